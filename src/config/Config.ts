@@ -1,0 +1,150 @@
+import type { Address, Hex } from 'viem'
+import type * as Network from '../protocol/Network'
+
+/** merchants.toml after parsing, defaults and cross-checks. Prices and limits are atomic. */
+export type Config = {
+  service: Service
+  networks: readonly NetworkConfig[]
+  merchants: readonly Merchant[]
+  facilitator: Facilitator
+  stock: Stock | undefined
+  /** sha256 of the file's text, hex. */
+  hash: string
+}
+
+export type Service = {
+  title: string
+  /** Absolute, without a trailing slash. */
+  baseUrl: string
+  listen: { hostname: string; port: number }
+  facilitatorUrl: string
+  stockBaseUrl: string
+  contact: string
+  guidance: string
+  payout: Address
+  /** Reverse proxies in front that may set X-Forwarded-For. */
+  trustProxy: number
+  discoveryNetwork: Network.Id
+  mppOrder: readonly Network.Id[]
+  stopSeconds: number
+  settleWaitSeconds: number
+  bodyMaxBytes: number
+  unpaidBodyMaxBytes: number
+  bufferedMaxBytes: number
+  paidPerMinute: number
+  quotePerMinute: number
+}
+
+export type NetworkConfig = Network.Network & {
+  rpcUrls: readonly string[]
+  wsUrl: string
+  confirmations: number
+  reorgDepth: number
+  batchMax: number
+  batchGasMax: number
+  feeCapWei: bigint
+  replaceAfterSeconds: number
+  gasPerDayWei: { gateway: bigint; facilitator: bigint; desk: bigint; sponsor: bigint }
+  sponsor: Sponsor | undefined
+}
+
+export type Sponsor = {
+  minBalanceAtomic: bigint
+  minBalanceAgeBlocks: number
+  grantsPerDay: number
+  maxGrantWei: bigint
+  ethPriceUsd: number
+}
+
+export type Merchant = {
+  slug: string
+  title: string
+  tag: string
+  description: string
+  /** Undefined for merchants that the binary serves itself (`builtin`). */
+  upstream: URL | undefined
+  builtin: 'catjoke' | 'chain-stocks' | undefined
+  allowPrivate: boolean
+  /** Sent upstream, after the buyer's; may hold secrets: never logged. */
+  headers: Readonly<Record<string, string>>
+  timeoutMs: number
+  idleMs: number
+  payout: Address
+  networks: readonly Network.Id[]
+  routes: readonly Route[]
+  /** sha256 of the merchant's configuration before `${NAME}` is replaced, hex. */
+  hash: string
+  /** Set when the merchant is out of service: the environment name that is not set. */
+  outOfService: string | undefined
+}
+
+export type Method = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
+
+export type Route = {
+  /** Below the merchant, e.g. `/forecast`; literal segments only. */
+  path: string
+  methods: readonly Method[]
+  priceAtomic: bigint
+  summary: string
+  description: string
+  /** Upstream path; `{tail}` places the extra segments, else they are appended. */
+  upstreamPath: string
+  upstream: URL | undefined
+  tail: 'optional' | 'required' | 'none'
+  /** Defaults: the buyer's value wins. */
+  query: Readonly<Record<string, string>>
+  /** Fixed: win over the buyer's. */
+  fixedQuery: Readonly<Record<string, string>>
+  bodyMaxBytes: number
+  /** Lower-case response header names that cross besides the allowlist. */
+  passHeaders: readonly string[]
+  /** Body member -> buyer's value -> upstream's value. */
+  rewrite: Readonly<Record<string, Readonly<Record<string, string>>>>
+  params: readonly Param[]
+  /** JSON Schema of the request body. */
+  body: Readonly<Record<string, unknown>> | undefined
+}
+
+export type Param = {
+  name: string
+  in: 'query' | 'tail'
+  required: boolean
+  description: string
+  schema: Readonly<Record<string, unknown>>
+  example: string | number | boolean | undefined
+}
+
+export type Facilitator = {
+  verifyPerMinute: number
+  settlePerMinute: number
+  settleWaitSeconds: number
+  payTo: 'own' | 'any' | readonly Address[]
+  assets: readonly Address[]
+  minAmountAtomic: bigint
+  /** sha256 of each key. */
+  apiKeyHashes: readonly Hex[]
+}
+
+export type Stock = {
+  network: Network.Id
+  minAtomic: bigint
+  maxAtomic: bigint
+  feeBps: number
+  feedDistanceBps: number
+  feedMaxAgeSeconds: number
+  factory: Address
+  router: Address
+  quoter: Address
+  registry: Address
+  tokens: readonly StockToken[]
+}
+
+export type StockToken = {
+  symbol: string
+  name: string
+  address: Address
+  pool: Address
+  fee: number
+  slippageBps: number
+  feed: Address | undefined
+}

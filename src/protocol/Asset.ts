@@ -1,0 +1,20 @@
+import type { Address } from 'viem'
+
+/** How a stablecoin can be moved by the payer's signature (x402 `assetTransferMethod`). */
+export type TransferMethod = 'eip3009' | 'permit2'
+
+/** A stablecoin that a network settles in. */
+export type Asset = {
+  symbol: string
+  /** EIP-55 checksummed contract address. */
+  address: Address
+  decimals: number
+  /** Accepted transfer methods, the preferred one first. */
+  transfer: readonly TransferMethod[]
+  /** EIP-712 domain name and version of the token contract. */
+  eip712: { name: string; version: string }
+  /** False for tokens that only log when an EIP-3009 nonce is used again. */
+  revertsOnUsedNonce: boolean
+  /** Whether the token has EIP-2612 `permit`. */
+  eip2612: boolean
+}
