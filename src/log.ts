@@ -1,0 +1,165 @@
+/**
+ * One line per event. Redaction is by design, not by discipline: a field whose name says secret never
+ * shows its value, and what looks like a credential is cut out of any text, so that a careless
+ * caller or a library's error message cannot leak one.
+ */
+export type Log = {
+  /** Writes one event at level `info`. `event` is a constant of ours, in kebab-case. */
+  (event: string, fields?: Fields): void
+  warn(event: string, fields?: Fields): void
+  error(event: string, fields?: Fields): void
+  /** The same log with these fields in every line. */
+  child(fields: Fields): Log
+}
+
+export type Fields = Readonly<Record<string, unknown>>
+
+export type Options = {
+  /** Receives each line without its line break. Null writes nothing, at no cost. */
+  write?: ((line: string) => void) | null
+  /** Human-readable instead of JSON; by default when stdout is a terminal. */
+  pretty?: boolean
+  /** Unix ms. */
+  now?: () => number
+}
+
+type Level = 'info' | 'warn' | 'error'
+type Sink = (level: Level, event: string, fields: Fields) => void
+
+const redacted = '[redacted]'
+const depthMax = 6
+const itemsMax = 100
+const textMax = 4000
+
+/** Log with the defaults of a running program: stdout and the system clock. */
+export function createLog(options: Options = {}): Log {
+  if (options.write === null) return silent
+  const write = options.write ?? ((line: string) => process.stdout.write(`${line}\n`))
+  const pretty = options.pretty ?? process.stdout.isTTY === true
+  const now = options.now ?? Date.now
+  const format = pretty ? formatPretty : JSON.stringify
+  return from((level, event, fields) => {
+    const record: Record<string, unknown> = Object.create(null)
+    record.time = new Date(now()).toISOString()
+    record.level = level
+    record.event = event
+    for (const [name, value] of Object.entries(fields)) {
+      if (!(name in record)) record[name] = clean(name, value, 0)
+    }
+    write(format(record))
+  })
+}
+
+/** Writes nothing. */
+export const silent: Log = from(undefined)
+
+function from(sink: Sink | undefined, context: Fields = {}): Log {
+  const at =
+    (level: Level) =>
+    (event: string, fields: Fields = {}) =>
+      sink?.(level, event, { ...context, ...fields })
+  const log: Log = Object.assign(sink ? at('info') : ignore, {
+    warn: sink ? at('warn') : ignore,
+    error: sink ? at('error') : ignore,
+    child: (fields: Fields): Log => (sink ? from(sink, { ...context, ...fields }) : log),
+  })
+  return log
+}
+
+function ignore(): void {}
+
+// Whole words of a field name, so that `monkey` and `keyboard` stay readable.
+const secretWords = new Set('auth key passphrase pwd raw seed sig token'.split(' '))
+const secretParts =
+  /authorization|signature|secret|credential|cookie|password|apikey|privatekey|mnemonic|payment-?redeem|x-?payment/i
+
+function isSecretName(name: string): boolean {
+  if (secretParts.test(name)) return true
+  const words = name.replace(/([a-z\d])([A-Z])/g, '$1 $2').toLowerCase()
+  return words.split(/[^a-z\d]+/).some((word) => secretWords.has(word.replace(/s$/, '')))
+}
+
+function clean(name: string, value: unknown, depth: number): unknown {
+  // A count or a flag beside a secret ("tokens: 14") is none.
+  if (typeof value === 'boolean' || value === undefined || value === null) return value
+  if (typeof value === 'number') return Number.isFinite(value) ? value : String(value)
+  if (isSecretName(name)) return redacted
+  if (typeof value === 'string') return scrub(value)
+  if (typeof value === 'bigint') return value.toString()
+  if (typeof value !== 'object') return `[${typeof value}]`
+  if (value instanceof Date) return Number.isNaN(+value) ? String(value) : value.toISOString()
+  if (value instanceof URL) return scrub(value.href)
+  if (ArrayBuffer.isView(value)) return `[${value.byteLength} bytes]`
+  if (depth >= depthMax) return '[deep]'
+  if (value instanceof Error) return cleanError(value, depth)
+  if (value instanceof Headers || value instanceof Map) {
+    return cleanEntries(
+      [...value.entries()].map(([key, item]) => [String(key), item]),
+      depth,
+    )
+  }
+  if (Array.isArray(value)) return cleanItems(value, depth)
+  if (value instanceof Set) return cleanItems([...value], depth)
+  return cleanEntries(Object.entries(value), depth)
+}
+
+function cleanItems(items: readonly unknown[], depth: number): unknown[] {
+  return items.slice(0, itemsMax).map((item) => clean('', item, depth + 1))
+}
+
+function cleanEntries(entries: readonly [string, unknown][], depth: number): unknown {
+  const result: Record<string, unknown> = Object.create(null)
+  for (const [name, value] of entries.slice(0, itemsMax)) {
+    result[name] = clean(name, value, depth + 1)
+  }
+  return result
+}
+
+function cleanError(error: Error, depth: number): unknown {
+  const result: Record<string, unknown> = { name: error.name, message: scrub(error.message) }
+  if ('code' in error) result.code = clean('', error.code, depth + 1)
+  if (error.stack) result.stack = scrub(error.stack)
+  if (error.cause !== undefined) result.cause = clean('', error.cause, depth + 1)
+  return result
+}
+
+/**
+ * Text without what looks like a credential: authorization schemes with their value, signatures and
+ * signed transactions (130 or more hex digits), long base64, and everything of a URL but its
+ * origin (RPC URLs carry their API key in the path).
+ */
+export function scrub(text: string): string {
+  return text
+    .slice(0, textMax * 4)
+    .replace(/\b(https?|wss?):\/\/([^\s/?#"'<>\\]*)([^\s"'<>]*)/gi, scrubUrl)
+    .replace(/\b(Payment|Bearer|Basic)\s+[\w+/=.~:-]{6,}/gi, `$1 ${redacted}`)
+    .replace(/(?:0x)?[\da-f]{128,}/gi, redacted)
+    .replace(/[\w+/-]{200,}={0,2}/g, redacted)
+    .replace(/\bey[JI][\w+/-]{40,}={0,2}(\.[\w-]+)*/g, redacted)
+    .slice(0, textMax)
+}
+
+function scrubUrl(_: string, scheme: string, authority: string, rest: string): string {
+  const host = authority.slice(authority.lastIndexOf('@') + 1)
+  return `${scheme}://${host}${rest.length > 1 ? '/...' : rest}`
+}
+
+function formatPretty(record: Record<string, unknown>): string {
+  const { time, level, event, requestId, ...fields } = record
+  const parts = [String(time).slice(11, 23), String(level).toUpperCase().padEnd(5), String(event)]
+  if (requestId !== undefined) parts.push(printable(requestId))
+  for (const [name, value] of Object.entries(fields)) {
+    if (value !== undefined) parts.push(`${name}=${printable(value)}`)
+  }
+  return parts.join(' ')
+}
+
+// A terminal obeys control characters, and bidirectional ones rearrange a line: a buyer chooses some
+// of the text.
+function printable(value: unknown): string {
+  const text = typeof value === 'string' && /^[^\s"=]+$/.test(value) ? value : JSON.stringify(value)
+  return text.replace(
+    /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu,
+    (character) => `\\u{${character.codePointAt(0)?.toString(16)}}`,
+  )
+}
