@@ -34,6 +34,11 @@ export type Purpose = {
   fingerprint: string
   /** Absolute URL of the resource, for receipts. */
   resource: string
+  /**
+   * The buyer's `Idempotency-Key` (or x402 payment-identifier), stored in the same insert as the
+   * payment and indexed with (merchant, route, payer), so that a repeat after a crash finds it.
+   */
+  idempotencyKey: string | undefined
   /** The credential can only be meant for us: an MPP challenge of ours, or the mppx route-bound nonce. */
   bound: boolean
 }

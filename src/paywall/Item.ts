@@ -1,0 +1,28 @@
+import type * as Network from '../protocol/Network'
+import type { Offer } from '../protocol/Offer'
+
+/** One thing for sale at a fixed price: a route with one method (HEAD is sold as GET). */
+export type Item = {
+  /** `slug:GET /path`; bound into every MPP challenge, so that a credential opens no other route. */
+  id: string
+  merchant: string
+  /** Route path below the merchant. */
+  route: string
+  resource: { url: string; description: string; mimeType: string }
+  /** In file order, which is the order of x402 `accepts`. */
+  offers: readonly Offer[]
+  /** The same offers in the order of MPP challenges: stock MPP clients pay the first or give up. */
+  mppOffers: readonly Offer[]
+}
+
+/** Orders offers by the networks of `mppOrder`; networks it does not name keep their order behind. */
+export function inMppOrder(
+  offers: readonly Offer[],
+  mppOrder: readonly Network.Id[],
+): readonly Offer[] {
+  const rank = (offer: Offer): number => {
+    const index = mppOrder.indexOf(offer.network.id)
+    return index === -1 ? mppOrder.length : index
+  }
+  return offers.toSorted((a, b) => rank(a) - rank(b))
+}

@@ -1,0 +1,189 @@
+import * as Challenge from '../protocol/Challenge'
+import type * as Network from '../protocol/Network'
+import * as Offer from '../protocol/Offer'
+import * as Problem from '../protocol/Problem'
+import * as X402 from '../protocol/X402'
+import type { Item } from './Item'
+
+/** MPP challenges and x402 offers are valid this long (specification 8). */
+export const validForSeconds = 300
+
+/** `PAYMENT-REQUIRED` beyond this is refused by clients with small header limits. */
+const headerMaxBytes = 4096
+
+export type QuoterOptions = {
+  /** Host name of base_url, the MPP realm. */
+  realm: string
+  /** First signs. */
+  challengeSecrets: readonly Uint8Array[]
+  receiptKey: Uint8Array
+  isReady: (network: Network.Id) => boolean
+  now: () => number
+  /** Nine characters, different in every process: keeps challenges unique across restarts. */
+  processNonce: string
+}
+
+/** Why a 402 is answered although a credential came, for the body and `PAYMENT-RESPONSE`. */
+export type Refusal = {
+  problem: Problem.ProblemError
+  headers?: Readonly<Record<string, string>>
+}
+
+export type Quoter = {
+  /**
+   * The 402 of an item, with a fresh MPP challenge per network and the x402 offers, or undefined when
+   * none of its networks can settle. Touches neither the database nor the chain.
+   */
+  challenge(item: Item, details?: ChallengeDetails): Response | undefined
+}
+
+export type ChallengeDetails = {
+  /** RFC 9530 digest of the request body, bound into the MPP challenges. */
+  digest?: string | undefined
+  invalidParams?: readonly { name: string; reason: string }[] | undefined
+  refusal?: Refusal | undefined
+}
+
+/** Everything of a 402 that is the same for a minute. */
+type Sheet = {
+  minute: number
+  ready: number
+  challenges: readonly Challenge.Compiled[]
+  header: string
+  /** x402 members of the body. */
+  mirror: Readonly<Record<string, unknown>>
+  body: string
+}
+
+/** Makes the 402 answers of all items; constants are built once per item and minute, on first use. */
+export function createQuoter(options: QuoterOptions): Quoter {
+  const { now } = options
+  const [secret] = options.challengeSecrets
+  if (secret === undefined) throw new Error('no challenge secret')
+  const sheets = new WeakMap<Item, Sheet>()
+  const unique = uniqueSource(options.processNonce)
+  const expires = expiresSource()
+
+  return {
+    challenge(item, details) {
+      const at = now()
+      const ready = readiness(item, options.isReady)
+      if (ready === 0) return undefined
+      const minute = Math.floor(at / 60_000)
+      let sheet = sheets.get(item)
+      if (sheet === undefined || sheet.minute !== minute || sheet.ready !== ready) {
+        sheet = compile(item, ready, minute, secret, options)
+        sheets.set(item, sheet)
+      }
+      const expiresAt = expires(at)
+      const digest = details?.digest
+      let authenticate = ''
+      for (const compiled of sheet.challenges) {
+        if (authenticate !== '') authenticate += ', '
+        authenticate += Challenge.issue(compiled, { expires: expiresAt, unique: unique(), digest })
+      }
+      return respond(sheet, authenticate, details)
+    },
+  }
+}
+
+/** One bit per offer that can settle now. */
+function readiness(item: Item, isReady: (network: Network.Id) => boolean): number {
+  let bits = 0
+  for (let i = 0; i < item.offers.length; i++) {
+    const offer = item.offers[i]
+    if (offer !== undefined && isReady(offer.network.id)) bits |= 1 << i
+  }
+  return bits
+}
+
+function compile(
+  item: Item,
+  ready: number,
+  minute: number,
+  secret: Uint8Array,
+  options: QuoterOptions,
+): Sheet {
+  const offers = item.offers.filter((_, i) => (ready & (1 << i)) !== 0)
+  const accepts = X402.accepts(offers)
+  const validUntil = minute * 60 + validForSeconds + 60
+  const signed = accepts.map((requirements) =>
+    Offer.sign({ resourceUrl: item.resource.url, requirements, validUntil }, options.receiptKey),
+  )
+  const required = X402.paymentRequired({
+    resource: item.resource,
+    accepts,
+    extensions: X402.extensions({ offers: signed }),
+    error: 'Payment required',
+  })
+  const { header, body: mirror } = X402.fit(required, headerMaxBytes)
+  return {
+    minute,
+    ready,
+    challenges: item.mppOffers
+      .filter((offer) => offers.includes(offer))
+      .map((offer) => Challenge.compile({ realm: options.realm, offer, routeId: item.id, secret })),
+    header,
+    mirror,
+    body: JSON.stringify({ ...paymentRequired, ...mirror }),
+  }
+}
+
+const paymentRequired = {
+  type: `${Problem.mppBase}/payment-required`,
+  title: 'Payment Required',
+  status: 402,
+  detail: 'Pay with one of the offers, then send the same request again with the credential.',
+  code: 'payment-required',
+}
+
+function respond(
+  sheet: Sheet,
+  authenticate: string,
+  details: ChallengeDetails | undefined,
+): Response {
+  const headers: Record<string, string> = {
+    'www-authenticate': authenticate,
+    'payment-required': sheet.header,
+    'cache-control': 'no-store',
+    'content-type': 'application/problem+json',
+  }
+  const invalidParams = details?.invalidParams
+  const refusal = details?.refusal
+  if (refusal === undefined && (invalidParams === undefined || invalidParams.length === 0))
+    return new Response(sheet.body, { status: 402, headers })
+  const problem = refusal === undefined ? paymentRequired : Problem.toJson(refusal.problem)
+  const body = {
+    ...sheet.mirror,
+    ...problem,
+    ...(refusal === undefined ? {} : { error: refusal.problem.reason ?? refusal.problem.code }),
+    ...(invalidParams?.length ? { invalidParams } : {}),
+  }
+  return new Response(JSON.stringify(body), {
+    status: 402,
+    headers: { ...headers, ...refusal?.headers },
+  })
+}
+
+/** 18 characters, never repeated: nine of the process, nine of a counter. */
+function uniqueSource(processNonce: string): () => string {
+  if (processNonce.length !== 9) throw new Error('processNonce must have nine characters')
+  // Starting above 36^8 keeps the base-36 text at nine characters without padding.
+  let counter = 36 ** 8
+  return () => processNonce + (counter++).toString(36)
+}
+
+/** RFC 3339 text of the expiry, rebuilt once a second. */
+function expiresSource(): (now: number) => string {
+  let second = 0
+  let text = ''
+  return (now) => {
+    const current = Math.floor(now / 1000)
+    if (current !== second) {
+      second = current
+      text = new Date((current + validForSeconds) * 1000).toISOString().replace('.000Z', 'Z')
+    }
+    return text
+  }
+}
+
