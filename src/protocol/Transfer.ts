@@ -1,6 +1,8 @@
 import type { Address, Hex } from 'viem'
-import type { TransferMethod } from './Asset'
+import type { Asset, TransferMethod } from './Asset'
+import * as Authorization from './Authorization'
 import type * as Network from './Network'
+import * as Permit from './Permit'
 
 /**
  * A signed stablecoin transfer, from payer to payee, whichever protocol carried it:
@@ -34,4 +36,24 @@ export type Money = Pick<Transfer, 'network' | 'asset' | 'payer' | 'nonce'>
 /** Key of the money for maps. */
 export function moneyKey(money: Money): string {
   return `${money.network}/${money.asset}/${money.payer}/${money.nonce}`
+}
+
+/** EIP-712 digest that the payer signed. The asset gives the token's signing domain. */
+export function digest(
+  transfer: Omit<Transfer, 'signature'>,
+  asset: Pick<Asset, 'eip712'>,
+): Uint8Array {
+  return transfer.method === 'eip3009'
+    ? Authorization.digest(transfer, asset)
+    : Permit.digest(transfer)
+}
+
+/** The call that settles the transfer: the token's for EIP-3009, the proxy's for Permit2. */
+export function call(transfer: Transfer): { to: Address; data: Hex } {
+  return transfer.method === 'eip3009' ? Authorization.call(transfer) : Permit.call(transfer)
+}
+
+/** Decodes a settling call of either method, to recognise settlements sent by somebody else. */
+export function parseCall(to: Address, data: string): Authorization.ParsedCall | undefined {
+  return Permit.parseCall(to, data) ?? Authorization.parseCall(to, data)
 }

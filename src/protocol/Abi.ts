@@ -1,0 +1,58 @@
+import type { Address } from 'viem'
+import * as Crypto from './Crypto'
+
+/** Words of the contract ABI as 64 lower-case hex digits, without prefix. */
+
+/** First four bytes of the hash of a function signature, 8 hex digits. */
+export function selector(signature: string): string {
+  return Crypto.hex(Crypto.keccak256(signature)).slice(2, 10)
+}
+
+/** Word of the hash of a text: EIP-712 type hashes and string members. */
+export function hashOf(text: string): string {
+  return Crypto.hex(Crypto.keccak256(text)).slice(2)
+}
+
+/** Word of an unsigned integer below 2^256. */
+export function uint(value: bigint | number): string {
+  return value.toString(16).padStart(64, '0')
+}
+
+/** Word of an address. */
+export function address(value: Address): string {
+  return `000000000000000000000000${value.slice(2).toLowerCase()}`
+}
+
+/** Length word and padded content of dynamic bytes given as hex with prefix. */
+export function dynamicBytes(value: string): string {
+  const digits = value.slice(2).toLowerCase()
+  const size = digits.length / 2
+  return uint(size) + digits.padEnd(Math.ceil(size / 32) * 64, '0')
+}
+
+/** keccak256 of words. */
+export function hash(words: string): Uint8Array {
+  return Crypto.keccak256(Buffer.from(words, 'hex'))
+}
+
+/** EIP-712 digest of a domain separator and a struct hash. */
+export function typedDigest(domainSeparator: string, structHash: Uint8Array): Uint8Array {
+  return hash(`1901${domainSeparator}${Crypto.hex(structHash).slice(2)}`)
+}
+
+/** The word at an index of calldata without prefix and selector; undefined past the end. */
+export function wordAt(data: string, index: number): string | undefined {
+  const word = data.slice(index * 64, index * 64 + 64)
+  return word.length === 64 ? word : undefined
+}
+
+/** Address of a word; undefined when the upper twelve bytes are dirty, which contracts refuse. */
+export function toAddress(word: string | undefined): Address | undefined {
+  if (word === undefined || !word.startsWith('000000000000000000000000')) return undefined
+  return Crypto.checksum(word.slice(24))
+}
+
+/** Integer of a word. */
+export function toUint(word: string | undefined): bigint | undefined {
+  return word === undefined ? undefined : BigInt(`0x${word}`)
+}

@@ -1,0 +1,49 @@
+/** Largest uint256. */
+export const max = 2n ** 256n - 1n
+
+const atomicPattern = /^(0|[1-9]\d{0,77})$/
+const decimalPattern = /^(0|[1-9]\d*)(?:\.(\d+))?$/
+
+/**
+ * Atomic amount as it is on the wire: decimal digits without sign, leading zeros, exponent or `0x`,
+ * at most 2^256 - 1, or a safe integer number. Undefined for anything else.
+ */
+export function parseAtomic(value: unknown): bigint | undefined {
+  if (typeof value === 'string') {
+    if (!atomicPattern.test(value)) return undefined
+    const atomic = BigInt(value)
+    return atomic > max ? undefined : atomic
+  }
+  if (
+    typeof value === 'number' &&
+    Number.isSafeInteger(value) &&
+    value >= 0 &&
+    !Object.is(value, -0)
+  ) {
+    return BigInt(value)
+  }
+  return undefined
+}
+
+/**
+ * Atomic amount of a decimal text such as `0.005`. Throws a RangeError when the text is not a plain
+ * decimal, has more than `decimals` places or exceeds 2^256 - 1.
+ */
+export function fromDecimal(text: string, decimals: number): bigint {
+  const match = decimalPattern.exec(text)
+  if (!match) throw new RangeError(`"${text}" is not a decimal amount`)
+  const fraction = match[2] ?? ''
+  if (fraction.length > decimals) {
+    throw new RangeError(`"${text}" has more than ${decimals} decimal places`)
+  }
+  const atomic = BigInt(`${match[1]}${fraction.padEnd(decimals, '0')}`)
+  if (atomic > max) throw new RangeError(`"${text}" is too large`)
+  return atomic
+}
+
+/** Decimal text with all fractional digits, e.g. `0.005000`. */
+export function toDecimal(atomic: bigint, decimals: number): string {
+  if (decimals === 0) return atomic.toString()
+  const digits = atomic.toString().padStart(decimals + 1, '0')
+  return `${digits.slice(0, -decimals)}.${digits.slice(-decimals)}`
+}

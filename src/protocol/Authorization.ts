@@ -1,0 +1,114 @@
+import type { Address, Hex } from 'viem'
+import * as Abi from './Abi'
+import type { Asset } from './Asset'
+import * as Crypto from './Crypto'
+import type { Transfer } from './Transfer'
+
+/** EIP-3009 `transferWithAuthorization`. https://eips.ethereum.org/EIPS/eip-3009 */
+
+const parameters = 'address,address,uint256,uint256,uint256,bytes32'
+const selectorVrs = Abi.selector(`transferWithAuthorization(${parameters},uint8,bytes32,bytes32)`)
+const selectorBytes = Abi.selector(`transferWithAuthorization(${parameters},bytes)`)
+
+const domainType = Abi.hashOf(
+  'EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)',
+)
+const transferType = Abi.hashOf(
+  'TransferWithAuthorization(address from,address to,uint256 value,uint256 validAfter,uint256 validBefore,bytes32 nonce)',
+)
+
+/** Keys may come from requests to the facilitator, so the cache is emptied when it grows. */
+const domains = new Map<string, string>()
+const domainsMax = 1024
+
+/** What the signed struct and the call need of a transfer. */
+type Signed = Omit<Transfer, 'method' | 'network'>
+
+/** EIP-712 domain separator of a token, 64 hex digits. */
+export function domainSeparator(
+  chainId: number,
+  contract: Address,
+  domain: Asset['eip712'],
+): string {
+  const key = `${chainId}/${contract}/${domain.version}/${domain.name}`
+  const known = domains.get(key)
+  if (known !== undefined) return known
+  const separator = Crypto.hex(
+    Abi.hash(
+      domainType +
+        Abi.hashOf(domain.name) +
+        Abi.hashOf(domain.version) +
+        Abi.uint(chainId) +
+        Abi.address(contract),
+    ),
+  ).slice(2)
+  if (domains.size >= domainsMax) domains.clear()
+  domains.set(key, separator)
+  return separator
+}
+
+/** EIP-712 digest that the payer signs. */
+export function digest(
+  transfer: Omit<Signed, 'signature'>,
+  asset: Pick<Asset, 'eip712'>,
+): Uint8Array {
+  const separator = domainSeparator(transfer.chainId, transfer.asset, asset.eip712)
+  return Abi.typedDigest(separator, Abi.hash(transferType + words(transfer)))
+}
+
+/**
+ * The settling call: the v, r, s overload for a 65-byte signature, which every EIP-3009 token has,
+ * else the bytes overload.
+ */
+export function call(transfer: Signed): { to: Address; data: Hex } {
+  const head = words(transfer)
+  const signature = transfer.signature.slice(2)
+  const data =
+    signature.length === 130
+      ? selectorVrs +
+        head +
+        signature.slice(128).padStart(64, '0') +
+        signature.slice(0, 64) +
+        signature.slice(64, 128)
+      : selectorBytes + head + Abi.uint(7 * 32) + Abi.dynamicBytes(transfer.signature)
+  return { to: transfer.asset, data: `0x${data.toLowerCase()}` }
+}
+
+/** Decodes either overload; undefined for other calls. The asset is the contract called. */
+export function parseCall(to: Address, data: string): ParsedCall | undefined {
+  const selector = data.slice(2, 10).toLowerCase()
+  if (selector !== selectorVrs && selector !== selectorBytes) return undefined
+  const body = data.slice(10).toLowerCase()
+  const payer = Abi.toAddress(Abi.wordAt(body, 0))
+  const payee = Abi.toAddress(Abi.wordAt(body, 1))
+  const amountAtomic = Abi.toUint(Abi.wordAt(body, 2))
+  const validAfter = Abi.toUint(Abi.wordAt(body, 3))
+  const validBefore = Abi.toUint(Abi.wordAt(body, 4))
+  const nonce = Abi.wordAt(body, 5)
+  if (payer === undefined || payee === undefined || amountAtomic === undefined) return undefined
+  if (validAfter === undefined || validBefore === undefined || nonce === undefined) return undefined
+  return {
+    method: 'eip3009',
+    asset: to,
+    payer,
+    payee,
+    amountAtomic,
+    validAfter,
+    validBefore,
+    nonce: `0x${nonce}`,
+  }
+}
+
+/** A settling call decoded; chain and signature are not part of it. */
+export type ParsedCall = Omit<Transfer, 'network' | 'chainId' | 'signature'>
+
+function words(transfer: Omit<Signed, 'signature'>): string {
+  return (
+    Abi.address(transfer.payer) +
+    Abi.address(transfer.payee) +
+    Abi.uint(transfer.amountAtomic) +
+    Abi.uint(transfer.validAfter) +
+    Abi.uint(transfer.validBefore) +
+    transfer.nonce.slice(2)
+  )
+}

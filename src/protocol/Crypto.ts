@@ -1,0 +1,103 @@
+import { secp256k1 } from '@bitauth/libauth'
+import { createKeccak } from 'hash-wasm'
+import type { Address, Hex } from 'viem'
+
+const hasher = await createKeccak(256)
+
+/** Half of the secp256k1 group order: a canonical `s` is not above it (EIP-2). */
+const halfOrder = '7fffffffffffffffffffffffffffffff5d576e7357a4501ddfe92f46681b20a0'
+
+const signaturePattern = /^0x[0-9a-fA-F]{130}$/
+
+/** keccak256 of bytes, or of the UTF-8 bytes of a text. 32 bytes. */
+export function keccak256(data: Uint8Array | string): Uint8Array {
+  return hasher.init().update(data).digest('binary')
+}
+
+/** `0x` and lower-case hex of bytes. */
+export function hex(data: Uint8Array): Hex {
+  return `0x${toBuffer(data).toString('hex')}`
+}
+
+/** Bytes of well-formed hex, with or without `0x`. Only for text that was checked before. */
+export function bytes(text: string): Uint8Array {
+  return Buffer.from(text.startsWith('0x') ? text.slice(2) : text, 'hex')
+}
+
+/** EIP-55 checksummed address of 40 lower-case hex digits without prefix. */
+export function checksum(digits: string): Address {
+  const hash = keccak256(digits)
+  let text = ''
+  for (let index = 0; index < 40; index += 2) {
+    const byte = hash[index >> 1] ?? 0
+    const high = digits[index] ?? ''
+    const low = digits[index + 1] ?? ''
+    text += byte >= 0x80 ? high.toUpperCase() : high
+    text += (byte & 0x0f) >= 8 ? low.toUpperCase() : low
+  }
+  return `0x${text}`
+}
+
+/**
+ * Signer of a 32-byte digest; undefined for anything but a canonical 65-byte ECDSA signature
+ * (r, s not above half the order, v 27/28 or 0/1). libsecp256k1 recovers from a high s too, which
+ * tokens and Permit2 implementations treat differently, so that is refused here. Never throws.
+ */
+export function recover(digest: Uint8Array, signature: string): Address | undefined {
+  if (digest.length !== 32 || !signaturePattern.test(signature)) return undefined
+  const v = Number.parseInt(signature.slice(130), 16)
+  const recoveryId = v === 27 || v === 0 ? 0 : v === 28 || v === 1 ? 1 : undefined
+  if (recoveryId === undefined) return undefined
+  const lower = signature.toLowerCase()
+  if (lower.slice(66, 130) > halfOrder) return undefined
+  const compact = bytes(lower.slice(2, 130))
+  const publicKey = secp256k1.recoverPublicKeyUncompressed(compact, recoveryId, digest)
+  return typeof publicKey === 'string' ? undefined : addressOfPublicKey(publicKey)
+}
+
+/**
+ * Signs a 32-byte digest: 65 bytes r, s (low), v = 27 or 28. RFC 6979, deterministic.
+ * Throws when the key is not a valid scalar.
+ */
+export function sign(digest: Uint8Array, privateKey: Uint8Array): Hex {
+  if (digest.length !== 32) throw new Error('a digest has 32 bytes')
+  const result = secp256k1.signMessageHashRecoverableCompact(privateKey, digest)
+  if (typeof result === 'string') throw new Error('not a secp256k1 private key')
+  return `${hex(result.signature)}${result.recoveryId === 0 ? '1b' : '1c'}`
+}
+
+/** Checksummed address of a private key. Throws when the key is not a valid scalar. */
+export function addressOf(privateKey: Uint8Array): Address {
+  const publicKey = secp256k1.derivePublicKeyUncompressed(privateKey)
+  if (typeof publicKey === 'string') throw new Error('not a secp256k1 private key')
+  return addressOfPublicKey(publicKey)
+}
+
+/**
+ * The same EOA signature with v = 27/28. Permit2 and most tokens pass v to ecrecover as it is, so a
+ * signature with v = 0/1 recovers here and fails there. Only for signatures that `recover` accepted:
+ * the last byte of a contract wallet's signature has its own meaning.
+ */
+export function withCanonicalV(signature: Hex): Hex {
+  const v = signature.slice(-2)
+  if (signature.length !== 132 || (v !== '00' && v !== '01')) return signature
+  return `${signature.slice(0, 130)}${v === '00' ? '1b' : '1c'}` as Hex
+}
+
+/** Whether two texts are equal, in time that depends on their lengths only. */
+export function equal(left: string, right: string): boolean {
+  if (left.length !== right.length) return false
+  let difference = 0
+  for (let index = 0; index < left.length; index++) {
+    difference |= left.charCodeAt(index) ^ right.charCodeAt(index)
+  }
+  return difference === 0
+}
+
+function addressOfPublicKey(publicKey: Uint8Array): Address {
+  return checksum(toBuffer(keccak256(publicKey.subarray(1)).subarray(12)).toString('hex'))
+}
+
+function toBuffer(data: Uint8Array): Buffer {
+  return Buffer.from(data.buffer, data.byteOffset, data.byteLength)
+}

@@ -1,0 +1,112 @@
+import type { Address, Hex } from 'viem'
+import * as Abi from './Abi'
+import type { ParsedCall } from './Authorization'
+import * as Crypto from './Crypto'
+import type { Transfer } from './Transfer'
+
+/**
+ * Permit2 `PermitWitnessTransferFrom` through the x402ExactPermit2Proxy, whose witness binds the
+ * payee: nobody can redirect the money. x402 specs/schemes/exact/scheme_exact_evm.md.
+ */
+
+/** Canonical Permit2, the same on every chain. */
+export const permit2Address: Address = '0x000000000022D473030F116dDEE9F6B43aC78BA3'
+
+/** Canonical x402ExactPermit2Proxy, the same on every chain; the signed `spender`. */
+export const proxyAddress: Address = '0x402085c248EeA27D92E8b30b2C58ed07f9E20001'
+
+const permitTuple = '((address,uint256),uint256,uint256)'
+const witnessTuple = '(address,uint256)'
+const selectorSettle = Abi.selector(`settle(${permitTuple},address,${witnessTuple},bytes)`)
+const selectorSettleWithPermit = Abi.selector(
+  `settleWithPermit((uint256,uint256,bytes32,bytes32,uint8),${permitTuple},address,${witnessTuple},bytes)`,
+)
+
+const domainType = Abi.hashOf('EIP712Domain(string name,uint256 chainId,address verifyingContract)')
+const tokenType = 'TokenPermissions(address token,uint256 amount)'
+const witnessType = 'Witness(address to,uint256 validAfter)'
+const tokenTypeHash = Abi.hashOf(tokenType)
+const witnessTypeHash = Abi.hashOf(witnessType)
+const permitTypeHash = Abi.hashOf(
+  `PermitWitnessTransferFrom(TokenPermissions permitted,address spender,uint256 nonce,uint256 deadline,Witness witness)${tokenType}${witnessType}`,
+)
+
+const domains = new Map<number, string>()
+
+type Signed = Omit<Transfer, 'method' | 'network'>
+
+/** EIP-712 domain separator of Permit2 on a chain, 64 hex digits. */
+export function domainSeparator(chainId: number): string {
+  const known = domains.get(chainId)
+  if (known !== undefined) return known
+  const separator = Crypto.hex(
+    Abi.hash(domainType + Abi.hashOf('Permit2') + Abi.uint(chainId) + Abi.address(permit2Address)),
+  ).slice(2)
+  if (domains.size >= 1024) domains.clear()
+  domains.set(chainId, separator)
+  return separator
+}
+
+/** EIP-712 digest that the payer signs. */
+export function digest(transfer: Omit<Signed, 'signature'>): Uint8Array {
+  const permitted = Abi.hash(
+    tokenTypeHash + Abi.address(transfer.asset) + Abi.uint(transfer.amountAtomic),
+  )
+  const witness = Abi.hash(
+    witnessTypeHash + Abi.address(transfer.payee) + Abi.uint(transfer.validAfter),
+  )
+  const permit = Abi.hash(
+    permitTypeHash +
+      Crypto.hex(permitted).slice(2) +
+      Abi.address(proxyAddress) +
+      transfer.nonce.slice(2) +
+      Abi.uint(transfer.validBefore) +
+      Crypto.hex(witness).slice(2),
+  )
+  return Abi.typedDigest(domainSeparator(transfer.chainId), permit)
+}
+
+/** The settling call: `settle` of the proxy. */
+export function call(transfer: Signed): { to: Address; data: Hex } {
+  const data =
+    selectorSettle +
+    Abi.address(transfer.asset) +
+    Abi.uint(transfer.amountAtomic) +
+    transfer.nonce.slice(2) +
+    Abi.uint(transfer.validBefore) +
+    Abi.address(transfer.payer) +
+    Abi.address(transfer.payee) +
+    Abi.uint(transfer.validAfter) +
+    Abi.uint(8 * 32) +
+    Abi.dynamicBytes(transfer.signature)
+  return { to: proxyAddress, data: `0x${data}` }
+}
+
+/** Decodes `settle` and `settleWithPermit` of the proxy; undefined for other calls. */
+export function parseCall(to: Address, data: string): ParsedCall | undefined {
+  if (to.toLowerCase() !== proxyAddress.toLowerCase()) return undefined
+  const selector = data.slice(2, 10).toLowerCase()
+  if (selector !== selectorSettle && selector !== selectorSettleWithPermit) return undefined
+  const skipped = selector === selectorSettle ? 0 : 5
+  const body = data.slice(10 + skipped * 64).toLowerCase()
+  const asset = Abi.toAddress(Abi.wordAt(body, 0))
+  const amountAtomic = Abi.toUint(Abi.wordAt(body, 1))
+  const nonce = Abi.wordAt(body, 2)
+  const validBefore = Abi.toUint(Abi.wordAt(body, 3))
+  const payer = Abi.toAddress(Abi.wordAt(body, 4))
+  const payee = Abi.toAddress(Abi.wordAt(body, 5))
+  const validAfter = Abi.toUint(Abi.wordAt(body, 6))
+  if (asset === undefined || payer === undefined || payee === undefined) return undefined
+  if (amountAtomic === undefined || nonce === undefined) return undefined
+  if (validBefore === undefined || validAfter === undefined) return undefined
+  return {
+    method: 'permit2',
+    asset,
+    payer,
+    payee,
+    amountAtomic,
+    nonce: `0x${nonce}`,
+    validAfter,
+    validBefore,
+  }
+}

@@ -1,0 +1,155 @@
+/** Plain data about why an input was refused. `detail` is safe to send. */
+export type Fault = { code: string; detail: string }
+
+type Kind = { status: number; title: string; retryable?: true }
+
+/** Base URI of the problem types of the MPP draft. */
+export const mppBase = 'https://paymentauth.org/problems'
+
+/** https://datatracker.ietf.org/doc/draft-ryan-httpauth-payment/ section "Error Codes". */
+const mppKinds = {
+  'payment-required': { status: 402, title: 'Payment Required' },
+  'payment-insufficient': { status: 402, title: 'Payment Insufficient' },
+  'payment-expired': { status: 402, title: 'Payment Expired' },
+  'verification-failed': { status: 402, title: 'Verification Failed' },
+  'method-unsupported': { status: 400, title: 'Method Unsupported' },
+  'malformed-credential': { status: 402, title: 'Malformed Credential' },
+  'invalid-challenge': { status: 402, title: 'Invalid Challenge' },
+} as const satisfies Record<string, Kind>
+
+const ownKinds = {
+  'bad-request': { status: 400, title: 'Bad Request' },
+  'invalid-path': { status: 400, title: 'Invalid Path' },
+  'invalid-parameter': { status: 400, title: 'Invalid Parameter' },
+  'malformed-payment-signature': { status: 400, title: 'Malformed Payment Signature' },
+  'multiple-credentials': { status: 400, title: 'Multiple Credentials' },
+  'not-found': { status: 404, title: 'Not Found' },
+  'method-not-allowed': { status: 405, title: 'Method Not Allowed' },
+  'payment-in-progress': { status: 409, title: 'Payment In Progress', retryable: true },
+  'payment-mismatch': { status: 409, title: 'Payment Belongs To Another Request' },
+  'idempotency-conflict': { status: 409, title: 'Idempotency Key Conflict' },
+  'invalid-redeem-token': { status: 400, title: 'Invalid Redeem Token' },
+  'body-too-large': { status: 413, title: 'Body Too Large' },
+  'rate-limited': { status: 429, title: 'Rate Limited', retryable: true },
+  'headers-too-large': { status: 431, title: 'Headers Too Large' },
+  'internal-error': { status: 500, title: 'Internal Error', retryable: true },
+  'upstream-unreachable': { status: 502, title: 'Upstream Unreachable', retryable: true },
+  'upstream-failed': { status: 502, title: 'Upstream Failed', retryable: true },
+  'not-ready': { status: 503, title: 'Not Ready', retryable: true },
+  'settlement-pending': { status: 503, title: 'Settlement Pending', retryable: true },
+  'settlement-reverted': { status: 503, title: 'Settlement Reverted', retryable: true },
+  'upstream-timeout': { status: 504, title: 'Upstream Timeout', retryable: true },
+} as const satisfies Record<string, Kind>
+
+const kinds: Record<string, Kind> = Object.assign(Object.create(null), mppKinds, ownKinds)
+
+/** Codes with a status and title of their own. */
+export type Code = keyof typeof mppKinds | keyof typeof ownKinds
+
+export type Options = {
+  /** Response headers besides the content type. */
+  headers?: Readonly<Record<string, string>>
+  /** Further members of the JSON body; must be safe to send. */
+  members?: Readonly<Record<string, unknown>>
+  cause?: unknown
+}
+
+/** JSON body of RFC 9457 with our `code`. */
+export type Json = {
+  type: string
+  title: string
+  status: number
+  detail: string
+  code: string
+  [member: string]: unknown
+}
+
+/** A problem of the code's kind. */
+export function of(code: Code, detail: string, options: Options = {}): ProblemError {
+  const kind = kinds[code] ?? { status: 500, title: 'Internal Error' }
+  return new ProblemError({ code, detail, ...kind, ...options })
+}
+
+/**
+ * The problem of a fault: of the fault's own kind if it has one, else of the fallback's kind with the
+ * fault's code, an x402 reason, as member `reason`.
+ */
+export function ofFault(fault: Fault, fallback: Code, options: Options = {}): ProblemError {
+  if (Object.hasOwn(kinds, fault.code)) return of(fault.code as Code, fault.detail, options)
+  return of(fallback, fault.detail, {
+    ...options,
+    members: { reason: fault.code, ...options.members },
+  })
+}
+
+/** The same problem with further response headers. */
+export function withHeaders(
+  problem: ProblemError,
+  headers: Readonly<Record<string, string>>,
+): ProblemError {
+  return new ProblemError({
+    ...problem,
+    headers: { ...problem.headers, ...headers },
+    cause: problem.cause,
+  })
+}
+
+/** Whether a value is a fault, among results that are `something | Fault`. */
+export function isFault(value: object): value is Fault {
+  return 'code' in value && 'detail' in value && Object.keys(value).length === 2
+}
+
+/**
+ * JSON body of a problem. `baseUrl` without a trailing slash prefixes our own types; without it they
+ * are relative references, which RFC 9457 resolves against the request.
+ */
+export function toJson(problem: ProblemError, baseUrl = ''): Json {
+  return {
+    ...problem.members,
+    type: problem.type.startsWith('/') ? baseUrl + problem.type : problem.type,
+    title: problem.title,
+    status: problem.status,
+    detail: problem.detail,
+    code: problem.code,
+  }
+}
+
+/** An answer that is an error: RFC 9457 problem details with a status and headers. */
+export class ProblemError extends Error {
+  override readonly name = 'ProblemError'
+  /** Absolute for types of the MPP draft; `/problems/{code}` for ours, see `toJson`. */
+  readonly type: string
+  readonly title: string
+  readonly status: number
+  readonly code: string
+  readonly detail: string
+  readonly headers: Readonly<Record<string, string>>
+  readonly members: Readonly<Record<string, unknown>>
+  /** x402 reason code: the member `reason`, for `error` and `errorReason`. */
+  readonly reason: string | undefined
+  /** The same request may succeed later. */
+  readonly retryable: boolean
+
+  constructor(input: Input) {
+    super(input.detail, input.cause === undefined ? undefined : { cause: input.cause })
+    this.code = input.code
+    this.type = Object.hasOwn(mppKinds, input.code)
+      ? `${mppBase}/${input.code}`
+      : `/problems/${input.code}`
+    this.title = input.title
+    this.status = input.status
+    this.detail = input.detail
+    this.headers = input.headers ?? {}
+    this.members = input.members ?? {}
+    this.reason = typeof this.members.reason === 'string' ? this.members.reason : undefined
+    this.retryable = input.retryable ?? false
+  }
+}
+
+type Input = {
+  code: string
+  detail: string
+  status: number
+  title: string
+  retryable?: boolean
+} & Options

@@ -1,0 +1,52 @@
+import { expect, test } from 'bun:test'
+import * as Amount from '../../src/protocol/Amount'
+
+test('behavior: atomic amounts are plain decimal digits or safe integers', () => {
+  expect(Amount.parseAtomic('0')).toBe(0n)
+  expect(Amount.parseAtomic('10000')).toBe(10000n)
+  expect(Amount.parseAtomic(10000)).toBe(10000n)
+  expect(Amount.parseAtomic(Number.MAX_SAFE_INTEGER)).toBe(9007199254740991n)
+  expect(Amount.parseAtomic(Amount.max.toString())).toBe(Amount.max)
+})
+
+test('error: every other spelling of a number is refused', () => {
+  const hostile = [
+    ...[
+      '',
+      '00',
+      '01',
+      '+1',
+      '-1',
+      '-0',
+      '1.0',
+      '1e4',
+      '0x2710',
+      ' 1',
+      '1 ',
+      '1\n',
+      '1_000',
+      '\u0661',
+    ],
+    ...[(Amount.max + 1n).toString(), '9'.repeat(78), '9'.repeat(5000)],
+    ...[-1, -0, 1.5, 2 ** 53, Number.NaN, Number.POSITIVE_INFINITY],
+    ...[null, undefined, true, {}, ['1'], 10n],
+  ]
+  for (const value of hostile) expect(Amount.parseAtomic(value)).toBeUndefined()
+})
+
+test('behavior: decimals convert both ways', () => {
+  expect(Amount.fromDecimal('0.005', 6)).toBe(5000n)
+  expect(Amount.fromDecimal('1000', 6)).toBe(1000000000n)
+  expect(Amount.fromDecimal('1', 0)).toBe(1n)
+  expect(Amount.toDecimal(5000n, 6)).toBe('0.005000')
+  expect(Amount.toDecimal(0n, 6)).toBe('0.000000')
+  expect(Amount.toDecimal(1234567n, 6)).toBe('1.234567')
+  expect(Amount.toDecimal(7n, 0)).toBe('7')
+})
+
+test('error: decimals with too many places, signs or exponents throw', () => {
+  for (const text of ['0.0000001', '-1', '1e3', '.5', '1.', '', ' 1', '1,5', '0x1', 'NaN', '01']) {
+    expect(() => Amount.fromDecimal(text, 6)).toThrow(RangeError)
+  }
+  expect(() => Amount.fromDecimal('1'.repeat(80), 6)).toThrow(RangeError)
+})
