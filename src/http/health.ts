@@ -1,0 +1,49 @@
+import { Elysia } from 'elysia'
+import { scrub } from '../log'
+
+/** What the health endpoints ask. All answer from memory: a probe causes no I/O. */
+export type Sources = {
+  /** Whether at least one route can be sold now. */
+  canSell(): boolean
+  networks(): readonly { network: string; ready: boolean; reason?: string | undefined }[]
+  /** Merchants that are configured but not served, with the reason (a variable's name, never its value). */
+  merchantsOutOfService(): readonly { merchant: string; reason: string }[]
+  /** Upstream origins whose circuit is open. */
+  openCircuits(): readonly string[]
+}
+
+/**
+ * `GET /healthz`: 200 as soon as something can be sold, else 503; for load balancers.
+ * `GET /readyz`: 200 when all that is configured works, else 503 and what does not; for people and
+ * alarms. Public, so reasons pass `scrub` and of a URL only the host is shown.
+ */
+export function healthRoutes(sources: Sources) {
+  return new Elysia({ name: 'health' })
+    .get('/healthz', () => {
+      const ok = sources.canSell()
+      return answer(ok, { status: ok ? 'ok' : 'unavailable' })
+    })
+    .get('/readyz', () => {
+      const notReady = {
+        networks: sources
+          .networks()
+          .filter((network) => !network.ready)
+          .map(({ network, reason }) => ({ network, reason: scrub(reason ?? 'unknown') })),
+        merchants: sources
+          .merchantsOutOfService()
+          .map(({ merchant, reason }) => ({ merchant, reason: scrub(reason) })),
+        circuits: sources.openCircuits().map(hostOf),
+      }
+      const ok = Object.values(notReady).every((list) => list.length === 0)
+      return answer(ok, { status: ok ? 'ok' : 'not-ready', notReady })
+    })
+}
+
+function answer(ok: boolean, body: Record<string, unknown>): Response {
+  const headers = { 'Cache-Control': 'no-store', ...(ok ? {} : { 'Retry-After': '2' }) }
+  return Response.json(body, { status: ok ? 200 : 503, headers })
+}
+
+function hostOf(origin: string): string {
+  return URL.parse(origin)?.host ?? 'unknown'
+}

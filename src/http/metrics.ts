@@ -1,0 +1,168 @@
+import { Elysia } from 'elysia'
+
+/** Label values by name. Never a secret, an address of a buyer or an RPC URL: everybody can read them. */
+export type Labels = Readonly<Record<string, string>>
+export type Counter = { inc(labels?: Labels, by?: number): void }
+export type Gauge = { set(value: number, labels?: Labels): void }
+export type Histogram = { observe(value: number, labels?: Labels): void }
+export type Registry = {
+  /** Each name gets the prefix `turnpike_` and is registered once. */
+  counter(name: string, help: string, labels?: readonly string[]): Counter
+  gauge(name: string, help: string, labels?: readonly string[]): Gauge
+  /** `buckets`: upper bounds, ascending, without infinity. */
+  histogram(
+    name: string,
+    help: string,
+    buckets: readonly number[],
+    labels?: readonly string[],
+  ): Histogram
+  /** Called before each rendering, to set gauges whose truth is elsewhere. */
+  onRender(update: () => void): void
+  /** Prometheus text exposition format 0.0.4. */
+  render(): string
+}
+
+// A label that somebody outside can vary must not grow the memory.
+const seriesMax = 1000
+
+/** An empty registry. */
+export function createRegistry(): Registry {
+  const families = new Map<string, () => string[]>()
+  const updates: (() => void)[] = []
+  const register = (
+    name: string,
+    help: string,
+    type: string,
+    samples: (full: string) => string[],
+  ) => {
+    const full = `turnpike_${name}`
+    if (!/^[a-z][a-z\d_]*$/.test(name)) throw new Error(`not a metric name: ${name}`)
+    if (families.has(full)) throw new Error(`metric registered twice: ${name}`)
+    const head = [`# HELP ${full} ${escapeText(help)}`, `# TYPE ${full} ${type}`]
+    families.set(full, () => [...head, ...samples(full)])
+  }
+  const scalar = (name: string, help: string, type: string, names: readonly string[]) => {
+    const series = createSeries(names, () => ({ value: 0 }))
+    register(name, help, type, (full) =>
+      series.entries().map(([labels, state]) => `${full}${braces(labels)} ${state.value}`),
+    )
+    return series
+  }
+  return {
+    counter(name, help, names = []) {
+      const series = scalar(name, help, 'counter', names)
+      return {
+        inc(labels, by = 1) {
+          series.at(labels).value += by
+        },
+      }
+    },
+    gauge(name, help, names = []) {
+      const series = scalar(name, help, 'gauge', names)
+      return {
+        set(value, labels) {
+          series.at(labels).value = value
+        },
+      }
+    },
+    histogram(name, help, buckets, names = []) {
+      const series = createSeries(names, () => ({
+        counts: new Array<number>(buckets.length + 1).fill(0),
+        sum: 0,
+      }))
+      register(name, help, 'histogram', (full) =>
+        series.entries().flatMap(([labels, state]) => histogramLines(full, labels, buckets, state)),
+      )
+      return {
+        observe(value, labels) {
+          const state = series.at(labels)
+          const found = buckets.findIndex((bound) => value <= bound)
+          const index = found < 0 ? buckets.length : found
+          state.counts[index] = (state.counts[index] ?? 0) + 1
+          state.sum += value
+        },
+      }
+    },
+    onRender(update) {
+      updates.push(update)
+    },
+    render() {
+      for (const update of updates) update()
+      return `${[...families.values()].flatMap((lines) => lines()).join('\n')}\n`
+    },
+  }
+}
+
+/** `GET /metrics` of a registry. */
+export function metricsRoutes(registry: Registry) {
+  return new Elysia({ name: 'metrics' }).get(
+    '/metrics',
+    () =>
+      new Response(registry.render(), {
+        headers: {
+          'Content-Type': 'text/plain; version=0.0.4; charset=utf-8',
+          'Cache-Control': 'no-store',
+        },
+      }),
+  )
+}
+
+function createSeries<State>(names: readonly string[], create: () => State) {
+  const states = new Map<string, { labels: string; state: State }>()
+  const add = (key: string, values: readonly string[]) => {
+    const labels = names.map((name, index) => `${name}="${escapeLabel(values[index] ?? '')}"`)
+    const entry = { labels: labels.join(','), state: create() }
+    states.set(key, entry)
+    return entry
+  }
+  if (names.length === 0) add('', [])
+  return {
+    at(labels: Labels = {}): State {
+      const values = names.map((name) => labels[name] ?? '')
+      const key = values.join('\0')
+      const known = states.get(key)
+      if (known) return known.state
+      if (states.size < seriesMax) return add(key, values).state
+      return (
+        states.get('other') ??
+        add(
+          'other',
+          names.map(() => 'other'),
+        )
+      ).state
+    },
+    entries: (): [string, State][] =>
+      [...states.values()].map((entry) => [entry.labels, entry.state]),
+  }
+}
+
+function histogramLines(
+  name: string,
+  labels: string,
+  buckets: readonly number[],
+  state: { counts: readonly number[]; sum: number },
+): string[] {
+  const comma = labels ? ',' : ''
+  let total = 0
+  const lines = [...buckets, '+Inf'].map((bound, index) => {
+    total += state.counts[index] ?? 0
+    return `${name}_bucket{${labels}${comma}le="${bound}"} ${total}`
+  })
+  return [
+    ...lines,
+    `${name}_sum${braces(labels)} ${state.sum}`,
+    `${name}_count${braces(labels)} ${total}`,
+  ]
+}
+
+function braces(labels: string): string {
+  return labels ? `{${labels}}` : ''
+}
+
+function escapeText(text: string): string {
+  return text.replaceAll('\\', '\\\\').replaceAll('\n', '\\n')
+}
+
+function escapeLabel(text: string): string {
+  return escapeText(text).replaceAll('"', '\\"')
+}

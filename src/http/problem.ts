@@ -1,0 +1,105 @@
+import { Elysia, ValidationError } from 'elysia'
+import type { Log } from '../log'
+import * as Problem from '../protocol/Problem'
+
+/** Response headers a browser may read: every payment header, and what tells when to try again. */
+export const exposedHeaders = [
+  'WWW-Authenticate',
+  'PAYMENT-REQUIRED',
+  'PAYMENT-RESPONSE',
+  'X-PAYMENT-RESPONSE',
+  'Payment-Receipt',
+  'Idempotency-Replayed',
+  'Retry-After',
+  'RateLimit-Limit',
+  'RateLimit-Remaining',
+  'RateLimit-Reset',
+  'X-Request-Id',
+  'Allow',
+  'ETag',
+].join(', ')
+
+/** On every answer that a page of another origin may read: there are no cookies, so any origin may. */
+export const corsHeaders = {
+  'Access-Control-Allow-Origin': '*',
+  'Access-Control-Expose-Headers': exposedHeaders,
+} as const
+
+export type Context = { baseUrl: string; requestId: string }
+
+/** RFC 9457 answer of a problem: never cached, readable by any origin, with the request's id. */
+export function toResponse(problem: Problem.ProblemError, context: Context): Response {
+  const headers = new Headers(corsHeaders)
+  headers.set('Content-Type', 'application/problem+json')
+  headers.set('Cache-Control', 'no-store')
+  headers.set('X-Content-Type-Options', 'nosniff')
+  headers.set('X-Request-Id', context.requestId)
+  if (problem.status === 503) headers.set('Retry-After', '2')
+  for (const [name, value] of Object.entries(problem.headers)) headers.set(name, value)
+  const body = JSON.stringify(Problem.toJson(problem, context.baseUrl))
+  return new Response(body, { status: problem.status, headers })
+}
+
+/** What anybody else's error becomes: the text stays in the log, the id finds it there. */
+export function unknownError(error: unknown, requestId: string): Problem.ProblemError {
+  const detail = 'Something failed on our side; the log has it under the request id.'
+  return Problem.of('internal-error', detail, { cause: error, members: { requestId } })
+}
+
+export type Options = {
+  baseUrl: string
+  log: Log
+  /** Id of a request; the same one for every call with it. */
+  requestId(request: Request): string
+}
+
+/**
+ * Turns whatever a route throws or returns as an error into a problem. Without it Elysia sends the
+ * message of any error to the client, in production too. Use it before the routes.
+ */
+export function errors(options: Options) {
+  const answer = (error: unknown, code: unknown, request: Request): Response => {
+    const requestId = options.requestId(request)
+    const problem = problemOf(error, code, requestId)
+    if (problem.code === 'internal-error') {
+      options.log.child({ requestId }).error('request-failed', { error: problem.cause ?? problem })
+    }
+    return toResponse(problem, { baseUrl: options.baseUrl, requestId })
+  }
+  return (
+    new Elysia({ name: 'errors' })
+      .onError({ as: 'global' }, ({ error, code, request }) => answer(error, code, request))
+      // A handler may also return an error; Elysia would print it.
+      .mapResponse({ as: 'global' }, ({ responseValue, request }) =>
+        responseValue instanceof Error ? answer(responseValue, 'UNKNOWN', request) : undefined,
+      )
+  )
+}
+
+function problemOf(error: unknown, code: unknown, requestId: string): Problem.ProblemError {
+  if (error instanceof Problem.ProblemError) return error
+  if (error instanceof ValidationError) return ofValidation(error, requestId)
+  switch (code) {
+    case 'NOT_FOUND':
+      return Problem.of('not-found', 'There is nothing at this path.')
+    case 'PARSE':
+      return Problem.of('bad-request', 'The body is not what its content type says.')
+    case 'INVALID_COOKIE_SIGNATURE':
+    case 'INVALID_FILE_TYPE':
+      return Problem.of('bad-request', 'The request is malformed.')
+    default:
+      return unknownError(error, requestId)
+  }
+}
+
+function ofValidation(error: ValidationError, requestId: string): Problem.ProblemError {
+  if (error.type === 'response') return unknownError(error, requestId)
+  const invalidParams = error.all.slice(0, 20).map((fault) => ({
+    name: 'path' in fault ? fault.path.replace(/^\//, '') : '',
+    in: error.type,
+    // TypeBox's message names the expected type and never repeats the value.
+    reason: 'message' in fault ? fault.message : 'is invalid',
+  }))
+  const names = invalidParams.map((param) => param.name || param.in).join(', ')
+  return Problem.of('invalid-parameter', `Invalid: ${names}.`, { members: { invalidParams } })
+}

@@ -1,0 +1,59 @@
+/** What one request may do. `resetSeconds`: until the full quota is back, or, refused, until the next is let in. */
+export type Verdict = { ok: boolean; limit: number; remaining: number; resetSeconds: number }
+
+export type RateLimit = {
+  /** Counts one request of `key` at `now` (unix ms). A limit of 0 refuses everything. */
+  take(key: string, limitPerMinute: number, now: number): Verdict
+}
+
+const windowMs = 60_000
+const rows = 3
+
+/**
+ * A token bucket per key in fixed memory. Each key owns one cell in each of three rows of a
+ * count-min sketch; a cell holds the time at which its bucket is full again (GCRA), and the key's
+ * own is the least of its three. Nothing is ever evicted, so no flood of other addresses gives an attacker a
+ * fresh bucket, and an innocent key is refused only if all three of its cells are in use by keys
+ * that spent their own quota: the seeds are secret, so nobody can aim for that.
+ */
+export function createRateLimit(
+  options: { seeds?: readonly [number, number, number]; cells?: number } = {},
+): RateLimit {
+  const cells = options.cells ?? 1 << 16
+  const seeds = options.seeds ?? crypto.getRandomValues(new Uint32Array(rows))
+  const fullAt = new Float64Array(rows * cells)
+  const cellOf = (key: string, row: number) =>
+    row * cells + (Bun.hash.xxHash32(key, seeds[row]) % cells)
+  return {
+    take(key, limit, now) {
+      const a = cellOf(key, 0)
+      const b = cellOf(key, 1)
+      const c = cellOf(key, 2)
+      const least = Math.min(fullAt[a] ?? 0, fullAt[b] ?? 0, fullAt[c] ?? 0)
+      const tokenMs = windowMs / limit
+      const next = Math.max(least, now) + tokenMs
+      if (!(next - now <= windowMs + 1e-6)) {
+        const waitMs = Number.isFinite(next) ? next - now - windowMs : windowMs
+        return {
+          ok: false,
+          limit,
+          remaining: 0,
+          resetSeconds: Math.max(1, Math.ceil(waitMs / 1000)),
+        }
+      }
+      for (const cell of [a, b, c]) fullAt[cell] = Math.max(fullAt[cell] ?? 0, next)
+      const remaining = Math.floor((windowMs - (next - now)) / tokenMs + 1e-6)
+      return { ok: true, limit, remaining, resetSeconds: Math.ceil((next - now) / 1000) }
+    },
+  }
+}
+
+/** `RateLimit-*` of a verdict, and `Retry-After` (seconds) when it refuses. */
+export function headers(verdict: Verdict): Record<string, string> {
+  return {
+    'RateLimit-Limit': String(verdict.limit),
+    'RateLimit-Remaining': String(verdict.remaining),
+    'RateLimit-Reset': String(verdict.resetSeconds),
+    ...(verdict.ok ? {} : { 'Retry-After': String(verdict.resetSeconds) }),
+  }
+}
