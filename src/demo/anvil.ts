@@ -1,0 +1,101 @@
+import { join } from 'node:path'
+
+/** A running anvil. */
+export type Anvil = {
+  port: number
+  pid: number
+  /** Ends the process; resolves once it is gone. */
+  stop(): Promise<void>
+}
+
+const packages: Readonly<Record<string, string>> = {
+  'darwin-arm64': '@foundry-rs/anvil-darwin-arm64/bin/anvil',
+  'darwin-x64': '@foundry-rs/anvil-darwin-amd64/bin/anvil',
+  'linux-arm64': '@foundry-rs/anvil-linux-arm64/bin/anvil',
+  'linux-x64': '@foundry-rs/anvil-linux-amd64/bin/anvil',
+  'win32-x64': '@foundry-rs/anvil-win32-amd64/bin/anvil.exe',
+}
+
+/**
+ * The shell becomes anvil, so that the pid is anvil's. Beside it waits a reader of our end of the
+ * pipe, which kills anvil when the pipe closes: on stop(), and when this process dies, even by
+ * SIGKILL. A line through the pipe releases the reader after anvil ended by itself.
+ */
+const guard = `exec 3<&0
+(read -r _ <&3 || kill -9 $$) </dev/null >/dev/null 2>&1 &
+exec "$@" 3<&- </dev/null`
+
+/**
+ * Starts anvil on a port of its choice unless `--port` is among the arguments, and waits until it
+ * listens. Throws with what to install when there is no anvil, or with what anvil said when it ended.
+ */
+export async function startAnvil(args: readonly string[]): Promise<Anvil> {
+  const command = [findAnvil(), ...args]
+  const guarded = process.platform !== 'win32'
+  const child = Bun.spawn(guarded ? ['sh', '-c', guard, 'sh', ...command] : command, {
+    stdin: 'pipe',
+    stdout: 'pipe',
+    stderr: 'pipe',
+    // A Ctrl-C in the terminal is for us: anvil must outlive the payments in flight.
+    detached: guarded,
+  })
+  const release = child.exited.then(() => {
+    try {
+      child.stdin.write('\n')
+      child.stdin.end()
+    } catch {
+      // The pipe is closed already: the reader is gone.
+    }
+  })
+  const stop = async () => {
+    child.stdin.end()
+    if (!guarded) child.kill('SIGKILL')
+    await release
+  }
+  const port = await readPort(child.stdout)
+  if (port === undefined) {
+    await stop()
+    throw new Error(`anvil did not start: ${(await new Response(child.stderr).text()).trim()}`)
+  }
+  return { port, pid: child.pid, stop }
+}
+
+/** Reads until anvil tells its port, then keeps the pipe empty; undefined when the output ends first. */
+async function readPort(stdout: ReadableStream<Uint8Array>): Promise<number | undefined> {
+  const chunks = stdout[Symbol.asyncIterator]()
+  const decoder = new TextDecoder()
+  let text = ''
+  for (;;) {
+    const { done, value } = await chunks.next()
+    if (done) return undefined
+    text += decoder.decode(value, { stream: true })
+    const match = /Listening on \S+:(\d+)\s/.exec(text)
+    if (!match) continue
+    void drain(chunks)
+    return Number(match[1])
+  }
+}
+
+/** A full pipe would stop anvil. */
+async function drain(chunks: AsyncIterator<Uint8Array>): Promise<void> {
+  while (!(await chunks.next()).done);
+}
+
+/** Path of the anvil binary: the npm package of this platform, else Foundry's on the PATH. */
+function findAnvil(): string {
+  const name = packages[`${process.platform}-${process.arch}`]
+  // Resolved at run time, and from both places: the shipped executable does not contain anvil.
+  for (const directory of name ? [import.meta.dir, process.cwd()] : []) {
+    try {
+      return Bun.resolveSync(name ?? '', join(directory, 'anvil'))
+    } catch {
+      // Not installed there.
+    }
+  }
+  const installed = Bun.which('anvil')
+  if (installed) return installed
+  throw new Error(
+    'local chains need anvil: run "bun install" in the project, ' +
+      'or install Foundry (https://getfoundry.sh) so that anvil is on the PATH',
+  )
+}

@@ -1,0 +1,19 @@
+import type { Abi, Hex } from 'viem'
+import generated from './artifacts.generated.json'
+import vendored from './vendored.json'
+
+/** A compiled contract: creation and runtime bytecode. */
+export type Artifact = { abi: Abi; bytecode: Hex; deployedBytecode: Hex }
+
+/** Contracts of this folder, compiled by build.ts. */
+export const { Stablecoin, ExactPermit2Proxy, SmartWallet, GreedyWallet } =
+  generated as unknown as Record<
+    'Stablecoin' | 'ExactPermit2Proxy' | 'SmartWallet' | 'GreedyWallet',
+    Artifact
+  >
+
+/** The real Permit2: the salt takes it to its canonical address. Creation bytecode. */
+export const permit2 = vendored.permit2 as { salt: Hex; bytecode: Hex }
+
+/** The real Multicall3. Creation bytecode. */
+export const multicall3 = vendored.multicall3 as { bytecode: Hex }
