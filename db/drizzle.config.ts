@@ -1,0 +1,12 @@
+/**
+ * `drizzle-kit generate --config db/drizzle.config.ts --name <meaning>` writes the next migration
+ * from schema.ts; open.ts lists it afterwards. Works offline.
+ */
+const config = {
+  dialect: 'sqlite',
+  schema: './db/schema.ts',
+  out: './db/migrations',
+}
+
+// biome-ignore lint/style/noDefaultExport: drizzle-kit reads nothing else
+export default config

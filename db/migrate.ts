@@ -1,0 +1,49 @@
+import type { Database } from 'bun:sqlite'
+import payments from './migrations/0001_payments.sql' with { type: 'text' }
+
+/** In order. Embedded as text, so that the compiled binary carries them. */
+const migrations: readonly { name: string; sql: string }[] = [
+  { name: '0001_payments', sql: payments },
+]
+
+/** The database was written by a newer program, or a migration was changed after it ran. */
+export class MigrationError extends Error {
+  override name = 'MigrationError'
+}
+
+/**
+ * Brings the schema up to date, all pending migrations in one transaction. Throws `MigrationError`
+ * when the database does not fit this program; nothing is changed then.
+ */
+export function migrate(sqlite: Database, now: number, list = migrations): void {
+  sqlite.run(
+    'CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY NOT NULL, hash TEXT NOT NULL, applied_at INTEGER NOT NULL)',
+  )
+  const apply = sqlite.transaction(() => {
+    const known = sqlite
+      .query<{ name: string; hash: string }, []>('SELECT name, hash FROM migrations ORDER BY name')
+      .all()
+    for (const [index, row] of known.entries()) {
+      const migration = list[index]
+      if (migration?.name !== row.name) {
+        throw new MigrationError(`the database has the migration ${row.name}: use a newer program`)
+      }
+      if (hashOf(migration.sql) !== row.hash) {
+        throw new MigrationError(`the migration ${row.name} is not the one that was applied`)
+      }
+    }
+    for (const migration of list.slice(known.length)) {
+      sqlite.run(migration.sql)
+      sqlite.run('INSERT INTO migrations (name, hash, applied_at) VALUES (?, ?, ?)', [
+        migration.name,
+        hashOf(migration.sql),
+        now,
+      ])
+    }
+  })
+  apply.immediate()
+}
+
+function hashOf(text: string): string {
+  return new Bun.CryptoHasher('sha256').update(text).digest('hex')
+}

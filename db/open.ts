@@ -1,0 +1,60 @@
+import { Database } from 'bun:sqlite'
+import { chmodSync, mkdirSync } from 'node:fs'
+import { join } from 'node:path'
+import { type BunSQLiteDatabase, drizzle } from 'drizzle-orm/bun-sqlite'
+import { lock } from './lock'
+import { migrate } from './migrate'
+import * as schema from './schema'
+
+/** The open database. Statements through `orm`, changes inside `write`. */
+export type Db = {
+  orm: BunSQLiteDatabase<typeof schema>
+  sqlite: Database
+  /** Path of the database file. */
+  file: string
+  /** Writes the log back and gives the data directory free. Idempotent. */
+  close(): void
+}
+
+/**
+ * Opens `turnpike.sqlite` in the data directory, which is created when it is missing, takes the
+ * directory for this process and applies pending migrations. A commit is on the disk when it
+ * returns. Throws `DatabaseLockedError` while another process has the directory, `MigrationError`
+ * when the database does not fit.
+ */
+export function open(options: { dataDir: string; now: () => number }): Db {
+  mkdirSync(options.dataDir, { recursive: true, mode: 0o700 })
+  const unlock = lock(options.dataDir)
+  const file = join(options.dataDir, 'turnpike.sqlite')
+  let sqlite: Database | undefined
+  try {
+    sqlite = new Database(file, { create: true, strict: true })
+    // It holds signatures: for its owner only.
+    chmodSync(file, 0o600)
+    sqlite.run('PRAGMA journal_mode = WAL')
+    sqlite.run('PRAGMA synchronous = FULL')
+    sqlite.run('PRAGMA busy_timeout = 5000')
+    sqlite.run('PRAGMA foreign_keys = ON')
+    migrate(sqlite, options.now())
+  } catch (cause) {
+    sqlite?.close()
+    unlock()
+    throw cause
+  }
+  return from(sqlite, file, unlock)
+}
+
+function from(sqlite: Database, file: string, unlock: () => void): Db {
+  let isOpen = true
+  return {
+    orm: drizzle(sqlite, { schema }),
+    sqlite,
+    file,
+    close() {
+      if (!isOpen) return
+      isOpen = false
+      sqlite.close()
+      unlock()
+    },
+  }
+}

@@ -1,0 +1,289 @@
+import { sql } from 'drizzle-orm'
+import {
+  blob,
+  check,
+  foreignKey,
+  index,
+  integer,
+  primaryKey,
+  sqliteTable,
+  text,
+  unique,
+  uniqueIndex,
+} from 'drizzle-orm/sqlite-core'
+import type { TransferMethod } from '../src/protocol/Asset'
+import type * as Network from '../src/protocol/Network'
+import {
+  address,
+  at,
+  block,
+  decimal,
+  flag,
+  hex,
+  isAddress,
+  isDecimal,
+  isFlag,
+  isHex,
+  oneOf,
+} from './columns'
+
+/**
+ * The CHECKs repeat what the code believes, so that a mistake in the code is an error at the write
+ * and never a payment in an impossible state.
+ */
+
+export const paymentStates = ['broadcast', 'confirmed', 'reverted', 'expired'] as const
+export const deliveryStates = ['none', 'delivering', 'delivered'] as const
+export const transactionStates = ['signed', 'sent', 'mined', 'failed', 'replaced'] as const
+export const transactionKinds = [
+  'payment',
+  'batch',
+  'swap',
+  'refund',
+  'grant',
+  'approve',
+  'cancel',
+] as const
+const products = ['gateway', 'facilitator', 'desk', 'sponsor'] as const
+
+export const payments = sqliteTable(
+  'payments',
+  {
+    id: text('id').primaryKey(),
+    method: text('method').$type<TransferMethod>().notNull(),
+    network: text('network').$type<Network.Id>().notNull(),
+    chainId: integer('chain_id').notNull(),
+    asset: address('asset').notNull(),
+    payer: address('payer').notNull(),
+    payee: address('payee').notNull(),
+    amountAtomic: decimal('amount_atomic').notNull(),
+    nonce: hex('nonce').notNull(),
+    /** Unix seconds, uint256 on chain. */
+    validAfter: decimal('valid_after').notNull(),
+    validBefore: decimal('valid_before').notNull(),
+    signature: hex('signature').notNull(),
+    product: text('product').$type<'gateway' | 'facilitator' | 'desk'>().notNull(),
+    protocol: text('protocol').$type<'mpp' | 'x402'>().notNull(),
+    merchant: text('merchant').notNull(),
+    route: text('route').notNull(),
+    fingerprint: text('fingerprint').notNull(),
+    resource: text('resource').notNull(),
+    bound: flag('bound').notNull(),
+    /** When the request came in whose simulation passed. */
+    receivedAt: at('received_at').notNull(),
+    /** Newest block that was known before that simulation. */
+    knownBlock: block('known_block').notNull(),
+    state: text('state').$type<(typeof paymentStates)[number]>().notNull(),
+    /** The settling transaction once confirmed; before, the newest one signed. */
+    transactionHash: hex('transaction_hash').notNull(),
+    logIndex: integer('log_index'),
+    blockNumber: block('block_number'),
+    delivery: text('delivery').$type<(typeof deliveryStates)[number]>().notNull().default('none'),
+    attempts: integer('attempts').notNull().default(0),
+    upstreamStatus: integer('upstream_status'),
+    truncated: flag('truncated').notNull().default(false),
+    answered: flag('answered').notNull().default(false),
+    redeemTokenHash: text('redeem_token_hash'),
+    redeemUntil: at('redeem_until'),
+    createdAt: at('created_at').notNull(),
+    confirmedAt: at('confirmed_at'),
+    deliveredAt: at('delivered_at'),
+  },
+  (table) => [
+    // The money settles once. This constraint is the verdict on every race.
+    unique('payments_money').on(table.network, table.asset, table.payer, table.nonce),
+    // One Transfer log pays for one payment.
+    unique('payments_log').on(table.network, table.transactionHash, table.logIndex),
+    uniqueIndex('payments_redeem').on(table.redeemTokenHash),
+    index('payments_unfinished').on(table.state).where(sql`state IN ('broadcast', 'reverted')`),
+    index('payments_payer').on(table.payer, table.createdAt),
+    check('payments_method', oneOf(table.method, ['eip3009', 'permit2'])),
+    check(
+      'payments_network',
+      sql`${table.network} = 'eip155:' || ${table.chainId} AND ${table.chainId} > 0`,
+    ),
+    check(
+      'payments_addresses',
+      sql`${isAddress(table.asset)} AND ${isAddress(table.payer)} AND ${isAddress(table.payee)}`,
+    ),
+    check(
+      'payments_amount',
+      sql`${isDecimal(table.amountAtomic)} AND ${table.amountAtomic} <> '0'`,
+    ),
+    check('payments_nonce', isHex(table.nonce, 64)),
+    check(
+      'payments_window',
+      sql`${isDecimal(table.validAfter)} AND ${isDecimal(table.validBefore)}`,
+    ),
+    check('payments_product', oneOf(table.product, products.slice(0, 3))),
+    check('payments_protocol', oneOf(table.protocol, ['mpp', 'x402'])),
+    check('payments_state', oneOf(table.state, paymentStates)),
+    check('payments_transaction', isHex(table.transactionHash, 64)),
+    check(
+      'payments_confirmed',
+      sql`(${table.state} = 'confirmed') = (${table.logIndex} IS NOT NULL) AND (${table.state} = 'confirmed') = (${table.blockNumber} IS NOT NULL) AND (${table.state} = 'confirmed') = (${table.confirmedAt} IS NOT NULL)`,
+    ),
+    check('payments_delivery', oneOf(table.delivery, deliveryStates)),
+    // Not bound to the state: a delivered payment whose receipt vanished stays delivered.
+    check(
+      'payments_attempts',
+      sql`${table.attempts} >= 0 AND (${table.delivery} = 'none' OR ${table.attempts} > 0)`,
+    ),
+    check(
+      'payments_delivered',
+      sql`(${table.delivery} = 'delivered') = (${table.deliveredAt} IS NOT NULL)`,
+    ),
+    check(
+      'payments_redeemable',
+      sql`(${table.redeemTokenHash} IS NULL) = (${table.redeemUntil} IS NULL)`,
+    ),
+    check(
+      'payments_flags',
+      sql`${isFlag(table.bound)} AND ${isFlag(table.truncated)} AND ${isFlag(table.answered)}`,
+    ),
+  ],
+)
+
+/** Every transaction that was ever signed, with its bytes, before it is sent. */
+export const transactions = sqliteTable(
+  'transactions',
+  {
+    hash: hex('hash').primaryKey(),
+    network: text('network').$type<Network.Id>().notNull(),
+    relayer: address('relayer').notNull(),
+    /** Account nonce of the relayer. */
+    nonce: integer('nonce').notNull(),
+    kind: text('kind').$type<(typeof transactionKinds)[number]>().notNull(),
+    /** Whose gas budget pays. */
+    product: text('product').$type<(typeof products)[number]>().notNull(),
+    to: address('to').notNull(),
+    raw: hex('raw').notNull(),
+    gasLimit: decimal('gas_limit').notNull(),
+    maxFeeWei: decimal('max_fee_wei').notNull(),
+    maxTipWei: decimal('max_tip_wei').notNull(),
+    state: text('state').$type<(typeof transactionStates)[number]>().notNull(),
+    createdAt: at('created_at').notNull(),
+    /** Written before the bytes leave: without it they never did. */
+    firstSentAt: at('first_sent_at'),
+    blockNumber: block('block_number'),
+  },
+  (table) => [
+    // Replacements share a nonce; the chain includes one of them.
+    uniqueIndex('transactions_included')
+      .on(table.network, table.relayer, table.nonce)
+      .where(sql`state IN ('mined', 'failed')`),
+    index('transactions_nonce').on(table.network, table.relayer, table.nonce),
+    index('transactions_unfinished').on(table.state).where(sql`state IN ('signed', 'sent')`),
+    check('transactions_hash', isHex(table.hash, 64)),
+    check('transactions_network', sql`${table.network} GLOB 'eip155:[1-9]*'`),
+    check('transactions_nonce_range', sql`${table.nonce} >= 0`),
+    check('transactions_kind', oneOf(table.kind, transactionKinds)),
+    check('transactions_product', oneOf(table.product, products)),
+    check('transactions_addresses', sql`${isAddress(table.relayer)} AND ${isAddress(table.to)}`),
+    check('transactions_raw', sql`${table.raw} GLOB '0x02*'`),
+    check(
+      'transactions_fees',
+      sql`${isDecimal(table.gasLimit)} AND ${isDecimal(table.maxFeeWei)} AND ${isDecimal(table.maxTipWei)}`,
+    ),
+    check('transactions_state', oneOf(table.state, transactionStates)),
+    check(
+      'transactions_included_block',
+      sql`(${table.state} IN ('mined', 'failed')) = (${table.blockNumber} IS NOT NULL)`,
+    ),
+    check(
+      'transactions_sent',
+      sql`${table.state} NOT IN ('sent', 'mined', 'failed') OR ${table.firstSentAt} IS NOT NULL`,
+    ),
+    check('transactions_signed', sql`${table.state} <> 'signed' OR ${table.firstSentAt} IS NULL`),
+  ],
+)
+
+/** Which payments a transaction carries. */
+export const transactionMembers = sqliteTable(
+  'transaction_members',
+  {
+    transactionHash: hex('transaction_hash')
+      .notNull()
+      .references(() => transactions.hash),
+    position: integer('position').notNull(),
+    paymentId: text('payment_id')
+      .notNull()
+      .references(() => payments.id),
+  },
+  (table) => [
+    primaryKey({ columns: [table.transactionHash, table.position] }),
+    unique('transaction_members_once').on(table.transactionHash, table.paymentId),
+    index('transaction_members_payment').on(table.paymentId),
+    check('transaction_members_position', sql`${table.position} >= 0`),
+  ],
+)
+
+export const idempotencyStates = ['reserved', 'answered', 'unknown'] as const
+
+/** Answers kept for a client's own key. `unknown`: an answer went out that could not be kept. */
+export const idempotency = sqliteTable(
+  'idempotency',
+  {
+    /** Merchant and route. */
+    scope: text('scope').notNull(),
+    payer: address('payer').notNull(),
+    key: text('key').notNull(),
+    fingerprint: text('fingerprint').notNull(),
+    paymentId: text('payment_id'),
+    state: text('state').$type<(typeof idempotencyStates)[number]>().notNull(),
+    /** Status, headers and body as the paywall serialises them. */
+    answer: blob('answer', { mode: 'buffer' }),
+    createdAt: at('created_at').notNull(),
+    expiresAt: at('expires_at').notNull(),
+  },
+  (table) => [
+    primaryKey({ columns: [table.scope, table.payer, table.key] }),
+    foreignKey({ columns: [table.paymentId], foreignColumns: [payments.id] }),
+    index('idempotency_expiry').on(table.expiresAt),
+    index('idempotency_payment').on(table.paymentId),
+    check('idempotency_state', oneOf(table.state, idempotencyStates)),
+    check('idempotency_payer', isAddress(table.payer)),
+    check('idempotency_answer', sql`(${table.state} = 'answered') = (${table.answer} IS NOT NULL)`),
+    check(
+      'idempotency_answered_payment',
+      sql`${table.state} <> 'answered' OR ${table.paymentId} IS NOT NULL`,
+    ),
+    check('idempotency_times', sql`${table.expiresAt} > ${table.createdAt}`),
+  ],
+)
+
+/** Mirror of the configuration file, for people who read the database. */
+export const merchants = sqliteTable('merchants', {
+  slug: text('slug').primaryKey(),
+  title: text('title').notNull(),
+  hash: text('hash').notNull(),
+  json: text('json').notNull(),
+  updatedAt: at('updated_at').notNull(),
+})
+
+/** Native gas spent per product and UTC day. */
+export const gasSpent = sqliteTable(
+  'gas_spent',
+  {
+    network: text('network').$type<Network.Id>().notNull(),
+    product: text('product').$type<(typeof products)[number]>().notNull(),
+    /** `2026-11-20`. */
+    day: text('day').notNull(),
+    wei: decimal('wei').notNull(),
+  },
+  (table) => [
+    primaryKey({ columns: [table.network, table.product, table.day] }),
+    check('gas_spent_product', oneOf(table.product, products)),
+    check('gas_spent_day', sql`${table.day} GLOB '[0-9][0-9][0-9][0-9]-[01][0-9]-[0-3][0-9]'`),
+    check('gas_spent_wei', isDecimal(table.wei)),
+  ],
+)
+
+export const meta = sqliteTable('meta', {
+  key: text('key').primaryKey(),
+  value: text('value').notNull(),
+})
+
+export type PaymentRow = typeof payments.$inferSelect
+export type TransactionRow = typeof transactions.$inferSelect
+export type GasProduct = (typeof products)[number]

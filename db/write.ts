@@ -1,0 +1,28 @@
+import type { Db } from './open'
+
+/**
+ * Runs `change` in one immediate transaction: all of it or nothing. Inside another `write` it is a
+ * savepoint of that. Nothing but SQLite may happen in it: a promise is refused and rolled back,
+ * because drizzle and bun:sqlite would commit before it settles. Throws what `change` throws.
+ */
+export function write<T>(db: Db, change: () => T extends PromiseLike<unknown> ? never : T): T {
+  const run = db.sqlite.transaction(() => {
+    const result: T = change()
+    if (result instanceof Promise) {
+      result.catch(() => undefined)
+      throw new TypeError('a database transaction must not wait')
+    }
+    return result
+  })
+  return run.immediate()
+}
+
+/** Whether an error says that a UNIQUE constraint refused the row. */
+export function isDuplicate(error: unknown): boolean {
+  const code = codeOf(error) ?? codeOf(error instanceof Error ? error.cause : undefined)
+  return code === 'SQLITE_CONSTRAINT_UNIQUE' || code === 'SQLITE_CONSTRAINT_PRIMARYKEY'
+}
+
+function codeOf(error: unknown): unknown {
+  return error instanceof Error && 'code' in error ? error.code : undefined
+}
