@@ -57,6 +57,7 @@ export async function startAnvil(args: readonly string[]): Promise<Anvil> {
     await stop()
     throw new Error(`anvil did not start: ${(await new Response(child.stderr).text()).trim()}`)
   }
+  void drain(child.stderr[Symbol.asyncIterator]())
   return { port, pid: child.pid, stop }
 }
 

@@ -119,6 +119,9 @@ export async function prepareChain(
   chain: Chain,
   network: Pick<NetworkConfig, 'asset' | 'chainId'>,
 ): Promise<void> {
+  if (chain.chainId !== network.chainId) {
+    throw new Error(`chain ${chain.chainId} is not ${network.chainId}`)
+  }
   const token = network.asset.address
   const poor = network.chainId === gaslessChainId ? [3, 4, 5] : []
   const [multicall] = await request(chain.url, [

@@ -1,0 +1,71 @@
+import { expect, test } from 'bun:test'
+import { connect } from 'node:net'
+import type { Hex } from 'viem'
+import { mnemonicToAccount } from 'viem/accounts'
+import { account, accounts, mnemonic } from '../src/demo/accounts'
+import { mine, receiptOf, setAutomine, startChain, startChains } from '../src/demo/chains'
+import * as Artifacts from '../src/demo/contracts/artifacts'
+import { artifactsPath, compile } from '../src/demo/contracts/build'
+import { encode, payee, sepolia } from './harness/stablecoin'
+
+const token = Artifacts.Stablecoin.abi
+
+test('behavior: the committed artifacts are what the sources compile to', async () => {
+  expect(compile()).toBe(await Bun.file(artifactsPath).text())
+})
+
+test('behavior: the accounts are those of the mnemonic', () => {
+  for (const { index, address, local } of accounts) {
+    expect(mnemonicToAccount(mnemonic, { addressIndex: index }).address).toBe(address)
+    expect(local().address).toBe(address)
+  }
+})
+
+test('behavior: blocks are mined only when told to, also by prepareChain', async () => {
+  const [chain] = await startChains([sepolia], { mineNothing: true })
+  if (!chain) throw new Error('not started')
+  const data = encode(token, 'transfer', [payee, 1n])
+  const from = account(1).address
+  const transaction = { from, to: sepolia.asset.address, data }
+  const hash = (await chain.rpc('eth_sendTransaction', [transaction])) as Hex
+  expect(await chain.rpc('eth_getTransactionReceipt', [hash])).toBeNull()
+  await mine(chain)
+  expect((await receiptOf(chain, hash)).status).toBe('0x1')
+  await setAutomine(chain, true)
+  const second = (await chain.rpc('eth_sendTransaction', [transaction])) as Hex
+  expect((await receiptOf(chain, second)).status).toBe('0x1')
+  await chain.stop()
+})
+
+test('behavior: stop leaves no process, twice is harmless', async () => {
+  const chain = await startChain({ chainId: 1 })
+  expect(await chain.rpc('eth_chainId', [])).toBe('0x1')
+  await chain.stop()
+  await chain.stop()
+  expect(() => process.kill(chain.pid, 0)).toThrow('ESRCH')
+})
+
+test('behavior: anvil ends with its parent, even by SIGKILL', async () => {
+  const script = `
+    import { startChain } from ${JSON.stringify(`${import.meta.dir}/../src/demo/chains`)}
+    console.log((await startChain({ chainId: 1 })).port)
+    setInterval(() => {}, 60_000)`
+  const parent = Bun.spawn([process.execPath, '-e', script], { stdout: 'pipe' })
+  const { value } = await parent.stdout.getReader().read()
+  const socket = connect(Number(new TextDecoder().decode(value)), '127.0.0.1')
+  const { promise: opened, resolve: open } = Promise.withResolvers<void>()
+  const { promise: closed, resolve: close } = Promise.withResolvers<void>()
+  socket
+    .on('connect', open)
+    .on('error', () => close())
+    .on('close', () => close())
+  await opened
+  parent.kill('SIGKILL')
+  await closed
+})
+
+test('error: what anvil says when it does not start', async () => {
+  await expect(startChain({ chainId: 1, extraArgs: ['--nonsense'] })).rejects.toThrow(
+    "anvil did not start: error: unexpected argument '--nonsense'",
+  )
+})
