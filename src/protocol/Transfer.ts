@@ -3,6 +3,7 @@ import type { Asset, TransferMethod } from './Asset'
 import * as Authorization from './Authorization'
 import type * as Network from './Network'
 import * as Permit from './Permit'
+import type { Fault } from './Problem'
 
 /**
  * A signed stablecoin transfer, from payer to payee, whichever protocol carried it:
@@ -56,4 +57,37 @@ export function call(transfer: Transfer): { to: Address; data: Hex } {
 /** Decodes a settling call of either method, to recognise settlements sent by somebody else. */
 export function parseCall(to: Address, data: string): Authorization.ParsedCall | undefined {
   return Permit.parseCall(to, data) ?? Authorization.parseCall(to, data)
+}
+
+/** Longest time in seconds that a signature may stay valid from now (specification 8 and a margin). */
+export const windowMaxSeconds = 360n
+
+/** Time in seconds that a settlement needs at least. */
+export const windowMinSeconds = 6n
+
+/**
+ * Whether a new payment may be settled at `now` (unix ms): not expired or about to, not in the future,
+ * not valid for longer than `windowMaxSeconds`. Separate from parsing: a payment that is known already
+ * skips it. Faults carry x402 reason codes.
+ */
+export function checkWindow(
+  transfer: Pick<Transfer, 'method' | 'validAfter' | 'validBefore'>,
+  now: number,
+): Fault | undefined {
+  const seconds = BigInt(Math.floor(now / 1000))
+  const isPermit = transfer.method === 'permit2'
+  const prefix = 'invalid_exact_evm_payload_authorization'
+  const expired = isPermit ? 'permit2_deadline_expired' : `${prefix}_valid_before`
+  if (transfer.validBefore < seconds + windowMinSeconds) {
+    return { code: expired, detail: 'The authorization has expired or is about to.' }
+  }
+  if (transfer.validBefore > seconds + windowMaxSeconds) {
+    const detail = `The authorization must expire within ${windowMaxSeconds} seconds.`
+    return { code: expired, detail }
+  }
+  if (transfer.validAfter > seconds) {
+    const code = isPermit ? 'permit2_not_yet_valid' : `${prefix}_valid_after`
+    return { code, detail: 'The authorization is not valid yet.' }
+  }
+  return undefined
 }

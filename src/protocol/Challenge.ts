@@ -1,0 +1,195 @@
+import type { Address, Hex } from 'viem'
+import * as Crypto from './Crypto'
+import { base64url, decodeJson } from './Header'
+import * as Json from './Json'
+import type { Offer } from './Offer'
+import * as Permit from './Permit'
+import type { Fault } from './Problem'
+
+/**
+ * MPP challenge of method `evm`, intent `charge`: stateless, its `id` is an HMAC over the seven
+ * slots of draft-httpauth-payment-00 section "Challenge Binding".
+ */
+
+/** Characters of `unique` that let `issue` concatenate base64 instead of encoding. */
+export const uniqueLength = 18
+
+/** Everything of a challenge that does not change from one request to the next. */
+export type Compiled = {
+  /** Keyed HMAC that has absorbed the first four slots. */
+  hmac: Bun.CryptoHasher
+  /** ` realm="…", …, request="…"`. */
+  params: string
+  /** base64url of the opaque JSON before and after `unique`. */
+  opaquePrefix: string
+  opaqueSuffix: string
+  routeId: string
+}
+
+/** Challenge parameters as a credential echoes them; nothing about them is proven yet. */
+export type Echo = {
+  id: string
+  realm: string
+  method: string
+  intent: string
+  request: string
+  expires: string | undefined
+  digest: string | undefined
+  opaque: string | undefined
+}
+
+/** Terms of a decoded `request`. */
+export type Request = {
+  amountAtomic: bigint
+  currency: Address
+  recipient: Address
+  chainId: number
+  credentialTypes: readonly string[]
+  permit2: boolean
+}
+
+/** A challenge that this service issued. */
+export type VerifiedChallenge = {
+  id: string
+  request: Request
+  /** Unix ms. */
+  expiresAt: number
+  /** RFC 9530 digest of the body the challenge was issued for. */
+  digest: string | undefined
+  /** `slug:GET /path` that the challenge was issued for. */
+  route: string
+}
+
+/**
+ * Precomputes the challenges of one offer. `routeId` binds the credential to what is sold. Throws
+ * when the realm cannot be quoted.
+ */
+export function compile(input: {
+  realm: string
+  offer: Offer
+  routeId: string
+  secret: Uint8Array
+}): Compiled {
+  const { realm, offer, routeId, secret } = input
+  if (!/^[\x21\x23-\x5b\x5d-\x7b\x7d\x7e]+$/.test(realm)) throw new Error(`bad realm: ${realm}`)
+  const encoded = base64url(Json.canonicalize(request(offer)))
+  const hmac = new Bun.CryptoHasher('sha256', secret)
+  hmac.update(`${realm}|evm|charge|${encoded}|`)
+  return {
+    hmac,
+    params: `realm="${realm}", method="evm", intent="charge", request="${encoded}"`,
+    opaquePrefix: base64url('{"n":"'),
+    opaqueSuffix: base64url(`","route":${JSON.stringify(routeId)}}`),
+    routeId,
+  }
+}
+
+/**
+ * One `Payment id="…", …` value for WWW-Authenticate. `expires` is RFC 3339 in UTC, `unique` letters,
+ * digits, `-` and `_`, never the same twice, `digest` that of the request body (RFC 9530). The hot
+ * path of the unpaid answer: one HMAC and concatenation.
+ */
+export function issue(
+  compiled: Compiled,
+  input: { expires: string; unique: string; digest?: string | undefined },
+): string {
+  const { expires, unique, digest } = input
+  // The base64 of those characters never needs the two that base64url spells differently.
+  const opaque =
+    unique.length === uniqueLength
+      ? compiled.opaquePrefix + btoa(unique) + compiled.opaqueSuffix
+      : base64url(`{"n":"${unique}","route":${JSON.stringify(compiled.routeId)}}`)
+  const slots = `${expires}|${digest ?? ''}|${opaque}`
+  const id = compiled.hmac.copy().update(slots).digest('base64url')
+  const digestParam = digest === undefined ? '' : `, digest="${digest}"`
+  return `Payment id="${id}", ${compiled.params}${digestParam}, expires="${expires}", opaque="${opaque}"`
+}
+
+/**
+ * Proves that this service issued an echoed challenge, whatever its age: a payment that is known
+ * already is looked up under an expired one too. See `checkExpiry`.
+ */
+export function verify(
+  echo: Echo,
+  options: { secrets: readonly Uint8Array[]; realm: string },
+): VerifiedChallenge | Fault {
+  if (echo.method !== 'evm' || echo.intent !== 'charge') {
+    return fault('method-unsupported', 'Only method "evm" with intent "charge" is accepted here.')
+  }
+  if (echo.realm !== options.realm) return unknownChallenge()
+  const slots = [echo.realm, echo.method, echo.intent, echo.request]
+  const input = [...slots, echo.expires ?? '', echo.digest ?? '', echo.opaque ?? ''].join('|')
+  let isOurs = false
+  for (const secret of options.secrets) {
+    const id = new Bun.CryptoHasher('sha256', secret).update(input).digest('base64url')
+    // Every secret is tried, so that the time does not tell which one matched.
+    isOurs = Crypto.equal(id, echo.id) || isOurs
+  }
+  if (!isOurs || echo.expires === undefined || echo.opaque === undefined) return unknownChallenge()
+  try {
+    return {
+      id: echo.id,
+      request: parseRequest(echo.request),
+      expiresAt: Date.parse(echo.expires),
+      digest: echo.digest,
+      route: Json.text(decodeJson(echo.opaque, 'base64url'), 'route'),
+    }
+  } catch (error) {
+    if (error instanceof Json.JsonError) return unknownChallenge()
+    throw error
+  }
+}
+
+/** Whether a challenge may still be paid. */
+export function checkExpiry(challenge: VerifiedChallenge, now: number): Fault | undefined {
+  // NaN is not above now either.
+  if (challenge.expiresAt > now) return undefined
+  return fault('payment-expired', 'The challenge has expired.')
+}
+
+/** Decodes the `request` parameter. Throws a JsonError. */
+export function parseRequest(encoded: string): Request {
+  const json = decodeJson(encoded, 'base64url')
+  const details = Json.object(json, 'methodDetails')
+  const types = Json.member(details, 'credentialTypes')
+  return {
+    amountAtomic: Json.uint(json, 'amount'),
+    currency: Json.address(json, 'currency'),
+    recipient: Json.address(json, 'recipient'),
+    chainId: Number(Json.uint(details, 'chainId')),
+    credentialTypes: Array.isArray(types) ? types.filter((type) => typeof type === 'string') : [],
+    permit2: Json.member(details, 'spender') === Permit.proxyAddress,
+  }
+}
+
+/** `keccak256(id ‖ realm)`: the nonce of a credential for this challenge. */
+export function nonceOf(challenge: Pick<Echo, 'id' | 'realm'>): Hex {
+  return Crypto.hex(Crypto.keccak256(challenge.id + challenge.realm))
+}
+
+function request(offer: Offer): Json.JsonObject {
+  const { asset, chainId } = offer.network
+  const permit2 = asset.transfer.includes('permit2')
+  const types: readonly string[] = asset.transfer.map((method) =>
+    method === 'eip3009' ? 'authorization' : 'permit2',
+  )
+  return {
+    amount: offer.amountAtomic.toString(),
+    currency: asset.address,
+    recipient: offer.payTo,
+    methodDetails: {
+      chainId,
+      credentialTypes: types,
+      decimals: asset.decimals,
+      ...(permit2 ? { permit2Address: Permit.permit2Address, spender: Permit.proxyAddress } : {}),
+    },
+  }
+}
+
+function unknownChallenge(): Fault {
+  return fault('invalid-challenge', 'The challenge was not issued by this service.')
+}
+
+function fault(code: string, detail: string): Fault {
+  return { code, detail }
+}

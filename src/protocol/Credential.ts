@@ -1,0 +1,186 @@
+import * as Address from './Address'
+import * as Challenge from './Challenge'
+import { decodeJson } from './Header'
+import * as Json from './Json'
+import * as Permit from './Permit'
+import type { Fault } from './Problem'
+import type { Transfer } from './Transfer'
+
+/**
+ * MPP credential, `Authorization: Payment …`, with an EIP-3009 `authorization` or a `permit2`
+ * payload (draft-evm-charge-00; the permit2 witness is that of the x402ExactPermit2Proxy).
+ */
+
+/** A credential whose transfer agrees with the challenge it echoes. */
+export type Parsed = {
+  /** Not proven to be ours: see `Challenge.verify`. */
+  challenge: Challenge.Echo
+  request: Challenge.Request
+  type: 'authorization' | 'permit2'
+  transfer: Transfer
+}
+
+const headerPattern = /^Payment +([^ ]+) *$/i
+const sourcePattern = /^did:pkh:eip155:([1-9]\d{0,15}):(0x[0-9a-fA-F]{40})$/
+
+/** A rule of the method that the credential breaks. */
+class TermsError extends Error {
+  override readonly name = 'TermsError'
+}
+
+/**
+ * Decodes a credential and compares it with the terms of the challenge it echoes. Faults:
+ * `malformed-credential`, `verification-failed`, `method-unsupported`. Neither the challenge's
+ * authenticity, nor time, nor the signature is checked.
+ */
+export function parse(value: string): Parsed | Fault {
+  try {
+    return decode(value)
+  } catch (error) {
+    if (error instanceof Json.JsonError) {
+      return {
+        code: 'malformed-credential',
+        detail: `The credential is malformed: ${error.message}.`,
+      }
+    }
+    if (error instanceof TermsError) return { code: 'verification-failed', detail: error.message }
+    throw error
+  }
+}
+
+function decode(value: string): Parsed | Fault {
+  const encoded = headerPattern.exec(value)?.[1]
+  if (encoded === undefined) throw new Json.JsonError('not "Payment" and one base64url value')
+  const json = decodeJson(encoded, 'base64url')
+  const challenge = echo(Json.object(json, 'challenge'))
+  const payload = Json.object(json, 'payload')
+  if (challenge.method !== 'evm' || challenge.intent !== 'charge') {
+    const detail = 'Only method "evm" with intent "charge" is accepted here.'
+    return { code: 'method-unsupported', detail }
+  }
+  const request = Challenge.parseRequest(challenge.request)
+  const type = Json.text(payload, 'type')
+  if ((type !== 'authorization' && type !== 'permit2') || !request.credentialTypes.includes(type)) {
+    const accepted = request.credentialTypes.join(', ')
+    throw new TermsError(`The challenge accepts these credential types: ${accepted}.`)
+  }
+  const source = Json.optionalText(json, 'source')
+  const transfer =
+    type === 'authorization'
+      ? authorization(payload, challenge, request)
+      : permit(payload, challenge, request, source)
+  checkSource(source, transfer)
+  return { challenge, request, type, transfer }
+}
+
+function echo(json: Json.JsonObject): Challenge.Echo {
+  return {
+    id: Json.text(json, 'id'),
+    realm: Json.text(json, 'realm'),
+    method: Json.text(json, 'method'),
+    intent: Json.text(json, 'intent'),
+    request: Json.text(json, 'request'),
+    expires: Json.optionalText(json, 'expires'),
+    digest: Json.optionalText(json, 'digest'),
+    opaque: Json.optionalText(json, 'opaque'),
+  }
+}
+
+function authorization(
+  payload: Json.JsonObject,
+  challenge: Challenge.Echo,
+  request: Challenge.Request,
+): Transfer {
+  const transfer: Transfer = {
+    method: 'eip3009',
+    network: `eip155:${request.chainId}`,
+    chainId: request.chainId,
+    asset: request.currency,
+    payer: Json.address(payload, 'from'),
+    payee: Json.address(payload, 'to'),
+    amountAtomic: Json.uint(payload, 'value'),
+    nonce: Json.word(payload, 'nonce'),
+    validAfter: Json.uint(payload, 'validAfter'),
+    validBefore: Json.uint(payload, 'validBefore'),
+    signature: Json.signature(payload, 'signature'),
+  }
+  expectTerms(transfer, challenge, request)
+  return transfer
+}
+
+function permit(
+  payload: Json.JsonObject,
+  challenge: Challenge.Echo,
+  request: Challenge.Request,
+  source: string | undefined,
+): Transfer {
+  const witness = Json.object(payload, 'witness')
+  if (!request.permit2 || Json.member(witness, 'challengeHash') !== undefined) {
+    throw new TermsError(
+      `Permit2 is settled by the x402ExactPermit2Proxy: sign spender ${Permit.proxyAddress} (methodDetails.spender) with the witness "Witness(address to,uint256 validAfter)". The draft's PaymentWitness would leave the payee to this service.`,
+    )
+  }
+  const owner = source === undefined ? undefined : sourcePattern.exec(source)
+  if (!owner)
+    throw new TermsError('A permit2 credential needs source did:pkh:eip155:{chain}:{owner}.')
+  const permitJson = Json.object(payload, 'permit')
+  const permitted = Json.single(permitJson, 'permitted')
+  const details = Json.single(payload, 'transferDetails')
+  const nonce = Json.uint(permitJson, 'nonce')
+  const transfer: Transfer = {
+    method: 'permit2',
+    network: `eip155:${request.chainId}`,
+    chainId: request.chainId,
+    asset: Json.address(permitted, 'token'),
+    payer: Json.address({ owner: owner[2] ?? null }, 'owner'),
+    payee: Json.address(witness, 'to'),
+    amountAtomic: Json.uint(permitted, 'amount'),
+    nonce: `0x${nonce.toString(16).padStart(64, '0')}`,
+    validAfter: Json.uint(witness, 'validAfter'),
+    validBefore: Json.uint(permitJson, 'deadline'),
+    signature: Json.signature(payload, 'signature'),
+  }
+  expectTerms(transfer, challenge, request)
+  expect(transfer.validAfter === 0n, 'witness.validAfter must be "0".')
+  expect(
+    Json.address(details, 'to') === transfer.payee,
+    'transferDetails[0].to must be witness.to.',
+  )
+  expect(
+    Json.uint(details, 'requestedAmount') === transfer.amountAtomic,
+    'transferDetails[0].requestedAmount must be the permitted amount.',
+  )
+  const expiresAt = challenge.expires === undefined ? Number.NaN : Date.parse(challenge.expires)
+  expect(
+    Number(transfer.validBefore) * 1000 <= expiresAt,
+    'permit.deadline must not be after the expiry of the challenge.',
+  )
+  return transfer
+}
+
+function expectTerms(
+  transfer: Transfer,
+  challenge: Challenge.Echo,
+  request: Challenge.Request,
+): void {
+  expect(transfer.asset === request.currency, 'The token is not the currency of the challenge.')
+  expect(transfer.payee === request.recipient, 'The payee is not the recipient of the challenge.')
+  expect(transfer.amountAtomic === request.amountAtomic, 'The amount is not that of the challenge.')
+  expect(
+    transfer.nonce === Challenge.nonceOf(challenge),
+    'The nonce must be keccak256 of the challenge id followed by the realm.',
+  )
+}
+
+/** A did:pkh source, where there is one, names the payer; other DIDs say nothing to us. */
+function checkSource(source: string | undefined, transfer: Transfer): void {
+  if (source === undefined || !source.startsWith('did:pkh:')) return
+  const match = sourcePattern.exec(source)
+  const isPayer =
+    match?.[1] === String(transfer.chainId) && Address.equal(match[2] ?? '', transfer.payer)
+  expect(isPayer, 'The source is not the payer on the chain of the challenge.')
+}
+
+function expect(condition: boolean, detail: string): void {
+  if (!condition) throw new TermsError(detail)
+}

@@ -1,0 +1,138 @@
+import type { Address, Hex } from 'viem'
+import * as Abi from './Abi'
+import * as Crypto from './Crypto'
+import { base64url, decodeJson, infoOf } from './Header'
+import * as Json from './Json'
+import { artifactDomain } from './Offer'
+import type { Fault } from './Problem'
+
+/** Signed receipts: the `x402 receipt` of the offer-receipt extension, carried by both protocols. */
+
+export type Fields = {
+  /** CAIP-2 id. */
+  network: string
+  resourceUrl: string
+  payer: Address
+  /** Unix seconds. */
+  issuedAt: number
+  transaction: Hex
+}
+
+export type Signed = {
+  format: 'eip712'
+  payload: {
+    version: 1
+    network: string
+    resourceUrl: string
+    payer: string
+    issuedAt: number
+    transaction: string
+  }
+  signature: Hex
+}
+
+const domainSeparator = artifactDomain('x402 receipt')
+const receiptType = Abi.hashOf(
+  'Receipt(uint256 version,string network,string resourceUrl,string payer,uint256 issuedAt,string transaction)',
+)
+
+/** Minimal JSON Schema of the extension's `info`. */
+const schema = { type: 'object', required: ['receipt'] }
+
+/** Signs a receipt with the receipt key. */
+export function sign(fields: Fields, privateKey: Uint8Array): Signed {
+  const { network, resourceUrl, payer, issuedAt, transaction } = fields
+  const payload = { version: 1 as const, network, resourceUrl, payer, issuedAt, transaction }
+  return { format: 'eip712', payload, signature: Crypto.sign(digest(payload), privateKey) }
+}
+
+/** Signer of a receipt; undefined when the signature is not canonical. */
+export function verify(receipt: Signed): Address | undefined {
+  return Crypto.recover(digest(receipt.payload), receipt.signature)
+}
+
+/** `Payment-Receipt` value: base64url of the MPP receipt with the same signature. */
+export function mpp(
+  receipt: Signed,
+  options: { issuer: Address; challengeId?: string | undefined },
+): string {
+  const { network, resourceUrl, payer, issuedAt, transaction } = receipt.payload
+  return base64url(
+    JSON.stringify({
+      status: 'success',
+      method: 'evm',
+      timestamp: new Date(issuedAt * 1000).toISOString().replace('.000Z', 'Z'),
+      reference: transaction,
+      ...(options.challengeId === undefined ? {} : { challengeId: options.challengeId }),
+      chainId: Number(network.slice('eip155:'.length)),
+      network,
+      payer,
+      resource: resourceUrl,
+      issuer: options.issuer,
+      signature: receipt.signature,
+    }),
+  )
+}
+
+/** `extensions` of an x402 settlement response. */
+export function extension(receipt: Signed): Readonly<Record<string, unknown>> {
+  return { 'offer-receipt': { info: { receipt }, schema } }
+}
+
+/**
+ * Reads a receipt from whatever a buyer kept: the value of Payment-Receipt or PAYMENT-RESPONSE, or
+ * the JSON of either, or of the signed receipt alone. The signature is not checked.
+ */
+export function parse(text: string): Signed | Fault {
+  try {
+    const trimmed = text.trim()
+    const json = trimmed.startsWith('{') ? Json.parse(trimmed) : decodeJson(trimmed, 'either')
+    if (Json.member(json, 'status') !== undefined) return ofMpp(json)
+    const info = infoOf(Json.optionalObject(json, 'extensions'), 'offer-receipt')
+    return ofX402(info === undefined ? json : Json.object(info, 'receipt'))
+  } catch (error) {
+    if (!(error instanceof Json.JsonError)) throw error
+    return { code: 'malformed-receipt', detail: `The receipt is malformed: ${error.message}.` }
+  }
+}
+
+function ofMpp(json: Json.JsonObject): Signed {
+  const issuedAtMs = Date.parse(Json.text(json, 'timestamp'))
+  if (!Number.isInteger(issuedAtMs / 1000)) throw new Json.JsonError('timestamp is not in seconds')
+  const payload = {
+    version: 1 as const,
+    network: Json.text(json, 'network'),
+    resourceUrl: Json.text(json, 'resource'),
+    payer: Json.text(json, 'payer'),
+    issuedAt: issuedAtMs / 1000,
+    transaction: Json.text(json, 'reference'),
+  }
+  return { format: 'eip712', payload, signature: Json.signature(json, 'signature') }
+}
+
+function ofX402(json: Json.JsonObject): Signed {
+  if (Json.text(json, 'format') !== 'eip712') throw new Json.JsonError('format is not eip712')
+  const fields = Json.object(json, 'payload')
+  if (Json.uint(fields, 'version') !== 1n) throw new Json.JsonError('version is not 1')
+  const payload = {
+    version: 1 as const,
+    network: Json.text(fields, 'network'),
+    resourceUrl: Json.text(fields, 'resourceUrl'),
+    payer: Json.text(fields, 'payer'),
+    issuedAt: Number(Json.uint(fields, 'issuedAt')),
+    transaction: Json.optionalText(fields, 'transaction') ?? '',
+  }
+  return { format: 'eip712', payload, signature: Json.signature(json, 'signature') }
+}
+
+function digest(payload: Signed['payload']): Uint8Array {
+  const words =
+    receiptType +
+    Abi.uint(payload.version) +
+    Abi.hashOf(payload.network) +
+    Abi.hashOf(payload.resourceUrl) +
+    Abi.hashOf(payload.payer) +
+    Abi.uint(payload.issuedAt) +
+    Abi.hashOf(payload.transaction)
+  return Abi.typedDigest(domainSeparator, Abi.hash(words))
+}
