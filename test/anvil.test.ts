@@ -11,7 +11,8 @@ import { encode, payee, sepolia } from './harness/stablecoin'
 const token = Artifacts.Stablecoin.abi
 
 test('behavior: the committed artifacts are what the sources compile to', async () => {
-  expect(compile()).toBe(await Bun.file(artifactsPath).text())
+  const fresh = compile() === (await Bun.file(artifactsPath).text())
+  expect(fresh, 'stale: run bun src/demo/contracts/build.ts').toBe(true)
 })
 
 test('behavior: the accounts are those of the mnemonic', () => {
