@@ -2,17 +2,22 @@ import { type SQL, sql } from 'drizzle-orm'
 import { customType, integer } from 'drizzle-orm/sqlite-core'
 import type { Address, Hex } from 'viem'
 
+// Prepared statements hand nulls to these functions too.
+function nullable<In, Out>(value: In, map: (value: In) => Out): Out {
+  return value === null ? (null as Out) : map(value)
+}
+
 /** Non-negative integer of any size as decimal TEXT: SQLite's INTEGER loses digits above 2^53 here. */
 export const decimal = customType<{ data: bigint; driverData: string }>({
   dataType: () => 'text',
-  toDriver: (value) => value.toString(),
+  toDriver: (value) => nullable(value, String),
   fromDriver: (text) => BigInt(text),
 })
 
 /** Hex with `0x` in lower case. */
 export const hex = customType<{ data: Hex; driverData: string }>({
   dataType: () => 'text',
-  toDriver: (value) => value.toLowerCase(),
+  toDriver: (value) => nullable(value, (text) => text.toLowerCase()),
   fromDriver: (text) => text as Hex,
 })
 
@@ -28,7 +33,7 @@ export const address = customType<{ data: Address; driverData: string }>({
 /** Block number: INTEGER, because it is compared and stays far below 2^53. */
 export const block = customType<{ data: bigint; driverData: number }>({
   dataType: () => 'integer',
-  toDriver: Number,
+  toDriver: (value) => nullable(value, Number),
   fromDriver: BigInt,
 })
 

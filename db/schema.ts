@@ -2,7 +2,6 @@ import { sql } from 'drizzle-orm'
 import {
   blob,
   check,
-  foreignKey,
   index,
   integer,
   primaryKey,
@@ -68,6 +67,8 @@ export const payments = sqliteTable(
     route: text('route').notNull(),
     fingerprint: text('fingerprint').notNull(),
     resource: text('resource').notNull(),
+    /** The buyer's own key for the request, scoped to merchant, route and payer. */
+    idempotencyKey: text('idempotency_key'),
     bound: flag('bound').notNull(),
     /** When the request came in whose simulation passed. */
     receivedAt: at('received_at').notNull(),
@@ -96,6 +97,9 @@ export const payments = sqliteTable(
     unique('payments_log').on(table.network, table.transactionHash, table.logIndex),
     uniqueIndex('payments_redeem').on(table.redeemTokenHash),
     index('payments_unfinished').on(table.state).where(sql`state IN ('broadcast', 'reverted')`),
+    index('payments_idempotency')
+      .on(table.merchant, table.route, table.payer, table.idempotencyKey)
+      .where(sql`idempotency_key IS NOT NULL`),
     index('payments_payer').on(table.payer, table.createdAt),
     check('payments_method', oneOf(table.method, ['eip3009', 'permit2'])),
     check(
@@ -218,37 +222,28 @@ export const transactionMembers = sqliteTable(
   ],
 )
 
-export const idempotencyStates = ['reserved', 'answered', 'unknown'] as const
-
-/** Answers kept for a client's own key. `unknown`: an answer went out that could not be kept. */
-export const idempotency = sqliteTable(
-  'idempotency',
+/**
+ * Answers kept for the buyer's own key, which is in the payment: a repeat gets the same bytes. The
+ * payment's insert is the reservation of the key.
+ */
+export const answers = sqliteTable(
+  'answers',
   {
-    /** Merchant and route. */
-    scope: text('scope').notNull(),
-    payer: address('payer').notNull(),
-    key: text('key').notNull(),
-    fingerprint: text('fingerprint').notNull(),
-    paymentId: text('payment_id'),
-    state: text('state').$type<(typeof idempotencyStates)[number]>().notNull(),
-    /** Status, headers and body as the paywall serialises them. */
-    answer: blob('answer', { mode: 'buffer' }),
+    paymentId: text('payment_id')
+      .primaryKey()
+      .references(() => payments.id),
+    status: integer('status').notNull(),
+    /** JSON, an array of name and value pairs. */
+    headers: text('headers').notNull(),
+    body: blob('body', { mode: 'buffer' }).notNull(),
     createdAt: at('created_at').notNull(),
     expiresAt: at('expires_at').notNull(),
   },
   (table) => [
-    primaryKey({ columns: [table.scope, table.payer, table.key] }),
-    foreignKey({ columns: [table.paymentId], foreignColumns: [payments.id] }),
-    index('idempotency_expiry').on(table.expiresAt),
-    index('idempotency_payment').on(table.paymentId),
-    check('idempotency_state', oneOf(table.state, idempotencyStates)),
-    check('idempotency_payer', isAddress(table.payer)),
-    check('idempotency_answer', sql`(${table.state} = 'answered') = (${table.answer} IS NOT NULL)`),
-    check(
-      'idempotency_answered_payment',
-      sql`${table.state} <> 'answered' OR ${table.paymentId} IS NOT NULL`,
-    ),
-    check('idempotency_times', sql`${table.expiresAt} > ${table.createdAt}`),
+    index('answers_expiry').on(table.expiresAt),
+    check('answers_status', sql`${table.status} BETWEEN 200 AND 599`),
+    check('answers_headers', sql`json_valid(${table.headers})`),
+    check('answers_times', sql`${table.expiresAt} > ${table.createdAt}`),
   ],
 )
 

@@ -1,3 +1,17 @@
+CREATE TABLE `answers` (
+	`payment_id` text PRIMARY KEY NOT NULL,
+	`status` integer NOT NULL,
+	`headers` text NOT NULL,
+	`body` blob NOT NULL,
+	`created_at` integer NOT NULL,
+	`expires_at` integer NOT NULL,
+	FOREIGN KEY (`payment_id`) REFERENCES `payments`(`id`) ON UPDATE no action ON DELETE no action,
+	CONSTRAINT "answers_status" CHECK("answers"."status" BETWEEN 200 AND 599),
+	CONSTRAINT "answers_headers" CHECK(json_valid("answers"."headers")),
+	CONSTRAINT "answers_times" CHECK("answers"."expires_at" > "answers"."created_at")
+);
+--> statement-breakpoint
+CREATE INDEX `answers_expiry` ON `answers` (`expires_at`);--> statement-breakpoint
 CREATE TABLE `gas_spent` (
 	`network` text NOT NULL,
 	`product` text NOT NULL,
@@ -9,27 +23,6 @@ CREATE TABLE `gas_spent` (
 	CONSTRAINT "gas_spent_wei" CHECK(typeof("gas_spent"."wei") = 'text' AND "gas_spent"."wei" <> '' AND "gas_spent"."wei" NOT GLOB '*[^0-9]*' AND ("gas_spent"."wei" = '0' OR "gas_spent"."wei" NOT GLOB '0*'))
 );
 --> statement-breakpoint
-CREATE TABLE `idempotency` (
-	`scope` text NOT NULL,
-	`payer` text COLLATE NOCASE NOT NULL,
-	`key` text NOT NULL,
-	`fingerprint` text NOT NULL,
-	`payment_id` text,
-	`state` text NOT NULL,
-	`answer` blob,
-	`created_at` integer NOT NULL,
-	`expires_at` integer NOT NULL,
-	PRIMARY KEY(`scope`, `payer`, `key`),
-	FOREIGN KEY (`payment_id`) REFERENCES `payments`(`id`) ON UPDATE no action ON DELETE no action,
-	CONSTRAINT "idempotency_state" CHECK("idempotency"."state" IN ('reserved', 'answered', 'unknown')),
-	CONSTRAINT "idempotency_payer" CHECK(length("idempotency"."payer") = 42 AND "idempotency"."payer" GLOB '0x*' AND substr("idempotency"."payer", 3) NOT GLOB '*[^0-9a-fA-F]*'),
-	CONSTRAINT "idempotency_answer" CHECK(("idempotency"."state" = 'answered') = ("idempotency"."answer" IS NOT NULL)),
-	CONSTRAINT "idempotency_answered_payment" CHECK("idempotency"."state" <> 'answered' OR "idempotency"."payment_id" IS NOT NULL),
-	CONSTRAINT "idempotency_times" CHECK("idempotency"."expires_at" > "idempotency"."created_at")
-);
---> statement-breakpoint
-CREATE INDEX `idempotency_expiry` ON `idempotency` (`expires_at`);--> statement-breakpoint
-CREATE INDEX `idempotency_payment` ON `idempotency` (`payment_id`);--> statement-breakpoint
 CREATE TABLE `merchants` (
 	`slug` text PRIMARY KEY NOT NULL,
 	`title` text NOT NULL,
@@ -62,6 +55,7 @@ CREATE TABLE `payments` (
 	`route` text NOT NULL,
 	`fingerprint` text NOT NULL,
 	`resource` text NOT NULL,
+	`idempotency_key` text,
 	`bound` integer NOT NULL,
 	`received_at` integer NOT NULL,
 	`known_block` integer NOT NULL,
@@ -99,6 +93,7 @@ CREATE TABLE `payments` (
 --> statement-breakpoint
 CREATE UNIQUE INDEX `payments_redeem` ON `payments` (`redeem_token_hash`);--> statement-breakpoint
 CREATE INDEX `payments_unfinished` ON `payments` (`state`) WHERE state IN ('broadcast', 'reverted');--> statement-breakpoint
+CREATE INDEX `payments_idempotency` ON `payments` (`merchant`,`route`,`payer`,`idempotency_key`) WHERE idempotency_key IS NOT NULL;--> statement-breakpoint
 CREATE INDEX `payments_payer` ON `payments` (`payer`,`created_at`);--> statement-breakpoint
 CREATE UNIQUE INDEX `payments_money` ON `payments` (`network`,`asset`,`payer`,`nonce`);--> statement-breakpoint
 CREATE UNIQUE INDEX `payments_log` ON `payments` (`network`,`transaction_hash`,`log_index`);--> statement-breakpoint

@@ -1,0 +1,144 @@
+/**
+ * JSON-RPC over HTTP with keep-alive. Only what settlement needs: viem's client costs twice the CPU
+ * per call and makes calls of its own.
+ */
+export type Client = {
+  /**
+   * The result of one call. Throws `RpcError` when a node answered with a JSON-RPC error about this
+   * call, `RpcFault` when no node gave a usable answer: then nothing is known about its effect.
+   */
+  call(method: string, params: readonly unknown[], options?: CallOptions): Promise<unknown>
+  /** Hosts of the URLs, whose paths may hold keys. */
+  hosts: readonly string[]
+  /** Requests sent so far by method, failed ones included. */
+  counts(): ReadonlyMap<string, number>
+}
+
+export type CallOptions = { timeoutMs?: number; signal?: AbortSignal }
+
+export type ClientOptions = {
+  /** In the order of preference. A URL that answers is kept until it fails. */
+  urls: readonly string[]
+  /** Per attempt. */
+  timeoutMs: number
+  log: (event: string, fields?: Readonly<Record<string, unknown>>) => void
+}
+
+/** No node answered: network, timeout, overload or nonsense. Retryable; says nothing about money. */
+export class RpcFault extends Error {
+  override name = 'RpcFault'
+  readonly retryable = true
+}
+
+/** A node answered with an error about this call. */
+export class RpcError extends Error {
+  override name = 'RpcError'
+  readonly code: number
+  readonly data: unknown
+
+  constructor(code: number, message: string, data: unknown) {
+    super(message)
+    this.code = code
+    this.data = data
+  }
+}
+
+/** Answers above this size are nonsense for every call we make. */
+const answerMaxBytes = 8 << 20
+
+/** Node codes for "busy" and "limit exceeded": trouble of the node, not of the call. EIP-1474. */
+const nodeTrouble = new Set([-32005, -32097, -32016, 429])
+
+/** Makes a client over one or more URLs of the same chain. Throws when there is none. */
+export function createClient(options: ClientOptions): Client {
+  const { urls, timeoutMs, log } = options
+  if (urls.length === 0) throw new Error('a client needs at least one URL')
+  const hosts = urls.map((url) => new URL(url).host)
+  const counts = new Map<string, number>()
+  let current = 0
+  let lastId = 0
+  return {
+    hosts,
+    counts: () => counts,
+    async call(method, params, { timeoutMs: limit = timeoutMs, signal } = {}) {
+      const body = JSON.stringify({ jsonrpc: '2.0', id: ++lastId, method, params })
+      let fault: unknown
+      const first = current
+      for (let offset = 0; offset < urls.length; offset++) {
+        const index = (first + offset) % urls.length
+        counts.set(method, (counts.get(method) ?? 0) + 1)
+        try {
+          const result = await request(urls[index] ?? '', body, limit, signal)
+          // Stay with the node that answered: another one may not know yet what this one took.
+          current = index
+          return result
+        } catch (error) {
+          if (error instanceof RpcError || signal?.aborted) throw error
+          fault = error
+          log('rpc-fault', { host: hosts[index], method, reason: reasonOf(error) })
+        }
+      }
+      throw new RpcFault(`no answer to ${method}: ${reasonOf(fault)}`, { cause: fault })
+    },
+  }
+}
+
+async function request(
+  url: string,
+  body: string,
+  timeoutMs: number,
+  signal: AbortSignal | undefined,
+): Promise<unknown> {
+  const timeout = AbortSignal.timeout(timeoutMs)
+  const response = await fetch(url, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body,
+    redirect: 'error',
+    signal: signal ? AbortSignal.any([signal, timeout]) : timeout,
+  })
+  const text = await response.text()
+  if (text.length > answerMaxBytes) throw new RpcFault('answer too long')
+  const answer = parse(text)
+  if (answer?.error) {
+    const { code, message, data } = answer.error
+    if (!nodeTrouble.has(code) && !isTrouble(response.status)) {
+      throw new RpcError(code, message, data)
+    }
+    throw new RpcFault(`the node is in trouble (${code})`)
+  }
+  if (!response.ok) throw new RpcFault(`HTTP status ${response.status}`)
+  if (!answer) throw new RpcFault('not a JSON-RPC answer')
+  return answer.result
+}
+
+function isTrouble(status: number): boolean {
+  return status === 429 || status === 401 || status === 403 || status >= 500
+}
+
+type Answer = {
+  result: unknown
+  error: { code: number; message: string; data: unknown } | undefined
+}
+
+function parse(text: string): Answer | undefined {
+  let value: unknown
+  try {
+    value = JSON.parse(text)
+  } catch {
+    return undefined
+  }
+  if (typeof value !== 'object' || value === null) return undefined
+  if ('error' in value && typeof value.error === 'object' && value.error !== null) {
+    const { code, message, data } = value.error as Record<string, unknown>
+    if (typeof code !== 'number' || typeof message !== 'string') return undefined
+    return { result: undefined, error: { code, message, data } }
+  }
+  return 'result' in value ? { result: value.result, error: undefined } : undefined
+}
+
+function reasonOf(error: unknown): string {
+  if (error instanceof RpcFault) return error.message
+  // Messages of fetch may contain the URL.
+  return error instanceof Error ? error.name : 'unknown'
+}

@@ -1,0 +1,79 @@
+import type { Address, Hex } from 'viem'
+import * as Abi from '../protocol/Abi'
+
+/** Multicall3, at the same address on every chain. github.com/mds1/multicall3 */
+export const multicallAddress: Address = '0xcA11bde05977b3631167028862bE2a173976CA11'
+
+export type Call = { to: Address; data: Hex }
+export type Result = { success: boolean; data: Hex }
+
+const selectorAggregate = Abi.selector('aggregate3((address,bool,bytes)[])')
+const selectorTimestamp = Abi.selector('getCurrentBlockTimestamp()')
+
+/** Timestamp of the block that the calls beside it run in. */
+export const timestampCall: Call = { to: multicallAddress, data: `0x${selectorTimestamp}` }
+
+/** `aggregate3` in which each call may fail by itself. */
+export function aggregate(calls: readonly Call[]): Call {
+  const tuples = calls.map(
+    (call) => Abi.address(call.to) + Abi.uint(1) + Abi.uint(3 * 32) + Abi.dynamicBytes(call.data),
+  )
+  let offset = calls.length * 32
+  let heads = ''
+  for (const tuple of tuples) {
+    heads += Abi.uint(offset)
+    offset += tuple.length / 2
+  }
+  const body = Abi.uint(32) + Abi.uint(calls.length) + heads + tuples.join('')
+  return { to: multicallAddress, data: `0x${selectorAggregate}${body}` }
+}
+
+/** Results of `aggregate3`; undefined when the bytes are none, as from an address without code. */
+export function parseResults(data: unknown, count: number): Result[] | undefined {
+  if (typeof data !== 'string') return undefined
+  const body = data.slice(2)
+  if (numberAt(body, 0) !== 32 || numberAt(body, 32) !== count) return undefined
+  const results: Result[] = []
+  for (let index = 0; index < count; index++) {
+    const start = 64 + numberAt(body, 64 + index * 32)
+    const success = numberAt(body, start)
+    const at = start + numberAt(body, start + 32)
+    const content = sliceAt(body, at + 32, numberAt(body, at))
+    if (content === undefined || (success !== 0 && success !== 1)) return undefined
+    results.push({ success: success === 1, data: `0x${content}` })
+  }
+  return results
+}
+
+/** The calls inside an `aggregate3`; undefined for other calldata. */
+export function parseCalls(to: Address, data: string): Call[] | undefined {
+  if (to.toLowerCase() !== multicallAddress.toLowerCase()) return undefined
+  if (data.slice(2, 10).toLowerCase() !== selectorAggregate) return undefined
+  const body = data.slice(10)
+  const list = numberAt(body, 0)
+  const count = numberAt(body, list)
+  if (!(count <= 1024)) return undefined
+  const calls: Call[] = []
+  for (let index = 0; index < count; index++) {
+    const start = list + 32 + numberAt(body, list + 32 + index * 32)
+    const target = Abi.toAddress(sliceAt(body, start, 32)?.toLowerCase())
+    const at = start + numberAt(body, start + 64)
+    const content = sliceAt(body, at + 32, numberAt(body, at))
+    if (target === undefined || content === undefined) return undefined
+    calls.push({ to: target, data: `0x${content}` })
+  }
+  return calls
+}
+
+// Offsets are bytes. NaN, which no comparison accepts, stands for what is not there.
+
+function numberAt(body: string, offset: number): number {
+  const word = sliceAt(body, offset, 32)
+  const value = word === undefined ? Number.NaN : Number.parseInt(word, 16)
+  return value <= body.length ? value : Number.NaN
+}
+
+function sliceAt(body: string, offset: number, size: number): string | undefined {
+  const content = body.slice(offset * 2, (offset + size) * 2)
+  return content.length === size * 2 && offset >= 0 ? content : undefined
+}

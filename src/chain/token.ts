@@ -1,0 +1,80 @@
+import type { Address, Hex } from 'viem'
+import * as Abi from '../protocol/Abi'
+import * as Crypto from '../protocol/Crypto'
+import type { Transfer } from '../protocol/Transfer'
+import type { Call } from './multicall'
+import type { Log } from './receipt'
+
+const selectors = {
+  authorizationState: Abi.selector('authorizationState(address,bytes32)'),
+  balanceOf: Abi.selector('balanceOf(address)'),
+  allowance: Abi.selector('allowance(address,address)'),
+  domainSeparator: Abi.selector('DOMAIN_SEPARATOR()'),
+  isValidSignature: Abi.selector('isValidSignature(bytes32,bytes)'),
+}
+
+/** Event topics. */
+export const transferTopic = topicOf('Transfer(address,address,uint256)')
+export const authorizationUsedTopic = topicOf('AuthorizationUsed(address,bytes32)')
+
+/** EIP-3009: whether the nonce is used or cancelled. */
+export function authorizationState(token: Address, payer: Address, nonce: Hex): Call {
+  return at(token, selectors.authorizationState + Abi.address(payer) + nonce.slice(2))
+}
+
+export function balanceOf(token: Address, holder: Address): Call {
+  return at(token, selectors.balanceOf + Abi.address(holder))
+}
+
+export function allowance(token: Address, owner: Address, spender: Address): Call {
+  return at(token, selectors.allowance + Abi.address(owner) + Abi.address(spender))
+}
+
+export function domainSeparator(token: Address): Call {
+  return at(token, selectors.domainSeparator)
+}
+
+/** ERC-1271. */
+export function isValidSignature(wallet: Address, digest: Uint8Array, signature: Hex): Call {
+  const words = Crypto.hex(digest).slice(2) + Abi.uint(64) + Abi.dynamicBytes(signature)
+  return at(wallet, selectors.isValidSignature + words)
+}
+
+/** Whether the answer to `isValidSignature` means yes. */
+export function isMagic(data: Hex): boolean {
+  return data.slice(2, 10) === selectors.isValidSignature
+}
+
+/** An indexed address as a topic. */
+export function addressTopic(address: Address): Hex {
+  return `0x${Abi.address(address)}`
+}
+
+/** Whether a log is the token's Transfer of exactly this money. */
+export function isTransfer(
+  log: Log,
+  transfer: Pick<Transfer, 'asset' | 'payer' | 'payee' | 'amountAtomic'>,
+): boolean {
+  return (
+    log.address.toLowerCase() === transfer.asset.toLowerCase() &&
+    log.topics.length === 3 &&
+    log.topics[0] === transferTopic &&
+    log.topics[1] === addressTopic(transfer.payer) &&
+    log.topics[2] === addressTopic(transfer.payee) &&
+    log.data.length === 66 &&
+    BigInt(log.data) === transfer.amountAtomic
+  )
+}
+
+/** First word of a result as an integer; undefined when there is none. */
+export function toUint(data: Hex): bigint | undefined {
+  return Abi.toUint(Abi.wordAt(data.slice(2), 0))
+}
+
+function at(to: Address, words: string): Call {
+  return { to, data: `0x${words}` }
+}
+
+function topicOf(signature: string): Hex {
+  return Crypto.hex(Crypto.keccak256(signature))
+}
