@@ -25,6 +25,7 @@ export type Service = {
   /** Reverse proxies in front that may set X-Forwarded-For. */
   trustProxy: number
   discoveryNetwork: Network.Id
+  /** Every network once, the MPP challenges first to last; those the file does not order come last. */
   mppOrder: readonly Network.Id[]
   stopSeconds: number
   settleWaitSeconds: number
@@ -61,7 +62,10 @@ export type Merchant = {
   title: string
   tag: string
   description: string
-  /** Undefined for merchants that the binary serves itself (`builtin`). */
+  /**
+   * Scheme, host and port; a path in the file stands in each `upstreamPath`. Undefined for merchants
+   * that the binary serves itself (`builtin`), or whose every route names its own.
+   */
   upstream: URL | undefined
   builtin: 'catjoke' | 'chain-stocks' | undefined
   allowPrivate: boolean
@@ -69,6 +73,7 @@ export type Merchant = {
   headers: Readonly<Record<string, string>>
   timeoutMs: number
   idleMs: number
+  /** Zero when the merchant is out of service because this address is not set. */
   payout: Address
   networks: readonly Network.Id[]
   routes: readonly Route[]
@@ -87,8 +92,12 @@ export type Route = {
   priceAtomic: bigint
   summary: string
   description: string
-  /** Upstream path; `{tail}` places the extra segments, else they are appended. */
+  /**
+   * Whole path at the upstream. `{tail}` places the extra segments, without a slash of its own; else
+   * they are appended behind a slash.
+   */
   upstreamPath: string
+  /** Scheme, host and port, if not the merchant's. */
   upstream: URL | undefined
   tail: 'optional' | 'required' | 'none'
   /** Defaults: the buyer's value wins. */
@@ -107,6 +116,7 @@ export type Route = {
 
 export type Param = {
   name: string
+  /** A query parameter, or the whole tail: extra segments joined by slashes. */
   in: 'query' | 'tail'
   required: boolean
   description: string

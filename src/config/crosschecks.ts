@@ -1,0 +1,136 @@
+import type { Address } from 'viem'
+import type { Config, NetworkConfig } from './Config'
+import { keyOf, type Path } from './lines'
+import { report, type Source } from './reader'
+import * as V from './values'
+
+/** Accounts of anvil's and hardhat's mnemonic "test test ... junk": everybody has their keys. */
+export const developmentAccounts: readonly Address[] = [
+  '0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266',
+  '0x70997970C51812dc3A010C7d01b50e0d17dc79C8',
+  '0x3C44CdDdB6a900fa2b585dd299e03d12FA4293BC',
+  '0x90F79bf6EB2c4f870365E785982E1f101E93b906',
+  '0x15d34AAf54267DB7D7c367839AAf71A00a2C6A65',
+  '0x9965507D1a55bcC2695C58ba16FB37d819B0A4dc',
+  '0x976EA74026E726554dB657fA54763abd0C3a0aa9',
+  '0x14dC79964da2C08b23698B3D3cc7Ca32193d9955',
+  '0x23618e81E3f5cdF7f54C3d65f7FBc0aBf5B21E8f',
+  '0xa0Ee7A142d267C1f36714E4a8F75612F20a79720',
+  '0xBcd4042DE499D14e55001CcbB24a551F3b954096',
+  '0x71bE63f3384f5fb98995898A86B02Fb2426c5788',
+  '0xFABB0ac9d68B0B445fB7357272Ff202C5651694a',
+  '0x1CBd3b2770909D4e10f157cABC84C7264073C9Ec',
+  '0xdF3e18d64BC6A983f673Ab319CCaE4f1a57C7097',
+  '0xcd3B766CCDd6AE721141F452C550Ca635964ce71',
+  '0x2546BcD3c84621e976D8185a91A922aE77ECEc30',
+  '0xbDA5747bFD65F08deb54cb465eB87D40e51B197E',
+  '0xdD2FD4581271e230360230F9337D5c0430Bf44C0',
+  '0x8626f6940E2eb28930eFb4CeF49B2d1F2C9C1199',
+]
+
+/** Contracts of the transfer methods and of batching: money sent there is lost. */
+const protocolContracts: readonly Address[] = [
+  '0x000000000022D473030F116dDEE9F6B43aC78BA3',
+  '0x402085c248EeA27D92E8b30b2C58ed07f9E20001',
+  '0xcA11bde05977b3631167028862bE2a173976CA11',
+]
+
+const burnAddresses: readonly Address[] = [
+  '0x000000000000000000000000000000000000dEaD',
+  '0xdEAD000000000000000042069420694206942069',
+  '0xFFfFfFffFFfffFFfFFfFFFFFffFFFffffFfFFFfF',
+]
+
+type Parsed = Omit<Config, 'hash'>
+
+/** What can only be judged when the whole file is read. */
+export function crossCheck(source: Source, config: Parsed, relayers: readonly Address[]): void {
+  checkPayouts(source, config, relayers)
+  checkBuiltins(source, config)
+  checkPairs(source, config)
+}
+
+/** Refuses payouts that lose or give away money, except where every RPC is on this machine. */
+function checkPayouts(source: Source, config: Parsed, relayers: readonly Address[]): void {
+  const real = new Set(
+    config.networks.filter((network) => !isLocal(network)).map((network) => network.id),
+  )
+  const refuse = (path: Path, payout: Address): void => {
+    const reason = payoutFault(payout, config, relayers)
+    if (reason) report(source, path, `${path.at(-1) === 'payout' ? 'payout' : 'pay_to'} ${reason}`)
+  }
+  const isFaulty = (path: Path) => source.faults.has(keyOf(path))
+  config.merchants.forEach((merchant, i) => {
+    if (!merchant.networks.some((id) => real.has(id))) return
+    const own: Path = ['merchants', i, 'payout']
+    const isOwn = source.lines.has(keyOf(own))
+    const path: Path = isOwn ? own : ['service', 'payout']
+    if (!isFaulty(path)) refuse(path, merchant.payout)
+  })
+  if (typeof config.facilitator.payTo === 'string' || real.size === 0) return
+  config.facilitator.payTo.forEach((payTo, i) => {
+    refuse(['facilitator', 'pay_to', i], payTo)
+  })
+}
+
+function isLocal(network: NetworkConfig): boolean {
+  return (
+    network.rpcUrls.length > 0 &&
+    [...network.rpcUrls, ...(network.wsUrl ? [network.wsUrl] : [])].every((text) => {
+      const url = URL.parse(text)
+      return url !== null && V.isLoopback(url)
+    })
+  )
+}
+
+function payoutFault(
+  payout: Address,
+  config: Parsed,
+  relayers: readonly Address[],
+): string | undefined {
+  if (payout === V.zeroAddress) return 'is the zero address: write a wallet of yours'
+  if (burnAddresses.includes(payout)) return 'is a burn address: write a wallet of yours'
+  if (tokensOf(config).includes(payout)) return 'is a token contract: write a wallet of yours'
+  if (contractsOf(config).includes(payout)) return 'is a contract, no wallet: write one of yours'
+  if (relayers.includes(payout)) {
+    return 'is a relayer of this gateway, which only pays gas: write another wallet'
+  }
+  if (developmentAccounts.includes(payout)) {
+    return 'is a well-known development account, anybody can empty it: write a wallet of yours'
+  }
+  return undefined
+}
+
+function tokensOf(config: Parsed): readonly Address[] {
+  const assets = config.networks.map((network) => network.asset.address)
+  return [...assets, ...(config.stock?.tokens.map((token) => token.address) ?? [])]
+}
+
+function contractsOf({ stock }: Parsed): readonly Address[] {
+  if (!stock) return protocolContracts
+  const pools = stock.tokens.flatMap((token) => [token.pool, ...(token.feed ? [token.feed] : [])])
+  const { factory, router, quoter, registry } = stock
+  return [...protocolContracts, ...pools, factory, router, quoter, registry]
+}
+
+function checkBuiltins(source: Source, config: Parsed): void {
+  config.merchants.forEach((merchant, i) => {
+    if (merchant.builtin !== 'chain-stocks' || config.stock) return
+    const message = 'builtin chain-stocks reads the tokens of [stock], which is not in the file'
+    report(source, ['merchants', i, 'builtin'], message)
+  })
+}
+
+/** Networks of one chain, and stock tokens that are the money itself. */
+function checkPairs(source: Source, config: Parsed): void {
+  const { stock } = config
+  const asset = config.networks.find((network) => network.id === stock?.network)?.asset.address
+  stock?.tokens.forEach((token, i) => {
+    if (token.address === asset) {
+      report(source, ['stock', 'tokens', i, 'address'], 'address is the asset that pays for stock')
+    }
+    if (token.pool === token.address) {
+      report(source, ['stock', 'tokens', i, 'pool'], 'pool is the address of the token itself')
+    }
+  })
+}

@@ -1,0 +1,177 @@
+import { createHash } from 'node:crypto'
+import type { Merchant, NetworkConfig, Route, Service } from './Config'
+import * as Headers from './headers'
+import { readNetworkList } from './networks'
+import {
+  at,
+  child,
+  children,
+  close,
+  field,
+  optional,
+  type Read,
+  record,
+  report,
+  required,
+  type Table,
+} from './reader'
+import { builtinRoutes, readRoute } from './routes'
+import { readAllowPrivate, readUpstream } from './upstream'
+import * as V from './values'
+
+export type Context = {
+  service: Service
+  networks: readonly NetworkConfig[]
+  /** The file's tables before `${NAME}` is replaced, in file order. */
+  rawMerchants: readonly unknown[]
+  unsetNames: ReadonlyMap<number, string>
+  mapUpstream: ((url: URL) => URL) | undefined
+}
+
+/** Reads every `[[merchants]]`, in file order. */
+export function readMerchants(root: Table, context: Context): readonly Merchant[] {
+  const tables = children(root, 'merchants')
+  const merchants = tables.map((table, i) => readMerchant(table, i, context))
+  tables.forEach((table, i) => {
+    const first = merchants.findIndex((merchant) => merchant.slug === merchants[i]?.slug)
+    if (first === i) return
+    const line = root.source.lines.get(['merchants', first, 'slug'].join('\u0000'))
+    const message = `slug ${merchants[i]?.slug} is already that of the merchant on line ${line}`
+    report(table.source, at(table, 'slug'), message)
+  })
+  return merchants
+}
+
+const slug: Read<string> = (value) =>
+  typeof value === 'string' && /^[a-z0-9-]+$/.test(value)
+    ? value
+    : { wrong: 'must be small letters, digits and -, such as "weather"' }
+
+function readMerchant(table: Table, i: number, context: Context): Merchant {
+  const { service, networks, mapUpstream } = context
+  const mayBePrivate = readAllowPrivate(table)
+  const upstream = readUpstream(table, mayBePrivate, mapUpstream)
+  const allowPrivate = mayBePrivate || (upstream?.allowPrivate ?? false)
+  const builtin = optional(table, 'builtin', V.oneOf(['catjoke', 'chain-stocks']))
+  const name = required(table, 'slug', slug, '"weather"') ?? ''
+  const around = { service, upstream, allowPrivate: mayBePrivate, mapUpstream }
+  const routeTables = children(table, 'routes')
+  const routes = routeTables.map((route) => readRoute(route, around))
+  const merchant: Merchant = {
+    slug: name,
+    title: field(table, 'title', V.filled, name),
+    tag: field(table, 'tag', V.filled, 'Other'),
+    description: field(table, 'description', V.text, ''),
+    upstream: upstream?.origin,
+    builtin,
+    allowPrivate: allowPrivate || isAnyLoopback(routes, mapUpstream),
+    headers: readHeaders(table),
+    timeoutMs: field(table, 'timeout_ms', V.integer(1, 600_000), 30_000),
+    idleMs: field(table, 'idle_ms', V.integer(1, 600_000), 60_000),
+    // An unset name leaves zero here: such a merchant is never asked for an offer.
+    payout: table.raw.payout === undefined ? service.payout : readPayout(table),
+    networks: readOffered(table, networks),
+    routes,
+    hash: hashOf(context.rawMerchants[i]),
+    outOfService: context.unsetNames.get(i),
+  }
+  checkOrigin(table, merchant, routeTables)
+  checkRoutes(table, merchant, routeTables)
+  close(table)
+  return merchant
+}
+
+function readPayout(table: Table) {
+  return optional(table, 'payout', V.address) ?? V.zeroAddress
+}
+
+function isAnyLoopback(routes: readonly Route[], map: unknown): boolean {
+  return map !== undefined && routes.some((route) => route.upstream && V.isLoopback(route.upstream))
+}
+
+/** Whether somebody serves every route: the binary itself, or one upstream. */
+function checkOrigin(table: Table, merchant: Merchant, routes: readonly Table[]): void {
+  const { source } = table
+  if (merchant.builtin && table.raw.upstream !== undefined) {
+    const message = 'a builtin merchant has no upstream: remove builtin or upstream'
+    report(source, at(table, 'upstream'), message)
+  }
+  if (!merchant.builtin && table.raw.upstream === undefined) {
+    const isNeeded = routes.some((route) => route.raw.upstream === undefined)
+    const message = 'upstream is missing; write upstream = "https://api.example.com"'
+    if (isNeeded) report(source, at(table, 'upstream'), message)
+  }
+}
+
+function checkRoutes(table: Table, merchant: Merchant, tables: readonly Table[]): void {
+  const { source } = table
+  if (tables.length === 0) {
+    report(source, at(table, 'routes'), 'no route is listed; write [[merchants.routes]]')
+  }
+  const served = merchant.builtin ? builtinRoutes[merchant.builtin] : undefined
+  tables.forEach((route, i) => {
+    const path = merchant.routes[i]?.path ?? ''
+    if (served && !served.includes(path)) {
+      const message = `path is none of builtin ${merchant.builtin}: ${served.join(', ')}`
+      report(source, at(route, 'path'), message)
+    }
+    // Matching takes the longest literal path, whatever its tail: only equal paths are ambiguous.
+    const first = merchant.routes.findIndex(
+      (other) => other.path === path && other.methods.some(has(merchant.routes[i])),
+    )
+    if (first < 0 || first >= i) return
+    const line = source.lines.get([...table.path, 'routes', first, 'path'].join('\u0000'))
+    const message = `path is already sold with one of these methods by the route on line ${line}`
+    report(source, at(route, 'path'), message)
+  })
+}
+
+function has(route: Route | undefined) {
+  return (method: Route['methods'][number]) => route?.methods.includes(method) ?? false
+}
+
+function readHeaders(table: Table): Readonly<Record<string, string>> {
+  const headers = record(table, 'headers', Headers.value)
+  const inner = child(table, 'headers')
+  const seen = new Set<string>()
+  for (const name of Object.keys(inner?.raw ?? {})) {
+    const fault = Headers.requestNameFault(name)
+    const again = seen.has(name.toLowerCase()) ? 'is there twice: remove one of them' : undefined
+    const wrong = fault ?? again
+    // The name alone: a control character in it must not reach a terminal.
+    if (wrong) report(table.source, [...table.path, 'headers', name], `header ${wrong}`)
+    seen.add(name.toLowerCase())
+  }
+  return headers
+}
+
+/** Networks that a merchant is paid on: all mainnets, or those it lists. */
+function readOffered(table: Table, networks: readonly NetworkConfig[]): Merchant['networks'] {
+  const mayTest = field(table, 'testnet_ok', V.flag, false)
+  const ids = readNetworkList(table, 'networks', networks)
+  const mainnets = networks.filter((network) => !network.testnet).map((network) => network.id)
+  const offered = ids ?? mainnets
+  if (networks.length > 0 && offered.length === 0) {
+    const example = `networks = ["${networks[0]?.id}"]`
+    report(table.source, at(table, 'networks'), `networks is empty; write ${example}`)
+  }
+  ids?.forEach((id, i) => {
+    const network = networks.find((candidate) => candidate.id === id)
+    if (!network?.testnet || mayTest) return
+    const message = 'this network is a testnet, its money is worth nothing; set testnet_ok = true'
+    report(table.source, [...table.path, 'networks', i], message)
+  })
+  return offered
+}
+
+/** sha256 over the table with sorted keys, so that moving a line is no change. */
+function hashOf(raw: unknown): string {
+  const sorted = JSON.stringify(raw, (_, value: unknown) =>
+    typeof value === 'object' && value !== null && !Array.isArray(value)
+      ? Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1)))
+      : value,
+  )
+  return createHash('sha256')
+    .update(sorted ?? '')
+    .digest('hex')
+}

@@ -1,0 +1,134 @@
+import { createHash } from 'node:crypto'
+import { parse as parseToml, TomlError } from 'smol-toml'
+import type { Address } from 'viem'
+import type * as Network from '../protocol/Network'
+import type { Config } from './Config'
+import { crossCheck } from './crosschecks'
+import { type Env, readEnv } from './env'
+import { index } from './lines'
+import { readMerchants } from './merchant'
+import { readNetworks } from './networks'
+import { readFacilitator, readStock } from './products'
+import { close, type Fault, isTable, open, type Source } from './reader'
+import { readService } from './service'
+import { substitute } from './substitute'
+
+export type { Fault } from './reader'
+
+/** What stands in for values of the file; comes before the checks. */
+export type Overrides = {
+  /** Replaces `rpc_urls` of a listed network and clears its `ws_url`. */
+  rpcUrls?: Readonly<Record<Network.Id, string>>
+  /** Replaces every upstream. A merchant whose upstream comes to this machine allows private addresses. */
+  upstream?: (url: URL) => URL
+  /** Replaces `payout` of `[service]`; merchants that name their own keep it. */
+  payout?: Address
+  baseUrl?: string
+  listen?: string
+}
+
+export type Options = {
+  /** Name of the file in faults. */
+  file: string
+  /** For `${NAME}`; `NAME_FILE` is understood too. */
+  env: Env
+  overrides?: Overrides
+  /** Addresses of our own relayers: none may be a payout. */
+  relayers?: readonly Address[]
+}
+
+export type Result =
+  | { config: Config; faults: readonly [] }
+  | { config: undefined; faults: readonly Fault[] }
+
+/**
+ * Reads merchants.toml (design.md section 1). Gives the configuration, or every fault of the file at
+ * once, in line order. Never throws for what a file or the environment holds, and no message shows a
+ * value that came from the environment.
+ */
+export function parse(text: string, { file, env, overrides = {}, relayers = [] }: Options): Result {
+  let document: Record<string, unknown>
+  try {
+    document = parseToml(text, { unsafeKeyBehaviour: 'throw', maxDepth: 64 })
+  } catch (error) {
+    if (!(error instanceof TomlError)) throw error
+    // Only the first line: the excerpt below it may show a secret.
+    const [reason = ''] = error.message.split('\n')
+    const message = `column ${error.column}: ${reason.replace('Invalid TOML document: ', '')}`
+    return { config: undefined, faults: [{ file, line: error.line, message }] }
+  }
+  const source: Source = {
+    file,
+    lines: index(text),
+    faults: new Map(),
+    fromEnv: new Set(),
+    unset: new Set(),
+  }
+  const config = readConfig(document, source, { env, overrides, relayers })
+  if (source.faults.size === 0) {
+    return { config: { ...config, hash: sha256(text) }, faults: [] }
+  }
+  const faults = [...source.faults.values()].sort((a, b) => a.line - b.line)
+  return { config: undefined, faults }
+}
+
+/** `file:line: message`. */
+export function format({ file, line, message }: Fault): string {
+  return `${file}:${line}: ${message}`
+}
+
+function readConfig(
+  document: Readonly<Record<string, unknown>>,
+  source: Source,
+  { env, overrides, relayers }: Required<Pick<Options, 'env' | 'overrides' | 'relayers'>>,
+): Omit<Config, 'hash'> {
+  const overridden = override(document, overrides)
+  const { raw, unsetNames } = substitute(overridden, source, readEnv(env))
+  const root = open(source, [], raw)
+  const networks = readNetworks(root)
+  const service = readService(root, networks)
+  const rawMerchants = Array.isArray(document.merchants) ? document.merchants : []
+  const config = {
+    service,
+    networks,
+    merchants: readMerchants(root, {
+      service,
+      networks,
+      rawMerchants,
+      unsetNames,
+      mapUpstream: overrides.upstream,
+    }),
+    facilitator: readFacilitator(root, networks),
+    stock: readStock(root, networks),
+  }
+  close(root)
+  crossCheck(source, config, relayers)
+  return config
+}
+
+/** The document with the overrides that replace plain keys, before `${NAME}` is looked up. */
+function override(
+  document: Readonly<Record<string, unknown>>,
+  { rpcUrls, payout, baseUrl, listen }: Overrides,
+): Record<string, unknown> {
+  const result = { ...document }
+  if (document.service === undefined || isTable(document.service)) {
+    const own = { payout, base_url: baseUrl, listen }
+    const set = Object.entries(own).filter(([, value]) => value !== undefined)
+    if (set.length > 0) result.service = { ...document.service, ...Object.fromEntries(set) }
+  }
+  if (rpcUrls && isTable(document.networks)) {
+    const urls = new Map(Object.entries(rpcUrls))
+    const networks = Object.entries(document.networks).map(([id, network]) => {
+      const url = urls.get(id)
+      const isReplaced = url !== undefined && isTable(network)
+      return [id, isReplaced ? { ...network, rpc_urls: [url], ws_url: '' } : network]
+    })
+    result.networks = Object.fromEntries(networks)
+  }
+  return result
+}
+
+function sha256(text: string): string {
+  return createHash('sha256').update(text).digest('hex')
+}

@@ -1,0 +1,199 @@
+import type { Address } from 'viem'
+import type { Asset, TransferMethod } from '../protocol/Asset'
+import * as Network from '../protocol/Network'
+import type { NetworkConfig, Sponsor } from './Config'
+import {
+  at,
+  child,
+  close,
+  field,
+  list,
+  optional,
+  report,
+  required,
+  type Source,
+  type Table,
+} from './reader'
+import * as V from './values'
+
+/** Networks as read, in file order. A network with faults is there too, so that it can be named. */
+export function readNetworks(root: Table): readonly NetworkConfig[] {
+  const table = child(root, 'networks')
+  const networks = Object.keys(table?.raw ?? {}).flatMap((id) => {
+    const inner = table && child(table, id)
+    return inner ? [readNetwork(inner, id)] : []
+  })
+  if (networks.length === 0) {
+    report(root.source, ['networks'], 'no network is listed; write [networks."eip155:8453"]')
+  }
+  return networks
+}
+
+function readNetwork(table: Table, id: string): NetworkConfig {
+  const chainId = Network.chainIdOf(id)
+  if (chainId === undefined || !Number.isSafeInteger(chainId)) {
+    const message = `${id} is no CAIP-2 id of an EVM network, such as "eip155:8453"`
+    report(table.source, table.path, message)
+  }
+  const rpcUrls = list(table, 'rpc_urls', V.endpoint('http', 'https'))
+  if (rpcUrls?.length === 0 || rpcUrls === undefined) {
+    const message = 'rpc_urls is missing; write rpc_urls = ["https://..."]'
+    if (!hasFaultBelow(table.source, table, 'rpc_urls')) {
+      report(table.source, at(table, 'rpc_urls'), message)
+    }
+  }
+  const network: NetworkConfig = {
+    id: `eip155:${chainId ?? 0}`,
+    chainId: chainId ?? 0,
+    name: required(table, 'name', V.filled, '"Base"') ?? '',
+    testnet: field(table, 'testnet', V.flag, false),
+    asset: readAsset(table),
+    rpcUrls: rpcUrls ?? [],
+    wsUrl: table.raw.ws_url === '' ? '' : field(table, 'ws_url', V.endpoint('ws', 'wss'), ''),
+    confirmations: field(table, 'confirmations', V.integer(1, 1000), 1),
+    reorgDepth: field(table, 'reorg_depth', V.integer(0, 10_000), 16),
+    batchMax: field(table, 'batch_max', V.integer(1, 1000), 64),
+    batchGasMax: field(table, 'batch_gas_max', V.integer(200_000, 1_000_000_000), 12_000_000),
+    feeCapWei: field(table, 'fee_cap_gwei', V.gwei, 50_000_000_000n),
+    replaceAfterSeconds: field(table, 'replace_after_seconds', V.integer(1, 3600), 20),
+    gasPerDayWei: readBudgets(table),
+    sponsor: readSponsor(table),
+  }
+  table.known.add('ws_url')
+  close(table)
+  return network
+}
+
+function hasFaultBelow(source: Source, table: Table, key: string): boolean {
+  const value = table.raw[key]
+  if (!Array.isArray(value)) return value !== undefined
+  const prefix = at(table, key).join('\u0000')
+  return [...source.faults.keys()].some((name) => name.startsWith(`${prefix}\u0000`))
+}
+
+/** Native coin a day: 0.01 for each product that settles, 0.002 for grants. */
+const budgets = { gateway: 10n ** 16n, facilitator: 10n ** 16n, desk: 10n ** 16n }
+
+function readBudgets(table: Table): NetworkConfig['gasPerDayWei'] {
+  const inner = child(table, 'gas_per_day_wei')
+  if (!inner) return { ...budgets, sponsor: 2n * 10n ** 15n }
+  const result = {
+    gateway: field(inner, 'gateway', V.wei, budgets.gateway),
+    facilitator: field(inner, 'facilitator', V.wei, budgets.facilitator),
+    desk: field(inner, 'desk', V.wei, budgets.desk),
+    sponsor: field(inner, 'sponsor', V.wei, 2n * 10n ** 15n),
+  }
+  close(inner)
+  return result
+}
+
+function readAsset(network: Table): Asset {
+  const table = child(network, 'asset')
+  if (!table) {
+    const header = `[${network.path[0]}."${network.path[1]}".asset]`
+    report(network.source, at(network, 'asset'), `asset is missing; write ${header}`)
+    return emptyAsset
+  }
+  const transfer = list(table, 'transfer', V.oneOf(['permit2', 'eip3009']))
+  if (transfer && (transfer.length === 0 || new Set(transfer).size < transfer.length)) {
+    const message = 'transfer lists each method once: write transfer = ["permit2", "eip3009"]'
+    report(table.source, at(table, 'transfer'), message)
+  }
+  const eip712 = child(table, 'eip712')
+  if (!eip712) {
+    const example = '{ name = "USD Coin", version = "2" }'
+    report(table.source, at(table, 'eip712'), `eip712 is missing; write eip712 = ${example}`)
+  }
+  const asset: Asset = {
+    symbol: required(table, 'symbol', V.filled, '"USDC"') ?? '',
+    address: required(table, 'address', V.address, '"0x..."') ?? V.zeroAddress,
+    // Every amount of the service has 6 decimals (specification 8).
+    decimals: field(table, 'decimals', V.integer(6, 6), 6),
+    transfer: transfer ?? defaultTransfer,
+    eip712: {
+      name: (eip712 && required(eip712, 'name', V.filled, '"USD Coin"')) ?? '',
+      version: (eip712 && required(eip712, 'version', V.text, '"2"')) ?? '',
+    },
+    revertsOnUsedNonce: field(table, 'reverts_on_used_nonce', V.flag, false),
+    eip2612: field(table, 'eip2612', V.flag, true),
+  }
+  if (eip712) close(eip712)
+  close(table)
+  return asset
+}
+
+const defaultTransfer: readonly TransferMethod[] = ['permit2', 'eip3009']
+
+const emptyAsset: Asset = {
+  symbol: '',
+  address: V.zeroAddress,
+  decimals: 6,
+  transfer: defaultTransfer,
+  eip712: { name: '', version: '' },
+  revertsOnUsedNonce: false,
+  eip2612: true,
+}
+
+function readSponsor(network: Table): Sponsor | undefined {
+  const table = child(network, 'sponsor')
+  if (!table) return undefined
+  const sponsor: Sponsor = {
+    minBalanceAtomic: field(table, 'min_balance', V.price, 100_000n),
+    minBalanceAgeBlocks: field(table, 'min_balance_age_blocks', V.integer(0, 1_000_000), 50),
+    grantsPerDay: field(table, 'grants_per_day', V.integer(0, 1_000_000), 200),
+    maxGrantWei: field(table, 'max_grant_wei', V.wei, 20_000_000_000_000n),
+    ethPriceUsd: field(table, 'eth_price_usd', V.positive, 4000),
+  }
+  close(table)
+  return sponsor
+}
+
+/** The network of a CAIP-2 id that the file lists; reports any other. */
+export function listed(
+  source: Source,
+  path: readonly (string | number)[],
+  networks: readonly NetworkConfig[],
+  id: Network.Id,
+): NetworkConfig | undefined {
+  const found = networks.find((network) => network.id === id)
+  if (!found) {
+    const ids = networks.map((network) => `"${network.id}"`).join(', ') || 'none'
+    report(source, path, `no [networks] entry of this id; listed are ${ids}`)
+  }
+  return found
+}
+
+/** Reads an array of ids of listed networks, without repetition; undefined when it is absent. */
+export function readNetworkList(
+  table: Table,
+  key: string,
+  networks: readonly NetworkConfig[],
+): readonly Network.Id[] | undefined {
+  const ids = list(table, key, V.networkId)
+  ids?.forEach((id, i) => {
+    const path = [...table.path, key, i]
+    if (ids.indexOf(id) < i) report(table.source, path, `${key} names this network twice`)
+    else listed(table.source, path, networks, id)
+  })
+  return ids
+}
+
+/** Reads the id of a listed network; the fallback must be one or is replaced by the first one. */
+export function readNetworkId(
+  table: Table,
+  key: string,
+  networks: readonly NetworkConfig[],
+  fallback: Network.Id,
+): Network.Id {
+  const id = optional(table, key, V.networkId)
+  if (id !== undefined) listed(table.source, at(table, key), networks, id)
+  if (id !== undefined) return id
+  return networks.some((network) => network.id === fallback)
+    ? fallback
+    : (networks[0]?.id ?? fallback)
+}
+
+/** The asset address of each network, for messages and checks. */
+export function assetsOf(networks: readonly NetworkConfig[]): readonly Address[] {
+  return networks.map((network) => network.asset.address)
+}

@@ -1,0 +1,198 @@
+import * as Lines from './lines'
+
+/** What is wrong in a file, where, and what to write instead. Holds no value of the environment. */
+export type Fault = { file: string; line: number; message: string }
+
+/** All that reading one file gathers. */
+export type Source = {
+  file: string
+  lines: Lines.Lines
+  /** The first fault of each place: what follows from it is not reported. */
+  faults: Map<string, Fault>
+  /** Places whose text came, in part, from the environment: never shown. */
+  fromEnv: Set<string>
+  /** Places of a merchant whose environment name is not set: nothing there is checked. */
+  unset: Set<string>
+}
+
+/** A table of the file while it is read. */
+export type Table = {
+  source: Source
+  path: Lines.Path
+  raw: Readonly<Record<string, unknown>>
+  /** Keys that were asked for: the others are unknown. */
+  known: Set<string>
+}
+
+/** Why a value is refused. `hint` is made from the value and `hide` keeps the value itself out. */
+export type Wrong = { wrong: string; hint?: string; hide?: boolean }
+
+/** Turns a raw value into what the program uses. */
+export type Read<T> = (value: unknown) => T | Wrong
+
+export function isWrong<T>(result: T | Wrong): result is Wrong {
+  return typeof result === 'object' && result !== null && 'wrong' in result
+}
+
+/** Adds a fault at a path, unless there already is one. */
+export function report(source: Source, path: Lines.Path, message: string): void {
+  const key = Lines.keyOf(path)
+  if (source.faults.has(key) || source.unset.has(key)) return
+  const line = Lines.lineOf(source.lines, path)
+  source.faults.set(key, { file: source.file, line, message })
+}
+
+export function at(table: Table, key: string | number): Lines.Path {
+  return [...table.path, key]
+}
+
+/** Short text of a value for a message; empty when it must not be shown. */
+export function shown(source: Source, path: Lines.Path, value: unknown): string {
+  for (let length = path.length; length > 0; length--) {
+    if (source.fromEnv.has(Lines.keyOf(path.slice(0, length)))) return ''
+  }
+  if (typeof value === 'object' && value !== null) return ''
+  const text = JSON.stringify(value) ?? String(value)
+  return ` (found ${text.length > 60 ? `${text.slice(0, 57)}...` : text})`
+}
+
+function convert<T>(source: Source, path: Lines.Path, value: unknown, read: Read<T>) {
+  if (source.unset.has(Lines.keyOf(path))) return undefined
+  const result = read(value)
+  if (!isWrong(result)) return result
+  const isSecret = result.hide || source.fromEnv.has(Lines.keyOf(path))
+  const hint = result.hint && !isSecret ? `; ${result.hint}` : ''
+  const found = isSecret ? '' : shown(source, path, value)
+  report(source, path, `${label(path)} ${result.wrong}${hint}${found}`)
+  return undefined
+}
+
+function label(path: Lines.Path): string {
+  const last = path.at(-1)
+  return typeof last === 'number' ? `${path.at(-2)}[${last}]` : String(last)
+}
+
+/** Reads a key that has a default. */
+export function field<T>(table: Table, key: string, read: Read<T>, fallback: T): T {
+  return optional(table, key, read) ?? fallback
+}
+
+/** Reads a key that may be absent. */
+export function optional<T>(table: Table, key: string, read: Read<T>): T | undefined {
+  table.known.add(key)
+  const value = table.raw[key]
+  if (value === undefined) return undefined
+  return convert(table.source, at(table, key), value, read)
+}
+
+/** Reads a key that must be there; undefined when it is missing or wrong, which is reported. */
+export function required<T>(
+  table: Table,
+  key: string,
+  read: Read<T>,
+  example: string,
+): T | undefined {
+  if (table.raw[key] === undefined) {
+    report(table.source, at(table, key), `${key} is missing; write ${key} = ${example}`)
+  }
+  return optional(table, key, read)
+}
+
+/** Reads an array of scalars; undefined when it is absent. */
+export function list<T>(table: Table, key: string, read: Read<T>): readonly T[] | undefined {
+  table.known.add(key)
+  const value = table.raw[key]
+  if (value === undefined) return undefined
+  if (!Array.isArray(value)) {
+    report(table.source, at(table, key), `${key} must be an array, such as ${key} = ["..."]`)
+    return undefined
+  }
+  return value.flatMap((item: unknown, i) => {
+    const result = convert(table.source, [...table.path, key, i], item, read)
+    return result === undefined ? [] : [result]
+  })
+}
+
+/** Reads a table of like values, such as headers; empty when it is absent. */
+export function record<T>(table: Table, key: string, read: Read<T>): Readonly<Record<string, T>> {
+  const inner = child(table, key)
+  if (!inner) return {}
+  const entries = Object.keys(inner.raw).flatMap((name): [string, T][] => {
+    const result = optional(inner, name, read)
+    return result === undefined ? [] : [[name, result]]
+  })
+  return Object.fromEntries(entries)
+}
+
+/** Opens a table below; undefined when it is absent. */
+export function child(table: Table, key: string): Table | undefined {
+  table.known.add(key)
+  const value = table.raw[key]
+  if (value === undefined) return undefined
+  if (isTable(value)) return open(table.source, at(table, key), value)
+  report(table.source, at(table, key), `${key} must be a table, such as ${key} = { ... }`)
+  return undefined
+}
+
+/** Opens every table of an array of tables. */
+export function children(table: Table, key: string): readonly Table[] {
+  table.known.add(key)
+  const value = table.raw[key]
+  if (value === undefined) return []
+  const header = `[[${[...table.path.filter((part) => typeof part === 'string'), key].join('.')}]]`
+  if (!Array.isArray(value)) {
+    report(table.source, at(table, key), `${key} must be an array of tables: write ${header}`)
+    return []
+  }
+  return value.map((item: unknown, i) => {
+    const path = [...table.path, key, i]
+    if (isTable(item)) return open(table.source, path, item)
+    report(table.source, path, `${key}[${i}] must be a table: write ${header}`)
+    return open(table.source, path, {})
+  })
+}
+
+export function open(source: Source, path: Lines.Path, raw: Record<string, unknown>): Table {
+  return { source, path, raw, known: new Set() }
+}
+
+export function isTable(value: unknown): value is Record<string, unknown> {
+  return (
+    typeof value === 'object' && value !== null && !Array.isArray(value) && !(value instanceof Date)
+  )
+}
+
+/** Reports the keys that nobody asked for. Call it when a table has been read. */
+export function close(table: Table): void {
+  for (const key of Object.keys(table.raw)) {
+    if (table.known.has(key)) continue
+    const near = nearest(key, [...table.known])
+    const fix = near
+      ? `did you mean ${near}?`
+      : `known here: ${[...table.known].sort().join(', ') || 'none'}`
+    report(table.source, at(table, key), `unknown key ${key}; ${fix}`)
+  }
+}
+
+/** The candidate that a typing error would explain. */
+export function nearest(word: string, candidates: readonly string[]): string | undefined {
+  const limit = Math.max(1, Math.floor(word.length / 3))
+  return candidates
+    .map((candidate) => ({ candidate, steps: distance(word.toLowerCase(), candidate) }))
+    .filter(({ steps }) => steps <= limit)
+    .sort((a, b) => a.steps - b.steps)[0]?.candidate
+}
+
+/** Levenshtein distance. */
+function distance(a: string, b: string): number {
+  let row = Array.from({ length: b.length + 1 }, (_, i) => i)
+  for (let i = 1; i <= a.length; i++) {
+    const next = [i]
+    for (let j = 1; j <= b.length; j++) {
+      const swap = (row[j - 1] ?? 0) + (a[i - 1] === b[j - 1] ? 0 : 1)
+      next.push(Math.min(swap, (row[j] ?? 0) + 1, (next[j - 1] ?? 0) + 1))
+    }
+    row = next
+  }
+  return row[b.length] ?? 0
+}

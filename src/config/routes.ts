@@ -1,0 +1,219 @@
+import type { Merchant, Method, Param, Route, Service } from './Config'
+import * as Headers from './headers'
+import {
+  at,
+  child,
+  children,
+  close,
+  field,
+  isTable,
+  list,
+  optional,
+  type Read,
+  record,
+  report,
+  required,
+  type Source,
+  type Table,
+} from './reader'
+import { readUpstream, type Upstream } from './upstream'
+import * as V from './values'
+
+const methods: readonly Method[] = ['GET', 'POST', 'PUT', 'PATCH', 'DELETE']
+
+/** What a route takes from around it. */
+export type Around = {
+  service: Service
+  upstream: Upstream | undefined
+  allowPrivate: boolean
+  mapUpstream: ((url: URL) => URL) | undefined
+}
+
+export function readRoute(table: Table, around: Around): Route {
+  const path = required(table, 'path', routePath, '"/forecast"') ?? ''
+  const own = readUpstream(table, around.allowPrivate, around.mapUpstream)
+  const upstreamPath = field(table, 'upstream_path', V.text, path)
+  const route: Route = {
+    path,
+    methods: readMethods(table),
+    priceAtomic: required(table, 'price', V.price, '"0.005"') ?? 0n,
+    summary: field(table, 'summary', V.text, ''),
+    description: field(table, 'description', V.text, ''),
+    upstreamPath: `${(own ?? around.upstream)?.basePath ?? ''}${upstreamPath}`,
+    upstream: own?.origin,
+    tail: field(table, 'tail', V.oneOf(['optional', 'required', 'none']), 'optional'),
+    query: record(table, 'query', V.text),
+    fixedQuery: record(table, 'fixed_query', V.text),
+    bodyMaxBytes: field(table, 'body_max', V.size, around.service.bodyMaxBytes),
+    passHeaders: list(table, 'pass_headers', Headers.passName) ?? [],
+    rewrite: readRewrite(table),
+    params: readParams(table),
+    body: readSchema(table, 'body'),
+  }
+  checkUpstreamPath(table, upstreamPath, route.tail)
+  checkQuery(table, route)
+  if (route.bodyMaxBytes > around.service.bufferedMaxBytes) {
+    report(
+      table.source,
+      at(table, 'body_max'),
+      'body_max must not exceed buffered_max of [service]',
+    )
+  }
+  close(table)
+  return route
+}
+
+const segment = /^[A-Za-z0-9._~!$&'()*+,;=:@-]+$/
+
+/** A literal path below the merchant, in the one spelling that matching knows. */
+const routePath: Read<string> = (value) => {
+  const segments = typeof value === 'string' ? value.split('/') : []
+  const [first, ...rest] = segments
+  const isPath =
+    first === '' &&
+    rest.length > 0 &&
+    rest.every((part) => segment.test(part) && part !== '.' && part !== '..')
+  if (!isPath || typeof value !== 'string') {
+    return { wrong: 'must be literal segments, such as "/forecast", without a slash at the end' }
+  }
+  return value === '/openapi.json' ? { wrong: 'must not be the discovery document' } : value
+}
+
+const method: Read<Method> = (value) => {
+  const found = methods.find((name) => name === value)
+  if (found) return found
+  if (value === 'HEAD') return { wrong: 'HEAD comes with GET and costs the same: remove it' }
+  const upper = typeof value === 'string' ? value.toUpperCase() : ''
+  const hint = methods.some((name) => name === upper) ? { hint: `write "${upper}"` } : {}
+  return { wrong: `must be one of ${methods.join(', ')}`, ...hint }
+}
+
+function readMethods(table: Table): readonly Method[] {
+  const found = list(table, 'methods', method) ?? ['GET']
+  const raw = table.raw.methods
+  if (Array.isArray(raw) && raw.length === 0) {
+    report(table.source, at(table, 'methods'), 'methods is empty; write methods = ["GET"]')
+  } else if (new Set(found).size < found.length) {
+    report(table.source, at(table, 'methods'), 'methods names a method twice')
+  }
+  return found
+}
+
+function checkUpstreamPath(table: Table, path: string, tail: Route['tail']): void {
+  const where = at(table, 'upstream_path')
+  if (table.raw.upstream_path === undefined) return
+  const places = path.split('{tail}').length - 1
+  const literal = path.replaceAll('{tail}', '')
+  if (!/^\/(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})*$/.test(literal)) {
+    const example = '"/v1/forecast" or "/submissions/CIK{tail}"'
+    report(table.source, where, `upstream_path must be a path without query, such as ${example}`)
+  } else if (/(^|\/)(\.|%2e){1,2}(\/|$)|\/\//i.test(literal)) {
+    report(table.source, where, 'upstream_path must not have empty or dot segments')
+  } else if (places > 1 || (places > 0 && tail === 'none')) {
+    const message = 'upstream_path may place {tail} once, and only with a tail'
+    report(table.source, where, message)
+  }
+}
+
+function checkQuery(table: Table, route: Route): void {
+  for (const name of Object.keys(route.query)) {
+    if (!(name in route.fixedQuery)) continue
+    const message = `${name} is in fixed_query too, which always wins: remove one of them`
+    report(table.source, [...table.path, 'query', name], message)
+  }
+}
+
+function readRewrite(table: Table): Route['rewrite'] {
+  const inner = child(table, 'rewrite')
+  if (!inner) return {}
+  return Object.fromEntries(
+    Object.keys(inner.raw).map((name) => [name, record(inner, name, V.text)]),
+  )
+}
+
+function readParams(table: Table): readonly Param[] {
+  const tables = children(table, 'params')
+  const params = tables.map(readParam)
+  tables.forEach((inner, i) => {
+    const param = params[i]
+    if (!param) return
+    if (params.findIndex((other) => other.name === param.name && other.in === param.in) < i) {
+      report(inner.source, at(inner, 'name'), `a parameter ${param.name} is already described`)
+    }
+    if (param.in === 'tail' && table.raw.tail === 'none') {
+      report(inner.source, at(inner, 'in'), 'in = "tail" needs a route with a tail')
+    }
+  })
+  return params
+}
+
+function readParam(table: Table): Param {
+  const param: Param = {
+    name: required(table, 'name', V.filled, '"latitude"') ?? '',
+    in: field(table, 'in', V.oneOf(['query', 'tail']), 'query'),
+    required: field(table, 'required', V.flag, false),
+    description: field(table, 'description', V.text, ''),
+    schema: readSchema(table, 'schema') ?? { type: 'string' },
+    example: optional(table, 'example', example),
+  }
+  close(table)
+  return param
+}
+
+const example: Read<string | number | boolean> = (value) =>
+  typeof value === 'string' || typeof value === 'number' || typeof value === 'boolean'
+    ? value
+    : { wrong: 'must be a string, a number, true or false' }
+
+const types = ['string', 'number', 'integer', 'boolean', 'array', 'object', 'null']
+
+function readSchema(table: Table, key: string): Readonly<Record<string, unknown>> | undefined {
+  const inner = child(table, key)
+  if (!inner) return undefined
+  for (const name of Object.keys(inner.raw)) inner.known.add(name)
+  checkSchema(table.source, inner.path, inner.raw)
+  return inner.raw
+}
+
+/** What would make a published schema dangerous (peers.md attack 40) or meaningless. */
+function checkSchema(source: Source, path: Table['path'], schema: unknown): void {
+  if (Array.isArray(schema)) {
+    for (const [i, item] of schema.entries()) checkSchema(source, [...path, i], item)
+  }
+  if (!isTable(schema)) return
+  for (const [key, value] of Object.entries(schema)) {
+    const isReference = key === '$ref' || key === '$dynamicRef' || key === '$id'
+    if (isReference && !(typeof value === 'string' && value.startsWith('#'))) {
+      report(source, [...path, key], `${key} may only point into its own schema: start it with #`)
+    }
+    const names: unknown[] = Array.isArray(value) ? value : [value]
+    // Below `properties` a key is a name of the body's, not a keyword.
+    if (key === 'type' && path.at(-1) !== 'properties' && names.some((name) => !isType(name))) {
+      report(source, [...path, key], `type must be one of ${types.join(', ')}`)
+    }
+    if (key === 'pattern' && typeof value === 'string' && !isPattern(value)) {
+      report(source, [...path, key], 'pattern is no regular expression')
+    }
+    checkSchema(source, [...path, key], value)
+  }
+}
+
+function isType(name: unknown): boolean {
+  return typeof name === 'string' && types.includes(name)
+}
+
+function isPattern(text: string): boolean {
+  try {
+    new RegExp(text, 'u')
+    return true
+  } catch {
+    return false
+  }
+}
+
+/** Routes of a merchant that the binary serves itself. */
+export const builtinRoutes: Readonly<Record<NonNullable<Merchant['builtin']>, readonly string[]>> =
+  {
+    catjoke: ['/joke'],
+    'chain-stocks': ['/quote', '/report', '/stocks', '/token'],
+  }

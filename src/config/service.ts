@@ -1,0 +1,63 @@
+import type * as Network from '../protocol/Network'
+import type { NetworkConfig, Service } from './Config'
+import { readNetworkId, readNetworkList } from './networks'
+import { at, child, close, field, open, report, required, type Table } from './reader'
+import * as V from './values'
+
+/** Reads `[service]`; every key but payout has a default. */
+export function readService(root: Table, networks: readonly NetworkConfig[]): Service {
+  const table = child(root, 'service') ?? open(root.source, ['service'], {})
+  const baseUrl = field(table, 'base_url', V.baseUrl, 'http://localhost:4020')
+  const mppOrder = readNetworkList(table, 'mpp_order', networks)
+  const service: Service = {
+    title: field(table, 'title', V.filled, 'Turnpike'),
+    baseUrl,
+    listen: field(table, 'listen', V.listen, { hostname: '127.0.0.1', port: 4020 }),
+    facilitatorUrl: otherUrl(table, 'facilitator_url', baseUrl),
+    stockBaseUrl: otherUrl(table, 'stock_base_url', baseUrl),
+    contact: field(table, 'contact', V.filled, 'ops@example.com'),
+    guidance: field(table, 'guidance', V.text, 'Each path is an independent paid endpoint.'),
+    payout: required(table, 'payout', V.address, '"0x..."') ?? V.zeroAddress,
+    trustProxy: field(table, 'trust_proxy', V.integer(0, 16), 0),
+    discoveryNetwork: readNetworkId(table, 'discovery_network', networks, 'eip155:4663'),
+    mppOrder: completeOrder(mppOrder ?? ['eip155:8453', 'eip155:4663'], networks),
+    stopSeconds: field(table, 'stop_seconds', V.integer(0, 600), 30),
+    settleWaitSeconds: field(table, 'settle_wait_seconds', V.integer(1, 300), 25),
+    bodyMaxBytes: field(table, 'body_max', V.size, 10 * 1024 ** 2),
+    unpaidBodyMaxBytes: field(table, 'unpaid_body_max', V.size, 1024 ** 2),
+    bufferedMaxBytes: field(table, 'buffered_max', V.size, 256 * 1024 ** 2),
+    paidPerMinute: field(table, 'paid_per_minute', V.integer(1, 1_000_000), 600),
+    quotePerMinute: field(table, 'quote_per_minute', V.integer(1, 1_000_000), 120),
+  }
+  close(table)
+  checkSizes(table, service)
+  return service
+}
+
+/** The listed networks in the wanted order; those that it does not name follow in file order. */
+function completeOrder(
+  wanted: readonly Network.Id[],
+  networks: readonly NetworkConfig[],
+): readonly Network.Id[] {
+  const ids = networks.map((network) => network.id)
+  return [...new Set([...wanted.filter((id) => ids.includes(id)), ...ids])]
+}
+
+/** A URL that may have a path; empty means the base URL. Given without a trailing slash. */
+function otherUrl(table: Table, key: string, baseUrl: string): string {
+  if (table.raw[key] === '') {
+    table.known.add(key)
+    return baseUrl
+  }
+  const url = field(table, key, V.url('http', 'https'), undefined)
+  return url ? `${url.origin}${url.pathname.replace(/\/+$/, '')}` : baseUrl
+}
+
+function checkSizes(table: Table, service: Service): void {
+  if (service.unpaidBodyMaxBytes > service.bodyMaxBytes) {
+    report(table.source, at(table, 'unpaid_body_max'), 'unpaid_body_max must not exceed body_max')
+  }
+  if (service.bodyMaxBytes > service.bufferedMaxBytes) {
+    report(table.source, at(table, 'buffered_max'), 'buffered_max must be at least body_max')
+  }
+}

@@ -1,0 +1,75 @@
+import type { Lookup } from './env'
+import { EnvironmentError } from './env'
+import * as Lines from './lines'
+import { isTable, report, type Source } from './reader'
+
+type State = {
+  source: Source
+  lookup: Lookup
+  /** First unset name of each merchant, by its index in the file. */
+  unsetNames: Map<number, string>
+}
+
+/**
+ * Replaces `${NAME}` in every string. An unset name is a fault, but below `[[merchants]]` it only
+ * takes that merchant out of service: its index and the name are returned. Places that took text
+ * from the environment are noted, so that no message ever shows it.
+ */
+export function substitute(
+  raw: Readonly<Record<string, unknown>>,
+  source: Source,
+  lookup: Lookup,
+): { raw: Record<string, unknown>; unsetNames: ReadonlyMap<number, string> } {
+  const state: State = { source, lookup, unsetNames: new Map() }
+  return { raw: walkTable(state, raw, []), unsetNames: state.unsetNames }
+}
+
+function walkTable(
+  state: State,
+  table: Readonly<Record<string, unknown>>,
+  path: Lines.Path,
+): Record<string, unknown> {
+  return Object.fromEntries(
+    Object.entries(table).map(([key, value]) => [key, walk(state, value, [...path, key])]),
+  )
+}
+
+function walk(state: State, value: unknown, path: Lines.Path): unknown {
+  if (typeof value === 'string') return value.includes('${') ? replace(state, value, path) : value
+  if (Array.isArray(value)) return value.map((item, i) => walk(state, item, [...path, i]))
+  return isTable(value) ? walkTable(state, value, path) : value
+}
+
+function replace(state: State, text: string, path: Lines.Path): string {
+  state.source.fromEnv.add(Lines.keyOf(path))
+  return text.replace(/\$\{([^}]*)\}?/g, (whole, name: string) => {
+    if (!whole.endsWith('}') || !/^[A-Za-z_][A-Za-z0-9_]*$/.test(name)) {
+      report(state.source, path, 'behind $ and { stands a name of letters, digits and _, then }')
+      return ''
+    }
+    try {
+      const value = state.lookup(name)
+      if (value !== undefined) return value
+    } catch (error) {
+      if (!(error instanceof EnvironmentError)) throw error
+      report(state.source, path, error.message)
+      return ''
+    }
+    unset(state, name, path)
+    return ''
+  })
+}
+
+function unset(state: State, name: string, path: Lines.Path): void {
+  const [section, i] = path
+  if (section === 'merchants' && typeof i === 'number') {
+    if (!state.unsetNames.has(i)) state.unsetNames.set(i, name)
+  } else {
+    report(
+      state.source,
+      path,
+      `the environment has no ${name}: set ${name} or ${name}_FILE, or write the value here`,
+    )
+  }
+  state.source.unset.add(Lines.keyOf(path))
+}

@@ -1,0 +1,39 @@
+import { at, field, optional, report, type Table } from './reader'
+import * as V from './values'
+
+/** Where requests go. */
+export type Upstream = {
+  /** Scheme, host and port only. */
+  origin: URL
+  /** The path of the URL in the file, without a trailing slash: stands before every upstream path. */
+  basePath: string
+  allowPrivate: boolean
+}
+
+/**
+ * Reads `upstream` and, where the table has it, `allow_private`. An override comes before the rules,
+ * and one that leads to this machine allows private addresses.
+ */
+export function readUpstream(
+  table: Table,
+  inherited: boolean,
+  map: ((url: URL) => URL) | undefined,
+): Upstream | undefined {
+  const written = optional(table, 'upstream', V.url('http', 'https'))
+  if (!written) return undefined
+  const url = map ? map(written) : written
+  const allowPrivate = inherited || (map !== undefined && V.isLoopback(url))
+  if (!allowPrivate && url.protocol !== 'https:') {
+    const message = 'upstream must be https; or set allow_private = true for this merchant'
+    report(table.source, at(table, 'upstream'), message)
+  } else if (!allowPrivate && V.isPrivate(url)) {
+    const message = 'upstream is a private address; set allow_private = true for this merchant'
+    report(table.source, at(table, 'upstream'), message)
+  }
+  return { origin: new URL(url.origin), basePath: url.pathname.replace(/\/+$/, ''), allowPrivate }
+}
+
+/** Reads `allow_private` of a merchant. */
+export function readAllowPrivate(table: Table): boolean {
+  return field(table, 'allow_private', V.flag, false)
+}

@@ -1,0 +1,192 @@
+import type { Address, Hex } from 'viem'
+import { getAddress } from 'viem/utils'
+import * as Network from '../protocol/Network'
+import type { Read, Wrong } from './reader'
+
+/** Stands where a faulty file has no address; never a payee. */
+export const zeroAddress: Address = '0x0000000000000000000000000000000000000000'
+
+/** Decimals of every amount of the service (specification 8). */
+const amountDecimals = 6
+
+export const text: Read<string> = (value) =>
+  typeof value === 'string' ? value : { wrong: 'must be a string in quotes' }
+
+export const filled: Read<string> = (value) =>
+  typeof value === 'string' && value.trim() !== ''
+    ? value
+    : { wrong: 'must be a string that is not empty' }
+
+export const flag: Read<boolean> = (value) =>
+  typeof value === 'boolean' ? value : { wrong: 'must be true or false, without quotes' }
+
+/** An integer within bounds, both allowed. */
+export function integer(min: number, max: number): Read<number> {
+  return (value) =>
+    Number.isSafeInteger(value) && Number(value) >= min && Number(value) <= max
+      ? Number(value)
+      : { wrong: `must be an integer from ${min} to ${max}, without quotes` }
+}
+
+export const positive: Read<number> = (value) =>
+  typeof value === 'number' && Number.isFinite(value) && value > 0
+    ? value
+    : { wrong: 'must be a number above 0, without quotes' }
+
+/** One of a few words. */
+export function oneOf<const T extends string>(words: readonly T[]): Read<T> {
+  return (value) =>
+    words.find((word) => word === value) ?? {
+      wrong: `must be one of ${words.map((word) => `"${word}"`).join(', ')}`,
+    }
+}
+
+/** A decimal text in atomic units. Floats are refused: 0.005 is not exact in binary. */
+function scaled(value: unknown, decimals: number, example: string): bigint | Wrong {
+  if (typeof value !== 'string') return { wrong: `must be a string, such as "${example}"` }
+  const match = /^(0|[1-9]\d{0,29})(?:\.(\d+))?$/.exec(value)
+  if (!match) return { wrong: `must be a decimal number in quotes, such as "${example}"` }
+  const fraction = match[2] ?? ''
+  if (fraction.length > decimals) {
+    return { wrong: `must have at most ${decimals} decimals, such as "${example}"` }
+  }
+  return BigInt(`${match[1]}${fraction.padEnd(decimals, '0')}`)
+}
+
+/** A stablecoin amount, atomic. */
+export const amount: Read<bigint> = (value) => scaled(value, amountDecimals, '1.50')
+
+/** A price, atomic, above zero. */
+export const price: Read<bigint> = (value) => {
+  const atomic = scaled(value, amountDecimals, '0.005')
+  return atomic === 0n ? { wrong: 'must be above zero: the smallest is "0.000001"' } : atomic
+}
+
+/** A gas price given in gwei, as wei, above zero. */
+export const gwei: Read<bigint> = (value) => {
+  const wei = scaled(value, 9, '50')
+  return wei === 0n ? { wrong: 'must be above zero, such as "50"' } : wei
+}
+
+/** Native coin in wei. */
+export const wei: Read<bigint> = (value) => {
+  if (typeof value !== 'string' || !/^(0|[1-9]\d{0,29})$/.test(value)) {
+    return { wrong: 'must be whole wei in quotes, such as "10000000000000000" for 0.01' }
+  }
+  return BigInt(value)
+}
+
+/** An EVM address; a mixed-case one must carry the right EIP-55 checksum. */
+export const address: Read<Address> = (value) => {
+  if (typeof value !== 'string' || !/^0x[0-9a-fA-F]{40}$/.test(value)) {
+    return { wrong: 'must be an address: 0x and 40 hex digits, in quotes' }
+  }
+  const right = getAddress(value.toLowerCase())
+  const digits = value.slice(2)
+  const hasChecksum = digits !== digits.toLowerCase() && digits !== digits.toUpperCase()
+  if (hasChecksum && value !== right) {
+    return {
+      wrong: 'has a wrong EIP-55 checksum: check every digit',
+      hint: `if the digits are right, write ${right}`,
+    }
+  }
+  return right
+}
+
+export const sha256: Read<Hex> = (value) => {
+  const match = typeof value === 'string' ? /^(?:0x)?([0-9a-fA-F]{64})$/.exec(value) : null
+  if (match) return `0x${match[1]?.toLowerCase()}`
+  // Whoever writes the key itself here must not find it in a log.
+  return { wrong: 'must be the sha256 of the key, 64 hex digits, not the key', hide: true }
+}
+
+const units: Readonly<Record<string, number>> = { B: 1, KiB: 1024, MiB: 1024 ** 2, GiB: 1024 ** 3 }
+
+/** A size such as `10MiB`, in bytes, above zero. */
+export const size: Read<number> = (value) => {
+  const match = typeof value === 'string' ? /^([1-9]\d{0,9})(B|KiB|MiB|GiB)$/.exec(value) : null
+  const bytes = match ? Number(match[1]) * (units[match[2] ?? ''] ?? Number.NaN) : Number.NaN
+  return Number.isSafeInteger(bytes)
+    ? bytes
+    : { wrong: 'must be a size with unit B, KiB, MiB or GiB, such as "10MiB"' }
+}
+
+/** CAIP-2 id of an EVM network. */
+export const networkId: Read<Network.Id> = (value) => {
+  const chainId = typeof value === 'string' ? Network.chainIdOf(value) : undefined
+  return chainId === undefined || !Number.isSafeInteger(chainId)
+    ? { wrong: 'must be a CAIP-2 id, such as "eip155:8453"' }
+    : `eip155:${chainId}`
+}
+
+/** `host:port` or `[ipv6]:port`. */
+export const listen: Read<{ hostname: string; port: number }> = (value) => {
+  const match =
+    typeof value === 'string'
+      ? /^(?:\[([0-9a-fA-F:]+)\]|([A-Za-z0-9.-]+)):(\d{1,5})$/.exec(value)
+      : null
+  const hostname = match?.[1] ?? match?.[2]
+  const port = Number(match?.[3])
+  return hostname === undefined || port > 65_535
+    ? { wrong: 'must be host:port, such as "127.0.0.1:4020" or "[::1]:4020"' }
+    : { hostname, port }
+}
+
+/** Absolute URL with one of the given schemes, without user, query and fragment. */
+export function url(...schemes: readonly string[]): Read<URL> {
+  const example = `${schemes.at(-1)}://host`
+  return (value) => {
+    const parsed = typeof value === 'string' ? URL.parse(value) : null
+    if (!parsed || !schemes.includes(parsed.protocol.slice(0, -1)) || parsed.hostname === '') {
+      return { wrong: `must be an absolute URL, such as "${example}"`, hide: true }
+    }
+    if (parsed.username !== '' || parsed.password !== '') {
+      return { wrong: 'must not hold a user or password', hide: true }
+    }
+    if (/[?#\s\\]/.test(String(value))) {
+      return { wrong: 'must not have a query, fragment, blank or backslash', hide: true }
+    }
+    return parsed
+  }
+}
+
+/** An RPC endpoint. Providers put keys into path and query: both are allowed and never shown. */
+export function endpoint(...schemes: readonly string[]): Read<string> {
+  return (value) => {
+    const parsed = typeof value === 'string' ? URL.parse(value) : null
+    return parsed && schemes.includes(parsed.protocol.slice(0, -1)) && typeof value === 'string'
+      ? value
+      : { wrong: `must be an absolute URL, such as "${schemes.at(-1)}://host"`, hide: true }
+  }
+}
+
+/** The public base of the service: scheme, host and port only; given without a trailing slash. */
+export const baseUrl: Read<string> = (value) => {
+  const parsed = url('http', 'https')(value)
+  if (!(parsed instanceof URL)) return parsed
+  return parsed.pathname === '/'
+    ? parsed.origin
+    : { wrong: 'must not have a path', hint: `write "${parsed.origin}"` }
+}
+
+/** Whether a URL's host can only be this machine. */
+export function isLoopback(host: URL): boolean {
+  const name = host.hostname
+  return (
+    name === 'localhost' ||
+    name.endsWith('.localhost') ||
+    /^127\.\d+\.\d+\.\d+$/.test(name) ||
+    name === '[::1]'
+  )
+}
+
+/** Whether a URL's host is, by its text alone, not on the public internet. */
+export function isPrivate(host: URL): boolean {
+  return (
+    isLoopback(host) ||
+    /^(0|10|127|169\.254|192\.168|172\.(1[6-9]|2\d|3[01])|100\.(6[4-9]|[7-9]\d|1[01]\d|12[0-7]))\./.test(
+      host.hostname,
+    ) ||
+    /^\[(::|::1|f[cd][0-9a-f]*:.*|fe[89ab][0-9a-f]*:.*|::ffff:.*)\]$/.test(host.hostname)
+  )
+}
