@@ -22,7 +22,8 @@ export function extract(headers: Headers): Presented {
   const signature = headers.get('payment-signature')
   const legacy = headers.get('x-payment')
   const redeem = headers.get('payment-redeem')
-  if (authorization === null && signature === null && legacy === null && redeem === null) return none
+  if (authorization === null && signature === null && legacy === null && redeem === null)
+    return none
 
   const found: Presented[] = []
   if (authorization !== null && scheme.test(authorization))

@@ -186,4 +186,3 @@ function expiresSource(): (now: number) => string {
     return text
   }
 }
-

@@ -1,0 +1,181 @@
+import { Elysia } from 'elysia'
+import { mirrorMerchants } from '../db/merchants'
+import { open } from '../db/open'
+import type { Config, Merchant } from './config/Config'
+import type { Secrets } from './config/secrets'
+import { createBudget } from './http/body'
+import { healthRoutes } from './http/health'
+import { createRegistry, metricsRoutes } from './http/metrics'
+import { errors } from './http/problem'
+import { createRateLimit } from './http/ratelimit'
+import type { Log } from './log'
+import { createPaywall } from './paywall/paywall'
+import { createQuoter } from './paywall/quote'
+import { createAnswers } from './paywall/store'
+import * as Crypto from './protocol/Crypto'
+import { createBreaker } from './proxy/breaker'
+import { createDocuments } from './proxy/documents'
+import { createGateway } from './proxy/merchant'
+import { gatewayRoutes } from './proxy/routes'
+import { createUpstream } from './proxy/upstream'
+import { createSettlement, type Settlement } from './settlement/settle'
+
+export type AppOptions = {
+  config: Config
+  secrets: Secrets
+  dataDir: string
+  log: Log
+  /** Unix ms; tests drive it. */
+  now?: () => number
+}
+
+export type App = {
+  /** Where it listens, e.g. `http://127.0.0.1:4020`. */
+  url: string
+  /** Signer of receipts and offers. */
+  receiptAddress: `0x${string}`
+  settlement: Settlement
+  /** Begins nothing new, lets what is paid finish within the configured limit, then closes. */
+  stop(): Promise<void>
+}
+
+/**
+ * Starts the service: opens the data directory, drives what an earlier process left unfinished, then
+ * listens. Throws DatabaseLockedError when another process has the data directory, and the system's
+ * error when the address is taken.
+ */
+export async function start(options: AppOptions): Promise<App> {
+  const { config, secrets, log } = options
+  const now = options.now ?? Date.now
+  const { service } = config
+  const db = open({ dataDir: options.dataDir, now })
+  mirrorMerchants(db, config.merchants.map(merchantRow), now())
+  const registry = createRegistry()
+  const settlement = await createSettlement({
+    db,
+    networks: config.networks,
+    relayerKeys: secrets.relayerKeys,
+    now,
+    log,
+  })
+  const paywallOptions = {
+    settlement,
+    challengeSecrets: secrets.challengeSecrets,
+    receiptKey: secrets.receiptKey,
+    realm: new URL(service.baseUrl).hostname,
+    baseUrl: service.baseUrl,
+    now,
+  }
+  const quoter = createQuoter({
+    ...paywallOptions,
+    isReady: settlement.isReady,
+    processNonce: base36(9),
+  })
+  const paywall = createPaywall({
+    ...paywallOptions,
+    quoter,
+    answers: createAnswers(db),
+    settleWaitMs: service.settleWaitSeconds * 1000,
+    log,
+  })
+  const receiptAddress = Crypto.addressOf(secrets.receiptKey)
+  const documents = createDocuments(config, receiptAddress)
+  const breaker = createBreaker()
+  const origins = [...new Set(config.merchants.flatMap(originsOf))]
+  let stopping = false
+  const gateway = createGateway({
+    config,
+    paywall,
+    upstream: createUpstream({ now }),
+    breaker,
+    budget: createBudget(service.bufferedMaxBytes),
+    documents,
+    rateLimit: createRateLimit(),
+    now,
+    log,
+    requestId: requestIds(),
+    accepts: () => !stopping,
+  })
+  const canSell = () => !stopping && settlement.status().some((network) => network.ready)
+  const elysia = new Elysia({ handler: { standardHostname: false } })
+    .use(errors({ baseUrl: service.baseUrl, log, requestId: requestIds() }))
+    .use(gatewayRoutes(gateway, documents))
+    .use(
+      healthRoutes({
+        canSell,
+        networks: () => settlement.status(),
+        merchantsOutOfService: () => config.merchants.flatMap(outOfService),
+        openCircuits: () => origins.filter((origin) => breaker.isOpen(origin, now())),
+      }),
+    )
+    .use(metricsRoutes(registry))
+  await settlement.recover()
+  elysia.listen({
+    hostname: service.listen.hostname,
+    port: service.listen.port,
+    reusePort: false,
+    idleTimeout: 255,
+    // Bodies are read and capped by the routes, which answer with a problem.
+    maxRequestBodySize: Number.MAX_SAFE_INTEGER,
+  })
+  const { server } = elysia
+  if (server === null) throw new Error('the server did not start')
+
+  return {
+    url: `http://${service.listen.hostname}:${server.port}`,
+    receiptAddress,
+    settlement,
+    async stop() {
+      if (stopping) return
+      stopping = true
+      const deadline = now() + service.stopSeconds * 1000
+      const closed = server.stop(false)
+      while (paywall.inFlight() > 0 && now() < deadline) await Bun.sleep(10)
+      await settlement.stop(Math.max(0, deadline - now()))
+      await Promise.race([closed, Bun.sleep(200)])
+      await server.stop(true)
+      db.close()
+    },
+  }
+}
+
+function originsOf(merchant: Merchant): string[] {
+  return [merchant.upstream, ...merchant.routes.map((route) => route.upstream)].flatMap((url) =>
+    url === undefined ? [] : [url.origin],
+  )
+}
+
+function outOfService(merchant: Merchant): { merchant: string; reason: string }[] {
+  if (merchant.outOfService === undefined) return []
+  return [{ merchant: merchant.slug, reason: `${merchant.outOfService} is not set` }]
+}
+
+/** What the database keeps of a merchant: header values may be secret and stay out. */
+function merchantRow(merchant: Merchant) {
+  const { slug, title, tag, description, networks, payout, routes, hash } = merchant
+  const kept = {
+    tag,
+    description,
+    networks,
+    payout,
+    upstream: merchant.upstream?.origin,
+    routes: routes.map(({ path, methods, priceAtomic }) => ({
+      path,
+      methods,
+      priceAtomic: String(priceAtomic),
+    })),
+  }
+  return { slug, title, hash, json: JSON.stringify(kept) }
+}
+
+/** Short ids that do not repeat: a random prefix for the process and a counter. */
+function requestIds(): () => string {
+  const prefix = base36(8)
+  let counter = 0
+  return () => `${prefix}-${(counter++).toString(36)}`
+}
+
+function base36(length: number): string {
+  const bytes = crypto.getRandomValues(new Uint8Array(length))
+  return Array.from(bytes, (byte) => (byte % 36).toString(36)).join('')
+}

@@ -1,0 +1,97 @@
+import { readFile } from 'node:fs/promises'
+import { DatabaseLockedError } from '../../db/lock'
+import * as App from '../app'
+import type { Config } from '../config/Config'
+import { type Env, EnvironmentError } from '../config/env'
+import { format, parse } from '../config/merchants'
+import { loadSecrets, type Secrets } from '../config/secrets'
+import { createLog } from '../log'
+import * as Crypto from '../protocol/Crypto'
+
+export type ServeOptions = { file: string; dataDir: string; env: Env }
+
+/** Serves until SIGTERM or SIGINT. Returns the exit code: 1 when it cannot start and says why. */
+export async function serve(options: ServeOptions): Promise<number> {
+  const configured = await configure(options)
+  if (typeof configured === 'string') {
+    process.stderr.write(configured)
+    return 1
+  }
+  const { config, secrets } = configured
+  const log = createLog({})
+  let app: App.App
+  try {
+    app = await App.start({ config, secrets, dataDir: options.dataDir, log })
+  } catch (error) {
+    process.stderr.write(`turnpike: ${startFault(error, config)}\n`)
+    return 1
+  }
+  process.stderr.write(banner(app, config, secrets))
+  await stopSignal()
+  log('stopping', { limitSeconds: config.service.stopSeconds })
+  await app.stop()
+  return 0
+}
+
+/** Configuration and secrets, or the text that says everything that is wrong with them. */
+async function configure(
+  options: ServeOptions,
+): Promise<{ config: Config; secrets: Secrets } | string> {
+  const { file, dataDir, env } = options
+  let text: string
+  try {
+    text = await readFile(file, 'utf8')
+  } catch {
+    return `turnpike: ${file} cannot be read. Run it where merchants.toml is, or name one with --config.\n`
+  }
+  try {
+    // Faults of the file must not leave generated secrets behind, so it is parsed first without them.
+    const first = parse(text, { file, env })
+    if (first.config === undefined) return faults(first.faults)
+    const secrets = loadSecrets({ dataDir, env })
+    const relayers = secrets.relayerKeys.map(Crypto.addressOf)
+    const { config, faults: found } = parse(text, { file, env, relayers })
+    return config === undefined ? faults(found) : { config, secrets }
+  } catch (error) {
+    if (error instanceof EnvironmentError) return `turnpike: ${error.message}\n`
+    throw error
+  }
+}
+
+function faults(found: readonly Parameters<typeof format>[0][]): string {
+  return `${found.map(format).join('\n')}\n`
+}
+
+function startFault(error: unknown, config: Config): string {
+  if (error instanceof DatabaseLockedError) return error.message
+  const { hostname, port } = config.service.listen
+  const code = error instanceof Error && 'code' in error ? error.code : undefined
+  if (code === 'EADDRINUSE') return `${hostname}:${port} is in use by another program.`
+  return error instanceof Error ? error.message : 'it could not start'
+}
+
+function stopSignal(): Promise<void> {
+  return new Promise((resolve) => {
+    process.once('SIGTERM', () => resolve())
+    process.once('SIGINT', () => resolve())
+  })
+}
+
+/** What an operator wants to see first: where it is, who pays gas, what is sold, what is not ready. */
+function banner(app: App.App, config: Config, secrets: Secrets): string {
+  const lines = [`turnpike listens on ${app.url} as ${config.service.baseUrl}`]
+  for (const path of secrets.generated) lines.push(`  generated ${path}; back it up`)
+  for (const { network, ready, reason, relayer, balanceWei } of app.settlement.status()) {
+    const balance = balanceWei === undefined ? '' : `, ${Number(balanceWei) / 1e18} native`
+    lines.push(
+      `  ${network}  relayer ${relayer}${balance}  ${ready ? 'ready' : `not ready: ${reason}`}`,
+    )
+  }
+  const served = config.merchants.filter((merchant) => merchant.outOfService === undefined)
+  const routes = served.reduce((sum, merchant) => sum + merchant.routes.length, 0)
+  lines.push(`  ${served.length} merchants, ${routes} routes`)
+  for (const { slug, outOfService } of config.merchants)
+    if (outOfService !== undefined)
+      lines.push(`  ${slug} is out of service: ${outOfService} is not set`)
+  return `${lines.join('\n')}\n`
+}

@@ -1,0 +1,109 @@
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import * as App from '../app'
+import type { Config } from '../config/Config'
+import { format, parse } from '../config/merchants'
+import { loadSecrets } from '../config/secrets'
+import type { Log } from '../log'
+import type * as Network from '../protocol/Network'
+import { account } from './accounts'
+import { type Chain, prepareChain, startChain } from './chains'
+import { startUpstreams, type Upstreams } from './upstreams'
+
+export type World = {
+  app: App.App
+  config: Config
+  chains: Readonly<Record<Network.Id, Chain>>
+  upstreams: Upstreams
+  dataDir: string
+  /** Ends everything it started and removes the data directory. */
+  stop(): Promise<void>
+}
+
+export type WorldOptions = {
+  /** Text of merchants.toml and its name for messages. */
+  text: string
+  file: string
+  log: Log
+  /** The gateway's port; the chains listen on the next three, the upstreams on the fourth. 0: any. */
+  port: number
+  /** Called with the name of each step that has been done. */
+  progress?: (step: string) => void
+}
+
+/** Account that the demo's merchants are paid to. */
+export const payoutAccount = account(7)
+
+/**
+ * Runs a configuration on local chains with sample upstreams: only RPC URLs, upstream hosts, payout
+ * and base_url are replaced. Throws when anything does not start, having ended the rest.
+ */
+export async function startWorld(options: WorldOptions): Promise<World> {
+  const { text, file, port, log, progress = () => undefined } = options
+  const endings: (() => void | Promise<void>)[] = []
+  const stop = async () => {
+    for (const end of endings.reverse()) await end()
+    endings.length = 0
+  }
+  try {
+    const upstreams = await startUpstreams({ port: port === 0 ? 0 : port + 4 })
+    endings.push(() => upstreams.stop())
+    progress(`sample upstreams on ${upstreams.url}`)
+    const overrides = {
+      payout: payoutAccount.address,
+      // With port 0 the port is not known yet; nothing but the text of URLs depends on it.
+      baseUrl: port === 0 ? 'http://localhost' : `http://localhost:${port}`,
+      listen: `127.0.0.1:${port}`,
+      upstream: (url: URL) => new URL(url.pathname + url.search, upstreams.url),
+    }
+    const env = demoEnvironment
+    const networks = configure(text, file, env, { ...overrides, rpcUrls: {} }).networks
+    const started = await Promise.all(
+      networks.map(async (network) => {
+        const chain = await startChain({
+          chainId: network.chainId,
+          port: port === 0 ? 0 : port + 1 + Math.max(0, chainOrder.indexOf(network.chainId)),
+        })
+        endings.push(() => chain.stop())
+        await prepareChain(chain, network)
+        progress(`chain ${network.chainId} on ${chain.url}`)
+        return [network.id, chain] as const
+      }),
+    )
+    const chains: Record<Network.Id, Chain> = Object.fromEntries(started)
+    const rpcUrls = Object.fromEntries(started.map(([id, chain]) => [id, chain.url]))
+    const config = configure(text, file, env, { ...overrides, rpcUrls })
+    const dataDir = mkdtempSync(join(tmpdir(), 'turnpike-demo-'))
+    endings.push(() => rmSync(dataDir, { recursive: true, force: true }))
+    const secrets = loadSecrets({ dataDir, env })
+    const app = await App.start({ config, secrets, dataDir, log })
+    endings.push(() => app.stop())
+    return { app, config, chains, upstreams, dataDir, stop }
+  } catch (error) {
+    await stop()
+    throw error
+  }
+}
+
+/** Chains listen on the ports behind the gateway's in this order. */
+const chainOrder = [8453, 84532, 4663]
+
+/** Every name that the shipped file uses, so that all merchants are served. */
+const demoEnvironment = {
+  RELAYER_KEYS: account(0).privateKey,
+  ASSISTANT_KEY: 'demo',
+}
+
+type Overrides = NonNullable<Parameters<typeof parse>[1]['overrides']>
+
+function configure(
+  text: string,
+  file: string,
+  env: Readonly<Record<string, string>>,
+  overrides: Overrides,
+): Config {
+  const { config, faults } = parse(text, { file, env, overrides })
+  if (config === undefined) throw new Error(faults.map(format).join('\n'))
+  return config
+}

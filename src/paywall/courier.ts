@@ -1,0 +1,254 @@
+import { type Code, of, type ProblemError } from '../protocol/Problem'
+import type { Payment, Protocol } from '../settlement/Payment'
+import type { Settlement } from '../settlement/settle'
+import { failureHeaders, successHeaders } from './receipts'
+import type { Answer, Answers } from './store'
+
+/** Makes what was paid for, once per call. Never throws for a fault of the maker: that is data. */
+export type Fulfilment = (payment: Payment) => Promise<Fulfilled>
+
+export type Fulfilled =
+  | {
+      delivered: true
+      status: number
+      headers: Headers
+      /** Bytes when the whole answer is known, else a stream. */
+      body: Uint8Array | ReadableStream<Uint8Array>
+    }
+  | {
+      delivered: false
+      /** Status of the upstream, if it answered at all. */
+      upstreamStatus: number | undefined
+      code: Extract<Code, 'upstream-unreachable' | 'upstream-failed' | 'upstream-timeout'>
+      detail: string
+    }
+
+/** The part of a sale that a delivery needs. */
+export type Parcel = {
+  method: string
+  resource: string
+  requestId: string
+  signal: AbortSignal
+  fulfil: Fulfilment
+}
+
+/** First forward and five redemptions. */
+const attemptsMax = 6
+const redeemableMs = 24 * 60 * 60 * 1000
+
+export type CourierOptions = {
+  settlement: Settlement
+  answers: Answers
+  challengeSecrets: readonly Uint8Array[]
+  receiptKey: Uint8Array
+  now: () => number
+  log: (event: string, fields: Readonly<Record<string, unknown>>) => void
+}
+
+export type Courier = {
+  /**
+   * Forwards a confirmed, undelivered payment and answers. Calls `release` when the delivery state is
+   * recorded, which for a stream is after its first byte. Throws ProblemError, with the redeem token
+   * when the maker failed.
+   */
+  deliver(
+    parcel: Parcel,
+    payment: Payment,
+    protocol: Protocol,
+    release: () => void,
+  ): Promise<Response>
+  /** The stored answer of an idempotency key, marked as a replay. */
+  replay(answer: Answer, payment: Payment): Response
+  findByToken(token: string): Payment | undefined
+  inFlight(): number
+}
+
+export function createCourier(options: CourierOptions): Courier {
+  const { settlement, now, log } = options
+  const [secret] = options.challengeSecrets
+  if (secret === undefined) throw new Error('no challenge secret')
+  let open = 0
+
+  return {
+    deliver,
+    replay(answer, payment) {
+      const headers = new Headers(answer.headers)
+      headers.set('idempotency-replayed', 'true')
+      const receipt = successHeaders(payment, payment.purpose.protocol, options.receiptKey, now())
+      for (const [name, value] of Object.entries(receipt)) headers.set(name, value)
+      return new Response(answer.body, { status: answer.status, headers })
+    },
+    findByToken: (token) => settlement.findByRedeemToken(sha256(token)),
+    inFlight: () => open,
+  }
+
+  async function deliver(
+    parcel: Parcel,
+    payment: Payment,
+    protocol: Protocol,
+    release: () => void,
+  ): Promise<Response> {
+    if (parcel.signal.aborted) throw left()
+    if (payment.delivery === 'delivered' || payment.state !== 'confirmed')
+      throw gone(payment, 'This payment has been delivered.')
+    if (payment.attempts >= attemptsMax) throw gone(payment, 'All attempts have been used.')
+    if (payment.redeemUntil !== undefined && now() > payment.redeemUntil)
+      throw gone(payment, 'The time to redeem this payment is over.')
+    const started = settlement.beginDelivery(payment.id)
+    open++
+    let fulfilled: Fulfilled
+    try {
+      fulfilled = await parcel.fulfil(started)
+    } catch (error) {
+      open--
+      undeliver(started, undefined)
+      throw error
+    }
+    if (!fulfilled.delivered) {
+      open--
+      const problem = failed(started, fulfilled, protocol)
+      undeliver(started, fulfilled.upstreamStatus)
+      if (!parcel.signal.aborted) settlement.markAnswered(started.id)
+      log('payment.undelivered', { payment: started.id, upstreamStatus: fulfilled.upstreamStatus })
+      throw problem
+    }
+    const { status, headers, body } = fulfilled
+    const receipt = successHeaders(started, protocol, options.receiptKey, now())
+    for (const [name, value] of Object.entries(receipt)) headers.set(name, value)
+    const record = (outcome: Outcome) => {
+      if (outcome === 'nothing') undeliver(started, status)
+      else {
+        const truncated = outcome === 'truncated'
+        settlement.endDelivery(started.id, { delivered: true, upstreamStatus: status, truncated })
+      }
+      log('payment.delivery', { payment: started.id, status, outcome })
+    }
+    const finish = () => {
+      open--
+      release()
+    }
+    if (!(body instanceof Uint8Array))
+      return new Response(observed(body, record, finish), { status, headers })
+
+    if (started.purpose.idempotencyKey !== undefined)
+      options.answers.store(started.id, { status, headers, body }, now())
+    // The answer is written in this turn of the event loop; recording it afterwards means that a
+    // crash in between can only repeat an answer, never lose one that was paid for.
+    setImmediate(() => {
+      record(parcel.signal.aborted ? 'nothing' : 'complete')
+      finish()
+    })
+    const bodiless = parcel.method === 'HEAD' || status === 204 || status === 304
+    return new Response(bodiless ? null : body, { status, headers })
+  }
+
+  function undeliver(payment: Payment, upstreamStatus: number | undefined): void {
+    settlement.endDelivery(payment.id, {
+      delivered: false,
+      upstreamStatus,
+      redeemTokenHash: sha256(redeemToken(payment.id)),
+      redeemUntil: redeemUntil(payment),
+    })
+  }
+
+  function failed(
+    payment: Payment,
+    fulfilled: Extract<Fulfilled, { delivered: false }>,
+    protocol: Protocol,
+  ): ProblemError {
+    const { transaction, transfer } = payment
+    return of(fulfilled.code, fulfilled.detail, {
+      ...(protocol === 'x402'
+        ? {
+            headers: failureHeaders(
+              { code: fulfilled.code, members: { reason: 'delivery_failed', transaction } },
+              transfer,
+            ),
+          }
+        : {}),
+      members: {
+        transaction,
+        network: transfer.network,
+        ...(fulfilled.upstreamStatus === undefined
+          ? {}
+          : { upstreamStatus: fulfilled.upstreamStatus }),
+        redeem: {
+          token: redeemToken(payment.id),
+          until: new Date(redeemUntil(payment)).toISOString(),
+          attempts: attemptsMax - payment.attempts,
+        },
+      },
+    })
+  }
+
+  /** The same for all attempts of a payment, so that a lost answer does not lose the token. */
+  function redeemToken(paymentId: string): string {
+    return new Bun.CryptoHasher('sha256', secret).update(`redeem|${paymentId}`).digest('base64url')
+  }
+
+  function redeemUntil(payment: Payment): number {
+    return payment.redeemUntil ?? now() + redeemableMs
+  }
+}
+
+/** Nobody reads this: the payment stays undelivered and its buyer may come back. */
+function left(): ProblemError {
+  return of('payment-in-progress', 'The buyer has left.')
+}
+
+function gone(payment: Payment, detail: string): ProblemError {
+  return of('redeem-exhausted', detail, {
+    members: { transaction: payment.transaction, network: payment.transfer.network },
+  })
+}
+
+function sha256(text: string): string {
+  return new Bun.CryptoHasher('sha256').update(text).digest('hex')
+}
+
+type Outcome = 'complete' | 'truncated' | 'nothing'
+
+/**
+ * Passes a stream on and records how far it got. A stream that goes on is recorded as complete at
+ * its first chunk, so that a replay is refused from then on, and corrected when it is cut later.
+ */
+function observed(
+  source: ReadableStream<Uint8Array>,
+  record: (outcome: Outcome) => void,
+  finish: () => void,
+): ReadableStream<Uint8Array> {
+  const reader = source.getReader()
+  let begun = false
+  let ended = false
+  const end = (outcome: Outcome | undefined) => {
+    if (ended) return
+    ended = true
+    if (outcome !== undefined) record(outcome)
+    finish()
+  }
+  return new ReadableStream<Uint8Array>({
+    async pull(controller) {
+      try {
+        const { done, value } = await reader.read()
+        if (done) {
+          end(begun ? undefined : 'complete')
+          controller.close()
+          return
+        }
+        controller.enqueue(value)
+        if (begun) return
+        begun = true
+        setImmediate(() => {
+          if (!ended) record('complete')
+        })
+      } catch (error) {
+        end(begun ? 'truncated' : 'nothing')
+        controller.error(error)
+      }
+    },
+    async cancel(reason) {
+      end(begun ? 'truncated' : 'nothing')
+      await reader.cancel(reason)
+    },
+  })
+}

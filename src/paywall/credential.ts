@@ -1,0 +1,115 @@
+import * as Challenge from '../protocol/Challenge'
+import * as Credential from '../protocol/Credential'
+import * as Crypto from '../protocol/Crypto'
+import type { Offer } from '../protocol/Offer'
+import * as Problem from '../protocol/Problem'
+import * as Transfer from '../protocol/Transfer'
+import * as X402 from '../protocol/X402'
+import type { Protocol, Reason } from '../settlement/Payment'
+import type { Presented } from './extract'
+import type { Item } from './Item'
+
+/** A credential that pays an offer of the item exactly, as far as can be told without the chain. */
+export type Presentation = {
+  protocol: Protocol
+  transfer: Transfer.Transfer
+  /** The payer's key signed it. Otherwise its contract may still accept the signature. */
+  proven: boolean
+  signatureReason: Reason
+  /** Why the time is over or has not come; a payment that is known already does not care. */
+  window: Problem.Fault | undefined
+  /** It can only have been meant for this service. */
+  bound: boolean
+  /** x402 payment-identifier. */
+  identifier: string | undefined
+}
+
+export type CredentialContext = {
+  item: Item
+  method: string
+  /** RFC 9530 digest of the received body. */
+  digest: string | undefined
+  challengeSecrets: readonly Uint8Array[]
+  realm: string
+  now: () => number
+}
+
+/**
+ * Decodes a credential and compares it with what is sold. No I/O. Throws ProblemError: 402 for what a
+ * new payment would mend, 400 for a malformed `PAYMENT-SIGNATURE` or credentials that exclude each
+ * other.
+ */
+export function present(presented: Presented, context: CredentialContext): Presentation {
+  switch (presented.kind) {
+    case 'mpp':
+      return mpp(presented.value, context)
+    case 'x402':
+      return x402(presented.value, context)
+    case 'fault':
+      throw Problem.ofFault(presented.fault, 'multiple-credentials')
+    case 'none':
+    case 'redeem':
+      throw new Error(`not a credential: ${presented.kind}`)
+  }
+}
+
+function mpp(value: string, context: CredentialContext): Presentation {
+  const parsed = Credential.parse(value)
+  if (Problem.isFault(parsed)) throw Problem.ofFault(parsed, 'malformed-credential')
+  const { challengeSecrets: secrets, realm, item, digest, now } = context
+  const challenge = Challenge.verify(parsed.challenge, { secrets, realm })
+  if (Problem.isFault(challenge)) throw Problem.ofFault(challenge, 'invalid-challenge')
+  if (challenge.route !== item.id)
+    throw Problem.of('invalid-challenge', 'The challenge was issued for another route.')
+  if (challenge.digest !== undefined && challenge.digest !== digest)
+    throw Problem.of('invalid-challenge', 'The body is not the one the challenge was issued for.')
+  const { request } = challenge
+  // The price is the challenge's, even if it has changed since; the payee must still be ours.
+  const offer = item.offers.find(
+    ({ network, payTo }) =>
+      network.chainId === request.chainId &&
+      network.asset.address === request.currency &&
+      payTo === request.recipient,
+  )
+  if (offer === undefined)
+    throw Problem.of('invalid-challenge', 'The offer of this challenge is no longer made.')
+  return {
+    ...signed(parsed.transfer, offer),
+    protocol: 'mpp',
+    window: Challenge.checkExpiry(challenge, now()) ?? Transfer.checkWindow(parsed.transfer, now()),
+    bound: true,
+    identifier: undefined,
+  }
+}
+
+function x402(value: string, context: CredentialContext): Presentation {
+  const parsed = X402.parsePayload(value)
+  if (Problem.isFault(parsed)) throw Problem.ofFault(parsed, 'malformed-payment-signature')
+  const { item, now } = context
+  const matches = X402.matchOffer(parsed, item.offers)
+  if ('code' in matches) throw Problem.ofFault(matches, 'verification-failed')
+  const candidates = matches.map(({ transfer, offer }) => signed(transfer, offer))
+  const chosen = candidates.find((candidate) => candidate.proven) ?? candidates[0]
+  if (chosen === undefined) throw new Error('an x402 match without an offer')
+  return {
+    ...chosen,
+    protocol: 'x402',
+    window: Transfer.checkWindow(chosen.transfer, now()),
+    bound: X402.isRouteBound(parsed, { url: item.resource.url }),
+    identifier: parsed.identifier,
+  }
+}
+
+function signed(
+  transfer: Transfer.Transfer,
+  offer: Offer,
+): Pick<Presentation, 'transfer' | 'proven' | 'signatureReason'> {
+  const { asset } = offer.network
+  const signer = Crypto.recover(Transfer.digest(transfer, asset), transfer.signature)
+  return {
+    transfer,
+    proven: signer === transfer.payer,
+    signatureReason:
+      transfer.method === 'permit2' ? 'invalid_permit2_signature' : 'invalid_exact_evm_signature',
+  }
+}

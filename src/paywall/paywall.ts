@@ -1,0 +1,386 @@
+import * as Problem from '../protocol/Problem'
+import type { Outcome, Payment, Purpose } from '../settlement/Payment'
+import type { Settlement } from '../settlement/settle'
+import { createCourier, type Fulfilment } from './courier'
+import { type Presentation, present } from './credential'
+import { extract, type Presented } from './extract'
+import { bodyDigest, fingerprint } from './fingerprint'
+import type { Item } from './Item'
+import type { ChallengeDetails, Quoter } from './quote'
+import { failureHeaders } from './receipts'
+import type { Answers } from './store'
+
+/** A request for something that is sold. */
+export type Sale = {
+  item: Item
+  /** As requested: HEAD stays HEAD. */
+  method: string
+  /** Canonical path and query, as forwarded. */
+  path: string
+  search: string
+  headers: Headers
+  body: Uint8Array
+  /** Absolute URL of what is bought, for receipts. */
+  resource: string
+  requestId: string
+  /** Fires when the buyer leaves. */
+  signal: AbortSignal
+  /** Parameters that cannot be served; named in the 402, refused before money moves. */
+  invalidParams: readonly { name: string; reason: string }[]
+  /** Why nothing can be delivered now, before anybody pays. */
+  unavailable(): Problem.ProblemError | undefined
+  /** Makes what was bought. */
+  fulfil: Fulfilment
+}
+
+export type PaywallOptions = {
+  quoter: Quoter
+  settlement: Settlement
+  answers: Answers
+  challengeSecrets: readonly Uint8Array[]
+  receiptKey: Uint8Array
+  realm: string
+  /** Longest wait of a buyer for the confirmation. */
+  settleWaitMs: number
+  now: () => number
+  log: (event: string, fields: Readonly<Record<string, unknown>>) => void
+}
+
+export type Paywall = {
+  /** Sells: challenge without a credential, the answer with one. Throws ProblemError. */
+  serve(sale: Sale): Promise<Response>
+  /** Answers and settlements under way. */
+  inFlight(): number
+}
+
+/** The paid path of design section 3, for whatever is sold. */
+export function createPaywall(options: PaywallOptions): Paywall {
+  const { quoter, settlement, now, log } = options
+  const courier = createCourier(options)
+  const reservations = new Set<string>()
+  let active = 0
+
+  return {
+    inFlight: () => active + courier.inFlight(),
+    async serve(sale) {
+      const presented = extract(sale.headers)
+      if (presented.kind === 'none')
+        return challenge(sale, { digest: bodyDigest(sale.body), invalidParams: sale.invalidParams })
+      active++
+      try {
+        return await (presented.kind === 'redeem'
+          ? redeem(sale, presented.token)
+          : buy(sale, presented))
+      } finally {
+        active--
+      }
+    },
+  }
+
+  function challenge(sale: Sale, details: ChallengeDetails): Response {
+    const unavailable = sale.unavailable()
+    if (unavailable !== undefined) throw unavailable
+    const response = quoter.challenge(sale.item, details)
+    if (response === undefined) throw noNetwork()
+    return response
+  }
+
+  async function buy(sale: Sale, presented: Presented): Promise<Response> {
+    const { item, method } = sale
+    const context = { ...options, item, method, digest: bodyDigest(sale.body) }
+    let presentation: Presentation | undefined
+    try {
+      presentation = present(presented, context)
+      return await spend(sale, presentation)
+    } catch (error) {
+      if (!(error instanceof Problem.ProblemError)) throw error
+      return refuse(sale, presented, presentation, error)
+    }
+  }
+
+  /** Answers a problem in the terms of the protocol that the buyer speaks. */
+  function refuse(
+    sale: Sale,
+    presented: Presented,
+    presentation: Presentation | undefined,
+    problem: Problem.ProblemError,
+  ): Response {
+    const headers =
+      presented.kind === 'x402' ? failureHeaders(problem, presentation?.transfer) : undefined
+    if (problem.status === 402)
+      return challenge(sale, {
+        digest: bodyDigest(sale.body),
+        refusal: { problem, ...(headers === undefined ? {} : { headers }) },
+      })
+    throw headers === undefined ? problem : Problem.withHeaders(problem, headers)
+  }
+
+  async function spend(sale: Sale, presentation: Presentation): Promise<Response> {
+    const { transfer } = presentation
+    const key = idempotencyKey(sale, presentation)
+    const claim = settlement.claim(transfer)
+    if (claim === undefined) throw inProgress()
+    let held = true
+    const release = () => {
+      if (held) claim.release()
+      held = false
+    }
+    try {
+      const print = fingerprint(sale.method, sale.path, sale.search, bodyDigest(sale.body))
+      const known = settlement.find(transfer)
+      if (known !== undefined) return await comeBack(sale, presentation, known, print, release)
+      return await payNow(sale, presentation, print, key, release)
+    } catch (error) {
+      release()
+      throw error
+    }
+  }
+
+  async function payNow(
+    sale: Sale,
+    presentation: Presentation,
+    print: string,
+    key: string | undefined,
+    release: () => void,
+  ): Promise<Response> {
+    const { transfer } = presentation
+    if (presentation.window !== undefined)
+      throw Problem.ofFault(presentation.window, 'payment-expired')
+    if (sale.invalidParams.length > 0) throw invalidParameters(sale)
+    const unavailable = sale.unavailable()
+    if (unavailable !== undefined) throw unavailable
+    if (!settlement.isReady(transfer.network)) throw noNetwork()
+    if (key === undefined) return settle(sale, presentation, print, undefined, release)
+
+    // Only the payer itself may find or hold its key: without this proof anybody could squat it.
+    if (!presentation.proven) {
+      const verdict = await settlement.verify(transfer)
+      if (!('ok' in verdict)) return conclude(sale, presentation, verdict, release)
+    }
+    const scope = `${sale.item.merchant}\n${sale.item.route}\n${transfer.payer}\n${key}`
+    if (reservations.has(scope)) throw inProgress()
+    reservations.add(scope)
+    try {
+      const repeat = await earlier(sale, presentation, print, key, release)
+      if (repeat !== undefined) return repeat
+      if (options.answers.isFull(now()))
+        throw Problem.of('not-ready', 'The answer store is full.', retry)
+      return await settle(sale, presentation, print, key, release)
+    } finally {
+      reservations.delete(scope)
+    }
+  }
+
+  /** What the same idempotency key of the same payer already bought, if anything. */
+  async function earlier(
+    sale: Sale,
+    presentation: Presentation,
+    print: string,
+    key: string,
+    release: () => void,
+  ): Promise<Response | undefined> {
+    const { merchant, route } = sale.item
+    const { payer } = presentation.transfer
+    const payment = settlement.findByIdempotencyKey({ merchant, route, payer, key })
+    if (payment === undefined) return undefined
+    if (payment.purpose.fingerprint !== print)
+      throw Problem.of('idempotency-conflict', 'Idempotency-Key was used for another request.', {
+        members: { field: 'Idempotency-Key' },
+      })
+    const stored = options.answers.find(payment.id, now())
+    if (stored !== undefined) {
+      release()
+      return courier.replay(stored, payment)
+    }
+    if (payment.delivery === 'delivered')
+      throw Problem.of('idempotency-conflict', 'The answer for this key is no longer stored.', {
+        members: { field: 'Idempotency-Key' },
+      })
+    const claim = settlement.claim(payment.transfer)
+    if (claim === undefined) throw inProgress()
+    // The credential just presented stays unspent: the money of the first one pays.
+    release()
+    return pursue(sale, presentation, payment, claim.release)
+  }
+
+  async function settle(
+    sale: Sale,
+    presentation: Presentation,
+    print: string,
+    key: string | undefined,
+    release: () => void,
+  ): Promise<Response> {
+    const { item } = sale
+    const purpose: Purpose = {
+      product: 'gateway',
+      protocol: presentation.protocol,
+      merchant: item.merchant,
+      route: item.route,
+      fingerprint: print,
+      resource: sale.resource,
+      idempotencyKey: key,
+      bound: presentation.bound,
+    }
+    const outcome = await settlement.settle(presentation.transfer, purpose, {
+      waitMs: options.settleWaitMs,
+      receivedAt: now(),
+      proven: presentation.proven,
+    })
+    return conclude(sale, presentation, outcome, release)
+  }
+
+  async function comeBack(
+    sale: Sale,
+    presentation: Presentation,
+    payment: Payment,
+    print: string,
+    release: () => void,
+  ): Promise<Response> {
+    // A contract's signature has been judged by the chain: here it must be the one that was.
+    if (!presentation.proven && presentation.transfer.signature !== payment.transfer.signature)
+      throw verificationFailed(presentation.signatureReason, 'The signature is not of the payer.')
+    const { fingerprint: paidFor, protocol } = payment.purpose
+    if (paidFor !== print || protocol !== presentation.protocol || payment.delivery === 'delivered')
+      throw spent(payment)
+    // An x402 credential is public once it is on chain: after a failed delivery the token decides.
+    if (payment.answered && payment.attempts > 0 && presentation.protocol === 'x402')
+      throw spent(payment)
+    return pursue(sale, presentation, payment, release)
+  }
+
+  /** Drives a known payment on from whatever state it is in. */
+  async function pursue(
+    sale: Sale,
+    presentation: Presentation,
+    payment: Payment,
+    release: () => void,
+  ): Promise<Response> {
+    try {
+      const outcome: Outcome =
+        payment.state === 'confirmed'
+          ? { kind: 'confirmed', payment }
+          : await settlement.resume(payment, presentation.transfer, {
+              waitMs: options.settleWaitMs,
+            })
+      return await conclude(sale, presentation, outcome, release)
+    } catch (error) {
+      release()
+      throw error
+    }
+  }
+
+  async function conclude(
+    sale: Sale,
+    presentation: Presentation,
+    outcome: Outcome,
+    release: () => void,
+  ): Promise<Response> {
+    const { network } = presentation.transfer
+    switch (outcome.kind) {
+      case 'confirmed':
+        return courier.deliver(sale, outcome.payment, presentation.protocol, release)
+      case 'pending':
+        throw Problem.of('settlement-pending', 'The transfer is not confirmed yet.', {
+          headers: { 'retry-after': '2' },
+          members: {
+            reason: 'settlement_pending',
+            transaction: outcome.payment.transaction,
+            network,
+          },
+        })
+      case 'reverted':
+        throw Problem.of(
+          'settlement-reverted',
+          'The transfer failed on chain and may be retried.',
+          {
+            headers: { 'retry-after': '2' },
+            members: { reason: outcome.reason, transaction: outcome.payment.transaction, network },
+          },
+        )
+      case 'refused':
+        throw verificationFailed(outcome.reason, outcome.detail)
+      case 'dead':
+        log('payment.dead', { payment: outcome.payment?.id, reason: outcome.reason })
+        throw verificationFailed(outcome.reason, outcome.detail)
+      case 'unavailable':
+        throw Problem.of('not-ready', outcome.detail, {
+          headers: { 'retry-after': String(outcome.retryAfterSeconds) },
+        })
+    }
+  }
+
+  async function redeem(sale: Sale, token: string): Promise<Response> {
+    const payment = courier.findByToken(token)
+    if (payment === undefined)
+      throw Problem.of('invalid-redeem-token', 'Payment-Redeem is not a token of this service.')
+    const claim = settlement.claim(payment.transfer)
+    if (claim === undefined) throw inProgress()
+    try {
+      const print = fingerprint(sale.method, sale.path, sale.search, bodyDigest(sale.body))
+      const { merchant, route, fingerprint: paidFor, protocol } = payment.purpose
+      if (merchant !== sale.item.merchant || route !== sale.item.route || paidFor !== print)
+        throw Problem.of('payment-mismatch', 'The token belongs to another request.')
+      const current = settlement.findById(payment.id) ?? payment
+      return await courier.deliver(sale, current, protocol, claim.release)
+    } catch (error) {
+      claim.release()
+      throw error
+    }
+  }
+}
+
+const retry = { headers: { 'retry-after': '5' } }
+
+function noNetwork(): Problem.ProblemError {
+  return Problem.of('not-ready', 'No network of this route can settle now.', retry)
+}
+
+function inProgress(): Problem.ProblemError {
+  return Problem.of('payment-in-progress', 'This payment is being processed.', {
+    headers: { 'retry-after': '1' },
+  })
+}
+
+/** A credential whose money has already bought something. */
+function spent(payment: Payment): Problem.ProblemError {
+  const reason =
+    payment.transfer.method === 'permit2'
+      ? 'permit2_invalid_nonce'
+      : 'invalid_exact_evm_nonce_already_used'
+  return Problem.of('invalid-challenge', 'This credential has already been used.', {
+    members: { reason, transaction: payment.transaction },
+  })
+}
+
+function verificationFailed(reason: string, detail: string): Problem.ProblemError {
+  const used =
+    reason === 'invalid_exact_evm_nonce_already_used' || reason === 'permit2_invalid_nonce'
+  return Problem.of(used ? 'invalid-challenge' : 'verification-failed', detail, {
+    members: { reason },
+  })
+}
+
+function invalidParameters(sale: Sale): Problem.ProblemError {
+  const names = sale.invalidParams.map((param) => param.name).join(', ')
+  return Problem.of('invalid-parameter', `Not servable: ${names}. The credential is unspent.`, {
+    members: { invalidParams: sale.invalidParams },
+  })
+}
+
+const keyPattern = /^[\x21-\x7e]{1,255}$/
+
+/** `Idempotency-Key`, or the x402 payment-identifier; both at once must agree. */
+function idempotencyKey(sale: Sale, presentation: Presentation): string | undefined {
+  const header = sale.headers.get('idempotency-key') ?? undefined
+  const { identifier } = presentation
+  if (header !== undefined && identifier !== undefined && header !== identifier)
+    throw Problem.of('bad-request', 'Idempotency-Key and payment-identifier differ.', {
+      members: { field: 'Idempotency-Key' },
+    })
+  const key = header ?? identifier
+  if (key !== undefined && !keyPattern.test(key))
+    throw Problem.of('bad-request', 'Idempotency-Key must be 1 to 255 visible ASCII characters.', {
+      members: { field: 'Idempotency-Key' },
+    })
+  return key
+}

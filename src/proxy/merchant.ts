@@ -1,0 +1,334 @@
+import type { Config, Merchant, Method, Route as RouteConfig } from '../config/Config'
+import { type Budget, readBody } from '../http/body'
+import { clientKey } from '../http/clientip'
+import { corsHeaders, toResponse, unknownError } from '../http/problem'
+import * as RateLimit from '../http/ratelimit'
+import type { Log } from '../log'
+import type { Fulfilled } from '../paywall/courier'
+import { type Item, inMppOrder } from '../paywall/Item'
+import type { Paywall, Sale } from '../paywall/paywall'
+import * as Problem from '../protocol/Problem'
+import type { Payment } from '../settlement/Payment'
+import type { Breaker } from './breaker'
+import { isServed, serveBuiltin } from './builtin/serve'
+import type { Documents } from './documents'
+import * as Route from './Route'
+import { type Upstream, UpstreamError } from './upstream'
+import { validateParams } from './validate'
+
+export type GatewayOptions = {
+  config: Config
+  paywall: Paywall
+  upstream: Upstream
+  breaker: Breaker
+  budget: Budget
+  documents: Documents
+  rateLimit: RateLimit.RateLimit
+  now: () => number
+  log: Log
+  requestId: () => string
+  /** False once the process stops: nothing new is begun. */
+  accepts: () => boolean
+}
+
+/** Address of the other end of the connection, looked up only when it is needed. */
+export type Peer = () => string | undefined
+
+export type Gateway = {
+  /** Answers a request below `/m/`; never rejects. */
+  handle(request: Request, peer: Peer): Response | Promise<Response>
+}
+
+/** A matched route with what is sold there, one item per method. */
+type Shelf = { merchant: Merchant; route: RouteConfig; items: Partial<Record<Method, Item>> }
+
+const urlMaxBytes = 8192
+const allowedHeaders =
+  'Authorization, Payment-Signature, X-Payment, Accept-Payment, Idempotency-Key, ' +
+  'Payment-Redeem, Access-Control-Expose-Headers'
+
+/** The merchants' routes behind the paywall (design sections 2 and 3). */
+export function createGateway(options: GatewayOptions): Gateway {
+  const { config, log, now } = options
+  const { baseUrl } = config.service
+  const matcher = Route.compile(config.merchants)
+  const shelves = stock(config)
+
+  return {
+    handle(request, peer) {
+      const requestId = options.requestId()
+      try {
+        const answer = route(request, peer, requestId)
+        return answer instanceof Promise
+          ? answer.then(
+              (response) => finish(response, requestId),
+              (error) => fail(error, requestId),
+            )
+          : finish(answer, requestId)
+      } catch (error) {
+        return fail(error, requestId)
+      }
+    },
+  }
+
+  function finish(response: Response, requestId: string): Response {
+    const { headers } = response
+    headers.set('access-control-allow-origin', corsHeaders['Access-Control-Allow-Origin'])
+    headers.set('access-control-expose-headers', corsHeaders['Access-Control-Expose-Headers'])
+    headers.set('x-request-id', requestId)
+    return response
+  }
+
+  function fail(error: unknown, requestId: string): Response {
+    const known = error instanceof Problem.ProblemError
+    const problem = known ? error : unknownError(error, requestId)
+    if (!known) log.child({ requestId }).error('request.failed', { error })
+    return toResponse(problem, { baseUrl, requestId })
+  }
+
+  function route(request: Request, peer: Peer, requestId: string): Response | Promise<Response> {
+    const { url } = request
+    if (url.length > urlMaxBytes) throw Problem.of('uri-too-long', 'The URL is over 8 KB.')
+    const [pathname, search] = split(url)
+    const document = options.documents.find(pathname)
+    if (document !== undefined) return document(request)
+    const path = Route.canonicalize(pathname)
+    if (path === undefined)
+      throw Problem.of('invalid-path', 'The path is not in its canonical form.')
+    const match = Route.match(matcher, path)
+    if (match === undefined) throw Problem.of('not-found', 'There is no such route.')
+    const shelf = shelves.get(match.route)
+    if (shelf === undefined) throw Problem.of('not-found', 'There is no such route.')
+    const { method } = request
+    if (method === 'OPTIONS') return preflight(request, shelf)
+    const item = shelf.items[(method === 'HEAD' ? 'GET' : method) as Method]
+    if (item === undefined) throw notAllowed(shelf)
+    return sell(request, { match, shelf, item, path, search, requestId, peer })
+  }
+
+  type Visit = {
+    match: Route.Match
+    shelf: Shelf
+    item: Item
+    path: string
+    search: string
+    requestId: string
+    peer: Peer
+  }
+
+  function sell(request: Request, visit: Visit): Response | Promise<Response> {
+    const { headers } = request
+    const pays = presentsCredential(headers)
+    if (pays) limit(headers, visit.peer)
+    if (!options.accepts()) throw Problem.of('not-ready', 'The service is stopping.')
+    if (!hasBody(request)) return offer(request, visit, empty)
+    const { route } = visit.shelf
+    if (pays)
+      return readBody(request, route.bodyMaxBytes, options.budget).then(({ bytes, release }) =>
+        offer(request, visit, bytes).finally(release),
+      )
+    // Without a credential a body only serves the digest; a large one goes without.
+    const most = Math.min(config.service.unpaidBodyMaxBytes, route.bodyMaxBytes)
+    return readBody(request, most, options.budget).then(
+      ({ bytes, release }) => offer(request, visit, bytes).finally(release),
+      (error) => {
+        if (error instanceof Problem.ProblemError && error.status === 413)
+          return offer(request, visit, empty)
+        throw error
+      },
+    )
+  }
+
+  function offer(request: Request, visit: Visit, body: Uint8Array): Promise<Response> {
+    const { match, shelf, item, path, search, requestId } = visit
+    const { merchant, route } = shelf
+    const sale: Sale = {
+      item,
+      method: request.method,
+      path,
+      search,
+      headers: request.headers,
+      body,
+      resource: `${baseUrl}${path}`,
+      requestId,
+      signal: request.signal,
+      invalidParams: validateParams(route, search, match.tail, body),
+      unavailable: () => unavailable(merchant, route),
+      fulfil: (payment) => fulfil(request, visit, body, payment),
+    }
+    return options.paywall.serve(sale)
+  }
+
+  function limit(headers: Headers, peer: Peer): void {
+    const { trustProxy, paidPerMinute } = config.service
+    const key = clientKey(peer(), headers.get('x-forwarded-for'), trustProxy)
+    const verdict = options.rateLimit.take(`paid ${key}`, paidPerMinute, now())
+    if (verdict.ok) return
+    throw Problem.of('rate-limited', 'Too many paid requests from this address.', {
+      headers: RateLimit.headers(verdict),
+    })
+  }
+
+  function unavailable(merchant: Merchant, route: RouteConfig): Problem.ProblemError | undefined {
+    if (merchant.outOfService !== undefined)
+      return Problem.of('not-ready', 'This merchant is out of service.')
+    if (merchant.builtin !== undefined)
+      return isServed(merchant.builtin)
+        ? undefined
+        : Problem.of('not-ready', 'This merchant is not served yet.')
+    const origin = (route.upstream ?? merchant.upstream)?.origin
+    if (origin === undefined || options.breaker.isOpen(origin, now()))
+      return Problem.of('not-ready', 'The upstream is not answering; nothing is charged.', {
+        headers: { 'retry-after': '10' },
+      })
+    return undefined
+  }
+
+  async function fulfil(
+    request: Request,
+    visit: Visit,
+    body: Uint8Array,
+    payment: Payment,
+  ): Promise<Fulfilled> {
+    const { merchant, route } = visit.shelf
+    if (merchant.builtin !== undefined)
+      return { delivered: true, ...serveBuiltin(merchant.builtin, visit.search, now()) }
+    const origin = (route.upstream ?? merchant.upstream)?.origin ?? ''
+    try {
+      const answer = await options.upstream.forward({
+        match: visit.match,
+        method: request.method,
+        search: visit.search,
+        headers: request.headers,
+        body,
+        paymentId: payment.id,
+      })
+      const { status } = answer
+      if (status >= 500) options.breaker.failure(origin, now())
+      else options.breaker.success(origin)
+      if (isDelivery(status)) return { delivered: true, ...answer }
+      if (answer.body instanceof ReadableStream) await answer.body.cancel()
+      return {
+        delivered: false,
+        upstreamStatus: status,
+        code: 'upstream-failed',
+        detail: `The upstream answered ${status}.`,
+      }
+    } catch (error) {
+      if (!(error instanceof UpstreamError)) throw error
+      options.breaker.failure(origin, now())
+      log.child({ requestId: visit.requestId }).warn('upstream.failed', {
+        merchant: merchant.slug,
+        kind: error.kind,
+        payment: payment.id,
+      })
+      return { delivered: false, upstreamStatus: undefined, ...undeliverable[error.kind] }
+    }
+  }
+}
+
+const empty = new Uint8Array()
+
+const undeliverable = {
+  connect: { code: 'upstream-unreachable', detail: 'The upstream could not be reached.' },
+  'refused-address': { code: 'upstream-unreachable', detail: 'The upstream is not reachable.' },
+  timeout: { code: 'upstream-timeout', detail: 'The upstream did not answer in time.' },
+  cut: { code: 'upstream-failed', detail: 'The upstream broke its answer off.' },
+} as const
+
+/** Statuses that are the upstream's answer; all others are its failure (design section 3.8). */
+function isDelivery(status: number): boolean {
+  if (status < 200 || status >= 500) return false
+  if (status >= 300 && status < 400) return false
+  return ![401, 402, 403, 407, 408, 425, 429].includes(status)
+}
+
+function stock(config: Config): Map<RouteConfig, Shelf> {
+  const { baseUrl, mppOrder } = config.service
+  const shelves = new Map<RouteConfig, Shelf>()
+  for (const merchant of config.merchants) {
+    const networks = config.networks.filter((network) => merchant.networks.includes(network.id))
+    for (const route of merchant.routes) {
+      const offers = networks.map((network) => ({
+        network,
+        payTo: merchant.payout,
+        amountAtomic: route.priceAtomic,
+      }))
+      const items: Partial<Record<Method, Item>> = {}
+      for (const method of route.methods)
+        items[method] = {
+          id: `${merchant.slug}:${method} ${route.path}`,
+          merchant: merchant.slug,
+          route: route.path,
+          resource: {
+            url: `${baseUrl}/m/${merchant.slug}${route.path}`,
+            description: route.summary,
+            mimeType: 'application/json',
+          },
+          offers,
+          mppOffers: inMppOrder(offers, mppOrder),
+        }
+      shelves.set(route, { merchant, route, items })
+    }
+  }
+  return shelves
+}
+
+/** Path and query of an absolute URL as Bun normalised it; both as they are, nothing decoded. */
+function split(url: string): [pathname: string, search: string] {
+  const start = url.indexOf('/', url.indexOf('://') + 3)
+  if (start === -1) return ['/', '']
+  const hash = url.indexOf('#', start)
+  const end = hash === -1 ? url.length : hash
+  const query = url.indexOf('?', start)
+  if (query === -1 || query > end) return [url.slice(start, end), '']
+  return [url.slice(start, query), url.slice(query, end)]
+}
+
+function presentsCredential(headers: Headers): boolean {
+  return (
+    headers.has('authorization') ||
+    headers.has('payment-signature') ||
+    headers.has('x-payment') ||
+    headers.has('payment-redeem')
+  )
+}
+
+function hasBody(request: Request): boolean {
+  const { method, headers } = request
+  if (method === 'GET' || method === 'HEAD') return false
+  return headers.has('transfer-encoding') || (headers.get('content-length') ?? '0') !== '0'
+}
+
+function methodsOf(shelf: Shelf): string {
+  const methods = Object.keys(shelf.items)
+  if (methods.includes('GET')) methods.push('HEAD')
+  return [...methods, 'OPTIONS'].join(', ')
+}
+
+function notAllowed(shelf: Shelf): Problem.ProblemError {
+  const allow = methodsOf(shelf)
+  return Problem.of('method-not-allowed', `This route accepts ${allow}.`, {
+    headers: { allow },
+  })
+}
+
+const headerList = /^[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,1024}$/
+
+/** Preflights are free and answered before the gate; asking which headers may cross costs nothing. */
+function preflight(request: Request, shelf: Shelf): Response {
+  const asked = request.headers.get('access-control-request-headers') ?? ''
+  const allow = methodsOf(shelf)
+  return new Response(null, {
+    status: 204,
+    headers: {
+      allow,
+      'access-control-allow-methods': allow,
+      'access-control-allow-headers': headerList.test(asked)
+        ? `${allowedHeaders}, ${asked}`
+        : allowedHeaders,
+      'access-control-max-age': '600',
+      'cache-control': 'no-store',
+    },
+  })
+}
