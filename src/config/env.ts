@@ -1,4 +1,17 @@
-import { readFileSync } from 'node:fs'
+import { randomBytes } from 'node:crypto'
+import {
+  closeSync,
+  fchmodSync,
+  fstatSync,
+  fsyncSync,
+  linkSync,
+  mkdirSync,
+  openSync,
+  readFileSync,
+  unlinkSync,
+  writeSync,
+} from 'node:fs'
+import { join } from 'node:path'
 
 /** The environment as a process has it. */
 export type Env = Readonly<Record<string, string | undefined>>
@@ -27,8 +40,222 @@ export function readEnv(env: Env): Lookup {
   }
 }
 
+export type Secrets = {
+  /** One or more secp256k1 keys of 32 bytes: each is a lane on every network. */
+  relayerKeys: readonly Uint8Array[]
+  /** The stock desk's key; the first relayer key unless the environment names one. */
+  deskKey: Uint8Array
+  /** HMAC keys of at least 32 bytes: the first signs challenges, all verify. */
+  challengeSecrets: readonly Uint8Array[]
+  receiptKey: Uint8Array
+  adminToken: string
+  /** Paths of the files that this call created. */
+  generated: readonly string[]
+}
+
+type Options = {
+  dataDir: string
+  env: Env
+  /** Random bytes of the given length; the system's by default. */
+  random?: (length: number) => Uint8Array
+}
+
+type State = { dataDir: string; random: (length: number) => Uint8Array; generated: string[] }
+
+/** Order of the secp256k1 group: a private key is below it. SEC 2, section 2.4.1. */
+const order = 0xfffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141n
+
+/**
+ * The secrets of the environment; those it lacks come from the data directory, where the first start
+ * generates them (file mode 0600). Throws `EnvironmentError` that names everything that is wrong
+ * and never tells a value. Does not generate anything while something is wrong.
+ */
+export function loadSecrets({ dataDir, env, random = randomBytes }: Options): Secrets {
+  const lookup = readEnv(env)
+  const state: State = { dataDir, random, generated: [] }
+  const errors: string[] = []
+  const relayer = attempt(errors, () => keysOf(lookup, 'RELAYER_KEYS'))
+  const desk = attempt(errors, () => keysOf(lookup, 'DESK_KEY', 1)?.[0])
+  const challenge = attempt(errors, () => challengeSecretsOf(lookup))
+  const receipt = attempt(errors, () => keysOf(lookup, 'RECEIPT_KEY', 1)?.[0])
+  const admin = attempt(errors, () => adminTokenOf(lookup))
+  throwAll(errors)
+
+  const stored = (name: string) => attempt(errors, () => storedKey(state, name)) ?? new Uint8Array()
+  const relayerKeys = relayer ?? [stored('relayer.key')]
+  const secrets: Secrets = {
+    relayerKeys,
+    deskKey: desk ?? relayerKeys[0] ?? new Uint8Array(),
+    challengeSecrets: challenge ?? [stored('challenge.secret')],
+    receiptKey: receipt ?? stored('receipt.key'),
+    adminToken: admin ?? hexOf(stored('admin.token')),
+    generated: state.generated,
+  }
+  throwAll(errors)
+  return secrets
+}
+
+/**
+ * The relayer keys as `loadSecrets` would give them, without generating any: none before the first
+ * start. Throws `EnvironmentError`.
+ */
+export function findRelayerKeys({ dataDir, env }: Options): readonly Uint8Array[] {
+  const keys = keysOf(readEnv(env), 'RELAYER_KEYS')
+  if (keys) return keys
+  const key = readStored(join(dataDir, 'relayer.key'))
+  return key ? [key] : []
+}
+
+function attempt<T>(errors: string[], run: () => T): T | undefined {
+  try {
+    return run()
+  } catch (error) {
+    if (!(error instanceof EnvironmentError)) throw error
+    errors.push(error.message)
+    return undefined
+  }
+}
+
+function throwAll(errors: readonly string[]): void {
+  if (errors.length > 0) throw new EnvironmentError(errors.join('\n'))
+}
+
+function keysOf(lookup: Lookup, name: string, max = 64): Uint8Array[] | undefined {
+  const parts = lookup(name)?.split(',')
+  if (!parts) return undefined
+  if (parts.length > max)
+    throw new EnvironmentError(`${name} takes ${max} key${max > 1 ? 's' : ''}`)
+  const keys = parts.map((part, i) => {
+    const key = keyFrom(part.trim())
+    if (key) return key
+    const which = max > 1 ? `${name}, key ${i + 1},` : name
+    throw new EnvironmentError(`${which} is no private key: 64 hex digits, below the group order`)
+  })
+  if (new Set(keys.map(hexOf)).size < keys.length) {
+    throw new EnvironmentError(`${name} names one key twice`)
+  }
+  return keys
+}
+
+function challengeSecretsOf(lookup: Lookup): Uint8Array[] | undefined {
+  return lookup('CHALLENGE_SECRETS')
+    ?.split(',')
+    .map((part, i) => {
+      const text = part.trim()
+      const isHex = /^(0x)?([0-9a-fA-F]{2}){32,}$/.test(text)
+      const bytes = isHex ? bytesOf(text.replace(/^0x/, '')) : new TextEncoder().encode(text)
+      if (bytes.length >= 32) return bytes
+      const which = `CHALLENGE_SECRETS, secret ${i + 1},`
+      throw new EnvironmentError(`${which} is too short: 32 bytes at least (openssl rand -hex 32)`)
+    })
+}
+
+function adminTokenOf(lookup: Lookup): string | undefined {
+  const token = lookup('ADMIN_TOKEN')
+  if (token === undefined || /^[\x21-\x7e]{16,}$/.test(token)) return token
+  throw new EnvironmentError('ADMIN_TOKEN must be 16 or more visible ASCII characters, no blanks')
+}
+
+function keyFrom(text: string): Uint8Array | undefined {
+  const hex = /^(?:0x)?([0-9a-fA-F]{64})$/.exec(text)?.[1]
+  if (hex === undefined) return undefined
+  const scalar = BigInt(`0x${hex}`)
+  return scalar > 0n && scalar < order ? bytesOf(hex) : undefined
+}
+
+/** A secret of 32 bytes in the data directory, generated when it is not there. */
+function storedKey(state: State, name: string): Uint8Array {
+  const path = join(state.dataDir, name)
+  const found = readStored(path)
+  if (found) return found
+  let key: Uint8Array | undefined
+  // A random text is a valid scalar except with probability 2^-128.
+  while (!key) key = keyFrom(hexOf(state.random(32)))
+  if (create(state, path, `${hexOf(key)}\n`)) {
+    state.generated.push(path)
+    return key
+  }
+  // Another start was faster: its secret counts.
+  const winner = readStored(path)
+  if (winner) return winner
+  throw new EnvironmentError(`${path} vanished while it was read`)
+}
+
+function readStored(path: string): Uint8Array | undefined {
+  let file: number
+  try {
+    file = openSync(path, 'r')
+  } catch (error) {
+    const code = codeOf(error)
+    if (code === 'ENOENT') return undefined
+    throw new EnvironmentError(`${path} cannot be read (${code})`)
+  }
+  try {
+    const mode = fstatSync(file).mode & 0o777
+    // Windows has no such bits.
+    if (process.platform !== 'win32' && (mode & 0o077) !== 0) {
+      const bits = mode.toString(8).padStart(4, '0')
+      throw new EnvironmentError(`${path} is open to others (${bits}): run chmod 600 ${path}`)
+    }
+    const key = keyFrom(readFileSync(file, 'utf8').trim())
+    if (key) return key
+    throw new EnvironmentError(`${path} holds no secret of 64 hex digits: restore it from a backup`)
+  } finally {
+    closeSync(file)
+  }
+}
+
+/**
+ * Writes a new file durably; false when the path exists. The bytes are complete before the name is
+ * there, and link, unlike rename, fails when the name is taken: of two starts one wins.
+ */
+function create({ dataDir, random }: State, path: string, text: string): boolean {
+  try {
+    mkdirSync(dataDir, { recursive: true, mode: 0o700 })
+    const temporary = `${path}.${hexOf(random(8))}.tmp`
+    const file = openSync(temporary, 'wx', 0o600)
+    try {
+      fchmodSync(file, 0o600)
+      writeSync(file, text)
+      fsyncSync(file)
+    } finally {
+      closeSync(file)
+    }
+    try {
+      linkSync(temporary, path)
+    } finally {
+      unlinkSync(temporary)
+    }
+    syncDirectory(dataDir)
+    return true
+  } catch (error) {
+    const code = codeOf(error)
+    if (code === 'EEXIST') return false
+    throw new EnvironmentError(`${path} cannot be written (${code})`)
+  }
+}
+
+/** Makes the new name durable. */
+function syncDirectory(path: string): void {
+  if (process.platform === 'win32') return
+  const directory = openSync(path, 'r')
+  try {
+    fsyncSync(directory)
+  } finally {
+    closeSync(directory)
+  }
+}
+
+function hexOf(bytes: Uint8Array): string {
+  return Buffer.from(bytes).toString('hex')
+}
+
+function bytesOf(hex: string): Uint8Array {
+  return new Uint8Array(Buffer.from(hex, 'hex'))
+}
+
 /** The system's error code, such as ENOENT. Its message would tell the path, an environment value. */
-export function codeOf(error: unknown): string {
+function codeOf(error: unknown): string {
   const code = error instanceof Error && 'code' in error ? error.code : undefined
   return typeof code === 'string' ? code : 'unknown error'
 }
