@@ -1,6 +1,5 @@
 import type { Address, Hex } from 'viem'
 import type { TransferMethod } from './Asset'
-import * as Crypto from './Crypto'
 import { decodeJson, encodeJson, infoOf } from './Header'
 import * as Json from './Json'
 import type { Network } from './Network'

@@ -1,0 +1,102 @@
+import { expect, test } from 'bun:test'
+import * as Json from '../../src/protocol/Json'
+
+test('behavior: ordinary objects parse as JSON.parse does', () => {
+  for (const text of [
+    '{}',
+    ' {"a":1,"b":[{"a":2},{"a":3}],"c":"x:y{[","d":null}\n',
+    '{"a":"\\"b\\":","c":"\\\\","d\\"":true,"\\u0065":{"e":-1.5e3}}',
+  ]) {
+    expect(Json.parse(text)).toEqual(JSON.parse(text))
+  }
+})
+
+test('error: a member that appears twice is refused at every level and in every spelling', () => {
+  for (const text of [
+    '{"a":1,"a":1}',
+    '{"a":1,"\\u0061":2}',
+    '{"x":{"a":1,"b":2,"a":3}}',
+    '{"x":[{"a":1,"a":2}]}',
+    '{"a":{"a":{"a":1,"a":2}}}',
+    '{"":1,"":2}',
+  ]) {
+    expect(() => Json.parse(text)).toThrow('twice')
+  }
+})
+
+test('error: __proto__ is refused, other inherited names are only names', () => {
+  expect(() => Json.parse('{"__proto__":{"x":1}}')).toThrow('__proto__')
+  expect(() => Json.parse('{"a":{"\\u005f_proto__":1}}')).toThrow('__proto__')
+  const json = Json.parse('{"a":{}}')
+  expect(Json.member(json, 'constructor')).toBeUndefined()
+  expect(Json.member(json, 'toString')).toBeUndefined()
+})
+
+test('error: depth, junk and other kinds of values are refused', () => {
+  const deep = (levels: number) => `{"a":${'['.repeat(levels - 1)}${']'.repeat(levels - 1)}}`
+  expect(Json.parse(deep(16))).toBeDefined()
+  expect(() => Json.parse(deep(17))).toThrow('levels')
+  expect(() => Json.parse('['.repeat(16000))).toThrow('levels')
+  expect(() => Json.parse('{"a":'.repeat(3000))).toThrow('levels')
+  for (const text of [
+    '',
+    'null',
+    '1',
+    '"a"',
+    '[]',
+    '{',
+    '{"a"}',
+    '{"a":1}x',
+    '{a:1}',
+    '{"a":NaN}',
+  ]) {
+    expect(() => Json.parse(text)).toThrow(Json.JsonError)
+  }
+  expect(() => Json.parse('{"a":"\u0000"}')).toThrow(Json.JsonError)
+  expect(() => Json.parse('\ufeff{}')).toThrow(Json.JsonError)
+  expect(() => Json.parse('{"a":"unterminated')).toThrow(Json.JsonError)
+})
+
+test('behavior: readers accept what they name', () => {
+  const json = Json.parse('{"n":5,"s":"6","t":"x","nil":null,"o":{},"one":[{}],"w":"0x00"}')
+  expect(Json.uint(json, 'n')).toBe(5n)
+  expect(Json.uint(json, 's')).toBe(6n)
+  expect(Json.text(json, 't')).toBe('x')
+  expect(Json.optionalText(json, 'nil')).toBeUndefined()
+  expect(Json.optionalObject(json, 'absent')).toBeUndefined()
+  expect(Json.single(json, 'one')).toEqual({})
+  expect(() => Json.text(json, 'n')).toThrow('n is not a string')
+  expect(() => Json.object(json, 'one')).toThrow(Json.JsonError)
+  expect(() => Json.single(json, 'o')).toThrow(Json.JsonError)
+  expect(() => Json.word(json, 'w')).toThrow(Json.JsonError)
+})
+
+test('error: signatures are whole bytes of bounded hex', () => {
+  for (const value of ['0x', '0x1', 'ab', '0xgg', '0X11', `0x${'11'.repeat(4097)}`, '0x11 ']) {
+    expect(() => Json.signature({ value }, 'value')).toThrow(Json.JsonError)
+  }
+  expect(Json.signature({ value: `0x${'11'.repeat(300)}` }, 'value')).toHaveLength(602)
+})
+
+test('behavior: canonical JSON sorts by UTF-16 code units (RFC 8785 section 3.2.3)', () => {
+  const value = {
+    '\u20ac': 'Euro Sign',
+    '\r': 'Carriage Return',
+    '\ufb33': 'Hebrew Letter Dalet With Dagesh',
+    '1': 'One',
+    '\ud83d\ude00': 'Emoji: Grinning Face',
+    '\u0080': 'Control',
+    '\u00f6': 'Latin Small Letter O With Diaeresis',
+  }
+  expect(Object.keys(JSON.parse(Json.canonicalize(value))).slice(1)).toEqual([
+    '\r',
+    '\u0080',
+    '\u00f6',
+    '\u20ac',
+    '\ud83d\ude00',
+    '\ufb33',
+  ])
+  expect(Json.canonicalize({ b: [1, { d: null, c: 1e21 }], a: '\u000f"' })).toBe(
+    '{"a":"\\u000f\\"","b":[1,{"c":1e+21,"d":null}]}',
+  )
+})
