@@ -1,0 +1,51 @@
+import { afterAll, expect, test } from 'bun:test'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import manifest from '../package.json'
+import { build } from '../src/build'
+
+const directory = mkdtempSync(join(tmpdir(), 'turnpike-build-'))
+afterAll(() => rmSync(directory, { recursive: true }))
+
+const program = `
+import { createLog } from ${JSON.stringify(join(import.meta.dir, '../src/log'))}
+declare const VERSION: string
+const version = await Promise.resolve(VERSION)
+createLog({ pretty: false, now: () => 0 })('started', {
+  version,
+  mode: process.env.NODE_ENV ?? 'unset',
+  injected: process.env.INJECTED ?? 'nothing',
+  // Only in a checkout, so it must not be bundled, and must not be needed to start.
+  peer: await import('mppx').then(() => 'there', () => 'not there'),
+})
+`
+
+test('behavior: the executable starts in a hostile directory with its version and top-level await', async () => {
+  const entry = join(directory, 'entry.ts')
+  const outfile = join(directory, 'program')
+  writeFileSync(entry, program)
+  await build({ entry, outfile })
+  // What it must not load from where it is started.
+  writeFileSync(join(directory, '.env'), 'INJECTED=env')
+  writeFileSync(join(directory, 'bunfig.toml'), 'preload = ["./preload.ts"]')
+  writeFileSync(join(directory, 'preload.ts'), 'process.env.INJECTED = "preload"')
+  const run = Bun.spawn([outfile], { cwd: directory, env: {}, stdout: 'pipe', stderr: 'pipe' })
+  const [out, problems] = await Promise.all([run.stdout.text(), run.stderr.text()])
+  expect(problems).toBe('')
+  expect(JSON.parse(out)).toMatchObject({
+    event: 'started',
+    version: manifest.version,
+    mode: 'production',
+    injected: 'nothing',
+    peer: 'not there',
+  })
+  expect(await run.exited).toBe(0)
+})
+
+test('error: what does not compile is reported with the compiler text', async () => {
+  const entry = join(directory, 'broken.ts')
+  writeFileSync(entry, 'import { nothing } from "./nowhere"\nconsole.log(nothing)\n')
+  const outcome = build({ entry, outfile: join(directory, 'broken') })
+  await expect(outcome).rejects.toThrow('nowhere')
+})
