@@ -1,0 +1,228 @@
+import type { Merchant, Route } from '../config/Config'
+
+/** Where a route's requests go, parsed once. */
+export type Target = {
+  /** Scheme, host and port of the upstream. */
+  origin: string
+  /** Host name without brackets or port: what is resolved, and the TLS server name. */
+  hostname: string
+  /** Value of the Host header. */
+  host: string
+  /** Upstream path before and after the tail; `bare` is the whole path when there is no tail. */
+  prefix: string
+  suffix: string
+  bare: string
+  /** Query pairs, encoded, that are added unless the buyer has set the name. */
+  defaults: readonly Pair[]
+  /** Query pairs, encoded, that replace the buyer's. */
+  fixed: readonly Pair[]
+  fixedNames: ReadonlySet<string>
+}
+
+type Pair = { name: string; encoded: string }
+
+/** A path that is for sale. */
+export type Match = {
+  merchant: Merchant
+  route: Route
+  /** Canonical segments after the route path, still encoded, without a leading slash; may be ''. */
+  tail: string
+  /** Undefined for merchants that the binary serves itself. */
+  target: Target | undefined
+}
+
+type Entry = { route: Route; target: Target | undefined }
+type Node = { children: Map<string, Node>; entry: Entry | undefined }
+
+/** Compiled merchants, by slug. */
+export type Matcher = ReadonlyMap<string, { merchant: Merchant; root: Node }>
+
+// RFC 3986 pchar without `%`, and the brackets and bar that WHATWG URLs leave alone.
+const plainPath = /^(?:\/[\w\-.~!$&'()*+,=:@;[\]|]+)+$/
+const dotSegment = /\/\.{1,2}(?:[/;]|$)/
+const visibleAscii = /^[\x21-\x7e]*$/
+const badPercent = /%(?![0-9a-f]{2})/i
+const percent = /%[0-9a-f]{2}/gi
+const percentAscii = /%[0-7][0-9a-f]/gi
+const unreserved = /[\w\-.~]/
+// Backslash, C0, DEL, C1, line and paragraph separator.
+// biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what is looked for
+const forbidden = /[\\\u0000-\u001f\u007f-\u009f\u2028\u2029]/
+const decodingRounds = 4
+
+/**
+ * The one form of a path that is matched, fingerprinted and forwarded; undefined when there is none,
+ * which is a 400. Takes the pathname of Bun's `request.url`, a WHATWG URL: there `..` and `%2e%2e`
+ * segments are already collapsed and a backslash is already a slash. What that leaves is refused
+ * here: empty segments, dot segments in any further encoding (`%2e%2e%2f`, `%252e`, `..;`, full-width
+ * dots), backslash, control characters, bad percent sequences and UTF-8. Encoded unreserved
+ * characters are decoded, an encoded slash stays inside its segment, one trailing slash is dropped.
+ */
+export function canonicalize(pathname: string): string | undefined {
+  if (pathname === '/') return pathname
+  const path = pathname.endsWith('/') ? pathname.slice(0, -1) : pathname
+  if (plainPath.test(path)) return dotSegment.test(path) ? undefined : path
+  if (!path.startsWith('/') || !visibleAscii.test(path)) return undefined
+  const segments: string[] = []
+  for (const raw of path.slice(1).split('/')) {
+    const segment = canonicalSegment(raw)
+    if (segment === undefined) return undefined
+    segments.push(segment)
+  }
+  const canonical = `/${segments.join('/')}`
+  // What a URL parser would still change is not what would be forwarded.
+  return new URL(`http://localhost${canonical}`).pathname === canonical ? canonical : undefined
+}
+
+function canonicalSegment(raw: string): string | undefined {
+  if (raw === '' || badPercent.test(raw)) return undefined
+  let decoded: string
+  try {
+    decoded = decodeURIComponent(raw)
+  } catch {
+    return undefined
+  }
+  if (isHostile(decoded)) return undefined
+  return raw.replace(percent, (escaped) => {
+    const character = fromPercent(escaped)
+    return unreserved.test(character) ? character : escaped.toUpperCase()
+  })
+}
+
+/** Upstreams that decode once more must not find a way up either. */
+function isHostile(segment: string): boolean {
+  let text = segment
+  for (let round = 0; round < decodingRounds; round++) {
+    if (forbidden.test(text)) return true
+    for (const part of text.split('/')) {
+      // Servlet containers drop `;parameters` before they collapse dots.
+      const name = part.split(';', 1)[0]?.normalize('NFKC')
+      if (name === '.' || name === '..') return true
+    }
+    const next = text.replace(percentAscii, fromPercent)
+    if (next === text) return false
+    text = next
+  }
+  return true
+}
+
+function fromPercent(escaped: string): string {
+  return String.fromCharCode(Number.parseInt(escaped.slice(1), 16))
+}
+
+/** Compiles merchants for `match`. Throws Error when a slug or a route path appears twice. */
+export function compile(merchants: readonly Merchant[]): Matcher {
+  const matcher = new Map<string, { merchant: Merchant; root: Node }>()
+  for (const merchant of merchants) {
+    if (matcher.has(merchant.slug)) throw new Error(`merchant ${merchant.slug} appears twice`)
+    const root: Node = { children: new Map(), entry: undefined }
+    for (const route of merchant.routes) {
+      const path = canonicalize(route.path)
+      if (path === undefined) throw new Error(`${merchant.slug}${route.path} is no canonical path`)
+      let node = root
+      for (const segment of path.split('/').slice(1)) {
+        if (segment === '') continue
+        const child = node.children.get(segment) ?? { children: new Map(), entry: undefined }
+        node.children.set(segment, child)
+        node = child
+      }
+      if (node.entry !== undefined) throw new Error(`${merchant.slug}${route.path} appears twice`)
+      node.entry = { route, target: targetOf(merchant, route) }
+    }
+    matcher.set(merchant.slug, { merchant, root })
+  }
+  return matcher
+}
+
+/**
+ * Finds what a canonical path (`/m/{slug}/...`) buys, in time of its segments. The longest route
+ * decides alone: when its tail does not fit, no shorter route is sold in its place.
+ */
+export function match(matcher: Matcher, path: string): Match | undefined {
+  const segments = path.split('/')
+  if (segments[1] !== 'm') return undefined
+  const found = matcher.get(segments[2] ?? '')
+  if (found === undefined) return undefined
+  let node = found.root
+  let entry = node.entry
+  let used = 3
+  for (let index = 3; index < segments.length; index++) {
+    const child = node.children.get(segments[index] ?? '')
+    if (child === undefined) break
+    node = child
+    if (node.entry === undefined) continue
+    entry = node.entry
+    used = index + 1
+  }
+  if (entry === undefined) return undefined
+  const { route, target } = entry
+  const tail = segments.slice(used).join('/')
+  if (tail === '' ? route.tail === 'required' : route.tail === 'none') return undefined
+  return { merchant: found.merchant, route, tail, target }
+}
+
+function targetOf(merchant: Merchant, route: Route): Target | undefined {
+  const base = route.upstream ?? merchant.upstream
+  if (base === undefined) return undefined
+  const template = route.upstreamPath.includes('{tail}')
+    ? route.upstreamPath
+    : `${route.upstreamPath.replace(/\/$/, '')}/{tail}`
+  const [before = '', after = ''] = (base.pathname.replace(/\/$/, '') + template).split('{tail}')
+  const isWholeSegment = before.endsWith('/') && (after === '' || after.startsWith('/'))
+  const bare = (isWholeSegment ? before.slice(0, -1) : before) + after
+  const normal = (path: string) => new URL(base.origin + path).pathname
+  const fixed = pairs(route.fixedQuery)
+  return {
+    origin: base.origin,
+    hostname: base.hostname.replace(/^\[|\]$/g, ''),
+    host: base.host,
+    prefix: normal(before),
+    suffix: after === '' ? '' : normal(`/${after}`).slice(1),
+    bare: normal(bare),
+    defaults: pairs(route.query).filter((pair) => !Object.hasOwn(route.fixedQuery, pair.name)),
+    fixed,
+    fixedNames: new Set(fixed.map((pair) => pair.name)),
+  }
+}
+
+function pairs(query: Readonly<Record<string, string>>): Pair[] {
+  return Object.entries(query).map(([name, value]) => ({
+    name,
+    encoded: `${encodeURIComponent(name)}=${encodeURIComponent(value)}`,
+  }))
+}
+
+/**
+ * Upstream URL of a match. `search` is the buyer's, '' or with its `?`; it is forwarded byte for byte
+ * unless the route has query values of its own. Throws Error if the result would leave the configured
+ * origin or path, which no canonical path can do.
+ */
+export function upstreamUrl(target: Target, tail: string, search: string): URL {
+  const path = tail === '' ? target.bare : target.prefix + tail + target.suffix
+  const url = new URL(target.origin + path + queryOf(target, search))
+  const inside = tail === '' ? url.pathname === path : url.pathname.startsWith(target.prefix)
+  if (url.origin !== target.origin || !inside || url.username !== '' || url.hash !== '')
+    throw new Error('the upstream URL would leave the configured origin or path')
+  return url
+}
+
+function queryOf(target: Target, search: string): string {
+  if (target.defaults.length === 0 && target.fixed.length === 0) return search
+  const buyers: string[] = []
+  const names = new Set<string>()
+  for (const pair of search === '' ? [] : search.slice(1).split('&')) {
+    // Some servers also split at `;`: `a=1;key=x` must not set a fixed name.
+    const own = pair.split(';').map(nameOf)
+    if (own.some((name) => target.fixedNames.has(name))) continue
+    buyers.push(pair)
+    for (const name of own) names.add(name)
+  }
+  const missing = target.defaults.filter((pair) => !names.has(pair.name))
+  const all = [...buyers, ...missing.map((p) => p.encoded), ...target.fixed.map((p) => p.encoded)]
+  return all.length === 0 ? '' : `?${all.join('&')}`
+}
+
+function nameOf(pair: string): string {
+  for (const name of new URLSearchParams(pair).keys()) return name
+  return ''
+}

@@ -1,0 +1,80 @@
+import type { Merchant, Route } from '../config/Config'
+
+/**
+ * What of a buyer's request crosses. A list of what is allowed, not of what is not: an upstream may
+ * give a meaning to any name (x-payer, x-api-key, x-http-method-override, x-original-url, ...), and
+ * what is sold is named by method, path, query and body. Range and the conditional headers stay
+ * behind too: the buyer pays for one whole answer, and a 304 would deliver nothing.
+ */
+const requestAllowed = [
+  'accept',
+  'accept-language',
+  'content-encoding',
+  'content-language',
+  'content-type',
+] as const
+
+const encodings = /^(?:gzip|br|deflate|zstd|identity|x-gzip|\*)$/i
+
+/** What of an upstream's answer crosses, besides the route's `pass_headers`. */
+const responseAllowed = [
+  'content-disposition',
+  'content-encoding',
+  'content-language',
+  'content-type',
+  'etag',
+  'last-modified',
+  'retry-after',
+] as const
+
+/**
+ * Never crosses, even when a route lists it: framing, money, the buyer's browser, and whatever
+ * would act on the origin that all merchants share.
+ */
+const responseForbidden =
+  /^(?:connection|keep-alive|te|trailer|transfer-encoding|upgrade|content-length|location|refresh|set-cookie2?|www-authenticate|authorization|cache-control|expires|pragma|vary|alt-svc|alt-used|clear-site-data|service-worker-allowed|strict-transport-security|public-key-pins|x-content-type-options|x-frame-options|nel|report-to|reporting-endpoints|origin-agent-cluster|idempotency-replayed|x-request-id)$|^(?:proxy|payment|x-payment|access-control|content-security-policy|cross-origin|permissions-policy|speculation-rules|x-accel|x-sendfile)/
+
+/**
+ * Headers of the upstream request: the allowed ones of the buyer, then the merchant's, which win.
+ * Host, Content-Length and Idempotency-Key are not here: the connection sets them.
+ */
+export function toUpstream(buyer: Headers, merchant: Pick<Merchant, 'headers'>): Headers {
+  const headers = new Headers()
+  const listed = tokens(buyer.get('connection'))
+  for (const name of requestAllowed) {
+    const value = buyer.get(name)
+    if (value !== null && !listed.includes(name)) headers.set(name, value)
+  }
+  // Bodies cross as they were encoded, so the upstream may use only what the buyer can read.
+  const accepted = (buyer.get('accept-encoding') ?? '')
+    .split(',')
+    .map((part) => part.trim())
+    .filter((part) => encodings.test(part.split(';', 1)[0]?.trim() ?? ''))
+  headers.set('accept-encoding', accepted.length === 0 ? 'identity' : accepted.join(', '))
+  // Set here because fetch would name its own.
+  headers.set('user-agent', 'turnpike')
+  for (const [name, value] of Object.entries(merchant.headers)) headers.set(name, value)
+  return headers
+}
+
+/**
+ * Headers of the buyer's answer. Always private and not stored (it was paid for by one buyer), and
+ * always sandboxed: every merchant's content appears under one origin.
+ */
+export function toBuyer(upstream: Headers, route: Pick<Route, 'passHeaders'>): Headers {
+  const headers = new Headers()
+  const listed = tokens(upstream.get('connection'))
+  for (const name of [...responseAllowed, ...route.passHeaders]) {
+    const value = upstream.get(name)
+    if (value === null || responseForbidden.test(name.toLowerCase())) continue
+    if (!listed.includes(name.toLowerCase())) headers.set(name, value)
+  }
+  headers.set('cache-control', 'private, no-store')
+  headers.set('x-content-type-options', 'nosniff')
+  headers.set('content-security-policy', 'sandbox')
+  return headers
+}
+
+function tokens(value: string | null): string[] {
+  return value === null ? [] : value.split(',').map((token) => token.trim().toLowerCase())
+}
