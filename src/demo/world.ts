@@ -3,8 +3,8 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import * as App from '../app'
 import type { Config } from '../config/Config'
+import { loadSecrets } from '../config/env'
 import { format, parse } from '../config/merchants'
-import { loadSecrets } from '../config/secrets'
 import type { Log } from '../log'
 import type * as Network from '../protocol/Network'
 import { account } from './accounts'
@@ -28,6 +28,8 @@ export type WorldOptions = {
   log: Log
   /** The gateway's port; the chains listen on the next three, the upstreams on the fourth. 0: any. */
   port: number
+  /** Unix ms; the clock of the gateway. */
+  now?: () => number
   /** Called with the name of each step that has been done. */
   progress?: (step: string) => void
 }
@@ -77,7 +79,14 @@ export async function startWorld(options: WorldOptions): Promise<World> {
     const dataDir = mkdtempSync(join(tmpdir(), 'turnpike-demo-'))
     endings.push(() => rmSync(dataDir, { recursive: true, force: true }))
     const secrets = loadSecrets({ dataDir, env })
-    const app = await App.start({ config, secrets, dataDir, log })
+    const { now } = options
+    const app = await App.start({
+      config,
+      secrets,
+      dataDir,
+      log,
+      ...(now === undefined ? {} : { now }),
+    })
     endings.push(() => app.stop())
     return { app, config, chains, upstreams, dataDir, stop }
   } catch (error) {
