@@ -1,0 +1,95 @@
+import { join, normalize } from 'node:path'
+
+/** An import as written. */
+export type Import = {
+  specifier: string
+  /** Between `import` and `from`. */
+  clause: string
+  /** `import type`: gone at run time. */
+  typeOnly: boolean
+  dynamic: boolean
+  /** The file of ours that it names, relative to the root. */
+  target: string | undefined
+}
+
+export type Source = {
+  /** Relative to the root, with slashes. */
+  path: string
+  text: string
+  /** The text without comments and without the content of strings. */
+  code: string
+  imports: readonly Import[]
+}
+
+/** All TypeScript of the project with what it imports; `files` stands in for the disk. */
+export async function read(
+  root: string,
+  files?: Readonly<Record<string, string>>,
+): Promise<Source[]> {
+  const texts = new Map(Object.entries(files ?? (await load(root))))
+  const typed = [...texts].filter(([path]) => path.endsWith('.ts'))
+  return typed.map(([path, text]) => ({
+    path,
+    text,
+    code: withoutText(text),
+    imports: importsOf(text).map((link) => ({
+      ...link,
+      target: resolve(path, link.specifier, texts),
+    })),
+  }))
+}
+
+async function load(root: string): Promise<Record<string, string>> {
+  const texts: Record<string, string> = {}
+  for (const pattern of [
+    '{src,db,test}/**/*.ts',
+    '{src,db,test}/**/*.{json,sql,html,css}',
+    '*.{json,toml}',
+  ]) {
+    for await (const path of new Bun.Glob(pattern).scan(root)) {
+      texts[path] = path.endsWith('.ts') ? await Bun.file(join(root, path)).text() : ''
+    }
+  }
+  return texts
+}
+
+// A clause holds no quotes, so a match cannot run on into the next statement.
+const statement = /^(?:import|export)\s+(type\s+)?([^'";=()]*?)\s*from\s+['"]([^'"]+)['"]/gm
+const bare = /^import\s+['"]([^'"]+)['"]/gm
+const call = /\bimport\(\s*['"]([^'"]+)['"]\s*\)/g
+
+function importsOf(text: string): Omit<Import, 'target'>[] {
+  const plain = { clause: '', typeOnly: false }
+  return [
+    ...[...text.matchAll(statement)].map(([, type, clause = '', specifier = '']) => ({
+      specifier,
+      clause,
+      typeOnly: type !== undefined,
+      dynamic: false,
+    })),
+    ...[...text.matchAll(bare)].map(([, specifier = '']) => ({
+      ...plain,
+      specifier,
+      dynamic: false,
+    })),
+    ...[...text.matchAll(call)].map(([, specifier = '']) => ({
+      ...plain,
+      specifier,
+      dynamic: true,
+    })),
+  ]
+}
+
+function resolve(from: string, specifier: string, texts: ReadonlyMap<string, string>) {
+  if (!specifier.startsWith('.')) return undefined
+  const path = normalize(join(from, '..', specifier))
+  return [path, `${path}.ts`, `${path}/index.ts`].find((candidate) => texts.has(candidate))
+}
+
+/** Blanks comments and string contents; template literals keep theirs, which may be code. */
+function withoutText(text: string): string {
+  return text.replace(
+    /\/\*[\s\S]*?\*\/|\/\/[^\n]*|'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*"/g,
+    (match) => (match.startsWith('/') ? '' : "''"),
+  )
+}

@@ -1,0 +1,259 @@
+import { describe, expect, test } from 'bun:test'
+import { join } from 'node:path'
+import manifest from '../package.json'
+import { type Import, read, type Source } from './harness/sources'
+
+const root = join(import.meta.dir, '..')
+const sources = await read(root)
+
+/** Lower layers know nothing of higher ones; in one layer only a folder knows itself. */
+const ranks: Readonly<Record<string, number>> = {
+  protocol: 0,
+  config: 1,
+  log: 1,
+  chain: 2,
+  db: 2,
+  settlement: 3,
+  http: 4,
+  paywall: 5,
+  proxy: 6,
+  facilitator: 6,
+  stock: 6,
+  sponsor: 6,
+  web: 6,
+  app: 7,
+  demo: 8,
+  cli: 9,
+  main: 10,
+  build: 10,
+  test: 11,
+}
+
+const entries = /^(src\/(main|build)\.ts|(src|db)\/.*\b(build|config)\.ts|test\/.*)$/
+const unicode = /^(src\/demo\/upstreams|src\/proxy\/builtin|test)\//
+const clockOwners = /^(src\/(app|main|log)\.ts|src\/demo\/.*|test\/.*)$/
+const elysiaOwners = /^(src\/(.*\/)?routes\.ts|src\/(http|web)\/.*|src\/app\.ts|test\/.*)$/
+const drizzleOwners = /^(db\/.*|src\/(.*\/)?store\.ts|test\/.*)$/
+const clientOwners = /^(src\/(chain|demo)\/.*|test\/.*)$/
+const clients = /\b(create\w*Client|http|webSocket|fallback|custom)\b/
+
+/** The layer of a file of ours: its folder, or its own name directly below src. */
+function layerOf(path: string): string {
+  const [top = '', next = ''] = path.split('/')
+  return top === 'src' ? next.replace(/\.ts$/, '') : top
+}
+
+function each(all: readonly Source[], fault: (source: Source, link: Import) => string | false) {
+  return all.flatMap((source) =>
+    source.imports.flatMap((link) => {
+      const found = fault(source, link)
+      return found ? [`${source.path}: ${found}`] : []
+    }),
+  )
+}
+
+const rules: Readonly<Record<string, (all: readonly Source[]) => string[]>> = {
+  directions: (all) =>
+    each(all, ({ path }, { target }) => {
+      if (!target?.endsWith('.ts')) return false
+      const [from, to] = [layerOf(path), layerOf(target)]
+      const [upper, lower] = [ranks[from], ranks[to]]
+      if (upper === undefined || lower === undefined) return `no layer for ${from} or ${to}`
+      if (from === to || upper > lower) return false
+      return `${from} must not import ${to}`
+    }),
+
+  missing: (all) =>
+    each(all, (_, { specifier, target }) =>
+      specifier.startsWith('.') && target === undefined ? `nothing at ${specifier}` : false,
+    ),
+
+  packages: (all) =>
+    each(all, ({ path }, { specifier, clause, typeOnly, dynamic }) => {
+      if (typeOnly || specifier.startsWith('.')) return false
+      const name = specifier.split('/', specifier.startsWith('@') ? 2 : 1).join('/')
+      if (name === 'elysia' && !elysiaOwners.test(path)) return 'Elysia outside the HTTP layers'
+      if (name === 'drizzle-orm' && !drizzleOwners.test(path)) return 'drizzle outside the stores'
+      const isClient = name === 'viem' && (specifier === 'viem/actions' || clients.test(clause))
+      if (isClient && !clientOwners.test(path)) return 'a viem client outside chain/'
+      const shipped = path.startsWith('src/') && !entries.test(path.replace('main.ts', 'x'))
+      if (name in manifest.devDependencies && shipped && !dynamic) return `${name} is dev-only`
+      if (/^(node:)?(fs|net|http|child_process)\b/.test(name) && layerOf(path) === 'protocol') {
+        return `protocol/ is pure, not ${name}`
+      }
+      return false
+    }),
+
+  cycles: (all) => {
+    const byPath = new Map(all.map((source) => [source.path, source]))
+    const done = new Set<string>()
+    const found: string[] = []
+    const visit = (path: string, trail: readonly string[]) => {
+      if (trail.includes(path)) {
+        found.push([...trail.slice(trail.indexOf(path)), path].join(' -> '))
+        return
+      }
+      if (done.has(path)) return
+      for (const { target, typeOnly } of byPath.get(path)?.imports ?? []) {
+        if (target && !typeOnly) visit(target, [...trail, path])
+      }
+      done.add(path)
+    }
+    for (const { path } of all) visit(path, [])
+    return found
+  },
+
+  dead: (all) => {
+    const byPath = new Map(all.map((source) => [source.path, source]))
+    const reached = new Set(all.map(({ path }) => path).filter((path) => entries.test(path)))
+    // A set also visits what is added meanwhile.
+    for (const path of reached) {
+      for (const { target } of byPath.get(path)?.imports ?? []) if (target) reached.add(target)
+    }
+    const dead = all.filter(({ path }) => !reached.has(path) && !path.endsWith('.d.ts'))
+    return dead.map(({ path }) => `${path}: nothing imports it`)
+  },
+
+  clock: (all) =>
+    all
+      .filter(({ path, code }) => {
+        if (clockOwners.test(path)) return false
+        return /\bDate\.now\b|\bnew Date\(\)|\bperformance\.now\b|\bBun\.nanoseconds\b/.test(code)
+      })
+      .map(({ path }) => `${path}: reads the clock`),
+
+  purity: (all) =>
+    all
+      .filter(({ path, code }) => {
+        if (layerOf(path) !== 'protocol') return false
+        return /\bMath\.random\b|\bgetRandomValues\b|\brandomUUID\b|\brandomBytes\b|\bprocess\.env\b|\bBun\.env\b|\bfetch\(/.test(
+          code,
+        )
+      })
+      .map(
+        ({ path }) => `${path}: protocol/ takes randomness, environment and network as arguments`,
+      ),
+
+  form: (all) =>
+    all.flatMap(({ path, text, code }) => {
+      const lines = text.split('\n')
+      const most = path.startsWith('test/') ? 600 : 400
+      const strange = unicode.test(path)
+        ? -1
+        : lines.findIndex((line) => /[^\x20-\x7e\t]/.test(line))
+      return [
+        lines.length - 1 > most && `${lines.length - 1} lines are more than ${most}`,
+        strange >= 0 && `line ${strange + 1} is not ASCII`,
+        /^export default\b/m.test(code) && !path.endsWith('.config.ts') && 'a default export',
+        /^export\s+(\*|(type\s+)\*|\{[^}]*\})\s*(as \w+\s*)?from\b/m.test(code) && 'a barrel',
+        /\/index\.ts$/.test(path) && 'an index file',
+        /^(export )?(const )?enum\b/m.test(code) && 'an enum',
+        /^(export )?(declare )?namespace\b/m.test(code) && 'a namespace',
+        /\bas (never|any)\b/.test(code) && 'a cast to any or never',
+        /^(export )?(abstract )?class (?!\w+ extends (\w*Error)\b)/m.test(code) && 'a class',
+      ]
+        .filter((fault) => fault !== false)
+        .map((fault) => `${path}: ${fault}`)
+    }),
+}
+
+describe('the sources', () => {
+  for (const [name, rule] of Object.entries(rules)) {
+    test(`behavior: the rule ${name} finds nothing`, () => expect(rule(sources)).toEqual([]))
+  }
+
+  test('behavior: they were all read', () => {
+    expect(sources.length).toBeGreaterThan(40)
+    const linked = sources.flatMap(({ imports }) => imports.filter(({ target }) => target))
+    expect(linked.length).toBeGreaterThan(80)
+  })
+})
+
+describe('the rules', () => {
+  const find = async (rule: string, files: Record<string, string>) =>
+    rules[rule]?.(await read('/nowhere', files)) ?? []
+
+  const broken: readonly (readonly [string, Record<string, string>, number])[] = [
+    [
+      'directions',
+      {
+        'src/protocol/A.ts': "import type { B } from '../db/b'",
+        'db/b.ts': '',
+      },
+      0,
+    ],
+    [
+      'directions',
+      {
+        'src/chain/a.ts': "import { b } from '../config/B'",
+        'src/config/B.ts': '',
+      },
+      0,
+    ],
+    [
+      'directions',
+      {
+        'src/config/a.ts': "import { b } from '../chain/b'",
+        'src/chain/b.ts': '',
+      },
+      1,
+    ],
+    ['directions', { 'src/chain/a.ts': "import { b } from '../../db/b'", 'db/b.ts': '' }, 1],
+    [
+      'directions',
+      {
+        'src/stock/a.ts': "import type { B } from '../proxy/B'",
+        'src/proxy/B.ts': '',
+      },
+      1,
+    ],
+    [
+      'directions',
+      {
+        'src/http/a.ts': "import {\n  b,\n} from '../paywall/b'",
+        'src/paywall/b.ts': '',
+      },
+      1,
+    ],
+    ['missing', { 'src/http/a.ts': "import { b } from './b'" }, 1],
+    ['packages', { 'src/paywall/a.ts': "import { Elysia } from 'elysia'" }, 1],
+    ['packages', { 'src/proxy/routes.ts': "import { Elysia } from 'elysia'" }, 0],
+    ['packages', { 'src/settlement/a.ts': "import { eq } from 'drizzle-orm'" }, 1],
+    ['packages', { 'src/settlement/a.ts': "import { createPublicClient } from 'viem'" }, 1],
+    ['packages', { 'src/settlement/a.ts': "import { keccak256 } from 'viem'" }, 0],
+    ['packages', { 'src/cli/a.ts': "import { x } from '@x402/core/client'" }, 1],
+    ['packages', { 'src/cli/a.ts': "const x = await import('@x402/core/client')" }, 0],
+    ['packages', { 'src/protocol/A.ts': "import { readFileSync } from 'node:fs'" }, 1],
+    [
+      'cycles',
+      {
+        'src/a/a.ts': "import { b } from './b'",
+        'src/a/b.ts': "import { a } from './a'",
+      },
+      1,
+    ],
+    [
+      'cycles',
+      {
+        'src/a/a.ts': "import { b } from './b'",
+        'src/a/b.ts': "import type { A } from './a'",
+      },
+      0,
+    ],
+    ['dead', { 'src/main.ts': "import './a'", 'src/a.ts': '', 'src/b.ts': '' }, 1],
+    ['clock', { 'src/proxy/a.ts': 'const now = Date.now()' }, 1],
+    ['clock', { 'src/proxy/a.ts': "// Date.now() is text\nconst a = 'new Date()'" }, 0],
+    ['purity', { 'src/protocol/A.ts': 'const n = Math.random()' }, 1],
+    ['form', { 'src/a.ts': `${'x\n'.repeat(401)}` }, 1],
+    ['form', { 'src/a.ts': '// \u2013' }, 1],
+    ['form', { 'src/a.ts': 'export default 1\nexport enum A {}\nclass B {}' }, 3],
+    ['form', { 'src/a.ts': "export * from './b'\nexport { b } from './b'" }, 1],
+    ['form', { 'src/a.ts': 'export class AError extends Error {}' }, 0],
+  ]
+  for (const [rule, files, faults] of broken) {
+    const [text = ''] = Object.values(files)
+    test(`error: ${rule} finds ${faults} in ${JSON.stringify(text.slice(0, 50))}`, async () => {
+      expect(await find(rule, files)).toHaveLength(faults)
+    })
+  }
+})
