@@ -109,7 +109,11 @@ export function createCourier(options: CourierOptions): Courier {
       const problem = failed(started, fulfilled, protocol)
       undeliver(started, fulfilled.upstreamStatus)
       if (!parcel.signal.aborted) settlement.markAnswered(started.id)
-      log('payment.undelivered', { payment: started.id, upstreamStatus: fulfilled.upstreamStatus })
+      log('payment-undelivered', {
+        requestId: parcel.requestId,
+        payment: started.id,
+        upstreamStatus: fulfilled.upstreamStatus,
+      })
       throw problem
     }
     const { status, headers, body } = fulfilled
@@ -121,7 +125,8 @@ export function createCourier(options: CourierOptions): Courier {
         const truncated = outcome === 'truncated'
         settlement.endDelivery(started.id, { delivered: true, upstreamStatus: status, truncated })
       }
-      log('payment.delivery', { payment: started.id, status, outcome })
+      const { requestId } = parcel
+      log('payment-delivery', { requestId, payment: started.id, status, outcome })
     }
     const finish = () => {
       open--

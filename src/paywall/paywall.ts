@@ -300,7 +300,11 @@ export function createPaywall(options: PaywallOptions): Paywall {
       case 'refused':
         throw verificationFailed(outcome.reason, outcome.detail)
       case 'dead':
-        log('payment.dead', { payment: outcome.payment?.id, reason: outcome.reason })
+        log('payment-dead', {
+          requestId: sale.requestId,
+          payment: outcome.payment?.id,
+          reason: outcome.reason,
+        })
         throw verificationFailed(outcome.reason, outcome.detail)
       case 'unavailable':
         throw Problem.of('not-ready', outcome.detail, {

@@ -82,7 +82,7 @@ export function createGateway(options: GatewayOptions): Gateway {
   function fail(error: unknown, requestId: string): Response {
     const known = error instanceof Problem.ProblemError
     const problem = known ? error : unknownError(error, requestId)
-    if (!known) log.child({ requestId }).error('request.failed', { error })
+    if (!known) log.child({ requestId }).error('request-failed', { error })
     return toResponse(problem, { baseUrl, requestId })
   }
 
@@ -217,7 +217,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     } catch (error) {
       if (!(error instanceof UpstreamError)) throw error
       options.breaker.failure(origin, now())
-      log.child({ requestId: visit.requestId }).warn('upstream.failed', {
+      log.child({ requestId: visit.requestId }).warn('upstream-failed', {
         merchant: merchant.slug,
         kind: error.kind,
         payment: payment.id,
