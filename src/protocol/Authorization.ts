@@ -14,7 +14,8 @@ const domainType = Abi.hashOf(
   'EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)',
 )
 const transferType = Abi.hashOf(
-  'TransferWithAuthorization(address from,address to,uint256 value,uint256 validAfter,uint256 validBefore,bytes32 nonce)',
+  'TransferWithAuthorization(address from,address to,uint256 value,' +
+    'uint256 validAfter,uint256 validBefore,bytes32 nonce)',
 )
 
 /** Keys may come from requests to the facilitator, so the cache is emptied when it grows. */

@@ -18,7 +18,7 @@ export const uniqueLength = 18
 export type Compiled = {
   /** Keyed HMAC that has absorbed the first four slots. */
   hmac: Bun.CryptoHasher
-  /** ` realm="…", …, request="…"`. */
+  /** `realm=".."` to `request=".."`. */
   params: string
   /** base64url of the opaque JSON before and after `unique`. */
   opaquePrefix: string
@@ -85,9 +85,9 @@ export function compile(input: {
 }
 
 /**
- * One `Payment id="…", …` value for WWW-Authenticate. `expires` is RFC 3339 in UTC, `unique` letters,
- * digits, `-` and `_`, never the same twice, `digest` that of the request body (RFC 9530). The hot
- * path of the unpaid answer: one HMAC and concatenation.
+ * One `Payment id="..", ..` value for WWW-Authenticate. `expires` is RFC 3339 in UTC, `unique`
+ * letters, digits, `-` and `_`, never the same twice, `digest` that of the request body (RFC 9530).
+ * The hot path of the unpaid answer: one HMAC and concatenation.
  */
 export function issue(
   compiled: Compiled,
@@ -101,8 +101,9 @@ export function issue(
       : base64url(`{"n":"${unique}","route":${JSON.stringify(compiled.routeId)}}`)
   const slots = `${expires}|${digest ?? ''}|${opaque}`
   const id = compiled.hmac.copy().update(slots).digest('base64url')
-  const digestParam = digest === undefined ? '' : `, digest="${digest}"`
-  return `Payment id="${id}", ${compiled.params}${digestParam}, expires="${expires}", opaque="${opaque}"`
+  const bodyParam = digest === undefined ? '' : `, digest="${digest}"`
+  const freshParams = `${bodyParam}, expires="${expires}", opaque="${opaque}"`
+  return `Payment id="${id}", ${compiled.params}${freshParams}`
 }
 
 /**
@@ -162,7 +163,7 @@ export function parseRequest(encoded: string): Request {
   }
 }
 
-/** `keccak256(id ‖ realm)`: the nonce of a credential for this challenge. */
+/** keccak256 of id and realm concatenated: the nonce of a credential for this challenge. */
 export function nonceOf(challenge: Pick<Echo, 'id' | 'realm'>): Hex {
   return Crypto.hex(Crypto.keccak256(challenge.id + challenge.realm))
 }

@@ -7,7 +7,7 @@ import type { Fault } from './Problem'
 import type { Transfer } from './Transfer'
 
 /**
- * MPP credential, `Authorization: Payment …`, with an EIP-3009 `authorization` or a `permit2`
+ * MPP credential, `Authorization: Payment ..`, with an EIP-3009 `authorization` or a `permit2`
  * payload (draft-evm-charge-00; the permit2 witness is that of the x402ExactPermit2Proxy).
  */
 
@@ -22,6 +22,12 @@ export type Parsed = {
 
 const headerPattern = /^Payment +([^ ]+) *$/i
 const sourcePattern = /^did:pkh:eip155:([1-9]\d{0,15}):(0x[0-9a-fA-F]{40})$/
+
+const permitProfile = [
+  `Permit2 is settled by the x402ExactPermit2Proxy: sign spender ${Permit.proxyAddress}`,
+  '(methodDetails.spender) with the witness "Witness(address to,uint256 validAfter)".',
+  "The draft's PaymentWitness would leave the payee to this service.",
+].join(' ')
 
 /** A rule of the method that the credential breaks. */
 class TermsError extends Error {
@@ -116,9 +122,7 @@ function permit(
 ): Transfer {
   const witness = Json.object(payload, 'witness')
   if (!request.permit2 || Json.member(witness, 'challengeHash') !== undefined) {
-    throw new TermsError(
-      `Permit2 is settled by the x402ExactPermit2Proxy: sign spender ${Permit.proxyAddress} (methodDetails.spender) with the witness "Witness(address to,uint256 validAfter)". The draft's PaymentWitness would leave the payee to this service.`,
-    )
+    throw new TermsError(permitProfile)
   }
   const owner = source === undefined ? undefined : sourcePattern.exec(source)
   if (!owner)

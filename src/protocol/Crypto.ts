@@ -74,9 +74,9 @@ export function addressOf(privateKey: Uint8Array): Address {
 }
 
 /**
- * The same EOA signature with v = 27/28. Permit2 and most tokens pass v to ecrecover as it is, so a
- * signature with v = 0/1 recovers here and fails there. Only for signatures that `recover` accepted:
- * the last byte of a contract wallet's signature has its own meaning.
+ * The same EOA signature with v = 27/28. Permit2 and most tokens pass v to ecrecover as it is, so
+ * a signature with v = 0/1 recovers here and fails there. Only for what `recover` accepted: the
+ * last byte of a contract wallet's signature has its own meaning.
  */
 export function withCanonicalV(signature: Hex): Hex {
   const v = signature.slice(-2)

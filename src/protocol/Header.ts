@@ -10,8 +10,8 @@ const urlPattern = /^[A-Za-z0-9_-]+={0,2}$/
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
 
 /**
- * JSON object of a base64url header value, padding tolerated; `either` accepts the standard alphabet
- * too, but not both in one value. Throws a JsonError that says what is wrong.
+ * JSON object of a base64url header value, padding tolerated; `either` accepts the standard
+ * alphabet too, but not both in one value. Throws a JsonError that says what is wrong.
  */
 export function decodeJson(value: string, alphabet: 'base64url' | 'either'): JsonObject {
   if (value.length > maxLength) throw new JsonError(`longer than ${maxLength} characters`)

@@ -24,7 +24,8 @@ export type SignedOffer = {
 
 const domainSeparator = artifactDomain('x402 offer')
 const offerType = Abi.hashOf(
-  'Offer(uint256 version,string resourceUrl,string scheme,string network,string asset,string payTo,string amount,uint256 validUntil)',
+  'Offer(uint256 version,string resourceUrl,string scheme,string network,string asset,' +
+    'string payTo,string amount,uint256 validUntil)',
 )
 
 /** Domain separator of the extension's artifacts: chain 1 whatever network is paid on. */

@@ -18,8 +18,9 @@ export const proxyAddress: Address = '0x402085c248EeA27D92E8b30b2C58ed07f9E20001
 const permitTuple = '((address,uint256),uint256,uint256)'
 const witnessTuple = '(address,uint256)'
 const selectorSettle = Abi.selector(`settle(${permitTuple},address,${witnessTuple},bytes)`)
+const eip2612Tuple = '(uint256,uint256,bytes32,bytes32,uint8)'
 const selectorSettleWithPermit = Abi.selector(
-  `settleWithPermit((uint256,uint256,bytes32,bytes32,uint8),${permitTuple},address,${witnessTuple},bytes)`,
+  `settleWithPermit(${eip2612Tuple},${permitTuple},address,${witnessTuple},bytes)`,
 )
 
 const domainType = Abi.hashOf('EIP712Domain(string name,uint256 chainId,address verifyingContract)')
@@ -28,7 +29,8 @@ const witnessType = 'Witness(address to,uint256 validAfter)'
 const tokenTypeHash = Abi.hashOf(tokenType)
 const witnessTypeHash = Abi.hashOf(witnessType)
 const permitTypeHash = Abi.hashOf(
-  `PermitWitnessTransferFrom(TokenPermissions permitted,address spender,uint256 nonce,uint256 deadline,Witness witness)${tokenType}${witnessType}`,
+  'PermitWitnessTransferFrom(TokenPermissions permitted,address spender,uint256 nonce,' +
+    `uint256 deadline,Witness witness)${tokenType}${witnessType}`,
 )
 
 const domains = new Map<number, string>()

@@ -73,8 +73,8 @@ export function of(code: Code, detail: string, options: Options = {}): ProblemEr
 }
 
 /**
- * The problem of a fault: of the fault's own kind if it has one, else of the fallback's kind with the
- * fault's code, an x402 reason, as member `reason`.
+ * The problem of a fault: of the fault's own kind if it has one, else of the fallback's kind with
+ * the fault's code, an x402 reason, as member `reason`.
  */
 export function ofFault(fault: Fault, fallback: Code, options: Options = {}): ProblemError {
   if (Object.hasOwn(kinds, fault.code)) return of(fault.code as Code, fault.detail, options)
@@ -102,8 +102,8 @@ export function isFault(value: object): value is Fault {
 }
 
 /**
- * JSON body of a problem. `baseUrl` without a trailing slash prefixes our own types; without it they
- * are relative references, which RFC 9457 resolves against the request.
+ * JSON body of a problem. `baseUrl` without a trailing slash prefixes our own types; without it
+ * they are relative references, which RFC 9457 resolves against the request.
  */
 export function toJson(problem: ProblemError, baseUrl = ''): Json {
   return {

@@ -6,7 +6,7 @@ import * as Json from './Json'
 import { artifactDomain } from './Offer'
 import type { Fault } from './Problem'
 
-/** Signed receipts: the `x402 receipt` of the offer-receipt extension, carried by both protocols. */
+/** Signed receipts: `x402 receipt` of the offer-receipt extension, carried by both protocols. */
 
 export type Fields = {
   /** CAIP-2 id. */
@@ -33,7 +33,8 @@ export type Signed = {
 
 const domainSeparator = artifactDomain('x402 receipt')
 const receiptType = Abi.hashOf(
-  'Receipt(uint256 version,string network,string resourceUrl,string payer,uint256 issuedAt,string transaction)',
+  'Receipt(uint256 version,string network,string resourceUrl,string payer,' +
+    'uint256 issuedAt,string transaction)',
 )
 
 /** Minimal JSON Schema of the extension's `info`. */

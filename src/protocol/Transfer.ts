@@ -59,16 +59,16 @@ export function parseCall(to: Address, data: string): Authorization.ParsedCall |
   return Permit.parseCall(to, data) ?? Authorization.parseCall(to, data)
 }
 
-/** Longest time in seconds that a signature may stay valid from now (specification 8 and a margin). */
+/** Longest time that a signature may stay valid from now: specification 8 and a margin. */
 export const windowMaxSeconds = 360n
 
 /** Time in seconds that a settlement needs at least. */
 export const windowMinSeconds = 6n
 
 /**
- * Whether a new payment may be settled at `now` (unix ms): not expired or about to, not in the future,
- * not valid for longer than `windowMaxSeconds`. Separate from parsing: a payment that is known already
- * skips it. Faults carry x402 reason codes.
+ * Whether a new payment may be settled at `now` (unix ms): not expired or about to, not in the
+ * future, not valid for longer than `windowMaxSeconds`. Separate from parsing: a payment that is
+ * known already skips it. Faults carry x402 reason codes.
  */
 export function checkWindow(
   transfer: Pick<Transfer, 'method' | 'validAfter' | 'validBefore'>,

@@ -1,6 +1,6 @@
 import type { Address, Hex } from 'viem'
 import type { TransferMethod } from './Asset'
-import { decodeJson, encodeJson, infoOf } from './Header'
+import { base64url, decodeJson, encodeJson, infoOf } from './Header'
 import * as Json from './Json'
 import type { Network } from './Network'
 import type { Offer, SignedOffer } from './Offer'
@@ -200,7 +200,7 @@ function signedAuthorization(json: Json.JsonObject, signature: Hex): Parsed['sig
   }
 }
 
-/** Specification 2.3 shows fewer members than stock clients send: the signature decides on those. */
+/** Specification 2.3 shows fewer members than stock clients send: the signature decides. */
 function signedPermit(json: Json.JsonObject, signature: Hex): Parsed['signed'] {
   const permitted = Json.object(json, 'permitted')
   const witness = Json.object(json, 'witness')
@@ -325,8 +325,8 @@ function transferOf(parsed: Parsed, offer: Offer): Transfer {
 
 /**
  * Whether the EIP-3009 nonce commits to this resource, as mppx chooses it when `extensions.mppx` is
- * advertised: sha256 over the JCS texts of accepted, resource and extensions. Such a payment cannot
- * have been meant for anybody else.
+ * advertised: sha256 over the base64url JCS of accepted, resource and extensions. Such a payment
+ * cannot have been meant for anybody else.
  */
 export function isRouteBound(
   parsed: Parsed,
@@ -338,7 +338,8 @@ export function isRouteBound(
   if (extensions === undefined || info === undefined) return false
   if (Json.member(resource, 'url') !== expected.url) return false
   if (expected.method !== undefined && Json.member(info, 'method') !== expected.method) return false
-  const input = [accepted, resource, extensions].map(Json.canonicalize).join('|')
+  const parts = [accepted, resource, extensions].map((part) => base64url(Json.canonicalize(part)))
+  const input = parts.join('|')
   return `0x${new Bun.CryptoHasher('sha256').update(input).digest('hex')}` === signed.nonce
 }
 

@@ -136,6 +136,13 @@ test('error: any change of any slot is refused', () => {
   }
 })
 
+test('error: a challenge that another realm issued with the same secret is refused', () => {
+  const options = { secrets: [secret], realm: 'other.example' }
+  expect(Challenge.verify(echoOf(issueDefault()), options)).toMatchObject({
+    code: 'invalid-challenge',
+  })
+})
+
 test('error: other methods and intents are unsupported', () => {
   const echo = echoOf(issueDefault())
   for (const change of [{ method: 'tempo' }, { intent: 'session' }]) {
