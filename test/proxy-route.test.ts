@@ -19,6 +19,7 @@ describe('canonicalize', () => {
     '/m/wiki/summary/...',
     '/m/wiki/summary/.hidden',
     '/m/wiki/summary/100%25',
+    '/m/wiki/summary/AC%252FDC',
     '/m/wiki/summary/a@b;c=d',
     '/m/wiki/summary/What%3F',
     '/m/wiki/summary/%23hash',

@@ -1,0 +1,92 @@
+import * as Problem from '../protocol/Problem'
+
+/** Bytes of request bodies that may be held at once, over all requests. */
+export type Budget = {
+  /** False when the bytes do not fit; then nothing is taken. */
+  acquire(bytes: number): boolean
+  release(bytes: number): void
+  usedBytes(): number
+}
+
+/** A budget of `maxBytes`. */
+export function createBudget(maxBytes: number): Budget {
+  let used = 0
+  return {
+    acquire: (bytes) => {
+      if (used + bytes > maxBytes) return false
+      used += bytes
+      return true
+    },
+    release: (bytes) => {
+      used = Math.max(0, used - bytes)
+    },
+    usedBytes: () => used,
+  }
+}
+
+/** A body held in memory. `release` gives its bytes back to the budget, once. */
+export type Body = { bytes: Uint8Array; release(): void }
+
+/**
+ * Reads a body whole. The budget holds its bytes until `release`; on failure nothing is held.
+ * Throws ProblemError:
+ * `body-too-large` 413 as soon as the announced or the received size is over `maxBytes`, `not-ready`
+ * 503 when the budget is used up, `bad-request` 400 when the client stops before the end.
+ */
+export async function readBody(request: Request, maxBytes: number, budget: Budget): Promise<Body> {
+  if (request.body === null) return held(new Uint8Array(0), budget)
+  const announced = Number(request.headers.get('content-length') ?? 0)
+  if (announced > maxBytes) throw tooLarge(maxBytes)
+  const reader = request.body.getReader()
+  const chunks: Uint8Array[] = []
+  let size = 0
+  try {
+    for (;;) {
+      const { done, value } = await reader.read()
+      if (done) return held(join(chunks, size), budget)
+      if (size + value.byteLength > maxBytes) throw tooLarge(maxBytes)
+      if (!budget.acquire(value.byteLength)) throw busy()
+      size += value.byteLength
+      chunks.push(value)
+    }
+  } catch (error) {
+    budget.release(size)
+    // Without waiting: a client that is still sending would hold the answer back.
+    reader.cancel().catch(() => {})
+    if (error instanceof Problem.ProblemError) throw error
+    throw Problem.of('bad-request', 'The request body ended early.', { cause: error })
+  }
+}
+
+function held(bytes: Uint8Array, budget: Budget): Body {
+  let size = bytes.byteLength
+  return {
+    bytes,
+    release: () => {
+      budget.release(size)
+      size = 0
+    },
+  }
+}
+
+function join(chunks: readonly Uint8Array[], size: number): Uint8Array {
+  const [only] = chunks
+  if (chunks.length === 1 && only !== undefined) return only
+  const bytes = new Uint8Array(size)
+  let offset = 0
+  for (const chunk of chunks) {
+    bytes.set(chunk, offset)
+    offset += chunk.byteLength
+  }
+  return bytes
+}
+
+function tooLarge(maxBytes: number): Problem.ProblemError {
+  return Problem.of('body-too-large', `The request body is larger than ${maxBytes} bytes.`)
+}
+
+function busy(): Problem.ProblemError {
+  return Problem.of('not-ready', 'Too many request bodies are held at the moment.', {
+    headers: { 'retry-after': '1' },
+  })
+}

@@ -1,0 +1,65 @@
+type Mapping = Readonly<Record<string, Readonly<Record<string, string>>>>
+
+/**
+ * Replaces values of top-level members of a JSON object, such as a model's alias by its full id. Works
+ * on the text, so that everything else stays as the buyer wrote it (big numbers, order, spacing), and
+ * on every occurrence of a member, since parsers differ on which one counts. What is no JSON object
+ * is returned as it is.
+ */
+export function rewriteBody(body: Uint8Array, mapping: Mapping): Uint8Array {
+  if (Object.keys(mapping).length === 0 || body.byteLength === 0) return body
+  const text = decode(body)
+  if (text === undefined) return body
+  let result = ''
+  let from = 0
+  for (const { name, start, end } of stringMembers(text)) {
+    const value: unknown = JSON.parse(text.slice(start, end))
+    const values = Object.hasOwn(mapping, name) ? mapping[name] : undefined
+    if (typeof value !== 'string' || values === undefined) continue
+    const replacement = Object.hasOwn(values, value) ? values[value] : undefined
+    if (replacement === undefined) continue
+    result += text.slice(from, start) + JSON.stringify(replacement)
+    from = end
+  }
+  return from === 0 ? body : new TextEncoder().encode(result + text.slice(from))
+}
+
+function decode(body: Uint8Array): string | undefined {
+  try {
+    const text = new TextDecoder('utf-8', { fatal: true }).decode(body)
+    const value: unknown = JSON.parse(text)
+    const isObject = typeof value === 'object' && value !== null && !Array.isArray(value)
+    return isObject ? text : undefined
+  } catch {
+    return undefined
+  }
+}
+
+type Member = { name: string; start: number; end: number }
+
+/** Top-level members with a string value, of text that is known to be a JSON object. */
+function stringMembers(text: string): Member[] {
+  const members: Member[] = []
+  let depth = 0
+  let name: string | undefined
+  let isValue = false
+  for (let index = 0; index < text.length; index++) {
+    const character = text[index]
+    if (character === '"') {
+      const end = endOfString(text, index)
+      if (depth === 1 && isValue && name !== undefined) members.push({ name, start: index, end })
+      else if (depth === 1) name = JSON.parse(text.slice(index, end))
+      index = end - 1
+    } else if (character === '{' || character === '[') depth++
+    else if (character === '}' || character === ']') depth--
+    else if (depth === 1 && character === ':') isValue = true
+    else if (depth === 1 && character === ',') isValue = false
+  }
+  return members
+}
+
+function endOfString(text: string, start: number): number {
+  let index = start + 1
+  while (text[index] !== '"') index += text[index] === '\\' ? 2 : 1
+  return index + 1
+}

@@ -1,0 +1,290 @@
+import { isIP } from 'node:net'
+import type { Merchant, Route as RouteConfig } from '../config/Config'
+import { toBuyer, toUpstream } from './headers'
+import * as Ip from './Ip'
+import * as Route from './Route'
+import { redactBytes, redactHeaders, secretsOf } from './redact'
+import { createResolver, type Resolve } from './resolve'
+import { rewriteBody } from './rewrite'
+
+export type UpstreamOptions = {
+  /** Unix ms. */
+  now: () => number
+  /** Addresses of a host name; the system's resolver by default. */
+  resolve?: Resolve
+  /** PEM certificates that are trusted instead of the system's. */
+  ca?: string
+}
+
+export type ForwardInput = {
+  match: Route.Match
+  /** HEAD stays HEAD. */
+  method: string
+  /** The buyer's, '' or with its `?`. */
+  search: string
+  /** The buyer's; what crosses is decided here. */
+  headers: Headers
+  body: Uint8Array
+  paymentId: string
+  /** Ends the exchange; the error is a `cut`. */
+  signal?: AbortSignal
+}
+
+/** An upstream's answer, with the headers that the buyer may see. */
+export type Forwarded = {
+  status: number
+  headers: Headers
+  /** All of it, or a stream that must be read or cancelled and fails with UpstreamError. */
+  body: Uint8Array | ReadableStream<Uint8Array>
+  /** Whether `body` is all of it, as bytes. */
+  complete: boolean
+}
+
+export type Upstream = {
+  /** Sends a paid request on, once. Throws UpstreamError when there is no answer to give. */
+  forward(input: ForwardInput): Promise<Forwarded>
+}
+
+type Kind = 'connect' | 'timeout' | 'cut' | 'refused-address'
+
+/**
+ * Why there is no answer. Holds no URL, which would show the origin and the merchant's query, and no
+ * cause, whose message names it.
+ */
+export class UpstreamError extends Error {
+  override readonly name = 'UpstreamError'
+  readonly kind: Kind
+  /** Code of the system or of Bun, if there is one. */
+  readonly code: string | undefined
+
+  constructor(kind: Kind, code?: string) {
+    super(`upstream ${kind}${code === undefined ? '' : ` (${code})`}`)
+    this.kind = kind
+    this.code = code
+  }
+}
+
+/** An answer that is no event stream is held up to here, so that a cut before is still a failure. */
+const bufferMaxBytes = 1024 * 1024
+
+/**
+ * Forwards to upstreams: names are resolved once and the connection is made to what was resolved and
+ * found public, redirects are not followed, bodies cross as they are encoded.
+ */
+export function createUpstream(options: UpstreamOptions): Upstream {
+  const resolve = createResolver(options)
+  const secrets = new WeakMap<RouteConfig, readonly string[]>()
+
+  return {
+    async forward(input) {
+      const { merchant, route } = input.match
+      const watch = startWatch(input.signal)
+      try {
+        watch.arm(merchant.timeoutMs)
+        const response = await send(input, watch)
+        // Our own answer could not carry it.
+        if (response.status < 200 || response.status > 599)
+          throw new UpstreamError('cut', 'invalid-status')
+        const headers = toBuyer(response.headers, route)
+        if (input.method === 'HEAD') copyLength(response.headers, headers)
+        const kept = secrets.get(route) ?? secretsOf(merchant, route)
+        secrets.set(route, kept)
+        redactHeaders(headers, kept)
+        const read = await readStart(response, merchant.idleMs, watch)
+        const forwarded = { status: response.status, headers }
+        if ('stream' in read) return { ...forwarded, body: read.stream, complete: false }
+        return { ...forwarded, body: redact(read.bytes, headers, kept), complete: true }
+      } catch (error) {
+        watch.stop()
+        throw watch.explain(error)
+      }
+    },
+  }
+
+  async function send(input: ForwardInput, watch: Watch): Promise<Response> {
+    const { merchant, route, tail, target } = input.match
+    if (target === undefined) throw new UpstreamError('connect', 'no-upstream')
+    const url = Route.upstreamUrl(target, tail, input.search)
+    const headers = toUpstream(input.headers, merchant)
+    headers.set('host', target.host)
+    headers.set('idempotency-key', input.paymentId)
+    const init: BunFetchRequestInit = {
+      method: input.method,
+      headers,
+      redirect: 'manual',
+      decompress: false,
+      signal: watch.signal,
+      // Bun's own five minutes would cut slow streams; the watch decides.
+      timeout: false,
+      tls: {
+        ...(isIP(target.hostname) === 0 ? { serverName: target.hostname } : {}),
+        ...(options.ca === undefined ? {} : { ca: options.ca }),
+      },
+    }
+    if (input.method !== 'GET' && input.method !== 'HEAD')
+      init.body = rewriteBody(input.body, route.rewrite)
+    let failure = new UpstreamError('refused-address')
+    for (const address of await watch.race(addressesOf(merchant, target))) {
+      url.hostname = address.includes(':') ? `[${address}]` : address
+      try {
+        return await fetch(url.href, init)
+      } catch (error) {
+        const found = watch.explain(error)
+        // Only a connection that was never made may be tried elsewhere.
+        if (found.kind !== 'connect') throw found
+        failure = found
+      }
+    }
+    throw failure
+  }
+
+  async function addressesOf(merchant: Merchant, target: Route.Target): Promise<readonly string[]> {
+    let addresses: readonly string[]
+    try {
+      addresses = await resolve(target.hostname)
+    } catch (error) {
+      throw new UpstreamError('connect', codeOf(error) ?? 'ENOTFOUND')
+    }
+    return merchant.allowPrivate ? addresses : addresses.filter(Ip.isPublic)
+  }
+}
+
+/** Ends an exchange that takes too long, and remembers why it ended. */
+type Watch = {
+  signal: AbortSignal
+  /** Starts the time again. */
+  arm(timeoutMs: number): void
+  stop(): void
+  /** Ends the exchange, for good. */
+  abort(): void
+  explain(error: unknown): UpstreamError
+  /** The promise, or the end of the exchange if that is earlier. */
+  race<T>(promise: Promise<T>): Promise<T>
+}
+
+function startWatch(outer: AbortSignal | undefined): Watch {
+  const controller = new AbortController()
+  const { signal } = controller
+  let timer: ReturnType<typeof setTimeout> | undefined
+  let reason: UpstreamError | undefined
+  const end = (error: UpstreamError) => {
+    reason ??= error
+    controller.abort(error)
+  }
+  const leave = () => end(new UpstreamError('cut', 'aborted'))
+  outer?.addEventListener('abort', leave, { once: true })
+  if (outer?.aborted === true) leave()
+  const stop = () => {
+    clearTimeout(timer)
+    outer?.removeEventListener('abort', leave)
+  }
+  return {
+    signal,
+    stop,
+    arm: (timeoutMs) => {
+      clearTimeout(timer)
+      timer = setTimeout(() => end(new UpstreamError('timeout')), timeoutMs)
+    },
+    abort: () => {
+      stop()
+      controller.abort()
+    },
+    explain: (error) => reason ?? (error instanceof UpstreamError ? error : classify(error)),
+    race: (promise) =>
+      new Promise((resolve, reject) => {
+        if (signal.aborted) reject(reason)
+        signal.addEventListener('abort', () => reject(reason), { once: true })
+        promise.then(resolve, reject)
+      }),
+  }
+}
+
+// Codes of connections that were never made; a broken one may have carried the request.
+const connectCodes =
+  /^(?:ECONNREFUSED|ENOTFOUND|EAI_.*|EHOSTUNREACH|ENETUNREACH|ENETDOWN|EADDRNOTAVAIL|EPROTO|ConnectionRefused|FailedToOpenSocket|.*(?:TLS|SSL|CERT|SIGNATURE|ISSUER|CRL).*)$/
+
+function classify(error: unknown): UpstreamError {
+  const code = codeOf(error)
+  return new UpstreamError(code !== undefined && connectCodes.test(code) ? 'connect' : 'cut', code)
+}
+
+function codeOf(error: unknown): string | undefined {
+  const isCoded = typeof error === 'object' && error !== null && 'code' in error
+  return isCoded && typeof error.code === 'string' ? error.code : undefined
+}
+
+type Start = { bytes: Uint8Array } | { stream: ReadableStream<Uint8Array> }
+
+/** Reads the whole body, or 1 MiB of it, or the first chunk of an event stream. */
+async function readStart(response: Response, idleMs: number, watch: Watch): Promise<Start> {
+  if (response.body === null) {
+    watch.stop()
+    return { bytes: new Uint8Array(0) }
+  }
+  const type = response.headers.get('content-type') ?? ''
+  const limit = /^\s*text\/event-stream\s*(?:;|$)/i.test(type) ? 1 : bufferMaxBytes
+  const reader = response.body.getReader()
+  const chunks: Uint8Array[] = []
+  let size = 0
+  while (size < limit) {
+    watch.arm(idleMs)
+    const { done, value } = await reader.read()
+    if (done) {
+      watch.stop()
+      return { bytes: Buffer.concat(chunks, size) }
+    }
+    size += value.byteLength
+    chunks.push(value)
+  }
+  watch.stop()
+  return { stream: streamOn(chunks, reader, idleMs, watch) }
+}
+
+/** What was read, then the rest as the buyer takes it. */
+function streamOn(
+  chunks: Uint8Array[],
+  reader: Pick<ReadableStreamDefaultReader<Uint8Array>, 'read' | 'cancel'>,
+  idleMs: number,
+  watch: Watch,
+): ReadableStream<Uint8Array> {
+  return new ReadableStream(
+    {
+      async pull(controller) {
+        const kept = chunks.shift()
+        if (kept !== undefined) {
+          controller.enqueue(kept)
+          return
+        }
+        try {
+          // Armed per read: a buyer that reads slowly is no upstream that sends slowly.
+          watch.arm(idleMs)
+          const { done, value } = await reader.read()
+          watch.stop()
+          if (done) controller.close()
+          else controller.enqueue(value)
+        } catch (error) {
+          watch.stop()
+          controller.error(watch.explain(error))
+        }
+      },
+      async cancel() {
+        watch.abort()
+        await reader.cancel().catch(() => {})
+      },
+    },
+    { highWaterMark: 0 },
+  )
+}
+
+function redact(bytes: Uint8Array, headers: Headers, secrets: readonly string[]): Uint8Array {
+  if (secrets.length === 0 || headers.has('content-encoding')) return bytes
+  const redacted = redactBytes(bytes, secrets)
+  if (redacted !== bytes) headers.delete('etag')
+  return redacted
+}
+
+/** A HEAD answer has no body that would say it. */
+function copyLength(from: Headers, to: Headers): void {
+  const length = from.get('content-length')
+  if (length !== null) to.set('content-length', length)
+}

@@ -1,0 +1,161 @@
+import { type OutputUnit, type Schema, Validator } from '@cfworker/json-schema'
+import type { Route } from '../config/Config'
+import { type Segment, segmentsOf } from './Tail'
+
+/** An input that cannot be served. `reason` completes "name ...". */
+export type InvalidParam = { name: string; in: 'query' | 'tail' | 'body'; reason: string }
+
+type Check = (text: string) => string | undefined
+type Compiled = {
+  query: readonly { name: string; required: boolean; check: Check }[]
+  tail: readonly { segment: Segment; check: Check }[]
+  body: Validator | undefined
+}
+
+/** Longest value that a pattern is tried on. */
+const lengthMax = 4096
+const reportedMax = 20
+const draft = '2020-12'
+const none: readonly InvalidParam[] = []
+const compiled = new WeakMap<Route, Compiled>()
+
+/**
+ * All inputs of a request that its route cannot serve; empty when there are none. `search` is the
+ * query, `tail` the canonical one of `Route.match`. Values are tried as what their schema says
+ * (numbers, booleans, comma lists of an array), every one of a repeated name. A body is tried when
+ * there is one, and a required query parameter may also be a member of it.
+ */
+export function validateParams(
+  route: Route,
+  search: string,
+  tail: string,
+  body: Uint8Array,
+): readonly InvalidParam[] {
+  if (route.params.length === 0 && (route.body === undefined || body.byteLength === 0)) return none
+  const checks = compile(route)
+  const json = route.body === undefined ? undefined : parse(body)
+  const found = [
+    ...invalidQuery(checks, new URLSearchParams(search), json?.value),
+    ...invalidTail(route, checks, tail),
+  ]
+  if (json?.isWrong === true) found.push({ name: '', in: 'body', reason: 'is not JSON' })
+  else if (json !== undefined && checks.body !== undefined)
+    found.push(...invalidBody(checks.body, json.value))
+  return found.slice(0, reportedMax)
+}
+
+/** Compiles a route's schemas, which otherwise happens with its first request. */
+export function compile(route: Route): Compiled {
+  const known = compiled.get(route)
+  if (known !== undefined) return known
+  const query = route.params.filter((param) => param.in === 'query')
+  const result: Compiled = {
+    query: query.map(({ name, required, schema }) => ({ name, required, check: checkOf(schema) })),
+    tail: segmentsOf(route).map((segment) => ({ segment, check: checkOf(segment.param.schema) })),
+    body: route.body === undefined ? undefined : new Validator(route.body as Schema, draft, false),
+  }
+  compiled.set(route, result)
+  return result
+}
+
+function checkOf(schema: Readonly<Record<string, unknown>>): Check {
+  const validator = new Validator(schema as Schema, draft, true)
+  const types = [schema.type].flat()
+  return (text) => {
+    if (text.length > lengthMax) return `is longer than ${lengthMax} characters`
+    const value = coerce(text, types)
+    if (value === undefined) return `is not of type ${types.join(' or ')}`
+    const result = validator.validate(value)
+    return result.valid ? undefined : reasonOf(result.errors)
+  }
+}
+
+const numeric = /^[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d{1,3})?$/i
+
+/** Undefined when the text is of none of the types. */
+function coerce(text: string, types: readonly unknown[]): unknown {
+  if ((types.includes('number') || types.includes('integer')) && numeric.test(text))
+    return Number(text)
+  if (types.includes('boolean') && /^(?:true|false|0|1)$/i.test(text))
+    return text === '1' || text.toLowerCase() === 'true'
+  if (types.includes('array')) return text.split(',')
+  return types.includes('string') || types[0] === undefined ? text : undefined
+}
+
+function invalidQuery(checks: Compiled, query: URLSearchParams, body: unknown): InvalidParam[] {
+  const found: InvalidParam[] = []
+  for (const { name, required, check } of checks.query) {
+    const values = query.getAll(name)
+    const isPresent = values.some((value) => value !== '') || isMember(body, name)
+    if (required && !isPresent) found.push({ name, in: 'query', reason: 'is required' })
+    for (const value of values) {
+      const reason = value === '' ? undefined : check(value)
+      if (reason === undefined) continue
+      found.push({ name, in: 'query', reason })
+      break
+    }
+  }
+  return found
+}
+
+function isMember(body: unknown, name: string): boolean {
+  return typeof body === 'object' && body !== null && Object.hasOwn(body, name)
+}
+
+function invalidTail(route: Route, checks: Compiled, tail: string): InvalidParam[] {
+  // Parameters of an optional tail say what it looks like when there is one.
+  if (tail === '' && route.tail !== 'required') return []
+  const segments = tail.split('/')
+  const found: InvalidParam[] = []
+  checks.tail.forEach(({ segment, check }, index) => {
+    const encoded = segment.isRest ? segments.slice(index).join('/') : (segments[index] ?? '')
+    const reason =
+      encoded === ''
+        ? segment.param.required
+          ? 'is required'
+          : undefined
+        : segmentReason(segment, decodeURIComponent(encoded), check)
+    if (reason !== undefined) found.push({ name: segment.name, in: 'tail', reason })
+  })
+  return found
+}
+
+function segmentReason(segment: Segment, text: string, check: Check): string | undefined {
+  const { prefix, suffix, isLiteral, name } = segment
+  if (isLiteral) return text === name ? undefined : `must be "${name}"`
+  const isFramed = text.startsWith(prefix) && text.endsWith(suffix)
+  if (!isFramed || text.length <= prefix.length + suffix.length)
+    return `must look like ${prefix}{${name}}${suffix}`
+  return check(text.slice(prefix.length, text.length - suffix.length))
+}
+
+/** Undefined for no body. */
+function parse(body: Uint8Array): { value: unknown; isWrong: boolean } | undefined {
+  if (body.byteLength === 0) return undefined
+  try {
+    const text = new TextDecoder('utf-8', { fatal: true }).decode(body)
+    return { value: JSON.parse(text), isWrong: false }
+  } catch {
+    return { value: undefined, isWrong: true }
+  }
+}
+
+// Only repeats what a nested keyword says better.
+const containers = new Set(['properties', 'items', 'prefixItems', 'allOf', '$ref'])
+
+function invalidBody(validator: Validator, value: unknown): InvalidParam[] {
+  const { valid, errors } = validator.validate(value)
+  if (valid) return []
+  const leaves = errors.filter((error) => !containers.has(error.keyword))
+  return (leaves.length === 0 ? errors : leaves).map((error) => ({
+    // A JSON pointer below the body.
+    name: error.instanceLocation.replace(/^#\/?/, ''),
+    in: 'body',
+    reason: reasonOf([error]),
+  }))
+}
+
+/** The validator's words; they name the schema, never the value. */
+function reasonOf(errors: readonly OutputUnit[]): string {
+  return `is invalid: ${errors.at(-1)?.error ?? 'it does not match its schema'}`
+}

@@ -1,0 +1,543 @@
+import { afterEach, describe, expect, test } from 'bun:test'
+import net, { type AddressInfo } from 'node:net'
+import tls from 'node:tls'
+import type { Merchant, Route as RouteConfig } from '../src/config/Config'
+import * as Route from '../src/proxy/Route'
+import {
+  createUpstream,
+  type Forwarded,
+  type ForwardInput,
+  UpstreamError,
+  type UpstreamOptions,
+} from '../src/proxy/upstream'
+import { certificate } from './harness/certificate'
+import { merchant, route } from './harness/merchants'
+
+const cleanups: (() => void)[] = []
+afterEach(() => {
+  for (const cleanup of cleanups.splice(0)) cleanup()
+})
+
+/** A real HTTP upstream on loopback. */
+function serve(fetch: (request: Request) => Response | Promise<Response>): URL {
+  const server = Bun.serve({ port: 0, hostname: '127.0.0.1', fetch, idleTimeout: 0 })
+  cleanups.push(() => void server.stop(true))
+  return new URL(`http://127.0.0.1:${server.port}`)
+}
+
+type Connection = { socket: net.Socket; number: number; servername: string | undefined }
+
+/** An upstream that writes what it likes; `onRequest` gets every piece that arrives. */
+async function raw(onRequest: (text: string, connection: Connection) => void): Promise<URL> {
+  const server = net.createServer(connections(onRequest))
+  return new URL(`http://127.0.0.1:${await listen(server)}`)
+}
+
+function connections(onRequest: (text: string, connection: Connection) => void) {
+  let count = 0
+  return (socket: net.Socket) => {
+    const number = ++count
+    const servername = socket instanceof tls.TLSSocket ? socket.servername || undefined : undefined
+    cleanups.push(() => socket.destroy())
+    socket.on('error', () => {})
+    socket.on('data', (data) => onRequest(data.toString('latin1'), { socket, number, servername }))
+  }
+}
+
+async function listen(server: net.Server): Promise<number> {
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  cleanups.push(() => server.close())
+  return (server.address() as AddressInfo).port
+}
+
+type Fields = {
+  merchant?: Partial<Merchant>
+  route?: Partial<RouteConfig>
+  path?: string
+  options?: Partial<UpstreamOptions>
+} & Partial<Omit<ForwardInput, 'match'>>
+
+function forward(upstream: URL, fields: Fields = {}): Promise<Forwarded> {
+  const { merchant: own, route: ownRoute, path, options, ...input } = fields
+  const seller = merchant('m', {
+    upstream,
+    allowPrivate: true,
+    routes: [route('/r', ownRoute)],
+    ...own,
+  })
+  const match = Route.match(Route.compile([seller]), path ?? '/m/m/r')
+  if (match === undefined) throw new Error('no match')
+  return createUpstream({ now: () => 0, ...options }).forward({
+    match,
+    method: 'GET',
+    search: '',
+    headers: new Headers(),
+    body: new Uint8Array(0),
+    paymentId: 'pay_1',
+    ...input,
+  })
+}
+
+async function failure(promise: Promise<Forwarded>): Promise<UpstreamError> {
+  const result = await promise.catch((error: unknown) => error)
+  if (result instanceof UpstreamError) return result
+  throw new Error('there was an answer')
+}
+
+function text(forwarded: Forwarded): string {
+  if (!(forwarded.body instanceof Uint8Array)) throw new Error('a stream')
+  return new TextDecoder().decode(forwarded.body)
+}
+
+function readerOf(forwarded: Forwarded) {
+  if (forwarded.body instanceof Uint8Array) throw new Error('not a stream')
+  return forwarded.body.getReader()
+}
+
+describe('the request', () => {
+  test('behavior: path, query and body cross as they are; headers by rule', async () => {
+    const seen: string[] = []
+    const upstream = await raw((piece, { socket }) => {
+      seen.push(piece)
+      socket.write('HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok')
+    })
+    const buyer = {
+      authorization: 'Payment abc',
+      'content-type': 'application/json',
+      'x-api-key': 'buyer',
+      'idempotency-key': 'buyer',
+      'accept-encoding': 'gzip',
+      cookie: 'a=b',
+    }
+    const forwarded = await forward(upstream, {
+      method: 'POST',
+      path: '/m/m/r/AC%2FDC',
+      search: '?page[size]=2&x=%27a+b',
+      headers: new Headers(buyer),
+      body: new TextEncoder().encode('{"a": 1}'),
+      merchant: { headers: { 'X-Api-Key': 'own' } },
+    })
+    expect(text(forwarded)).toBe('ok')
+    const [head, body] = seen.join('').split('\r\n\r\n')
+    const [line, ...lines] = (head ?? '').split('\r\n')
+    expect(line).toBe('POST /r/AC%2FDC?page[size]=2&x=%27a+b HTTP/1.1')
+    expect(body).toBe('{"a": 1}')
+    expect(lines.map((header) => header.toLowerCase()).sort()).toEqual([
+      'accept-encoding: gzip',
+      'accept: */*',
+      'connection: keep-alive',
+      'content-length: 8',
+      'content-type: application/json',
+      `host: ${upstream.host}`,
+      'idempotency-key: pay_1',
+      'user-agent: turnpike',
+      'x-api-key: own',
+    ])
+  })
+
+  test('behavior: the mapped members of a JSON body are rewritten, nothing else', async () => {
+    const upstream = serve(async (request) => new Response(await request.text()))
+    const rewrite = { model: { fast: 'vendor/fast-1' } }
+    const sent = async (body: string) =>
+      text(
+        await forward(upstream, {
+          method: 'POST',
+          body: new TextEncoder().encode(body),
+          route: { rewrite },
+        }),
+      )
+    expect(await sent('{"n":12345678901234567890, "model" : "fast","x":{"model":"fast"}}')).toBe(
+      '{"n":12345678901234567890, "model" : "vendor/fast-1","x":{"model":"fast"}}',
+    )
+    expect(await sent('{"m\\u006fdel":"fas\\u0074","model":"fast"}')).toBe(
+      '{"m\\u006fdel":"vendor/fast-1","model":"vendor/fast-1"}',
+    )
+    const same = [
+      '{"model":"other"}',
+      '{"model":["fast"],"a":"model"}',
+      '["model","fast"]',
+      '{"model":"toString"}',
+      '{"__proto__":{"model":"fast"}}',
+      '{"model":"fast"',
+      'model=fast',
+      '',
+      `${'['.repeat(100_000)}`,
+    ]
+    for (const body of same) expect(await sent(body)).toBe(body)
+  })
+
+  test('behavior: GET and HEAD carry no body', async () => {
+    const upstream = serve(
+      async (request) => new Response(await request.text(), { headers: { 'content-length': '0' } }),
+    )
+    const body = new TextEncoder().encode('x')
+    expect(text(await forward(upstream, { body }))).toBe('')
+    expect(text(await forward(upstream, { method: 'HEAD', body }))).toBe('')
+  })
+})
+
+describe('the answer', () => {
+  test('behavior: a redirect is not followed and shows no location', async () => {
+    let count = 0
+    const upstream = serve(() => {
+      count++
+      return Response.redirect('http://169.254.169.254/latest', 302)
+    })
+    const { status, headers } = await forward(upstream)
+    expect([status, headers.has('location'), count]).toEqual([302, false, 1])
+  })
+
+  test('behavior: an encoded body passes through unchanged', async () => {
+    const packed = Bun.gzipSync(new TextEncoder().encode('hello '.repeat(1_000)))
+    const upstream = serve(() => new Response(packed, { headers: { 'content-encoding': 'gzip' } }))
+    const forwarded = await forward(upstream, {
+      headers: new Headers({ 'accept-encoding': 'gzip' }),
+    })
+    expect(forwarded.headers.get('content-encoding')).toBe('gzip')
+    expect(Buffer.from(forwarded.body as Uint8Array).equals(Buffer.from(packed))).toBe(true)
+    expect(forwarded.complete).toBe(true)
+  })
+
+  test('behavior: an answer of 1 MiB less one byte is bytes, a longer one a stream of all of it', async () => {
+    const upstream = serve((request) => {
+      const size = Number(request.headers.get('x-size'))
+      return new Response(new Uint8Array(size).fill(7))
+    })
+    const sized = (size: number) =>
+      forward(upstream, { merchant: { headers: { 'x-size': String(size) } } })
+    const short = await sized(1024 * 1024 - 1)
+    expect(short.complete).toBe(true)
+    expect((short.body as Uint8Array).byteLength).toBe(1024 * 1024 - 1)
+    const long = await sized(5_000_000)
+    expect(long.complete).toBe(false)
+    const bytes = await new Response(long.body).bytes()
+    expect(bytes.byteLength).toBe(5_000_000)
+    expect(bytes.every((byte) => byte === 7)).toBe(true)
+  })
+
+  test('behavior: chunks of an event stream arrive as they are sent', async () => {
+    const sent = Promise.withResolvers<ReadableStreamDefaultController<Uint8Array>>()
+    const upstream = serve(
+      () =>
+        new Response(new ReadableStream({ start: (controller) => sent.resolve(controller) }), {
+          headers: { 'content-type': 'text/event-stream; charset=utf-8' },
+        }),
+    )
+    const answer = forward(upstream)
+    const controller = await sent.promise
+    const event = (name: string) => new TextEncoder().encode(`data: ${name}\n\n`)
+    controller.enqueue(event('one'))
+    // The stream is still open: each of these can only pass if nothing waits for its end.
+    const reader = readerOf(await answer)
+    const next = async () => new TextDecoder().decode((await reader.read()).value)
+    expect(await next()).toBe('data: one\n\n')
+    controller.enqueue(event('two'))
+    expect(await next()).toBe('data: two\n\n')
+    controller.close()
+    expect((await reader.read()).done).toBe(true)
+  })
+
+  test('behavior: a buyer that leaves a stream ends it upstream', async () => {
+    const closed = Promise.withResolvers<void>()
+    const upstream = await raw((_, { socket }) => {
+      socket.on('close', () => closed.resolve())
+      socket.write('HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n')
+    })
+    const reader = readerOf(await forward(upstream))
+    await reader.read()
+    await reader.cancel()
+    await closed.promise
+  })
+
+  test('behavior: answers without a body are empty and whole', async () => {
+    const upstream = serve((request) =>
+      request.method === 'HEAD'
+        ? new Response(null, { headers: { 'content-length': '77' } })
+        : new Response(null, { status: 204 }),
+    )
+    const none = await forward(upstream)
+    expect([none.status, none.complete, text(none)]).toEqual([204, true, ''])
+    const head = await forward(upstream, { method: 'HEAD' })
+    expect([head.complete, text(head), head.headers.get('content-length')]).toEqual([
+      true,
+      '',
+      '77',
+    ])
+  })
+
+  test('behavior: secrets of the merchant are cut out of body and headers', async () => {
+    const upstream = serve((request) => {
+      const auth = request.headers.get('authorization') ?? ''
+      const body = `${request.url} ${auth} ${request.headers.get('x-key')} ${request.headers.get('user-agent')}`
+      return new Response(body, { status: 403, headers: { etag: '"e"', 'x-echo': auth } })
+    })
+    const forwarded = await forward(upstream, {
+      merchant: {
+        headers: {
+          Authorization: 'Bearer s3cr3t-token',
+          'X-Key': 'short',
+          'User-Agent': 'Turnpike/1.0',
+        },
+      },
+      route: {
+        passHeaders: ['x-echo'],
+        fixedQuery: { apikey: 'query+secret', format: 'json-long' },
+      },
+    })
+    const body = text(forwarded)
+    expect(body).not.toContain('s3cr3t')
+    expect(body).not.toContain('query%2Bsecret')
+    expect(body).toContain('Bearer [redacted] short Turnpike/1.0')
+    expect(body).toContain('format=json-long')
+    expect(forwarded.headers.has('x-echo')).toBe(false)
+    expect(forwarded.headers.has('etag')).toBe(false)
+  })
+})
+
+describe('failures', () => {
+  const cuts: [string, string][] = [
+    ['before the head', ''],
+    ['in the head', 'HTTP/1.1 200 OK\r\nContent-Len'],
+    ['before the first byte', 'HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n'],
+    ['before the announced length', 'HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc'],
+    ['before the last chunk', 'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n'],
+    [
+      'before the first event',
+      'HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 5\r\n\r\n',
+    ],
+  ]
+  test.each(cuts)('error: a connection that ends %s is a cut', async (_, answer) => {
+    const upstream = await raw((_piece, { socket }) => socket.end(answer))
+    expect((await failure(forward(upstream))).kind).toBe('cut')
+  })
+
+  const malformed: [string, string][] = [
+    [
+      'a protocol that was not asked for',
+      'HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n',
+    ],
+    ['two lengths', 'HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 5\r\n\r\nokxyz'],
+    ['a status that is none', 'HTTP/1.1 999 Odd\r\nContent-Length: 2\r\n\r\nok'],
+    [
+      'a huge header',
+      `HTTP/1.1 200 OK\r\nX-Big: ${'a'.repeat(8 << 20)}\r\nContent-Length: 2\r\n\r\nok`,
+    ],
+    ['500 headers', `HTTP/1.1 200 OK\r\n${'x: y\r\n'.repeat(500)}Content-Length: 2\r\n\r\nok`],
+  ]
+  test.each(malformed)('error: an answer with %s is a cut', async (_, answer) => {
+    const upstream = await raw((_piece, { socket }) => socket.end(answer))
+    expect((await failure(forward(upstream))).kind).toBe('cut')
+  })
+
+  test('behavior: a large header that was not asked for does not reach the buyer', async () => {
+    const answer = `HTTP/1.1 200 OK\r\nX-Big: ${'a'.repeat(100_000)}\r\nContent-Length: 2\r\n\r\nok`
+    const upstream = await raw((_, { socket }) => socket.write(answer))
+    expect((await forward(upstream)).headers.has('x-big')).toBe(false)
+  })
+
+  test('error: a cut after what was held fails the stream', async () => {
+    const upstream = await raw((_, { socket }) => {
+      socket.write('HTTP/1.1 200 OK\r\nContent-Length: 9000000\r\n\r\n')
+      socket.end(Buffer.alloc(2_000_000))
+    })
+    const forwarded = await forward(upstream)
+    expect(forwarded.complete).toBe(false)
+    const error: unknown = await new Response(forwarded.body).bytes().catch((caught) => caught)
+    expect(error).toBeInstanceOf(UpstreamError)
+    expect((error as UpstreamError).kind).toBe('cut')
+  })
+
+  test('error: a cut in an event stream fails it after its events', async () => {
+    const opened = Promise.withResolvers<net.Socket>()
+    const upstream = await raw((_, { socket }) => {
+      socket.write(
+        'HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 99\r\n\r\n',
+      )
+      socket.write('data: 1\n\n')
+      opened.resolve(socket)
+    })
+    const reader = readerOf(await forward(upstream))
+    expect(new TextDecoder().decode((await reader.read()).value)).toBe('data: 1\n\n')
+    // Only now: Bun drops what was not read yet when a connection breaks.
+    const socket = await opened.promise
+    socket.end()
+    await expect(reader.read()).rejects.toThrow('upstream cut')
+  })
+
+  test('error: a refused connection is a connect error that shows no address', async () => {
+    const upstream = await raw(() => {})
+    for (const cleanup of cleanups.splice(0)) cleanup()
+    const error = await failure(forward(upstream, { search: '?key=secret' }))
+    expect(error.kind).toBe('connect')
+    expect(`${error.message}${error.stack}${JSON.stringify(error)}`).not.toMatch(/127\.0|secret/)
+    expect(error.cause).toBeUndefined()
+  })
+
+  test('error: a head that does not come in time is a timeout', async () => {
+    const upstream = await raw(() => {})
+    const error = await failure(forward(upstream, { merchant: { timeoutMs: 20 } }))
+    expect(error.kind).toBe('timeout')
+  })
+
+  test('error: a name that is not resolved in time is a timeout', async () => {
+    const options = { resolve: () => new Promise<string[]>(() => {}) }
+    const pending = forward(new URL('https://a.test'), { options, merchant: { timeoutMs: 20 } })
+    expect((await failure(pending)).kind).toBe('timeout')
+  })
+
+  test('error: a pause in a held answer is a timeout', async () => {
+    const answer = 'HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc'
+    const upstream = await raw((_, { socket }) => socket.write(answer))
+    expect((await failure(forward(upstream, { merchant: { idleMs: 20 } }))).kind).toBe('timeout')
+  })
+
+  test('error: a pause in a stream fails it', async () => {
+    const answer = 'HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n'
+    const upstream = await raw((_, { socket }) => socket.write(answer))
+    const reader = readerOf(await forward(upstream, { merchant: { idleMs: 20 } }))
+    await reader.read()
+    await expect(reader.read()).rejects.toThrow('upstream timeout')
+  })
+
+  test('error: a signal ends the exchange', async () => {
+    const leave = new AbortController()
+    const upstream = await raw(() => leave.abort())
+    const error = await failure(forward(upstream, { signal: leave.signal }))
+    expect([error.kind, error.code]).toEqual(['cut', 'aborted'])
+  })
+
+  test('error: a name without addresses is a connect error', async () => {
+    const options = { resolve: () => Promise.reject(new Error('ENOTFOUND a.test')) }
+    expect((await failure(forward(new URL('https://a.test'), { options }))).kind).toBe('connect')
+  })
+})
+
+describe('addresses', () => {
+  test('error: private addresses are refused, by number and by name, and never connected to', async () => {
+    let count = 0
+    const upstream = await raw(() => count++)
+    const closed = { allowPrivate: false }
+    expect((await failure(forward(upstream, { merchant: closed }))).kind).toBe('refused-address')
+    for (const address of ['127.0.0.1', '::1', '::ffff:127.0.0.1', '169.254.169.254', '0.0.0.0']) {
+      const named = new URL(`http://a.test:${upstream.port}`)
+      const options = { resolve: async () => [address] }
+      const error = await failure(forward(named, { merchant: closed, options }))
+      expect(error.kind).toBe('refused-address')
+    }
+    for (const host of ['[::1]', '2130706433', '0x7f.1', '[::ffff:7f00:1]', 'localhost'])
+      expect(
+        (await failure(forward(new URL(`http://${host}:${upstream.port}`), { merchant: closed })))
+          .kind,
+      ).toBe('refused-address')
+    expect(count).toBe(0)
+  })
+
+  test('error: a name that turns private, or was resolved for somebody else, is refused', async () => {
+    let now = 0
+    const upstream = await raw((_, { socket }) => {
+      socket.write('HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok')
+    })
+    const answers = [['127.0.0.1'], ['::1', '127.0.0.1']]
+    const { forward: send } = createUpstream({
+      now: () => now,
+      resolve: async () => answers.shift() ?? [],
+    })
+    const input = (allowPrivate: boolean): ForwardInput => {
+      const named = new URL(`http://rebind.test:${upstream.port}`)
+      const seller = merchant('m', { upstream: named, allowPrivate, routes: [route('/r')] })
+      const match = Route.match(Route.compile([seller]), '/m/m/r')
+      if (match === undefined) throw new Error('no match')
+      const headers = new Headers()
+      return { match, method: 'GET', search: '', headers, body: new Uint8Array(0), paymentId: 'p' }
+    }
+    expect(text(await send(input(true)))).toBe('ok')
+    expect((await failure(send(input(false)))).kind).toBe('refused-address')
+    expect(answers.length).toBe(1)
+    now = 30_000
+    expect((await failure(send(input(false)))).kind).toBe('refused-address')
+    expect(answers.length).toBe(0)
+  })
+
+  test('behavior: the connection is made to what was resolved, once, with the name as Host', async () => {
+    const hosts: string[] = []
+    const upstream = await raw((piece, { socket }) => {
+      hosts.push(/^host: (.*)\r$/im.exec(piece)?.[1] ?? '')
+      socket.write('HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok')
+    })
+    let count = 0
+    const options = {
+      resolve: async () => {
+        count++
+        return ['127.0.0.1']
+      },
+    }
+    const named = new URL(`http://no-such-name.test:${upstream.port}`)
+    expect(text(await forward(named, { options }))).toBe('ok')
+    expect([hosts, count]).toEqual([[named.host], 1])
+  })
+
+  test('behavior: the next address is tried when a connection cannot be made', async () => {
+    const upstream = serve(() => new Response('ok'))
+    const options = { resolve: async () => ['::1', '127.0.0.1'] }
+    const named = new URL(`http://a.test:${upstream.port}`)
+    expect(text(await forward(named, { options }))).toBe('ok')
+  })
+
+  test('error: the next address is not tried when the request may have arrived', async () => {
+    let count = 0
+    const upstream = await raw((_, { socket }) => {
+      count++
+      socket.end()
+    })
+    const options = { resolve: async () => ['127.0.0.1', '127.0.0.1'] }
+    const named = new URL(`http://a.test:${upstream.port}`)
+    const pending = forward(named, { options, method: 'POST', body: new Uint8Array(3) })
+    expect((await failure(pending)).kind).toBe('cut')
+    expect(count).toBe(1)
+  })
+})
+
+describe('TLS', () => {
+  const a = certificate('a.test')
+  const b = certificate('b.test')
+
+  async function secure(): Promise<{ port: number; seen: string[] }> {
+    const seen: string[] = []
+    const server = tls.createServer(
+      {
+        ...a,
+        SNICallback: (name, done) => done(null, tls.createSecureContext(name === 'b.test' ? b : a)),
+      },
+      connections((piece, { socket, number, servername }) => {
+        seen.push(`${number} ${servername} ${/^host: (.*)\r$/im.exec(piece)?.[1]?.split(':')[0]}`)
+        socket.write('HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok')
+      }),
+    )
+    return { port: await listen(server), seen }
+  }
+  const options = { ca: `${a.cert}${b.cert}`, resolve: async () => ['127.0.0.1'] }
+
+  test('behavior: the certificate is checked for the name; connections are kept, by name', async () => {
+    const { port, seen } = await secure()
+    for (const name of ['a', 'b', 'a', 'b'])
+      expect(text(await forward(new URL(`https://${name}.test:${port}`), { options }))).toBe('ok')
+    expect(seen).toEqual([
+      '1 a.test a.test',
+      '2 b.test b.test',
+      '1 a.test a.test',
+      '2 b.test b.test',
+    ])
+  })
+
+  test('error: a certificate of another name, or that nobody vouches for, is a connect error', async () => {
+    const { port, seen } = await secure()
+    const other = await failure(forward(new URL(`https://c.test:${port}`), { options }))
+    expect([other.kind, other.code]).toEqual(['connect', 'ERR_TLS_CERT_ALTNAME_INVALID'])
+    const { resolve } = options
+    const unknown = await failure(
+      forward(new URL(`https://a.test:${port}`), { options: { resolve } }),
+    )
+    expect(unknown.kind).toBe('connect')
+    expect(seen).toEqual([])
+  })
+})
