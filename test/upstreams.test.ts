@@ -1,4 +1,5 @@
 import { afterAll, describe, expect, test } from 'bun:test'
+import shipped from '../merchants.toml'
 import { routes, startUpstreams } from '../src/demo/upstreams'
 
 const upstreams = await startUpstreams({ eventGapMs: 1 })
@@ -101,6 +102,51 @@ describe('upstreams', () => {
     }
     expect(routes.filter((route) => !used.has(route.path))).toEqual([])
   })
+
+  type Shipped = {
+    merchants: {
+      slug: string
+      upstream?: string
+      headers?: Record<string, string>
+      routes: {
+        path: string
+        methods: string[]
+        upstream_path?: string
+        tail?: string
+        query?: Record<string, string>
+        fixed_query?: Record<string, string>
+        params?: { name: string; in?: string; example?: unknown }[]
+      }[]
+    }[]
+  }
+  const { merchants } = shipped as Shipped
+  for (const { slug, headers, routes: sold } of merchants.filter(({ upstream }) => upstream)) {
+    test(`behavior: every route of ${slug} is answered with the examples of its parameters`, async () => {
+      for (const { path, methods, upstream_path = path, tail, ...route } of sold) {
+        const params = route.params ?? []
+        const query = new URLSearchParams({ ...route.query, ...route.fixed_query })
+        for (const param of params.filter(({ in: place }) => place !== 'tail')) {
+          if (param.example !== undefined) query.set(param.name, String(param.example))
+        }
+        const example = params.find(({ in: place }) => place === 'tail')?.example
+        const tails = [...(tail === 'required' ? [] : [undefined]), ...(example ? [example] : [])]
+        for (const segments of tails) {
+          const target = upstream_path.includes('{tail}')
+            ? upstream_path.replace('{tail}', String(segments))
+            : upstream_path + (segments === undefined ? '' : `/${segments}`)
+          const method = methods[0] ?? 'GET'
+          const body = method === 'POST' ? '{"messages":[{"role":"user","content":"x"}]}' : null
+          const answered = await fetch(`${upstreams.url}${target}?${query}`, {
+            method,
+            headers,
+            body,
+          })
+          expect(`${path} ${target} ${answered.status}`).toBe(`${path} ${target} 200`)
+          expect(answered.headers.get('Content-Type')).toContain('json')
+        }
+      }
+    })
+  }
 
   test('behavior: other queries get other values', async () => {
     const at = async (latitude: number) =>

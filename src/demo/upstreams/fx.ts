@@ -53,9 +53,14 @@ function isDate(date: string): boolean {
   return !Number.isNaN(Date.parse(`${date}T00:00:00Z`)) && date >= first
 }
 
-function rates({ url }: Ask, date: string): Record<string, number> | undefined {
-  const base = url.searchParams.get('base') ?? url.searchParams.get('from') ?? 'EUR'
-  const wanted = list(url, 'symbols').concat(list(url, 'to'))
+function baseOf({ url }: Ask): string {
+  return (url.searchParams.get('base') ?? url.searchParams.get('from') ?? 'EUR').toUpperCase()
+}
+
+function rates(ask: Ask, date: string): Record<string, number> | undefined {
+  const { url } = ask
+  const base = baseOf(ask)
+  const wanted = [...list(url, 'symbols'), ...list(url, 'to')].map((code) => code.toUpperCase())
   const symbols = wanted.length > 0 ? wanted : Object.keys(currencies)
   if (![base, ...symbols].every((code) => Object.hasOwn(currencies, code))) return undefined
   const amount = Number(url.searchParams.get('amount') ?? 1)
@@ -68,11 +73,8 @@ function rates({ url }: Ask, date: string): Record<string, number> | undefined {
   return Object.fromEntries(entries)
 }
 
-function head({ url }: Ask) {
-  return {
-    amount: Number(url.searchParams.get('amount') ?? 1),
-    base: url.searchParams.get('base') ?? url.searchParams.get('from') ?? 'EUR',
-  }
+function head(ask: Ask) {
+  return { amount: Number(ask.url.searchParams.get('amount') ?? 1), base: baseOf(ask) }
 }
 
 function single(ask: Ask, asked: string): Reply {
