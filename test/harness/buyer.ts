@@ -50,7 +50,8 @@ export async function ask(url: string, init?: RequestInit): Promise<Asked> {
   const response = await fetch(url, init)
   const header = response.headers.get('payment-required') ?? ''
   const required: Required = header === '' ? {} : JSON.parse(atob(header))
-  const body = response.status === 402 && init?.method !== 'HEAD' ? await response.json() : {}
+  const text = response.status === 402 ? await response.text() : ''
+  const body: Record<string, unknown> = text === '' ? {} : JSON.parse(text)
   return { response, body, required, challenges: challengesOf(response) }
 }
 
