@@ -8,6 +8,7 @@ import {
   children,
   close,
   field,
+  isEmptyList,
   optional,
   type Read,
   record,
@@ -15,7 +16,7 @@ import {
   required,
   type Table,
 } from './reader'
-import { builtinRoutes, readRoute } from './routes'
+import { builtinRoutes, readRoute } from './route'
 import { readAllowPrivate, readUpstream } from './upstream'
 import * as V from './values'
 
@@ -151,8 +152,8 @@ function readOffered(table: Table, networks: readonly NetworkConfig[]): Merchant
   const ids = readNetworkList(table, 'networks', networks)
   const mainnets = networks.filter((network) => !network.testnet).map((network) => network.id)
   const offered = ids ?? mainnets
-  if (networks.length > 0 && offered.length === 0) {
-    const example = `networks = ["${networks[0]?.id}"]`
+  if (isEmptyList(table, 'networks') || (!ids && networks.length > 0 && offered.length === 0)) {
+    const example = `networks = ["${networks[0]?.id ?? 'eip155:8453'}"]`
     report(table.source, at(table, 'networks'), `networks is empty; write ${example}`)
   }
   ids?.forEach((id, i) => {

@@ -9,11 +9,12 @@ import { index } from './lines'
 import { readMerchants } from './merchant'
 import { readNetworks } from './networks'
 import { readFacilitator, readStock } from './products'
-import { close, type Fault, isTable, open, type Source } from './reader'
+import { close, isTable, open, type Fault as Reported, type Source } from './reader'
 import { readService } from './service'
 import { substitute } from './substitute'
 
-export type { Fault } from './reader'
+/** What is wrong in the file, where, and what to write instead. Holds no value of the environment. */
+export type Fault = Reported
 
 /** What stands in for values of the file; comes before the checks. */
 export type Overrides = {

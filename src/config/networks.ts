@@ -7,6 +7,7 @@ import {
   child,
   close,
   field,
+  isEmptyList,
   list,
   optional,
   report,
@@ -36,11 +37,9 @@ function readNetwork(table: Table, id: string): NetworkConfig {
     report(table.source, table.path, message)
   }
   const rpcUrls = list(table, 'rpc_urls', V.endpoint('http', 'https'))
-  if (rpcUrls?.length === 0 || rpcUrls === undefined) {
+  if (table.raw.rpc_urls === undefined || isEmptyList(table, 'rpc_urls')) {
     const message = 'rpc_urls is missing; write rpc_urls = ["https://..."]'
-    if (!hasFaultBelow(table.source, table, 'rpc_urls')) {
-      report(table.source, at(table, 'rpc_urls'), message)
-    }
+    report(table.source, at(table, 'rpc_urls'), message)
   }
   const network: NetworkConfig = {
     id: `eip155:${chainId ?? 0}`,
@@ -62,13 +61,6 @@ function readNetwork(table: Table, id: string): NetworkConfig {
   table.known.add('ws_url')
   close(table)
   return network
-}
-
-function hasFaultBelow(source: Source, table: Table, key: string): boolean {
-  const value = table.raw[key]
-  if (!Array.isArray(value)) return value !== undefined
-  const prefix = at(table, key).join('\u0000')
-  return [...source.faults.keys()].some((name) => name.startsWith(`${prefix}\u0000`))
 }
 
 /** Native coin a day: 0.01 for each product that settles, 0.002 for grants. */
@@ -95,7 +87,7 @@ function readAsset(network: Table): Asset {
     return emptyAsset
   }
   const transfer = list(table, 'transfer', V.oneOf(['permit2', 'eip3009']))
-  if (transfer && (transfer.length === 0 || new Set(transfer).size < transfer.length)) {
+  if (isEmptyList(table, 'transfer') || new Set(transfer).size < (transfer?.length ?? 0)) {
     const message = 'transfer lists each method once: write transfer = ["permit2", "eip3009"]'
     report(table.source, at(table, 'transfer'), message)
   }

@@ -7,6 +7,7 @@ import {
   children,
   close,
   field,
+  isEmptyList,
   list,
   open,
   optional,
@@ -54,7 +55,7 @@ function readPayTo(table: Table): Facilitator['payTo'] {
   if (!Array.isArray(value)) {
     return field(table, 'pay_to', payToWord, 'own')
   }
-  if (value.length === 0) {
+  if (isEmptyList(table, 'pay_to')) {
     report(table.source, at(table, 'pay_to'), 'pay_to has no address: write "own" or a list')
   }
   return list(table, 'pay_to', V.address) ?? []

@@ -113,6 +113,12 @@ export function list<T>(table: Table, key: string, read: Read<T>): readonly T[] 
   })
 }
 
+/** Whether a key is an array without elements; elements that are wrong do count. */
+export function isEmptyList(table: Table, key: string): boolean {
+  const value = table.raw[key]
+  return Array.isArray(value) && value.length === 0
+}
+
 /** Reads a table of like values, such as headers; empty when it is absent. */
 export function record<T>(table: Table, key: string, read: Read<T>): Readonly<Record<string, T>> {
   const inner = child(table, key)

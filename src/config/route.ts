@@ -6,6 +6,7 @@ import {
   children,
   close,
   field,
+  isEmptyList,
   isTable,
   list,
   optional,
@@ -90,8 +91,7 @@ const method: Read<Method> = (value) => {
 
 function readMethods(table: Table): readonly Method[] {
   const found = list(table, 'methods', method) ?? ['GET']
-  const raw = table.raw.methods
-  if (Array.isArray(raw) && raw.length === 0) {
+  if (isEmptyList(table, 'methods')) {
     report(table.source, at(table, 'methods'), 'methods is empty; write methods = ["GET"]')
   } else if (new Set(found).size < found.length) {
     report(table.source, at(table, 'methods'), 'methods names a method twice')
