@@ -34,7 +34,9 @@ function withoutPort(entry: string): string {
 }
 
 function normalize(address: string): string | undefined {
-  if (isIPv4(address)) return address
+  // As a dual-stack socket names an IPv4 peer.
+  const plain = address.startsWith('::ffff:') ? address.slice(7) : address
+  if (isIPv4(plain)) return plain
   const zone = address.indexOf('%')
   const bare = zone < 0 ? address : address.slice(0, zone)
   return isIPv6(bare) ? normalizeIPv6(bare) : undefined
