@@ -36,7 +36,7 @@ duplicate slug | slug = "two" | slug = "one"\n#
 bad slug | slug = "two" | slug = "Two"
   slug = "Two" | small letters
 duplicate route | path = "/a/b" | path = "/a" #
-  path = "/a" # | already sold .* line 32
+  path = "/a" # | already sold by the route on line 32
 path with slash | path = "/c" | path = "/c/"
   "/c/" | literal segments
 path with dots | path = "/c" | path = "/c/../d"
@@ -146,7 +146,7 @@ fee cap | name = "Base" | name = "Base"\nfee_cap_gwei = "0"
 gas budget | name = "Base" | name = "Base"\ngas_per_day_wei = { gateway = 1 }
   gas_per_day_wei | whole wei
 decimals | transfer = ["eip3009"] | decimals = 18
-  decimals | from 6 to 6
+  decimals | must be 6
 transfer method | ["eip3009"] | ["erc20"]
   transfer | "permit2", "eip3009"
 no transfer method | ["eip3009"] | []

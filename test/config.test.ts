@@ -6,6 +6,9 @@ import { check } from '../src/cli/check'
 import { developmentAccounts } from '../src/config/crosschecks'
 import { index, lineOf } from '../src/config/lines'
 import type { Options } from '../src/config/merchants'
+import * as Route from '../src/proxy/Route'
+import { segmentsOf } from '../src/proxy/Tail'
+import { validateParams } from '../src/proxy/validate'
 import { configOf, edited, env, linesOf, lineWith, named, payout, small } from './harness/config'
 
 const shipped = readFileSync(join(import.meta.dir, '..', 'merchants.toml'), 'utf8')
@@ -105,6 +108,25 @@ describe('the shipped file', () => {
             expect(String(example)).toMatch(new RegExp(schema.pattern, 'u'))
           }
         }
+      }
+    }
+  })
+
+  test('behavior: the proxy takes every route, and serves its examples', () => {
+    const matcher = Route.compile(config.merchants)
+    for (const { slug, routes } of config.merchants) {
+      for (const route of routes) {
+        const tail = segmentsOf(route)
+          .filter(({ param }) => route.tail === 'required' || param.required)
+          .map(({ param, prefix, suffix }) => `${prefix}${param.example}${suffix}`)
+          .join('/')
+        const path = `/m/${slug}${route.path}${tail === '' ? '' : `/${tail}`}`
+        expect(Route.canonicalize(path)).toBe(path)
+        expect(Route.match(matcher, path)).toMatchObject({ route, tail })
+        const query = route.params.filter((param) => param.in === 'query')
+        const pairs = query.map(({ name, example }): [string, string] => [name, `${example}`])
+        const search = new URLSearchParams(pairs).toString()
+        expect([path, validateParams(route, search, tail, new Uint8Array())]).toEqual([path, []])
       }
     }
   })
@@ -217,6 +239,11 @@ describe('what the file means', () => {
     expect(config.merchants.map(({ outOfService }) => outOfService)).toEqual(['ONE_KEY', undefined])
     const own = edited('slug = "two"', `slug = "two"\npayout = "${named('TWO')}"`)
     expect(configOf(own).merchants[1]?.outOfService).toBe('TWO')
+    const upstream = edited('"https://two.example.com"', `"${named('TWO')}"`)
+    expect(configOf(upstream).merchants[1]).toMatchObject({
+      outOfService: 'TWO',
+      upstream: undefined,
+    })
     for (const [from, to] of [
       ['"127.0.0.1:4020"', `"${named('NONE')}"`],
       ['"https://rpc.example.com"', `"${named('NONE')}"`],

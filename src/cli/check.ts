@@ -1,9 +1,8 @@
 import { readFileSync } from 'node:fs'
-import { privateKeyToAddress } from 'viem/accounts'
-import { toHex } from 'viem/utils'
 import type { Config, NetworkConfig } from '../config/Config'
 import { type Env, EnvironmentError, findRelayerKeys } from '../config/env'
 import { format, parse } from '../config/merchants'
+import * as Crypto from '../protocol/Crypto'
 
 export type Options = {
   /** Path of merchants.toml. */
@@ -43,7 +42,7 @@ export async function check({ file, env, online, dataDir, out }: Options): Promi
 
 function relayersOf(options: { dataDir: string; env: Env }, problems: string[]) {
   try {
-    return findRelayerKeys(options).map((key) => privateKeyToAddress(toHex(key)))
+    return findRelayerKeys(options).map(Crypto.addressOf)
   } catch (error) {
     if (!(error instanceof EnvironmentError)) throw error
     problems.push(error.message)

@@ -116,7 +116,7 @@ export type Route = {
 
 export type Param = {
   name: string
-  /** A query parameter, or the whole tail: extra segments joined by slashes. */
+  /** A query parameter, or the next segment of the tail (proxy/Tail.ts). */
   in: 'query' | 'tail'
   required: boolean
   description: string

@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto'
 import type { Merchant, NetworkConfig, Route, Service } from './Config'
 import * as Headers from './headers'
+import { keyOf } from './lines'
 import { readNetworkList } from './networks'
 import {
   at,
@@ -36,8 +37,8 @@ export function readMerchants(root: Table, context: Context): readonly Merchant[
   tables.forEach((table, i) => {
     const first = merchants.findIndex((merchant) => merchant.slug === merchants[i]?.slug)
     if (first === i) return
-    const line = root.source.lines.get(['merchants', first, 'slug'].join('\u0000'))
-    const message = `slug ${merchants[i]?.slug} is already that of the merchant on line ${line}`
+    const line = root.source.lines.get(keyOf(['merchants', first, 'slug']))
+    const message = `slug is already that of the merchant on line ${line}: write another`
     report(table.source, at(table, 'slug'), message)
   })
   return merchants
@@ -116,19 +117,13 @@ function checkRoutes(table: Table, merchant: Merchant, tables: readonly Table[])
       const message = `path is none of builtin ${merchant.builtin}: ${served.join(', ')}`
       report(source, at(route, 'path'), message)
     }
-    // Matching takes the longest literal path, whatever its tail: only equal paths are ambiguous.
-    const first = merchant.routes.findIndex(
-      (other) => other.path === path && other.methods.some(has(merchant.routes[i])),
-    )
-    if (first < 0 || first >= i) return
-    const line = source.lines.get([...table.path, 'routes', first, 'path'].join('\u0000'))
-    const message = `path is already sold with one of these methods by the route on line ${line}`
+    // The longest literal path decides alone, before the method: only equal paths are ambiguous.
+    const first = merchant.routes.findIndex((other) => other.path === path)
+    if (first === i) return
+    const line = source.lines.get(keyOf([...table.path, 'routes', first, 'path']))
+    const message = `path is already sold by the route on line ${line}: a path has one price`
     report(source, at(route, 'path'), message)
   })
-}
-
-function has(route: Route | undefined) {
-  return (method: Route['methods'][number]) => route?.methods.includes(method) ?? false
 }
 
 function readHeaders(table: Table): Readonly<Record<string, string>> {

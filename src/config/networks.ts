@@ -10,6 +10,7 @@ import {
   isEmptyList,
   list,
   optional,
+  type Read,
   report,
   required,
   type Source,
@@ -100,7 +101,7 @@ function readAsset(network: Table): Asset {
     symbol: required(table, 'symbol', V.filled, '"USDC"') ?? '',
     address: required(table, 'address', V.address, '"0x..."') ?? V.zeroAddress,
     // Every amount of the service has 6 decimals (specification 8).
-    decimals: field(table, 'decimals', V.integer(6, 6), 6),
+    decimals: field(table, 'decimals', sixDecimals, 6),
     transfer: transfer ?? defaultTransfer,
     eip712: {
       name: (eip712 && required(eip712, 'name', V.filled, '"USD Coin"')) ?? '',
@@ -113,6 +114,9 @@ function readAsset(network: Table): Asset {
   close(table)
   return asset
 }
+
+const sixDecimals: Read<number> = (value) =>
+  value === 6 ? 6 : { wrong: 'must be 6: the service knows no other money' }
 
 const defaultTransfer: readonly TransferMethod[] = ['permit2', 'eip3009']
 

@@ -1,5 +1,6 @@
 import type { Address } from 'viem'
 import type { Facilitator, NetworkConfig, Stock, StockToken } from './Config'
+import { keyOf } from './lines'
 import { assetsOf, readNetworkId } from './networks'
 import {
   at,
@@ -97,7 +98,7 @@ function readTokens(stock: Table): readonly StockToken[] {
     for (const key of ['symbol', 'address', 'pool'] as const) {
       const first = tokens.findIndex((token) => token[key] === tokens[i]?.[key])
       if (first === i) continue
-      const line = stock.source.lines.get([...stock.path, 'tokens', first, key].join('\u0000'))
+      const line = stock.source.lines.get(keyOf([...stock.path, 'tokens', first, key]))
       const message = `${key} is already that of the token on line ${line ?? '?'}`
       report(table.source, at(table, key), message)
     }

@@ -46,11 +46,8 @@ export function at(table: Table, key: string | number): Lines.Path {
   return [...table.path, key]
 }
 
-/** Short text of a value for a message; empty when it must not be shown. */
-export function shown(source: Source, path: Lines.Path, value: unknown): string {
-  for (let length = path.length; length > 0; length--) {
-    if (source.fromEnv.has(Lines.keyOf(path.slice(0, length)))) return ''
-  }
+/** Short text of a value for a message; nothing of tables and arrays. */
+function shown(value: unknown): string {
   if (typeof value === 'object' && value !== null) return ''
   const text = JSON.stringify(value) ?? String(value)
   return ` (found ${text.length > 60 ? `${text.slice(0, 57)}...` : text})`
@@ -62,7 +59,7 @@ function convert<T>(source: Source, path: Lines.Path, value: unknown, read: Read
   if (!isWrong(result)) return result
   const isSecret = result.hide || source.fromEnv.has(Lines.keyOf(path))
   const hint = result.hint && !isSecret ? `; ${result.hint}` : ''
-  const found = isSecret ? '' : shown(source, path, value)
+  const found = isSecret ? '' : shown(value)
   report(source, path, `${label(path)} ${result.wrong}${hint}${found}`)
   return undefined
 }

@@ -64,7 +64,7 @@ export function readRoute(table: Table, around: Around): Route {
   return route
 }
 
-const segment = /^[A-Za-z0-9._~!$&'()*+,;=:@-]+$/
+const segment = /^[A-Za-z0-9._~!$&'()*+,=:@-]+$/
 
 /** A literal path below the merchant, in the one spelling that matching knows. */
 const routePath: Read<string> = (value) => {
@@ -138,7 +138,11 @@ function readParams(table: Table): readonly Param[] {
     const param = params[i]
     if (!param) return
     if (params.findIndex((other) => other.name === param.name && other.in === param.in) < i) {
-      report(inner.source, at(inner, 'name'), `a parameter ${param.name} is already described`)
+      report(
+        inner.source,
+        at(inner, 'name'),
+        'a parameter of this name is already described: remove one of them',
+      )
     }
     if (param.in === 'tail' && table.raw.tail === 'none') {
       report(inner.source, at(inner, 'in'), 'in = "tail" needs a route with a tail')
