@@ -1,6 +1,7 @@
 import { parseArgs } from 'node:util'
 import { check } from './cli/check'
 import { demo } from './cli/demo'
+import { pay } from './cli/pay'
 import { serve } from './cli/serve'
 
 declare const VERSION: string | undefined
@@ -12,6 +13,7 @@ Usage: turnpike [command] [options]
   serve            serve merchants.toml (the default)
   check            validate merchants.toml; --online also chains, contracts and upstreams
   demo             local chains, sample upstreams and the gateway; --once also buys and exits
+  pay URL          buy one request with a private key; the body goes to stdout
   version          print the version
 
 Options
@@ -19,16 +21,25 @@ Options
   --data DIR       data directory (default: ./data)
   --online         check: ask every RPC and upstream too
   --once           demo: buy with every stock client, show what happened, exit
+  --protocol NAME  pay: mpp or x402 (default: the first that is offered)
+  --network ID     pay: only on this network, e.g. eip155:8453
+  --transfer NAME  pay: only by eip3009 or permit2
+  --method NAME    pay: HTTP method (default: GET, with --data POST)
+  --data BODY      pay: request body
+  --key HEX        pay: private key (better: PAY_KEY in the environment)
+  --max AMOUNT     pay: refuse to pay more dollars (default: 1)
+  --redeem TOKEN   pay: ask again for what was paid for and not delivered
   --help           this text
 `
 
-const commands = ['serve', 'check', 'demo', 'version'] as const
+const commands = ['serve', 'check', 'demo', 'pay', 'version'] as const
 type Command = (typeof commands)[number]
 
 const allowed: Readonly<Record<Command, readonly string[]>> = {
   serve: ['config', 'data'],
   check: ['config', 'data', 'online'],
   demo: ['once', 'config'],
+  pay: ['protocol', 'network', 'transfer', 'method', 'data', 'key', 'max', 'redeem'],
   version: [],
 }
 
@@ -40,7 +51,7 @@ async function main(argv: string[]): Promise<number> {
     process.stderr.write(`turnpike: ${args}\nRun turnpike --help.\n`)
     return 2
   }
-  const { command, values } = args
+  const { command, values, url } = args
   if (values.help) {
     process.stdout.write(usage)
     return 0
@@ -61,6 +72,8 @@ async function main(argv: string[]): Promise<number> {
       })
     case 'demo':
       return demo({ once: values.once ?? false, file, env: process.env })
+    case 'pay':
+      return pay({ ...values, url, env: process.env, now: Date.now })
     case 'serve':
       return serve({ file, dataDir, env: process.env })
   }
@@ -68,14 +81,22 @@ async function main(argv: string[]): Promise<number> {
 
 type Values = {
   config?: string
+  /** serve, check: the data directory; pay: the request body. */
   data?: string
   online?: boolean
   once?: boolean
+  protocol?: string
+  network?: string
+  transfer?: string
+  method?: string
+  key?: string
+  max?: string
+  redeem?: string
   help?: boolean
 }
 
 /** The command and its options, or what is wrong with them. */
-function parse(argv: string[]): { command: Command; values: Values } | string {
+function parse(argv: string[]): { command: Command; values: Values; url: string } | string {
   try {
     const { values, positionals } = parseArgs({
       args: argv,
@@ -85,18 +106,28 @@ function parse(argv: string[]): { command: Command; values: Values } | string {
         data: { type: 'string' },
         online: { type: 'boolean' },
         once: { type: 'boolean' },
+        protocol: { type: 'string' },
+        network: { type: 'string' },
+        transfer: { type: 'string' },
+        method: { type: 'string' },
+        key: { type: 'string' },
+        max: { type: 'string' },
+        redeem: { type: 'string' },
         help: { type: 'boolean', short: 'h' },
       },
     })
-    const [name = 'serve', extra] = positionals
+    const [name = 'serve', ...operands] = positionals
     const command = commands.find((known) => known === name)
     if (command === undefined) return `unknown command ${JSON.stringify(name)}`
+    const extra = operands[command === 'pay' ? 1 : 0]
     if (extra !== undefined) return `unexpected argument ${JSON.stringify(extra)}`
+    const [url = ''] = operands
+    if (command === 'pay' && url === '' && !values.help) return 'pay needs a URL'
     const wrong = Object.keys(values).find(
       (option) => option !== 'help' && !allowed[command].includes(option),
     )
     if (wrong !== undefined) return `${command} does not take --${wrong}`
-    return { command, values }
+    return { command, values, url }
   } catch (error) {
     return error instanceof Error ? error.message : 'bad arguments'
   }

@@ -1,0 +1,192 @@
+import type { Address } from 'viem'
+import * as AddressText from '../protocol/Address'
+import { decodeJson } from '../protocol/Header'
+import * as Json from '../protocol/Json'
+import { isFault } from '../protocol/Problem'
+import * as Receipt from '../protocol/Receipt'
+import type * as Terms from './Terms'
+
+/** What a purchase came to, for the person who runs `turnpike pay`. */
+
+/** A request with what may be paid for it. */
+export type Order = {
+  url: URL
+  method: string
+  body: string | undefined
+  wanted: {
+    protocol: string | undefined
+    network: string | undefined
+    transfer: string | undefined
+  }
+  max: string
+  now: () => number
+}
+
+/** Prints what came back and judges it. */
+export async function finish(
+  response: Response,
+  order: Order,
+  credential: Terms.Credential | undefined,
+): Promise<number> {
+  const { status } = response
+  const encoded =
+    response.headers.get('payment-receipt') ?? response.headers.get('payment-response') ?? undefined
+  if (status >= 300 && status < 400) {
+    say(`turnpike: ${status}, redirects to ${response.headers.get('location')}; ask there.`)
+    return 1
+  }
+  if (isProblem(response) && (credential !== undefined || status >= 500 || status === 402)) {
+    explain(await problemOf(response), status, order, credential)
+    return 1
+  }
+  say(`answer     ${status} ${response.headers.get('content-type') ?? ''}`.trimEnd())
+  if (response.headers.has('idempotency-replayed')) say('           a replay of the stored answer')
+  const genuine = encoded === undefined || (await checkReceipt(encoded, order, credential))
+  if (credential !== undefined && encoded === undefined) say('receipt    none')
+  await copyBody(response)
+  return response.ok && genuine ? 0 : 1
+}
+
+export type ProblemText = {
+  code: string
+  detail: string
+  reason: string | undefined
+  transaction: string | undefined
+  redeem: { token: string; until: string } | undefined
+}
+
+function isProblem(response: Response): boolean {
+  return response.headers.get('content-type')?.startsWith('application/problem+json') ?? false
+}
+
+/** Members of a problem document, or of whatever else an error's body is. */
+export async function problemOf(response: Response): Promise<ProblemText> {
+  const text = await response.text().catch(() => '')
+  let json: Json.JsonObject = {}
+  try {
+    json = Json.parse(text)
+  } catch {
+    // Somebody else's error page.
+  }
+  const string = (parent: Json.JsonObject, name: string) => {
+    const value = Json.member(parent, name)
+    return typeof value === 'string' ? value : undefined
+  }
+  const redeem = Json.member(json, 'redeem')
+  const token = Json.isObject(redeem) ? string(redeem, 'token') : undefined
+  return {
+    code: string(json, 'code') ?? `status ${response.status}`,
+    detail: string(json, 'detail') ?? '',
+    reason: string(json, 'reason'),
+    transaction: string(json, 'transaction'),
+    redeem:
+      token === undefined || !Json.isObject(redeem)
+        ? undefined
+        : { token, until: string(redeem, 'until') ?? '' },
+  }
+}
+
+function explain(
+  problem: ProblemText,
+  status: number,
+  order: Order,
+  credential: Terms.Credential | undefined,
+): void {
+  const { code, detail, reason, transaction, redeem } = problem
+  const because = reason === undefined ? '' : ` (${reason})`
+  say(`refused    ${status} ${code}${because}: ${detail}`)
+  if (transaction !== undefined) say(`settled by ${transaction}`)
+  if (redeem !== undefined) {
+    say(`You have paid and were not served. Ask again for free until ${redeem.until}:`)
+    const method = order.method === 'GET' ? '' : ` --method ${order.method}`
+    const data = order.body === undefined ? '' : ` --data ${quote(order.body)}`
+    say(`  turnpike pay ${quote(order.url.href)}${method}${data} --redeem ${quote(redeem.token)}`)
+  } else if (credential !== undefined && (status === 503 || status === 409)) {
+    say('The payment may still settle: look at the transaction before you pay again.')
+  } else if (credential?.transfer.method === 'permit2' && reason?.includes('allowance')) {
+    say('The wallet has not approved Permit2; --transfer eip3009 needs no approval.')
+  }
+}
+
+/** Prints a receipt; false when it is signed and the signature or what it says is not right. */
+async function checkReceipt(
+  encoded: string,
+  order: Order,
+  credential: Terms.Credential | undefined,
+): Promise<boolean> {
+  const settled = settlementOf(encoded)
+  if (settled !== undefined) say(`settled by ${settled}`)
+  const receipt = Receipt.parse(encoded)
+  if (isFault(receipt)) {
+    say('receipt    not signed')
+    return true
+  }
+  const { payload } = receipt
+  const transfer = credential?.transfer
+  const signer = Receipt.verify(receipt)
+  const published = await publishedSigner(order.url)
+  const isOurs =
+    transfer === undefined ||
+    (payload.network === transfer.network && AddressText.equal(payload.payer, transfer.payer))
+  const issued = new Date(payload.issuedAt * 1000).toISOString()
+  say(`receipt    ${payload.resourceUrl}, ${payload.network}, ${issued}`)
+  if (signer === undefined || !isOurs) {
+    say('           its signature is not valid for this payment')
+    return false
+  }
+  if (published === undefined) {
+    say(`           signed by ${signer}; the server publishes no receipt key`)
+    return true
+  }
+  const genuine = AddressText.equal(signer, published)
+  say(`           signed by ${signer}, ${genuine ? 'the' : 'NOT the'} published receipt key`)
+  return genuine
+}
+
+/** Transaction that a receipt of either protocol names. */
+function settlementOf(encoded: string): string | undefined {
+  try {
+    const json = decodeJson(encoded, 'either')
+    return Json.optionalText(json, 'reference') ?? Json.optionalText(json, 'transaction')
+  } catch (error) {
+    if (error instanceof Json.JsonError) return undefined
+    throw error
+  }
+}
+
+/** Address that signs receipts, as the server's documents tell it. */
+async function publishedSigner(url: URL): Promise<Address | undefined> {
+  for (const path of ['/.well-known/x402', '/openapi.json']) {
+    try {
+      const response = await fetch(new URL(path, url), { redirect: 'manual' })
+      if (!response.ok) continue
+      const json: unknown = await response.json()
+      if (!Json.isObject(json)) continue
+      const info = Json.member(json, 'x-service-info')
+      const value = Json.member(Json.isObject(info) ? info : json, 'receiptSigner')
+      const address = AddressText.parse(value)
+      if (address !== undefined) return address
+    } catch {
+      // No such document.
+    }
+  }
+  return undefined
+}
+
+async function copyBody(response: Response): Promise<void> {
+  if (response.body === null) return
+  for await (const chunk of response.body) {
+    if (process.stdout.write(chunk)) continue
+    await new Promise<void>((resolve) => process.stdout.once('drain', () => resolve()))
+  }
+  if (process.stdout.isTTY) process.stdout.write('\n')
+}
+
+function quote(text: string): string {
+  return /^[\w.:/-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`
+}
+
+/** One line for the user; stdout is for what was bought. */
+export function say(line: string): void {
+  process.stderr.write(`${line}\n`)
+}

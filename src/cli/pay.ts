@@ -1,0 +1,189 @@
+import { type Env, EnvironmentError, readEnv } from '../config/env'
+import * as Amount from '../protocol/Amount'
+import * as Crypto from '../protocol/Crypto'
+import * as Json from '../protocol/Json'
+import { finish, type Order, problemOf, say } from './outcome'
+import * as Terms from './Terms'
+
+export type PayOptions = {
+  url: string
+  protocol?: string | undefined
+  network?: string | undefined
+  transfer?: string | undefined
+  method?: string | undefined
+  data?: string | undefined
+  /** Private key in hex; else `PAY_KEY` of the environment. Never printed. */
+  key?: string | undefined
+  /** The most that may be paid, in dollars; default 1. */
+  max?: string | undefined
+  /** Token of a failed delivery: asks again without paying. */
+  redeem?: string | undefined
+  env: Env
+  /** Unix ms. */
+  now: () => number
+}
+
+/** How long the same credential is presented again while its settlement is pending. */
+const pendingMs = 60_000
+
+/** Why nothing can be bought; the message is for the user. */
+class PayError extends Error {
+  override readonly name = 'PayError'
+}
+
+/**
+ * Buys one request with a private key. The answer's body goes to stdout, everything else to stderr.
+ * Returns the exit code: 0 when the answer was delivered and its receipt, if signed, is genuine.
+ */
+export async function pay(options: PayOptions): Promise<number> {
+  try {
+    const order = parse(options)
+    return options.redeem === undefined
+      ? await buy(order, options)
+      : await finish(await send(order, { 'payment-redeem': options.redeem }), order, undefined)
+  } catch (error) {
+    if (!(error instanceof PayError || error instanceof EnvironmentError)) throw error
+    say(`turnpike: ${error.message}`)
+    return 1
+  }
+}
+
+function parse(options: PayOptions): Order {
+  const { protocol, network, transfer, data, max = '1', now } = options
+  if (!URL.canParse(options.url)) throw new PayError(`${options.url} is not an absolute URL.`)
+  const url = new URL(options.url)
+  if (url.protocol !== 'http:' && url.protocol !== 'https:')
+    throw new PayError('Only http and https URLs can be bought.')
+  if (protocol !== undefined && protocol !== 'mpp' && protocol !== 'x402')
+    throw new PayError('--protocol is mpp or x402.')
+  if (network !== undefined && !/^eip155:[1-9]\d*$/.test(network))
+    throw new PayError('--network is a CAIP-2 id such as eip155:8453.')
+  if (transfer !== undefined && transfer !== 'eip3009' && transfer !== 'permit2')
+    throw new PayError('--transfer is eip3009 or permit2.')
+  if (!/^\d{1,12}(\.\d{1,6})?$/.test(max)) throw new PayError('--max is an amount such as 0.25.')
+  const method = (options.method ?? (data === undefined ? 'GET' : 'POST')).toUpperCase()
+  if (data !== undefined && (method === 'GET' || method === 'HEAD'))
+    throw new PayError(`${method} takes no --data.`)
+  return { url, method, body: data, wanted: { protocol, network, transfer }, max, now }
+}
+
+async function buy(order: Order, options: PayOptions): Promise<number> {
+  const privateKey = keyOf(options)
+  const asked = await send(order, {})
+  if (asked.status !== 402) return finish(asked, order, undefined)
+  const invalid = await invalidParams(asked)
+  if (invalid !== '') throw new PayError(`The request would be refused: ${invalid}.`)
+  const terms = choose(Terms.decode(asked.headers), order)
+  say(`402        ${Terms.describe(terms)}`)
+  say(`pays       ${Crypto.addressOf(privateKey)} -> ${terms.payTo}`)
+  const random = crypto.getRandomValues(new Uint8Array(32))
+  const credential = Terms.pay(terms, { privateKey, now: order.now(), random })
+  return finish(await present(order, credential), order, credential)
+}
+
+/** What a 402 says about the request itself, before anybody pays for it. */
+async function invalidParams(asked: Response): Promise<string> {
+  try {
+    const params = Json.member(Json.parse(await asked.text()), 'invalidParams')
+    if (!Array.isArray(params)) return ''
+    const objects = params.filter(Json.isObject)
+    return objects.map((param) => `${param.name}: ${param.reason}`).join('; ')
+  } catch {
+    return ''
+  }
+}
+
+function keyOf({ key, env }: PayOptions): Uint8Array {
+  const hex = key ?? readEnv(env)('PAY_KEY')
+  if (hex === undefined) throw new PayError('A private key is needed: --key HEX or PAY_KEY.')
+  if (!/^(0x)?[0-9a-fA-F]{64}$/.test(hex)) throw new PayError('The key is not 32 bytes of hex.')
+  const bytes = Uint8Array.fromHex(hex.replace(/^0x/, ''))
+  try {
+    Crypto.addressOf(bytes)
+    return bytes
+  } catch {
+    throw new PayError('The key is not valid.')
+  }
+}
+
+/** The first terms that are wanted and within the limit. Throws a PayError that says what there was. */
+function choose(offered: readonly Terms.Terms[], order: Order): Terms.Terms {
+  const { protocol, network, transfer } = order.wanted
+  if (offered.length === 0)
+    throw new PayError('The 402 asks for nothing that this buyer knows how to pay.')
+  const wanted = offered.filter(
+    (terms) =>
+      (protocol === undefined || terms.protocol === protocol) &&
+      (network === undefined || terms.network === network) &&
+      (transfer === undefined || terms.method === transfer),
+  )
+  if (wanted.length === 0)
+    throw new PayError(`The 402 does not offer that. It offers:\n${list(offered)}`)
+  const affordable = wanted.find(
+    ({ amountAtomic, asset }) => amountAtomic <= Amount.fromDecimal(order.max, asset.decimals),
+  )
+  if (affordable === undefined)
+    throw new PayError(`More than --max ${order.max} is asked:\n${list(wanted)}`)
+  return affordable
+}
+
+function list(terms: readonly Terms.Terms[]): string {
+  return terms.map((each) => `  ${Terms.describe(each)}`).join('\n')
+}
+
+async function send(order: Order, headers: Readonly<Record<string, string>>): Promise<Response> {
+  const { url, method, body } = order
+  try {
+    return await fetch(url, {
+      method,
+      headers: { ...(body === undefined ? {} : { 'content-type': typeOf(body) }), ...headers },
+      // A credential is for this URL and goes nowhere else.
+      redirect: 'manual',
+      ...(body === undefined ? {} : { body }),
+    })
+  } catch (error) {
+    throw new PayError(`${url.origin} did not answer: ${messageOf(error)}`)
+  }
+}
+
+function typeOf(body: string): string {
+  try {
+    JSON.parse(body)
+    return 'application/json'
+  } catch {
+    return 'text/plain; charset=utf-8'
+  }
+}
+
+/**
+ * Sends a credential, the same one again while the server says that its settlement is pending or
+ * that it cannot tell, or when the connection breaks. A second payment is never signed.
+ */
+async function present(order: Order, credential: Terms.Credential): Promise<Response> {
+  const until = order.now() + pendingMs
+  const headers = { [credential.header]: credential.value }
+  for (;;) {
+    let waitMs = 2000
+    let response: Response | undefined
+    try {
+      response = await send(order, headers)
+      if (response.status !== 503 && response.status !== 409) return response
+      const retryAfter = response.headers.get('retry-after')
+      if (retryAfter === null) return response
+      waitMs = Math.min(Math.max(Number(retryAfter) || 2, 1), 30) * 1000
+    } catch (error) {
+      if (!(error instanceof PayError) || order.now() + waitMs >= until) throw error
+      say(`waits      ${error.message}`)
+    }
+    if (response !== undefined) {
+      if (order.now() + waitMs >= until) return response
+      const problem = await problemOf(response)
+      say(`waits      ${problem.code}${problem.transaction ? `, ${problem.transaction}` : ''}`)
+    }
+    await Bun.sleep(waitMs)
+  }
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : 'unknown error'
+}

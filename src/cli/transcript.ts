@@ -1,0 +1,122 @@
+import type { Address } from 'viem'
+import type { Exchange, Purchase } from '../demo/buyers'
+import * as AddressText from '../protocol/Address'
+import * as Amount from '../protocol/Amount'
+import { decodeJson } from '../protocol/Header'
+import * as Json from '../protocol/Json'
+import { isFault } from '../protocol/Problem'
+import * as Receipt from '../protocol/Receipt'
+import * as Terms from './Terms'
+
+/** What a purchase looked like and whether the money moved as it should, for people to read. */
+
+/** Token balances, atomic. */
+export type Balances = { payer: bigint; payee: bigint; relayer: bigint }
+
+export type Bought = {
+  title: string
+  purchase: Purchase
+  symbol: string
+  decimals: number
+  priceAtomic: bigint
+  before: Balances
+  after: Balances
+  /** Published signer of receipts. */
+  receiptSigner: Address
+  /** Whether the transaction of the receipt succeeded on chain. */
+  mined: (transaction: string) => Promise<boolean>
+}
+
+/** Lines of a purchase, and what was wrong with it. */
+export type Told = { lines: string[]; faults: string[] }
+
+const widest = 160
+
+/** Tells a purchase: request, 402, paid request, answer, receipt, balances. */
+export async function tell(bought: Bought): Promise<Told> {
+  const { title, purchase } = bought
+  const [asked, ...paid] = purchase.requests
+  const faults: string[] = []
+  const lines = [title]
+  if (asked === undefined) return { lines, faults: ['no request was made'] }
+  lines.push('', `  ${asked.method} ${asked.url}`, `  ${status(asked.status)}`)
+  if (asked.status !== 402) faults.push(`the first answer was ${asked.status}, not 402`)
+  for (const terms of Terms.decode(asked.responseHeaders))
+    lines.push(`      ${Terms.describe(terms)}`)
+  for (const exchange of paid) {
+    lines.push('', `  ${exchange.method} ${exchange.url}`, `      ${credential(exchange)}`)
+    lines.push(`  ${status(exchange.status)}`, `      ${shorten(purchase.body)}`)
+  }
+  if (paid.length !== 1) faults.push(`${paid.length} paid requests were made, not one`)
+  if (purchase.response.status !== 200) faults.push(`the answer was ${purchase.response.status}`)
+  const receipt = await tellReceipt(bought)
+  const balances = tellBalances(bought)
+  return {
+    lines: [...lines, '', ...receipt.lines, '', ...balances.lines],
+    faults: [...faults, ...receipt.faults, ...balances.faults],
+  }
+}
+
+function credential(exchange: Exchange): string {
+  const { headers } = exchange
+  const [name, value] = headers.has('payment-signature')
+    ? ['PAYMENT-SIGNATURE', headers.get('payment-signature')]
+    : ['Authorization', headers.get('authorization')]
+  return `${name}: ${value?.slice(0, 40)}... (${value?.length} characters)`
+}
+
+async function tellReceipt(bought: Bought): Promise<Told> {
+  const { headers } = bought.purchase.response
+  const encoded = headers.get('payment-receipt') ?? headers.get('payment-response')
+  if (encoded === null) return { lines: [], faults: ['there is no receipt'] }
+  const receipt = Receipt.parse(encoded)
+  if (isFault(receipt)) return { lines: [], faults: [receipt.detail] }
+  const { transaction, payer, network, issuedAt } = receipt.payload
+  const signer = Receipt.verify(receipt)
+  const faults: string[] = []
+  if (signer === undefined || !AddressText.equal(signer, bought.receiptSigner))
+    faults.push('the receipt is not signed by the published key')
+  if (!(await bought.mined(transaction))) faults.push(`transaction ${transaction} did not succeed`)
+  const settled = settlement(encoded)
+  if (settled !== transaction) faults.push('the receipt names another transaction than it signs')
+  const issued = new Date(issuedAt * 1000).toISOString()
+  return {
+    lines: [
+      `  settled by  ${transaction}`,
+      `  receipt     ${network}, paid by ${payer}, ${issued}`,
+      `              signed by ${signer}`,
+    ],
+    faults,
+  }
+}
+
+/** The transaction beside the signed part, which clients read. */
+function settlement(encoded: string): string | undefined {
+  const json = decodeJson(encoded, 'either')
+  return Json.optionalText(json, 'reference') ?? Json.optionalText(json, 'transaction')
+}
+
+function tellBalances(bought: Bought): Told {
+  const { priceAtomic, before, after, symbol, decimals } = bought
+  const expected = { payer: -priceAtomic, payee: priceAtomic, relayer: 0n }
+  const faults: string[] = []
+  const lines = (['payer', 'payee', 'relayer'] as const).map((who) => {
+    const moved = after[who] - before[who]
+    if (moved !== expected[who])
+      faults.push(`the ${who}'s balance moved by ${moved}, not by ${expected[who]}`)
+    const from = Amount.toDecimal(before[who], decimals).padStart(12)
+    const to = Amount.toDecimal(after[who], decimals).padStart(12)
+    return `  ${who.padEnd(8)}${from} -> ${to} ${symbol}`
+  })
+  return { lines, faults }
+}
+
+function status(code: number): string {
+  const names: Readonly<Record<number, string>> = { 200: 'OK', 402: 'Payment Required' }
+  return `${code} ${names[code] ?? ''}`.trimEnd()
+}
+
+function shorten(body: string): string {
+  const line = body.replaceAll(/\s+/g, ' ')
+  return line.length > widest ? `${line.slice(0, widest)}... (${body.length} characters)` : line
+}

@@ -1,0 +1,132 @@
+import { account, type DemoAccount } from '../demo/accounts'
+import { buyWithMppx, buyWithX402, type Purchase } from '../demo/buyers'
+import { balanceOf, type Chain } from '../demo/chains'
+import type { World } from '../demo/world'
+import type * as Network from '../protocol/Network'
+import { type Balances, tell } from './transcript'
+
+/** Something that costs half a cent, a cent or five, with every network and both protocols. */
+export const goods = {
+  forecast: '/m/weather/forecast?latitude=52.52&longitude=13.41&current=temperature_2m',
+  price: '/m/crypto-prices/current/coingecko:ethereum',
+  chat: '/m/assistant/chat',
+}
+
+export const question = JSON.stringify({
+  model: 'assistant-fast',
+  messages: [{ role: 'user', content: 'What does a turnpike do?' }],
+})
+
+type Trial = {
+  client: string
+  /** Of the shipped file: the price is read from there, not from the 402. */
+  merchant: string
+  route: string
+  network: Network.Id
+  buyer: DemoAccount
+  buy: (world: World, base: string, buyer: DemoAccount) => Promise<Purchase>
+}
+
+const trials: readonly Trial[] = [
+  {
+    client: 'mppx',
+    merchant: 'weather',
+    route: '/forecast',
+    network: 'eip155:8453',
+    buyer: account(1),
+    buy: (world, base, buyer) => buyWithMppx(world, base + goods.forecast, buyer),
+  },
+  {
+    client: '@x402/fetch with eip3009',
+    merchant: 'crypto-prices',
+    route: '/current',
+    network: 'eip155:8453',
+    buyer: account(2),
+    buy: (world, base, buyer) =>
+      buyWithX402(world, base + goods.price, buyer, { network: 'eip155:8453', method: 'eip3009' }),
+  },
+  {
+    client: '@x402/fetch with permit2',
+    merchant: 'assistant',
+    route: '/chat',
+    network: 'eip155:4663',
+    buyer: account(1),
+    buy: (world, base, buyer) =>
+      buyWithX402(world, base + goods.chat, buyer, {
+        network: 'eip155:4663',
+        method: 'permit2',
+        init: {
+          method: 'POST',
+          headers: { 'content-type': 'application/json' },
+          body: question,
+        },
+      }),
+  },
+]
+
+/** Whether every purchase went as it should. */
+export async function buyWithEveryClient(
+  world: World,
+  base: string,
+  print: (text: string) => void,
+): Promise<boolean> {
+  let good = true
+  for (const [index, trial] of trials.entries()) {
+    const faults = await attempt({ world, base, print, trial, position: index + 1 })
+    for (const fault of faults) print(`  WRONG: ${fault}`)
+    if (faults.length > 0) good = false
+  }
+  print(good ? '\nEvery balance is exactly right.\n' : '\nSomething is not right.\n')
+  return good
+}
+
+async function attempt(input: {
+  world: World
+  base: string
+  print: (text: string) => void
+  trial: Trial
+  position: number
+}): Promise<readonly string[]> {
+  const { world, base, print, trial, position } = input
+  const { client, network: id, buyer } = trial
+  const { config, chains } = world
+  const merchant = config.merchants.find(({ slug }) => slug === trial.merchant)
+  const route = merchant?.routes.find(({ path }) => path === trial.route)
+  const network = config.networks.find((each) => each.id === id)
+  const chain = chains[id]
+  if (merchant === undefined || route === undefined || network === undefined || !chain)
+    return [`${trial.merchant}${trial.route} on ${id} is not configured`]
+  const { address, symbol, decimals } = network.asset
+  const relayer = world.app.settlement.status()[0]?.relayer ?? account(0).address
+  const balances = async (): Promise<Balances> => ({
+    payer: await balanceOf(chain, address, buyer.address),
+    payee: await balanceOf(chain, address, merchant.payout),
+    relayer: await balanceOf(chain, address, relayer),
+  })
+  const before = await balances()
+  let purchase: Purchase
+  try {
+    purchase = await trial.buy(world, base, buyer)
+  } catch (error) {
+    return [`${client}: ${error instanceof Error ? error.message : error}`]
+  }
+  const { lines, faults } = await tell({
+    title: `\n${position}. ${client}, ${symbol} on ${id}`,
+    purchase,
+    symbol,
+    decimals,
+    priceAtomic: route.priceAtomic,
+    before,
+    after: await balances(),
+    receiptSigner: world.app.receiptAddress,
+    mined: (transaction) => isMined(chain, transaction),
+  })
+  print(lines.join('\n'))
+  return faults
+}
+
+async function isMined(chain: Chain, transaction: string): Promise<boolean> {
+  const receipt = await chain.rpc('eth_getTransactionReceipt', [transaction])
+  if (typeof receipt !== 'object' || receipt === null) return false
+  return 'status' in receipt && receipt.status === '0x1'
+}

@@ -1,0 +1,158 @@
+import type { TransferMethod } from '../protocol/Asset'
+import type * as Network from '../protocol/Network'
+import type { DemoAccount } from './accounts'
+import type { World } from './world'
+
+/**
+ * Purchases with other people's clients, as they are in the registry. They are development
+ * dependencies: the shipped executable does not contain them.
+ */
+
+/** One request and the head of its answer, as they crossed the wire. */
+export type Exchange = {
+  method: string
+  url: string
+  headers: Headers
+  status: number
+  responseHeaders: Headers
+}
+
+export type Purchase = {
+  /** Head of the last answer; its body has been read. */
+  response: Response
+  body: string
+  /** Every request that the client made, the first one unpaid. */
+  requests: readonly Exchange[]
+}
+
+/** The clients are not installed; the message says what to do. */
+export class MissingClientsError extends Error {
+  override readonly name = 'MissingClientsError'
+}
+
+type Challenged = { challenge: { request: Readonly<Record<string, unknown>> } }
+type Buying = { init?: RequestInit | undefined }
+
+/** A stock client pays at most this for one request, atomic. */
+const maxAtomic = '2000000'
+
+/**
+ * Buys with mppx, which signs EIP-3009 authorizations. It pays the first challenge that the server
+ * sends, unless `network` names another one. Throws what the client throws.
+ */
+export async function buyWithMppx(
+  world: Pick<World, 'config'>,
+  url: string,
+  account: DemoAccount,
+  options: Buying & { network?: Network.Id } = {},
+): Promise<Purchase> {
+  const { Mppx, evm, assets } = await loadMppx()
+  const { network: wanted } = options
+  const wire = recorder()
+  const client = Mppx.create({
+    methods: [
+      evm.charge({
+        account: account.local(),
+        maxAtomicAmount: maxAtomic,
+        // mppx knows the signing domain of USDC only.
+        currencies: world.config.networks.map(({ id, asset }) =>
+          assets.define({
+            address: asset.address,
+            decimals: asset.decimals,
+            network: id,
+            transfer: { type: 'eip3009', ...asset.eip712 },
+          }),
+        ),
+      }),
+    ],
+    fetch: wire.fetch,
+    polyfill: false,
+    ...(wanted === undefined
+      ? {}
+      : {
+          orderChallenges: <T extends Challenged>(candidates: readonly T[]) =>
+            candidates.filter(({ challenge }) => networkOf(challenge.request) === wanted),
+        }),
+  })
+  return complete(await client.fetch(url, options.init), wire.requests)
+}
+
+/**
+ * Buys with @x402/fetch on one network and with one transfer method. Throws what the client throws.
+ */
+export async function buyWithX402(
+  world: Pick<World, 'config'>,
+  url: string,
+  account: DemoAccount,
+  options: Buying & { network: Network.Id; method: TransferMethod },
+): Promise<Purchase> {
+  const { wrapFetchWithPayment, x402Client, ExactEvmScheme } = await loadX402()
+  const { network, method } = options
+  const asset = world.config.networks.find(({ id }) => id === network)?.asset
+  if (asset === undefined) throw new Error(`${network} is not configured`)
+  const client = new x402Client()
+    .register(network, new ExactEvmScheme(account.local()))
+    .registerPolicy((_, offers) =>
+      offers.filter(({ extra }) => extra?.assetTransferMethod === method),
+    )
+    // By default the client pays in tokens that it knows itself, up to a dollar.
+    .setSpendControls({
+      allowedAssets: [{ network, asset: asset.address, maxAmountPerPayment: maxAtomic }],
+    })
+  const wire = recorder()
+  const buy = wrapFetchWithPayment(wire.fetch, client)
+  return complete(await buy(url, options.init), wire.requests)
+}
+
+/** Throws a MissingClientsError when the clients are not installed. */
+export async function assertClients(): Promise<void> {
+  await Promise.all([loadMppx(), loadX402()])
+}
+
+async function loadMppx() {
+  const { Mppx } = await installed(() => import('mppx/client'))
+  const { charge, assets } = await installed(() => import('mppx/evm/client'))
+  return { Mppx, evm: { charge }, assets }
+}
+
+async function loadX402() {
+  const { wrapFetchWithPayment, x402Client } = await installed(() => import('@x402/fetch'))
+  const { ExactEvmScheme } = await installed(() => import('@x402/evm/exact/client'))
+  return { wrapFetchWithPayment, x402Client, ExactEvmScheme }
+}
+
+async function installed<T>(load: () => Promise<T>): Promise<T> {
+  try {
+    return await load()
+  } catch (error) {
+    throw new MissingClientsError(
+      'the stock clients (mppx, @x402/fetch) are not installed: run it in a checkout of the project',
+      { cause: error },
+    )
+  }
+}
+
+function recorder() {
+  const requests: Exchange[] = []
+  const record = async (input: string | URL | Request, init?: RequestInit) => {
+    const request =
+      input instanceof Request ? new Request(input, init) : new Request(`${input}`, init)
+    const { method, url } = request
+    const headers = new Headers(request.headers)
+    const response = await fetch(request)
+    const responseHeaders = new Headers(response.headers)
+    requests.push({ method, url, headers, status: response.status, responseHeaders })
+    return response
+  }
+  return { requests, fetch: Object.assign(record, { preconnect: fetch.preconnect }) }
+}
+
+async function complete(response: Response, requests: readonly Exchange[]): Promise<Purchase> {
+  return { response, body: await response.text(), requests }
+}
+
+function networkOf(request: Readonly<Record<string, unknown>>): string | undefined {
+  const { methodDetails } = request
+  if (typeof methodDetails !== 'object' || methodDetails === null) return undefined
+  return 'chainId' in methodDetails ? `eip155:${methodDetails.chainId}` : undefined
+}

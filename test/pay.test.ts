@@ -1,0 +1,281 @@
+import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
+import { join } from 'node:path'
+import * as Terms from '../src/cli/Terms'
+import type { NetworkConfig } from '../src/config/Config'
+import { account } from '../src/demo/accounts'
+import * as Challenge from '../src/protocol/Challenge'
+import * as Credential from '../src/protocol/Credential'
+import * as Crypto from '../src/protocol/Crypto'
+import { encodeJson } from '../src/protocol/Header'
+import type { Network } from '../src/protocol/Network'
+import type { Offer } from '../src/protocol/Offer'
+import { isFault } from '../src/protocol/Problem'
+import * as Transfer from '../src/protocol/Transfer'
+import * as X402 from '../src/protocol/X402'
+import { type TestWorld, testWorld } from './harness/world'
+
+const main = join(import.meta.dir, '../src/main.ts')
+const payer = account(1)
+const payee = account(7)
+const secret = new Uint8Array(32).fill(7)
+
+const usdg: Network = {
+  id: 'eip155:4663',
+  chainId: 4663,
+  name: 'Robinhood Chain',
+  testnet: false,
+  asset: {
+    symbol: 'USDG',
+    address: '0x5fc5360D0400a0Fd4f2af552ADD042D716F1d168',
+    decimals: 6,
+    transfer: ['permit2', 'eip3009'],
+    eip712: { name: 'Global Dollar', version: '1' },
+    revertsOnUsedNonce: false,
+    eip2612: true,
+  },
+}
+const offer: Offer = { network: usdg, payTo: payee.address, amountAtomic: 5000n }
+
+/** Headers of a 402 for the offer, as this service sends them. */
+function asked(url: string, amountAtomic = offer.amountAtomic): Headers {
+  const priced = { ...offer, amountAtomic }
+  const compiled = Challenge.compile({
+    realm: 'localhost',
+    offer: priced,
+    routeId: 'a:GET /b',
+    secret,
+  })
+  const expires = new Date(Date.now() + 300_000).toISOString()
+  const required = X402.paymentRequired({
+    error: 'Payment required',
+    resource: { url },
+    accepts: X402.accepts([priced]),
+    extensions: X402.extensions({ offers: [] }),
+  })
+  return new Headers({
+    'www-authenticate': `Bearer realm="x", ${Challenge.issue(compiled, { expires, unique: 'abcdefghijklmnopqr' })}`,
+    'payment-required': encodeJson(required),
+  })
+}
+
+type Ran = { code: number; out: string; err: string }
+
+async function run(args: readonly string[], env: Record<string, string> = {}): Promise<Ran> {
+  const child = Bun.spawn([process.execPath, main, 'pay', ...args], {
+    env: { PATH: process.env.PATH ?? '', ...env },
+    stdin: 'ignore',
+    stdout: 'pipe',
+    stderr: 'pipe',
+  })
+  const [out, err, code] = await Promise.all([
+    new Response(child.stdout).text(),
+    new Response(child.stderr).text(),
+    child.exited,
+  ])
+  return { code, out, err }
+}
+
+const key = { PAY_KEY: payer.privateKey }
+
+/** A server that answers paid requests as it is told; the credentials that it got. */
+function shop(answers: readonly (() => Response)[], amountAtomic?: bigint) {
+  const credentials: string[] = []
+  const server = Bun.serve({
+    hostname: '127.0.0.1',
+    port: 0,
+    fetch(request) {
+      const { headers, url } = request
+      const credential =
+        headers.get('authorization') ??
+        headers.get('payment-signature') ??
+        headers.get('payment-redeem')
+      if (credential === null)
+        return new Response('{}', { status: 402, headers: asked(url, amountAtomic) })
+      const answer = answers[credentials.length] ?? answers.at(-1)
+      credentials.push(credential)
+      return answer?.() ?? new Response('none')
+    },
+  })
+  return {
+    url: `http://127.0.0.1:${server.port}/thing`,
+    credentials,
+    stop: () => server.stop(true),
+  }
+}
+
+const problem =
+  (status: number, members: object, headers: Record<string, string> = {}) =>
+  () =>
+    new Response(JSON.stringify(members), {
+      status,
+      headers: { 'content-type': 'application/problem+json', ...headers },
+    })
+
+describe('Terms', () => {
+  const privateKey = Uint8Array.fromHex(payer.privateKey.slice(2))
+  const random = new Uint8Array(32).fill(9)
+  const terms = Terms.decode(asked('http://localhost/m/a/b'))
+
+  test('behavior: reads every way to pay, ours and nobody else', () => {
+    expect(terms.map(Terms.describe)).toEqual([
+      '0.005000 USDG on eip155:4663 by permit2 (mpp)',
+      '0.005000 USDG on eip155:4663 by eip3009 (mpp)',
+      '0.005000 USDG on eip155:4663 by permit2 (x402)',
+      '0.005000 USDG on eip155:4663 by eip3009 (x402)',
+    ])
+  })
+
+  test('behavior: MPP credentials of both types pass the service itself', () => {
+    for (const one of terms.filter(({ protocol }) => protocol === 'mpp')) {
+      const paid = Terms.pay(one, { privateKey, now: Date.now(), random })
+      const parsed = Credential.parse(paid.value)
+      if (isFault(parsed)) throw new Error(parsed.detail)
+      expect(parsed.transfer).toEqual(paid.transfer)
+      const proven = Challenge.verify(parsed.challenge, { secrets: [secret], realm: 'localhost' })
+      expect(isFault(proven)).toBe(false)
+      const digest = Transfer.digest(parsed.transfer, usdg.asset)
+      expect(Crypto.recover(digest, parsed.transfer.signature)).toBe(payer.address)
+    }
+  })
+
+  test('behavior: x402 payloads of both methods pass the service itself, EIP-3009 route-bound', () => {
+    for (const one of terms.filter(({ protocol }) => protocol === 'x402')) {
+      const paid = Terms.pay(one, { privateKey, now: Date.now(), random })
+      const parsed = X402.parsePayload(paid.value)
+      if (isFault(parsed)) throw new Error(parsed.detail)
+      const matches = X402.matchOffer(parsed, [offer])
+      if (isFault(matches)) throw new Error(matches.detail)
+      expect(matches.map(({ transfer }) => transfer)).toEqual([paid.transfer])
+      const digest = Transfer.digest(paid.transfer, usdg.asset)
+      expect(Crypto.recover(digest, paid.transfer.signature)).toBe(payer.address)
+      const bound = X402.isRouteBound(parsed, { url: 'http://localhost/m/a/b' })
+      expect(bound).toBe(one.method === 'eip3009')
+    }
+  })
+
+  test('error: nonsense, unknown tokens and foreign spenders are no terms', () => {
+    const accepted = X402.requirements(offer, 'permit2')
+    const of = (accept: object) =>
+      Terms.decode(new Headers({ 'payment-required': encodeJson({ accepts: [accept] }) }))
+    expect(of(accepted)).toHaveLength(1)
+    expect(of({ ...accepted, asset: payee.address })).toEqual([])
+    expect(of({ ...accepted, network: 'eip155:8453' })).toEqual([])
+    expect(of({ ...accepted, amount: '0x10' })).toEqual([])
+    expect(of({ ...accepted, extra: { ...accepted.extra, spender: payee.address } })).toEqual([])
+    expect(of({ ...accepted, scheme: 'upto' })).toEqual([])
+    for (const value of ['', 'Payment', 'Payment id="x"', 'Basic realm="x"', 'Payment id="', '%'])
+      expect(
+        Terms.decode(new Headers({ 'www-authenticate': value, 'payment-required': 'x' })),
+      ).toEqual([])
+  })
+})
+
+describe('turnpike pay, against other servers', () => {
+  test('behavior: the same credential is sent again while the settlement is pending', async () => {
+    const pending = problem(
+      503,
+      { code: 'settlement-pending', detail: 'not yet', transaction: '0xabc' },
+      { 'retry-after': '1' },
+    )
+    const store = shop([pending, pending, () => new Response('the goods')])
+    const ran = await run([store.url], key)
+    store.stop()
+    expect(ran).toMatchObject({ code: 0, out: 'the goods' })
+    expect(store.credentials).toHaveLength(3)
+    expect(new Set(store.credentials).size).toBe(1)
+    expect(ran.err).toContain('settlement-pending, 0xabc')
+  })
+
+  test('error: a failed delivery tells how to redeem, and --redeem asks without paying', async () => {
+    const redeem = { token: 'A'.repeat(43), until: '2026-11-21T00:00:00.000Z', attempts: 5 }
+    const failed = problem(502, { code: 'upstream-failed', detail: 'broken', redeem })
+    const store = shop([failed, () => new Response('late goods')])
+    const first = await run([store.url, '--data', `{"it's":1}`], key)
+    expect(first.code).toBe(1)
+    expect(first.out).toBe('')
+    expect(first.err).toContain(`--redeem ${redeem.token}`)
+    expect(first.err).toContain(`--method POST --data '{"it'\\''s":1}'`)
+    const second = await run([store.url, '--data', `{"it's":1}`, '--redeem', redeem.token])
+    store.stop()
+    expect(second).toMatchObject({ code: 0, out: 'late goods' })
+    expect(store.credentials[1]).toBe(redeem.token)
+  })
+
+  test('error: a refusal after paying is not paid again', async () => {
+    const refusal = problem(402, { code: 'verification-failed', detail: 'no', reason: 'x_y' })
+    const store = shop([refusal])
+    const ran = await run([store.url], key)
+    store.stop()
+    expect(ran.code).toBe(1)
+    expect(ran.err).toContain('refused    402 verification-failed (x_y): no')
+    expect(store.credentials).toHaveLength(1)
+  })
+
+  test('error: more than --max is not signed', async () => {
+    const store = shop([() => new Response('never')], 1_000_001n)
+    const dear = await run([store.url], key)
+    expect(dear.code).toBe(1)
+    expect(dear.err).toContain('More than --max 1 is asked')
+    expect(store.credentials).toEqual([])
+    expect((await run([store.url, '--max', '1.000001'], key)).code).toBe(0)
+    store.stop()
+  })
+
+  test('error: wrong options and keys are named, keys are not shown', async () => {
+    const wrong: [string[], Record<string, string>, string][] = [
+      [['nowhere'], key, 'not an absolute URL'],
+      [['ftp://localhost/'], key, 'http and https'],
+      [['http://127.0.0.1:1/'], key, 'did not answer'],
+      [['http://127.0.0.1:1/', '--protocol', 'l402'], key, '--protocol is mpp or x402'],
+      [['http://127.0.0.1:1/', '--network', '8453'], key, '--network is a CAIP-2 id'],
+      [['http://127.0.0.1:1/', '--transfer', 'card'], key, '--transfer is'],
+      [['http://127.0.0.1:1/', '--max', '1e9'], key, '--max is an amount'],
+      [['http://127.0.0.1:1/', '--method', 'GET', '--data', 'x'], key, 'GET takes no --data'],
+      [['http://127.0.0.1:1/'], {}, 'A private key is needed'],
+      [['http://127.0.0.1:1/', '--key', '0x1234abcd'], {}, 'The key is not 32 bytes'],
+      [['http://127.0.0.1:1/', '--key', 'f'.repeat(64)], {}, 'The key is not valid'],
+    ]
+    for (const [args, env, message] of wrong) {
+      const ran = await run(args, env)
+      expect(ran).toMatchObject({ code: 1, out: '' })
+      expect(ran.err).toContain(message)
+      for (const secretText of ['1234abcd', 'f'.repeat(64), payer.privateKey.slice(2)])
+        expect(ran.err).not.toContain(secretText)
+    }
+  })
+})
+
+describe('turnpike pay, against the gateway', () => {
+  let world: TestWorld
+  beforeAll(async () => {
+    world = await testWorld()
+  })
+  afterAll(() => world?.stop())
+
+  const forecast = '/m/weather/forecast?latitude=52.52&longitude=13.41'
+  const ways: [protocol: string, network: NetworkConfig['id'], transfer: string][] = [
+    ['mpp', 'eip155:8453', 'eip3009'],
+    ['mpp', 'eip155:4663', 'permit2'],
+    ['mpp', 'eip155:4663', 'eip3009'],
+    ['x402', 'eip155:8453', 'eip3009'],
+    ['x402', 'eip155:4663', 'permit2'],
+    ['x402', 'eip155:4663', 'eip3009'],
+  ]
+  for (const [protocol, network, transfer] of ways) {
+    test(`behavior: buys by ${protocol} and ${transfer} on ${network}`, async () => {
+      const options = ['--protocol', protocol, '--network', network, '--transfer', transfer]
+      const ran = await run([world.url + forecast, ...options], key)
+      expect(ran.err).toContain('the published receipt key')
+      expect(ran.err).toMatch(/settled by 0x[0-9a-f]{64}/)
+      expect(ran.code).toBe(0)
+      expect(JSON.parse(ran.out)).toHaveProperty('latitude')
+      expect(ran.err).not.toContain(payer.privateKey.slice(2))
+    })
+  }
+
+  test('error: a request that would be refused is not paid', async () => {
+    const ran = await run([`${world.url}/m/weather/forecast`], key)
+    expect(ran.code).toBe(1)
+    expect(ran.err).toContain('The request would be refused: latitude')
+  })
+})
