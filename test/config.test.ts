@@ -2,6 +2,7 @@ import { afterAll, describe, expect, test } from 'bun:test'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { encodeAbiParameters, getCreate2Address, keccak256 } from 'viem/utils'
 import { check } from '../src/cli/check'
 import { developmentAccounts } from '../src/config/crosschecks'
 import { index, lineOf } from '../src/config/lines'
@@ -167,6 +168,22 @@ describe('the shipped file', () => {
     expect(weather?.networks).toEqual(['eip155:4663', 'eip155:8453'])
   })
 
+  test('behavior: every pool is the one that the factory derives from its pair and fee', () => {
+    // Init code hash of Uniswap V3 pools, as in UniswapV3Factory deployments.
+    const bytecodeHash = '0xe34f199b19b2b4f47f68442619d555527d244f78a3297ea89325f843f87b8b54'
+    const usdg = config.networks[0]?.asset.address ?? payout
+    const { stock } = config
+    for (const { symbol, address, fee, pool } of stock?.tokens ?? []) {
+      const [token0 = usdg, token1 = usdg] = [usdg, address].sort((a, b) =>
+        BigInt(a) < BigInt(b) ? -1 : 1,
+      )
+      const types = [{ type: 'address' }, { type: 'address' }, { type: 'uint24' }] as const
+      const salt = keccak256(encodeAbiParameters(types, [token0, token1, fee]))
+      const derived = getCreate2Address({ from: stock?.factory ?? usdg, salt, bytecodeHash })
+      expect([symbol, pool]).toEqual([symbol, derived])
+    }
+  })
+
   test('behavior: without its key only the assistant is out of service', () => {
     const out = (text: string, own: Options['env']) =>
       configOf(text, { env: own }).merchants.flatMap(({ slug, outOfService }) =>
@@ -238,6 +255,7 @@ describe('what the file means', () => {
     const config = configOf(small, { env: { PAYOUT: payout } })
     expect(config.merchants.map(({ outOfService }) => outOfService)).toEqual(['ONE_KEY', undefined])
     const own = edited('slug = "two"', `slug = "two"\npayout = "${named('TWO')}"`)
+    expect(config.merchants[0]?.headers).toEqual({})
     expect(configOf(own).merchants[1]?.outOfService).toBe('TWO')
     const upstream = edited('"https://two.example.com"', `"${named('TWO')}"`)
     expect(configOf(upstream).merchants[1]).toMatchObject({
