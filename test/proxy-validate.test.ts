@@ -1,0 +1,203 @@
+import { describe, expect, test } from 'bun:test'
+import type { Route } from '../src/config/Config'
+import { validateParams } from '../src/proxy/validate'
+import { param, route } from './harness/merchants'
+
+const bytes = (text: string) => new TextEncoder().encode(text)
+const none = bytes('')
+
+function query(fields: Partial<Route>, search: string, body = ''): string[] {
+  return validateParams(route('/r', fields), search, '', bytes(body)).map(
+    ({ name, in: place, reason }) => `${place} ${name} ${reason}`,
+  )
+}
+
+describe('query parameters', () => {
+  const latitude = param('latitude', {
+    required: true,
+    schema: { type: 'number', minimum: -90, maximum: 90 },
+  })
+  test('behavior: a number may be written as numbers are', () => {
+    for (const text of ['1', '-1', '52.52', '.5', '5.', '1e1', '%2B3', '-0', '007'])
+      expect(query({ params: [latitude] }, `?latitude=${text}`)).toEqual([])
+  })
+
+  test('error: what is no number of the range is named', () => {
+    for (const text of [
+      'x',
+      '1,2',
+      '0x10',
+      'NaN',
+      'Infinity',
+      '1e999',
+      '1 2',
+      '--1',
+      '91',
+      '-91',
+      '%00',
+    ])
+      expect(query({ params: [latitude] }, `?latitude=${text}`)).toEqual([
+        expect.stringMatching(/^query latitude is /),
+      ])
+  })
+
+  test('error: a required parameter that is missing or empty is named', () => {
+    const expected = ['query latitude is required']
+    for (const search of ['', '?', '?latitude', '?latitude=', '?Latitude=1', '?a=latitude=1'])
+      expect(query({ params: [latitude] }, search)).toEqual(expected)
+  })
+
+  test('error: every value of a repeated name counts', () => {
+    expect(query({ params: [latitude] }, '?latitude=1&latitude=x')).toHaveLength(1)
+    expect(query({ params: [latitude] }, '?latitude=1&latitude=2')).toEqual([])
+  })
+
+  test('error: all invalid parameters are named at once, and none of their values', () => {
+    const params = [
+      latitude,
+      param('count', { schema: { type: 'integer', minimum: 1 } }),
+      param('prices', { schema: { type: 'boolean' } }),
+      param('unit', { schema: { type: 'string', enum: ['c', 'f'] } }),
+      param('date', { schema: { type: 'string', pattern: '^\\d{4}-\\d\\d-\\d\\d$' } }),
+      param('list', { schema: { type: 'array', items: { type: 'string', minLength: 1 } } }),
+    ]
+    const found = query({ params }, '?count=1.5&prices=yes&unit=secret-k&date=secret-2024&list=a,')
+    expect(found.map((text) => text.split(' ')[1])).toEqual([
+      'latitude',
+      'count',
+      'prices',
+      'unit',
+      'date',
+      'list',
+    ])
+    expect(found.join()).not.toContain('secret')
+    const good = '?latitude=1&count=3&prices=true&unit=c&date=2024-01-01&list=a,b&other=x'
+    expect(query({ params }, good)).toEqual([])
+  })
+
+  test('behavior: a comma list of a string schema stays one string', () => {
+    const current = param('current', { schema: { type: 'string', pattern: '^[a-z0-9_,]+$' } })
+    expect(query({ params: [current] }, '?current=pm2_5,us_aqi')).toEqual([])
+    expect(query({ params: [current] }, '?current=pm2_5%2Cus_aqi')).toEqual([])
+  })
+
+  test('error: a value that is too long is not tried on a pattern', () => {
+    const slow = param('x', { schema: { type: 'string', pattern: '^(a+)+$' } })
+    expect(query({ params: [slow] }, `?x=${'a'.repeat(5_000)}!`)).toEqual([
+      'query x is longer than 4096 characters',
+    ])
+  })
+
+  test('behavior: a required parameter may be a member of the body', () => {
+    const symbol = param('symbol', { required: true })
+    const fields = { params: [symbol], body: { type: 'object' } }
+    expect(query(fields, '', '{"symbol":"NVDA"}')).toEqual([])
+    const inherited = {
+      params: [param('constructor', { required: true })],
+      body: { type: 'object' },
+    }
+    expect(query(inherited, '', '{}')).toEqual(['query constructor is required'])
+    expect(query(fields, '', '{"__proto__":{"symbol":"NVDA"}}')).toEqual([
+      'query symbol is required',
+    ])
+  })
+})
+
+describe('tail parameters', () => {
+  const filings = route('/filings', {
+    tail: 'required',
+    params: [param('{cik}.json', { in: 'tail', required: true, schema: { pattern: '^\\d{10}$' } })],
+  })
+  const indicator = route('/indicator', {
+    tail: 'required',
+    params: [
+      param('iso', {
+        in: 'tail',
+        required: true,
+        schema: { type: 'string', pattern: '^[A-Z]{2}$' },
+      }),
+      param('indicator', { in: 'tail', required: true, schema: { const: 'indicator' } }),
+      param('code', { in: 'tail', required: true }),
+    ],
+  })
+  const tx = route('/tx', {
+    params: [
+      param('hash', { in: 'tail', required: true, schema: { pattern: '^0x' } }),
+      param('part', { in: 'tail', schema: { enum: ['logs', 'token-transfers'] } }),
+    ],
+  })
+  const rest = route('/rest', {
+    params: [
+      param('first', { in: 'tail' }),
+      param('tail', { in: 'tail', schema: { pattern: '^b/c$' } }),
+    ],
+  })
+  const cases: [Route, string, string[]][] = [
+    [filings, '0000320193.json', []],
+    [filings, '320193.json', ['cik']],
+    [filings, '0000320193.xml', ['cik']],
+    [filings, '.json', ['cik']],
+    [indicator, 'US/indicator/NY.GDP', []],
+    [indicator, 'US/indicator/NY.GDP/further', []],
+    [indicator, 'US/indicators/NY.GDP', ['indicator']],
+    [indicator, 'us', ['iso', 'indicator', 'code']],
+    [tx, '', []],
+    [tx, '0xabc', []],
+    [tx, '0xabc/logs', []],
+    [tx, '0xabc/other', ['part']],
+    [tx, '%30xabc', []],
+    [tx, 'abc', ['hash']],
+    [rest, 'a/b/c', []],
+    [rest, 'a/b', ['tail']],
+  ]
+  test('behavior: segments are tried in their order, literals and the text around values too', () => {
+    for (const [sold, tail, names] of cases) {
+      const found = validateParams(sold, '', tail, none)
+      expect(found.map(({ name }) => name)).toEqual(names)
+      expect(found.every((invalid) => invalid.in === 'tail')).toBe(true)
+    }
+  })
+})
+
+describe('bodies', () => {
+  const body = {
+    type: 'object',
+    required: ['model', 'messages'],
+    properties: {
+      model: { type: 'string' },
+      messages: { type: 'array', items: { type: 'object', required: ['role'] } },
+    },
+    additionalProperties: false,
+  }
+  test('behavior: a body of the schema, or none, is fine', () => {
+    expect(query({ body }, '', '{"model":"a","messages":[{"role":"user"}]}')).toEqual([])
+    expect(query({ body }, '', '')).toEqual([])
+  })
+
+  test('error: what is wrong is named by its place', () => {
+    const found = query({ body }, '', '{"model":1,"messages":[{"role":"u"},{}],"extra":true}')
+    expect(found.map((text) => text.split(' ').slice(0, 2).join(' '))).toEqual(
+      expect.arrayContaining(['body model', 'body messages/1', 'body extra']),
+    )
+  })
+
+  const malformed = ['{', 'model=a', '{"a":1}}', 'NaN', `${'['.repeat(200_000)}`, '\u0000']
+  test.each(malformed)('error: what is no JSON is named', (text) => {
+    expect(query({ body }, '', text)).toEqual(['body  is not JSON'])
+  })
+
+  test('error: invalid UTF-8, deep nesting and __proto__ are refused, not thrown', () => {
+    const found = validateParams(route('/r', { body }), '', '', new Uint8Array([0x22, 0xff, 0x22]))
+    expect(found).toEqual([{ name: '', in: 'body', reason: 'is not JSON' }])
+    const deep = `${'['.repeat(5_000)}${']'.repeat(5_000)}`
+    expect(query({ body }, '', deep).length).toBeGreaterThan(0)
+    expect(query({ body }, '', '{"__proto__":{"model":"a","messages":[]}}').length).toBeGreaterThan(
+      0,
+    )
+  })
+
+  test('error: at most 20 faults are listed', () => {
+    const items = JSON.stringify({ model: 'a', messages: Array(500).fill(1) })
+    expect(query({ body }, '', items)).toHaveLength(20)
+  })
+})
