@@ -1,0 +1,159 @@
+import { readdirSync, readFileSync } from 'node:fs'
+import { cpus } from 'node:os'
+import { join } from 'node:path'
+
+/** CPU that others may use during a sample, as a share of one core, before it counts as disturbed. */
+const disturbedShare = 0.1
+const attemptsMax = 3
+
+export type Machine = {
+  /** Where things run, for the report. */
+  description: string
+  /** Starts a script of `servers/` on the server's core; resolves once it has printed its URL. */
+  serve(script: string, args?: readonly string[]): Promise<Server>
+  /** Words in front of a command that shall run on the server's core. */
+  onServerCore: readonly string[]
+  /**
+   * Takes a sample, again when others used the machine meanwhile; after three tries the least
+   * disturbed one counts.
+   */
+  sample<T>(measure: () => Promise<T>): Promise<T>
+  /** CPU seconds that a process has used; 0 where that cannot be told. */
+  cpuSeconds(pid: number): number
+  /** Samples repeated, and samples kept although they were disturbed. */
+  disturbances(): { repeated: number; kept: number }
+}
+
+export type Server = { url: string; pid: number; stop(): Promise<void> }
+
+/** Moves this process, and with it chains and load, to the second core where that is possible. */
+export function prepareMachine(): Machine {
+  const cores = cpus().length
+  const taskset = cores > 1 ? Bun.which('taskset') : null
+  const pinned =
+    taskset !== null && Bun.spawnSync([taskset, '-a', '-p', '-c', '1', `${process.pid}`]).success
+  const onServerCore = pinned ? [taskset, '-c', '0'] : []
+  let repeated = 0
+  let kept = 0
+
+  return {
+    description: pinned
+      ? 'servers on core 0, load and chains on core 1'
+      : `not pinned to cores (${cores} of them)`,
+    onServerCore,
+    serve: (script, args = []) =>
+      startServer([
+        ...onServerCore,
+        process.execPath,
+        join(import.meta.dir, 'servers', script),
+        ...args,
+      ]),
+    async sample(measure) {
+      let best: { value: Awaited<ReturnType<typeof measure>>; share: number } | undefined
+      for (let attempt = 1; attempt <= attemptsMax; attempt++) {
+        const others = othersSince()
+        const value = await measure()
+        const share = others()
+        if (best === undefined || share < best.share) best = { value, share }
+        if (best.share <= disturbedShare) break
+        if (attempt === attemptsMax) kept++
+        else repeated++
+      }
+      if (best === undefined) throw new Error('no sample')
+      return best.value
+    },
+    cpuSeconds: (pid) => (process.platform === 'linux' ? ticksOf(`${pid}`).ticks / 100 : 0),
+    disturbances: () => ({ repeated, kept }),
+  }
+}
+
+async function startServer(command: readonly string[]): Promise<Server> {
+  const child = Bun.spawn([...command], {
+    stdin: 'ignore',
+    stdout: 'pipe',
+    stderr: 'inherit',
+    env: { ...process.env, NODE_ENV: 'production' },
+  })
+  const url = await findUrl(child.stdout)
+  if (url === undefined) throw new Error(`${command.join(' ')} did not start`)
+  return {
+    url,
+    pid: child.pid,
+    async stop() {
+      child.kill('SIGKILL')
+      await child.exited
+    },
+  }
+}
+
+/** The first line that is a URL; what follows is read and forgotten, so that the server may log. */
+async function findUrl(stdout: ReadableStream<Uint8Array>): Promise<string | undefined> {
+  const { promise, resolve } = Promise.withResolvers<string | undefined>()
+  const read = async () => {
+    let text: string | undefined = ''
+    const decoder = new TextDecoder()
+    for await (const chunk of stdout) {
+      if (text === undefined) continue
+      text += decoder.decode(chunk, { stream: true })
+      const url = /^(http:\S+)\n/m.exec(text)?.[1]
+      if (url === undefined) continue
+      resolve(url)
+      text = undefined
+    }
+    resolve(undefined)
+  }
+  void read()
+  return promise
+}
+
+/** Share of one core that processes outside our tree used between the two calls; 0 if not Linux. */
+function othersSince(): () => number {
+  if (process.platform !== 'linux') return () => 0
+  const before = { all: machineTicks(), ours: ourTicks(), at: performance.now() }
+  return () => {
+    const elapsedTicks = (performance.now() - before.at) / 10
+    const others = machineTicks() - before.all - (ourTicks() - before.ours)
+    return others / Math.max(elapsedTicks, 1)
+  }
+}
+
+/** User, nice, system and stolen time of all cores, in ticks of 10 ms: proc_stat(5). */
+function machineTicks(): number {
+  const [line = ''] = readFileSync('/proc/stat', 'utf8').split('\n')
+  const fields = line.trim().split(/\s+/).slice(1).map(Number)
+  return [0, 1, 2, 7].reduce((sum, index) => sum + (fields[index] ?? 0), 0)
+}
+
+/** Time of this process and all that it started, including what has ended and was waited for. */
+function ourTicks(): number {
+  const children = new Map<number, number[]>()
+  const ticks = new Map<number, number>()
+  for (const entry of readdirSync('/proc')) {
+    if (!/^\d+$/.test(entry)) continue
+    const process = ticksOf(entry)
+    ticks.set(Number(entry), process.ticks)
+    children.set(process.parent, [...(children.get(process.parent) ?? []), Number(entry)])
+  }
+  const pending = [process.pid]
+  let sum = 0
+  for (let pid = pending.pop(); pid !== undefined; pid = pending.pop()) {
+    sum += ticks.get(pid) ?? 0
+    pending.push(...(children.get(pid) ?? []))
+  }
+  return sum
+}
+
+/** A process's parent and its time with that of its ended children: proc_pid_stat(5). */
+function ticksOf(pid: string): { parent: number; ticks: number } {
+  let stat: string
+  try {
+    stat = readFileSync(`/proc/${pid}/stat`, 'utf8')
+  } catch {
+    // It has ended; its parent has its time.
+    return { parent: 0, ticks: 0 }
+  }
+  // The name in parentheses may hold spaces; the fields after it are numbered from 3.
+  const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
+  const time = [11, 12, 13, 14].reduce((sum, index) => sum + Number(fields[index]), 0)
+  return { parent: Number(fields[1]), ticks: time }
+}

@@ -1,0 +1,45 @@
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import type { Config } from '../../src/config/Config'
+import { format, parse } from '../../src/config/merchants'
+import { account } from '../../src/demo/accounts'
+import type { Chain } from '../../src/demo/chains'
+
+const file = join(import.meta.dir, '..', '..', 'merchants.toml')
+
+/** Text of the shipped merchants.toml. */
+export function shippedText(): string {
+  return readFileSync(file, 'utf8')
+}
+
+/** Whom everybody here pays: nobody's, since the configuration refuses well-known accounts. */
+export const payee = '0x00000000000000000000000000000000DeaDBeef'
+
+/** Every name that the shipped file needs. */
+export const shippedEnv = {
+  RELAYER_KEYS: account(0).privateKey,
+  PAYOUT: payee,
+  ASSISTANT_KEY: 'bench',
+}
+
+/** The shipped file on these RPC URLs by network id; throws with its faults. */
+export function shippedConfig(rpcUrls: Readonly<Record<string, string>> = {}): Config {
+  const { config, faults } = parse(shippedText(), {
+    file,
+    env: shippedEnv,
+    overrides: {
+      rpcUrls,
+      baseUrl: 'http://localhost',
+      listen: '127.0.0.1:0',
+      // The discard port: nothing measured here reaches an upstream.
+      upstream: (url) => new URL(url.pathname + url.search, 'http://127.0.0.1:9'),
+    },
+  })
+  if (config === undefined) throw new Error(faults.map(format).join('\n'))
+  return config
+}
+
+/** RPC URLs by network id. */
+export function rpcUrlsOf(chains: readonly Chain[]): Record<string, string> {
+  return Object.fromEntries(chains.map((chain) => [`eip155:${chain.chainId}`, chain.url]))
+}

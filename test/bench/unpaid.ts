@@ -1,0 +1,93 @@
+import { startChains } from '../../src/demo/chains'
+import { driveSockets, findLoad, measureAnswer } from './load'
+import type { Machine, Server } from './machine'
+import * as Report from './Report'
+import * as Stats from './Stats'
+import { rpcUrlsOf, shippedConfig } from './shipped'
+
+const rounds = 7
+const seconds = 1
+const connections = 32
+const paths = ['/m/catjoke/joke', '/m/weather/forecast']
+
+type Candidate = { url: string; server: Server; perSecond: number[]; busy: number[] }
+
+/** Unpaid 402 per second: ours, a bare server that says the same bytes, and mppx's proxy. */
+export async function benchUnpaid(
+  machine: Machine,
+): Promise<{ rows: Report.Row[]; notes: string[] }> {
+  const load = findLoad()
+  const chains = await startChains(shippedConfig().networks)
+  const servers: Server[] = []
+  const serve = async (script: string, args?: readonly string[]) => {
+    const server = await machine.serve(script, args)
+    servers.push(server)
+    return server
+  }
+  try {
+    const ours = await serve('ours.ts', [JSON.stringify(rpcUrlsOf(chains))])
+    const candidates: Candidate[] = []
+    const add = (server: Server, path: string) => {
+      const candidate = { url: server.url + path, server, perSecond: [], busy: [] }
+      candidates.push(candidate)
+      return candidate
+    }
+    const pairs = []
+    for (const path of paths) {
+      const bare = await serve('bare.ts', [ours.url + path])
+      pairs.push({ path, ours: add(ours, path), bare: add(bare, path) })
+    }
+    const proxy = add(await serve('mppxproxy.ts'), '/catjoke/joke')
+    // Warms up, and looks at every answer's status, which wrk does not.
+    for (const { url } of candidates)
+      await driveSockets({ url, status: 402, connections, seconds: 0.5 })
+    for (let round = 0; round < rounds; round++) {
+      for (const candidate of round % 2 === 0 ? candidates : candidates.toReversed())
+        await measure(candidate)
+    }
+    const rows: Report.Row[] = []
+    for (const { path, ours, bare } of pairs) {
+      const compare = (theirs: Candidate, against: string, atLeast: number) =>
+        Report.compare({
+          what: `402 of GET ${path}`,
+          against,
+          ours: ours.perSecond,
+          theirs: theirs.perSecond,
+          bound: { atLeast },
+          format: (value) => `${(value / 1000).toFixed(1)}k/s`,
+        })
+      rows.push(compare(bare, 'bare Bun.serve, same bytes', 0.5))
+      rows.push(compare(proxy, 'mppx Proxy, one evm route', 5))
+    }
+    return { rows, notes: await describe(candidates, load.name) }
+  } finally {
+    await Promise.all(servers.map((server) => server.stop()))
+    await Promise.all(chains.map((chain) => chain.stop()))
+  }
+
+  async function measure(candidate: Candidate): Promise<void> {
+    const { url, server } = candidate
+    const { perSecond, busy } = await machine.sample(async () => {
+      const before = { cpu: machine.cpuSeconds(server.pid), at: performance.now() }
+      const perSecond = await load.drive({ url, status: 402, connections, seconds })
+      const cpuSeconds = machine.cpuSeconds(server.pid) - before.cpu
+      return { perSecond, busy: (cpuSeconds * 1000) / (performance.now() - before.at) }
+    })
+    candidate.perSecond.push(perSecond)
+    candidate.busy.push(busy)
+  }
+}
+
+/** Sizes, and whether the servers or the load were the limit. */
+async function describe(candidates: readonly Candidate[], load: string): Promise<string[]> {
+  const sizes = await Promise.all(candidates.map(({ url }) => measureAnswer(url)))
+  const busy = candidates.map((candidate) => Stats.median(candidate.busy))
+  const percent = (Math.min(...busy) * 100).toFixed(0)
+  return [
+    `unpaid: ${rounds} rounds of ${seconds} s, load by ${load} on ${connections} kept connections`,
+    `unpaid: one answer is ${sizes.join(', ')} bytes (ours, bare, ours, bare, mppx)`,
+    `unpaid: every server used at least ${percent} % of its core, so the load was ${
+      Math.min(...busy) > 0.9 ? 'not ' : ''
+    }the limit`,
+  ]
+}
