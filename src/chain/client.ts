@@ -12,9 +12,11 @@ export type Client = {
   hosts: readonly string[]
   /** Requests sent so far by method, failed ones included. */
   counts(): ReadonlyMap<string, number>
+  /** Ends what is under way, and every later call, with `RpcFault`. */
+  close(): void
 }
 
-export type CallOptions = { timeoutMs?: number; signal?: AbortSignal }
+export type CallOptions = { timeoutMs?: number }
 
 export type ClientOptions = {
   /** In the order of preference. A URL that answers is kept until it fails. */
@@ -55,27 +57,40 @@ export function createClient(options: ClientOptions): Client {
   if (urls.length === 0) throw new Error('a client needs at least one URL')
   const hosts = urls.map((url) => new URL(url).host)
   const counts = new Map<string, number>()
+  const active = new Set<AbortController>()
+  let isClosed = false
   let current = 0
   let lastId = 0
   return {
     hosts,
     counts: () => counts,
-    async call(method, params, { timeoutMs: limit = timeoutMs, signal } = {}) {
+    close() {
+      isClosed = true
+      for (const controller of active) controller.abort()
+    },
+    async call(method, params, { timeoutMs: limit = timeoutMs } = {}) {
       const body = JSON.stringify({ jsonrpc: '2.0', id: ++lastId, method, params })
       let fault: unknown
       const first = current
-      for (let offset = 0; offset < urls.length; offset++) {
+      for (let offset = 0; offset < urls.length && !isClosed; offset++) {
         const index = (first + offset) % urls.length
         counts.set(method, (counts.get(method) ?? 0) + 1)
+        // Not AbortSignal.timeout: the timer must go when the answer comes.
+        const controller = new AbortController()
+        const timer = setTimeout(() => controller.abort(), limit)
+        active.add(controller)
         try {
-          const result = await request(urls[index] ?? '', body, limit, signal)
+          const result = await request(urls[index] ?? '', body, controller.signal)
           // Stay with the node that answered: another one may not know yet what this one took.
           current = index
           return result
         } catch (error) {
-          if (error instanceof RpcError || signal?.aborted) throw error
+          if (error instanceof RpcError) throw error
           fault = error
-          log('rpc-fault', { host: hosts[index], method, reason: reasonOf(error) })
+          if (!isClosed) log('rpc-fault', { host: hosts[index], method, reason: reasonOf(error) })
+        } finally {
+          clearTimeout(timer)
+          active.delete(controller)
         }
       }
       throw new RpcFault(`no answer to ${method}: ${reasonOf(fault)}`, { cause: fault })
@@ -83,19 +98,13 @@ export function createClient(options: ClientOptions): Client {
   }
 }
 
-async function request(
-  url: string,
-  body: string,
-  timeoutMs: number,
-  signal: AbortSignal | undefined,
-): Promise<unknown> {
-  const timeout = AbortSignal.timeout(timeoutMs)
+async function request(url: string, body: string, signal: AbortSignal): Promise<unknown> {
   const response = await fetch(url, {
     method: 'POST',
     headers: { 'content-type': 'application/json' },
     body,
     redirect: 'error',
-    signal: signal ? AbortSignal.any([signal, timeout]) : timeout,
+    signal,
   })
   const text = await response.text()
   if (text.length > answerMaxBytes) throw new RpcFault('answer too long')

@@ -1,0 +1,121 @@
+import type { Address } from 'viem'
+import { RpcError, RpcFault } from '../chain/client'
+import { fees, observe } from '../chain/head'
+import * as Multicall from '../chain/multicall'
+import * as Receipt from '../chain/receipt'
+import * as Token from '../chain/token'
+import * as Authorization from '../protocol/Authorization'
+import * as Permit from '../protocol/Permit'
+import type { Context, Rail } from './context'
+import * as Lane from './lane'
+
+/** Checks between two looks at what hardly ever changes: code and signing domain. */
+const rareEvery = 20
+/** The relayer must be able to pay for this many transfers. */
+const transfersMin = 3n
+/** Limit of the dearest transfer of a payer without code. */
+const transferGas = 300_000n
+
+/**
+ * Asks the network whether it can settle, and keeps the answer in `rail.health`. Reasons name hosts
+ * and addresses only. Never rejects.
+ */
+export async function check(context: Context, rail: Rail): Promise<void> {
+  const { health, network, lane } = rail
+  const before = health.reason
+  let reason: string | undefined
+  try {
+    reason = (await look(context, rail)) ?? undefined
+    health.checks++
+  } catch (error) {
+    reason = `no usable answer of ${rail.client.hosts.join(', ')}: ${describe(error)}`
+  }
+  reason ??= lane.paused
+  const wasReady = health.ready
+  health.reason = reason
+  health.ready = reason === undefined
+  if (wasReady === health.ready && before === reason) return
+  const fields = { network: network.id, relayer: lane.address, balanceWei: health.balanceWei }
+  context.log(health.ready ? 'network-ready' : 'network-not-ready', { ...fields, reason })
+}
+
+async function look(context: Context, rail: Rail): Promise<string | undefined> {
+  const { client, lane, head, network, health } = rail
+  const [chainId, block, balance, tip, count] = await Promise.all([
+    client.call('eth_chainId', []),
+    client.call('eth_getBlockByNumber', ['latest', false]),
+    client.call('eth_getBalance', [lane.address, 'latest']),
+    client.call('eth_maxPriorityFeePerGas', []).catch(ignoreRpcError),
+    Lane.readCount(rail, 'pending'),
+  ])
+  if (!Receipt.isHex(chainId) || Number(chainId) !== network.chainId) {
+    return `${client.hosts.join(', ')} is not chain ${network.chainId}`
+  }
+  const newest = Receipt.parseBlock(block)
+  if (!newest || !Receipt.isHex(balance)) throw new RpcFault('not a block or not a balance')
+  observe(head, newest)
+  if (Receipt.isHex(tip)) head.tipWei = BigInt(tip)
+  if (health.checks % rareEvery === 0 || !health.ready) {
+    const fault = await lookRarely(rail)
+    if (fault !== undefined) return fault
+  }
+  follow(context, rail, count)
+  health.balanceWei = BigInt(balance)
+  const { maxFeeWei } = fees(head, network.feeCapWei)
+  if (head.baseFeeWei > maxFeeWei) return `the base fee is above the fee cap of ${network.id}`
+  if (health.balanceWei < transfersMin * transferGas * maxFeeWei || health.balanceWei === 0n) {
+    return `relayer ${lane.address} holds ${health.balanceWei} wei, too little for gas`
+  }
+  if (lane.slots.size === 0) lane.paused = undefined
+  return undefined
+}
+
+async function lookRarely(rail: Rail): Promise<string | undefined> {
+  const { client, network } = rail
+  const { asset } = network
+  const contracts: [string, Address][] = [
+    [asset.symbol, asset.address],
+    ['Multicall3', Multicall.multicallAddress],
+  ]
+  if (asset.transfer.includes('permit2')) {
+    contracts.push(['Permit2', Permit.permit2Address])
+    contracts.push(['x402ExactPermit2Proxy', Permit.proxyAddress])
+  }
+  for (const [name, address] of contracts) {
+    const code = await client.call('eth_getCode', [address, 'latest'])
+    if (!Receipt.isHex(code)) throw new RpcFault('not a code')
+    if (code.length <= 2) return `${name} is not at ${address} on ${network.id}`
+  }
+  const expected = Authorization.domainSeparator(network.chainId, asset.address, asset.eip712)
+  const answer = await client
+    .call('eth_call', [Token.domainSeparator(asset.address), 'latest'])
+    .catch(ignoreRpcError)
+  // Signatures of buyers would not be accepted: better to sell nothing.
+  if (answer === `0x${expected}`) return undefined
+  return `DOMAIN_SEPARATOR of ${asset.symbol} is not that of "${asset.eip712.name}" "${asset.eip712.version}"`
+}
+
+/**
+ * Follows the chain's count of the relayer's transactions. Upwards at once; downwards, which happens
+ * only when a chain lost blocks or a node lags, not before two checks agree and nothing is under way.
+ */
+function follow(context: Context, rail: Rail, count: number): void {
+  const { lane } = rail
+  const isSteady = lane.counts[1] === count
+  lane.counts = [lane.counts[1], count]
+  if (lane.next === undefined || count > lane.next) {
+    lane.next = Math.max(lane.next ?? 0, count, lane.floor)
+  } else if (count < lane.next && isSteady && lane.slots.size === 0) {
+    context.log('nonce-lowered', { network: rail.network.id, from: lane.next, to: count })
+    lane.next = count
+  }
+}
+
+function ignoreRpcError(error: unknown): undefined {
+  if (!(error instanceof RpcError)) throw error
+  return undefined
+}
+
+function describe(error: unknown): string {
+  return error instanceof RpcFault || error instanceof RpcError ? error.message : 'fault'
+}

@@ -1,0 +1,171 @@
+import type { TransactionRow } from '../../db/schema'
+import { write } from '../../db/write'
+import { type Context, type Rail, railOf } from './context'
+import * as Lane from './lane'
+import type { Payment } from './Payment'
+import { send } from './send'
+import * as Work from './work'
+
+/** Gaps are filled this many nonces at a time. */
+const gapMax = 16
+
+/**
+ * Takes up everything that the database has unfinished and nobody drives: after a start, and after a
+ * fault. Safe to repeat.
+ */
+export async function recover(context: Context): Promise<void> {
+  const looks: Promise<unknown>[] = []
+  for (const rows of unfinishedSlots(context)) {
+    const [first] = rows
+    const rail = first && context.rails.get(first.network)
+    if (!first || !rail) continue
+    // Another key's transactions can be sent and watched, but not replaced; its nonces are not ours.
+    if (first.relayer !== rail.lane.address) looks.push(watchForeign(context, rail, rows))
+    else if (!rail.lane.slots.has(first.nonce)) takeUp(context, rail, rows)
+  }
+  for (const payment of context.store.unfinishedPayments()) {
+    const rail = context.rails.get(payment.transfer.network)
+    if (!rail || context.running.has(payment.id)) continue
+    looks.push(
+      Work.run(context, payment, () =>
+        Work.decide(context, payment.id, 'invalid_exact_evm_transaction_failed'),
+      ),
+    )
+  }
+  await Promise.all(looks)
+}
+
+/**
+ * Gives up what was signed and never sent: its buyer is gone with the process that signed it, and the
+ * bytes are known to nobody. Before the lanes start, so that their nonces are free again; one below a
+ * sent transaction is filled by `takeUp`.
+ */
+export function discardUnsent(context: Context): void {
+  const { store, db } = context
+  const slots = unfinishedSlots(context).toReversed()
+  const isTail = new Map<string, boolean>()
+  for (const rows of slots) {
+    const [first] = rows
+    if (!first) continue
+    const lane = `${first.network}/${first.relayer}`
+    const isUnsent = rows.every(({ firstSentAt }) => firstSentAt === null)
+    if (!isUnsent) isTail.set(lane, false)
+    if (!isUnsent || isTail.get(lane) === false) continue
+    write(db, () => {
+      for (const { hash } of rows) {
+        store.endTransaction(hash, 'replaced', null)
+        for (const id of store.membersOf(hash)) store.revert(id)
+      }
+    })
+  }
+}
+
+/** Sets the lanes above what the database knows. */
+export function raiseFloors(context: Context): void {
+  for (const { network, relayer, nonce } of context.store.unfinishedTransactions()) {
+    const lane = context.rails.get(network)?.lane
+    if (lane?.address === relayer) lane.floor = Math.max(lane.floor, nonce + 1)
+  }
+}
+
+function takeUp(context: Context, rail: Rail, rows: readonly TransactionRow[]): void {
+  const sent = rows.filter(({ firstSentAt }) => firstSentAt !== null)
+  if (sent.length === 0) {
+    fill(context, rail, rows)
+    return
+  }
+  const payments = paymentsOf(context, sent)
+  context.log('transaction-recovered', {
+    network: rail.network.id,
+    nonce: sent[0]?.nonce,
+    payments: payments.length,
+  })
+  const [first] = sent
+  if (first)
+    Work.launch(context, rail, { ...Work.slotOf(first, payments), transactions: sent }, payments)
+}
+
+/** Uses up a nonce whose transaction never left, because later ones wait for it. */
+function fill(context: Context, rail: Rail, rows: readonly TransactionRow[]): void {
+  const [first] = rows
+  // The fees are known after the first health check.
+  if (!first || rail.health.checks === 0) return
+  const { store } = context
+  const payments = paymentsOf(context, rows)
+  const row = Lane.sign(context, rail, Lane.cancellation(rail.lane), first.nonce)
+  write(context.db, () => {
+    for (const { hash } of rows) store.endTransaction(hash, 'replaced', null)
+    for (const { id } of payments) store.revert(id)
+    store.insertTransaction(row, [])
+  })
+  Work.launch(context, rail, Work.slotOf(row, []), [])
+}
+
+/**
+ * Uses up nonces that the chain waits for and nobody drives, as after a chain was reset: the
+ * transactions above them could never be included. Two checks must have agreed.
+ */
+export function fillGaps(context: Context, rail: Rail): void {
+  const { lane } = rail
+  const lowest = Math.min(...lane.slots.keys())
+  const first = lane.counts[0]
+  if (first === undefined || first !== lane.counts[1] || !(first < lowest)) return
+  if (lowest === Number.POSITIVE_INFINITY) return
+  for (let nonce = first; nonce < Math.min(lowest, first + gapMax); nonce++) {
+    const row = Lane.sign(context, rail, Lane.cancellation(lane), nonce)
+    write(context.db, () => context.store.insertTransaction(row, []))
+    Work.launch(context, rail, Work.slotOf(row, []), [])
+    context.log('nonce-gap-filled', { network: rail.network.id, nonce })
+  }
+}
+
+async function watchForeign(
+  context: Context,
+  rail: Rail,
+  rows: readonly TransactionRow[],
+): Promise<void> {
+  const { store } = context
+  for (const { hash, raw } of rows) {
+    try {
+      const receipt = await Lane.readReceipt(rail, hash)
+      if (!receipt) {
+        await send(rail, raw, false)
+        continue
+      }
+      const state = receipt.success ? 'mined' : 'failed'
+      write(context.db, () => store.endTransaction(hash, state, receipt.blockNumber))
+    } catch (error) {
+      context.log('settlement-undecided', { network: rail.network.id, hash, error })
+    }
+  }
+}
+
+/** Unfinished transactions by network, relayer and nonce, lower nonces first. */
+function unfinishedSlots({ store }: Context): TransactionRow[][] {
+  const slots = new Map<string, TransactionRow[]>()
+  for (const row of store.unfinishedTransactions()) {
+    const key = `${row.network}/${row.relayer}/${row.nonce}`
+    const rows = slots.get(key)
+    if (rows) rows.push(row)
+    else slots.set(key, [row])
+  }
+  return [...slots.values()]
+}
+
+function paymentsOf({ store }: Context, rows: readonly TransactionRow[]): Payment[] {
+  const ids = new Set(rows.flatMap(({ hash }) => store.membersOf(hash)))
+  return [...ids].flatMap((id) => {
+    const payment = store.findById(id)
+    return payment ? [payment] : []
+  })
+}
+
+/** Ends payments that the chain proves to be over, though their transaction is still under way. */
+export async function expire(context: Context): Promise<void> {
+  const seconds = BigInt(Math.floor(context.now() / 1000))
+  for (const payment of context.store.unfinishedPayments()) {
+    const { network, validBefore } = payment.transfer
+    if (validBefore >= seconds || !context.rails.has(network)) continue
+    await Work.endIfOver(context, railOf(context, network), payment)
+  }
+}

@@ -1,0 +1,287 @@
+import type { Address, Hex } from 'viem'
+import { RpcError, RpcFault } from '../chain/client'
+import { fees } from '../chain/head'
+import * as Multicall from '../chain/multicall'
+import * as Permit2 from '../chain/permit2'
+import { isHex } from '../chain/receipt'
+import * as Token from '../chain/token'
+import * as Crypto from '../protocol/Crypto'
+import * as Permit from '../protocol/Permit'
+import * as Transfer from '../protocol/Transfer'
+import type { Rail } from './context'
+import type { Reason } from './Payment'
+
+/** Why nothing is sent: the money's fault, or nobody's. */
+export type Refusal =
+  | { kind: 'refused'; reason: Reason; detail: string }
+  | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }
+
+export type Simulation =
+  /** The transfer would succeed now; `balanceAtomic` is the payer's. */
+  | { kind: 'passes'; balanceAtomic: bigint }
+  /** The chain says that this nonce is used or cancelled. */
+  | { kind: 'used' }
+  | Refusal
+
+/** A transfer whose signature is the payer's own, or that only the payer's code can judge. */
+export type Signed = { kind: 'signed'; transfer: Transfer.Transfer; hasCode: boolean }
+
+/** A settlement must be possible for at least this long (reference facilitator: 6 s). */
+const marginSeconds = 6n
+/** A wallet can be deployed, and a delegation withdrawn. */
+const codeKeptMs = 60_000
+const noCodeKeptMs = 10_000
+const codesMax = 10_000
+
+/** Refusal of a transfer outside its time window by our clock; undefined inside. */
+export function checkWindow(transfer: Transfer.Transfer, now: number): Refusal | undefined {
+  const seconds = BigInt(Math.floor(now / 1000))
+  const isPermit = transfer.method === 'permit2'
+  if (transfer.validBefore < seconds + marginSeconds) {
+    return refuse(
+      isPermit
+        ? 'permit2_deadline_expired'
+        : 'invalid_exact_evm_payload_authorization_valid_before',
+      'the authorization has expired or is about to',
+    )
+  }
+  if (transfer.validAfter > seconds) {
+    return refuse(
+      isPermit ? 'permit2_not_yet_valid' : 'invalid_exact_evm_payload_authorization_valid_after',
+      'the authorization is not valid yet',
+    )
+  }
+  return undefined
+}
+
+/**
+ * Recovers the signer without I/O. Only when that is not the payer the chain is asked whether the
+ * payer has code, which may accept what no key signed (ERC-1271, EIP-7702).
+ */
+export async function checkSignature(
+  rail: Rail,
+  transfer: Transfer.Transfer,
+  now: number,
+): Promise<Signed | Refusal> {
+  const digest = Transfer.digest(transfer, rail.network.asset)
+  if (Crypto.recover(digest, transfer.signature) === transfer.payer) {
+    return assumeSigned(transfer)
+  }
+  try {
+    if (await hasCode(rail, transfer.payer, now)) {
+      return { kind: 'signed', transfer, hasCode: true }
+    }
+  } catch (error) {
+    return unavailable(error)
+  }
+  return refuse(signatureReason(transfer), 'the signature is not of the payer')
+}
+
+/** For a caller that has recovered the payer from the signature itself. */
+export function assumeSigned(transfer: Transfer.Transfer): Signed {
+  const signature = Crypto.withCanonicalV(transfer.signature)
+  return { kind: 'signed', transfer: { ...transfer, signature }, hasCode: false }
+}
+
+/**
+ * One eth_call of the exact calldata, with the reads that decide and explain beside it, in the
+ * state of one block. It runs inside Multicall3 because some tokens accept a used nonce without a
+ * revert and without a transfer: only the read of the nonce tells. The fees are those of the
+ * transaction, so that a wallet cannot tell the two apart by a zero gas price.
+ */
+export async function simulate(rail: Rail, signed: Signed): Promise<Simulation> {
+  const { transfer, hasCode } = signed
+  const { asset, payer, signature } = transfer
+  const isPermit = transfer.method === 'permit2'
+  const calls = [
+    nonceCall(transfer),
+    Token.balanceOf(asset, payer),
+    Multicall.timestampCall,
+    ...(isPermit
+      ? [Token.allowance(asset, payer, Permit.permit2Address), Permit2.proxyPermit2]
+      : []),
+    Transfer.call(transfer),
+    ...(hasCode
+      ? [Token.isValidSignature(payer, Transfer.digest(transfer, rail.network.asset), signature)]
+      : []),
+  ]
+  let results: Multicall.Result[] | undefined
+  try {
+    results = await aggregate(rail, calls, 2n * gasLimit(transfer, hasCode) + 200_000n)
+  } catch (error) {
+    if (isSpentGas(error)) return refuse(simulationReason(transfer), 'the transfer runs out of gas')
+    return unavailable(error)
+  }
+  if (!results) return unavailable(undefined)
+  const read = results.map((result) => (result.success ? Token.toUint(result.data) : undefined))
+  const settled = results[isPermit ? 5 : 3]?.success === true
+  const used = isUsed(transfer, read[0])
+  if (used) return { kind: 'used' }
+  if (settled && used === false) return { kind: 'passes', balanceAtomic: read[1] ?? 0n }
+  const wallet = hasCode ? results[isPermit ? 6 : 4] : undefined
+  return explain(transfer, {
+    used,
+    balance: read[1],
+    timestamp: read[2],
+    allowance: isPermit ? read[3] : undefined,
+    hasProxy: !isPermit || results[4]?.success === true,
+    refusedByWallet: wallet !== undefined && !(wallet.success && Token.isMagic(wallet.data)),
+  })
+}
+
+/**
+ * Whether the money's nonce is used, and the time of the block that says so: atomic, so that
+ * "unused after the deadline" proves that the money never moved. Throws RpcFault or RpcError.
+ */
+export async function readMoney(
+  rail: Rail,
+  transfer: Transfer.Transfer,
+): Promise<{ used: boolean; timestamp: bigint }> {
+  const results = await aggregate(rail, [nonceCall(transfer), Multicall.timestampCall], 200_000n)
+  const [state, time] = results ?? []
+  const used = isUsed(transfer, state?.success ? Token.toUint(state.data) : undefined)
+  const timestamp = time?.success ? Token.toUint(time.data) : undefined
+  if (used === undefined || timestamp === undefined) {
+    throw new RpcFault('the state of the nonce cannot be read')
+  }
+  return { used, timestamp }
+}
+
+/** Gas limit of a settling transaction: what is not used costs nothing, what is burnt is bounded. */
+export function gasLimit(transfer: Transfer.Transfer, hasCode: boolean): bigint {
+  if (hasCode) return 600_000n
+  // Chains that charge for L1 data fold it into gas: wide.
+  return transfer.method === 'permit2' ? 300_000n : 200_000n
+}
+
+/** The reason code for a nonce that something else used. */
+export function usedReason(transfer: Pick<Transfer.Transfer, 'method'>): Reason {
+  return transfer.method === 'permit2'
+    ? 'permit2_invalid_nonce'
+    : 'invalid_exact_evm_nonce_already_used'
+}
+
+/** The reason code for a window that is over. */
+export function expiredReason(transfer: Pick<Transfer.Transfer, 'method'>): Reason {
+  return transfer.method === 'permit2'
+    ? 'permit2_deadline_expired'
+    : 'invalid_exact_evm_payload_authorization_valid_before'
+}
+
+/** Network trouble as an outcome: the credential is unspent. */
+export function unavailable(error: unknown): Refusal {
+  const detail =
+    error instanceof RpcFault || error instanceof RpcError
+      ? 'The network cannot be reached now; try again with the same credential.'
+      : 'The network does not answer as expected; try again with the same credential.'
+  return { kind: 'unavailable', detail, retryAfterSeconds: 5 }
+}
+
+type Facts = {
+  used: boolean | undefined
+  balance: bigint | undefined
+  timestamp: bigint | undefined
+  allowance: bigint | undefined
+  hasProxy: boolean
+  refusedByWallet: boolean
+}
+
+/** First matching reason, in the order of the reference facilitator. */
+function explain(transfer: Transfer.Transfer, facts: Facts): Refusal {
+  const { amountAtomic, validAfter, validBefore } = transfer
+  const isPermit = transfer.method === 'permit2'
+  if (facts.refusedByWallet) {
+    return refuse(signatureReason(transfer), 'the wallet of the payer refuses the signature')
+  }
+  const time = facts.timestamp
+  if (time !== undefined && time >= validBefore) {
+    return refuse(expiredReason(transfer), 'the authorization has expired on chain')
+  }
+  if (time !== undefined && (isPermit ? time < validAfter : time <= validAfter)) {
+    return refuse(
+      isPermit ? 'permit2_not_yet_valid' : 'invalid_exact_evm_payload_authorization_valid_after',
+      'the authorization is not valid on chain yet',
+    )
+  }
+  if (!facts.hasProxy) {
+    return refuse('permit2_proxy_not_deployed', 'x402ExactPermit2Proxy is not on this chain')
+  }
+  if (facts.used === undefined && !isPermit) {
+    return refuse('invalid_exact_evm_eip3009_not_supported', 'the token has no EIP-3009')
+  }
+  if (facts.balance !== undefined && facts.balance < amountAtomic) {
+    return refuse(
+      isPermit ? 'permit2_insufficient_balance' : 'invalid_exact_evm_insufficient_balance',
+      'the balance of the payer is below the amount',
+    )
+  }
+  if (facts.allowance !== undefined && facts.allowance < amountAtomic) {
+    return refuse('permit2_allowance_required', 'the payer has not approved Permit2 for the token')
+  }
+  return refuse(simulationReason(transfer), 'the transfer fails in simulation')
+}
+
+async function aggregate(
+  rail: Rail,
+  calls: readonly Multicall.Call[],
+  gas: bigint,
+): Promise<Multicall.Result[] | undefined> {
+  const { to, data } = Multicall.aggregate(calls)
+  const { maxFeeWei } = fees(rail.head, rail.network.feeCapWei)
+  const call = {
+    from: rail.lane.address,
+    to,
+    data,
+    gas: toHex(gas),
+    gasPrice: toHex(maxFeeWei),
+  }
+  const result = await rail.client.call('eth_call', [call, 'latest'])
+  return Multicall.parseResults(result, calls.length)
+}
+
+async function hasCode(rail: Rail, payer: Address, now: number): Promise<boolean> {
+  const known = rail.codes.get(payer)
+  if (known && known.until > now) return known.hasCode
+  const code = await rail.client.call('eth_getCode', [payer, 'latest'])
+  if (!isHex(code)) throw new RpcFault('not a code')
+  const found = { hasCode: code.length > 2, until: 0 }
+  found.until = now + (found.hasCode ? codeKeptMs : noCodeKeptMs)
+  if (rail.codes.size >= codesMax) rail.codes.clear()
+  rail.codes.set(payer, found)
+  return found.hasCode
+}
+
+function nonceCall(transfer: Transfer.Transfer): Multicall.Call {
+  return transfer.method === 'permit2'
+    ? Permit2.nonceBitmap(transfer.payer, transfer.nonce)
+    : Token.authorizationState(transfer.asset, transfer.payer, transfer.nonce)
+}
+
+function isUsed(transfer: Transfer.Transfer, word: bigint | undefined): boolean | undefined {
+  if (word === undefined) return undefined
+  return transfer.method === 'permit2' ? Permit2.isUsed(word, transfer.nonce) : word !== 0n
+}
+
+function signatureReason(transfer: Transfer.Transfer): Reason {
+  return transfer.method === 'permit2' ? 'invalid_permit2_signature' : 'invalid_exact_evm_signature'
+}
+
+function simulationReason(transfer: Transfer.Transfer): Reason {
+  return transfer.method === 'permit2'
+    ? 'permit2_simulation_failed'
+    : 'invalid_exact_evm_transaction_simulation_failed'
+}
+
+/** A payer's wallet may burn everything that a call is given, the reads beside it included. */
+function isSpentGas(error: unknown): boolean {
+  if (!(error instanceof RpcError)) return false
+  return error.code === 3 || /out ?of ?gas|revert/i.test(error.message)
+}
+
+function refuse(reason: Reason, detail: string): Refusal {
+  return { kind: 'refused', reason, detail }
+}
+
+function toHex(value: bigint): Hex {
+  return `0x${value.toString(16)}`
+}
