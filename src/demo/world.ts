@@ -60,7 +60,7 @@ export async function startWorld(options: WorldOptions): Promise<World> {
       upstream: (url: URL) => new URL(url.pathname + url.search, upstreams.url),
     }
     const env = demoEnvironment
-    const networks = configure(text, file, env, { ...overrides, rpcUrls: {} }).networks
+    const networks = configure(text, file, env, { ...overrides, rpcUrls: anyLoopback }).networks
     const started = await Promise.all(
       networks.map(async (network) => {
         const chain = await startChain({
@@ -97,6 +97,11 @@ export async function startWorld(options: WorldOptions): Promise<World> {
 
 /** Chains listen on the ports behind the gateway's in this order. */
 const chainOrder = [8453, 84532, 4663]
+
+/** Stands for the chains while the file is read to learn which ones it needs. */
+const anyLoopback = Object.fromEntries(
+  chainOrder.map((chainId) => [`eip155:${chainId}`, 'http://127.0.0.1:1']),
+)
 
 /** Every name that the shipped file uses, so that all merchants are served. */
 const demoEnvironment = {

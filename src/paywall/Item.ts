@@ -8,6 +8,8 @@ export type Item = {
   merchant: string
   /** Route path below the merchant. */
   route: string
+  /** HTTP method it is sold under. */
+  method: string
   resource: { url: string; description: string; mimeType: string }
   /** In file order, which is the order of x402 `accepts`. */
   offers: readonly Offer[]

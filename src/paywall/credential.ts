@@ -26,7 +26,6 @@ export type Presentation = {
 
 export type CredentialContext = {
   item: Item
-  method: string
   /** RFC 9530 digest of the received body. */
   digest: string | undefined
   challengeSecrets: readonly Uint8Array[]
@@ -95,7 +94,7 @@ function x402(value: string, context: CredentialContext): Presentation {
     ...chosen,
     protocol: 'x402',
     window: Transfer.checkWindow(chosen.transfer, now()),
-    bound: X402.isRouteBound(parsed, { url: item.resource.url }),
+    bound: X402.isRouteBound(parsed, { url: item.resource.url, method: item.method }),
     identifier: parsed.identifier,
   }
 }
@@ -106,9 +105,13 @@ function signed(
 ): Pick<Presentation, 'transfer' | 'proven' | 'signatureReason'> {
   const { asset } = offer.network
   const signer = Crypto.recover(Transfer.digest(transfer, asset), transfer.signature)
+  const proven = signer === transfer.payer
   return {
-    transfer,
-    proven: signer === transfer.payer,
+    // Token contracts want v as 27 or 28, whatever the buyer's library writes.
+    transfer: proven
+      ? { ...transfer, signature: Crypto.withCanonicalV(transfer.signature) }
+      : transfer,
+    proven,
     signatureReason:
       transfer.method === 'permit2' ? 'invalid_permit2_signature' : 'invalid_exact_evm_signature',
   }

@@ -86,8 +86,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
   }
 
   async function buy(sale: Sale, presented: Presented): Promise<Response> {
-    const { item, method } = sale
-    const context = { ...options, item, method, digest: bodyDigest(sale.body) }
+    const context = { ...options, item: sale.item, digest: bodyDigest(sale.body) }
     let presentation: Presentation | undefined
     try {
       presentation = present(presented, context)

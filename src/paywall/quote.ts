@@ -113,7 +113,7 @@ function compile(
   const required = X402.paymentRequired({
     resource: item.resource,
     accepts,
-    extensions: X402.extensions({ offers: signed }),
+    extensions: X402.extensions({ offers: signed, method: item.method }),
     error: 'Payment required',
   })
   const { header, body: mirror } = X402.fit(required, headerMaxBytes)

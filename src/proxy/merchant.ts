@@ -260,6 +260,7 @@ function stock(config: Config): Map<RouteConfig, Shelf> {
           id: `${merchant.slug}:${method} ${route.path}`,
           merchant: merchant.slug,
           route: route.path,
+          method,
           resource: {
             url: `${baseUrl}/m/${merchant.slug}${route.path}`,
             description: route.summary,
