@@ -1,0 +1,201 @@
+import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { until } from './harness/world'
+
+const root = join(import.meta.dir, '..')
+const main = join(root, 'src/main.ts')
+/** Where the demo keeps its data, so that a test sees what is left there. */
+let temporary: string
+beforeAll(() => {
+  temporary = mkdtempSync(join(tmpdir(), 'turnpike-test-'))
+})
+afterAll(() => rmSync(temporary, { recursive: true, force: true }))
+
+function isFree(port: number): boolean {
+  try {
+    Bun.listen({ hostname: '127.0.0.1', port, socket: { data: () => undefined } }).stop(true)
+    return true
+  } catch {
+    return false
+  }
+}
+
+/** The first of five free ports in a row, below those that the system gives away. */
+function freePorts(): number {
+  for (let attempt = 0; attempt < 1000; attempt++) {
+    const port = 10_000 + 5 * Math.floor(Math.random() * 4000)
+    if ([0, 1, 2, 3, 4].every((offset) => isFree(port + offset))) return port
+  }
+  throw new Error('no five free ports in a row')
+}
+
+/** Starts `turnpike demo`; `text` grows with what it prints. */
+function start(port: number | string, args: readonly string[] = [], cwd = root) {
+  const child = Bun.spawn([process.execPath, main, 'demo', ...args], {
+    cwd,
+    env: { PATH: process.env.PATH ?? '', TMPDIR: temporary, PORT: String(port) },
+    stdin: 'ignore',
+    stdout: 'pipe',
+    stderr: 'pipe',
+  })
+  const run = { child, pid: child.pid, out: '', err: '' }
+  const decoder = new TextDecoder()
+  const reading = (async () => {
+    for await (const chunk of child.stdout) run.out += decoder.decode(chunk, { stream: true })
+  })()
+  const complaining = new Response(child.stderr).text().then((text) => {
+    run.err = text
+  })
+  const ended = async () => {
+    await Promise.all([reading, complaining])
+    return child.exited
+  }
+  return Object.assign(run, { ended })
+}
+
+/** Pids below a process, however deep. */
+function descendants(pid: number): number[] {
+  const parents = new Map<number, number>()
+  for (const name of readdirSync('/proc')) {
+    if (!/^\d+$/.test(name)) continue
+    try {
+      const stat = readFileSync(`/proc/${name}/stat`, 'utf8')
+      parents.set(Number(name), Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[1]))
+    } catch {
+      // It ended meanwhile.
+    }
+  }
+  const below = (parent: number): number[] =>
+    [...parents].flatMap(([child, of]) => (of === parent ? [child, ...below(child)] : []))
+  return below(pid)
+}
+
+function isAlive(pid: number): boolean {
+  try {
+    process.kill(pid, 0)
+    return true
+  } catch {
+    return false
+  }
+}
+
+async function expectNothingLeft(port: number, pids: readonly number[]): Promise<void> {
+  await until('every process is gone', () => pids.every((pid) => !isAlive(pid)))
+  for (const offset of [0, 1, 2, 3, 4]) expect(isFree(port + offset)).toBe(true)
+  expect(readdirSync(temporary)).toEqual([])
+}
+
+async function sells(port: number): Promise<boolean> {
+  const response = await fetch(`http://localhost:${port}/healthz`).catch(() => undefined)
+  return response?.status === 200
+}
+
+async function chainId(port: number): Promise<unknown> {
+  const response = await fetch(`http://127.0.0.1:${port}`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: '{"jsonrpc":"2.0","id":1,"method":"eth_chainId","params":[]}',
+  })
+  const { result } = (await response.json()) as { result?: unknown }
+  return result
+}
+
+describe('turnpike demo', () => {
+  test('behavior: serves until SIGTERM, what it prints can be pasted, and nothing is left', async () => {
+    const port = freePorts()
+    const run = start(port)
+    await until('the demo sells', () => sells(port))
+    expect(await Promise.all([1, 2, 3].map((offset) => chainId(port + offset)))).toEqual([
+      '0x2105',
+      '0x14a34',
+      '0x1237',
+    ])
+    const upstream = await fetch(`http://127.0.0.1:${port + 4}/v1/currencies`)
+    expect(upstream.status).toBe(200)
+    await until('the instructions are printed', () => run.out.includes('Ctrl-C stops everything'))
+
+    const commands = run.out
+      .replaceAll('\\\n', ' ')
+      .match(/^ {2}(PAY_KEY|curl) ?.*$|^ {2}PAY_KEY=.*$/gm)
+    expect(commands).toHaveLength(3)
+    for (const command of commands ?? []) {
+      // The same program without asking the registry for it.
+      const local = command.replace(`npx --yes bun@${Bun.version}`, `'${process.execPath}'`)
+      const shell = Bun.spawn(['sh', '-c', local], { cwd: root, stdout: 'pipe', stderr: 'pipe' })
+      const [answer, code] = await Promise.all([new Response(shell.stdout).text(), shell.exited])
+      expect(code).toBe(0)
+      if (command.includes('curl')) expect(answer).toStartWith('HTTP/1.1 402 Payment Required')
+      else expect(JSON.parse(answer)).toBeObject()
+    }
+
+    const pids = [run.pid, ...descendants(run.pid)]
+    expect(pids.length).toBeGreaterThan(3)
+    process.kill(run.pid, 'SIGTERM')
+    expect(await run.ended()).toBe(0)
+    expect(run.err).toBe('')
+    await expectNothingLeft(port, pids)
+  })
+
+  test('behavior: Ctrl-C while it starts leaves nothing behind', async () => {
+    const port = freePorts()
+    const run = start(port)
+    await until('it has begun', () => run.out.includes('started'))
+    const pids = [run.pid, ...descendants(run.pid)]
+    process.kill(run.pid, 'SIGINT')
+    expect(await run.ended()).toBe(0)
+    await expectNothingLeft(port, pids)
+  })
+
+  test('behavior: --once buys with every stock client and every balance is right', async () => {
+    const port = freePorts()
+    const run = start(port, ['--once'])
+    expect(await run.ended()).toBe(0)
+    expect(run.out.match(/^\d\. .*$/gm)).toEqual([
+      '1. mppx, USDC on eip155:8453',
+      '2. @x402/fetch with eip3009, USDC on eip155:8453',
+      '3. @x402/fetch with permit2, USDG on eip155:4663',
+    ])
+    expect(run.out.match(/settled by {2}0x[0-9a-f]{64}/g)).toHaveLength(3)
+    expect(run.out).toContain('payer   10000.000000 ->  9999.995000 USDC')
+    expect(run.out).toContain('payee       0.000000 ->     0.005000 USDC')
+    expect(run.out).toContain('relayer     0.000000 ->     0.000000 USDC')
+    expect(run.out).toContain('Every balance is exactly right.')
+    expect(run.out).not.toContain('WRONG')
+    await expectNothingLeft(port, [run.pid])
+  })
+
+  test('error: a port in use is named, and nothing is started', async () => {
+    const port = freePorts()
+    for (const offset of [0, 2, 4]) {
+      const other = Bun.listen({
+        hostname: '127.0.0.1',
+        port: port + offset,
+        socket: { data: () => undefined },
+      })
+      const run = start(port)
+      expect(await run.ended()).toBe(1)
+      other.stop(true)
+      expect(run.err).toBe(
+        `turnpike: port ${port + offset} is in use. ` +
+          `The demo needs ${port} to ${port + 4}; PORT moves all of them.\n`,
+      )
+      await expectNothingLeft(port, [run.pid])
+    }
+  })
+
+  test('error: a PORT that leaves no room, or is none, is refused', async () => {
+    for (const port of ['0', '65532', '-1', '4020x', '99999999']) {
+      const run = start(port)
+      expect(await run.ended()).toBe(1)
+      expect(run.err).toBe('turnpike: PORT must be a number from 1 to 65531: 5 ports are used.\n')
+    }
+  })
+
+  test('error: without merchants.toml it says which file it wants', async () => {
+    const run = start(freePorts(), [], temporary)
+    expect(await run.ended()).toBe(1)
+    expect(run.err).toStartWith(`turnpike: ${join(temporary, 'merchants.toml')} cannot be read.`)
+  })
+})
