@@ -1,6 +1,7 @@
 import { afterEach, describe, expect, test } from 'bun:test'
 import net, { type AddressInfo } from 'node:net'
 import tls from 'node:tls'
+import zlib from 'node:zlib'
 import type { Merchant, Route as RouteConfig } from '../src/config/Config'
 import * as Route from '../src/proxy/Route'
 import {
@@ -291,6 +292,40 @@ describe('the answer', () => {
     expect(body).toContain('format=json-long')
     expect(forwarded.headers.has('x-echo')).toBe(false)
     expect(forwarded.headers.has('etag')).toBe(false)
+  })
+})
+
+describe('encoded secrets', () => {
+  const secret = 's3cr3t-token'
+  const page = new TextEncoder().encode(`denied: ${secret}`)
+  const encodings: [string, Uint8Array][] = [
+    ['gzip', zlib.gzipSync(page)],
+    ['deflate', zlib.deflateSync(page)],
+    ['br', zlib.brotliCompressSync(page)],
+    ['zstd', zlib.zstdCompressSync(page)],
+  ]
+  const answer = (body: Uint8Array, encoding: string) =>
+    forward(
+      serve(() => new Response(body, { status: 400, headers: { 'content-encoding': encoding } })),
+      { merchant: { headers: { 'X-Key': secret } } },
+    )
+
+  test.each(encodings)(
+    'behavior: an error page in %s shows none either',
+    async (encoding, body) => {
+      const forwarded = await answer(body, encoding)
+      expect(text(forwarded)).toBe('denied: [redacted]')
+      expect(forwarded.headers.has('content-encoding')).toBe(false)
+    },
+  )
+
+  test('behavior: an encoded error page without secrets, or that cannot be opened, is unchanged', async () => {
+    const bomb = zlib.gzipSync(Buffer.alloc(50_000_000))
+    for (const body of [zlib.gzipSync('denied'), new TextEncoder().encode('no gzip'), bomb]) {
+      const forwarded = await answer(body, 'gzip')
+      expect(Buffer.from(forwarded.body as Uint8Array).equals(Buffer.from(body))).toBe(true)
+      expect(forwarded.headers.get('content-encoding')).toBe('gzip')
+    }
   })
 })
 

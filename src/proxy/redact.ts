@@ -1,3 +1,4 @@
+import { brotliDecompressSync, gunzipSync, inflateSync, zstdDecompressSync } from 'node:zlib'
 import type { Merchant, Route } from '../config/Config'
 
 const lengthMin = 8
@@ -21,7 +22,7 @@ export function secretsOf(merchant: Merchant, route: Route): readonly string[] {
 }
 
 /** The bytes with every secret replaced; the same array when none is there. */
-export function redactBytes(bytes: Uint8Array, secrets: readonly string[]): Uint8Array {
+function redactBytes(bytes: Uint8Array, secrets: readonly string[]): Uint8Array {
   let result = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength)
   let isChanged = false
   for (const secret of secrets) {
@@ -36,6 +37,46 @@ export function redactBytes(bytes: Uint8Array, secrets: readonly string[]): Uint
     isChanged = true
   }
   return isChanged ? new Uint8Array(result) : bytes
+}
+
+const decoders = {
+  gzip: gunzipSync,
+  'x-gzip': gunzipSync,
+  deflate: inflateSync,
+  br: brotliDecompressSync,
+  zstd: zstdDecompressSync,
+} as const
+const decodedMaxBytes = 4 * 1024 * 1024
+
+/**
+ * Redacts an answer in place of its headers: changed bytes have no entity tag and no encoding any
+ * more. An encoded body is opened only where secrets are echoed, in errors; the buyer chooses the
+ * encoding, and must not choose to see one.
+ */
+export function redactAnswer(
+  answer: { status: number; headers: Headers; bytes: Uint8Array },
+  secrets: readonly string[],
+): Uint8Array {
+  const { status, headers, bytes } = answer
+  if (secrets.length === 0 || bytes.byteLength === 0) return bytes
+  const encoding = headers.get('content-encoding')?.trim().toLowerCase()
+  if (encoding !== undefined && encoding !== 'identity' && status < 400) return bytes
+  const plain = decode(bytes, encoding)
+  const redacted = redactBytes(plain, secrets)
+  if (redacted === plain) return bytes
+  headers.delete('etag')
+  headers.delete('content-encoding')
+  return redacted
+}
+
+/** The bytes as they are when they are of no known encoding, broken or too large. */
+function decode(bytes: Uint8Array, encoding: string | undefined): Uint8Array {
+  if (encoding === undefined || !Object.hasOwn(decoders, encoding)) return bytes
+  try {
+    return decoders[encoding as keyof typeof decoders](bytes, { maxOutputLength: decodedMaxBytes })
+  } catch {
+    return bytes
+  }
 }
 
 /** Removes response headers that show a secret. */

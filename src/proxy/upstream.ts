@@ -3,7 +3,7 @@ import type { Merchant, Route as RouteConfig } from '../config/Config'
 import { toBuyer, toUpstream } from './headers'
 import * as Ip from './Ip'
 import * as Route from './Route'
-import { redactBytes, redactHeaders, secretsOf } from './redact'
+import { redactAnswer, redactHeaders, secretsOf } from './redact'
 import { createResolver, type Resolve } from './resolve'
 import { rewriteBody } from './rewrite'
 
@@ -91,9 +91,10 @@ export function createUpstream(options: UpstreamOptions): Upstream {
         secrets.set(route, kept)
         redactHeaders(headers, kept)
         const read = await readStart(response, merchant.idleMs, watch)
-        const forwarded = { status: response.status, headers }
-        if ('stream' in read) return { ...forwarded, body: read.stream, complete: false }
-        return { ...forwarded, body: redact(read.bytes, headers, kept), complete: true }
+        const { status } = response
+        if ('stream' in read) return { status, headers, body: read.stream, complete: false }
+        const body = redactAnswer({ status, headers, bytes: read.bytes }, kept)
+        return { status, headers, body, complete: true }
       } catch (error) {
         watch.stop()
         throw watch.explain(error)
@@ -274,13 +275,6 @@ function streamOn(
     },
     { highWaterMark: 0 },
   )
-}
-
-function redact(bytes: Uint8Array, headers: Headers, secrets: readonly string[]): Uint8Array {
-  if (secrets.length === 0 || headers.has('content-encoding')) return bytes
-  const redacted = redactBytes(bytes, secrets)
-  if (redacted !== bytes) headers.delete('etag')
-  return redacted
 }
 
 /** A HEAD answer has no body that would say it. */
