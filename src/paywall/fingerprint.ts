@@ -1,4 +1,4 @@
-/** RFC 9530 digest of a body, `sha-256=:…:`; undefined for an empty one. */
+/** RFC 9530 digest of a body, `sha-256=:base64:`; undefined for an empty one. */
 export function bodyDigest(body: Uint8Array): string | undefined {
   if (body.byteLength === 0) return undefined
   return `sha-256=:${new Bun.CryptoHasher('sha256').update(body).digest('base64')}:`
