@@ -1,0 +1,229 @@
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { Address, Hex } from 'viem'
+import { type Db, open } from '../../db/open'
+import type { NetworkConfig } from '../../src/config/Config'
+import { account } from '../../src/demo/accounts'
+import { type Chain, prepareChain, startChain } from '../../src/demo/chains'
+import type { TransferMethod } from '../../src/protocol/Asset'
+import * as Crypto from '../../src/protocol/Crypto'
+import * as Transfer from '../../src/protocol/Transfer'
+import type { Purpose } from '../../src/settlement/Payment'
+import { createSettlement, type Settlement } from '../../src/settlement/settle'
+
+/** USDG's manners (a used nonce only logs) or USDC's (it reverts). */
+export function networkOf(
+  url: string,
+  manners: 'usdg' | 'usdc' = 'usdg',
+  changes: Partial<NetworkConfig> = {},
+): NetworkConfig {
+  const chainId = manners === 'usdg' ? 4663 : 8453
+  return {
+    id: `eip155:${chainId}`,
+    chainId,
+    name: 'local',
+    testnet: false,
+    asset: {
+      symbol: manners.toUpperCase(),
+      address:
+        manners === 'usdg'
+          ? '0x5fc5360D0400a0Fd4f2af552ADD042D716F1d168'
+          : '0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913',
+      decimals: 6,
+      transfer: ['permit2', 'eip3009'],
+      eip712: {
+        name: manners === 'usdg' ? 'Global Dollar' : 'USD Coin',
+        version: manners === 'usdg' ? '1' : '2',
+      },
+      revertsOnUsedNonce: manners === 'usdc',
+      eip2612: true,
+    },
+    rpcUrls: [url],
+    wsUrl: '',
+    confirmations: 1,
+    reorgDepth: 16,
+    batchMax: 64,
+    batchGasMax: 12_000_000,
+    feeCapWei: 50_000_000_000n,
+    replaceAfterSeconds: 20,
+    gasPerDayWei: { gateway: 10n ** 18n, facilitator: 10n ** 18n, desk: 10n ** 18n, sponsor: 0n },
+    sponsor: undefined,
+    ...changes,
+  }
+}
+
+export const payee: Address = account(7).address
+export const relayerKey = Crypto.bytes(account(0).privateKey)
+
+let serial = 0
+
+/** A transfer signed by a demo account (or by `key` for another payer). */
+export function signTransfer(
+  network: NetworkConfig,
+  options: {
+    method?: TransferMethod
+    from?: number
+    payer?: Address
+    amountAtomic?: bigint
+    payee?: Address
+    nonce?: Hex
+    validAfter?: bigint
+    validBefore?: bigint
+  } = {},
+): Transfer.Transfer {
+  const signer = account(options.from ?? 1)
+  const transfer: Omit<Transfer.Transfer, 'signature'> = {
+    method: options.method ?? 'eip3009',
+    network: network.id,
+    chainId: network.chainId,
+    asset: network.asset.address,
+    payer: options.payer ?? signer.address,
+    payee: options.payee ?? payee,
+    amountAtomic: options.amountAtomic ?? 5_000n,
+    nonce: options.nonce ?? Crypto.hex(Crypto.keccak256(`nonce ${++serial}`)),
+    validAfter: options.validAfter ?? 0n,
+    validBefore: options.validBefore ?? BigInt(Math.floor(Date.now() / 1000) + 300),
+  }
+  const digest = Transfer.digest(transfer, network.asset)
+  return { ...transfer, signature: Crypto.sign(digest, Crypto.bytes(signer.privateKey)) }
+}
+
+export function purposeOf(changes: Partial<Purpose> = {}): Purpose {
+  return {
+    product: 'gateway',
+    protocol: 'x402',
+    merchant: 'weather',
+    route: '/forecast',
+    fingerprint: 'f'.repeat(64),
+    resource: 'http://localhost/m/weather/forecast',
+    idempotencyKey: undefined,
+    bound: false,
+    ...changes,
+  }
+}
+
+export type Desk = {
+  db: Db
+  settlement: Settlement
+  events: { event: string; fields: Readonly<Record<string, unknown>> | undefined }[]
+  /** Settles with the usual options. */
+  pay(
+    transfer: Transfer.Transfer,
+    changes?: Partial<Purpose>,
+    options?: { waitMs?: number; receivedAt?: number },
+  ): ReturnType<Settlement['settle']>
+  /** Ends it without waiting for what is under way, as a crash would. */
+  crash(): Promise<void>
+  stop(): Promise<void>
+}
+
+/** Starts settlement over a data directory. */
+export async function startDesk(
+  networks: readonly NetworkConfig[],
+  dataDir: string,
+  options: { now?: () => number; recover?: boolean; checkMs?: number } = {},
+): Promise<Desk> {
+  const now = options.now ?? Date.now
+  const db = open({ dataDir, now })
+  const events: Desk['events'] = []
+  const settlement = await createSettlement({
+    db,
+    networks,
+    relayerKeys: [relayerKey],
+    now,
+    log: (event, fields) => void events.push({ event, fields }),
+    checkMs: options.checkMs ?? 200,
+  })
+  if (options.recover === false) await settlement.ready
+  else await settlement.recover()
+  const end = async (limitMs: number) => {
+    await settlement.stop(limitMs)
+    db.close()
+  }
+  return {
+    db,
+    settlement,
+    events,
+    pay: (transfer, changes, { waitMs = 20_000, receivedAt = now() } = {}) =>
+      settlement.settle(transfer, purposeOf(changes), { waitMs, receivedAt }),
+    crash: () => end(0),
+    stop: () => end(5_000),
+  }
+}
+
+/** A directory that is removed by `remove`. */
+export function temporary(): { path: string; remove(): void } {
+  const path = mkdtempSync(join(tmpdir(), 'turnpike-test-'))
+  return { path, remove: () => rmSync(path, { recursive: true, force: true }) }
+}
+
+export type RpcCall = { method: string; params: readonly unknown[] }
+
+/**
+ * Stands between settlement and a node. `intercept` may answer itself, or forward and then answer
+ * otherwise; undefined forwards.
+ */
+export function startTap(url: string): {
+  url: string
+  calls: RpcCall[]
+  intercept: ((call: RpcCall, forward: () => Promise<Response>) => unknown) | undefined
+  stop(): void
+} {
+  const calls: RpcCall[] = []
+  const server = Bun.serve({
+    port: 0,
+    hostname: '127.0.0.1',
+    idleTimeout: 255,
+    async fetch(request) {
+      const body = (await request.json()) as RpcCall & { id: number }
+      calls.push({ method: body.method, params: body.params })
+      const forward = () =>
+        fetch(url, {
+          method: 'POST',
+          headers: { 'content-type': 'application/json' },
+          body: JSON.stringify(body),
+        })
+      const answer = await tap.intercept?.(body, forward)
+      if (answer instanceof Response) return answer
+      if (answer !== undefined) return Response.json({ jsonrpc: '2.0', id: body.id, ...answer })
+      const response = await forward()
+      return new Response(await response.arrayBuffer(), { status: response.status })
+    },
+  })
+  const tap: ReturnType<typeof startTap> = {
+    url: `http://127.0.0.1:${server.port}`,
+    calls,
+    intercept: undefined,
+    stop: () => void server.stop(true),
+  }
+  return tap
+}
+
+/** A prepared chain of the network, and a tap before it. */
+export async function startNetwork(
+  manners: 'usdg' | 'usdc' = 'usdg',
+  options: { blockTimeMs?: number; mineNothing?: boolean } = {},
+): Promise<{ chain: Chain; tap: ReturnType<typeof startTap>; stop(): Promise<void> }> {
+  const { chainId } = networkOf('http://localhost', manners)
+  const chain = await startChain({ chainId, ...options })
+  await prepareChain(chain, networkOf(chain.url, manners))
+  const tap = startTap(chain.url)
+  return {
+    chain,
+    tap,
+    async stop() {
+      tap.stop()
+      await chain.stop()
+    },
+  }
+}
+
+/** Waits until the condition holds; throws after ten seconds. */
+export async function until(condition: () => boolean | Promise<boolean>): Promise<void> {
+  for (let look = 0; look < 2_000; look++) {
+    if (await condition()) return
+    await Bun.sleep(5)
+  }
+  throw new Error('the condition did not come true')
+}
