@@ -45,8 +45,11 @@ export async function startWorld(options: WorldOptions): Promise<World> {
   const { text, file, port, log, progress = () => undefined } = options
   const endings: (() => void | Promise<void>)[] = []
   const stop = async () => {
-    for (const end of endings.reverse()) await end()
-    endings.length = 0
+    const failures: unknown[] = []
+    // One that fails must not keep the others alive.
+    for (const end of endings.splice(0).reverse())
+      await Promise.try(end).catch((error) => failures.push(error))
+    if (failures.length > 0) throw failures[0]
   }
   try {
     const upstreams = await startUpstreams({ port: port === 0 ? 0 : port + 4 })
@@ -61,7 +64,8 @@ export async function startWorld(options: WorldOptions): Promise<World> {
     }
     const env = demoEnvironment
     const networks = configure(text, file, env, { ...overrides, rpcUrls: anyLoopback }).networks
-    const started = await Promise.all(
+    // All of them, also after a failure: what starts after the others have ended would stay.
+    const starting = await Promise.allSettled(
       networks.map(async (network) => {
         const chain = await startChain({
           chainId: network.chainId,
@@ -73,6 +77,10 @@ export async function startWorld(options: WorldOptions): Promise<World> {
         return [network.id, chain] as const
       }),
     )
+    const started = starting.map((result) => {
+      if (result.status === 'rejected') throw result.reason
+      return result.value
+    })
     const chains: Record<Network.Id, Chain> = Object.fromEntries(started)
     const rpcUrls = Object.fromEntries(started.map(([id, chain]) => [id, chain.url]))
     const config = configure(text, file, env, { ...overrides, rpcUrls })
