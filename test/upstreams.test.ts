@@ -1,9 +1,19 @@
 import { afterAll, describe, expect, test } from 'bun:test'
-import shipped from '../merchants.toml'
+import { join } from 'node:path'
+import { parse } from '../src/config/merchants'
 import { routes, startUpstreams } from '../src/demo/upstreams'
+import * as Route from '../src/proxy/Route'
+import * as Tail from '../src/proxy/Tail'
 
 const upstreams = await startUpstreams({ eventGapMs: 1 })
 afterAll(() => upstreams.stop())
+
+const file = 'merchants.toml'
+const text = await Bun.file(join(import.meta.dir, '..', file)).text()
+const env = { PAYOUT: '0x5c1f3a86d2e04b7795a1c0de34f6b8927e1d4a03', ASSISTANT_KEY: 'key' }
+const { config, faults } = parse(text, { file, env })
+if (!config) throw new Error(JSON.stringify(faults))
+const matcher = Route.compile(config.merchants)
 
 const treasury = '/services/api/fiscal_service'
 const address = '0xd0601CE157Db5bdC3162BbaC2a2C8aF5320D9EEC'
@@ -53,6 +63,7 @@ const samples: readonly (readonly [string, string])[] = [
   ['/works/OL893415W.json', 'authors.0.author.key'],
   ['/files/company_tickers.json', '0.ticker'],
   ['/submissions/CIK0000320193.json', 'filings.recent.accessionNumber.0'],
+  ['/submissions/CIK0000320193-submissions-001.json', 'accessionNumber.599'],
   ['/api/xbrl/companyfacts/CIK0000320193.json', 'facts.us-gaap.Assets.units.USD.0.val'],
   [
     `${treasury}/v2/accounting/od/debt_to_penny?sort=-record_date&page[size]=1`,
@@ -71,6 +82,10 @@ async function get(path: string, headers: Record<string, string> = agent) {
   const response = await fetch(upstreams.url + path, { headers })
   const text = await response.text()
   return { status: response.status, headers: response.headers, text }
+}
+
+function exampleOf({ param, prefix, suffix }: Tail.Segment): string {
+  return `${prefix}${param.example}${suffix}`
 }
 
 function member(value: unknown, path: string): unknown {
@@ -103,45 +118,27 @@ describe('upstreams', () => {
     expect(routes.filter((route) => !used.has(route.path))).toEqual([])
   })
 
-  type Shipped = {
-    merchants: {
-      slug: string
-      upstream?: string
-      headers?: Record<string, string>
-      routes: {
-        path: string
-        methods: string[]
-        upstream_path?: string
-        tail?: string
-        query?: Record<string, string>
-        fixed_query?: Record<string, string>
-        params?: { name: string; in?: string; example?: unknown }[]
-      }[]
-    }[]
-  }
-  const { merchants } = shipped as Shipped
-  for (const { slug, headers, routes: sold } of merchants.filter(({ upstream }) => upstream)) {
+  for (const { slug, headers, routes: sold } of config.merchants.filter((one) => one.upstream)) {
     test(`behavior: every route of ${slug} is answered with the examples of its parameters`, async () => {
-      for (const { path, methods, upstream_path = path, tail, ...route } of sold) {
-        const params = route.params ?? []
-        const query = new URLSearchParams({ ...route.query, ...route.fixed_query })
-        for (const param of params.filter(({ in: place }) => place !== 'tail')) {
-          if (param.example !== undefined) query.set(param.name, String(param.example))
+      for (const route of sold) {
+        const query = new URLSearchParams()
+        for (const { name, in: place, example } of route.params) {
+          if (place === 'query' && example !== undefined) query.set(name, String(example))
         }
-        const example = params.find(({ in: place }) => place === 'tail')?.example
-        const tails = [...(tail === 'required' ? [] : [undefined]), ...(example ? [example] : [])]
-        for (const segments of tails) {
-          const target = upstream_path.includes('{tail}')
-            ? upstream_path.replace('{tail}', String(segments))
-            : upstream_path + (segments === undefined ? '' : `/${segments}`)
-          const method = methods[0] ?? 'GET'
+        const segments = Tail.segmentsOf(route)
+        const least = segments.filter(({ param }) => param.required)
+        // What has to be there, and everything that may be.
+        const tails = new Set([least, segments].map((some) => some.map(exampleOf).join('/')))
+        for (const tail of tails) {
+          const path = `/m/${slug}${route.path}${tail && `/${tail}`}`
+          const found = Route.match(matcher, path)
+          if (!found?.target) throw new Error(`nothing is sold at ${path}`)
+          const url = Route.upstreamUrl(found.target, found.tail, `?${query}`)
+          const method = route.methods[0] ?? 'GET'
           const body = method === 'POST' ? '{"messages":[{"role":"user","content":"x"}]}' : null
-          const answered = await fetch(`${upstreams.url}${target}?${query}`, {
-            method,
-            headers,
-            body,
-          })
-          expect(`${path} ${target} ${answered.status}`).toBe(`${path} ${target} 200`)
+          const target = upstreams.url + url.pathname + url.search
+          const answered = await fetch(target, { method, headers, body })
+          expect(`${path} ${url} ${answered.status}`).toBe(`${path} ${url} 200`)
           expect(answered.headers.get('Content-Type')).toContain('json')
         }
       }

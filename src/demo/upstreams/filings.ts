@@ -64,17 +64,15 @@ const address = {
   stateOrCountryDescription: 'CA',
 }
 
-function submissions({ captures }: Ask): Reply {
-  const found = company(captures[0])
-  if (!found) return missing
-  const [cik, ticker, name] = found
+/** Filings in columns, the newest first. */
+function columns(cik: number, ticker: string, newestMs: number) {
   const forms = ['4', '8-K', '10-Q', '10-K', '144', 'DEF 14A'] as const
   const rows = range(600).map((index) => {
-    const date = isoDate(todayMs - index * 6 * dayMs)
+    const date = isoDate(newestMs - index * 6 * dayMs)
     return { date, form: pick(`form|${cik}|${index}`, forms), seed: `${date}|${cik}|${index}` }
   })
   const column = <T>(make: (row: (typeof rows)[number]) => T): T[] => rows.map(make)
-  const recent = {
+  return {
     accessionNumber: column(({ seed }) => accession(seed)),
     filingDate: column(({ date }) => date),
     reportDate: column(({ date }) => date),
@@ -90,6 +88,20 @@ function submissions({ captures }: Ask): Reply {
     primaryDocument: column(({ seed }) => `${ticker.toLowerCase()}-${hex(seed, 4)}.htm`),
     primaryDocDescription: column(({ form }) => form),
   }
+}
+
+// Before the 600 newest.
+const olderMs = todayMs - 600 * 6 * dayMs
+
+function older({ captures }: Ask): Reply {
+  const [cik, ticker] = company(captures[0]) ?? []
+  return cik === undefined || !ticker ? missing : { body: columns(cik, ticker, olderMs) }
+}
+
+function submissions({ captures }: Ask): Reply {
+  const found = company(captures[0])
+  if (!found) return missing
+  const [cik, ticker, name] = found
   return {
     body: {
       cik: String(cik).padStart(10, '0'),
@@ -122,13 +134,13 @@ function submissions({ captures }: Ask): Reply {
         },
       ],
       filings: {
-        recent,
+        recent: columns(cik, ticker, todayMs),
         files: [
           {
             name: `CIK${String(cik).padStart(10, '0')}-submissions-001.json`,
-            filingCount: 1200,
-            filingFrom: '1994-01-26',
-            filingTo: '2016-11-18',
+            filingCount: 600,
+            filingFrom: isoDate(olderMs - 599 * 6 * dayMs),
+            filingTo: isoDate(olderMs),
           },
         ],
       },
@@ -190,9 +202,10 @@ function facts({ captures }: Ask): Reply {
 export const routes: readonly Route[] = [
   { path: /^\/files\/company_tickers\.json$/, answer: declared(tickers) },
   { path: /^\/submissions\/CIK(\d{10})\.json$/, answer: declared(submissions) },
+  { path: /^\/submissions\/CIK(\d{10})-submissions-001\.json$/, answer: declared(older) },
   { path: /^\/api\/xbrl\/companyfacts\/CIK(\d{10})\.json$/, answer: declared(facts) },
   {
-    path: /^\/(?:submissions|api\/xbrl\/companyfacts)\/(?!CIK\d{10}\.json$).*$/,
+    path: /^\/(?:submissions|api\/xbrl\/companyfacts)\/(?!CIK\d{10}(?:-submissions-001)?\.json$).*$/,
     answer: () => missing,
   },
 ]
