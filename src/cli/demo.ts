@@ -114,9 +114,9 @@ function instructions(world: World, port: number): string {
   const forecast = `'${base}${goods.forecast}'`
   const key = account(1).privateKey
   const pay = `PAY_KEY=${key} ${self()} pay`
-  const chains = Object.values(world.chains).map(
-    ({ chainId, url }) => `  chain ${String(chainId).padEnd(10)} ${url}`,
-  )
+  const chains = Object.values(world.chains)
+    .toSorted((a, b) => a.port - b.port)
+    .map(({ chainId, url }) => `  chain ${String(chainId).padEnd(10)} ${url}`)
   const mppx = isCompiled()
     ? []
     : [

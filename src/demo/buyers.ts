@@ -126,7 +126,8 @@ async function installed<T>(load: () => Promise<T>): Promise<T> {
     return await load()
   } catch (error) {
     throw new MissingClientsError(
-      'the stock clients (mppx, @x402/fetch) are not installed: run it in a checkout of the project',
+      'demo --once buys with mppx and @x402/fetch, which are not part of the executable: ' +
+        `run "npx --yes bun@${Bun.version} run demo --once" in a checkout of the project`,
       { cause: error },
     )
   }
