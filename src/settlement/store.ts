@@ -172,10 +172,33 @@ function changeDelivery(change: ReturnType<typeof changeOf>) {
 
 function createTransactions(db: Db) {
   const { orm } = db
-  const insert = orm.insert(transactions).values(placeholders(transactions)).prepare()
+  // Signing is deterministic: what was given up unsent comes back with the same hash.
+  const insert = orm
+    .insert(transactions)
+    .values(placeholders(transactions))
+    .onConflictDoUpdate({
+      target: transactions.hash,
+      set: { state: sql`excluded.state`, firstSentAt: sql`excluded.first_sent_at` },
+      setWhere: eq(transactions.state, 'replaced'),
+    })
+    .prepare()
   const insertMember = orm
     .insert(transactionMembers)
     .values(placeholders(transactionMembers))
+    .onConflictDoNothing()
+    .prepare()
+  const displace = orm
+    .update(transactions)
+    .set({ state: 'replaced', blockNumber: null })
+    .where(
+      and(
+        eq(transactions.network, parameter('network')),
+        eq(transactions.relayer, parameter('relayer')),
+        eq(transactions.nonce, parameter('nonce')),
+        inArray(transactions.state, ['mined', 'failed']),
+        ne(transactions.hash, parameter('hash')),
+      ),
+    )
     .prepare()
   const end = orm
     .update(transactions)
@@ -214,6 +237,9 @@ function createTransactions(db: Db) {
     },
     endTransaction: (hash: Hex, state: 'mined' | 'failed' | 'replaced', block: bigint | null) =>
       end.run({ hash, state, block: block === null ? null : Number(block) }),
+    /** The chain has this one at its nonce: whatever was there before a reorganisation is not. */
+    displaceOthers: ({ network, relayer, nonce, hash }: TransactionRow) =>
+      displace.run({ network, relayer, nonce, hash }),
     unfinishedTransactions: (): TransactionRow[] => unfinished.all(),
     membersOf: (hash: Hex): string[] => members.all({ hash }).map((row) => row.id),
     /** Every transaction that ever carried the payment. */

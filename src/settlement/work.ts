@@ -256,6 +256,7 @@ function record(
   const unpaid = new Map<string, Reason>()
   const { hash: transaction, blockNumber } = receipt
   write(db, () => {
+    store.displaceOthers(included)
     store.endTransaction(transaction, receipt.success ? 'mined' : 'failed', blockNumber)
     for (const { hash } of slot.transactions) {
       if (hash !== transaction) store.endTransaction(hash, 'replaced', null)

@@ -148,7 +148,7 @@ export async function startDesk(
     pay: (transfer, changes, { waitMs = 20_000, receivedAt = now() } = {}) =>
       settlement.settle(transfer, purposeOf(changes), { waitMs, receivedAt }),
     crash: () => end(0),
-    stop: () => end(5_000),
+    stop: () => end(1_000),
   }
 }
 
