@@ -82,6 +82,7 @@ export async function start(options: AppOptions): Promise<App> {
   const documents = createDocuments(config, receiptAddress)
   const breaker = createBreaker()
   const origins = [...new Set(config.merchants.flatMap(originsOf))]
+  const requestId = requestIds()
   let stopping = false
   const gateway = createGateway({
     config,
@@ -93,12 +94,12 @@ export async function start(options: AppOptions): Promise<App> {
     rateLimit: createRateLimit(),
     now,
     log,
-    requestId: requestIds(),
+    requestId,
     accepts: () => !stopping,
   })
   const canSell = () => !stopping && settlement.status().some((network) => network.ready)
   const elysia = new Elysia({ handler: { standardHostname: false } })
-    .use(errors({ baseUrl: service.baseUrl, log, requestId: requestIds() }))
+    .use(errors({ baseUrl: service.baseUrl, log, requestId }))
     .use(gatewayRoutes(gateway, documents))
     .use(
       healthRoutes({

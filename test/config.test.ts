@@ -16,7 +16,7 @@ const shipped = readFileSync(join(import.meta.dir, '..', 'merchants.toml'), 'utf
 const directory = mkdtempSync(join(tmpdir(), 'turnpike-config-'))
 afterAll(() => rmSync(directory, { recursive: true }))
 
-// Specification 4.2, row by row; crypto-markets/global from design.md section 1.
+// Specification 4.2, row by row, and crypto-markets/global.
 const table = `
 /m/chain-stocks/quote | GET, POST | 0.01
 /m/chain-stocks/report | GET, POST | 1.00

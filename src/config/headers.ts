@@ -17,7 +17,7 @@ const gatewayRequest = new Set([
   'idempotency-key',
 ])
 
-/** Response headers that must not come from a merchant: design.md section 3.7, peers.md attack 27. */
+/** Response headers that must not come from a merchant: on a shared origin they would act for every other one. */
 const forbiddenResponse = new Set([
   'set-cookie',
   'set-cookie2',

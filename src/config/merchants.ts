@@ -43,7 +43,7 @@ export type Result =
   | { config: undefined; faults: readonly Fault[] }
 
 /**
- * Reads merchants.toml (design.md section 1). Gives the configuration, or every fault of the file at
+ * Reads merchants.toml. Gives the configuration, or every fault of the file at
  * once, in line order. Never throws for what a file or the environment holds, and no message shows a
  * value that came from the environment.
  */

@@ -53,7 +53,7 @@ export type Paywall = {
   inFlight(): number
 }
 
-/** The paid path of design section 3, for whatever is sold. */
+/** The paid path, for whatever is sold. */
 export function createPaywall(options: PaywallOptions): Paywall {
   const { quoter, settlement, now, log } = options
   const courier = createCourier(options)

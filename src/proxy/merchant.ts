@@ -47,7 +47,7 @@ const allowedHeaders =
   'Authorization, Payment-Signature, X-Payment, Accept-Payment, Idempotency-Key, ' +
   'Payment-Redeem, Access-Control-Expose-Headers'
 
-/** The merchants' routes behind the paywall (design sections 2 and 3). */
+/** The merchants' routes behind the paywall. */
 export function createGateway(options: GatewayOptions): Gateway {
   const { config, log, now } = options
   const { baseUrl } = config.service
@@ -236,7 +236,7 @@ const undeliverable = {
   cut: { code: 'upstream-failed', detail: 'The upstream broke its answer off.' },
 } as const
 
-/** Statuses that are the upstream's answer; all others are its failure (design section 3.8). */
+/** Statuses that are the upstream's answer; all others are its failure. */
 function isDelivery(status: number): boolean {
   if (status < 200 || status >= 500) return false
   if (status >= 300 && status < 400) return false
