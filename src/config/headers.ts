@@ -17,7 +17,7 @@ const gatewayRequest = new Set([
   'idempotency-key',
 ])
 
-/** Response headers that must not come from a merchant: on a shared origin they would act for every other one. */
+/** Response headers that must not come from a merchant: all merchants share one origin. */
 const forbiddenResponse = new Set([
   'set-cookie',
   'set-cookie2',

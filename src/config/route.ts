@@ -179,7 +179,7 @@ function readSchema(table: Table, key: string): Readonly<Record<string, unknown>
   return inner.raw
 }
 
-/** What would make a published schema dangerous (a reference would make its readers fetch) or meaningless. */
+/** What would make a published schema dangerous, as a reference that readers fetch, or meaningless. */
 function checkSchema(source: Source, path: Table['path'], schema: unknown): void {
   if (Array.isArray(schema)) {
     for (const [i, item] of schema.entries()) checkSchema(source, [...path, i], item)
