@@ -1,0 +1,62 @@
+import { expect, test } from 'bun:test'
+import { join } from 'node:path'
+import { balanceOf } from '../src/demo/chains'
+import { networkOf, payee, startDesk, startNetwork, temporary, until } from './harness/settlement'
+
+/** Pays without an end, sixteen at a time, each its own amount of 1. */
+const program = (url: string, dataDir: string, round: number) => `
+  const { networkOf, signTransfer, startDesk } = await import(${JSON.stringify(
+    join(import.meta.dir, 'harness/settlement.ts'),
+  )})
+  const network = networkOf(${JSON.stringify(url)})
+  const desk = await startDesk([network], ${JSON.stringify(dataDir)})
+  let count = 0
+  const buyer = async (index) => {
+    for (;;) {
+      const method = index % 2 ? 'permit2' : 'eip3009'
+      const nonce = '0x' + Buffer.from('${round} ' + index + ' ' + count++).toString('hex').padStart(64, '0')
+      const transfer = signTransfer(network, { method, nonce, from: 1 + (index % 2), amountAtomic: 1n })
+      const outcome = await desk.pay(transfer)
+      if (outcome.kind !== 'confirmed') console.error(outcome.kind)
+      console.log(outcome.kind)
+    }
+  }
+  for (let index = 0; index < 16; index++) buyer(index)
+`
+
+test('behavior: killed again and again, no money is lost, doubled or forgotten', async () => {
+  const net = await startNetwork('usdg', { blockTimeMs: 50 })
+  const directory = temporary()
+  const network = networkOf(net.tap.url)
+  try {
+    const before = await balanceOf(net.chain, network.asset.address, payee)
+    for (let round = 0; round < 4; round++) {
+      const child = Bun.spawn(
+        [process.execPath, '-e', program(net.tap.url, directory.path, round)],
+        { stdout: 'pipe', stderr: 'inherit' },
+      )
+      let confirmed = 0
+      const decoder = new TextDecoder()
+      for await (const chunk of child.stdout) {
+        confirmed += decoder.decode(chunk).split('\n').length - 1
+        if (confirmed >= 20 + round * 7) break
+      }
+      child.kill('SIGKILL')
+      await child.exited
+    }
+    const desk = await startDesk([network], directory.path)
+    const count = (sql: string) =>
+      desk.db.sqlite.query<{ n: number }, []>(`SELECT count(*) n FROM ${sql}`).get()?.n ?? -1
+    await until(() => count("payments WHERE state IN ('broadcast', 'reverted')") === 0)
+    const payments = count('payments')
+    expect(payments).toBeGreaterThan(100)
+    expect(count("payments WHERE state = 'confirmed'")).toBe(payments)
+    expect(await balanceOf(net.chain, network.asset.address, payee)).toBe(before + BigInt(payments))
+    expect(count("transactions WHERE state <> 'mined'")).toBe(0)
+    expect(count('(SELECT DISTINCT nonce FROM transactions)')).toBe(payments)
+    await desk.stop()
+  } finally {
+    await net.stop()
+    directory.remove()
+  }
+})
