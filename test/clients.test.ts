@@ -1,7 +1,8 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import { join } from 'node:path'
-import { decodePaymentResponseHeader } from '@x402/core/http'
+import { decodePaymentRequiredHeader, decodePaymentResponseHeader } from '@x402/core/http'
 import { Receipt as MppReceipt } from 'mppx'
+import * as Terms from '../src/cli/Terms'
 import { account, type DemoAccount } from '../src/demo/accounts'
 import { buyWithMppx, buyWithX402, type Purchase } from '../src/demo/buyers'
 import { balanceOf } from '../src/demo/chains'
@@ -200,4 +201,36 @@ test('behavior: mppx validate finds nothing wrong', async () => {
   expect(out.match(/^.*(\u2717|\u26a0).*$/gm)).toBeNull()
   expect(out).toMatch(/Summary: \d{3,} passed/)
   expect(code).toBe(0)
+})
+
+test('behavior: with an Idempotency-Key a repeated credential gets the answer again', async () => {
+  const buyer = account(3)
+  const url = world.url + forecast.path
+  const [terms] = Terms.decode((await fetch(url)).headers)
+  if (terms === undefined) throw new Error('nothing is offered')
+  const { header, value } = Terms.pay(terms, {
+    privateKey: Uint8Array.fromHex(buyer.privateKey.slice(2)),
+    now: Date.now(),
+    random: crypto.getRandomValues(new Uint8Array(32)),
+  })
+  const send = (key: string) => fetch(url, { headers: { [header]: value, 'idempotency-key': key } })
+  const before = await holdings('eip155:8453', buyer)
+  const first = await send('one')
+  const again = await send('one')
+  expect([first.status, again.status]).toEqual([200, 200])
+  expect(again.headers.get('idempotency-replayed')).toBe('true')
+  expect(await again.text()).toBe(await first.text())
+  expect((await send('two')).status).toBe(402)
+  const after = await holdings('eip155:8453', buyer)
+  expect(before.payer - after.payer).toBe(forecast.priceAtomic)
+})
+
+test('behavior: the x402 resource is the URL that was asked for, with its query', async () => {
+  const { headers } = await fetch(world.url + forecast.path)
+  const required = decodePaymentRequiredHeader(headers.get('payment-required') ?? '')
+  expect(required.resource.url).toBe(`http://localhost${forecast.path}`)
+  const long = await fetch(`${world.url}${forecast.path}&x=${'y'.repeat(4000)}`)
+  const header = long.headers.get('payment-required') ?? ''
+  expect(header.length).toBeLessThanOrEqual(4096)
+  expect(decodePaymentRequiredHeader(header).accepts).toHaveLength(3)
 })

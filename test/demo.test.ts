@@ -8,10 +8,15 @@ const root = join(import.meta.dir, '..')
 const main = join(root, 'src/main.ts')
 /** Where the demo keeps its data, so that a test sees what is left there. */
 let temporary: string
+/** Where mppx looks for its accounts. */
+let home: string
 beforeAll(() => {
   temporary = mkdtempSync(join(tmpdir(), 'turnpike-test-'))
+  home = mkdtempSync(join(tmpdir(), 'turnpike-home-'))
 })
-afterAll(() => rmSync(temporary, { recursive: true, force: true }))
+afterAll(() => {
+  for (const path of [temporary, home]) rmSync(path, { recursive: true, force: true })
+})
 
 function isFree(port: number): boolean {
   try {
@@ -118,16 +123,23 @@ describe('turnpike demo', () => {
 
     const commands = run.out
       .replaceAll('\\\n', ' ')
-      .match(/^ {2}(PAY_KEY|curl) ?.*$|^ {2}PAY_KEY=.*$/gm)
-    expect(commands).toHaveLength(3)
+      .match(/^ {2}(PAY_KEY=|curl |MPPX_PRIVATE_KEY=.*--protocol x402$).*$/gm)
+    expect(commands).toHaveLength(4)
     for (const command of commands ?? []) {
       // The same program without asking the registry for it.
-      const local = command.replace(`npx --yes bun@${Bun.version}`, `'${process.execPath}'`)
-      const shell = Bun.spawn(['sh', '-c', local], { cwd: root, stdout: 'pipe', stderr: 'pipe' })
+      const local = command
+        .replace(`npx --yes bun@${Bun.version}`, `'${process.execPath}'`)
+        .replace('npx mppx', `'${process.execPath}' node_modules/.bin/mppx`)
+      const shell = Bun.spawn(['sh', '-c', local], {
+        cwd: root,
+        env: { PATH: process.env.PATH ?? '', HOME: home },
+        stdout: 'pipe',
+        stderr: 'pipe',
+      })
       const [answer, code] = await Promise.all([new Response(shell.stdout).text(), shell.exited])
       expect(code).toBe(0)
       if (command.includes('curl')) expect(answer).toStartWith('HTTP/1.1 402 Payment Required')
-      else expect(JSON.parse(answer)).toBeObject()
+      else expect(answer).toMatch(/"temperature_2m"|"choices"/)
     }
 
     const pids = [run.pid, ...descendants(run.pid)]

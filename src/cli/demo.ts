@@ -121,8 +121,9 @@ function instructions(world: World, port: number): string {
     ? []
     : [
         '',
-        'Buy with the stock MPP client',
+        'Buy with the stock client of MPP, by either protocol',
         `  MPPX_PRIVATE_KEY=${key} npx mppx ${forecast} --protocol mpp`,
+        `  MPPX_PRIVATE_KEY=${key} npx mppx ${forecast} --protocol x402`,
       ]
   return [
     '',

@@ -161,7 +161,11 @@ function typeOf(body: string): string {
  */
 async function present(order: Order, credential: Terms.Credential): Promise<Response> {
   const until = order.now() + pendingMs
-  const headers = { [credential.header]: credential.value }
+  // With the key, an answer that was lost on its way is sent again instead of being refused as spent.
+  const headers = {
+    [credential.header]: credential.value,
+    'idempotency-key': crypto.randomUUID(),
+  }
   for (;;) {
     let waitMs = 2000
     let response: Response | undefined

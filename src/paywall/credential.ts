@@ -26,6 +26,8 @@ export type Presentation = {
 
 export type CredentialContext = {
   item: Item
+  /** What was asked for, absolute and with its query. */
+  url: string
   /** RFC 9530 digest of the received body. */
   digest: string | undefined
   challengeSecrets: readonly Uint8Array[]
@@ -84,7 +86,7 @@ function mpp(value: string, context: CredentialContext): Presentation {
 function x402(value: string, context: CredentialContext): Presentation {
   const parsed = X402.parsePayload(value)
   if (Problem.isFault(parsed)) throw Problem.ofFault(parsed, 'malformed-payment-signature')
-  const { item, now } = context
+  const { item, url, now } = context
   const matches = X402.matchOffer(parsed, item.offers)
   if ('code' in matches) throw Problem.ofFault(matches, 'verification-failed')
   const candidates = matches.map(({ transfer, offer }) => signed(transfer, offer))
@@ -94,7 +96,7 @@ function x402(value: string, context: CredentialContext): Presentation {
     ...chosen,
     protocol: 'x402',
     window: Transfer.checkWindow(chosen.transfer, now()),
-    bound: X402.isRouteBound(parsed, { url: item.resource.url, method: item.method }),
+    bound: X402.isRouteBound(parsed, { url, method: item.method }),
     identifier: parsed.identifier,
   }
 }

@@ -80,13 +80,14 @@ export function createPaywall(options: PaywallOptions): Paywall {
   function challenge(sale: Sale, details: ChallengeDetails): Response {
     const unavailable = sale.unavailable()
     if (unavailable !== undefined) throw unavailable
-    const response = quoter.challenge(sale.item, details)
+    const response = quoter.challenge(sale.item, sale.resource + sale.search, details)
     if (response === undefined) throw noNetwork()
     return response
   }
 
   async function buy(sale: Sale, presented: Presented): Promise<Response> {
-    const context = { ...options, item: sale.item, digest: bodyDigest(sale.body) }
+    const url = sale.resource + sale.search
+    const context = { ...options, item: sale.item, url, digest: bodyDigest(sale.body) }
     let presentation: Presentation | undefined
     try {
       presentation = present(presented, context)
@@ -127,7 +128,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
     try {
       const print = fingerprint(sale.method, sale.path, sale.search, bodyDigest(sale.body))
       const known = settlement.find(transfer)
-      if (known !== undefined) return await comeBack(sale, presentation, known, print, release)
+      if (known !== undefined) return await comeBack(sale, presentation, known, print, key, release)
       return await payNow(sale, presentation, print, key, release)
     } catch (error) {
       release()
@@ -233,12 +234,20 @@ export function createPaywall(options: PaywallOptions): Paywall {
     presentation: Presentation,
     payment: Payment,
     print: string,
+    key: string | undefined,
     release: () => void,
   ): Promise<Response> {
     // A contract's signature has been judged by the chain: here it must be the one that was.
     if (!presentation.proven && presentation.transfer.signature !== payment.transfer.signature)
       throw verificationFailed(presentation.signatureReason, 'The signature is not of the payer.')
-    const { fingerprint: paidFor, protocol } = payment.purpose
+    const { fingerprint: paidFor, protocol, idempotencyKey: reserved } = payment.purpose
+    if (key !== undefined && key === reserved && paidFor === print) {
+      const stored = options.answers.find(payment.id, now())
+      if (stored !== undefined) {
+        release()
+        return courier.replay(stored, payment)
+      }
+    }
     if (paidFor !== print || protocol !== presentation.protocol || payment.delivery === 'delivered')
       throw spent(payment)
     // An x402 credential is public once it is on chain: after a failed delivery the token decides.

@@ -11,6 +11,9 @@ export const validForSeconds = 300
 /** `PAYMENT-REQUIRED` beyond this is refused by clients with small header limits. */
 const headerMaxBytes = 4096
 
+/** Of these, so many are kept for the URL: 127 characters. */
+const urlRoom = 172
+
 export type QuoterOptions = {
   /** Host name of base_url, the MPP realm. */
   realm: string
@@ -32,9 +35,11 @@ export type Refusal = {
 export type Quoter = {
   /**
    * The 402 of an item, with a fresh MPP challenge per network and the x402 offers, or undefined when
-   * none of its networks can settle. Touches neither the database nor the chain.
+   * none of its networks can settle. `url` is what was asked for, absolute and with its query: some
+   * clients refuse an x402 resource that is not the URL they asked, others pay where it points.
+   * Touches neither the database nor the chain.
    */
-  challenge(item: Item, details?: ChallengeDetails): Response | undefined
+  challenge(item: Item, url: string, details?: ChallengeDetails): Response | undefined
 }
 
 export type ChallengeDetails = {
@@ -49,11 +54,17 @@ type Sheet = {
   minute: number
   ready: number
   challenges: readonly Challenge.Compiled[]
-  header: string
-  /** x402 members of the body. */
-  mirror: Readonly<Record<string, unknown>>
-  body: string
+  required: X402.PaymentRequired
+  /** Base64 of the header's JSON before and after the URL. */
+  header: readonly [before: string, after: string]
+  /** JSON of the body before and after the URL. */
+  body: readonly [before: string, after: string]
+  /** The last one that was asked for: routes without parameters have only one. */
+  page: Page
 }
+
+/** The parts of a 402 that depend on the URL. */
+type Page = { url: string; header: string; body: string }
 
 /** Makes the 402 answers of all items; constants are built once per item and minute, on first use. */
 export function createQuoter(options: QuoterOptions): Quoter {
@@ -65,7 +76,7 @@ export function createQuoter(options: QuoterOptions): Quoter {
   const expires = expiresSource()
 
   return {
-    challenge(item, details) {
+    challenge(item, url, details) {
       const at = now()
       const ready = readiness(item, options.isReady)
       if (ready === 0) return undefined
@@ -82,7 +93,7 @@ export function createQuoter(options: QuoterOptions): Quoter {
         if (authenticate !== '') authenticate += ', '
         authenticate += Challenge.issue(compiled, { expires: expiresAt, unique: unique(), digest })
       }
-      return respond(sheet, authenticate, details)
+      return respond(sheet, url, authenticate, details)
     },
   }
 }
@@ -116,17 +127,53 @@ function compile(
     extensions: X402.extensions({ offers: signed, method: item.method }),
     error: 'Payment required',
   })
-  const { header, body: mirror } = X402.fit(required, headerMaxBytes)
+  // Whatever fits beside a URL of this length.
+  const fitting = Buffer.from(X402.fit(required, headerMaxBytes - urlRoom).header, 'base64')
+  const { url } = item.resource
+  const [before, after] = cut(fitting.toString(), url)
   return {
     minute,
     ready,
     challenges: item.mppOffers
       .filter((offer) => offers.includes(offer))
       .map((offer) => Challenge.compile({ realm: options.realm, offer, routeId: item.id, secret })),
-    header,
-    mirror,
-    body: JSON.stringify({ ...paymentRequired, ...mirror }),
+    required,
+    // Spaces are nothing in JSON, and groups of three bytes can be encoded apart.
+    header: [base64(before.padEnd(Math.ceil(before.length / 3) * 3)), base64(after)],
+    body: cut(JSON.stringify({ ...paymentRequired, ...required }), url),
+    page: { url: '', header: '', body: '' },
   }
+}
+
+function base64(text: string): string {
+  return Buffer.from(text).toString('base64')
+}
+
+/** What is before and after the resource's URL in a JSON text; the URL itself is left out. */
+function cut(json: string, url: string): readonly [before: string, after: string] {
+  const opening = '"resource":{"url":'
+  const at = json.indexOf(opening) + opening.length
+  return [json.slice(0, at), json.slice(at + JSON.stringify(url).length)]
+}
+
+/** The parts for a URL, which is ASCII. */
+function pageFor(sheet: Sheet, url: string): Page {
+  if (sheet.page.url === url) return sheet.page
+  const quoted = JSON.stringify(url)
+  const [before, after] = sheet.header
+  const padding = '  '.slice(0, (3 - (quoted.length % 3)) % 3)
+  let header = before + btoa(quoted + padding) + after
+  if (header.length > headerMaxBytes) {
+    header = X402.fit(withUrl(sheet.required, url), headerMaxBytes).header
+    // Without any extension it is still too long: the route's own URL has to do.
+    if (header.length > headerMaxBytes) ({ header } = X402.fit(sheet.required, headerMaxBytes))
+  }
+  sheet.page = { url, header, body: sheet.body[0] + quoted + sheet.body[1] }
+  return sheet.page
+}
+
+function withUrl(required: X402.PaymentRequired, url: string): X402.PaymentRequired {
+  return { ...required, resource: { ...required.resource, url } }
 }
 
 const paymentRequired = {
@@ -139,22 +186,24 @@ const paymentRequired = {
 
 function respond(
   sheet: Sheet,
+  url: string,
   authenticate: string,
   details: ChallengeDetails | undefined,
 ): Response {
+  const page = pageFor(sheet, url)
   const headers: Record<string, string> = {
     'www-authenticate': authenticate,
-    'payment-required': sheet.header,
+    'payment-required': page.header,
     'cache-control': 'no-store',
     'content-type': 'application/problem+json',
   }
   const invalidParams = details?.invalidParams
   const refusal = details?.refusal
   if (refusal === undefined && (invalidParams === undefined || invalidParams.length === 0))
-    return new Response(sheet.body, { status: 402, headers })
+    return new Response(page.body, { status: 402, headers })
   const problem = refusal === undefined ? paymentRequired : Problem.toJson(refusal.problem)
   const body = {
-    ...sheet.mirror,
+    ...withUrl(sheet.required, url),
     ...problem,
     ...(refusal === undefined ? {} : { error: refusal.problem.reason ?? refusal.problem.code }),
     ...(invalidParams?.length ? { invalidParams } : {}),
