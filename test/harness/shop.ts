@@ -1,0 +1,246 @@
+import { Database } from 'bun:sqlite'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import * as App from '../../src/app'
+import type { Config } from '../../src/config/Config'
+import { loadSecrets, type Secrets } from '../../src/config/env'
+import { format, parse } from '../../src/config/merchants'
+import { account } from '../../src/demo/accounts'
+import { balanceOf, type Chain, startChains } from '../../src/demo/chains'
+import { createLog } from '../../src/log'
+import type * as Network from '../../src/protocol/Network'
+import { ask, type MppOptions, payMpp, payMppPermit2, payX402, type X402Options } from './buyer'
+import { startTap } from './settlement'
+import { type ScriptedUpstream, startScripted } from './upstream'
+
+/** Account that the merchants of a shop are paid to. */
+export const payee = account(7).address
+
+/**
+ * Sells what a scripted upstream answers, on three chains, with a tap between the gateway and each.
+ * Price 0.005 unless a route says otherwise.
+ */
+export const merchants = `
+[[merchants]]
+slug = "shop"
+upstream = "https://shop.example.com"
+networks = ["eip155:4663", "eip155:8453", "eip155:84532"]
+testnet_ok = true
+timeout_ms = 400
+idle_ms = 400
+headers = { Authorization = "Bearer upstream-s3cret-key" }
+
+[[merchants.routes]]
+path = "/item"
+methods = ["GET", "POST"]
+price = "0.005"
+pass_headers = ["X-Passed"]
+
+[[merchants.routes]]
+path = "/other"
+methods = ["GET", "POST"]
+price = "0.005"
+
+[[merchants.routes]]
+path = "/form"
+methods = ["GET", "POST"]
+price = "0.02"
+tail = "none"
+[[merchants.routes.params]]
+name = "symbol"
+required = true
+schema = { type = "string", maxLength = 4 }
+[merchants.routes.body]
+type = "object"
+required = ["symbol"]
+additionalProperties = false
+properties.symbol = { type = "string" }
+
+[[merchants]]
+slug = "closed"
+upstream = "https://shop.example.com"
+headers = { X-Key = "\${NOT_SET}" }
+[[merchants.routes]]
+path = "/item"
+price = "0.005"
+
+[[merchants]]
+slug = "away"
+upstream = "https://away.example.com"
+networks = ["eip155:8453"]
+[[merchants.routes]]
+path = "/item"
+price = "0.005"
+`
+
+export type Tap = ReturnType<typeof startTap>
+
+export type Shop = {
+  url: string
+  app: App.App
+  config: Config
+  secrets: Secrets
+  chains: Readonly<Record<Network.Id, Chain>>
+  taps: Readonly<Record<Network.Id, Tap>>
+  upstream: ScriptedUpstream
+  /** Every line that was logged. */
+  logged: string[]
+  dataDir: string
+  /** Moves the gateway's clock; the chains keep theirs. */
+  advance(ms: number): void
+  /** What another process sees in the database. */
+  rows(sql: string): Record<string, unknown>[]
+  /** Rows of every table that a request could write. */
+  counts(): Record<string, number>
+  balance(network: Network.Id, holder: `0x${string}`): Promise<bigint>
+  /** JSON-RPC requests of the gateway so far, by all taps. */
+  calls(): number
+  /** Ends the gateway and starts it over the same data directory. */
+  restart(): Promise<void>
+  stop(): Promise<void>
+}
+
+export type ShopOptions = {
+  /** Changes the text of the shipped file, to which the merchants above are added. */
+  edit?: (text: string) => string
+  /** Called with the data directory before the gateway starts. */
+  prepare?: (dataDir: string) => void
+}
+
+const tables = ['payments', 'transactions', 'transaction_members', 'answers', 'gas_spent']
+
+/** Starts a shop; everything ends with `stop`. Throws when anything does not start. */
+export async function startShop(options: ShopOptions = {}): Promise<Shop> {
+  const shipped = await Bun.file(`${import.meta.dir}/../../merchants.toml`).text()
+  const text = options.edit?.(shipped + merchants) ?? shipped + merchants
+  const upstream = await startScripted()
+  const away = 'http://127.0.0.1:1'
+  const configure = (rpcUrls: Record<string, string>): Config => {
+    const { config, faults } = parse(text, {
+      file: 'merchants.toml',
+      env: { RELAYER_KEYS: account(0).privateKey, ASSISTANT_KEY: 'assistant-s3cret-key' },
+      overrides: {
+        rpcUrls,
+        payout: payee,
+        baseUrl: 'http://localhost:4020',
+        listen: '127.0.0.1:0',
+        upstream: (url) =>
+          new URL(url.pathname, url.hostname === 'away.example.com' ? away : upstream.url),
+      },
+    })
+    if (config === undefined) throw new Error(faults.map(format).join('\n'))
+    return config
+  }
+  const ids = ['eip155:4663', 'eip155:8453', 'eip155:84532']
+  const { networks } = configure(Object.fromEntries(ids.map((id) => [id, away])))
+  const started = await startChains(networks)
+  const taps = started.map((chain) => startTap(chain.url))
+  const byId = <T>(list: readonly T[]): Record<Network.Id, T> =>
+    Object.fromEntries(networks.map(({ id }, index) => [id, list[index] as T]))
+  const config = configure(byId(taps.map((tap) => tap.url)))
+  const dataDir = mkdtempSync(join(tmpdir(), 'turnpike-shop-'))
+  options.prepare?.(dataDir)
+  const secrets = loadSecrets({ dataDir, env: { RELAYER_KEYS: account(0).privateKey } })
+  const logged: string[] = []
+  let offsetMs = 0
+  const open = () =>
+    App.start({
+      config,
+      secrets,
+      dataDir,
+      log: createLog({ write: (line) => void logged.push(line), pretty: false }),
+      now: () => Date.now() + offsetMs,
+    })
+  const app = await open()
+  const chains = byId(started)
+  const rows = (sql: string) => {
+    const database = new Database(join(dataDir, 'turnpike.sqlite'), { readonly: true })
+    try {
+      return database.query(sql).all() as Record<string, unknown>[]
+    } finally {
+      database.close()
+    }
+  }
+  const shop: Shop = {
+    url: app.url,
+    app,
+    config,
+    secrets,
+    chains,
+    taps: byId(taps),
+    upstream,
+    logged,
+    dataDir,
+    advance: (ms) => {
+      offsetMs += ms
+    },
+    rows,
+    counts: () =>
+      Object.fromEntries(
+        tables.map((table) => [table, Number(rows(`SELECT count(*) AS n FROM ${table}`)[0]?.n)]),
+      ),
+    async balance(network, holder) {
+      const chain = chains[network]
+      const asset = config.networks.find(({ id }) => id === network)?.asset
+      if (chain === undefined || asset === undefined) throw new Error(`no ${network}`)
+      return balanceOf(chain, asset.address, holder)
+    },
+    calls: () => taps.reduce((sum, tap) => sum + tap.calls.length, 0),
+    async restart() {
+      await shop.app.stop()
+      shop.app = await open()
+      shop.url = shop.app.url
+    },
+    async stop() {
+      await shop.app.stop()
+      for (const tap of taps) tap.stop()
+      upstream.stop()
+      await Promise.all(started.map((chain) => chain.stop()))
+      rmSync(dataDir, { recursive: true, force: true })
+    },
+  }
+  return shop
+}
+
+export type Scheme = 'mpp' | 'mpp-permit2' | 'x402-eip3009' | 'x402-permit2'
+
+export type Terms = {
+  /** MPP by EIP-3009 on 8453 unless told otherwise. */
+  scheme?: Scheme
+  network?: Network.Id
+  /** Index of a demo account; 1 by default. */
+  from?: number
+  /** What is asked for, and later paid. */
+  init?: RequestInit
+} & MppOptions &
+  Partial<Omit<X402Options, 'method'>>
+
+/** Asks for a price and signs it: the headers that pay for the request. */
+export async function sign(url: string, terms: Terms = {}): Promise<Record<string, string>> {
+  const { scheme = 'mpp', from = 1, init, ...options } = terms
+  const network = terms.network ?? (scheme.endsWith('permit2') ? 'eip155:4663' : 'eip155:8453')
+  const asked = await ask(url, init)
+  const signer = account(from).local()
+  if (scheme === 'x402-eip3009' || scheme === 'x402-permit2') {
+    const method = scheme === 'x402-permit2' ? 'permit2' : 'eip3009'
+    const payment = await payX402(asked.required, signer, { ...options, network, method })
+    return { 'payment-signature': payment }
+  }
+  const challenge = asked.challenges.find(
+    ({ request }) => `eip155:${request.methodDetails.chainId}` === network,
+  )
+  if (challenge === undefined) throw new Error(`no challenge for ${network}: ${url}`)
+  const pay = scheme === 'mpp' ? payMpp : payMppPermit2
+  return { authorization: await pay(challenge, signer, options) }
+}
+
+/** Asks, signs and pays. */
+export async function buy(
+  url: string,
+  terms: Terms = {},
+  headers: Record<string, string> = {},
+): Promise<Response> {
+  const credential = await sign(url, terms)
+  return fetch(url, { ...terms.init, headers: { ...headers, ...credential } })
+}
