@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import * as Terms from '../src/cli/Terms'
 import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
+import { startUpstreams } from '../src/demo/upstreams'
 import * as Challenge from '../src/protocol/Challenge'
 import * as Credential from '../src/protocol/Credential'
 import * as Crypto from '../src/protocol/Crypto'
@@ -187,15 +188,15 @@ describe('turnpike pay, against other servers', () => {
   })
 
   test('error: a failed delivery tells how to redeem, and --redeem asks without paying', async () => {
-    const redeem = { token: 'A'.repeat(43), until: '2026-11-21T00:00:00.000Z', attempts: 5 }
+    const redeem = { token: `-${'A'.repeat(42)}`, until: '2026-11-21T00:00:00.000Z', attempts: 5 }
     const failed = problem(502, { code: 'upstream-failed', detail: 'broken', redeem })
     const store = shop([failed, () => new Response('late goods')])
     const first = await run([store.url, '--data', `{"it's":1}`], key)
     expect(first.code).toBe(1)
     expect(first.out).toBe('')
-    expect(first.err).toContain(`--redeem ${redeem.token}`)
-    expect(first.err).toContain(`--method POST --data '{"it'\\''s":1}'`)
-    const second = await run([store.url, '--data', `{"it's":1}`, '--redeem', redeem.token])
+    expect(first.err).toContain(`--redeem=${redeem.token}`)
+    expect(first.err).toContain(`--method POST --data='{"it'\\''s":1}'`)
+    const second = await run([store.url, '--data', `{"it's":1}`, `--redeem=${redeem.token}`])
     store.stop()
     expect(second).toMatchObject({ code: 0, out: 'late goods' })
     expect(store.credentials[1]).toBe(redeem.token)
@@ -277,5 +278,21 @@ describe('turnpike pay, against the gateway', () => {
     const ran = await run([`${world.url}/m/weather/forecast`], key)
     expect(ran.code).toBe(1)
     expect(ran.err).toContain('The request would be refused: latitude')
+  })
+
+  test('behavior: what was paid for and not delivered is redeemed as the output says', async () => {
+    const url = world.url + forecast
+    const { port } = world.upstreams
+    await world.upstreams.stop()
+    const paid = await run([url], key)
+    expect(paid).toMatchObject({ code: 1, out: '' })
+    expect(paid.err).toContain('refused    502 upstream-unreachable')
+    const token = paid.err.match(/--redeem=(\S+)/)?.[1] ?? ''
+    const upstreams = await startUpstreams({ port })
+    const redeemed = await run([url, `--redeem=${token}`])
+    await upstreams.stop()
+    expect(JSON.parse(redeemed.out)).toHaveProperty('latitude')
+    expect(redeemed.err).toContain('the published receipt key')
+    expect(redeemed.code).toBe(0)
   })
 })

@@ -98,9 +98,10 @@ function explain(
   if (transaction !== undefined) say(`settled by ${transaction}`)
   if (redeem !== undefined) {
     say(`You have paid and were not served. Ask again for free until ${redeem.until}:`)
+    // With the equals sign a value may begin with a hyphen, as one token in 64 does.
     const method = order.method === 'GET' ? '' : ` --method ${order.method}`
-    const data = order.body === undefined ? '' : ` --data ${quote(order.body)}`
-    say(`  turnpike pay ${quote(order.url.href)}${method}${data} --redeem ${quote(redeem.token)}`)
+    const data = order.body === undefined ? '' : ` --data=${quote(order.body)}`
+    say(`  turnpike pay ${quote(order.url.href)}${method}${data} --redeem=${quote(redeem.token)}`)
   } else if (credential !== undefined && (status === 503 || status === 409)) {
     say('The payment may still settle: look at the transaction before you pay again.')
   } else if (credential?.transfer.method === 'permit2' && reason?.includes('allowance')) {
