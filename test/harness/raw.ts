@@ -1,0 +1,80 @@
+import net from 'node:net'
+
+/** An answer as it stood on the wire. */
+export type Answer = { status: number; headers: Headers; body: string }
+
+/**
+ * Writes text, one byte a character, and reads all answers until the other side closes; the last
+ * request should say `Connection: close`. Throws when it is still open after ten seconds.
+ */
+export function exchange(url: string, text: string): Promise<Answer[]> {
+  return new Promise((resolve, reject) => {
+    const socket = connect(url, text)
+    const chunks: Buffer[] = []
+    const timer = setTimeout(() => {
+      socket.destroy()
+      reject(new Error(`still open after ten seconds: ${text.slice(0, 80)}`))
+    }, 10_000)
+    socket.on('data', (chunk) => chunks.push(Buffer.from(chunk)))
+    socket.on('close', () => {
+      clearTimeout(timer)
+      resolve(answersOf(Buffer.concat(chunks).toString('latin1')))
+    })
+  })
+}
+
+/** A connection that has sent text, one byte a character, and does what the test wants next. */
+export function connect(url: string, text: string): net.Socket {
+  const socket = net.connect(Number(new URL(url).port), '127.0.0.1')
+  // A reset by the other side shows as the end of the answers.
+  socket.on('error', () => {})
+  socket.write(Buffer.from(text, 'latin1'))
+  return socket
+}
+
+/** A request; `headers` are lines, so that names may come twice. */
+export function request(target: string, headers: readonly string[] = [], method = 'GET'): string {
+  return [`${method} ${target} HTTP/1.1`, 'Host: localhost', ...headers, '', ''].join('\r\n')
+}
+
+export const close = 'Connection: close'
+
+/** Takes the answers of a connection apart, interim ones left out. */
+function answersOf(text: string): Answer[] {
+  const answers: Answer[] = []
+  let rest = text
+  while (rest !== '') {
+    const end = rest.indexOf('\r\n\r\n')
+    const [first = '', ...lines] = rest.slice(0, end).split('\r\n')
+    const status = Number(/^HTTP\/1\.1 (\d{3})/.exec(first)?.[1])
+    if (end === -1 || !status) throw new Error(`not an answer: ${rest.slice(0, 80)}`)
+    const headers = new Headers(
+      lines.map((line): [string, string] => {
+        const colon = line.indexOf(':')
+        return [line.slice(0, colon), line.slice(colon + 1).trim()]
+      }),
+    )
+    rest = rest.slice(end + 4)
+    if (status < 200) continue
+    const { body, length } = bodyOf(headers, rest)
+    answers.push({ status, headers, body })
+    rest = rest.slice(length)
+  }
+  return answers
+}
+
+function bodyOf(headers: Headers, rest: string): { body: string; length: number } {
+  if (!headers.get('transfer-encoding')?.includes('chunked')) {
+    const length = Math.min(Number(headers.get('content-length') ?? 0), rest.length)
+    return { body: rest.slice(0, length), length }
+  }
+  let body = ''
+  let at = 0
+  for (;;) {
+    const line = rest.indexOf('\r\n', at)
+    const size = Number.parseInt(rest.slice(at, line), 16)
+    if (line === -1 || !(size > 0)) return { body, length: line === -1 ? rest.length : line + 4 }
+    body += rest.slice(line + 2, line + 2 + size)
+    at = line + 2 + size + 2
+  }
+}

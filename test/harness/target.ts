@@ -1,0 +1,319 @@
+import { Database } from 'bun:sqlite'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { Address, LocalAccount } from 'viem'
+import * as App from '../../src/app'
+import { loadSecrets } from '../../src/config/env'
+import { format, parse } from '../../src/config/merchants'
+import { account } from '../../src/demo/accounts'
+import { balanceOf, type Chain } from '../../src/demo/chains'
+import { createLog } from '../../src/log'
+import { type Asked, type MppOptions, payMpp, payMppPermit2, payX402 } from './buyer'
+import { networkOf, startNetwork, type startTap } from './settlement'
+
+/** What is attacked: the whole gateway, with our hands on its chains, its upstream and its clock. */
+export type Target = {
+  url: string
+  app: App.App
+  dataDir: string
+  /** USDC's manners on 8453, USDG's on 4663; what the gateway asks them passes through the taps. */
+  usdc: Side
+  usdg: Side
+  upstream: Upstream
+  logged: string[]
+  /** The gateway's clock, unix ms. */
+  clock: { offsetMs: number }
+  /** Rows of the tables that a payment writes to. */
+  rows(): number
+  payments(): PaymentRow[]
+  stop(): Promise<void>
+}
+
+export type Side = {
+  chain: Chain
+  tap: ReturnType<typeof startTap>
+  token: Address
+  balanceOf(holder: Address): Promise<bigint>
+}
+
+export type Seen = {
+  method: string
+  target: string
+  headers: Record<string, string>
+  body: string
+}
+
+export type Upstream = {
+  url: string
+  requests: Seen[]
+  /** Answers instead of the usual way. */
+  answer: ((seen: Seen) => Response | Promise<Response>) | undefined
+  stop(): void
+}
+
+type PaymentRow = {
+  state: string
+  delivery: string
+  attempts: number
+  truncated: number
+  route: string
+  transaction_hash: string
+}
+
+/** What every route of the target costs, atomic. */
+export const price = 5000n
+export const seller = account(7).address
+export const merchantSecret = 'sk-live-0123456789abcdef'
+
+/** The file of the target. `more` stands behind its merchants. */
+export function configText(
+  urls: { usdc: string; usdg: string; upstream: string },
+  more = '',
+): string {
+  const merchant = (slug: string) => `
+[[merchants]]
+slug = "${slug}"
+upstream = "${urls.upstream}/base"
+allow_private = true
+headers = { "Authorization" = "Bearer ${merchantSecret}", "X-Upstream" = "${slug}" }
+timeout_ms = 3000
+[[merchants.routes]]
+path = "/get"
+price = "0.005"
+[[merchants.routes]]
+path = "/post"
+methods = ["POST"]
+price = "0.005"
+[[merchants.routes]]
+path = "/both"
+methods = ["GET", "POST"]
+price = "0.005"
+pass_headers = ["x-total"]
+`
+  return `
+[service]
+payout = "${seller}"
+listen = "127.0.0.1:0"
+base_url = "http://localhost"
+mpp_order = ["eip155:8453", "eip155:4663"]
+paid_per_minute = 1000000
+settle_wait_seconds = 10
+stop_seconds = 1
+${networkText('eip155:8453', urls.usdc, 'usdc', '["eip3009"]')}
+${networkText('eip155:4663', urls.usdg, 'usdg', '["permit2", "eip3009"]')}
+${merchant('a')}${merchant('b')}${more}`
+}
+
+function networkText(id: string, url: string, manners: 'usdc' | 'usdg', transfer: string): string {
+  const { asset } = networkOf(url, manners)
+  return `
+[networks."${id}"]
+name = "${manners}"
+rpc_urls = ["${url}"]
+[networks."${id}".asset]
+symbol = "${asset.symbol}"
+address = "${asset.address}"
+transfer = ${transfer}
+eip712 = { name = "${asset.eip712.name}", version = "${asset.eip712.version}" }
+reverts_on_used_nonce = ${manners === 'usdc'}`
+}
+
+/** Starts a target; `more` is appended to its merchants.toml. */
+export async function startTarget(
+  options: { more?: (upstreamUrl: string) => string } = {},
+): Promise<Target> {
+  const upstream = startUpstream()
+  const networks = await Promise.all([startNetwork('usdc'), startNetwork('usdg')])
+  const [usdc, usdg] = networks
+  const urls = { usdc: usdc.tap.url, usdg: usdg.tap.url, upstream: upstream.url }
+  const text = configText(urls, options.more?.(upstream.url))
+  const env = { RELAYER_KEYS: account(0).privateKey }
+  const { config, faults } = parse(text, { file: 'target.toml', env })
+  if (config === undefined) throw new Error(faults.map(format).join('\n'))
+  const dataDir = mkdtempSync(join(tmpdir(), 'turnpike-target-'))
+  const logged: string[] = []
+  const clock = { offsetMs: 0 }
+  const app = await App.start({
+    config,
+    secrets: loadSecrets({ dataDir, env }),
+    dataDir,
+    log: createLog({ write: (line) => void logged.push(line), pretty: false }),
+    now: () => Date.now() + clock.offsetMs,
+  })
+  const database = new Database(join(dataDir, 'turnpike.sqlite'), { readonly: true })
+  return {
+    url: app.url,
+    app,
+    dataDir,
+    usdc: sideOf(usdc, 'usdc'),
+    usdg: sideOf(usdg, 'usdg'),
+    upstream,
+    logged,
+    clock,
+    ...readers(database),
+    async stop() {
+      await app.stop()
+      database.close()
+      upstream.stop()
+      await Promise.all(networks.map((network) => network.stop()))
+      rmSync(dataDir, { recursive: true, force: true })
+    },
+  }
+}
+
+/** Reads the gateway's database beside it. */
+export function readers(database: Database): Pick<Target, 'rows' | 'payments'> {
+  const tables = ['payments', 'transactions', 'answers', 'gas_spent']
+  const sum = tables.map((table) => `(SELECT count(*) FROM ${table})`).join(' + ')
+  return {
+    rows: () => database.query<{ n: number }, []>(`SELECT ${sum} AS n`).get()?.n ?? -1,
+    payments: () =>
+      database.query<PaymentRow, []>('SELECT * FROM payments ORDER BY created_at, id').all(),
+  }
+}
+
+function sideOf(
+  { chain, tap }: Awaited<ReturnType<typeof startNetwork>>,
+  manners: 'usdc' | 'usdg',
+): Side {
+  const token = networkOf(chain.url, manners).asset.address
+  return { chain, tap, token, balanceOf: (holder) => balanceOf(chain, token, holder) }
+}
+
+/** An upstream that keeps what it saw. */
+export function startUpstream(): Upstream {
+  const requests: Seen[] = []
+  const server = Bun.serve({
+    hostname: '127.0.0.1',
+    port: 0,
+    idleTimeout: 0,
+    async fetch(incoming) {
+      const { pathname, search } = new URL(incoming.url)
+      const seen: Seen = {
+        method: incoming.method,
+        target: pathname + search,
+        headers: Object.fromEntries(incoming.headers),
+        body: await incoming.text(),
+      }
+      requests.push(seen)
+      return upstream.answer?.(seen) ?? Response.json({ goods: seen.target })
+    },
+  })
+  const upstream: Upstream = {
+    url: `http://127.0.0.1:${server.port}`,
+    requests,
+    answer: undefined,
+    stop: () => void server.stop(true),
+  }
+  return upstream
+}
+
+/** A way to pay: protocol, transfer method and chain. */
+export type Way = {
+  name: string
+  protocol: 'mpp' | 'x402'
+  method: 'eip3009' | 'permit2'
+  side: 'usdc' | 'usdg'
+  /** Headers that pay for what was asked. */
+  pay(
+    asked: Asked,
+    signer: LocalAccount,
+    options?: Omit<MppOptions, 'echo' | 'source'>,
+  ): Promise<Record<string, string>>
+}
+
+const mpp = (chainId: number, method: Way['method']): Way => ({
+  name: `MPP ${method} on ${chainId}`,
+  protocol: 'mpp',
+  method,
+  side: chainId === 8453 ? 'usdc' : 'usdg',
+  async pay(asked, signer, options) {
+    const challenge = asked.challenges.find(
+      ({ request }) => request.methodDetails.chainId === chainId,
+    )
+    if (challenge === undefined) throw new Error(`no challenge of ${chainId}`)
+    const sign = method === 'eip3009' ? payMpp : payMppPermit2
+    return { authorization: await sign(challenge, signer, options) }
+  },
+})
+
+const x402 = (chainId: number, method: Way['method']): Way => ({
+  name: `x402 ${method} on ${chainId}`,
+  protocol: 'x402',
+  method,
+  side: chainId === 8453 ? 'usdc' : 'usdg',
+  async pay(asked, signer, options) {
+    const network = `eip155:${chainId}`
+    return {
+      'payment-signature': await payX402(asked.required, signer, { network, method, ...options }),
+    }
+  },
+})
+
+export const mppUsdc = mpp(8453, 'eip3009')
+export const mppUsdg = mpp(4663, 'eip3009')
+export const mppPermit = mpp(4663, 'permit2')
+export const x402Usdc = x402(8453, 'eip3009')
+export const x402Usdg = x402(4663, 'eip3009')
+export const x402Permit = x402(4663, 'permit2')
+export const ways: readonly Way[] = [mppUsdc, mppUsdg, mppPermit, x402Usdc, x402Usdg, x402Permit]
+
+/**
+ * The credential in payment headers with members replaced, named by their paths; undefined removes
+ * one. The signature stays what it was.
+ */
+export function tampered(
+  headers: Record<string, string>,
+  changes: Readonly<Record<string, unknown>>,
+): Record<string, string> {
+  return rewritten(headers, (text) => {
+    const json: unknown = JSON.parse(text)
+    for (const [path, value] of Object.entries(changes)) {
+      const names = path.split('.')
+      const last = names.pop() ?? ''
+      let parent = json as Record<string, unknown>
+      for (const name of names) parent = parent[name] as Record<string, unknown>
+      if (value === undefined) delete parent[last]
+      else parent[last] = value
+    }
+    return JSON.stringify(json)
+  })
+}
+
+/** The credential in payment headers with its JSON text changed. */
+export function rewritten(
+  headers: Record<string, string>,
+  change: (text: string) => string | Uint8Array,
+): Record<string, string> {
+  const rewrite = (value: string, encoding: 'base64' | 'base64url') =>
+    Buffer.from(change(Buffer.from(value, encoding).toString())).toString(encoding)
+  const { authorization, 'payment-signature': signature, ...others } = headers
+  return {
+    ...others,
+    ...(authorization === undefined
+      ? {}
+      : { authorization: `Payment ${rewrite(authorization.slice(8), 'base64url')}` }),
+    ...(signature === undefined ? {} : { 'payment-signature': rewrite(signature, 'base64') }),
+  }
+}
+
+/** Runs a request and tells what it cost and caused. */
+export async function effects<T>(
+  target: Target,
+  run: () => Promise<T>,
+): Promise<{ result: T; rows: number; forwarded: number; paidAtomic: bigint }> {
+  const held = async () =>
+    (await target.usdc.balanceOf(seller)) + (await target.usdg.balanceOf(seller))
+  const before = [target.rows(), target.upstream.requests.length, await held()] as const
+  const result = await run()
+  return {
+    result,
+    rows: target.rows() - before[0],
+    forwarded: target.upstream.requests.length - before[1],
+    paidAtomic: (await held()) - before[2],
+  }
+}
+
+/** What a refused request must have caused. */
+export const nothing = { rows: 0, forwarded: 0, paidAtomic: 0n }
