@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
 import { join } from 'node:path'
 import { decodePaymentRequiredHeader, decodePaymentResponseHeader } from '@x402/core/http'
 import { Receipt as MppReceipt } from 'mppx'
@@ -11,6 +11,9 @@ import type { Id } from '../src/protocol/Network'
 import { isFault } from '../src/protocol/Problem'
 import * as Receipt from '../src/protocol/Receipt'
 import { type TestWorld, testWorld } from './harness/world'
+
+// Programs and chains start in each test, perhaps beside other work.
+setDefaultTimeout(60_000)
 
 let world: TestWorld
 beforeAll(async () => {

@@ -1,8 +1,11 @@
-import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { until } from './harness/world'
+
+// Programs and chains start in each test, perhaps beside other work.
+setDefaultTimeout(60_000)
 
 const root = join(import.meta.dir, '..')
 const main = join(root, 'src/main.ts')

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
 import { join } from 'node:path'
 import * as Terms from '../src/cli/Terms'
 import type { NetworkConfig } from '../src/config/Config'
@@ -14,6 +14,9 @@ import { isFault } from '../src/protocol/Problem'
 import * as Transfer from '../src/protocol/Transfer'
 import * as X402 from '../src/protocol/X402'
 import { type TestWorld, testWorld } from './harness/world'
+
+// Programs and chains start in each test, perhaps beside other work.
+setDefaultTimeout(60_000)
 
 const main = join(import.meta.dir, '../src/main.ts')
 const payer = account(1)
@@ -236,8 +239,11 @@ describe('turnpike pay, against other servers', () => {
       [['http://127.0.0.1:1/', '--key', '0x1234abcd'], {}, 'The key is not 32 bytes'],
       [['http://127.0.0.1:1/', '--key', 'f'.repeat(64)], {}, 'The key is not valid'],
     ]
-    for (const [args, env, message] of wrong) {
-      const ran = await run(args, env)
+    const runs = await Promise.all(
+      wrong.map(async (each) => ({ each, ran: await run(each[0], each[1]) })),
+    )
+    for (const { each, ran } of runs) {
+      const message = each[2]
       expect(ran).toMatchObject({ code: 1, out: '' })
       expect(ran.err).toContain(message)
       for (const secretText of ['1234abcd', 'f'.repeat(64), payer.privateKey.slice(2)])
