@@ -10,7 +10,13 @@ const seconds = 1
 const connections = 32
 const paths = ['/m/catjoke/joke', '/m/weather/forecast']
 
-type Candidate = { url: string; server: Server; perSecond: number[]; busy: number[] }
+type Candidate = {
+  url: string
+  server: Server
+  perSecond: number[]
+  cpuMicros: number[]
+  busy: number[]
+}
 
 /** Unpaid 402 per second: ours, a bare server that says the same bytes, and mppx's proxy. */
 export async function benchUnpaid(
@@ -28,7 +34,7 @@ export async function benchUnpaid(
     const ours = await serve('ours.ts', [JSON.stringify(rpcUrlsOf(chains))])
     const candidates: Candidate[] = []
     const add = (server: Server, path: string) => {
-      const candidate = { url: server.url + path, server, perSecond: [], busy: [] }
+      const candidate = { url: server.url + path, server, perSecond: [], cpuMicros: [], busy: [] }
       candidates.push(candidate)
       return candidate
     }
@@ -40,7 +46,7 @@ export async function benchUnpaid(
     const proxy = add(await serve('mppxproxy.ts'), '/catjoke/joke')
     // Warms up, and looks at every answer's status, which wrk does not.
     for (const { url } of candidates)
-      await driveSockets({ url, status: 402, connections, seconds: 0.5 })
+      await driveSockets({ url, status: 402, connections, seconds: 1.5 })
     for (let round = 0; round < rounds; round++) {
       for (const candidate of round % 2 === 0 ? candidates : candidates.toReversed())
         await measure(candidate)
@@ -67,27 +73,35 @@ export async function benchUnpaid(
 
   async function measure(candidate: Candidate): Promise<void> {
     const { url, server } = candidate
-    const { perSecond, busy } = await machine.sample(async () => {
+    const { perSecond, cpuMicros, busy } = await machine.sample(async () => {
       const before = { cpu: machine.cpuSeconds(server.pid), at: performance.now() }
       const perSecond = await load.drive({ url, status: 402, connections, seconds })
       const cpuSeconds = machine.cpuSeconds(server.pid) - before.cpu
-      return { perSecond, busy: (cpuSeconds * 1000) / (performance.now() - before.at) }
+      return {
+        perSecond,
+        cpuMicros: (cpuSeconds * 1e6) / (perSecond * seconds),
+        busy: (cpuSeconds * 1000) / (performance.now() - before.at),
+      }
     })
     candidate.perSecond.push(perSecond)
+    candidate.cpuMicros.push(cpuMicros)
     candidate.busy.push(busy)
   }
 }
 
-/** Sizes, and whether the servers or the load were the limit. */
+/** Sizes, cost, and whether the servers or the load were the limit. */
 async function describe(candidates: readonly Candidate[], load: string): Promise<string[]> {
   const sizes = await Promise.all(candidates.map(({ url }) => measureAnswer(url)))
-  const busy = candidates.map((candidate) => Stats.median(candidate.busy))
-  const percent = (Math.min(...busy) * 100).toFixed(0)
+  const micros = candidates.map(({ cpuMicros }) => Stats.median(cpuMicros).toFixed(1))
+  const busy = Math.min(...candidates.map((candidate) => Stats.median(candidate.busy)))
+  const limit =
+    busy > 0.9
+      ? 'so the load was not the limit'
+      : 'so the load or other programs were the limit: go by the CPU per answer'
   return [
     `unpaid: ${rounds} rounds of ${seconds} s, load by ${load} on ${connections} kept connections`,
-    `unpaid: one answer is ${sizes.join(', ')} bytes (ours, bare, ours, bare, mppx)`,
-    `unpaid: every server used at least ${percent} % of its core, so the load was ${
-      Math.min(...busy) > 0.9 ? 'not ' : ''
-    }the limit`,
+    `unpaid: bytes per answer ${sizes.join(', ')} (ours and bare for each path, then mppx)`,
+    `unpaid: us of server CPU per answer ${micros.join(', ')} (in the same order)`,
+    `unpaid: every server used at least ${(busy * 100).toFixed(0)} % of its core, ${limit}`,
   ]
 }
