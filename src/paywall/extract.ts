@@ -33,10 +33,11 @@ export function extract(headers: Headers): Presented {
   if (legacy !== null && legacy !== signature) found.push({ kind: 'x402', value: legacy })
   if (redeem !== null) found.push({ kind: 'redeem', token: redeem })
 
+  // Before "none": whoever sends a payment behind another scheme must not be asked for a second one.
+  if (hidesPayment(authorization) || found.length > 1 || found.some(hasComma))
+    return fault('multiple-credentials', 'Send exactly one payment credential.')
   const [first] = found
   if (first === undefined) return none
-  if (found.length > 1 || hasComma(first) || hidesPayment(authorization))
-    return fault('multiple-credentials', 'Send exactly one payment credential.')
   if (first.kind === 'redeem' && !redeemToken.test(first.token))
     return fault('invalid-redeem-token', 'Payment-Redeem is not a token of this service.')
   return first
