@@ -307,9 +307,37 @@ describe('the lane', () => {
     const id = await net.chain.rpc('evm_snapshot', [])
     await desk.pay(signTransfer(network))
     await desk.pay(signTransfer(network))
+    await desk.crash()
     await net.chain.rpc('evm_revert', [id])
-    await until(() => desk.events.some(({ event }) => event === 'nonce-lowered'))
+    desk = await startDesk([network], directory.path)
     expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
+  })
+})
+
+describe('a reorganisation', () => {
+  test('behavior: sends the same bytes again and leaves the delivery alone', async () => {
+    const id = await net.chain.rpc('evm_snapshot', [])
+    const transfer = signTransfer(network)
+    const outcome = await desk.pay(transfer)
+    if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
+    const { settlement } = desk
+    settlement.beginDelivery(outcome.payment.id)
+    settlement.endDelivery(outcome.payment.id, {
+      delivered: true,
+      upstreamStatus: 200,
+      truncated: false,
+    })
+    await net.chain.rpc('evm_revert', [id])
+    expect(await paid()).toBe(0n)
+    await until(() => desk.events.some(({ event }) => event === 'transaction-reorganised'))
+    await until(() => stateOf(transfer) === 'confirmed')
+    expect(await paid()).toBe(5_000n)
+    expect(settlement.find(transfer)).toMatchObject({
+      transaction: outcome.payment.transaction,
+      delivery: 'delivered',
+      attempts: 1,
+    })
+    expect(transactionRows()).toMatchObject([{ state: 'mined' }])
   })
 })
 

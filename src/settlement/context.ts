@@ -1,4 +1,4 @@
-import type { Address } from 'viem'
+import type { Address, Hex } from 'viem'
 import type { Db } from '../../db/open'
 import type { TransactionRow } from '../../db/schema'
 import type { Client } from '../chain/client'
@@ -19,6 +19,8 @@ export type Rail = {
   health: Health
   /** Payer code by address, asked only when the payer's own key did not sign. */
   codes: Map<string, { hasCode: boolean; until: number }>
+  /** Recent blocks with transactions of ours, until they are too deep to be reorganised. */
+  included: Map<bigint, { blockHash: Hex; hashes: Set<Hex>; misses: number }>
 }
 
 /** One relayer account on one network: its nonces, and every transaction that is not included yet. */
@@ -29,8 +31,8 @@ export type Lane = {
   next: number | undefined
   /** Above every nonce that the database has a transaction under way for. */
   floor: number
-  /** The chain's count of our transactions at the last two checks, pending ones included. */
-  counts: readonly [number | undefined, number | undefined]
+  /** The chain's count of our transactions was below what we know to be included. */
+  lag: { count: number; expected: number; isSure: boolean } | undefined
   /** Nonces that are being driven. */
   slots: Map<number, Slot>
   /** Why nothing new is sent. What was sent before is sent again until the reason is gone. */

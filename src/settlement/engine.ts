@@ -6,6 +6,7 @@ import { type Context, pause, type Rail, type SettlementOptions } from './contex
 import * as Health from './health'
 import { createLane } from './lane'
 import * as Recover from './recover'
+import * as Reorg from './reorg'
 import { createStore } from './store'
 
 /** Per attempt; a settlement waits longer than several of them. */
@@ -53,7 +54,7 @@ export function start(context: Context, checkMs: number): Engine {
     if (!isRecovered) return
     await Recover.recover(context)
     await Recover.expire(context)
-    for (const rail of rails) Recover.fillGaps(context, rail)
+    for (const rail of rails) Recover.closeGap(context, rail)
   }
   const watch = rails.map(async (rail, index) => {
     await first[index]
@@ -62,8 +63,12 @@ export function start(context: Context, checkMs: number): Engine {
       await pause(rail.health.ready ? checkMs : Math.min(checkMs, 2_000), context.signal)
       if (context.signal.aborted) return
       await Health.check(context, rail)
-      if (index !== 0 || context.signal.aborted) continue
-      await sweep().catch((error: unknown) => context.log('settlement-fault', { error }))
+      try {
+        const isReorganised = rail.health.ready && (await Reorg.check(context, rail))
+        if (!context.signal.aborted && (index === 0 || isReorganised)) await sweep()
+      } catch (error) {
+        context.log('settlement-fault', { network: rail.network.id, error })
+      }
     }
   })
   return {
@@ -90,5 +95,6 @@ function createRail(
     lane: createLane(key),
     health: { ready: false, reason: 'not checked yet', balanceWei: undefined, checks: 0 },
     codes: new Map(),
+    included: new Map(),
   }
 }

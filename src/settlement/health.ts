@@ -25,7 +25,7 @@ export async function check(context: Context, rail: Rail): Promise<void> {
   const before = health.reason
   let reason: string | undefined
   try {
-    reason = (await look(context, rail)) ?? undefined
+    reason = await look(rail)
     health.checks++
   } catch (error) {
     reason = `no usable answer of ${rail.client.hosts.join(', ')}: ${describe(error)}`
@@ -39,8 +39,9 @@ export async function check(context: Context, rail: Rail): Promise<void> {
   context.log(health.ready ? 'network-ready' : 'network-not-ready', { ...fields, reason })
 }
 
-async function look(context: Context, rail: Rail): Promise<string | undefined> {
+async function look(rail: Rail): Promise<string | undefined> {
   const { client, lane, head, network, health } = rail
+  const expected = decidedBelow(lane)
   const [chainId, block, balance, tip, count] = await Promise.all([
     client.call('eth_chainId', []),
     client.call('eth_getBlockByNumber', ['latest', false]),
@@ -59,7 +60,7 @@ async function look(context: Context, rail: Rail): Promise<string | undefined> {
     const fault = await lookRarely(rail)
     if (fault !== undefined) return fault
   }
-  follow(context, rail, count)
+  follow(rail, count, expected)
   health.balanceWei = BigInt(balance)
   const { maxFeeWei } = fees(head, network.feeCapWei)
   if (head.baseFeeWei > maxFeeWei) return `the base fee is above the fee cap of ${network.id}`
@@ -95,20 +96,23 @@ async function lookRarely(rail: Rail): Promise<string | undefined> {
   return `DOMAIN_SEPARATOR of ${asset.symbol} is not that of "${asset.eip712.name}" "${asset.eip712.version}"`
 }
 
+/** Below this number every nonce of ours is decided; undefined before the first check. */
+function decidedBelow({ slots, next }: Rail['lane']): number | undefined {
+  return slots.size === 0 ? next : Math.min(...slots.keys())
+}
+
 /**
- * Follows the chain's count of the relayer's transactions. Upwards at once; downwards, which happens
- * only when a chain lost blocks or a node lags, not before two checks agree and nothing is under way.
+ * Follows the chain's count of the relayer's transactions. Upwards at once. A count below what was
+ * decided before it was asked for means a node that lags or a chain that lost blocks: believed when
+ * two checks agree.
  */
-function follow(context: Context, rail: Rail, count: number): void {
-  const { lane } = rail
-  const isSteady = lane.counts[1] === count
-  lane.counts = [lane.counts[1], count]
+function follow({ lane }: Rail, count: number, expected: number | undefined): void {
   if (lane.next === undefined || count > lane.next) {
     lane.next = Math.max(lane.next ?? 0, count, lane.floor)
-  } else if (count < lane.next && isSteady && lane.slots.size === 0) {
-    context.log('nonce-lowered', { network: rail.network.id, from: lane.next, to: count })
-    lane.next = count
   }
+  const isLow = expected !== undefined && count < expected
+  const isSure = lane.lag?.count === count && lane.lag.expected === expected
+  lane.lag = isLow ? { count, expected, isSure } : undefined
 }
 
 function ignoreRpcError(error: unknown): undefined {

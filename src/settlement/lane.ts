@@ -36,7 +36,7 @@ export function createLane(privateKey: Uint8Array): Lane {
     privateKey,
     next: undefined,
     floor: 0,
-    counts: [undefined, undefined],
+    lag: undefined,
     slots: new Map(),
     paused: undefined,
     hasSync: true,

@@ -102,20 +102,24 @@ function fill(context: Context, rail: Rail, rows: readonly TransactionRow[]): vo
 }
 
 /**
- * Uses up nonces that the chain waits for and nobody drives, as after a chain was reset: the
- * transactions above them could never be included. Two checks must have agreed.
+ * After a chain lost blocks: continues at its count when nothing is under way, and uses up the nonces
+ * that it waits for when something is, which could never be included above them.
  */
-export function fillGaps(context: Context, rail: Rail): void {
-  const { lane } = rail
-  const lowest = Math.min(...lane.slots.keys())
-  const first = lane.counts[0]
-  if (first === undefined || first !== lane.counts[1] || !(first < lowest)) return
-  if (lowest === Number.POSITIVE_INFINITY) return
-  for (let nonce = first; nonce < Math.min(lowest, first + gapMax); nonce++) {
+export function closeGap(context: Context, rail: Rail): void {
+  const { lane, network } = rail
+  if (!lane.lag?.isSure) return
+  const { count, expected } = lane.lag
+  lane.lag = undefined
+  context.log('nonce-gap', { network: network.id, relayer: lane.address, count, expected })
+  if (lane.slots.size === 0) {
+    if (lane.next === expected) lane.next = count
+    return
+  }
+  for (let nonce = count; nonce < Math.min(expected, count + gapMax); nonce++) {
+    if (lane.slots.has(nonce)) continue
     const row = Lane.sign(context, rail, Lane.cancellation(lane), nonce)
     write(context.db, () => context.store.insertTransaction(row, []))
     Work.launch(context, rail, Work.slotOf(row, []), [])
-    context.log('nonce-gap-filled', { network: rail.network.id, nonce })
   }
 }
 

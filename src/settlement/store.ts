@@ -187,6 +187,27 @@ function createTransactions(db: Db) {
     .values(placeholders(transactionMembers))
     .onConflictDoNothing()
     .prepare()
+  const reopen = orm
+    .update(transactions)
+    .set({ state: 'sent', blockNumber: null })
+    .where(
+      and(
+        eq(transactions.hash, parameter('hash')),
+        inArray(transactions.state, ['mined', 'failed']),
+      ),
+    )
+    .prepare()
+  const unconfirm = orm
+    .update(payments)
+    .set({ state: 'broadcast', logIndex: null, blockNumber: null, confirmedAt: null })
+    .where(
+      and(
+        eq(payments.network, parameter('network')),
+        eq(payments.transactionHash, parameter('hash')),
+        eq(payments.state, 'confirmed'),
+      ),
+    )
+    .prepare()
   const displace = orm
     .update(transactions)
     .set({ state: 'replaced', blockNumber: null })
@@ -237,6 +258,11 @@ function createTransactions(db: Db) {
     },
     endTransaction: (hash: Hex, state: 'mined' | 'failed' | 'replaced', block: bigint | null) =>
       end.run({ hash, state, block: block === null ? null : Number(block) }),
+    /** A reorganisation took the transaction away: it and what it paid are under way again. */
+    reopen(network: Network.Id, hash: Hex): void {
+      reopen.run({ hash })
+      unconfirm.run({ network, hash })
+    },
     /** The chain has this one at its nonce: whatever was there before a reorganisation is not. */
     displaceOthers: ({ network, relayer, nonce, hash }: TransactionRow) =>
       displace.run({ network, relayer, nonce, hash }),

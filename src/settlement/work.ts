@@ -7,6 +7,7 @@ import { type Context, pause, payerKey, type Rail, railOf, type Slot } from './c
 import * as Elsewhere from './elsewhere'
 import * as Lane from './lane'
 import type { Outcome, Payment, Reason } from './Payment'
+import * as Reorg from './reorg'
 import * as Verify from './verify'
 
 /** How far behind a node may have been when it passed the simulation. */
@@ -223,6 +224,7 @@ async function conclude(
     const receipt = await Lane.confirmations(context, rail, end.receipt)
     if (!receipt) continue
     rail.lane.slots.delete(slot.nonce)
+    Reorg.remember(rail, receipt)
     return { unpaid: record(context, rail, slot, payments, receipt), isConsumed: false }
   }
 }
