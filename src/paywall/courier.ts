@@ -2,7 +2,7 @@ import { type Code, of, type ProblemError } from '../protocol/Problem'
 import type { Payment, Protocol } from '../settlement/Payment'
 import type { Settlement } from '../settlement/settle'
 import { failureHeaders, successHeaders } from './receipts'
-import type { Answer, Answers } from './store'
+import { type Answer, type Answers, answerMaxBytes } from './store'
 
 /** Makes what was paid for, once per call. Never throws for a fault of the maker: that is data. */
 export type Fulfilment = (payment: Payment) => Promise<Fulfilled>
@@ -48,7 +48,7 @@ export type CourierOptions = {
 export type Courier = {
   /**
    * Forwards a confirmed, undelivered payment and answers. Calls `release` when the delivery state is
-   * recorded, which for a stream is after its first byte. Throws ProblemError, with the redeem token
+   * recorded for good, which for a stream is at its end. Throws ProblemError, with the redeem token
    * when the maker failed.
    */
   deliver(
@@ -58,7 +58,7 @@ export type Courier = {
     release: () => void,
   ): Promise<Response>
   /** The stored answer of an idempotency key, marked as a replay. */
-  replay(answer: Answer, payment: Payment): Response
+  replay(answer: Answer, payment: Payment, protocol: Protocol): Response
   findByToken(token: string): Payment | undefined
   inFlight(): number
 }
@@ -71,10 +71,10 @@ export function createCourier(options: CourierOptions): Courier {
 
   return {
     deliver,
-    replay(answer, payment) {
+    replay(answer, payment, protocol) {
       const headers = new Headers(answer.headers)
       headers.set('idempotency-replayed', 'true')
-      const receipt = successHeaders(payment, payment.purpose.protocol, options.receiptKey, now())
+      const receipt = successHeaders(payment, protocol, options.receiptKey, now())
       for (const [name, value] of Object.entries(receipt)) headers.set(name, value)
       return new Response(answer.body, { status: answer.status, headers })
     },
@@ -117,6 +117,7 @@ export function createCourier(options: CourierOptions): Courier {
       throw problem
     }
     const { status, headers, body } = fulfilled
+    const keep = keeper(started, status, new Headers(headers))
     const receipt = successHeaders(started, protocol, options.receiptKey, now())
     for (const [name, value] of Object.entries(receipt)) headers.set(name, value)
     const record = (outcome: Outcome) => {
@@ -133,10 +134,9 @@ export function createCourier(options: CourierOptions): Courier {
       release()
     }
     if (!(body instanceof Uint8Array))
-      return new Response(observed(body, record, finish), { status, headers })
+      return new Response(observed(body, { record, finish, keep }), { status, headers })
 
-    if (started.purpose.idempotencyKey !== undefined)
-      options.answers.store(started.id, { status, headers, body }, now())
+    keep?.(body)
     // The answer is written in this turn of the event loop; recording it afterwards means that a
     // crash in between can only repeat an answer, never lose one that was paid for.
     setImmediate(() => {
@@ -145,6 +145,16 @@ export function createCourier(options: CourierOptions): Courier {
     })
     const bodiless = parcel.method === 'HEAD' || status === 204 || status === 304
     return new Response(bodiless ? null : body, { status, headers })
+  }
+
+  /** Stores the answer under the buyer's key, without receipt: a replay brings its own. */
+  function keeper(
+    { id, purpose }: Payment,
+    status: number,
+    headers: Headers,
+  ): ((body: Uint8Array) => void) | undefined {
+    if (purpose.idempotencyKey === undefined) return undefined
+    return (body) => options.answers.store(id, { status, headers, body }, now())
   }
 
   function undeliver(payment: Payment, upstreamStatus: number | undefined): void {
@@ -213,16 +223,24 @@ function sha256(text: string): string {
 
 type Outcome = 'complete' | 'truncated' | 'nothing'
 
+type Observer = {
+  record: (outcome: Outcome) => void
+  finish: () => void
+  /** Called with all of a complete answer. */
+  keep: ((body: Uint8Array) => void) | undefined
+}
+
 /**
  * Passes a stream on and records how far it got. A stream that goes on is recorded as complete at
  * its first chunk, so that a replay is refused from then on, and corrected when it is cut later.
  */
 function observed(
   source: ReadableStream<Uint8Array>,
-  record: (outcome: Outcome) => void,
-  finish: () => void,
+  { record, finish, keep }: Observer,
 ): ReadableStream<Uint8Array> {
   const reader = source.getReader()
+  const chunks: Uint8Array[] = []
+  let keptBytes = 0
   let begun = false
   let ended = false
   const end = (outcome: Outcome | undefined) => {
@@ -236,10 +254,13 @@ function observed(
       try {
         const { done, value } = await reader.read()
         if (done) {
+          if (keep !== undefined && keptBytes <= answerMaxBytes) keep(Buffer.concat(chunks))
           end(begun ? undefined : 'complete')
           controller.close()
           return
         }
+        keptBytes += value.byteLength
+        if (keep !== undefined && keptBytes <= answerMaxBytes) chunks.push(value.slice())
         controller.enqueue(value)
         if (begun) return
         begun = true

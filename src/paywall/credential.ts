@@ -13,6 +13,8 @@ import type { Item } from './Item'
 export type Presentation = {
   protocol: Protocol
   transfer: Transfer.Transfer
+  /** Further transfers that it may mean; only the chain can tell. */
+  alternatives: readonly Transfer.Transfer[]
   /** The payer's key signed it. Otherwise its contract may still accept the signature. */
   proven: boolean
   signatureReason: Reason
@@ -77,6 +79,7 @@ function mpp(value: string, context: CredentialContext): Presentation {
   return {
     ...signed(parsed.transfer, offer),
     protocol: 'mpp',
+    alternatives: [],
     window: Challenge.checkExpiry(challenge, now()) ?? Transfer.checkWindow(parsed.transfer, now()),
     bound: true,
     identifier: undefined,
@@ -95,6 +98,9 @@ function x402(value: string, context: CredentialContext): Presentation {
   return {
     ...chosen,
     protocol: 'x402',
+    alternatives: chosen.proven
+      ? []
+      : candidates.filter((each) => each !== chosen).map(({ transfer }) => transfer),
     window: Transfer.checkWindow(chosen.transfer, now()),
     bound: X402.isRouteBound(parsed, { url, method: item.method }),
     identifier: parsed.identifier,

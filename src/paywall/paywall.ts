@@ -3,6 +3,7 @@ import type { Outcome, Payment, Purpose } from '../settlement/Payment'
 import type { Settlement } from '../settlement/settle'
 import { createCourier, type Fulfilment } from './courier'
 import { type Presentation, present } from './credential'
+import * as Denial from './Denial'
 import { extract, type Presented } from './extract'
 import { bodyDigest, fingerprint } from './fingerprint'
 import type { Item } from './Item'
@@ -81,7 +82,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
     const unavailable = sale.unavailable()
     if (unavailable !== undefined) throw unavailable
     const response = quoter.challenge(sale.item, sale.resource + sale.search, details)
-    if (response === undefined) throw noNetwork()
+    if (response === undefined) throw Denial.noNetwork()
     return response
   }
 
@@ -90,12 +91,31 @@ export function createPaywall(options: PaywallOptions): Paywall {
     const context = { ...options, item: sale.item, url, digest: bodyDigest(sale.body) }
     let presentation: Presentation | undefined
     try {
-      presentation = present(presented, context)
+      presentation = await choose(present(presented, context))
       return await spend(sale, presentation)
     } catch (error) {
       if (!(error instanceof Problem.ProblemError)) throw error
       return refuse(sale, presented, presentation, error)
     }
+  }
+
+  /**
+   * Without `accepted` an EIP-3009 payload names no chain, and only the payer's contract can tell which
+   * of the offers it signed.
+   */
+  async function choose(presentation: Presentation): Promise<Presentation> {
+    if (presentation.proven || presentation.alternatives.length === 0) return presentation
+    const { window } = presentation
+    let undecided = presentation
+    for (const transfer of [presentation.transfer, ...presentation.alternatives]) {
+      const candidate = { ...presentation, transfer }
+      if (settlement.find(transfer)?.transfer.signature === transfer.signature) return candidate
+      if (window !== undefined || !settlement.isReady(transfer.network)) continue
+      const verdict = await settlement.verify(transfer)
+      if ('ok' in verdict) return candidate
+      if (verdict.kind === 'unavailable') undecided = candidate
+    }
+    return undecided
   }
 
   /** Answers a problem in the terms of the protocol that the buyer speaks. */
@@ -106,20 +126,19 @@ export function createPaywall(options: PaywallOptions): Paywall {
     problem: Problem.ProblemError,
   ): Response {
     const headers =
-      presented.kind === 'x402' ? failureHeaders(problem, presentation?.transfer) : undefined
+      presented.kind === 'x402' && problem.headers['payment-response'] === undefined
+        ? failureHeaders(problem, presentation?.transfer)
+        : {}
     if (problem.status === 402)
-      return challenge(sale, {
-        digest: bodyDigest(sale.body),
-        refusal: { problem, ...(headers === undefined ? {} : { headers }) },
-      })
-    throw headers === undefined ? problem : Problem.withHeaders(problem, headers)
+      return challenge(sale, { digest: bodyDigest(sale.body), refusal: { problem, headers } })
+    throw Problem.withHeaders(problem, headers)
   }
 
   async function spend(sale: Sale, presentation: Presentation): Promise<Response> {
     const { transfer } = presentation
     const key = idempotencyKey(sale, presentation)
     const claim = settlement.claim(transfer)
-    if (claim === undefined) throw inProgress()
+    if (claim === undefined) throw Denial.inProgress()
     let held = true
     const release = () => {
       if (held) claim.release()
@@ -146,10 +165,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
     const { transfer } = presentation
     if (presentation.window !== undefined)
       throw Problem.ofFault(presentation.window, 'payment-expired')
-    if (sale.invalidParams.length > 0) throw invalidParameters(sale)
-    const unavailable = sale.unavailable()
-    if (unavailable !== undefined) throw unavailable
-    if (!settlement.isReady(transfer.network)) throw noNetwork()
+    if (sale.invalidParams.length > 0) throw Denial.invalidParameters(sale.invalidParams)
     if (key === undefined) return settle(sale, presentation, print, undefined, release)
 
     // Only the payer itself may find or hold its key: without this proof anybody could squat it.
@@ -158,13 +174,12 @@ export function createPaywall(options: PaywallOptions): Paywall {
       if (!('ok' in verdict)) return conclude(sale, presentation, verdict, release)
     }
     const scope = `${sale.item.merchant}\n${sale.item.route}\n${transfer.payer}\n${key}`
-    if (reservations.has(scope)) throw inProgress()
+    if (reservations.has(scope)) throw Denial.inProgress()
     reservations.add(scope)
     try {
       const repeat = await earlier(sale, presentation, print, key, release)
       if (repeat !== undefined) return repeat
-      if (options.answers.isFull(now()))
-        throw Problem.of('not-ready', 'The answer store is full.', retry)
+      if (options.answers.isFull(now())) throw Denial.storeFull()
       return await settle(sale, presentation, print, key, release)
     } finally {
       reservations.delete(scope)
@@ -184,20 +199,18 @@ export function createPaywall(options: PaywallOptions): Paywall {
     const payment = settlement.findByIdempotencyKey({ merchant, route, payer, key })
     if (payment === undefined) return undefined
     if (payment.purpose.fingerprint !== print)
-      throw Problem.of('idempotency-conflict', 'Idempotency-Key was used for another request.', {
-        members: { field: 'Idempotency-Key' },
-      })
+      throw Denial.keyConflict('was used for another request')
     const stored = options.answers.find(payment.id, now())
     if (stored !== undefined) {
       release()
-      return courier.replay(stored, payment)
+      return courier.replay(stored, payment, presentation.protocol)
     }
-    if (payment.delivery === 'delivered')
-      throw Problem.of('idempotency-conflict', 'The answer for this key is no longer stored.', {
-        members: { field: 'Idempotency-Key' },
-      })
     const claim = settlement.claim(payment.transfer)
-    if (claim === undefined) throw inProgress()
+    if (claim === undefined) throw Denial.inProgress()
+    if (payment.delivery === 'delivered') {
+      claim.release()
+      throw Denial.keyConflict('has an answer that is no longer stored')
+    }
     // The credential just presented stays unspent: the money of the first one pays.
     release()
     return pursue(sale, presentation, payment, claim.release)
@@ -210,6 +223,9 @@ export function createPaywall(options: PaywallOptions): Paywall {
     key: string | undefined,
     release: () => void,
   ): Promise<Response> {
+    const unavailable = sale.unavailable()
+    if (unavailable !== undefined) throw unavailable
+    if (!settlement.isReady(presentation.transfer.network)) throw Denial.noNetwork()
     const { item } = sale
     const purpose: Purpose = {
       product: 'gateway',
@@ -239,20 +255,26 @@ export function createPaywall(options: PaywallOptions): Paywall {
   ): Promise<Response> {
     // A contract's signature has been judged by the chain: here it must be the one that was.
     if (!presentation.proven && presentation.transfer.signature !== payment.transfer.signature)
-      throw verificationFailed(presentation.signatureReason, 'The signature is not of the payer.')
+      throw Denial.verificationFailed(
+        presentation.signatureReason,
+        'The signature is not of the payer.',
+      )
     const { fingerprint: paidFor, protocol, idempotencyKey: reserved } = payment.purpose
-    if (key !== undefined && key === reserved && paidFor === print) {
+    if (key !== undefined && key === reserved) {
+      if (paidFor !== print) throw Denial.keyConflict('was used for another request')
       const stored = options.answers.find(payment.id, now())
       if (stored !== undefined) {
         release()
-        return courier.replay(stored, payment)
+        return courier.replay(stored, payment, presentation.protocol)
       }
     }
-    if (paidFor !== print || protocol !== presentation.protocol || payment.delivery === 'delivered')
-      throw spent(payment)
+    if (payment.delivery === 'delivered') throw Denial.spent(payment)
+    // Not 402: the money is on its way or has arrived, and still buys what it was paid for.
+    if (paidFor !== print || protocol !== presentation.protocol)
+      throw Denial.mismatch('The credential pays for another request.')
     // An x402 credential is public once it is on chain: after a failed delivery the token decides.
     if (payment.answered && payment.attempts > 0 && presentation.protocol === 'x402')
-      throw spent(payment)
+      throw Denial.spent(payment)
     return pursue(sale, presentation, payment, release)
   }
 
@@ -306,14 +328,14 @@ export function createPaywall(options: PaywallOptions): Paywall {
           },
         )
       case 'refused':
-        throw verificationFailed(outcome.reason, outcome.detail)
+        throw Denial.verificationFailed(outcome.reason, outcome.detail)
       case 'dead':
         log('payment-dead', {
           requestId: sale.requestId,
           payment: outcome.payment?.id,
           reason: outcome.reason,
         })
-        throw verificationFailed(outcome.reason, outcome.detail)
+        throw Denial.verificationFailed(outcome.reason, outcome.detail)
       case 'unavailable':
         throw Problem.of('not-ready', outcome.detail, {
           headers: { 'retry-after': String(outcome.retryAfterSeconds) },
@@ -326,12 +348,12 @@ export function createPaywall(options: PaywallOptions): Paywall {
     if (payment === undefined)
       throw Problem.of('invalid-redeem-token', 'Payment-Redeem is not a token of this service.')
     const claim = settlement.claim(payment.transfer)
-    if (claim === undefined) throw inProgress()
+    if (claim === undefined) throw Denial.inProgress()
     try {
       const print = fingerprint(sale.method, sale.path, sale.search, bodyDigest(sale.body))
       const { merchant, route, fingerprint: paidFor, protocol } = payment.purpose
       if (merchant !== sale.item.merchant || route !== sale.item.route || paidFor !== print)
-        throw Problem.of('payment-mismatch', 'The token belongs to another request.')
+        throw Denial.mismatch('The token belongs to another request.')
       const current = settlement.findById(payment.id) ?? payment
       return await courier.deliver(sale, current, protocol, claim.release)
     } catch (error) {
@@ -339,44 +361,6 @@ export function createPaywall(options: PaywallOptions): Paywall {
       throw error
     }
   }
-}
-
-const retry = { headers: { 'retry-after': '5' } }
-
-function noNetwork(): Problem.ProblemError {
-  return Problem.of('not-ready', 'No network of this route can settle now.', retry)
-}
-
-function inProgress(): Problem.ProblemError {
-  return Problem.of('payment-in-progress', 'This payment is being processed.', {
-    headers: { 'retry-after': '1' },
-  })
-}
-
-/** A credential whose money has already bought something. */
-function spent(payment: Payment): Problem.ProblemError {
-  const reason =
-    payment.transfer.method === 'permit2'
-      ? 'permit2_invalid_nonce'
-      : 'invalid_exact_evm_nonce_already_used'
-  return Problem.of('invalid-challenge', 'This credential has already been used.', {
-    members: { reason, transaction: payment.transaction },
-  })
-}
-
-function verificationFailed(reason: string, detail: string): Problem.ProblemError {
-  const used =
-    reason === 'invalid_exact_evm_nonce_already_used' || reason === 'permit2_invalid_nonce'
-  return Problem.of(used ? 'invalid-challenge' : 'verification-failed', detail, {
-    members: { reason },
-  })
-}
-
-function invalidParameters(sale: Sale): Problem.ProblemError {
-  const names = sale.invalidParams.map((param) => param.name).join(', ')
-  return Problem.of('invalid-parameter', `Not servable: ${names}. The credential is unspent.`, {
-    members: { invalidParams: sale.invalidParams },
-  })
 }
 
 const keyPattern = /^[\x21-\x7e]{1,255}$/

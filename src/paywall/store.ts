@@ -16,7 +16,8 @@ export type Answers = {
 }
 
 const keptMs = 24 * 60 * 60 * 1000
-const answerMaxBytes = 1024 * 1024
+/** Longest body that is kept. */
+export const answerMaxBytes = 1024 * 1024
 
 /** The answers of a database. `totalMaxBytes` bounds what strangers can make us store. */
 export function createAnswers(db: Db, totalMaxBytes = 256 * answerMaxBytes): Answers {

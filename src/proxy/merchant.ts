@@ -7,6 +7,7 @@ import type { Log } from '../log'
 import type { Fulfilled } from '../paywall/courier'
 import { type Item, inMppOrder } from '../paywall/Item'
 import type { Paywall, Sale } from '../paywall/paywall'
+import { failureHeaders } from '../paywall/receipts'
 import * as Problem from '../protocol/Problem'
 import type { Payment } from '../settlement/Payment'
 import type { Breaker } from './breaker'
@@ -62,11 +63,11 @@ export function createGateway(options: GatewayOptions): Gateway {
         return answer instanceof Promise
           ? answer.then(
               (response) => finish(response, requestId),
-              (error) => fail(error, requestId),
+              (error) => fail(error, request, requestId),
             )
           : finish(answer, requestId)
       } catch (error) {
-        return fail(error, requestId)
+        return fail(error, request, requestId)
       }
     },
   }
@@ -79,9 +80,9 @@ export function createGateway(options: GatewayOptions): Gateway {
     return response
   }
 
-  function fail(error: unknown, requestId: string): Response {
+  function fail(error: unknown, request: Request, requestId: string): Response {
     const known = error instanceof Problem.ProblemError
-    const problem = known ? error : unknownError(error, requestId)
+    const problem = inTermsOf(request.headers, known ? error : unknownError(error, requestId))
     if (!known) log.child({ requestId }).error('request-failed', { error })
     return toResponse(problem, { baseUrl, requestId })
   }
@@ -293,6 +294,13 @@ function presentsCredential(headers: Headers): boolean {
     headers.has('x-payment') ||
     headers.has('payment-redeem')
   )
+}
+
+/** Every failure of an x402 request carries PAYMENT-RESPONSE, whoever refused it. */
+function inTermsOf(headers: Headers, problem: Problem.ProblemError): Problem.ProblemError {
+  if (!headers.has('payment-signature') && !headers.has('x-payment')) return problem
+  if (problem.headers['payment-response'] !== undefined) return problem
+  return Problem.withHeaders(problem, failureHeaders(problem, undefined))
 }
 
 function hasBody(request: Request): boolean {

@@ -210,7 +210,7 @@ export type Terms = {
   scheme?: Scheme
   network?: Network.Id
   /** Index of a demo account; 1 by default. */
-  from?: number
+  buyer?: number
   /** What is asked for, and later paid. */
   init?: RequestInit
 } & MppOptions &
@@ -218,10 +218,10 @@ export type Terms = {
 
 /** Asks for a price and signs it: the headers that pay for the request. */
 export async function sign(url: string, terms: Terms = {}): Promise<Record<string, string>> {
-  const { scheme = 'mpp', from = 1, init, ...options } = terms
+  const { scheme = 'mpp', buyer = 1, init, ...options } = terms
   const network = terms.network ?? (scheme.endsWith('permit2') ? 'eip155:4663' : 'eip155:8453')
   const asked = await ask(url, init)
-  const signer = account(from).local()
+  const signer = account(buyer).local()
   if (scheme === 'x402-eip3009' || scheme === 'x402-permit2') {
     const method = scheme === 'x402-permit2' ? 'permit2' : 'eip3009'
     const payment = await payX402(asked.required, signer, { ...options, network, method })

@@ -1,0 +1,63 @@
+import * as Problem from '../protocol/Problem'
+import type { Payment } from '../settlement/Payment'
+
+const retry = { headers: { 'retry-after': '5' } }
+
+/** Nobody is charged: no network of the route can settle. */
+export function noNetwork(): Problem.ProblemError {
+  return Problem.of('not-ready', 'No network of this route can settle now.', retry)
+}
+
+/** 409: `fault` completes "Idempotency-Key ...". */
+export function keyConflict(fault: string): Problem.ProblemError {
+  return Problem.of('idempotency-conflict', `Idempotency-Key ${fault}.`, {
+    members: { field: 'Idempotency-Key' },
+  })
+}
+
+/** The same money, or the same key, is in the hands of another request. */
+export function inProgress(): Problem.ProblemError {
+  return Problem.of('payment-in-progress', 'This payment is being processed.', {
+    headers: { 'retry-after': '1' },
+  })
+}
+
+/** A credential whose money has already bought something. */
+export function spent(payment: Payment): Problem.ProblemError {
+  const reason =
+    payment.transfer.method === 'permit2'
+      ? 'permit2_invalid_nonce'
+      : 'invalid_exact_evm_nonce_already_used'
+  return Problem.of('invalid-challenge', 'This credential has already been used.', {
+    members: { reason, transaction: payment.transaction },
+  })
+}
+
+/** 402 with the x402 reason; for a used nonce it is the challenge that is void. */
+export function verificationFailed(reason: string, detail: string): Problem.ProblemError {
+  const used =
+    reason === 'invalid_exact_evm_nonce_already_used' || reason === 'permit2_invalid_nonce'
+  return Problem.of(used ? 'invalid-challenge' : 'verification-failed', detail, {
+    members: { reason },
+  })
+}
+
+/** 400 before any money moves. */
+export function invalidParameters(
+  invalidParams: readonly { name: string; reason: string }[],
+): Problem.ProblemError {
+  const names = invalidParams.map((param) => param.name).join(', ')
+  return Problem.of('invalid-parameter', `Not servable: ${names}. The credential is unspent.`, {
+    members: { invalidParams },
+  })
+}
+
+/** The store of answers is at its cap: with a key nothing may be charged. */
+export function storeFull(): Problem.ProblemError {
+  return Problem.of('not-ready', 'The answer store is full.', retry)
+}
+
+/** Money that was paid for another request. */
+export function mismatch(detail: string): Problem.ProblemError {
+  return Problem.of('payment-mismatch', detail)
+}
