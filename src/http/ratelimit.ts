@@ -29,7 +29,13 @@ export function createRateLimit(
       const a = cellOf(key, 0)
       const b = cellOf(key, 1)
       const c = cellOf(key, 2)
-      const least = Math.min(fullAt[a] ?? 0, fullAt[b] ?? 0, fullAt[c] ?? 0)
+      // Later than any request could have set it: the clock was set back, and the cell means nothing.
+      const latest = now + windowMs + 1e-6
+      const at = (cell: number) => {
+        const value = fullAt[cell] ?? 0
+        return value > latest ? 0 : value
+      }
+      const least = Math.min(at(a), at(b), at(c))
       const tokenMs = windowMs / limit
       const next = Math.max(least, now) + tokenMs
       if (!(next - now <= windowMs + 1e-6)) {
@@ -41,7 +47,7 @@ export function createRateLimit(
           resetSeconds: Math.max(1, Math.ceil(waitMs / 1000)),
         }
       }
-      for (const cell of [a, b, c]) fullAt[cell] = Math.max(fullAt[cell] ?? 0, next)
+      for (const cell of [a, b, c]) fullAt[cell] = Math.max(at(cell), next)
       const remaining = Math.floor((windowMs - (next - now)) / tokenMs + 1e-6)
       return { ok: true, limit, remaining, resetSeconds: Math.ceil((next - now) / 1000) }
     },
