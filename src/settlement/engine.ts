@@ -52,7 +52,7 @@ export function start(context: Context, checkMs: number): Engine {
   let isRecovered = false
   const sweep = async () => {
     if (!isRecovered) return
-    await Recover.recover(context)
+    await Recover.recover(context, true)
     await Recover.expire(context)
     for (const rail of rails) Recover.closeGap(context, rail)
   }
@@ -76,7 +76,7 @@ export function start(context: Context, checkMs: number): Engine {
     async recover() {
       await ready
       isRecovered = true
-      await Recover.recover(context)
+      await Recover.recover(context, false)
     },
     stopped: Promise.all(watch).then(() => undefined),
   }

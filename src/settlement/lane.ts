@@ -80,6 +80,12 @@ export function sign(
   }
 }
 
+/** The nonce of the next transaction; undefined until the chain was asked. */
+export function freeNonce(lane: Lane): number | undefined {
+  while (lane.next !== undefined && lane.slots.has(lane.next)) lane.next++
+  return lane.next
+}
+
 /** Takes a stored slot into the lane. */
 export function occupy(lane: Lane, slot: Slot): void {
   lane.slots.set(slot.nonce, slot)
@@ -104,7 +110,7 @@ export async function drive(context: Context, rail: Rail, slot: Slot): Promise<E
     let isDoubtful = misses > 0
     if (elapsedMs >= sendAtMs) {
       const sent = await send(rail, newest(slot).raw, sends === 0)
-      if (sent.receipt) return included(rail, sent.receipt)
+      if (sent.receipt) return included(rail, slot, sent.receipt)
       note(context, rail, slot, sent)
       isDoubtful ||= sends > 0 || sent.kind !== 'accepted' || sent.waited === true
       const backoffMs = Math.min(resendMaxMs, 2_000 * 2 ** sends)
@@ -112,7 +118,7 @@ export async function drive(context: Context, rail: Rail, slot: Slot): Promise<E
       if (sent.kind !== 'early') sends++
     }
     const seen = await inspect(rail, slot, isDoubtful)
-    if (seen.receipt) return included(rail, seen.receipt)
+    if (seen.receipt) return included(rail, slot, seen.receipt)
     misses = seen.isTaken === undefined ? misses : seen.isTaken ? misses + 1 : 0
     if (misses >= proofLooks) return { kind: 'consumed' }
     if (elapsedMs >= replaceAtMs && misses === 0) {
@@ -203,9 +209,17 @@ function newest(slot: Slot): TransactionRow {
   return transaction
 }
 
-function included(rail: Rail, receipt: Receipt.Receipt): End {
-  rail.lane.paused = undefined
-  if (receipt.blockNumber > rail.head.number) rail.head.number = receipt.blockNumber
+function included(rail: Rail, slot: Slot, receipt: Receipt.Receipt): End {
+  const { head, lane } = rail
+  lane.paused = undefined
+  if (receipt.blockNumber > head.number) {
+    head.number = receipt.blockNumber
+    const paid = slot.transactions.find(({ hash }) => hash === receipt.hash)
+    const tip = paid?.maxTipWei ?? 0n
+    const price = receipt.effectiveGasPriceWei
+    // Below the cap of the transaction the price is base fee and tip.
+    if (paid && price > tip && price < paid.maxFeeWei) head.baseFeeWei = price - tip
+  }
   return { kind: 'included', receipt }
 }
 

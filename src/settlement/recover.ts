@@ -11,9 +11,11 @@ const gapMax = 16
 
 /**
  * Takes up everything that the database has unfinished and nobody drives: after a start, and after a
- * fault. Safe to repeat.
+ * fault. Safe to repeat. `patient`: a reverted payment whose credential can still come back is left
+ * alone, because asking the chain about it costs calls.
  */
-export async function recover(context: Context): Promise<void> {
+export async function recover(context: Context, patient: boolean): Promise<void> {
+  const seconds = BigInt(Math.floor(context.now() / 1000))
   const looks: Promise<unknown>[] = []
   for (const rows of unfinishedSlots(context)) {
     const [first] = rows
@@ -26,6 +28,7 @@ export async function recover(context: Context): Promise<void> {
   for (const payment of context.store.unfinishedPayments()) {
     const rail = context.rails.get(payment.transfer.network)
     if (!rail || context.running.has(payment.id)) continue
+    if (patient && payment.state === 'reverted' && payment.transfer.validBefore >= seconds) continue
     looks.push(
       Work.run(context, payment, () =>
         Work.decide(context, payment.id, 'invalid_exact_evm_transaction_failed'),

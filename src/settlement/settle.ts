@@ -198,9 +198,9 @@ async function broadcast(
   waitMs: number,
 ): Promise<Outcome> {
   const { store, db, now } = context
-  const { lane } = rail
-  if (lane.next === undefined || context.signal.aborted) return Verify.unavailable(undefined)
-  const row = Lane.sign(context, rail, Work.payloadOf(signed, order), lane.next)
+  const nonce = Lane.freeNonce(rail.lane)
+  if (nonce === undefined || context.signal.aborted) return Verify.unavailable(undefined)
+  const row = Lane.sign(context, rail, Work.payloadOf(signed, order), nonce)
   try {
     write(db, () => {
       store.insertPayment({

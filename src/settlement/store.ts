@@ -13,7 +13,7 @@ import {
 } from '../../db/schema'
 import type * as Network from '../protocol/Network'
 import type { Money } from '../protocol/Transfer'
-import type { Payment, State } from './Payment'
+import { type Payment, type State, transitions } from './Payment'
 
 /** Prepared statements; every change is a compare-and-swap on the state. Call inside `write`. */
 export type Store = ReturnType<typeof createStore>
@@ -92,21 +92,21 @@ function changePayments(db: Db) {
   const { orm } = db
   const insert = orm.insert(payments).values(placeholders(payments)).prepare()
   const change = changeOf(db)
-  const from = (...states: State[]) => inArray(payments.state, states)
+  const into = (state: State) => inArray(payments.state, sourcesOf(state))
   const confirm = change({
     state: 'confirmed',
     transactionHash: parameter('hash'),
     logIndex: parameter('index'),
     blockNumber: parameter('block'),
     confirmedAt: parameter('at'),
-  }).when(from('broadcast', 'reverted'))
-  const revert = change({ state: 'reverted' }).when(from('broadcast'))
-  const expire = change({ state: 'expired' }).when(from('broadcast', 'reverted'))
-  const renew = change({ transactionHash: parameter('hash') }).when(from('broadcast'))
+  }).when(into('confirmed'))
+  const revert = change({ state: 'reverted' }).when(into('reverted'))
+  const expire = change({ state: 'expired' }).when(into('expired'))
+  const renew = change({ transactionHash: parameter('hash') }).when(eq(payments.state, 'broadcast'))
   const rebroadcast = change({
     state: 'broadcast',
     transactionHash: parameter('hash'),
-  }).when(from('reverted'))
+  }).when(eq(payments.state, 'reverted'))
   return {
     insertPayment: (row: PaymentRow) => insert.run(row),
     /** False when the payment had ended before. Throws when the log pays for another payment. */
@@ -126,6 +126,12 @@ function changePayments(db: Db) {
     rebroadcast: (id: string, hash: Hex) => rebroadcast.get({ id, hash }) !== undefined,
     ...changeDelivery(change),
   }
+}
+
+/** States from which the table of transitions leads to this one. */
+function sourcesOf(target: State): State[] {
+  const states = Object.keys(transitions) as State[]
+  return states.filter((state) => transitions[state].includes(target))
 }
 
 /** Prepares a change of one payment that is made only under the conditions. */

@@ -1,9 +1,9 @@
 import type { Address, Hex } from 'viem'
 import { RpcError, RpcFault } from '../chain/client'
-import { fees } from '../chain/head'
+import { fees, observe } from '../chain/head'
 import * as Multicall from '../chain/multicall'
 import * as Permit2 from '../chain/permit2'
-import { isHex } from '../chain/receipt'
+import { isHex, parseBlock } from '../chain/receipt'
 import * as Token from '../chain/token'
 import * as Crypto from '../protocol/Crypto'
 import * as Permit from '../protocol/Permit'
@@ -226,16 +226,23 @@ async function aggregate(
   calls: readonly Multicall.Call[],
   gas: bigint,
 ): Promise<Multicall.Result[] | undefined> {
+  const { client, head, lane, network } = rail
   const { to, data } = Multicall.aggregate(calls)
-  const { maxFeeWei } = fees(rail.head, rail.network.feeCapWei)
-  const call = {
-    from: rail.lane.address,
-    to,
-    data,
-    gas: toHex(gas),
-    gasPrice: toHex(maxFeeWei),
+  const ask = () => {
+    const gasPrice = toHex(fees(head, network.feeCapWei).maxFeeWei)
+    return client.call('eth_call', [
+      { from: lane.address, to, data, gas: toHex(gas), gasPrice },
+      'latest',
+    ])
   }
-  const result = await rail.client.call('eth_call', [call, 'latest'])
+  const result = await ask().catch(async (error: unknown) => {
+    if (!(error instanceof RpcError && /base fee|max fee|fee cap/i.test(error.message))) throw error
+    // The base fee rose since it was last seen.
+    const block = parseBlock(await client.call('eth_getBlockByNumber', ['latest', false]))
+    if (!block) throw error
+    observe(head, block)
+    return ask()
+  })
   return Multicall.parseResults(result, calls.length)
 }
 

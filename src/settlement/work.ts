@@ -127,9 +127,9 @@ export async function again(context: Context, payment: Payment): Promise<Outcome
   }
   if (simulation.kind === 'refused') return decide(context, payment.id, simulation.reason)
   if (signed.kind !== 'signed') return signed
-  const { lane } = rail
-  if (lane.next === undefined || context.signal.aborted) return Verify.unavailable(undefined)
-  const row = Lane.sign(context, rail, payloadOf(signed, payment), lane.next)
+  const nonce = Lane.freeNonce(rail.lane)
+  if (nonce === undefined || context.signal.aborted) return Verify.unavailable(undefined)
+  const row = Lane.sign(context, rail, payloadOf(signed, payment), nonce)
   const stored = write(context.db, () => {
     store.insertTransaction(row, [payment.id])
     return store.rebroadcast(payment.id, row.hash)
