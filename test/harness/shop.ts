@@ -104,6 +104,8 @@ export type Shop = {
 export type ShopOptions = {
   /** Changes the text of the shipped file, to which the merchants above are added. */
   edit?: (text: string) => string
+  /** Changes what the file cannot say. */
+  adjust?: (config: Config) => Config
   /** Called with the data directory before the gateway starts. */
   prepare?: (dataDir: string) => void
 }
@@ -138,7 +140,8 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
   const taps = started.map((chain) => startTap(chain.url))
   const byId = <T>(list: readonly T[]): Record<Network.Id, T> =>
     Object.fromEntries(networks.map(({ id }, index) => [id, list[index] as T]))
-  const config = configure(byId(taps.map((tap) => tap.url)))
+  const parsed = configure(byId(taps.map((tap) => tap.url)))
+  const config = options.adjust?.(parsed) ?? parsed
   const dataDir = mkdtempSync(join(tmpdir(), 'turnpike-shop-'))
   options.prepare?.(dataDir)
   const secrets = loadSecrets({ dataDir, env: { RELAYER_KEYS: account(0).privateKey } })

@@ -1,0 +1,135 @@
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'bun:test'
+import { settlementOf } from './harness/buyer'
+import { buy, payee, type Shop, sign, startShop, type Terms } from './harness/shop'
+import { until } from './harness/world'
+
+let shop: Shop
+beforeAll(async () => {
+  shop = await startShop()
+})
+afterAll(() => shop.stop())
+afterEach(() => {
+  for (const tap of Object.values(shop.taps)) tap.intercept = undefined
+})
+
+const item = () => `${shop.url}/m/shop/item`
+const base = 'eip155:8453'
+const x402: Terms = { scheme: 'x402-eip3009' }
+const down = () => new Response('down', { status: 500 })
+const ways: [name: string, network: typeof base | 'eip155:4663', terms: Terms][] = [
+  ['mpp', base, {}],
+  ['mpp permit2', 'eip155:4663', { scheme: 'mpp-permit2' }],
+  ['x402 eip3009', base, x402],
+  ['x402 permit2', 'eip155:4663', { scheme: 'x402-permit2' }],
+]
+
+describe('a chain that cannot be reached', () => {
+  test('behavior: it is 503, nothing is written, and the credential works when it is back', async () => {
+    for (const [name, network, terms] of ways) {
+      const credential = await sign(item(), terms)
+      const counts = shop.counts()
+      const tap = shop.taps[network]
+      if (tap === undefined) throw new Error(`no ${network}`)
+      tap.intercept = down
+      const refused = await fetch(item(), { headers: credential })
+      tap.intercept = undefined
+      expect(refused.status).toBe(503)
+      expect(refused.headers.get('retry-after')).toMatch(/^\d+$/)
+      expect(refused.headers.has('www-authenticate')).toBe(false)
+      expect(await refused.json()).toMatchObject({ code: 'not-ready' })
+      if (name.startsWith('x402'))
+        expect(settlementOf(refused)).toMatchObject({ success: false, transaction: '' })
+      expect(shop.counts()).toEqual(counts)
+      expect((await fetch(item(), { headers: credential })).status).toBe(200)
+    }
+  })
+
+  test('behavior: a lost answer to the broadcast is no failure', async () => {
+    const credential = await sign(item())
+    const tap = shop.taps[base]
+    if (tap === undefined) throw new Error('no tap')
+    tap.intercept = async (call, forward) => {
+      if (!call.method.startsWith('eth_sendRawTransaction')) return undefined
+      tap.intercept = undefined
+      await forward()
+      return down()
+    }
+    const before = await shop.balance(base, payee)
+    const statuses: number[] = []
+    await until('it is answered', async () => {
+      const { status } = await fetch(item(), { headers: credential })
+      statuses.push(status)
+      return status === 200
+    })
+    expect(statuses.filter((status) => status !== 503 && status !== 200)).toEqual([])
+    expect(await shop.balance(base, payee)).toBe(before + 5000n)
+  })
+})
+
+describe('what is not ready', () => {
+  test('behavior: networks that cannot settle are left out; without any, 503 before payment', async () => {
+    const credential = await sign(item(), x402)
+    for (const id of [base, 'eip155:84532'] as const) {
+      const tap = shop.taps[id]
+      if (tap !== undefined) tap.intercept = down
+    }
+    await shop.restart()
+    const asked = await fetch(item())
+    expect(asked.status).toBe(402)
+    expect(asked.headers.get('www-authenticate')?.match(/Payment id=/g)).toHaveLength(1)
+    const { accepts } = JSON.parse(atob(asked.headers.get('payment-required') ?? ''))
+    expect(accepts.map(({ network }: { network: string }) => network)).toEqual([
+      'eip155:4663',
+      'eip155:4663',
+    ])
+    const counts = shop.counts()
+    const refused = await fetch(item(), { headers: credential })
+    expect(refused.status).toBe(503)
+    expect(settlementOf(refused)).toMatchObject({ success: false })
+    // Sold on 8453 only.
+    const away = await fetch(`${shop.url}/m/away/item`)
+    expect(away.status).toBe(503)
+    expect(away.headers.get('retry-after')).toMatch(/^\d+$/)
+    expect(away.headers.has('www-authenticate')).toBe(false)
+    expect(await away.json()).toMatchObject({ code: 'not-ready' })
+    expect(shop.counts()).toEqual(counts)
+
+    for (const tap of Object.values(shop.taps)) tap.intercept = undefined
+    await shop.restart()
+    expect((await fetch(item(), { headers: credential })).status).toBe(200)
+  })
+
+  test('behavior: a merchant without its secret is 503, the others sell', async () => {
+    const closed = await fetch(`${shop.url}/m/closed/item`)
+    expect(closed.status).toBe(503)
+    expect(await closed.json()).toMatchObject({ code: 'not-ready' })
+    expect(closed.headers.has('www-authenticate')).toBe(false)
+    expect((await buy(item())).status).toBe(200)
+  })
+
+  test('behavior: an open circuit is 503 before anybody pays, until it may be tried again', async () => {
+    const away = `${shop.url}/m/away/item`
+    const credential = await sign(away, x402)
+    for (let failure = 0; failure < 5; failure++) {
+      const response = await buy(away)
+      expect(response.status).toBe(502)
+      expect(await response.json()).toMatchObject({ code: 'upstream-unreachable' })
+    }
+    const counts = shop.counts()
+    const asked = await fetch(away)
+    expect(asked.status).toBe(503)
+    expect(asked.headers.has('www-authenticate')).toBe(false)
+    const refused = await fetch(away, { headers: credential })
+    expect(refused.status).toBe(503)
+    expect(refused.headers.get('retry-after')).toMatch(/^\d+$/)
+    expect(settlementOf(refused)).toMatchObject({ success: false, transaction: '' })
+    const malformed = await fetch(away, { headers: { authorization: 'Payment x' } })
+    expect(malformed.status).toBe(503)
+    expect(shop.counts()).toEqual(counts)
+    // Other upstreams are not concerned.
+    expect((await fetch(item())).status).toBe(402)
+    shop.advance(6_000)
+    expect((await fetch(away)).status).toBe(402)
+    shop.advance(-6_000)
+  })
+})
