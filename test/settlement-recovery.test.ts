@@ -20,6 +20,11 @@ let directory: ReturnType<typeof temporary>
 let desk: Desk
 
 const isSend = (method: string) => method.startsWith('eth_sendRawTransaction')
+/** A node without eth_sendRawTransactionSync. */
+const withoutSync = ({ method }: { method: string }) =>
+  method === 'eth_sendRawTransactionSync'
+    ? { error: { code: -32601, message: 'the method does not exist' } }
+    : undefined
 const rejection = (message: string) => ({ error: { code: -32000, message } })
 
 beforeEach(async () => {
@@ -259,6 +264,7 @@ describe('the lane', () => {
   })
 
   test('behavior: a stuck transaction is replaced at its nonce with higher fees', async () => {
+    net.tap.intercept = withoutSync
     await setAutomine(net.chain, false)
     await reopen({ replaceAfterSeconds: 0.2 })
     const transfer = signTransfer(network)
@@ -274,6 +280,7 @@ describe('the lane', () => {
   })
 
   test('behavior: a payload that ran out is replaced by an empty transaction', async () => {
+    net.tap.intercept = withoutSync
     await setAutomine(net.chain, false)
     let ahead = 0
     await desk.crash()
@@ -310,6 +317,29 @@ describe('the lane', () => {
     await desk.crash()
     await net.chain.rpc('evm_revert', [id])
     desk = await startDesk([network], directory.path)
+    expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
+  })
+
+  test('behavior: a nonce that the chain lost is filled, so that later ones are included', async () => {
+    const id = await net.chain.rpc('evm_snapshot', [])
+    await desk.pay(signTransfer(network))
+    const transfer = signTransfer(network)
+    net.tap.intercept = ({ method }) =>
+      isSend(method) ? new Response('lost', { status: 503 }) : undefined
+    expect((await desk.pay(transfer, {}, { waitMs: 20 })).kind).toBe('pending')
+    await desk.crash()
+    await net.chain.rpc('evm_revert', [id])
+    net.tap.intercept = withoutSync
+    desk = await startDesk([network], directory.path)
+    await until(() => stateOf(transfer) === 'confirmed')
+    expect(desk.events.some(({ event }) => event === 'nonce-gap')).toBe(true)
+  })
+
+  test('behavior: pays the base fee of the block that was simulated', async () => {
+    await desk.stop()
+    desk = await startDesk([network], directory.path, { checkMs: 60_000 })
+    await net.chain.rpc('anvil_setNextBlockBaseFeePerGas', ['0x4a817c800'])
+    await mine(net.chain)
     expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
   })
 })

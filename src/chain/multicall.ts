@@ -8,10 +8,14 @@ export type Call = { to: Address; data: Hex }
 export type Result = { success: boolean; data: Hex }
 
 const selectorAggregate = Abi.selector('aggregate3((address,bool,bytes)[])')
+const selectorBaseFee = Abi.selector('getBasefee()')
 const selectorTimestamp = Abi.selector('getCurrentBlockTimestamp()')
 
 /** Timestamp of the block that the calls beside it run in. */
 export const timestampCall: Call = { to: multicallAddress, data: `0x${selectorTimestamp}` }
+
+/** Base fee of that block in wei; some nodes answer 0 to calls without a gas price. */
+export const baseFeeCall: Call = { to: multicallAddress, data: `0x${selectorBaseFee}` }
 
 /** `aggregate3` in which each call may fail by itself. */
 export function aggregate(calls: readonly Call[]): Call {

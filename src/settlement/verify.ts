@@ -97,6 +97,7 @@ export async function simulate(rail: Rail, signed: Signed): Promise<Simulation> 
     nonceCall(transfer),
     Token.balanceOf(asset, payer),
     Multicall.timestampCall,
+    Multicall.baseFeeCall,
     ...(isPermit
       ? [Token.allowance(asset, payer, Permit.permit2Address), Permit2.proxyPermit2]
       : []),
@@ -114,17 +115,19 @@ export async function simulate(rail: Rail, signed: Signed): Promise<Simulation> 
   }
   if (!results) return unavailable(undefined)
   const read = results.map((result) => (result.success ? Token.toUint(result.data) : undefined))
-  const settled = results[isPermit ? 5 : 3]?.success === true
+  // The price of the transaction that follows is that of this very block.
+  if (read[3]) rail.head.baseFeeWei = read[3]
+  const settled = results[isPermit ? 6 : 4]?.success === true
   const used = isUsed(transfer, read[0])
   if (used) return { kind: 'used' }
   if (settled && used === false) return { kind: 'passes', balanceAtomic: read[1] ?? 0n }
-  const wallet = hasCode ? results[isPermit ? 6 : 4] : undefined
+  const wallet = hasCode ? results[isPermit ? 7 : 5] : undefined
   return explain(transfer, {
     used,
     balance: read[1],
     timestamp: read[2],
-    allowance: isPermit ? read[3] : undefined,
-    hasProxy: !isPermit || results[4]?.success === true,
+    allowance: isPermit ? read[4] : undefined,
+    hasProxy: !isPermit || results[5]?.success === true,
     refusedByWallet: wallet !== undefined && !(wallet.success && Token.isMagic(wallet.data)),
   })
 }

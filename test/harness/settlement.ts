@@ -187,8 +187,12 @@ export function startTap(url: string): {
       const answer = await tap.intercept?.(body, forward)
       if (answer instanceof Response) return answer
       if (answer !== undefined) return Response.json({ jsonrpc: '2.0', id: body.id, ...answer })
-      const response = await forward()
-      return new Response(await response.arrayBuffer(), { status: response.status })
+      try {
+        const response = await forward()
+        return new Response(await response.arrayBuffer(), { status: response.status })
+      } catch {
+        return new Response('the node is gone', { status: 502 })
+      }
     },
   })
   const tap: ReturnType<typeof startTap> = {
