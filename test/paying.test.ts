@@ -30,7 +30,7 @@ const networks: Network.Id[] = ['eip155:8453', 'eip155:84532', 'eip155:4663']
 
 /** Fields of the payment that was made last, as another process reads them. */
 function lastPayment(): Record<string, unknown> {
-  const [row] = shop.rows('SELECT * FROM payments ORDER BY id DESC LIMIT 1')
+  const [row] = shop.rows('SELECT * FROM payments ORDER BY rowid DESC LIMIT 1')
   if (row === undefined) throw new Error('no payment')
   return row
 }

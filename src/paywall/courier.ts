@@ -121,13 +121,18 @@ export function createCourier(options: CourierOptions): Courier {
     const receipt = successHeaders(started, protocol, options.receiptKey, now())
     for (const [name, value] of Object.entries(receipt)) headers.set(name, value)
     const record = (outcome: Outcome) => {
-      if (outcome === 'nothing') undeliver(started, status)
-      else {
-        const truncated = outcome === 'truncated'
-        settlement.endDelivery(started.id, { delivered: true, upstreamStatus: status, truncated })
+      const fields = { requestId: parcel.requestId, payment: started.id, status, outcome }
+      try {
+        if (outcome === 'nothing') undeliver(started, status)
+        else {
+          const truncated = outcome === 'truncated'
+          settlement.endDelivery(started.id, { delivered: true, upstreamStatus: status, truncated })
+        }
+        log('payment-delivery', fields)
+      } catch (error) {
+        // Nobody above hears of it, and the buyer has the answer: at worst it is given once more.
+        log('payment-delivery-unrecorded', { ...fields, error })
       }
-      const { requestId } = parcel
-      log('payment-delivery', { requestId, payment: started.id, status, outcome })
     }
     const finish = () => {
       open--

@@ -157,14 +157,8 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
     })
   const app = await open()
   const chains = byId(started)
-  const rows = (sql: string) => {
-    const database = new Database(join(dataDir, 'turnpike.sqlite'), { readonly: true })
-    try {
-      return database.query(sql).all() as Record<string, unknown>[]
-    } finally {
-      database.close()
-    }
-  }
+  const reader = new Database(join(dataDir, 'turnpike.sqlite'), { readonly: true })
+  const rows = (sql: string) => reader.query(sql).all() as Record<string, unknown>[]
   const shop: Shop = {
     url: app.url,
     app,
@@ -197,6 +191,7 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
     },
     async stop() {
       await shop.app.stop()
+      reader.close()
       for (const tap of taps) tap.stop()
       upstream.stop()
       await Promise.all(started.map((chain) => chain.stop()))
