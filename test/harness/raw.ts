@@ -5,17 +5,29 @@ export type Answer = { status: number; headers: Headers; body: string }
 
 /**
  * Writes text, one byte a character, and reads all answers until the other side closes; the last
- * request should say `Connection: close`. Throws when it is still open after ten seconds.
+ * request should say `Connection: close`. `next` is written when the first answer comes. Throws when
+ * it is still open after 30 seconds.
  */
-export function exchange(url: string, text: string): Promise<Answer[]> {
+export function exchange(url: string, text: string, next?: string): Promise<Answer[]> {
   return new Promise((resolve, reject) => {
     const socket = connect(url, text)
     const chunks: Buffer[] = []
+    let following = next
     const timer = setTimeout(() => {
       socket.destroy()
-      reject(new Error(`still open after ten seconds: ${text.slice(0, 80)}`))
-    }, 10_000)
-    socket.on('data', (chunk) => chunks.push(Buffer.from(chunk)))
+      reject(
+        new Error(
+          `still open after 30 seconds: ${text.slice(0, 80)} after ${Buffer.concat(chunks)}`,
+        ),
+      )
+    }, 30_000)
+    socket.on('data', (chunk) => {
+      chunks.push(Buffer.from(chunk))
+      if (following === undefined || !/HTTP\/1\.1 [2-5]/.test(Buffer.concat(chunks).toString()))
+        return
+      socket.write(following)
+      following = undefined
+    })
     socket.on('close', () => {
       clearTimeout(timer)
       resolve(answersOf(Buffer.concat(chunks).toString('latin1')))
