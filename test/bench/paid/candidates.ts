@@ -1,0 +1,93 @@
+import type { Protocol } from './payers'
+
+export type Candidate = {
+  name: string
+  /** `tuned` and `shipped` are peers; `further` is beyond what any peer documents. */
+  kind: 'ours' | 'tuned' | 'shipped' | 'further'
+  protocol: Protocol
+  /** In `servers/`, started with the chain's URL and these arguments. */
+  script: string
+  args: readonly string[]
+}
+
+export const candidates: readonly Candidate[] = [
+  { name: 'ours, MPP', kind: 'ours', protocol: 'mpp', script: 'ours.ts', args: [] },
+  { name: 'ours, x402', kind: 'ours', protocol: 'x402', script: 'ours.ts', args: [] },
+  { name: 'mppx, tuned', kind: 'tuned', protocol: 'mpp', script: 'mppx.ts', args: ['tuned'] },
+  { name: 'x402, tuned', kind: 'tuned', protocol: 'x402', script: 'x402.ts', args: ['tuned'] },
+  { name: 'mppx, shipped', kind: 'shipped', protocol: 'mpp', script: 'mppx.ts', args: ['shipped'] },
+  {
+    name: 'x402, shipped',
+    kind: 'shipped',
+    protocol: 'x402',
+    script: 'x402.ts',
+    args: ['shipped'],
+  },
+  { name: 'mppx, sync', kind: 'further', protocol: 'mpp', script: 'mppx.ts', args: ['sync'] },
+]
+
+/** A load: how many payers at once, and how many payments each of them makes. */
+export type Load = {
+  name: string
+  payers: number
+  /** Payments of each payer that count, after those that warm up. */
+  each: number
+  warmUp: number
+  /** The same for peers as shipped, which wait a second for half of their receipts. */
+  eachShipped: number
+  warmUpShipped: number
+  /** Absent: a block per transaction. */
+  blockTimeMs?: number
+  rounds: number
+}
+
+/** Short ones first. The chain slows down as it grows: payments are counted, not seconds. */
+export const loads: readonly Load[] = [
+  {
+    name: '1 payer',
+    payers: 1,
+    each: 128,
+    warmUp: 32,
+    eachShipped: 6,
+    warmUpShipped: 2,
+    rounds: 3,
+  },
+  {
+    name: '32 payers',
+    payers: 32,
+    each: 16,
+    warmUp: 2,
+    eachShipped: 16,
+    warmUpShipped: 2,
+    rounds: 3,
+  },
+  {
+    name: '256 payers',
+    payers: 256,
+    each: 4,
+    warmUp: 1,
+    eachShipped: 4,
+    warmUpShipped: 1,
+    rounds: 3,
+  },
+  {
+    name: '256 payers, 1 s blocks',
+    payers: 256,
+    each: 5,
+    warmUp: 1,
+    eachShipped: 5,
+    warmUpShipped: 1,
+    blockTimeMs: 1000,
+    rounds: 2,
+  },
+]
+
+/** What CI runs: says that all of it works, and roughly how it compares. */
+export const quickLoads: readonly Load[] = loads.map((load) => ({
+  ...load,
+  each: Math.max(1, load.each >> 2),
+  eachShipped: Math.max(1, load.eachShipped >> 2),
+  warmUp: Math.max(1, load.warmUp >> 2),
+  warmUpShipped: 1,
+  rounds: 1,
+}))

@@ -1,0 +1,100 @@
+import { join } from 'node:path'
+import { type Chain, startChains } from '../../../src/demo/chains'
+import type { Machine, Server } from '../machine'
+import type { Candidate, Load } from './candidates'
+import { pay, type Run } from './load'
+import { network } from './network'
+import { type Credential, credentials, mint, payers } from './payers'
+
+export type Sample = Run & {
+  /** CPU milliseconds of the server per paid request. */
+  cpuMs: number
+}
+
+/** A chain and a server on it, with credentials signed for it. */
+export type Stage = {
+  chain: Chain
+  server: Server
+  warmUp: readonly Credential[][]
+  counted: readonly Credential[][]
+}
+
+/** Called when the load has been paid, while all of it still runs. */
+export type Look = (stage: Stage) => Promise<void>
+
+/** Everything fresh: chain, server, credentials. The first payments of each payer do not count. */
+export async function sample(
+  machine: Machine,
+  candidate: Candidate,
+  load: Load,
+  look?: Look,
+): Promise<Sample> {
+  return withStage(machine, candidate, load, async (stage) => {
+    const { server, warmUp, counted } = stage
+    await pay(server.url, warmUp)
+    const before = machine.cpuSeconds(server.pid)
+    const run = await pay(server.url, counted)
+    const cpuMs = ((machine.cpuSeconds(server.pid) - before) * 1000) / Math.max(1, run.paid)
+    await look?.(stage)
+    return { ...run, cpuMs }
+  })
+}
+
+/** `rpcOf` puts something between the server and the chain. */
+export async function withStage<T>(
+  machine: Machine,
+  candidate: Candidate,
+  load: Load,
+  use: (stage: Stage) => Promise<T>,
+  rpcOf: (chain: Chain) => string = ({ url }) => url,
+): Promise<T> {
+  const { protocol, script, args, kind } = candidate
+  const [chain] = await startChains(
+    [network()],
+    load.blockTimeMs === undefined ? {} : { blockTimeMs: load.blockTimeMs },
+  )
+  if (chain === undefined) throw new Error('no chain')
+  try {
+    const holders = payers(load.payers)
+    await mint(chain, network(), holders)
+    const server = await machine.serve(join('..', 'paid', 'servers', script), [
+      rpcOf(chain),
+      ...args,
+    ])
+    try {
+      const isShipped = kind === 'shipped'
+      const warmUp = isShipped ? load.warmUpShipped : load.warmUp
+      const each = isShipped ? load.eachShipped : load.each
+      const lists = await credentials(server.url, protocol, network(), holders, warmUp + each)
+      return await use({
+        chain,
+        server,
+        warmUp: lists.map((list) => list.slice(0, warmUp)),
+        counted: lists.map((list) => list.slice(warmUp)),
+      })
+    } finally {
+      await end(server)
+    }
+  } finally {
+    await chain.stop()
+  }
+}
+
+/** Lets a server that is profiled write what it has seen. */
+async function end(server: Server): Promise<void> {
+  if (process.env.BUN_OPTIONS?.includes('prof')) {
+    process.kill(server.pid, 'SIGTERM')
+    const deadline = performance.now() + 10_000
+    while (isRunning(server.pid) && performance.now() < deadline) await Bun.sleep(20)
+  }
+  await server.stop()
+}
+
+function isRunning(pid: number): boolean {
+  try {
+    process.kill(pid, 0)
+    return true
+  } catch {
+    return false
+  }
+}
