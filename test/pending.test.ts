@@ -3,7 +3,7 @@ import { encodeFunctionData, type Hex, numberToHex, parseAbi } from 'viem'
 import { account } from '../src/demo/accounts'
 import { execute, mine, setAutomine } from '../src/demo/chains'
 import { settlementOf } from './harness/buyer'
-import { payee, type Shop, sign, startShop, type Terms } from './harness/shop'
+import { payee, type Shop, sign, startShop, type Terms, visit } from './harness/shop'
 import { until } from './harness/world'
 
 let shop: Shop
@@ -147,11 +147,9 @@ describe('a transfer that takes its time', () => {
   test('behavior: a buyer that leaves meanwhile finds its answer later', async () => {
     const credential = await sign(item(), x402)
     await setAutomine(chainOf(base), false)
-    const leave = new AbortController()
-    const first = fetch(item(), { headers: credential, signal: leave.signal }).catch(() => 'left')
+    const visitor = visit(item(), credential)
     await inPool(base, 1)
-    leave.abort()
-    expect(await first).toBe('left')
+    await visitor.leave()
     await setAutomine(chainOf(base), true)
     await mine(chainOf(base))
     await until('it is answered', async () => {

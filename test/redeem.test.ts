@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import { settlementOf } from './harness/buyer'
-import { buy, payee, type Shop, sign, startShop, type Terms } from './harness/shop'
-import type { Script } from './harness/upstream'
+import { buy, payee, type Shop, sign, startShop, type Terms, visit } from './harness/shop'
+import type { Reply, Script } from './harness/upstream'
 import { until } from './harness/world'
 
 let shop: Shop
@@ -323,16 +323,13 @@ describe('without the token', () => {
 
   test('behavior: an x402 credential does when its request never got an answer', async () => {
     const credential = await sign(item(), x402)
-    const leave = new AbortController()
-    let arrived = false
-    shop.upstream.script = (_, reply) => {
-      arrived = true
-      setTimeout(() => reply.send(500), 30)
-    }
-    const first = fetch(item(), { headers: credential, signal: leave.signal }).catch(() => 'left')
-    await until('the upstream is asked', () => arrived)
-    leave.abort()
-    expect(await first).toBe('left')
+    const replied = new Promise<Reply>((resolve) => {
+      shop.upstream.script = (_, reply) => resolve(reply)
+    })
+    const visitor = visit(item(), credential)
+    const reply = await replied
+    await visitor.leave()
+    reply.send(500)
     shop.upstream.script = undefined
     await until('the failure is recorded', async () => {
       const [row] = shop.rows('SELECT delivery FROM payments ORDER BY rowid DESC LIMIT 1')

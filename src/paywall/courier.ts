@@ -139,7 +139,10 @@ export function createCourier(options: CourierOptions): Courier {
       release()
     }
     if (!(body instanceof Uint8Array))
-      return new Response(observed(body, { record, finish, keep }), { status, headers })
+      return new Response(observed(body, parcel.signal, { record, finish, keep }), {
+        status,
+        headers,
+      })
 
     keep?.(body)
     // The answer is written in this turn of the event loop; recording it afterwards means that a
@@ -238,9 +241,11 @@ type Observer = {
 /**
  * Passes a stream on and records how far it got. A stream that goes on is recorded as complete at
  * its first chunk, so that a replay is refused from then on, and corrected when it is cut later.
+ * `signal` fires when the buyer leaves: the server would still take a first chunk then.
  */
 function observed(
   source: ReadableStream<Uint8Array>,
+  signal: AbortSignal,
   { record, finish, keep }: Observer,
 ): ReadableStream<Uint8Array> {
   const reader = source.getReader()
@@ -251,13 +256,21 @@ function observed(
   const end = (outcome: Outcome | undefined) => {
     if (ended) return
     ended = true
+    signal.removeEventListener('abort', leave)
     if (outcome !== undefined) record(outcome)
     finish()
   }
+  const leave = () => {
+    end(begun ? 'truncated' : 'nothing')
+    reader.cancel().catch(() => {})
+  }
+  signal.addEventListener('abort', leave)
+  if (signal.aborted) leave()
   return new ReadableStream<Uint8Array>({
     async pull(controller) {
       try {
         const { done, value } = await reader.read()
+        if (ended) return controller.error()
         if (done) {
           if (keep !== undefined && keptBytes <= answerMaxBytes) keep(Buffer.concat(chunks))
           end(begun ? undefined : 'complete')
@@ -272,14 +285,12 @@ function observed(
         setImmediate(() => {
           if (!ended) record('complete')
         })
-      } catch (error) {
+      } catch {
         end(begun ? 'truncated' : 'nothing')
-        controller.error(error)
+        // Without the error, which the server would print; the connection breaks all the same.
+        controller.error()
       }
     },
-    async cancel(reason) {
-      end(begun ? 'truncated' : 'nothing')
-      await reader.cancel(reason)
-    },
+    cancel: leave,
   })
 }

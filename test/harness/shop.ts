@@ -11,6 +11,7 @@ import { balanceOf, type Chain, startChains } from '../../src/demo/chains'
 import { createLog } from '../../src/log'
 import type * as Network from '../../src/protocol/Network'
 import { ask, type MppOptions, payMpp, payMppPermit2, payX402, type X402Options } from './buyer'
+import { connect, request } from './raw'
 import { startTap } from './settlement'
 import { type ScriptedUpstream, startScripted } from './upstream'
 
@@ -241,4 +242,19 @@ export async function buy(
 ): Promise<Response> {
   const credential = await sign(url, terms)
   return fetch(url, { ...terms.init, headers: { ...headers, ...credential } })
+}
+
+/** A request whose buyer can leave: `leave` resolves once the gateway has noticed. */
+export function visit(url: string, headers: Record<string, string>): { leave(): Promise<void> } {
+  const { pathname, search } = new URL(url)
+  const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}`)
+  const socket = connect(url, request(pathname + search, lines))
+  const closed = new Promise<void>((resolve) => socket.on('close', () => resolve()))
+  socket.resume()
+  return {
+    leave() {
+      socket.end()
+      return closed
+    },
+  }
 }
