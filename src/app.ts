@@ -27,6 +27,8 @@ export type AppOptions = {
   log: Log
   /** Unix ms; tests drive it. */
   now?: () => number
+  /** Cap of the answers kept for idempotency keys. */
+  answersMaxBytes?: number
 }
 
 export type App = {
@@ -74,7 +76,7 @@ export async function start(options: AppOptions): Promise<App> {
   const paywall = createPaywall({
     ...paywallOptions,
     quoter,
-    answers: createAnswers(db),
+    answers: createAnswers(db, options.answersMaxBytes),
     settleWaitMs: service.settleWaitSeconds * 1000,
     log,
   })

@@ -73,6 +73,21 @@ describe('an event stream', () => {
       await becomes(whole)
     })
 
+  test('behavior: one that is over at once is delivered all the same', async () => {
+    for (let count = 0; count < 5; count++) {
+      shop.upstream.script = (_, reply) => {
+        reply.head(200, events)
+        reply.chunk('data: 1\n\n')
+        reply.end()
+      }
+      const credential = await sign(item())
+      const response = await fetch(item(), { headers: credential })
+      expect(await response.text()).toBe('data: 1\n\n')
+      await becomes(whole)
+      expect((await fetch(item(), { headers: credential })).status).toBe(402)
+    }
+  })
+
   test('behavior: an upstream that breaks off after the first byte has delivered, truncated', async () => {
     const reply = nextReply()
     const credential = await sign(item())
@@ -93,7 +108,7 @@ describe('an event stream', () => {
 
   test('behavior: a silent upstream is cut after idle_ms', async () => {
     const reply = nextReply()
-    const bought = buy(item())
+    const bought = buy(`${shop.url}/m/hasty/item`)
     const upstream = await reply
     upstream.head(200, events)
     upstream.chunk('data: 1\n\n')

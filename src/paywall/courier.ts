@@ -252,12 +252,13 @@ function observed(
   const chunks: Uint8Array[] = []
   let keptBytes = 0
   let begun = false
+  let recorded = false
   let ended = false
-  const end = (outcome: Outcome | undefined) => {
+  const end = (outcome: Outcome) => {
     if (ended) return
     ended = true
     signal.removeEventListener('abort', leave)
-    if (outcome !== undefined) record(outcome)
+    if (outcome !== 'complete' || !recorded) record(outcome)
     finish()
   }
   const leave = () => {
@@ -273,7 +274,7 @@ function observed(
         if (ended) return controller.error()
         if (done) {
           if (keep !== undefined && keptBytes <= answerMaxBytes) keep(Buffer.concat(chunks))
-          end(begun ? undefined : 'complete')
+          end('complete')
           controller.close()
           return
         }
@@ -283,7 +284,10 @@ function observed(
         if (begun) return
         begun = true
         setImmediate(() => {
-          if (!ended) record('complete')
+          // A short stream has ended by now.
+          if (ended) return
+          recorded = true
+          record('complete')
         })
       } catch {
         end(begun ? 'truncated' : 'nothing')

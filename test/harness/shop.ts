@@ -1,4 +1,5 @@
 import { Database } from 'bun:sqlite'
+import { setDefaultTimeout } from 'bun:test'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -15,6 +16,9 @@ import { connect, request } from './raw'
 import { startTap } from './settlement'
 import { type ScriptedUpstream, startScripted } from './upstream'
 
+// Three chains on two busy cores: what waits for a condition fails by itself after ten seconds.
+setDefaultTimeout(30_000)
+
 /** Account that the merchants of a shop are paid to. */
 export const payee = account(7).address
 
@@ -28,8 +32,6 @@ slug = "shop"
 upstream = "https://shop.example.com"
 networks = ["eip155:4663", "eip155:8453", "eip155:84532"]
 testnet_ok = true
-timeout_ms = 400
-idle_ms = 400
 headers = { Authorization = "Bearer upstream-s3cret-key" }
 
 [[merchants.routes]]
@@ -57,6 +59,16 @@ type = "object"
 required = ["symbol"]
 additionalProperties = false
 properties.symbol = { type = "string" }
+
+[[merchants]]
+slug = "hasty"
+upstream = "https://shop.example.com"
+networks = ["eip155:8453"]
+timeout_ms = 300
+idle_ms = 300
+[[merchants.routes]]
+path = "/item"
+price = "0.005"
 
 [[merchants]]
 slug = "closed"
@@ -107,8 +119,8 @@ export type ShopOptions = {
   edit?: (text: string) => string
   /** Changes what the file cannot say. */
   adjust?: (config: Config) => Config
-  /** Called with the data directory before the gateway starts. */
-  prepare?: (dataDir: string) => void
+  /** Cap of the stored answers. */
+  answersMaxBytes?: number
 }
 
 const tables = ['payments', 'transactions', 'transaction_members', 'answers', 'gas_spent']
@@ -144,7 +156,6 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
   const parsed = configure(byId(taps.map((tap) => tap.url)))
   const config = options.adjust?.(parsed) ?? parsed
   const dataDir = mkdtempSync(join(tmpdir(), 'turnpike-shop-'))
-  options.prepare?.(dataDir)
   const secrets = loadSecrets({ dataDir, env: { RELAYER_KEYS: account(0).privateKey } })
   const logged: string[] = []
   let offsetMs = 0
@@ -155,6 +166,9 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
       dataDir,
       log: createLog({ write: (line) => void logged.push(line), pretty: false }),
       now: () => Date.now() + offsetMs,
+      ...(options.answersMaxBytes === undefined
+        ? {}
+        : { answersMaxBytes: options.answersMaxBytes }),
     })
   const app = await open()
   const chains = byId(started)
