@@ -1,0 +1,17 @@
+import { expect, test } from 'bun:test'
+import { join } from 'node:path'
+
+test('behavior: ten kills of the real program lose no money, double nothing, give nothing away', async () => {
+  const script = join(import.meta.dir, 'soak', 'crash.ts')
+  const soak = Bun.spawn([process.execPath, script, '--kills', '10'], {
+    stdout: 'pipe',
+    stderr: 'pipe',
+  })
+  const [out, problems, code] = await Promise.all([
+    soak.stdout.text(),
+    soak.stderr.text(),
+    soak.exited,
+  ])
+  if (code !== 0) throw new Error(`${out}${problems}`)
+  expect(out).toMatch(/^answers received +[1-9]\d/m)
+}, 120_000)

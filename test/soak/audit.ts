@@ -1,0 +1,262 @@
+import { type Books, countUnfinished, type PaymentRow, readBooks } from './books'
+import type { Field } from './field'
+import { type Ledger, type Moved, readLedger, readTransfers } from './ledger'
+import { nap, type Purchase } from './payers'
+import type { Call } from './upstream'
+
+/**
+ * `lost`: the money moved and the buyer has neither the answer nor a way to it. `double`: money moved
+ * twice, or the upstream worked more often than it was paid and begun for. `unpaid`: an answer whose
+ * money did not move. `refused`: a valid credential was called invalid. `stuck`: something has not
+ * ended. `mismatch`: database and chain tell different stories. `program`: it ended by itself.
+ */
+export const kinds = [
+  'lost',
+  'double',
+  'unpaid',
+  'refused',
+  'stuck',
+  'mismatch',
+  'program',
+] as const
+export type Kind = (typeof kinds)[number]
+export type Finding = { kind: Kind; text: string }
+
+export type Audit = {
+  findings: readonly Finding[]
+  /** For the report, in its order. */
+  figures: readonly (readonly [name: string, value: number | string])[]
+}
+
+export type Evidence = {
+  field: Field
+  purchases: readonly Purchase[]
+  calls: readonly Call[]
+  database: string
+  programFaults: readonly string[]
+}
+
+type Case = Evidence & {
+  ledger: Ledger
+  books: Books
+  rowOf: (purchase: Purchase) => PaymentRow | undefined
+  callsOf: ReadonlyMap<string, readonly Call[]>
+}
+
+/**
+ * Waits until the database has nothing unfinished and the chains have everything that it calls
+ * confirmed. Returns what is missing when the time is over; undefined when nothing is.
+ */
+export async function waitUntilEnded(
+  field: Field,
+  database: string,
+  limitMs: number,
+): Promise<string | undefined> {
+  const deadline = Date.now() + limitMs
+  for (;;) {
+    const missing = await findMissing(field, database)
+    if (missing === undefined || Date.now() > deadline) return missing
+    await nap(250, AbortSignal.timeout(1_000))
+  }
+}
+
+async function findMissing(field: Field, database: string): Promise<string | undefined> {
+  const { payments, transactions } = countUnfinished(database)
+  if (payments > 0 || transactions > 0)
+    return `${payments} payments and ${transactions} transactions have not ended`
+  const included = new Set((await readTransfers(field)).map(({ transaction }) => transaction))
+  const gone = readBooks(database).payments.filter(
+    (row) => row.state === 'confirmed' && !included.has(row.transaction_hash as `0x${string}`),
+  )
+  if (gone.length === 0) return undefined
+  return `${gone.length} confirmed payments are not on chain: ${JSON.stringify(gone.slice(0, 5))}`
+}
+
+/** Compares chains, database, upstream and buyers. The program must have ended. */
+export async function audit(evidence: Evidence): Promise<Audit> {
+  const { field, purchases, calls, database, programFaults } = evidence
+  const ledger = await readLedger(field, purchases)
+  const books = readBooks(database)
+  const byMoney = new Map(books.payments.map((row) => [keyOf(row), row]))
+  const callsOf = Map.groupBy(calls, ({ serial }) => serial)
+  const rowOf = ({ site, payer, nonce }: Purchase) =>
+    byMoney.get(keyOf({ network: site.id, payer: payer.account.address, nonce: nonce ?? '' }))
+  const all: Case = { ...evidence, ledger, books, rowOf, callsOf }
+  const findings = [
+    ...purchases.flatMap((purchase) => judge(all, purchase)),
+    ...judgeCalls(all),
+    ...judgeBalances(all),
+    ...judgeBooks(all),
+    ...programFaults.map((text): Finding => ({ kind: 'program', text })),
+  ]
+  return { findings, figures: figuresOf(all) }
+}
+
+function judge(all: Case, purchase: Purchase): Finding[] {
+  const { serial, received, end, said } = purchase
+  const isPaid = all.ledger.paid.has(serial)
+  const calls = all.callsOf.get(serial) ?? []
+  const findings: Finding[] = []
+  const add = (kind: Kind, what: string) =>
+    findings.push({ kind, text: `${what}\n${explain(all, purchase)}` })
+
+  if (isPaid && received.length === 0) add('lost', 'paid, and the buyer has no answer')
+  if (!isPaid && received.length > 0) add('unpaid', 'the buyer has an answer that was not paid')
+  if (!isPaid && received.length === 0 && calls.some((call) => call.end === 'complete'))
+    add('unpaid', 'the upstream answered and was not paid')
+  if (!isPaid && end === 'refused' && said.at(-1)?.code !== 'payment-expired')
+    add('refused', 'a valid credential was refused')
+  if (!isPaid && end === 'open') add('stuck', 'neither paid nor refused')
+  if (new Set(calls.map(({ paymentId }) => paymentId)).size > 1)
+    add('double', 'the upstream worked for two payments of one request')
+  const answeredAt = received[0]?.at
+  if (answeredAt !== undefined && calls.some(({ at }) => at > answeredAt))
+    add('double', 'the upstream worked again after the buyer had the answer')
+  return findings
+}
+
+/** Work of the upstream that no committed attempt stands for. */
+function judgeCalls({ calls, books }: Case): Finding[] {
+  const rows = new Map(books.payments.map((row) => [row.id, row]))
+  return [...Map.groupBy(calls, ({ paymentId }) => paymentId)].flatMap(([id, made]): Finding[] => {
+    const row = rows.get(id)
+    if (row === undefined)
+      return [{ kind: 'unpaid', text: `the upstream worked for an unknown payment ${id}` }]
+    if (made.length <= row.attempts) return []
+    const text = `${made.length} upstream calls for ${row.attempts} attempts\n  ${JSON.stringify(row)}`
+    return [{ kind: 'double', text: `${text}\n  ${JSON.stringify(made)}` }]
+  })
+}
+
+function judgeBalances({ ledger, purchases, books }: Case): Finding[] {
+  const owed = new Map<string, bigint>()
+  for (const { serial, site, payer, amountAtomic } of purchases) {
+    if (!ledger.paid.has(serial)) continue
+    for (const key of [`${site.id} ${payer.index}`, site.id])
+      owed.set(key, (owed.get(key) ?? 0n) + amountAtomic)
+  }
+  const findings: Finding[] = []
+  for (const { site, payer, spentAtomic } of ledger.balances) {
+    const due = owed.get(`${site.id} ${payer.index}`) ?? 0n
+    if (spentAtomic === due) continue
+    const rows = books.payments.filter(
+      (row) => row.network === site.id && equal(row.payer, payer.account.address),
+    )
+    const text = `payer ${payer.index} on ${site.id} spent ${spentAtomic}, its used credentials say ${due}`
+    const lines = rows.map((row) => `\n  ${JSON.stringify(row)}`)
+    findings.push({ kind: 'double', text: text + lines.join('') })
+  }
+  for (const { site, atomic } of ledger.received) {
+    const due = owed.get(site.id) ?? 0n
+    if (atomic === due) continue
+    const text = `the payee has ${atomic} on ${site.id}, the used credentials say ${due}`
+    findings.push({ kind: 'mismatch', text })
+  }
+  if (ledger.strayAtomic !== 0n)
+    findings.push({ kind: 'mismatch', text: `${ledger.strayAtomic} ended at a relayer` })
+  return findings
+}
+
+/** Each confirmed payment has a transfer of its own, each transfer its payment, and nothing is open. */
+function judgeBooks(all: Case): Finding[] {
+  const { books, ledger, purchases, rowOf } = all
+  const unassigned = new Map<string, Moved[]>()
+  for (const moved of ledger.transfers) {
+    const key = transferKey(moved.network, moved.transaction, moved.payer, moved.amountAtomic)
+    unassigned.set(key, [...(unassigned.get(key) ?? []), moved])
+  }
+  const findings: Finding[] = []
+  for (const row of books.payments) {
+    if (row.state === 'broadcast' || row.state === 'reverted')
+      findings.push({ kind: 'stuck', text: `a payment has not ended\n${explainRow(all, row)}` })
+    if (row.state !== 'confirmed') continue
+    const key = transferKey(row.network, row.transaction_hash, row.payer, row.amount_atomic)
+    if (unassigned.get(key)?.pop() === undefined)
+      findings.push({
+        kind: 'mismatch',
+        text: `a confirmed payment has no transfer of its own\n${explainRow(all, row)}`,
+      })
+  }
+  for (const moved of [...unassigned.values()].flat())
+    findings.push({ kind: 'mismatch', text: `no payment has the transfer ${printed(moved)}` })
+  for (const purchase of purchases) {
+    const state = rowOf(purchase)?.state
+    if (!ledger.paid.has(purchase.serial) || state === 'confirmed') continue
+    const text = `paid, and the payment is ${state ?? 'unknown'}\n${explain(all, purchase)}`
+    findings.push({ kind: 'mismatch', text })
+  }
+  for (const row of books.transactions)
+    if (row.state === 'signed' || row.state === 'sent')
+      findings.push({ kind: 'stuck', text: `a transaction has not ended: ${JSON.stringify(row)}` })
+  return findings
+}
+
+function figuresOf(all: Case): Audit['figures'] {
+  const { purchases, calls, books, ledger } = all
+  const count = (test: (purchase: Purchase) => boolean) => purchases.filter(test).length
+  const included = new Set(
+    books.transactions.filter(({ state }) => state === 'mined').map(({ hash }) => hash),
+  )
+  const carrying = new Set(books.payments.map((row) => row.transaction_hash))
+  const settling = [...included].filter((hash) => carrying.has(hash)).length
+  const schemes = Map.groupBy(purchases, ({ scheme }) => scheme)
+  const said = purchases.flatMap((purchase) => purchase.said)
+  const codes = Map.groupBy(said, ({ status, code }) => `${status} ${code}`.trim())
+  return [
+    ['purchases', purchases.length],
+    ...[...schemes].map(([scheme, list]) => [`  ${scheme}`, list.length] as const),
+    ['paid on chain', ledger.paid.size],
+    ['answers received', count(({ received }) => received.length > 0)],
+    ['  after a failure of the upstream', count((p) => p.redeems && p.received.length > 0)],
+    ['credentials that expired', count(isExpired)],
+    ['payments in the database', books.payments.length],
+    ['attempts', books.payments.reduce((sum, { attempts }) => sum + attempts, 0)],
+    ['upstream calls', calls.length],
+    ['transactions that settled', settling],
+    ['payments per transaction', (ledger.paid.size / Math.max(1, settling)).toFixed(2)],
+    ...[...codes].map(([code, list]) => [`answers ${code}`, list.length] as const),
+  ]
+}
+
+function isExpired({ end, said }: Purchase): boolean {
+  return end === 'refused' && said.at(-1)?.code === 'payment-expired'
+}
+
+function explain(all: Case, purchase: Purchase): string {
+  const { serial, payer, site, scheme, nonce, said, url, signedAt } = purchase
+  const row = all.rowOf(purchase)
+  const start = signedAt ?? 0
+  const lines = [
+    `purchase ${serial}: ${scheme} on ${site.id} by ${payer.account.address}, nonce ${nonce}, ${url}`,
+    `signed ${new Date(start).toISOString()}, ended ${purchase.end}, redeems ${purchase.redeems}`,
+    row === undefined ? 'no payment in the database' : explainRow(all, row),
+    ...said.slice(-12).map((each) => `+${each.at - start} ms ${printed(each)}`),
+    ...(all.callsOf.get(serial) ?? []).map((call) => `+${call.at - start} ms ${printed(call)}`),
+  ]
+  return lines.map((line) => `  ${line.trim()}`).join('\n')
+}
+
+function explainRow({ books, ledger }: Case, row: PaymentRow): string {
+  const carrying = books.transactions.filter(({ payment_id }) => payment_id === row.id)
+  const hashes = new Set(carrying.map(({ hash }) => hash))
+  const moved = ledger.transfers.filter(
+    ({ transaction, payer }) => hashes.has(transaction) && equal(payer, row.payer),
+  )
+  return [row, ...carrying, ...moved].map((each) => `  ${printed(each)}`).join('\n')
+}
+
+function printed(value: unknown): string {
+  return JSON.stringify(value, (_, each) => (typeof each === 'bigint' ? String(each) : each))
+}
+
+function keyOf({ network, payer, nonce }: { network: string; payer: string; nonce: string }) {
+  return `${network} ${payer} ${nonce}`.toLowerCase()
+}
+
+function transferKey(network: string, hash: string, payer: string, amount: bigint | string) {
+  return `${network} ${hash} ${payer} ${amount}`.toLowerCase()
+}
+
+function equal(left: string, right: string): boolean {
+  return left.toLowerCase() === right.toLowerCase()
+}

@@ -1,0 +1,232 @@
+import type { Hex } from 'viem'
+import { nap } from './payers'
+import type { Random } from './random'
+
+/** What a proxy does to one request. */
+const faults = [
+  'hang',
+  'slow',
+  'status 429',
+  'status 500',
+  'status 502',
+  'malformed',
+  'truncated',
+  'empty',
+  'lagging',
+  // The node has the transaction and says something else.
+  'already known',
+  'nonce too low',
+  'underpriced',
+  'accepted, then silence',
+  // The node says that it has the transaction, and has not.
+  'dropped',
+  'no sync method',
+] as const
+type Fault = (typeof faults)[number]
+
+/** An RPC endpoint that fails, lies or lags as real ones do. */
+export type FaultProxy = {
+  url: string
+  /** How often each fault was played. */
+  counts: ReadonlyMap<string, number>
+  /** From now on it only forwards. */
+  behave(): void
+  stop(): void
+}
+
+type Request = { id: number; method: string; params: unknown[] }
+type Answer = { result?: unknown; error?: { code: number; message: string } }
+
+/** Above the timeout of any single call but a synchronous send. */
+const hangMs = 12_000
+const faultProbability = 0.12
+/** Share of the faults of a send that are of sends only. */
+const sendShare = 0.6
+
+const anywhere: readonly Fault[] = [
+  'hang',
+  'slow',
+  'slow',
+  'status 429',
+  'status 500',
+  'status 502',
+  'malformed',
+  'truncated',
+  'empty',
+  'lagging',
+]
+const ofSends: readonly Fault[] = [
+  'already known',
+  'nonce too low',
+  'underpriced',
+  'accepted, then silence',
+  'dropped',
+]
+
+/** A time in which one fault comes with every request. */
+type Spell = { fault: Fault; until: number; depth: number }
+
+/**
+ * Starts a proxy in front of a node. It begins with spells and single faults at once. `forgetsSync`:
+ * it may say that it has no eth_sendRawTransactionSync, which a client need not ask for again.
+ */
+export function startFaultProxy(url: string, random: Random, forgetsSync: boolean): FaultProxy {
+  const counts = new Map<string, number>()
+  const ending = new AbortController()
+  const noSync: readonly Fault[] = forgetsSync ? ['no sync method'] : []
+  let behaves = false
+  let spell: Spell | undefined
+
+  async function forward(request: Request): Promise<Answer> {
+    const response = await fetch(url, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ ...request, jsonrpc: '2.0' }),
+    })
+    return (await response.json()) as Answer
+  }
+
+  function draw(isSend: boolean): { fault: Fault | undefined; depth: number } {
+    const now = Date.now()
+    if (spell !== undefined && now < spell.until)
+      return {
+        fault: spell.fault === 'no sync method' && !isSend ? undefined : spell.fault,
+        depth: spell.depth,
+      }
+    spell = undefined
+    const depth = random.between(1, 5)
+    if (random.chance(0.004)) {
+      const fault = random.pick<Fault>(['lagging', 'lagging', 'status 502', ...noSync])
+      spell = { fault, depth, until: now + random.between(500, 4_000) }
+    }
+    if (!random.chance(faultProbability)) return { fault: undefined, depth }
+    const list = isSend && random.chance(sendShare) ? [...ofSends, ...noSync] : anywhere
+    return { fault: random.pick(list), depth }
+  }
+
+  async function answer(request: Request): Promise<Response> {
+    const isSend = request.method.startsWith('eth_sendRawTransaction')
+    const { fault, depth } = behaves ? { fault: undefined, depth: 0 } : draw(isSend)
+    if (fault === undefined) return reply(request, await forward(request))
+    counts.set(fault, (counts.get(fault) ?? 0) + 1)
+    switch (fault) {
+      case 'hang':
+        await nap(hangMs, ending.signal)
+        return new Response('too late', { status: 504 })
+      case 'slow':
+        await nap(random.between(100, 2_000), ending.signal)
+        return reply(request, await forward(request))
+      case 'status 429':
+        return new Response('{"error":"slow down"}', { status: 429 })
+      case 'status 500':
+        return reply(request, { error: { code: -32603, message: 'internal error' } }, 500)
+      case 'status 502':
+        return new Response('<html>Bad Gateway</html>', { status: 502 })
+      case 'malformed':
+        return new Response('{"jsonrpc":"2.0","id":1,"resu\u0000')
+      case 'truncated': {
+        const text = await reply(request, await forward(request)).text()
+        return new Response(text.slice(0, text.length / 2))
+      }
+      case 'empty':
+        return new Response('')
+      case 'lagging':
+        return reply(request, await lagging(request, depth, forward))
+      case 'dropped':
+        return reply(request, dropped(request))
+      case 'no sync method':
+        if (request.method !== 'eth_sendRawTransactionSync')
+          return reply(request, await forward(request))
+        return reply(request, { error: { code: -32601, message: 'Method not found' } })
+      default:
+        return afterSend(request, fault)
+    }
+  }
+
+  /** The node takes the transaction; its answer is another one. */
+  async function afterSend(request: Request, fault: Fault): Promise<Response> {
+    const [raw] = request.params
+    await forward({ ...request, method: 'eth_sendRawTransaction', params: [raw] })
+    const say = (message: string) => reply(request, { error: { code: -32000, message } })
+    if (fault === 'already known') return say('already known')
+    if (fault === 'nonce too low') return say('nonce too low')
+    if (fault === 'underpriced') return say('replacement transaction underpriced')
+    await nap(hangMs, ending.signal)
+    return new Response('too late', { status: 504 })
+  }
+
+  const server = Bun.serve({
+    hostname: '127.0.0.1',
+    port: 0,
+    idleTimeout: 0,
+    async fetch(request) {
+      try {
+        return await answer((await request.json()) as Request)
+      } catch {
+        return new Response('the node is gone', { status: 502 })
+      }
+    },
+  })
+  return {
+    url: `http://127.0.0.1:${server.port}`,
+    counts,
+    behave() {
+      behaves = true
+    },
+    stop() {
+      ending.abort()
+      void server.stop(true)
+    },
+  }
+}
+
+function reply({ id }: Request, answer: Answer, status = 200): Response {
+  const { result, error } = answer
+  const content = error === undefined ? { result: result ?? null } : { error }
+  return Response.json({ jsonrpc: '2.0', id, ...content }, { status })
+}
+
+/** What a node says that forgets the transaction at once. */
+function dropped({ method }: Request): Answer {
+  // EIP-7966: code 4 is "not included in time"; for the plain method any hash would be believed.
+  if (method === 'eth_sendRawTransactionSync')
+    return { error: { code: 4, message: 'The transaction was not confirmed within the timeout' } }
+  return { result: `0x${'d'.repeat(64)}` }
+}
+
+type Forward = (request: Request) => Promise<Answer>
+
+/** The answer of a node that is some blocks behind. A send it passes on like any other. */
+async function lagging(request: Request, depth: number, forward: Forward): Promise<Answer> {
+  const newest = await forward({ id: 0, method: 'eth_blockNumber', params: [] })
+  const head = Number(newest.result)
+  const old: Hex = `0x${Math.max(0, head - depth).toString(16)}`
+  const { method, params } = request
+  switch (method) {
+    case 'eth_blockNumber':
+      return { result: old }
+    case 'eth_call':
+    case 'eth_getTransactionCount':
+    case 'eth_getBalance':
+    case 'eth_getCode':
+      return forward({ ...request, params: [params[0], old, ...params.slice(2)] })
+    case 'eth_getBlockByNumber': {
+      const isNewer = Number(params[0]) > Number(old)
+      if (isNewer) return { result: null }
+      const isTag = typeof params[0] === 'string' && !params[0].startsWith('0x')
+      return forward(isTag ? { ...request, params: [old, ...params.slice(1)] } : request)
+    }
+    case 'eth_getTransactionReceipt':
+    case 'eth_getTransactionByHash': {
+      const answer = await forward(request)
+      const { blockNumber } = (answer.result ?? {}) as { blockNumber?: Hex | null }
+      return Number(blockNumber ?? 0) > Number(old) ? { result: null } : answer
+    }
+    case 'eth_getLogs': {
+      const filter = { ...(params[0] as Record<string, unknown>), toBlock: old }
+      return forward({ ...request, params: [filter] })
+    }
+    default:
+      return forward(request)
+  }
+}

@@ -1,0 +1,84 @@
+import { parseArgs } from 'node:util'
+import { type Audit, audit, waitUntilEnded } from './audit'
+import { startFaultProxy } from './faultproxy'
+import { startField } from './field'
+import { createPayers, nap } from './payers'
+import { createProgram } from './program'
+import { createRandom } from './random'
+import { conclude } from './report'
+import { startUpstream } from './upstream'
+import { startWeather } from './weather'
+
+/**
+ * Lets 32 payers buy while two bad RPC endpoints stand before each chain and the chains reorganise;
+ * then everything becomes clean, must end, and is proven as after crashes.
+ */
+
+const { values } = parseArgs({
+  options: { seconds: { type: 'string', default: '60' }, seed: { type: 'string' } },
+})
+const seconds = Number(values.seconds)
+const seed = values.seed ?? crypto.randomUUID().slice(0, 8)
+if (!(seconds >= 0)) throw new Error('--seconds wants a number')
+process.exitCode = await soak()
+
+async function soak(): Promise<number> {
+  const random = createRandom(seed)
+  process.stdout.write(`soak:faults --seconds ${seconds} --seed ${seed}\n`)
+  const field = await startField(seed)
+  const upstream = await startUpstream(random.fork('upstream'))
+  const proxies = field.sites.flatMap((site) =>
+    ['first', 'second'].map((name) => ({
+      site,
+      proxy: startFaultProxy(
+        site.chain.url,
+        random.fork(`proxy ${site.id} ${name}`),
+        site === field.sites[0],
+      ),
+    })),
+  )
+  try {
+    const program = await createProgram({
+      field,
+      upstream: upstream.url,
+      rpcUrlsOf: (site) => proxies.filter((each) => each.site === site).map((e) => e.proxy.url),
+      settleWaitSeconds: 6,
+      replaceAfterSeconds: 3,
+    })
+    const payers = createPayers({ field, url: program.url, random, pauseMaxMs: 300 })
+    process.stdout.write(`${program.command.join(' ')}\n`)
+    program.start()
+    await program.listening()
+    payers.start()
+    const weathers = field.sites.map((site) =>
+      startWeather(site, random.fork(`weather ${site.id}`)),
+    )
+    await nap(seconds * 1_000, AbortSignal.timeout(seconds * 2_000 + 1_000))
+    await Promise.all(weathers.map((weather) => weather.stop()))
+    for (const { proxy } of proxies) proxy.behave()
+    upstream.behave()
+    await payers.finish(120_000)
+    const missing = await waitUntilEnded(field, program.database, 90_000)
+    await program.stop()
+    const { purchases } = payers
+    const { database, faults: programFaults } = program
+    const { calls } = upstream
+    const verdict = await audit({ field, purchases, calls, database, programFaults })
+    const findings = [...verdict.findings]
+    if (missing !== undefined) findings.push({ kind: 'stuck', text: missing })
+    const played = [...proxies.map(({ proxy }) => proxy), ...weathers].map(({ counts }) => counts)
+    const figures = [...verdict.figures, ...summed(played)]
+    return conclude(`seed ${seed}`, figures, findings, program.directory)
+  } finally {
+    upstream.stop()
+    for (const { proxy } of proxies) proxy.stop()
+    await field.stop()
+  }
+}
+
+function summed(all: readonly ReadonlyMap<string, number>[]): Audit['figures'] {
+  const sums = new Map<string, number>()
+  for (const counts of all)
+    for (const [name, count] of counts) sums.set(name, (sums.get(name) ?? 0) + count)
+  return [...sums].sort().map(([name, count]) => [`played: ${name}`, count] as const)
+}

@@ -1,0 +1,122 @@
+import { encodeFunctionData, type Hex, numberToHex, parseAbi, toEventSelector } from 'viem'
+import type * as Network from '../../src/protocol/Network'
+import * as Permit from '../../src/protocol/Permit'
+import { type Field, mintedAtomic, type Payer, relayers, type Site, tokensOf } from './field'
+import type { Purchase } from './payers'
+
+/** A Transfer log to the payee, which the chain has now. */
+export type Moved = {
+  network: Network.Id
+  transaction: Hex
+  logIndex: number
+  /** Lower case. */
+  payer: string
+  amountAtomic: bigint
+}
+
+/** What the chains say, read without the code under test. */
+export type Ledger = {
+  transfers: readonly Moved[]
+  /** Serials of the purchases whose credential moved money. */
+  paid: ReadonlySet<string>
+  balances: readonly { site: Site; payer: Payer; spentAtomic: bigint }[]
+  received: readonly { site: Site; atomic: bigint }[]
+  /** Tokens that ended at a relayer, atomic. */
+  strayAtomic: bigint
+}
+
+const abi = parseAbi([
+  'function authorizationState(address, bytes32) view returns (bool)',
+  'function nonceBitmap(address, uint256) view returns (uint256)',
+])
+const transferTopic = toEventSelector('Transfer(address,address,uint256)')
+
+export async function readLedger(field: Field, purchases: readonly Purchase[]): Promise<Ledger> {
+  const { sites, payers, payee } = field
+  const paid = new Set<string>()
+  const balances: Ledger['balances'][number][] = []
+  const received: Ledger['received'][number][] = []
+  let strayAtomic = 0n
+  for (const site of sites) {
+    for (const serial of await paidOn(site, purchases)) paid.add(serial)
+    for (const payer of payers) {
+      const balance = await tokensOf(site, payer.account.address)
+      balances.push({ site, payer, spentAtomic: mintedAtomic - balance })
+    }
+    received.push({ site, atomic: await tokensOf(site, payee) })
+    for (const { address } of relayers) strayAtomic += await tokensOf(site, address)
+  }
+  return { transfers: await readTransfers(field), paid, balances, received, strayAtomic }
+}
+
+/** Every transfer to the payee that the chains have now. */
+export async function readTransfers({ sites, payee }: Field): Promise<Moved[]> {
+  const all = await Promise.all(
+    sites.map(async ({ id, network, chain }) => {
+      const topics = [transferTopic, null, `0x${payee.slice(2).toLowerCase().padStart(64, '0')}`]
+      const filter = { address: network.asset.address, topics, fromBlock: '0x0', toBlock: 'latest' }
+      const logs = (await chain.rpc('eth_getLogs', [filter])) as {
+        transactionHash: Hex
+        logIndex: Hex
+        topics: Hex[]
+        data: Hex
+      }[]
+      return logs.map(
+        (log): Moved => ({
+          network: id,
+          transaction: log.transactionHash,
+          logIndex: Number(log.logIndex),
+          payer: `0x${log.topics[1]?.slice(26)}`,
+          amountAtomic: BigInt(log.data),
+        }),
+      )
+    }),
+  )
+  return all.flat()
+}
+
+/** Serials of purchases whose nonce is used: nobody but the gateway uses one, and nobody cancels. */
+async function paidOn(site: Site, purchases: readonly Purchase[]): Promise<string[]> {
+  const signed = purchases.filter((each) => each.site === site && each.nonce !== undefined)
+  const serials: string[] = []
+  for (let start = 0; start < signed.length; start += 200) {
+    const part = signed.slice(start, start + 200)
+    const response = await fetch(site.chain.url, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify(
+        part.map((purchase, id) => ({
+          jsonrpc: '2.0',
+          id,
+          method: 'eth_call',
+          params: [stateCall(purchase), 'latest'],
+        })),
+      ),
+    })
+    const answers = (await response.json()) as { id: number; result?: Hex }[]
+    for (const { id, result } of answers) {
+      const purchase = part[id]
+      if (purchase === undefined || result === undefined) throw new Error('no state of a nonce')
+      const bit = isPermit(purchase) ? BigInt(purchase.nonce ?? 0) & 0xffn : 0n
+      if (((BigInt(result) >> bit) & 1n) === 1n) serials.push(purchase.serial)
+    }
+  }
+  return serials
+}
+
+function stateCall(purchase: Purchase): { to: Hex; data: Hex } {
+  const { nonce = numberToHex(0, { size: 32 }), site, payer } = purchase
+  const { address } = payer.account
+  if (isPermit(purchase)) {
+    const args = [address, BigInt(nonce) >> 8n] as const
+    const data = encodeFunctionData({ abi, functionName: 'nonceBitmap', args })
+    return { to: Permit.permit2Address, data }
+  }
+  const args = [address, nonce] as const
+  const data = encodeFunctionData({ abi, functionName: 'authorizationState', args })
+  return { to: site.network.asset.address, data }
+}
+
+function isPermit({ scheme }: Purchase): boolean {
+  return scheme === 'mpp-permit2' || scheme === 'x402-permit2'
+}

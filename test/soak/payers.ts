@@ -1,0 +1,226 @@
+import type { Hex } from 'viem'
+import type * as Network from '../../src/protocol/Network'
+import { ask, challengeHash, payMpp, payMppPermit2, payX402 } from '../harness/buyer'
+import type { Scheme } from '../harness/shop'
+import type { Field, Payer, Site } from './field'
+import { prices } from './program'
+import type { Random } from './random'
+
+/** One request that a payer wants answered, and everything that became of it. Times are unix ms. */
+export type Purchase = {
+  /** Unique in a run; part of the request, so that the upstream sees it. */
+  serial: string
+  payer: Payer
+  site: Site
+  scheme: Scheme
+  url: string
+  init: RequestInit
+  amountAtomic: bigint
+  /** Of the one credential that is signed for it; undefined before. */
+  nonce: Hex | undefined
+  signedAt: number | undefined
+  /** Every answer to the credential or the token, the oldest first. */
+  said: Said[]
+  /** Complete answers of the upstream that arrived. */
+  received: { paymentId: string; call: number; at: number }[]
+  /** It was given a token for an answer that failed. */
+  redeems: boolean
+  /** `refused`: an answer that a client may not repeat after. */
+  end: 'open' | 'answered' | 'refused'
+}
+
+export type Said = { at: number; status: number; code: string; detail: string }
+
+export type Payers = {
+  purchases: readonly Purchase[]
+  start(): void
+  /** Begins nothing new; resolves when all purchases have ended, or after the time. */
+  finish(limitMs: number): Promise<void>
+}
+
+/** One answer is waited for at most this long: well above the program's own waiting. */
+const answerMaxMs = 45_000
+/** All payers who wait for it buy in the same moment. */
+const rallyMs = 1_000
+
+type Options = { field: Field; url: string; random: Random; pauseMaxMs: number }
+
+/**
+ * Honest clients: each signs one credential per request and shows it again, or the token that it was
+ * given, until it has the answer or a definite refusal. They buy alone, several at a time, and all
+ * at once.
+ */
+export function createPayers(options: Options): Payers {
+  const { field, url, random, pauseMaxMs } = options
+  const purchases: Purchase[] = []
+  const ending = new AbortController()
+  const giveUp = new AbortController()
+  const loops: Promise<void>[] = []
+
+  async function live(payer: Payer, own: Random): Promise<void> {
+    let count = 0
+    while (!ending.signal.aborted) {
+      const draw = own.next()
+      if (draw < 0.2) await untilRally(ending.signal)
+      else await nap(own.between(0, pauseMaxMs), ending.signal)
+      if (ending.signal.aborted) return
+      const size = draw > 0.8 ? own.between(2, 5) : 1
+      const bought = Array.from({ length: size }, () => plan(payer, own, url, field, count++))
+      purchases.push(...bought)
+      await Promise.all(bought.map((purchase) => buy(purchase, own, giveUp.signal)))
+    }
+  }
+
+  return {
+    purchases,
+    start() {
+      for (const payer of field.payers) loops.push(live(payer, random.fork(`payer ${payer.index}`)))
+    },
+    async finish(limitMs) {
+      ending.abort()
+      const timer = setTimeout(() => giveUp.abort(), limitMs)
+      await Promise.all(loops)
+      clearTimeout(timer)
+    },
+  }
+}
+
+function plan(payer: Payer, random: Random, base: string, field: Field, count: number): Purchase {
+  const site = random.pick(field.sites)
+  const schemes: Scheme[] = ['mpp', 'x402-eip3009']
+  if (payer.hasApproved && site.network.chainId === 4663)
+    schemes.push('mpp-permit2', 'x402-permit2')
+  const serial = `${payer.index}-${count}`
+  const [path, price] = random.pick(Object.entries(prices))
+  const posts = random.chance(0.2)
+  return {
+    serial,
+    payer,
+    site,
+    scheme: random.pick(schemes),
+    url: `${base}/m/shop${path}?n=${serial}`,
+    init: {
+      ...(posts ? { method: 'POST', body: JSON.stringify({ n: serial }) } : {}),
+      headers: {
+        ...(posts ? { 'content-type': 'application/json' } : {}),
+        ...(random.chance(0.2) ? { 'idempotency-key': `key-${serial}` } : {}),
+      },
+    },
+    amountAtomic: BigInt(Math.round(Number(price) * 1e6)),
+    nonce: undefined,
+    signedAt: undefined,
+    said: [],
+    received: [],
+    redeems: false,
+    end: 'open',
+  }
+}
+
+async function buy(purchase: Purchase, random: Random, giveUp: AbortSignal): Promise<void> {
+  let headers: Record<string, string> | undefined
+  while (purchase.end === 'open' && !giveUp.aborted) {
+    if (headers === undefined) headers = await sign(purchase, random)
+    else headers = await show(purchase, headers)
+    if (purchase.end === 'open') await nap(random.between(20, 250), giveUp)
+  }
+}
+
+/** The credential; undefined while it is not offered. */
+async function sign(
+  purchase: Purchase,
+  random: Random,
+): Promise<Record<string, string> | undefined> {
+  const { scheme, site, url, init, payer } = purchase
+  const asked = await ask(url, init).catch(() => undefined)
+  if (asked?.response.status !== 402) return undefined
+  if (scheme === 'x402-eip3009' || scheme === 'x402-permit2') {
+    const method = scheme === 'x402-permit2' ? 'permit2' : 'eip3009'
+    const isOffered = asked.required.accepts.some(
+      ({ network, extra }) => network === site.id && extra.assetTransferMethod === method,
+    )
+    if (!isOffered) return undefined
+    const nonce = random.bytes32()
+    const options = { network: site.id, method, nonce } as const
+    const signature = await payX402(asked.required, payer.account, options)
+    return signed(purchase, nonce, { 'payment-signature': signature })
+  }
+  const challenge = asked.challenges.find(({ request }) => idOf(request) === site.id)
+  if (challenge === undefined) return undefined
+  const pay = scheme === 'mpp' ? payMpp : payMppPermit2
+  const authorization = await pay(challenge, payer.account)
+  return signed(purchase, challengeHash(challenge), { authorization })
+}
+
+function signed(purchase: Purchase, nonce: Hex, headers: Record<string, string>) {
+  purchase.nonce = nonce
+  purchase.signedAt = Date.now()
+  return headers
+}
+
+function idOf(request: { methodDetails: { chainId: number } }): Network.Id {
+  return `eip155:${request.methodDetails.chainId}`
+}
+
+/** Sends the request with what pays for it, and returns what to pay with the next time. */
+async function show(
+  purchase: Purchase,
+  headers: Record<string, string>,
+): Promise<Record<string, string>> {
+  const { init, said } = purchase
+  try {
+    const response = await fetch(purchase.url, {
+      ...init,
+      headers: { ...init.headers, ...headers },
+      signal: AbortSignal.timeout(answerMaxMs),
+    })
+    const { status } = response
+    const answer = JSON.parse(await response.text()) as Record<string, unknown>
+    const at = Date.now()
+    const code = String(answer.code ?? '')
+    const detail = [answer.reason, answer.detail].filter((part) => part !== undefined).join(': ')
+    said.push({ at, status, code, detail })
+    if (status === 200 && answer.serial === purchase.serial) {
+      purchase.received.push({
+        paymentId: String(answer.paymentId),
+        call: Number(answer.call),
+        at,
+      })
+      purchase.end = 'answered'
+      return headers
+    }
+    const token = tokenOf(answer)
+    if (token !== undefined) {
+      purchase.redeems = true
+      return { 'payment-redeem': token }
+    }
+    const isTransient = status >= 500 || status === 429 || code === 'payment-in-progress'
+    if (!isTransient) purchase.end = 'refused'
+  } catch (error) {
+    const detail = error instanceof Error ? error.name : 'unknown'
+    said.push({ at: Date.now(), status: 0, code: 'no-answer', detail })
+  }
+  return headers
+}
+
+function tokenOf({ redeem }: Record<string, unknown>): string | undefined {
+  if (typeof redeem !== 'object' || redeem === null || !('token' in redeem)) return undefined
+  return typeof redeem.token === 'string' ? redeem.token : undefined
+}
+
+/** Resolves after the time, or at once when the signal fires. */
+export function nap(ms: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    if (signal.aborted) return resolve()
+    const done = () => {
+      clearTimeout(timer)
+      signal.removeEventListener('abort', done)
+      resolve()
+    }
+    const timer = setTimeout(done, ms)
+    signal.addEventListener('abort', done)
+  })
+}
+
+function untilRally(signal: AbortSignal): Promise<void> {
+  return nap(rallyMs - (Date.now() % rallyMs), signal)
+}

@@ -1,0 +1,217 @@
+import { appendFileSync, closeSync, mkdtempSync, openSync, statSync, writeFileSync } from 'node:fs'
+import { createServer } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { build } from '../../src/build'
+import { type Field, relayers, type Site } from './field'
+
+/** The real program, run as an operator runs it, on one data directory. */
+export type Program = {
+  url: string
+  /** Holds merchants.toml, the data directory and everything that was logged. */
+  directory: string
+  database: string
+  command: readonly string[]
+  /** From each start to its banner; starts that were killed before are not in it. */
+  startMs: readonly number[]
+  start(): void
+  /** Resolves when it listens; also when it ends before. */
+  listening(): Promise<void>
+  /** SIGKILL; resolves when it is gone. */
+  kill(): Promise<void>
+  /** SIGTERM; resolves when it is gone. */
+  stop(): Promise<void>
+  /** How it ended when nobody ended it, or badly when it was asked to. */
+  faults: string[]
+}
+
+export type ProgramOptions = {
+  field: Field
+  upstream: URL
+  rpcUrlsOf: (site: Site) => readonly string[]
+  settleWaitSeconds: number
+  replaceAfterSeconds: number
+}
+
+const root = join(import.meta.dir, '..', '..')
+/** The program's own limit is 30 s. */
+const stopMaxMs = 40_000
+
+/** Writes the configuration; nothing runs yet. */
+export async function createProgram(options: ProgramOptions): Promise<Program> {
+  const directory = mkdtempSync(join(tmpdir(), 'turnpike-soak-'))
+  const port = await freePort()
+  const config = join(directory, 'merchants.toml')
+  writeFileSync(config, configuration(options, port))
+  const logFile = join(directory, 'program.log')
+  const executable = await findExecutable(directory)
+  const command = [executable, 'serve', '--config', config, '--data', join(directory, 'data')]
+  const startMs: number[] = []
+  const faults: string[] = []
+  let child: ReturnType<typeof spawn> | undefined
+  let isWanted = false
+  let listening = Promise.resolve()
+
+  function spawn() {
+    const log = openSync(logFile, 'a')
+    try {
+      return Bun.spawn([...command], {
+        cwd: directory,
+        env: { PATH: process.env.PATH, RELAYER_KEYS: relayers.map((r) => r.privateKey).join(',') },
+        stdin: 'ignore',
+        stdout: log,
+        stderr: 'pipe',
+      })
+    } finally {
+      closeSync(log)
+    }
+  }
+
+  async function end(signal: 'SIGKILL' | 'SIGTERM'): Promise<number> {
+    if (child === undefined) throw new Error('the program does not run')
+    isWanted = false
+    child.kill(signal)
+    return child.exited
+  }
+
+  return {
+    url: `http://127.0.0.1:${port}`,
+    directory,
+    database: join(directory, 'data', 'turnpike.sqlite'),
+    command,
+    startMs,
+    faults,
+    start() {
+      const started = spawn()
+      child = started
+      isWanted = true
+      const startedAt = performance.now()
+      listening = readBanner(started.stderr, logFile).then((listens) => {
+        if (listens) startMs.push(performance.now() - startedAt)
+      })
+      void started.exited.then((code) => {
+        if (isWanted && child === started) faults.push(`it ended by itself with ${code}`)
+      })
+    },
+    listening: () => listening,
+    async kill() {
+      await end('SIGKILL')
+    },
+    async stop() {
+      const timer = setTimeout(() => {
+        faults.push(`it did not stop within ${stopMaxMs} ms`)
+        child?.kill('SIGKILL')
+      }, stopMaxMs)
+      const code = await end('SIGTERM')
+      clearTimeout(timer)
+      if (code !== 0) faults.push(`it stopped with ${code}`)
+    },
+  }
+}
+
+/**
+ * Resolves at the banner with true, or at the end of the output with false. Goes on reading: a full
+ * pipe would stop the program.
+ */
+function readBanner(stderr: ReadableStream<Uint8Array>, logFile: string): Promise<boolean> {
+  const decoder = new TextDecoder()
+  return new Promise((resolve) => {
+    const read = async () => {
+      let text = ''
+      for await (const chunk of stderr) {
+        const part = decoder.decode(chunk, { stream: true })
+        appendFileSync(logFile, part)
+        text = (text + part).slice(-4_000)
+        if (text.includes('listens on')) resolve(true)
+      }
+      resolve(false)
+    }
+    read().catch(() => resolve(false))
+  })
+}
+
+/** The built executable when nothing is newer than it, else one that is built for this run. */
+async function findExecutable(directory: string): Promise<string> {
+  const built = join(root, 'dist', 'turnpike')
+  if ((await Bun.file(built).exists()) && (await isFresh(built))) return built
+  const outfile = join(directory, 'turnpike')
+  await build({ entry: join(root, 'src', 'main.ts'), outfile })
+  return outfile
+}
+
+async function isFresh(built: string): Promise<boolean> {
+  const builtAt = statSync(built).mtimeMs
+  for await (const path of new Bun.Glob('{src,db}/**/*').scan(root))
+    if (statSync(join(root, path)).mtimeMs > builtAt) return false
+  return statSync(join(root, 'bun.lock')).mtimeMs < builtAt
+}
+
+function freePort(): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const server = createServer()
+    server.on('error', reject)
+    server.listen(0, '127.0.0.1', () => {
+      const address = server.address()
+      server.close(() => resolve(typeof address === 'object' && address ? address.port : 0))
+    })
+  })
+}
+
+function configuration(options: ProgramOptions, port: number): string {
+  const { field, upstream } = options
+  return `
+[service]
+payout = "${field.payee}"
+base_url = "http://localhost:${port}"
+listen = "127.0.0.1:${port}"
+settle_wait_seconds = ${options.settleWaitSeconds}
+paid_per_minute = 1000000
+quote_per_minute = 1000000
+${field.sites.map((site) => networkTable(options, site)).join('')}
+[[merchants]]
+slug = "shop"
+upstream = "${upstream.origin}"
+allow_private = true
+timeout_ms = 1500
+${Object.entries(prices)
+  .map(([path, price]) => routeTable(path, price))
+  .join('')}
+`
+}
+
+/** Decimal price by path; each below 0.1. */
+export const prices: Readonly<Record<string, string>> = {
+  '/cheap': '0.001',
+  '/item': '0.005',
+  '/dear': '0.02',
+}
+
+function routeTable(path: string, price: string): string {
+  return `
+[[merchants.routes]]
+path = "${path}"
+methods = ["GET", "POST"]
+price = "${price}"
+`
+}
+
+function networkTable(options: ProgramOptions, site: Site): string {
+  const { id, network } = site
+  const { asset } = network
+  const plenty = '"1000000000000000000000"'
+  return `
+[networks."${id}"]
+name = "local"
+rpc_urls = ${JSON.stringify(options.rpcUrlsOf(site))}
+reorg_depth = 16
+fee_cap_gwei = "100"
+replace_after_seconds = ${options.replaceAfterSeconds}
+gas_per_day_wei = { gateway = ${plenty}, facilitator = "1", desk = "1", sponsor = "1" }
+[networks."${id}".asset]
+symbol = "${asset.symbol}"
+address = "${asset.address}"
+transfer = ${JSON.stringify(network.chainId === 4663 ? ['permit2', 'eip3009'] : ['eip3009'])}
+eip712 = { name = "${asset.eip712.name}", version = "${asset.eip712.version}" }
+reverts_on_used_nonce = ${asset.revertsOnUsedNonce}
+`
+}

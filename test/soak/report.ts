@@ -1,0 +1,34 @@
+import { rmSync } from 'node:fs'
+import { type Audit, kinds } from './audit'
+
+/** What every finding says is printed for at most this many of a kind. */
+const explainedMax = 5
+
+/**
+ * Prints the figures, the counts and the findings. Removes the directory when there is no finding,
+ * else names it. Returns the exit code.
+ */
+export function conclude(
+  title: string,
+  figures: Audit['figures'],
+  findings: Audit['findings'],
+  directory: string,
+): number {
+  const counts = kinds.map(
+    (kind) => [kind, findings.filter((finding) => finding.kind === kind).length] as const,
+  )
+  const rows = [...figures, ...counts]
+  const width = Math.max(...rows.map(([name]) => name.length))
+  const line = ([name, value]: (typeof rows)[number]) =>
+    `${name.padEnd(width)}  ${String(value).padStart(8)}`
+  const table = [title, ...figures.map(line), '-'.repeat(width + 10), ...counts.map(line)]
+  process.stdout.write(`${table.join('\n')}\n`)
+  for (const kind of kinds) {
+    const found = findings.filter((finding) => finding.kind === kind)
+    for (const { text } of found.slice(0, explainedMax))
+      process.stdout.write(`\n${kind}: ${text}\n`)
+  }
+  if (findings.length === 0) rmSync(directory, { recursive: true, force: true })
+  else process.stdout.write(`\nkept for a look: ${directory}\n`)
+  return findings.length === 0 ? 0 : 1
+}
