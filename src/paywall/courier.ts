@@ -117,7 +117,7 @@ export function createCourier(options: CourierOptions): Courier {
       throw problem
     }
     const { status, headers, body } = fulfilled
-    const keep = keeper(started, status, new Headers(headers))
+    const keep = keeper(started, parcel.requestId, { status, headers })
     const receipt = successHeaders(started, protocol, options.receiptKey, now())
     for (const [name, value] of Object.entries(receipt)) headers.set(name, value)
     const record = (outcome: Outcome) => {
@@ -155,14 +155,24 @@ export function createCourier(options: CourierOptions): Courier {
     return new Response(bodiless ? null : body, { status, headers })
   }
 
-  /** Stores the answer under the buyer's key, without receipt: a replay brings its own. */
+  /**
+   * Stores the answer under the buyer's key, without receipt: a replay brings its own. A fault costs
+   * the replay, not the answer.
+   */
   function keeper(
     { id, purpose }: Payment,
-    status: number,
-    headers: Headers,
+    requestId: string,
+    { status, headers }: Omit<Answer, 'body'>,
   ): ((body: Uint8Array) => void) | undefined {
     if (purpose.idempotencyKey === undefined) return undefined
-    return (body) => options.answers.store(id, { status, headers, body }, now())
+    const own = new Headers(headers)
+    return (body) => {
+      try {
+        options.answers.store(id, { status, headers: own, body }, now())
+      } catch (error) {
+        log('answer-not-kept', { requestId, payment: id, error })
+      }
+    }
   }
 
   function undeliver(payment: Payment, upstreamStatus: number | undefined): void {
