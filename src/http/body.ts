@@ -27,22 +27,37 @@ export function createBudget(maxBytes: number): Budget {
 /** A body held in memory. `release` gives its bytes back to the budget, once. */
 export type Body = { bytes: Uint8Array; release(): void }
 
+/** Slower than this in any `paceMs` is no upload but somebody who holds the budget of all. */
+const bytesPerSecondMin = 16 * 1024
+
 /**
  * Reads a body whole. The budget holds its bytes until `release`; on failure nothing is held.
  * Throws ProblemError:
  * `body-too-large` 413 as soon as the announced or the received size is over `maxBytes`, `not-ready`
- * 503 when the budget is used up, `bad-request` 400 when the client stops before the end.
+ * 503 when the budget is used up, `body-too-slow` 408 when it drips, `bad-request` 400 when the
+ * client stops before the end.
  */
-export async function readBody(request: Request, maxBytes: number, budget: Budget): Promise<Body> {
+export async function readBody(
+  request: Request,
+  maxBytes: number,
+  budget: Budget,
+  paceMs = 10_000,
+): Promise<Body> {
   if (request.body === null) return held(new Uint8Array(0), budget)
   const announced = Number(request.headers.get('content-length') ?? 0)
   if (announced > maxBytes) throw tooLarge(maxBytes)
   const reader = request.body.getReader()
   const chunks: Uint8Array[] = []
   let size = 0
+  let sizeBefore = 0
+  const slow = Promise.withResolvers<never>()
+  const watch = setInterval(() => {
+    if ((size - sizeBefore) * 1000 < bytesPerSecondMin * paceMs) slow.reject(tooSlow())
+    sizeBefore = size
+  }, paceMs)
   try {
     for (;;) {
-      const { done, value } = await reader.read()
+      const { done, value } = await Promise.race([reader.read(), slow.promise])
       if (done) return held(join(chunks, size), budget)
       if (size + value.byteLength > maxBytes) throw tooLarge(maxBytes)
       if (!budget.acquire(value.byteLength)) throw busy()
@@ -55,6 +70,8 @@ export async function readBody(request: Request, maxBytes: number, budget: Budge
     reader.cancel().catch(() => {})
     if (error instanceof Problem.ProblemError) throw error
     throw Problem.of('bad-request', 'The request body ended early.', { cause: error })
+  } finally {
+    clearInterval(watch)
   }
 }
 
@@ -83,6 +100,10 @@ function join(chunks: readonly Uint8Array[], size: number): Uint8Array {
 
 function tooLarge(maxBytes: number): Problem.ProblemError {
   return Problem.of('body-too-large', `The request body is larger than ${maxBytes} bytes.`)
+}
+
+function tooSlow(): Problem.ProblemError {
+  return Problem.of('body-too-slow', 'The request body comes too slowly.')
 }
 
 function busy(): Problem.ProblemError {

@@ -29,6 +29,7 @@ const ownKinds = {
   'payment-mismatch': { status: 409, title: 'Payment Belongs To Another Request' },
   'idempotency-conflict': { status: 409, title: 'Idempotency Key Conflict' },
   'invalid-redeem-token': { status: 400, title: 'Invalid Redeem Token' },
+  'body-too-slow': { status: 408, title: 'Body Too Slow', retryable: true },
   'redeem-exhausted': { status: 410, title: 'Redeem Exhausted' },
   'body-too-large': { status: 413, title: 'Body Too Large' },
   'uri-too-long': { status: 414, title: 'URI Too Long' },

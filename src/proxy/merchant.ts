@@ -195,6 +195,11 @@ export function createGateway(options: GatewayOptions): Gateway {
     if (merchant.builtin !== undefined)
       return { delivered: true, ...serveBuiltin(merchant.builtin, visit.search, now()) }
     const origin = (route.upstream ?? merchant.upstream)?.origin ?? ''
+    const failed = () => {
+      // Redemptions are free: with them one payment for a request that breaks the upstream would
+      // close it for everybody.
+      if (payment.attempts === 1) options.breaker.failure(origin, now())
+    }
     try {
       const answer = await options.upstream.forward({
         match: visit.match,
@@ -205,7 +210,7 @@ export function createGateway(options: GatewayOptions): Gateway {
         paymentId: payment.id,
       })
       const { status } = answer
-      if (status >= 500) options.breaker.failure(origin, now())
+      if (status >= 500) failed()
       else options.breaker.success(origin)
       if (isDelivery(status)) return { delivered: true, ...answer }
       if (answer.body instanceof ReadableStream) await answer.body.cancel()
@@ -217,7 +222,7 @@ export function createGateway(options: GatewayOptions): Gateway {
       }
     } catch (error) {
       if (!(error instanceof UpstreamError)) throw error
-      options.breaker.failure(origin, now())
+      failed()
       log.child({ requestId: visit.requestId }).warn('upstream-failed', {
         merchant: merchant.slug,
         kind: error.kind,

@@ -1,0 +1,72 @@
+import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
+import { account } from '../src/demo/accounts'
+import { createBudget, readBody } from '../src/http/body'
+import { ProblemError } from '../src/protocol/Problem'
+import { ask } from './harness/buyer'
+import { mppUsdc, startTarget, type Target, x402Usdc } from './harness/target'
+
+let target: Target
+beforeAll(async () => {
+  target = await startTarget()
+})
+afterAll(() => target?.stop())
+
+const buyer = account(1).local()
+const at = (path: string) => `${target.url}/m/${path}`
+
+describe('a merchant', () => {
+  test('error: one payment, redeemed again and again, does not close its merchant for all', async () => {
+    target.upstream.answer = ({ target: path }) =>
+      path.includes('poison') ? new Response('bug', { status: 500 }) : new Response('goods')
+    const headers = await mppUsdc.pay(await ask(at('a/get?poison')), buyer)
+    for (let attempt = 1; attempt <= 6; attempt++)
+      expect((await fetch(at('a/get?poison'), { headers })).status).toBe(502)
+    expect((await fetch(at('a/get?poison'), { headers })).status).toBe(410)
+    const honest = await x402Usdc.pay(await ask(at('a/get')), buyer)
+    expect((await fetch(at('a/get'), { headers: honest })).status).toBe(200)
+  })
+})
+
+describe('attack 44: slow bodies', () => {
+  /** A body that comes in pieces, as long as somebody reads it. */
+  function dripping(bytes: number, everyMs: number, pieces: number) {
+    let timer: ReturnType<typeof setInterval> | undefined
+    let isCancelled = false
+    const body = new ReadableStream<Uint8Array>({
+      start(controller) {
+        let left = pieces
+        timer = setInterval(() => {
+          controller.enqueue(new Uint8Array(bytes))
+          if (--left > 0) return
+          clearInterval(timer)
+          controller.close()
+        }, everyMs)
+      },
+      cancel() {
+        isCancelled = true
+        clearInterval(timer)
+      },
+    })
+    const request = new Request('http://localhost/', { method: 'POST', body })
+    return { request, isCancelled: () => isCancelled }
+  }
+
+  test('error: a body that drips is given up and gives its bytes back', async () => {
+    const budget = createBudget(1_000_000)
+    const slow = dripping(10, 10, 1000)
+    const error = await readBody(slow.request, 1_000_000, budget, 50).catch((thrown) => thrown)
+    if (!(error instanceof ProblemError)) throw new Error('it was read')
+    expect([error.status, error.code]).toEqual([408, 'body-too-slow'])
+    expect(budget.usedBytes()).toBe(0)
+    expect(slow.isCancelled()).toBe(true)
+  })
+
+  test('behavior: a body that keeps coming may take its time', async () => {
+    const budget = createBudget(1_000_000)
+    const steady = dripping(2_000, 5, 60)
+    const { bytes, release } = await readBody(steady.request, 1_000_000, budget, 50)
+    expect(bytes.byteLength).toBe(120_000)
+    release()
+    expect(budget.usedBytes()).toBe(0)
+  })
+})
