@@ -256,6 +256,54 @@ describe('before money moves', () => {
     await refuse(await sign(item(), { scheme, validBefore: inSeconds(310) }), wrong)
   })
 
+  test('error: permit2 of MPP has one entry each, and they agree', async () => {
+    const to = account(2).address
+    type Payload = {
+      permit: { permitted: object[] }
+      transferDetails: object[]
+      witness: Record<string, string>
+    }
+    const broken: [code: string, change: (payload: Payload) => void][] = [
+      ['verification-failed', ({ witness }) => Object.assign(witness, { validAfter: '1' })],
+      ['verification-failed', ({ transferDetails: [only] }) => Object.assign(only ?? {}, { to })],
+      [
+        'verification-failed',
+        ({ transferDetails: [only] }) => Object.assign(only ?? {}, { requestedAmount: '1' }),
+      ],
+      ['malformed-credential', ({ transferDetails: list }) => list.push(...list)],
+      ['malformed-credential', ({ permit }) => permit.permitted.push(...permit.permitted)],
+      ['malformed-credential', ({ permit }) => permit.permitted.splice(0)],
+    ]
+    for (const [code, change] of broken)
+      await refuse(await altered(({ payload }) => change(payload as Payload)), {
+        status: 402,
+        code,
+      })
+    const sourceless = await altered((credential) => delete credential.source)
+    await refuse(sourceless, { status: 402, code: 'verification-failed' })
+  })
+
+  test("error: the draft's own witness is refused with what to sign instead", async () => {
+    const credential = await altered(({ payload }) =>
+      Object.assign(payload, { witness: { challengeHash: `0x${'ab'.repeat(32)}` } }),
+    )
+    const { body } = await refuse(credential, { status: 402, code: 'verification-failed' })
+    expect(body.detail).toContain('x402ExactPermit2Proxy')
+    expect(body.detail).toContain('Witness(address to,uint256 validAfter)')
+  })
+
+  /** An MPP permit2 credential with something changed after it was signed. */
+  async function altered(
+    change: (credential: { payload: object; source?: string }) => unknown,
+  ): Promise<Record<string, string>> {
+    const { authorization = '' } = await sign(item(), { scheme: 'mpp-permit2' })
+    const encoded = authorization.slice('Payment '.length)
+    const credential = JSON.parse(Buffer.from(encoded, 'base64url').toString())
+    change(credential)
+    const text = Buffer.from(JSON.stringify(credential)).toString('base64url')
+    return { authorization: `Payment ${text}` }
+  }
+
   test('error: what the simulation refuses is not written and may be tried again', async () => {
     const poor = { buyer: 6 }
     const wrong = { status: 402, code: 'verification-failed' }

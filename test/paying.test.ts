@@ -219,3 +219,24 @@ describe('a wallet that is a contract', () => {
     })
   }
 })
+
+describe('an account with delegated code', () => {
+  for (const way of cases.filter(({ network }) => network !== 'eip155:84532')) {
+    const { scheme, network } = way
+    test(`behavior: pays by ${nameOf(way)}`, async () => {
+      const chain = shop.chains[network]
+      if (chain === undefined) throw new Error(`no ${network}`)
+      const { address } = account(2)
+      const delegate = await deploy(chain, Artifacts.SmartWallet, [address])
+      // EIP-7702's mark before the address of the code.
+      await chain.rpc('anvil_setCode', [address, `0xef0100${delegate.slice(2)}`])
+      const before = await shop.balance(network, address)
+      const response = await buy(item(), { ...way, buyer: 2 })
+      await chain.rpc('anvil_setCode', [address, '0x'])
+      expect(response.status).toBe(200)
+      expect(await shop.balance(network, address)).toBe(before - 5000n)
+      const method = scheme.endsWith('permit2') ? 'permit2' : 'eip3009'
+      expectReceipt(response, network, address, await expectSettled(network, address, method))
+    })
+  }
+})
