@@ -1,8 +1,11 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
+import { open } from '../db/open'
 import { account } from '../src/demo/accounts'
 import { createBudget, readBody } from '../src/http/body'
+import { answerMaxBytes, createAnswers } from '../src/paywall/store'
 import { ProblemError } from '../src/protocol/Problem'
 import { ask } from './harness/buyer'
+import { temporary } from './harness/settlement'
 import { mppUsdc, startTarget, type Target, x402Usdc } from './harness/target'
 
 let target: Target
@@ -24,6 +27,31 @@ describe('a merchant', () => {
     expect((await fetch(at('a/get?poison'), { headers })).status).toBe(410)
     const honest = await x402Usdc.pay(await ask(at('a/get')), buyer)
     expect((await fetch(at('a/get'), { headers: honest })).status).toBe(200)
+  })
+})
+
+describe('the store of answers', () => {
+  test('attack 33: is capped; what has expired makes room', () => {
+    const directory = temporary()
+    const db = open({ dataDir: directory.path, now: () => 0 })
+    // Only the answers are looked at: they may belong to no payment.
+    db.sqlite.run('PRAGMA foreign_keys = OFF')
+    const answers = createAnswers(db, 2 * answerMaxBytes)
+    const store = (id: string, bytes: number, now: number) =>
+      answers.store(id, { status: 200, headers: new Headers(), body: new Uint8Array(bytes) }, now)
+    store('a', answerMaxBytes, 0)
+    expect(answers.isFull(0)).toBe(false)
+    store('too long', answerMaxBytes + 1, 0)
+    expect(answers.find('too long', 0)).toBeUndefined()
+    store('b', 1, 1)
+    expect(answers.isFull(1)).toBe(true)
+    expect(createAnswers(db, 2 * answerMaxBytes).isFull(1)).toBe(true)
+    const day = 24 * 60 * 60 * 1000
+    expect(answers.find('b', day)).toBeDefined()
+    expect(answers.find('a', day)).toBeUndefined()
+    expect(answers.isFull(day + 1)).toBe(false)
+    db.close()
+    directory.remove()
   })
 })
 

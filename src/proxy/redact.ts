@@ -50,17 +50,16 @@ const decodedMaxBytes = 4 * 1024 * 1024
 
 /**
  * Redacts an answer in place of its headers: changed bytes have no entity tag and no encoding any
- * more. An encoded body is opened only where secrets are echoed, in errors; the buyer chooses the
- * encoding, and must not choose to see one.
+ * more. An encoded body is opened whatever its status: the buyer chooses the encoding, and maybe a path
+ * that repeats its request with 200, and with both must not get to see a secret.
  */
 export function redactAnswer(
-  answer: { status: number; headers: Headers; bytes: Uint8Array },
+  answer: { headers: Headers; bytes: Uint8Array },
   secrets: readonly string[],
 ): Uint8Array {
-  const { status, headers, bytes } = answer
+  const { headers, bytes } = answer
   if (secrets.length === 0 || bytes.byteLength === 0) return bytes
   const encoding = headers.get('content-encoding')?.trim().toLowerCase()
-  if (encoding !== undefined && encoding !== 'identity' && status < 400) return bytes
   const plain = decode(bytes, encoding)
   const redacted = redactBytes(plain, secrets)
   if (redacted === plain) return bytes

@@ -93,7 +93,7 @@ export function createUpstream(options: UpstreamOptions): Upstream {
         const read = await readStart(response, merchant.idleMs, watch)
         const { status } = response
         if ('stream' in read) return { status, headers, body: read.stream, complete: false }
-        const body = redactAnswer({ status, headers, bytes: read.bytes }, kept)
+        const body = redactAnswer({ headers, bytes: read.bytes }, kept)
         return { status, headers, body, complete: true }
       } catch (error) {
         watch.stop()
