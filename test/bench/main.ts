@@ -29,9 +29,8 @@ for (const name of chosen) {
   notes.push(...section.notes)
 }
 const { repeated, kept } = machine.disturbances()
-if (repeated + kept > 0)
-  notes.push(
-    `Others used the machine: ${repeated} samples were repeated, ${kept} kept nevertheless.`,
-  )
+if (repeated > 0) notes.push(`Other programs disturbed samples: ${repeated} were taken again.`)
+if (kept > 0)
+  notes.push(`${kept} SAMPLES ARE DISTURBED: quote nothing of this, run it on a quiet machine.`)
 process.stdout.write(`\n${[...Report.format(rows), '', ...notes].join('\n')}\n`)
 process.exit(0)
