@@ -50,8 +50,8 @@ const decodedMaxBytes = 4 * 1024 * 1024
 
 /**
  * Redacts an answer in place of its headers: changed bytes have no entity tag and no encoding any
- * more. An encoded body is opened whatever its status: the buyer chooses the encoding, and maybe a path
- * that repeats its request with 200, and with both must not get to see a secret.
+ * more. An encoded body is opened whatever its status: the buyer chooses the encoding, and maybe a
+ * path that repeats its request with 200, and with both must not get to see a secret.
  */
 export function redactAnswer(
   answer: { headers: Headers; bytes: Uint8Array },
