@@ -1,0 +1,38 @@
+import type { Machine } from '../machine'
+import { type CountingRpc, startCountingRpc } from '../rpc'
+import type { Candidate, Load } from './candidates'
+import { pay } from './load'
+import { withStage } from './sample'
+
+export type Calls = { perPayment: number; methods: string }
+
+/** JSON-RPC calls of a server while it is paid, in a pass of its own: counting costs time. */
+export async function countCalls(
+  machine: Machine,
+  candidate: Candidate,
+  load: Load,
+): Promise<Calls> {
+  let rpc: CountingRpc | undefined
+  try {
+    return await withStage(
+      machine,
+      candidate,
+      load,
+      async ({ server, warmUp, counted }) => {
+        await pay(server.url, warmUp)
+        rpc?.reset()
+        const { paid } = await pay(server.url, counted)
+        const counts = [...(rpc?.counts ?? [])].toSorted(([, a], [, b]) => b - a)
+        const total = counts.reduce((sum, [, count]) => sum + count, 0)
+        const methods = counts.map(([method, count]) => `${method} ${(count / paid).toFixed(2)}`)
+        return { perPayment: total / paid, methods: methods.join(', ') }
+      },
+      ({ url }) => {
+        rpc = startCountingRpc(url)
+        return rpc.url
+      },
+    )
+  } finally {
+    await rpc?.stop()
+  }
+}

@@ -1,0 +1,202 @@
+// Paid requests side by side with the reference x402 stack and mppx. Prints, and asserts nothing
+// about time; ends with 1 when a payment of ours failed.
+
+import { parseArgs } from 'node:util'
+import { prepareMachine } from '../machine'
+import * as Report from '../Report'
+import * as Stats from '../Stats'
+import { type Calls, countCalls } from './calls'
+import { type Candidate, candidates, type Load, loads, quickLoads } from './candidates'
+import { addFormed, type Formed, measureSizes, totals } from './gas'
+import { type Sample, sample } from './sample'
+import * as Tables from './tables'
+
+const usage = `bench:paid [--quick] [--only ours|mppx|x402] [--load TEXT] [--profile DIRECTORY]
+  --quick    a few payments of each load, one round, within a minute
+  --only     candidates whose name begins so
+  --load     loads whose name contains it, such as "32 payers"
+  --profile  a CPU profile of each server in that directory
+`
+
+const { values } = parseArgs({
+  options: {
+    quick: { type: 'boolean', default: false },
+    only: { type: 'string', default: '' },
+    load: { type: 'string', default: '' },
+    profile: { type: 'string' },
+  },
+})
+const chosen = candidates
+  .filter(({ name }) => name.startsWith(values.only))
+  .filter(({ kind }) => !values.quick || kind !== 'further')
+const chosenLoads = (values.quick ? quickLoads : loads).filter(({ name }) =>
+  name.includes(values.load),
+)
+if (chosen.length === 0 || chosenLoads.length === 0) {
+  process.stderr.write(usage)
+  process.exit(2)
+}
+if (values.profile !== undefined)
+  process.env.BUN_OPTIONS = `--cpu-prof --cpu-prof-dir=${values.profile}`
+
+const machine = prepareMachine()
+const formed: Formed = new Map()
+const startedAt = performance.now()
+
+const measured: Tables.Measured[] = []
+for (const load of chosenLoads) measured.push(await measure(load))
+const calls = await countAll()
+const gas = values.only === '' || values.only === 'ours' ? await gasRows() : []
+
+const rows = [...measured.flatMap(Tables.ratios), ...ownTargets(), ...calls.rows, ...gas].map(
+  (row) => (values.quick ? { ...row, target: '', met: undefined } : row),
+)
+const table = Tables.align([Tables.absoluteHead, ...measured.flatMap(Tables.absolute)])
+process.stdout.write(
+  `\n${[...table, '', ...Report.format(rows), '', ...calls.notes, ...notes()].join('\n')}\n`,
+)
+process.exit(failures() === 0 ? 0 : 1)
+
+async function measure(load: Load): Promise<Tables.Measured> {
+  const samples = new Map<Candidate, Sample[]>(chosen.map((candidate) => [candidate, []]))
+  for (let round = 0; round < load.rounds; round++) {
+    for (const candidate of round % 2 === 0 ? chosen : chosen.toReversed()) {
+      process.stderr.write(`bench:paid: ${load.name}, ${candidate.name} ...\n`)
+      const isOurs = candidate.kind === 'ours'
+      const take = () =>
+        sample(machine, candidate, load, async ({ chain }) => {
+          if (isOurs) await addFormed(formed, chain)
+        })
+      // A short run does not wait for a quiet machine: it judges nothing.
+      const result = await (values.quick ? take() : machine.sample(take))
+      samples.get(candidate)?.push(result)
+    }
+  }
+  return { load, samples }
+}
+
+/** Targets that compare ours with itself or with nothing. */
+function ownTargets(): Report.Row[] {
+  return chosen
+    .filter(({ kind }) => kind === 'ours')
+    .flatMap((candidate) => {
+      const rate = (name: string) => {
+        const all = measured.find(({ load }) => load.name === name)?.samples.get(candidate)
+        return all && Stats.median(all.map(Tables.perSecond))
+      }
+      const [few, many] = [rate('32 payers'), rate('256 payers')]
+      const blocks = rate('256 payers, 1 s blocks')
+      const times = (value: number) => value.toFixed(2)
+      const perSecond = (value: number) => `${value.toFixed(0)}/s`
+      return [
+        ...(few === undefined || many === undefined
+          ? []
+          : [
+              Tables.judged(
+                `${candidate.name}: payments with 256 payers`,
+                'with 32 payers',
+                many / few,
+                { atLeast: 1 },
+                times,
+              ),
+            ]),
+        ...(blocks === undefined
+          ? []
+          : [
+              Tables.judged(
+                `${candidate.name}: payments with 1 s blocks`,
+                '',
+                blocks,
+                { atLeast: 200 },
+                perSecond,
+              ),
+            ]),
+      ]
+    })
+}
+
+async function countAll(): Promise<{ rows: Report.Row[]; notes: string[] }> {
+  const rows: Report.Row[] = []
+  const lines: string[] = []
+  for (const load of chosenLoads.filter(({ payers }) => payers <= 32)) {
+    const short = { ...load, each: Math.min(load.each, 32) }
+    for (const candidate of chosen.filter(({ kind }) => kind !== 'shipped')) {
+      const { perPayment, methods }: Calls = await countCalls(machine, candidate, short)
+      const isOurs = candidate.kind === 'ours'
+      const bound = load.payers === 1 ? { atMost: 2.1 } : { atMost: 0.99 }
+      rows.push(
+        Tables.judged(
+          `${candidate.name}, ${load.name}: JSON-RPC calls per payment`,
+          '',
+          perPayment,
+          isOurs ? bound : undefined,
+          (value) => value.toFixed(2),
+        ),
+      )
+      lines.push(`calls per payment, ${candidate.name}, ${load.name}: ${methods}`)
+    }
+  }
+  return { rows, notes: lines }
+}
+
+async function gasRows(): Promise<Report.Row[]> {
+  const rows: Report.Row[] = []
+  const round = (value: number) => value.toFixed(0)
+  const lone = totals(formed, 1, 1)
+  const add = (what: string, against: string, value: number, bound?: Report.Bound) =>
+    rows.push(Tables.judged(what, against, value, bound, bound ? (each) => each.toFixed(3) : round))
+  const ranges = [
+    [1, 1],
+    [2, 7],
+    [8, 23],
+    [24, 47],
+    [48, 95],
+    [96, 999],
+  ] as const
+  for (const [from, to] of ranges) {
+    const { perPayment, transactions } = totals(formed, from, to)
+    if (perPayment === undefined) continue
+    const size = from === to ? 'alone' : `in batches of ${from} to ${to}`
+    add(`gas per payment of ours, ${size} (${transactions} transactions)`, '', perPayment)
+    if (from === 24 && lone.perPayment !== undefined)
+      add(`the same, as a share of a lone one`, 'alone', perPayment / lone.perPayment, {
+        atMost: 0.7,
+      })
+  }
+  for (const method of ['eip3009', 'permit2'] as const) {
+    const { lone, batches } = await measureSizes(method, [8, 32, 128])
+    add(`gas by hand, ${method}, alone`, '', lone)
+    for (const { size, perPayment } of batches) {
+      const share = perPayment / lone
+      const what = `gas by hand, ${method}, ${size} in a batch (${perPayment.toFixed(0)})`
+      if (size === 32 && method === 'eip3009') add(what, 'alone', share, { atMost: 0.7 })
+      else add(what, 'alone', share, { atMost: 1 })
+    }
+  }
+  return rows
+}
+
+function failures(): number {
+  return measured
+    .flatMap(({ samples }) => [...samples])
+    .filter(([{ kind }]) => kind === 'ours')
+    .flatMap(([, all]) => all)
+    .reduce((sum, { tried, paid }) => sum + tried - paid, 0)
+}
+
+function notes(): string[] {
+  const { repeated, kept } = machine.disturbances()
+  return [
+    `Bun ${Bun.version}, ${machine.description}. ${((performance.now() - startedAt) / 1000).toFixed(0)} s in all.`,
+    'A fresh automining anvil, server and set of credentials for each sample; each payer sends its own',
+    'credentials one after the other, each once. Ratios are ours / the best peer of the round, median',
+    '[min..max] over the rounds; absolute figures are medians. Latency is of what was paid.',
+    'As shipped: the documented viem wallet. Tuned: viem nonceManager and 50 ms polling. Sync: receipts',
+    'by eth_sendRawTransactionSync besides, which no peer documents. The peers keep nothing on disk.',
+    ...(values.quick
+      ? ['A short run: a few payments and one round say nothing about targets.']
+      : []),
+    `Samples disturbed by others: ${repeated} dropped and measured again, ${kept} kept nevertheless.`,
+    `Failed payments of ours: ${failures()}.`,
+  ]
+}

@@ -1,0 +1,123 @@
+import * as Report from '../Report'
+import * as Stats from '../Stats'
+import type { Candidate, Load } from './candidates'
+import type { Sample } from './sample'
+
+/** What one load measured: a sample of each candidate per round, in the same order. */
+export type Measured = { load: Load; samples: ReadonlyMap<Candidate, readonly Sample[]> }
+
+export const perSecond = ({ paid, elapsedMs }: Sample): number => (paid * 1000) / elapsedMs
+
+/** Milliseconds below which a share of the paid requests stayed; infinite when none was paid. */
+export function latency({ times }: Sample, share: number): number {
+  const sorted = times.toSorted((a, b) => a - b)
+  const index = Math.min(sorted.length - 1, Math.floor(sorted.length * share))
+  return sorted[index] ?? Number.POSITIVE_INFINITY
+}
+
+const failed = ({ paid, tried }: Sample): number => ((tried - paid) / tried) * 100
+
+/** One line per candidate and load, medians over the rounds. */
+export function absolute({ load, samples }: Measured): string[][] {
+  return [...samples].map(([candidate, all]) => {
+    const over = (value: (sample: Sample) => number, digits: number) =>
+      Stats.median(all.map(value)).toFixed(digits)
+    const faults = new Set(all.flatMap((sample) => [...sample.faults.keys()]))
+    return [
+      load.name,
+      candidate.name,
+      `${over(perSecond, 0)}/s`,
+      `${over((sample) => latency(sample, 0.5), 1)} ms`,
+      `${over((sample) => latency(sample, 0.99), 1)} ms`,
+      `${over(failed, 0)} %${faults.size === 0 ? '' : ` (${[...faults].join(', ')})`}`,
+      `${over(({ cpuMs }) => cpuMs, 2)} ms`,
+    ]
+  })
+}
+
+export const absoluteHead = [
+  'load',
+  'candidate',
+  'paid',
+  'median',
+  'p99',
+  'failed',
+  'server CPU per payment',
+]
+
+type Bounds = Partial<Record<Candidate['kind'], Report.Bound>>
+
+/** The targets of each load that has any; what is not here is told without a verdict. */
+const rateBounds: Readonly<Record<string, Bounds>> = {
+  '32 payers': { tuned: { atLeast: 4 }, shipped: { atLeast: 50 } },
+}
+const medianBounds: Readonly<Record<string, Bounds>> = { '1 payer': { tuned: { atMost: 0.5 } } }
+
+const against: Readonly<Record<Candidate['kind'], string>> = {
+  ours: '',
+  tuned: 'best tuned peer',
+  shipped: 'best peer as shipped',
+  further: 'mppx, writeContractSync',
+}
+
+/** Ours in each protocol against the best peer of each kind, which is chosen in each round. */
+export function ratios({ load, samples }: Measured): Report.Row[] {
+  const rows: Report.Row[] = []
+  const of = (kind: Candidate['kind']) => [...samples].filter(([each]) => each.kind === kind)
+  for (const [candidate, all] of of('ours')) {
+    for (const kind of ['tuned', 'shipped', 'further'] as const) {
+      const peers = of(kind).map(([, each]) => each)
+      if (peers.length === 0) continue
+      const row = (
+        what: string,
+        value: (sample: Sample) => number,
+        best: (...values: number[]) => number,
+        bounds: Bounds | undefined,
+        format: (value: number) => string,
+      ) =>
+        Report.compare({
+          what: `${candidate.name}, ${load.name}: ${what}`,
+          against: against[kind],
+          ours: all.map(value),
+          theirs: all.map((_, round) =>
+            best(...peers.flatMap((peer) => peer.slice(round, round + 1).map(value))),
+          ),
+          ...(bounds?.[kind] === undefined ? {} : { bound: bounds[kind] }),
+          format,
+        })
+      const rate = (value: number) => `${value.toFixed(0)}/s`
+      const ms = (value: number) => `${value.toFixed(1)} ms`
+      const median = (sample: Sample) => latency(sample, 0.5)
+      rows.push(
+        row('payments', perSecond, Math.max, rateBounds[load.name], rate),
+        row('median', median, Math.min, medianBounds[load.name], ms),
+      )
+    }
+  }
+  return rows
+}
+
+/** A row that is no comparison of two measured series. */
+export function judged(
+  what: string,
+  against: string,
+  value: number,
+  bound: Report.Bound | undefined,
+  format: (value: number) => string,
+): Report.Row {
+  const verdict = Report.judge(value, bound)
+  return { what, against, ratio: undefined, ...verdict, ours: format(value), theirs: '' }
+}
+
+/** Lines with columns as wide as they need to be. */
+export function align(lines: readonly (readonly string[])[]): string[] {
+  const widths = (lines[0] ?? []).map((_, column) =>
+    Math.max(...lines.map((line) => line[column]?.length ?? 0)),
+  )
+  return lines.map((line) =>
+    line
+      .map((cell, column) => cell.padEnd(widths[column] ?? 0))
+      .join('  ')
+      .trimEnd(),
+  )
+}
