@@ -384,8 +384,10 @@ describe('receipts and tokens', () => {
       expect((await refused({ 'payment-redeem': guess }, 'a/both', init)).code).toBe(
         'invalid-redeem-token',
       )
-    const redeemed = await Promise.all(
-      Array.from({ length: 5 }, () => fetch(at('a/both'), { ...init, headers: redeem })),
+    const { result: redeemed } = await effects(target, () =>
+      Promise.all(
+        Array.from({ length: 5 }, () => fetch(at('a/both'), { ...init, headers: redeem })),
+      ),
     )
     expect(redeemed.filter(({ status }) => status === 200)).toHaveLength(1)
     const late = await fetch(at('a/both'), { ...init, headers: redeem })

@@ -40,9 +40,8 @@ const codeOf = async (response: Response): Promise<string> =>
 /** Pays and expects the answer. */
 async function buy(way: Way, path = 'a/get', init?: RequestInit): Promise<Record<string, string>> {
   const headers = await way.pay(await ask(at(path), init), buyer)
-  const response = await fetch(at(path), { ...init, headers })
-  expect([way.name, response.status]).toEqual([way.name, 200])
-  await response.text()
+  const { result } = await effects(target, () => fetch(at(path), { ...init, headers }))
+  expect([way.name, result.status]).toEqual([way.name, 200])
   return headers
 }
 

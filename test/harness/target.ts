@@ -11,6 +11,7 @@ import { balanceOf, type Chain } from '../../src/demo/chains'
 import { createLog } from '../../src/log'
 import { type Asked, type MppOptions, payMpp, payMppPermit2, payX402 } from './buyer'
 import { networkOf, startNetwork, type startTap } from './settlement'
+import { until } from './world'
 
 /** What is attacked: the whole gateway, with our hands on its chains, its upstream and its clock. */
 export type Target = {
@@ -298,7 +299,7 @@ export function rewritten(
   }
 }
 
-/** Runs a request and tells what it cost and caused. */
+/** Runs requests to their end and tells what they cost and caused. */
 export async function effects<T>(
   target: Target,
   run: () => Promise<T>,
@@ -307,6 +308,10 @@ export async function effects<T>(
     (await target.usdc.balanceOf(seller)) + (await target.usdg.balanceOf(seller))
   const before = [target.rows(), target.upstream.requests.length, await held()] as const
   const result = await run()
+  // What was delivered is recorded after the answer has left.
+  await until('it is recorded', () =>
+    target.payments().every(({ delivery }) => delivery !== 'delivering'),
+  )
   return {
     result,
     rows: target.rows() - before[0],
