@@ -1,5 +1,5 @@
-import { readdirSync, readFileSync } from 'node:fs'
-import { cpus } from 'node:os'
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import { cpus, tmpdir } from 'node:os'
 import { join } from 'node:path'
 
 /** CPU that others may use during a sample, as a share of one core, before it counts as disturbed. */
@@ -90,11 +90,13 @@ async function waitForQuiet(patience: number): Promise<number> {
 }
 
 async function startServer(command: readonly string[]): Promise<Server> {
+  // Data directories go there, and with it.
+  const directory = mkdtempSync(join(tmpdir(), 'turnpike-bench-'))
   const child = Bun.spawn([...command], {
     stdin: 'ignore',
     stdout: 'pipe',
     stderr: 'inherit',
-    env: { ...process.env, NODE_ENV: 'production' },
+    env: { ...process.env, NODE_ENV: 'production', TMPDIR: directory },
   })
   const url = await findUrl(child.stdout)
   if (url === undefined) throw new Error(`${command.join(' ')} did not start`)
@@ -104,6 +106,7 @@ async function startServer(command: readonly string[]): Promise<Server> {
     async stop() {
       child.kill('SIGKILL')
       await child.exited
+      rmSync(directory, { recursive: true, force: true })
     },
   }
 }
