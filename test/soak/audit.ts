@@ -101,6 +101,9 @@ function judge(all: Case, purchase: Purchase): Finding[] {
     findings.push({ kind, text: `${what}\n${explain(all, purchase)}` })
 
   if (isPaid && received.length === 0) add('lost', 'paid, and the buyer has no answer')
+  const id = all.rowOf(purchase)?.id
+  if (received.some(({ paymentId }) => paymentId !== id))
+    add('mismatch', 'the answer was made for another payment')
   if (!isPaid && received.length > 0) add('unpaid', 'the buyer has an answer that was not paid')
   if (!isPaid && received.length === 0 && calls.some((call) => call.end === 'complete'))
     add('unpaid', 'the upstream answered and was not paid')
@@ -230,7 +233,11 @@ function explain(all: Case, purchase: Purchase): string {
     `purchase ${serial}: ${scheme} on ${site.id} by ${payer.account.address}, nonce ${nonce}, ${url}`,
     `signed ${new Date(start).toISOString()}, ended ${purchase.end}, redeems ${purchase.redeems}`,
     row === undefined ? 'no payment in the database' : explainRow(all, row),
-    ...said.slice(-12).map((each) => `+${each.at - start} ms ${printed(each)}`),
+    `${said.filter(({ code }) => code === 'no-answer').length} times no answer`,
+    ...said
+      .filter(({ code }) => code !== 'no-answer')
+      .slice(-12)
+      .map((each) => `+${each.at - start} ms ${printed(each)}`),
     ...(all.callsOf.get(serial) ?? []).map((call) => `+${call.at - start} ms ${printed(call)}`),
   ]
   return lines.map((line) => `  ${line.trim()}`).join('\n')

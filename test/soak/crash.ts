@@ -1,10 +1,9 @@
 import { parseArgs } from 'node:util'
-import { audit, waitUntilEnded } from './audit'
 import { startField } from './field'
-import { createPayers, nap } from './payers'
+import { finish } from './finish'
+import { createPayers } from './payers'
 import { createProgram, type Program } from './program'
 import { createRandom, type Random } from './random'
-import { conclude } from './report'
 import { startUpstream, type Upstream } from './upstream'
 
 /**
@@ -26,6 +25,7 @@ async function soak(): Promise<number> {
   process.stdout.write(`soak:crash --kills ${kills} --seed ${seed}\n`)
   const field = await startField(seed)
   const upstream = await startUpstream(random.fork('upstream'))
+  let running: Program | undefined
   try {
     const program = await createProgram({
       field,
@@ -35,6 +35,7 @@ async function soak(): Promise<number> {
       replaceAfterSeconds: 20,
     })
     const payers = createPayers({ field, url: program.url, random, pauseMaxMs: 300 })
+    running = program
     process.stdout.write(`${program.command.join(' ')}\n`)
     program.start()
     await program.listening()
@@ -46,30 +47,27 @@ async function soak(): Promise<number> {
       program.start()
     }
     await program.listening()
-    await nap(500, AbortSignal.timeout(1_000))
-    upstream.behave()
-    await payers.finish(60_000)
-    const missing = await waitUntilEnded(field, program.database, 60_000)
-    await program.stop()
-    const { purchases } = payers
-    const { database, faults: programFaults } = program
-    const { calls } = upstream
-    const verdict = await audit({ field, purchases, calls, database, programFaults })
-    const findings = [...verdict.findings]
-    if (missing !== undefined) findings.push({ kind: 'stuck', text: missing })
-    const seconds = ((Date.now() - startedAt) / 1000).toFixed(1)
-    const startMs = program.startMs.toSorted((a, b) => a - b)[program.startMs.length >> 1] ?? 0
-    const figures = [
-      ['kills', kills],
-      ['seconds', seconds],
-      ['median start in ms', startMs.toFixed(0)],
-      ...verdict.figures,
-    ] as const
-    return conclude(`seed ${seed}`, figures, findings, program.directory)
+    return await finish({
+      field,
+      upstream,
+      program,
+      payers,
+      title: `seed ${seed}`,
+      figures: () => [
+        ['kills', kills],
+        ['seconds', ((Date.now() - startedAt) / 1000).toFixed(1)],
+        ['median start in ms', medianOf(program.startMs).toFixed(0)],
+      ],
+    })
   } finally {
     upstream.stop()
+    await running?.end()
     await field.stop()
   }
+}
+
+function medianOf(values: readonly number[]): number {
+  return values.toSorted((left, right) => left - right)[values.length >> 1] ?? 0
 }
 
 /** Waits for the instant of a kill: any, one of the start, or one beside a delivery. */
@@ -79,7 +77,7 @@ async function takeAim(program: Program, upstream: Upstream, random: Random): Pr
   await program.listening()
   await Bun.sleep(random.between(0, draw < 0.7 ? 1_500 : 800))
   if (draw < 0.7) return
-  const moment = upstream.next(draw < 0.85 ? 'call' : 'answer')
-  await Promise.race([moment, Bun.sleep(1_000)])
+  const moment = draw < 0.8 ? 'call' : draw < 0.9 ? 'answer' : 'failure'
+  await Promise.race([upstream.next(moment), Bun.sleep(1_000)])
   await Bun.sleep(random.between(0, 3))
 }

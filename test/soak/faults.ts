@@ -1,11 +1,11 @@
 import { parseArgs } from 'node:util'
-import { type Audit, audit, waitUntilEnded } from './audit'
+import type { Audit } from './audit'
 import { startFaultProxy } from './faultproxy'
 import { startField } from './field'
+import { finish } from './finish'
 import { createPayers, nap } from './payers'
-import { createProgram } from './program'
+import { createProgram, type Program } from './program'
 import { createRandom } from './random'
-import { conclude } from './report'
 import { startUpstream } from './upstream'
 import { startWeather } from './weather'
 
@@ -23,6 +23,7 @@ if (!(seconds >= 0)) throw new Error('--seconds wants a number')
 process.exitCode = await soak()
 
 async function soak(): Promise<number> {
+  const startedAt = Date.now()
   const random = createRandom(seed)
   process.stdout.write(`soak:faults --seconds ${seconds} --seed ${seed}\n`)
   const field = await startField(seed)
@@ -37,6 +38,7 @@ async function soak(): Promise<number> {
       ),
     })),
   )
+  let running: Program | undefined
   try {
     const program = await createProgram({
       field,
@@ -46,6 +48,7 @@ async function soak(): Promise<number> {
       replaceAfterSeconds: 3,
     })
     const payers = createPayers({ field, url: program.url, random, pauseMaxMs: 300 })
+    running = program
     process.stdout.write(`${program.command.join(' ')}\n`)
     program.start()
     await program.listening()
@@ -56,22 +59,21 @@ async function soak(): Promise<number> {
     await nap(seconds * 1_000, AbortSignal.timeout(seconds * 2_000 + 1_000))
     await Promise.all(weathers.map((weather) => weather.stop()))
     for (const { proxy } of proxies) proxy.behave()
-    upstream.behave()
-    await payers.finish(120_000)
-    const missing = await waitUntilEnded(field, program.database, 90_000)
-    await program.stop()
-    const { purchases } = payers
-    const { database, faults: programFaults } = program
-    const { calls } = upstream
-    const verdict = await audit({ field, purchases, calls, database, programFaults })
-    const findings = [...verdict.findings]
-    if (missing !== undefined) findings.push({ kind: 'stuck', text: missing })
-    const played = [...proxies.map(({ proxy }) => proxy), ...weathers].map(({ counts }) => counts)
-    const figures = [...verdict.figures, ...summed(played)]
-    return conclude(`seed ${seed}`, figures, findings, program.directory)
+    return await finish({
+      field,
+      upstream,
+      program,
+      payers,
+      title: `seed ${seed}`,
+      figures: () => [
+        ['seconds', ((Date.now() - startedAt) / 1000).toFixed(1)],
+        ...summed([...proxies.map(({ proxy }) => proxy), ...weathers].map(({ counts }) => counts)),
+      ],
+    })
   } finally {
     upstream.stop()
     for (const { proxy } of proxies) proxy.stop()
+    await running?.end()
     await field.stop()
   }
 }

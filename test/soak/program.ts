@@ -1,4 +1,12 @@
-import { appendFileSync, closeSync, mkdtempSync, openSync, statSync, writeFileSync } from 'node:fs'
+import {
+  appendFileSync,
+  closeSync,
+  copyFileSync,
+  mkdtempSync,
+  openSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
 import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -21,6 +29,8 @@ export type Program = {
   kill(): Promise<void>
   /** SIGTERM; resolves when it is gone. */
   stop(): Promise<void>
+  /** Kills it if it still runs. */
+  end(): Promise<void>
   /** How it ended when nobody ended it, or badly when it was asked to. */
   faults: string[]
 }
@@ -32,6 +42,14 @@ export type ProgramOptions = {
   settleWaitSeconds: number
   replaceAfterSeconds: number
 }
+
+/**
+ * The shell becomes the program. Beside it a reader of our end of the pipe kills it when this process
+ * dies, however that happens: a program that nobody ends would run for ever.
+ */
+const guard = `exec 3<&0
+(read -r _ <&3 || kill -9 $$) </dev/null >/dev/null 2>&1 &
+exec "$@" 3<&- </dev/null`
 
 const root = join(import.meta.dir, '..', '..')
 /** The program's own limit is 30 s. */
@@ -55,10 +73,10 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
   function spawn() {
     const log = openSync(logFile, 'a')
     try {
-      return Bun.spawn([...command], {
+      return Bun.spawn(['sh', '-c', guard, 'sh', ...command], {
         cwd: directory,
         env: { PATH: process.env.PATH, RELAYER_KEYS: relayers.map((r) => r.privateKey).join(',') },
-        stdin: 'ignore',
+        stdin: 'pipe',
         stdout: log,
         stderr: 'pipe',
       })
@@ -67,7 +85,7 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
     }
   }
 
-  async function end(signal: 'SIGKILL' | 'SIGTERM'): Promise<number> {
+  async function signalled(signal: 'SIGKILL' | 'SIGTERM'): Promise<number> {
     if (child === undefined) throw new Error('the program does not run')
     isWanted = false
     child.kill(signal)
@@ -90,19 +108,26 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
         if (listens) startMs.push(performance.now() - startedAt)
       })
       void started.exited.then((code) => {
+        // Releases the reader beside it, which would kill whatever has the pid by then.
+        started.stdin.write('\n')
+        started.stdin.end()
         if (isWanted && child === started) faults.push(`it ended by itself with ${code}`)
       })
     },
     listening: () => listening,
     async kill() {
-      await end('SIGKILL')
+      await signalled('SIGKILL')
+    },
+    async end() {
+      if (child !== undefined && child.exitCode === null && child.signalCode === null)
+        await signalled('SIGKILL')
     },
     async stop() {
       const timer = setTimeout(() => {
         faults.push(`it did not stop within ${stopMaxMs} ms`)
         child?.kill('SIGKILL')
       }, stopMaxMs)
-      const code = await end('SIGTERM')
+      const code = await signalled('SIGTERM')
       clearTimeout(timer)
       if (code !== 0) faults.push(`it stopped with ${code}`)
     },
@@ -130,12 +155,15 @@ function readBanner(stderr: ReadableStream<Uint8Array>, logFile: string): Promis
   })
 }
 
-/** The built executable when nothing is newer than it, else one that is built for this run. */
+/**
+ * The built executable when nothing is newer than it, else one that is built now; in both cases one of
+ * this run's own, which nobody replaces meanwhile.
+ */
 async function findExecutable(directory: string): Promise<string> {
   const built = join(root, 'dist', 'turnpike')
-  if ((await Bun.file(built).exists()) && (await isFresh(built))) return built
   const outfile = join(directory, 'turnpike')
-  await build({ entry: join(root, 'src', 'main.ts'), outfile })
+  if ((await Bun.file(built).exists()) && (await isFresh(built))) copyFileSync(built, outfile)
+  else await build({ entry: join(root, 'src', 'main.ts'), outfile })
   return outfile
 }
 

@@ -1,4 +1,5 @@
 import { rmSync } from 'node:fs'
+import { join } from 'node:path'
 import { type Audit, kinds } from './audit'
 
 /** What every finding says is printed for at most this many of a kind. */
@@ -6,7 +7,7 @@ const explainedMax = 5
 
 /**
  * Prints the figures, the counts and the findings. Removes the directory when there is no finding,
- * else names it. Returns the exit code.
+ * else names it and keeps all but the executable. Returns the exit code.
  */
 export function conclude(
   title: string,
@@ -29,6 +30,9 @@ export function conclude(
       process.stdout.write(`\n${kind}: ${text}\n`)
   }
   if (findings.length === 0) rmSync(directory, { recursive: true, force: true })
-  else process.stdout.write(`\nkept for a look: ${directory}\n`)
+  else {
+    for (const name of ['turnpike', 'turnpike.map']) rmSync(join(directory, name), { force: true })
+    process.stdout.write(`\nkept for a look: ${directory}\n`)
+  }
   return findings.length === 0 ? 0 : 1
 }

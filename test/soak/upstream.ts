@@ -12,11 +12,14 @@ export type Call = {
   end: 'under way' | 'complete' | 'failed'
 }
 
+/** A request arrived; a good answer was sent; a failure was sent. */
+export type Moment = 'call' | 'answer' | 'failure'
+
 export type Upstream = {
   url: URL
   calls: readonly Call[]
   /** Resolves at the next moment of the kind. */
-  next(moment: 'call' | 'answer'): Promise<void>
+  next(moment: Moment): Promise<void>
   /** From now on every answer is a good one. */
   behave(): void
   stop(): void
@@ -29,8 +32,8 @@ const hangMs = 2_500
 export async function startUpstream(random: Random): Promise<Upstream> {
   const scripted = await startScripted()
   const calls: Call[] = []
-  const waiting: Record<'call' | 'answer', (() => void)[]> = { call: [], answer: [] }
-  const tell = (moment: 'call' | 'answer') => {
+  const waiting: Record<Moment, (() => void)[]> = { call: [], answer: [], failure: [] }
+  const tell = (moment: Moment) => {
     for (const resolve of waiting[moment].splice(0)) resolve()
   }
   let behaves = false
@@ -47,6 +50,7 @@ export async function startUpstream(random: Random): Promise<Upstream> {
       else if (draw < 0.035) reply.send(503, '{"error":"busy"}')
       else if (draw < 0.055) reply.cut()
       else await Bun.sleep(hangMs).then(reply.cut)
+      tell('failure')
       return
     }
     if (random.chance(0.2)) await Bun.sleep(random.between(1, 150))
