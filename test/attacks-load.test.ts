@@ -6,11 +6,27 @@ import { answerMaxBytes, createAnswers } from '../src/paywall/store'
 import { ProblemError } from '../src/protocol/Problem'
 import { ask } from './harness/buyer'
 import { temporary } from './harness/settlement'
-import { mppUsdc, startTarget, type Target, x402Usdc } from './harness/target'
+import { effects, mppUsdc, nothing, startTarget, type Target, x402Usdc } from './harness/target'
 
 let target: Target
 beforeAll(async () => {
-  target = await startTarget()
+  target = await startTarget({
+    more: (upstreamUrl) => `
+[[merchants]]
+slug = "schema"
+upstream = "${upstreamUrl}"
+allow_private = true
+[[merchants.routes]]
+path = "/post"
+methods = ["POST"]
+price = "0.005"
+[merchants.routes.body]
+type = "object"
+[merchants.routes.body.properties.messages]
+type = "array"
+items = { type = "object", required = ["role"] }
+`,
+  })
 })
 afterAll(() => target?.stop())
 
@@ -27,6 +43,31 @@ describe('a merchant', () => {
     expect((await fetch(at('a/get?poison'), { headers })).status).toBe(410)
     const honest = await x402Usdc.pay(await ask(at('a/get')), buyer)
     expect((await fetch(at('a/get'), { headers: honest })).status).toBe(200)
+  })
+})
+
+describe('bodies that are wrong at every byte', () => {
+  const list = (entry: string, count: number) =>
+    `{"messages":[${`${entry},`.repeat(count)}${entry}]}`
+
+  test('attack 41: are no fault of ours, whoever sends them', async () => {
+    for (const body of [list('0', 400_000), list('{}', 250_000), list('[[]]', 150_000)]) {
+      const init = { method: 'POST', body }
+      const asked = await ask(at('schema/post'), init)
+      expect(asked.response.status).toBe(402)
+      // Nobody looks through this for nothing.
+      expect(asked.body.invalidParams).toBeUndefined()
+      const headers = await x402Usdc.pay(asked, buyer)
+      const { result, ...caused } = await effects(target, () =>
+        fetch(at('schema/post'), { ...init, headers }),
+      )
+      const problem = (await result.json()) as { code: string; invalidParams: unknown[] }
+      expect([result.status, problem.code]).toEqual([400, 'invalid-parameter'])
+      expect(problem.invalidParams.length).toBeLessThan(21)
+      expect(caused).toEqual(nothing)
+    }
+    const short = await ask(at('schema/post'), { method: 'POST', body: list('0', 100) })
+    expect(short.body.invalidParams).toHaveLength(20)
   })
 })
 

@@ -5,6 +5,7 @@ import { corsHeaders, toResponse, unknownError } from '../http/problem'
 import * as RateLimit from '../http/ratelimit'
 import type { Log } from '../log'
 import type { Fulfilled } from '../paywall/courier'
+import { extract } from '../paywall/extract'
 import { type Item, inMppOrder } from '../paywall/Item'
 import type { Paywall, Sale } from '../paywall/paywall'
 import { failureHeaders } from '../paywall/receipts'
@@ -44,6 +45,8 @@ export type Gateway = {
 type Shelf = { merchant: Merchant; route: RouteConfig; items: Partial<Record<Method, Item>> }
 
 const urlMaxBytes = 8192
+/** Longest body whose faults are named in a 402. */
+const hintMaxBytes = 64 * 1024
 const allowedHeaders =
   'Authorization, Payment-Signature, X-Payment, Accept-Payment, Idempotency-Key, ' +
   'Payment-Redeem, Access-Control-Expose-Headers'
@@ -153,7 +156,12 @@ export function createGateway(options: GatewayOptions): Gateway {
       resource: `${baseUrl}${path}`,
       requestId,
       signal: request.signal,
-      invalidParams: validateParams(route, search, match.tail, body),
+      // When it is asked for: nobody who shows no credential makes us look through a large body.
+      get invalidParams() {
+        const isHint = extract(request.headers).kind === 'none'
+        if (isHint && body.byteLength > hintMaxBytes) return []
+        return validateParams(route, search, match.tail, body)
+      },
       unavailable: () => unavailable(merchant, route),
       fulfil: (payment) => fulfil(request, visit, body, payment),
     }
