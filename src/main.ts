@@ -1,8 +1,4 @@
 import { parseArgs } from 'node:util'
-import { check } from './cli/check'
-import { demo } from './cli/demo'
-import { pay } from './cli/pay'
-import { serve } from './cli/serve'
 
 declare const VERSION: string | undefined
 
@@ -58,11 +54,13 @@ async function main(argv: string[]): Promise<number> {
   }
   const file = values.config ?? 'merchants.toml'
   const dataDir = values.data ?? 'data'
+  // Each command loads its own part only: a start should not wait for the others.
   switch (command) {
     case 'version':
       process.stdout.write(`turnpike ${typeof VERSION === 'string' ? VERSION : 'development'}\n`)
       return 0
-    case 'check':
+    case 'check': {
+      const { check } = await import('./cli/check')
       return check({
         file,
         dataDir,
@@ -70,12 +68,19 @@ async function main(argv: string[]): Promise<number> {
         online: values.online ?? false,
         out: (text) => void process.stdout.write(text),
       })
-    case 'demo':
+    }
+    case 'demo': {
+      const { demo } = await import('./cli/demo')
       return demo({ once: values.once ?? false, file, env: process.env })
-    case 'pay':
+    }
+    case 'pay': {
+      const { pay } = await import('./cli/pay')
       return pay({ ...values, url, env: process.env, now: Date.now })
-    case 'serve':
+    }
+    case 'serve': {
+      const { serve } = await import('./cli/serve')
       return serve({ file, dataDir, env: process.env })
+    }
   }
 }
 

@@ -244,7 +244,7 @@ describe('faults', () => {
 })
 
 describe('payouts', () => {
-  const asPayout = (value: string, relayers: Options['relayers'] = []) =>
+  const asPayout = (value: string, relayers: Options['relayers'] = () => []) =>
     linesOf(edited(`"${named('PAYOUT')}"`, `"${value}"`), { relayers })
 
   test('error: zero, burn, token, contract, relayer and development accounts', () => {
@@ -261,7 +261,7 @@ describe('payouts', () => {
       expect(faults).toHaveLength(1)
       expect(faults[0]).toMatch(message)
     }
-    expect(asPayout(payout, [payout])[0]).toMatch(/relayer of this gateway/)
+    expect(asPayout(payout, () => [payout])[0]).toMatch(/relayer of this gateway/)
   })
 
   test('error: the payout of a merchant is at fault on its own line', () => {

@@ -341,8 +341,8 @@ describe('turnpike check', () => {
 
   test('error: a payout that is the relayer of the environment', async () => {
     const { text } = await run(shipped, {
-      PAYOUT: '0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266',
-      RELAYER_KEYS: 'ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80',
+      PAYOUT: '0x7E5F4552091A69125d5DfCb7b8C2659029395Bdf',
+      RELAYER_KEYS: '1'.padStart(64, '0'),
     })
     expect(text).toMatch(/^check\.toml:\d+: payout is a relayer/)
   })

@@ -31,7 +31,7 @@ export async function check({ file, env, online, dataDir, out }: Options): Promi
   }
   const problems: string[] = []
   const relayers = relayersOf({ dataDir, env }, problems)
-  const { config, faults } = parse(text, { file, env, relayers })
+  const { config, faults } = parse(text, { file, env, relayers: () => relayers })
   problems.push(...faults.map(format))
   if (config && online) problems.push(...(await findOnlineProblems(config)))
   if (config && problems.length === 0) for (const line of summarize(config)) out(line)

@@ -44,13 +44,15 @@ async function configure(
     return `turnpike: ${file} cannot be read. Run it where merchants.toml is, or name one with --config.\n`
   }
   try {
-    // Faults of the file must not leave generated secrets behind, so it is parsed first without them.
-    const first = parse(text, { file, env })
-    if (first.config === undefined) return faults(first.faults)
-    const secrets = loadSecrets({ dataDir, env })
-    const relayers = secrets.relayerKeys.map(Crypto.addressOf)
+    let secrets: Secrets | undefined
+    // Faults of the file must not leave generated secrets behind.
+    const relayers = () => {
+      secrets = loadSecrets({ dataDir, env })
+      return secrets.relayerKeys.map(Crypto.addressOf)
+    }
     const { config, faults: found } = parse(text, { file, env, relayers })
-    return config === undefined ? faults(found) : { config, secrets }
+    if (config === undefined || secrets === undefined) return faults(found)
+    return { config, secrets }
   } catch (error) {
     if (error instanceof EnvironmentError) return `turnpike: ${error.message}\n`
     throw error

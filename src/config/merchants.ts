@@ -34,8 +34,11 @@ export type Options = {
   /** For `${NAME}`; `NAME_FILE` is understood too. */
   env: Env
   overrides?: Overrides
-  /** Addresses of our own relayers: none may be a payout. */
-  relayers?: readonly Address[]
+  /**
+   * Addresses of our own relayers: none may be a payout. Called only when nothing else is wrong, so
+   * that it may generate them.
+   */
+  relayers?: () => readonly Address[]
 }
 
 export type Result =
@@ -47,7 +50,10 @@ export type Result =
  * once, in line order. Never throws for what a file or the environment holds, and no message shows a
  * value that came from the environment.
  */
-export function parse(text: string, { file, env, overrides = {}, relayers = [] }: Options): Result {
+export function parse(
+  text: string,
+  { file, env, overrides = {}, relayers = () => [] }: Options,
+): Result {
   let document: Record<string, unknown>
   try {
     document = parseToml(text, { unsafeKeyBehaviour: 'throw', maxDepth: 64 })
@@ -58,9 +64,14 @@ export function parse(text: string, { file, env, overrides = {}, relayers = [] }
     const message = `column ${error.column}: ${reason.replace('Invalid TOML document: ', '')}`
     return { config: undefined, faults: [{ file, line: error.line, message }] }
   }
+  let lines: Source['lines'] | undefined
   const source: Source = {
     file,
-    lines: index(text),
+    // Only a fault needs to know where things stand.
+    get lines() {
+      lines ??= index(text)
+      return lines
+    },
     faults: new Map(),
     fromEnv: new Set(),
     unset: new Set(),
@@ -103,7 +114,8 @@ function readConfig(
     stock: readStock(root, networks),
   }
   close(root)
-  crossCheck(source, config, relayers)
+  crossCheck(source, config, [])
+  if (source.faults.size === 0) crossCheck(source, config, relayers())
   return config
 }
 

@@ -6,7 +6,7 @@ export type Fault = { file: string; line: number; message: string }
 /** All that reading one file gathers. */
 export type Source = {
   file: string
-  lines: Lines.Lines
+  readonly lines: Lines.Lines
   /** The first fault of each place: what follows from it is not reported. */
   faults: Map<string, Fault>
   /** Places whose text came, in part, from the environment: never shown. */

@@ -1,10 +1,10 @@
-import type { Address, Hex } from 'viem'
-import { getAddress } from 'viem/utils'
+import type { Address as EvmAddress, Hex } from 'viem'
+import * as Address from '../protocol/Address'
 import * as Network from '../protocol/Network'
 import type { Read, Wrong } from './reader'
 
 /** Stands where a faulty file has no address; never a payee. */
-export const zeroAddress: Address = '0x0000000000000000000000000000000000000000'
+export const zeroAddress: EvmAddress = Address.zero
 
 /** Decimals of every amount of the service (specification 8). */
 const amountDecimals = 6
@@ -77,14 +77,12 @@ export const wei: Read<bigint> = (value) => {
 }
 
 /** An EVM address; a mixed-case one must carry the right EIP-55 checksum. */
-export const address: Read<Address> = (value) => {
-  if (typeof value !== 'string' || !/^0x[0-9a-fA-F]{40}$/.test(value)) {
+export const address: Read<EvmAddress> = (value) => {
+  const right = Address.parse(value)
+  if (right === undefined) {
     return { wrong: 'must be an address: 0x and 40 hex digits, in quotes' }
   }
-  const right = getAddress(value.toLowerCase())
-  const digits = value.slice(2)
-  const hasChecksum = digits !== digits.toLowerCase() && digits !== digits.toUpperCase()
-  if (hasChecksum && value !== right) {
+  if (Address.parseStrict(value) === undefined) {
     return {
       wrong: 'has a wrong EIP-55 checksum: check every digit',
       hint: `if the digits are right, write ${right}`,

@@ -1,3 +1,4 @@
+import { corsHeaders } from '../http/problem'
 import * as Challenge from '../protocol/Challenge'
 import type * as Network from '../protocol/Network'
 import * as Offer from '../protocol/Offer'
@@ -64,7 +65,14 @@ type Sheet = {
 }
 
 /** The parts of a 402 that depend on the URL. */
-type Page = { url: string; header: string; body: string }
+type Page = {
+  url: string
+  /** All but the challenges and the request's id: copying is cheaper than setting each. */
+  headers: Headers
+  /** JSON up to its closing brace. */
+  open: string
+  body: string
+}
 
 /** Makes the 402 answers of all items; constants are built once per item and minute, on first use. */
 export function createQuoter(options: QuoterOptions): Quoter {
@@ -141,7 +149,7 @@ function compile(
     // Spaces are nothing in JSON, and groups of three bytes can be encoded apart.
     header: [base64(before.padEnd(Math.ceil(before.length / 3) * 3)), base64(after)],
     body: cut(JSON.stringify({ ...paymentRequired, ...required }), url),
-    page: { url: '', header: '', body: '' },
+    page: { url: '', headers: new Headers(), open: '', body: '' },
   }
 }
 
@@ -168,12 +176,23 @@ function pageFor(sheet: Sheet, url: string): Page {
     // Without any extension it is still too long: the route's own URL has to do.
     if (header.length > headerMaxBytes) ({ header } = X402.fit(sheet.required, headerMaxBytes))
   }
-  sheet.page = { url, header, body: sheet.body[0] + quoted + sheet.body[1] }
+  const body = sheet.body[0] + quoted + sheet.body[1]
+  const headers = new Headers({
+    ...commonHeaders,
+    'payment-required': header,
+  })
+  sheet.page = { url, headers, body, open: body.slice(0, -1) }
   return sheet.page
 }
 
 function withUrl(required: X402.PaymentRequired, url: string): X402.PaymentRequired {
   return { ...required, resource: { ...required.resource, url } }
+}
+
+const commonHeaders = {
+  ...corsHeaders,
+  'cache-control': 'no-store',
+  'content-type': 'application/problem+json',
 }
 
 const paymentRequired = {
@@ -191,27 +210,25 @@ function respond(
   details: ChallengeDetails | undefined,
 ): Response {
   const page = pageFor(sheet, url)
-  const headers: Record<string, string> = {
-    'www-authenticate': authenticate,
-    'payment-required': page.header,
-    'cache-control': 'no-store',
-    'content-type': 'application/problem+json',
-  }
-  const invalidParams = details?.invalidParams
+  const headers = new Headers(page.headers)
+  headers.set('www-authenticate', authenticate)
+  const invalidParams = details?.invalidParams ?? []
   const refusal = details?.refusal
-  if (refusal === undefined && (invalidParams === undefined || invalidParams.length === 0))
-    return new Response(page.body, { status: 402, headers })
-  const problem = refusal === undefined ? paymentRequired : Problem.toJson(refusal.problem)
+  if (refusal === undefined) {
+    const body =
+      invalidParams.length === 0
+        ? page.body
+        : `${page.open},"invalidParams":${JSON.stringify(invalidParams)}}`
+    return new Response(body, { status: 402, headers })
+  }
+  for (const [name, value] of Object.entries(refusal.headers ?? {})) headers.set(name, value)
   const body = {
     ...withUrl(sheet.required, url),
-    ...problem,
-    ...(refusal === undefined ? {} : { error: refusal.problem.reason ?? refusal.problem.code }),
-    ...(invalidParams?.length ? { invalidParams } : {}),
+    ...Problem.toJson(refusal.problem),
+    error: refusal.problem.reason ?? refusal.problem.code,
+    ...(invalidParams.length === 0 ? {} : { invalidParams }),
   }
-  return new Response(JSON.stringify(body), {
-    status: 402,
-    headers: { ...headers, ...refusal?.headers },
-  })
+  return new Response(JSON.stringify(body), { status: 402, headers })
 }
 
 /** 18 characters, never repeated: nine of the process, nine of a counter. */

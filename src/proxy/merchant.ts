@@ -77,8 +77,11 @@ export function createGateway(options: GatewayOptions): Gateway {
 
   function finish(response: Response, requestId: string): Response {
     const { headers } = response
-    headers.set('access-control-allow-origin', corsHeaders['Access-Control-Allow-Origin'])
-    headers.set('access-control-expose-headers', corsHeaders['Access-Control-Expose-Headers'])
+    // The 402, which is answered most, comes with them.
+    if (response.status !== 402) {
+      headers.set('access-control-allow-origin', corsHeaders['Access-Control-Allow-Origin'])
+      headers.set('access-control-expose-headers', corsHeaders['Access-Control-Expose-Headers'])
+    }
     headers.set('x-request-id', requestId)
     return response
   }
@@ -155,7 +158,10 @@ export function createGateway(options: GatewayOptions): Gateway {
       body,
       resource: `${baseUrl}${path}`,
       requestId,
-      signal: request.signal,
+      // Making one costs as much as the rest of an unpaid answer's bookkeeping.
+      get signal() {
+        return request.signal
+      },
       // When it is asked for: nobody who shows no credential makes us look through a large body.
       get invalidParams() {
         const isHint = extract(request.headers).kind === 'none'
