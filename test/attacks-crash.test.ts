@@ -37,20 +37,23 @@ type Serving = { url: string; kill(): Promise<void> }
 
 const main = join(import.meta.dir, '../src/main.ts')
 
+/** Becomes the program; beside it a reader of our end of the pipe, which ends it when we are gone. */
+const guard = `exec 3<&0
+(read -r _ <&3 || kill -9 $$) </dev/null >/dev/null 2>&1 &
+exec "$@" 3<&- </dev/null`
+
 /** The program itself, as an operator starts it. */
 async function serve(dataDir: string): Promise<Serving> {
   const file = join(dataDir, 'merchants.toml')
   const urls = { usdc: networks.usdc.tap.url, usdg: networks.usdg.tap.url, upstream: upstream.url }
   writeFileSync(file, configText(urls))
-  const child = Bun.spawn(
-    [process.execPath, main, 'serve', '--config', file, '--data', join(dataDir, 'data')],
-    {
-      env: { PATH: process.env.PATH ?? '', RELAYER_KEYS: account(0).privateKey },
-      stdin: 'ignore',
-      stdout: 'ignore',
-      stderr: 'pipe',
-    },
-  )
+  const command = [process.execPath, main, 'serve', '--config', file]
+  const child = Bun.spawn(['sh', '-c', guard, 'sh', ...command, '--data', join(dataDir, 'data')], {
+    env: { PATH: process.env.PATH ?? '', RELAYER_KEYS: account(0).privateKey },
+    stdin: 'pipe',
+    stdout: 'ignore',
+    stderr: 'pipe',
+  })
   let said = ''
   for await (const chunk of child.stderr) {
     said += new TextDecoder().decode(chunk)
@@ -61,6 +64,8 @@ async function serve(dataDir: string): Promise<Serving> {
       async kill() {
         child.kill('SIGKILL')
         await child.exited
+        child.stdin.write('\n')
+        await child.stdin.end()
       },
     }
   }
