@@ -42,9 +42,9 @@ export type App = {
 }
 
 /**
- * Starts the service: opens the data directory, drives what an earlier process left unfinished, then
- * listens. Throws DatabaseLockedError when another process has the data directory, and the system's
- * error when the address is taken.
+ * Starts the service: opens the data directory, listens, and drives on what an earlier process left
+ * unfinished; resolves when every network has been looked at once. Throws DatabaseLockedError when
+ * another process has the data directory, and the system's error when the address is taken.
  */
 export async function start(options: AppOptions): Promise<App> {
   const { config, secrets, log } = options
@@ -112,7 +112,6 @@ export async function start(options: AppOptions): Promise<App> {
       }),
     )
     .use(metricsRoutes(registry))
-  await settlement.recover()
   elysia.listen({
     hostname: service.listen.hostname,
     port: service.listen.port,
@@ -123,6 +122,8 @@ export async function start(options: AppOptions): Promise<App> {
   })
   const { server } = elysia
   if (server === null) throw new Error('the server did not start')
+  // Behind the socket: a chain that hangs must not keep the health endpoints from saying so.
+  await settlement.recover()
 
   return {
     url: `http://${service.listen.hostname}:${server.port}`,

@@ -96,6 +96,8 @@ export function createQuoter(options: QuoterOptions): Quoter {
       }
       const expiresAt = expires(at)
       const digest = details?.digest
+      // `Accept-Payment` is not asked: every challenge is evm/charge, so it could only leave out all
+      // of them, and then the draft lets a server send them nevertheless.
       let authenticate = ''
       for (const compiled of sheet.challenges) {
         if (authenticate !== '') authenticate += ', '

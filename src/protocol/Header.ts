@@ -58,64 +58,6 @@ export function base64url(text: string): string {
   return Buffer.from(text).toString('base64url')
 }
 
-/** What `Accept-Payment` ranks, e.g. `{ method: 'evm', intent: 'charge' }`. */
-export type Offered = { method: string; intent: string }
-
-type Range = { method: string; intent: string; q: number }
-
-const rangePattern =
-  /^(\*|[a-z]+)\/(\*|[A-Za-z0-9-]+)(?:[ \t]*;[ \t]*[qQ]=(0(?:\.\d{0,3})?|1(?:\.0{0,3})?))?$/
-
-/**
- * Offers that a client's `Accept-Payment` header admits, best first, in our order among equals. All
- * of them when the header is absent, malformed or matches none: the draft lets a server ignore it
- * then, and a challenge is worth more to the client than nothing.
- */
-export function acceptPayment<T extends Offered>(
-  value: string | null | undefined,
-  offers: readonly T[],
-): readonly T[] {
-  const ranges = value ? parseRanges(value) : undefined
-  if (ranges === undefined) return offers
-  const ranked: { offer: T; q: number }[] = []
-  for (const offer of offers) {
-    const q = quality(offer, ranges)
-    if (q > 0) ranked.push({ offer, q })
-  }
-  if (ranked.length === 0) return offers
-  return ranked.sort((a, b) => b.q - a.q).map(({ offer }) => offer)
-}
-
-function parseRanges(value: string): Range[] | undefined {
-  if (value.length > maxLength) return undefined
-  const ranges: Range[] = []
-  for (const part of value.split(',')) {
-    const text = part.trim()
-    if (text === '') continue
-    const match = rangePattern.exec(text)
-    if (!match) return undefined
-    const [, method = '*', intent = '*', q = '1'] = match
-    ranges.push({ method, intent, q: Number(q) })
-  }
-  return ranges.length > 0 ? ranges : undefined
-}
-
-/** Weight of the most specific range that matches; zero when none does. */
-function quality(offer: Offered, ranges: readonly Range[]): number {
-  let best = -1
-  let q = 0
-  for (const range of ranges) {
-    if (range.method !== '*' && range.method !== offer.method) continue
-    if (range.intent !== '*' && range.intent !== offer.intent) continue
-    const specificity = (range.method === '*' ? 0 : 2) + (range.intent === '*' ? 0 : 1)
-    if (specificity > best || (specificity === best && range.q > q)) {
-      best = specificity
-      q = range.q
-    }
-  }
-  return q
-}
-
 /** Extension values are objects with `info`; other shapes are dropped by readers. */
 export function infoOf(extensions: JsonObject | undefined, name: string): JsonObject | undefined {
   const extension = extensions?.[name]

@@ -9,7 +9,6 @@ export const mppBase = 'https://paymentauth.org/problems'
 /** https://datatracker.ietf.org/doc/draft-ryan-httpauth-payment/ section "Error Codes". */
 const mppKinds = {
   'payment-required': { status: 402, title: 'Payment Required' },
-  'payment-insufficient': { status: 402, title: 'Payment Insufficient' },
   'payment-expired': { status: 402, title: 'Payment Expired' },
   'verification-failed': { status: 402, title: 'Verification Failed' },
   'method-unsupported': { status: 400, title: 'Method Unsupported' },
@@ -34,7 +33,6 @@ const ownKinds = {
   'body-too-large': { status: 413, title: 'Body Too Large' },
   'uri-too-long': { status: 414, title: 'URI Too Long' },
   'rate-limited': { status: 429, title: 'Rate Limited', retryable: true },
-  'headers-too-large': { status: 431, title: 'Headers Too Large' },
   'internal-error': { status: 500, title: 'Internal Error', retryable: true },
   'upstream-unreachable': { status: 502, title: 'Upstream Unreachable', retryable: true },
   'upstream-failed': { status: 502, title: 'Upstream Failed', retryable: true },

@@ -4,7 +4,6 @@ import * as Problem from '../../src/protocol/Problem'
 test('behavior: MPP problems carry the type URIs and statuses of the draft', () => {
   const expected = {
     'payment-required': 402,
-    'payment-insufficient': 402,
     'payment-expired': 402,
     'verification-failed': 402,
     'method-unsupported': 400,
