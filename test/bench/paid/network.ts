@@ -7,9 +7,11 @@ export const networkId = 'eip155:8453'
 /** What is sold, for one cent, by every candidate. */
 export const path = '/m/catjoke/joke'
 
+let known: NetworkConfig | undefined
+
 /** The shipped configuration's entry. */
 export function network(): NetworkConfig {
-  const found = shippedConfig().networks.find(({ id }) => id === networkId)
-  if (found === undefined) throw new Error(`${networkId} is not in merchants.toml`)
-  return found
+  known ??= shippedConfig().networks.find(({ id }) => id === networkId)
+  if (known === undefined) throw new Error(`${networkId} is not in merchants.toml`)
+  return known
 }
