@@ -100,7 +100,8 @@ function judge(all: Case, purchase: Purchase): Finding[] {
   const add = (kind: Kind, what: string) =>
     findings.push({ kind, text: `${what}\n${explain(all, purchase)}` })
 
-  if (isPaid && received.length === 0) add('lost', 'paid, and the buyer has no answer')
+  if (isPaid && end === 'open') add('stuck', 'paid, and the buyer still asks')
+  if (isPaid && end === 'refused') add('lost', 'paid, and the buyer was refused')
   const id = all.rowOf(purchase)?.id
   if (received.some(({ paymentId }) => paymentId !== id))
     add('mismatch', 'the answer was made for another payment')
@@ -204,6 +205,9 @@ function figuresOf(all: Case): Audit['figures'] {
   const settling = [...included].filter((hash) => carrying.has(hash)).length
   const schemes = Map.groupBy(purchases, ({ scheme }) => scheme)
   const said = purchases.flatMap((purchase) => purchase.said)
+  const waits = purchases
+    .flatMap(({ received, signedAt = 0 }) => received.map(({ at }) => at - signedAt))
+    .sort((left, right) => left - right)
   const codes = Map.groupBy(said, ({ status, code }) => `${status} ${code}`.trim())
   return [
     ['purchases', purchases.length],
@@ -211,6 +215,8 @@ function figuresOf(all: Case): Audit['figures'] {
     ['paid on chain', ledger.paid.size],
     ['answers received', count(({ received }) => received.length > 0)],
     ['  after a failure of the upstream', count((p) => p.redeems && p.received.length > 0)],
+    ['median ms from signing to the answer', waits[waits.length >> 1] ?? 0],
+    ['longest', waits.at(-1) ?? 0],
     ['credentials that expired', count(isExpired)],
     ['payments in the database', books.payments.length],
     ['attempts', books.payments.reduce((sum, { attempts }) => sum + attempts, 0)],
@@ -249,7 +255,10 @@ function explainRow({ books, ledger }: Case, row: PaymentRow): string {
   const moved = ledger.transfers.filter(
     ({ transaction, payer }) => hashes.has(transaction) && equal(payer, row.payer),
   )
-  return [row, ...carrying, ...moved].map((each) => `  ${printed(each)}`).join('\n')
+  const some = carrying.length > 6 ? [...carrying.slice(0, 3), ...carrying.slice(-3)] : carrying
+  return [row, `${carrying.length} transactions`, ...some, ...moved]
+    .map((each) => `  ${printed(each)}`)
+    .join('\n')
 }
 
 function printed(value: unknown): string {

@@ -16,8 +16,9 @@ export type Run = {
 }
 
 /** What was begun may take this long when nothing disturbs it any more. */
-const purchasesMaxMs = 90_000
-const endMaxMs = 90_000
+const purchasesMaxMs = 120_000
+/** What is then left has no buyer who waits for it. */
+const endMaxMs = 60_000
 
 /**
  * Nothing new is bought and the upstream behaves: waits until everything has ended, ends the
