@@ -8,7 +8,8 @@ import { startUpstream, type Upstream } from './upstream'
 
 /**
  * Kills the real program with SIGKILL again and again while 32 payers buy, starts it at once on the
- * same data, and then proves that no money was lost or doubled and nothing was given away.
+ * same data, and then proves that no money was lost or doubled and nothing was given away. A seed repeats the
+ * draws, not the timing.
  */
 
 const { values } = parseArgs({

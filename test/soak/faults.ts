@@ -11,7 +11,8 @@ import { startWeather } from './weather'
 
 /**
  * Lets 32 payers buy while two bad RPC endpoints stand before each chain and the chains reorganise;
- * then everything becomes clean, must end, and is proven as after crashes.
+ * then everything becomes clean, must end, and is proven as after crashes. A seed repeats the draws,
+ * not the timing.
  */
 
 const { values } = parseArgs({

@@ -68,6 +68,8 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
   const faults: string[] = []
   let child: ReturnType<typeof spawn> | undefined
   let isWanted = false
+  /** The newest of stderr: the banner, and what a runtime says at a bad end. */
+  let said = ''
   let listening = Promise.resolve()
 
   function spawn() {
@@ -104,14 +106,20 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
       child = started
       isWanted = true
       const startedAt = performance.now()
-      listening = readBanner(started.stderr, logFile).then((listens) => {
+      said = ''
+      const hear = (part: string) => {
+        appendFileSync(logFile, part)
+        said = (said + part).slice(-4_000)
+        return said.includes('listens on')
+      }
+      listening = readBanner(started.stderr, hear).then((listens) => {
         if (listens) startMs.push(performance.now() - startedAt)
       })
       void started.exited.then((code) => {
         // Releases the reader beside it, which would kill whatever has the pid by then.
         started.stdin.write('\n')
         started.stdin.end()
-        if (isWanted && child === started) faults.push(`it ended by itself with ${code}`)
+        if (isWanted && child === started) faults.push(`it ended by itself with ${code}\n${said}`)
       })
     },
     listening: () => listening,
@@ -129,7 +137,7 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
       }, stopMaxMs)
       const code = await signalled('SIGTERM')
       clearTimeout(timer)
-      if (code !== 0) faults.push(`it stopped with ${code}`)
+      if (code !== 0) faults.push(`it stopped with ${code}\n${said}`)
     },
   }
 }
@@ -138,17 +146,15 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
  * Resolves at the banner with true, or at the end of the output with false. Goes on reading: a full
  * pipe would stop the program.
  */
-function readBanner(stderr: ReadableStream<Uint8Array>, logFile: string): Promise<boolean> {
+function readBanner(
+  stderr: ReadableStream<Uint8Array>,
+  hear: (part: string) => boolean,
+): Promise<boolean> {
   const decoder = new TextDecoder()
   return new Promise((resolve) => {
     const read = async () => {
-      let text = ''
-      for await (const chunk of stderr) {
-        const part = decoder.decode(chunk, { stream: true })
-        appendFileSync(logFile, part)
-        text = (text + part).slice(-4_000)
-        if (text.includes('listens on')) resolve(true)
-      }
+      for await (const chunk of stderr)
+        if (hear(decoder.decode(chunk, { stream: true }))) resolve(true)
       resolve(false)
     }
     read().catch(() => resolve(false))
