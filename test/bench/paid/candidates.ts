@@ -39,6 +39,8 @@ export type Load = {
   /** Absent: a block per transaction. */
   blockTimeMs?: number
   rounds: number
+  /** Whether the candidates that go further than any documentation take part. */
+  withFurther: boolean
 }
 
 /** Short ones first. The chain slows down as it grows: payments are counted, not seconds. */
@@ -51,6 +53,7 @@ export const loads: readonly Load[] = [
     eachShipped: 6,
     warmUpShipped: 2,
     rounds: 3,
+    withFurther: true,
   },
   {
     name: '32 payers',
@@ -60,6 +63,7 @@ export const loads: readonly Load[] = [
     eachShipped: 16,
     warmUpShipped: 2,
     rounds: 3,
+    withFurther: true,
   },
   {
     name: '256 payers',
@@ -68,7 +72,8 @@ export const loads: readonly Load[] = [
     warmUp: 1,
     eachShipped: 4,
     warmUpShipped: 1,
-    rounds: 3,
+    rounds: 2,
+    withFurther: false,
   },
   {
     name: '256 payers, 1 s blocks',
@@ -79,15 +84,19 @@ export const loads: readonly Load[] = [
     warmUpShipped: 1,
     blockTimeMs: 1000,
     rounds: 2,
+    withFurther: false,
   },
 ]
 
 /** What CI runs: says that all of it works, and roughly how it compares. */
-export const quickLoads: readonly Load[] = loads.map((load) => ({
-  ...load,
-  each: Math.max(1, load.each >> 2),
-  eachShipped: Math.max(1, load.eachShipped >> 2),
-  warmUp: Math.max(1, load.warmUp >> 2),
-  warmUpShipped: 1,
-  rounds: 1,
-}))
+export const quickLoads: readonly Load[] = loads
+  .filter(({ payers, blockTimeMs }) => payers <= 32 || blockTimeMs !== undefined)
+  .map((load) => ({
+    ...load,
+    each: Math.max(1, load.each >> 2),
+    eachShipped: Math.max(1, load.eachShipped >> 2),
+    warmUp: Math.max(1, load.warmUp >> 2),
+    warmUpShipped: 1,
+    rounds: 1,
+    withFurther: false,
+  }))

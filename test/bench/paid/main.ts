@@ -26,9 +26,7 @@ const { values } = parseArgs({
     profile: { type: 'string' },
   },
 })
-const chosen = candidates
-  .filter(({ name }) => name.startsWith(values.only))
-  .filter(({ kind }) => !values.quick || kind !== 'further')
+const chosen = candidates.filter(({ name }) => name.startsWith(values.only))
 const chosenLoads = (values.quick ? quickLoads : loads).filter(({ name }) =>
   name.includes(values.load),
 )
@@ -58,9 +56,10 @@ process.stdout.write(
 process.exit(failures() === 0 ? 0 : 1)
 
 async function measure(load: Load): Promise<Tables.Measured> {
-  const samples = new Map<Candidate, Sample[]>(chosen.map((candidate) => [candidate, []]))
+  const all = chosen.filter(({ kind }) => load.withFurther || kind !== 'further')
+  const samples = new Map<Candidate, Sample[]>(all.map((candidate) => [candidate, []]))
   for (let round = 0; round < load.rounds; round++) {
-    for (const candidate of round % 2 === 0 ? chosen : chosen.toReversed()) {
+    for (const candidate of round % 2 === 0 ? all : all.toReversed()) {
       process.stderr.write(`bench:paid: ${load.name}, ${candidate.name} ...\n`)
       const isOurs = candidate.kind === 'ours'
       const take = () =>
@@ -120,7 +119,7 @@ async function countAll(): Promise<{ rows: Report.Row[]; notes: string[] }> {
   const lines: string[] = []
   for (const load of chosenLoads.filter(({ payers }) => payers <= 32)) {
     const short = { ...load, each: Math.min(load.each, 32) }
-    for (const candidate of chosen.filter(({ kind }) => kind !== 'shipped')) {
+    for (const candidate of chosen.filter(({ kind }) => kind === 'ours' || kind === 'tuned')) {
       const { perPayment, methods }: Calls = await countCalls(machine, candidate, short)
       const isOurs = candidate.kind === 'ours'
       const bound = load.payers === 1 ? { atMost: 2.1 } : { atMost: 0.99 }

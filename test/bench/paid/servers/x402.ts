@@ -45,5 +45,6 @@ hono.use(
   ),
 )
 hono.get(path, (context) => context.json({ joke: 'A cat walks into a paywall.' }))
-const server = Bun.serve({ port: 0, hostname: '127.0.0.1', fetch: hono.fetch })
+// By default Bun closes a connection whose answer takes more than ten seconds.
+const server = Bun.serve({ port: 0, hostname: '127.0.0.1', fetch: hono.fetch, idleTimeout: 60 })
 process.stdout.write(`http://127.0.0.1:${server.port}\n`)
