@@ -1,3 +1,4 @@
+import * as Crypto from '../protocol/Crypto'
 import { type Code, of, type ProblemError } from '../protocol/Problem'
 import type { Payment, Protocol } from '../settlement/Payment'
 import type { Settlement } from '../settlement/settle'
@@ -67,6 +68,7 @@ export function createCourier(options: CourierOptions): Courier {
   const { settlement, now, log } = options
   const [secret] = options.challengeSecrets
   if (secret === undefined) throw new Error('no challenge secret')
+  const issuer = { key: options.receiptKey, address: Crypto.addressOf(options.receiptKey) }
   let open = 0
 
   return {
@@ -74,7 +76,7 @@ export function createCourier(options: CourierOptions): Courier {
     replay(answer, payment, protocol) {
       const headers = new Headers(answer.headers)
       headers.set('idempotency-replayed', 'true')
-      const receipt = successHeaders(payment, protocol, options.receiptKey, now())
+      const receipt = successHeaders(payment, protocol, issuer, now())
       for (const [name, value] of Object.entries(receipt)) headers.set(name, value)
       return new Response(answer.body, { status: answer.status, headers })
     },
@@ -108,7 +110,10 @@ export function createCourier(options: CourierOptions): Courier {
       open--
       const problem = failed(started, fulfilled, protocol)
       undeliver(started, fulfilled.upstreamStatus)
-      if (!parcel.signal.aborted) settlement.markAnswered(started.id)
+      // After the answer is written: until then its buyer has no token, only the credential.
+      setImmediate(() => {
+        if (!parcel.signal.aborted) answered(started, parcel.requestId)
+      })
       log('payment-undelivered', {
         requestId: parcel.requestId,
         payment: started.id,
@@ -118,7 +123,7 @@ export function createCourier(options: CourierOptions): Courier {
     }
     const { status, headers, body } = fulfilled
     const keep = keeper(started, parcel.requestId, { status, headers })
-    const receipt = successHeaders(started, protocol, options.receiptKey, now())
+    const receipt = successHeaders(started, protocol, issuer, now())
     for (const [name, value] of Object.entries(receipt)) headers.set(name, value)
     const record = (outcome: Outcome) => {
       const fields = { requestId: parcel.requestId, payment: started.id, status, outcome }
@@ -172,6 +177,14 @@ export function createCourier(options: CourierOptions): Courier {
       } catch (error) {
         log('answer-not-kept', { requestId, payment: id, error })
       }
+    }
+  }
+
+  function answered({ id }: Payment, requestId: string): void {
+    try {
+      settlement.markAnswered(id)
+    } catch (error) {
+      log('answer-unrecorded', { requestId, payment: id, error })
     }
   }
 

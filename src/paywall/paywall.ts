@@ -281,7 +281,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
   /** Drives a known payment on from whatever state it is in. */
   async function pursue(
     sale: Sale,
-    presentation: Presentation,
+    presentation: Pick<Presentation, 'protocol' | 'transfer'>,
     payment: Payment,
     release: () => void,
   ): Promise<Response> {
@@ -301,7 +301,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
 
   async function conclude(
     sale: Sale,
-    presentation: Presentation,
+    presentation: Pick<Presentation, 'protocol' | 'transfer'>,
     outcome: Outcome,
     release: () => void,
   ): Promise<Response> {
@@ -355,7 +355,8 @@ export function createPaywall(options: PaywallOptions): Paywall {
       if (merchant !== sale.item.merchant || route !== sale.item.route || paidFor !== print)
         throw Denial.mismatch('The token belongs to another request.')
       const current = settlement.findById(payment.id) ?? payment
-      return await courier.deliver(sale, current, protocol, claim.release)
+      const { transfer } = payment
+      return await pursue(sale, { protocol, transfer }, current, claim.release)
     } catch (error) {
       claim.release()
       throw error

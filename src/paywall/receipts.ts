@@ -1,15 +1,18 @@
-import * as Crypto from '../protocol/Crypto'
+import type { Address } from 'viem'
 import type { ProblemError } from '../protocol/Problem'
 import * as Receipt from '../protocol/Receipt'
 import type { Transfer } from '../protocol/Transfer'
 import * as X402 from '../protocol/X402'
 import type { Payment, Protocol } from '../settlement/Payment'
 
+/** Who signs receipts. The address is that of the key, which takes a while to compute. */
+export type Issuer = { key: Uint8Array; address: Address }
+
 /** Receipt headers of a delivered answer, in the protocol that it was paid with. */
 export function successHeaders(
   payment: Payment,
   protocol: Protocol,
-  receiptKey: Uint8Array,
+  issuer: Issuer,
   now: number,
 ): Readonly<Record<string, string>> {
   const { transaction, transfer, purpose } = payment
@@ -21,10 +24,10 @@ export function successHeaders(
       issuedAt: Math.floor(now / 1000),
       transaction,
     },
-    receiptKey,
+    issuer.key,
   )
   if (protocol === 'mpp')
-    return { 'payment-receipt': Receipt.mpp(receipt, { issuer: Crypto.addressOf(receiptKey) }) }
+    return { 'payment-receipt': Receipt.mpp(receipt, { issuer: issuer.address }) }
   const response = X402.response({
     success: true,
     transaction,

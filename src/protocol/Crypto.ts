@@ -1,8 +1,9 @@
-import { secp256k1 } from '@bitauth/libauth'
+// Not from the package's root: that would run all of it, and make instances of what is not used.
+import { instantiateSecp256k1 } from '@bitauth/libauth/build/lib/crypto/secp256k1.js'
 import { createKeccak } from 'hash-wasm'
 import type { Address, Hex } from 'viem'
 
-const hasher = await createKeccak(256)
+const [hasher, secp256k1] = await Promise.all([createKeccak(256), instantiateSecp256k1()])
 
 /** Half of the secp256k1 group order: a canonical `s` is not above it (EIP-2). */
 const halfOrder = '7fffffffffffffffffffffffffffffff5d576e7357a4501ddfe92f46681b20a0'
