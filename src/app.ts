@@ -8,6 +8,7 @@ import { healthRoutes } from './http/health'
 import { createRegistry, metricsRoutes } from './http/metrics'
 import { errors } from './http/problem'
 import { createRateLimit } from './http/ratelimit'
+import { pathStart } from './http/url'
 import type { Log } from './log'
 import { createPaywall } from './paywall/paywall'
 import { createQuoter } from './paywall/quote'
@@ -16,7 +17,7 @@ import * as Crypto from './protocol/Crypto'
 import { createBreaker } from './proxy/breaker'
 import { createDocuments } from './proxy/documents'
 import { createGateway } from './proxy/merchant'
-import { gatewayRoutes } from './proxy/routes'
+import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
 import { createSettlement, type Settlement } from './settlement/settle'
 
@@ -102,7 +103,7 @@ export async function start(options: AppOptions): Promise<App> {
   const canSell = () => !stopping && settlement.status().some((network) => network.ready)
   const elysia = new Elysia({ handler: { standardHostname: false } })
     .use(errors({ baseUrl: service.baseUrl, log, requestId }))
-    .use(gatewayRoutes(gateway, documents))
+    .use(catalogueRoutes(documents))
     .use(
       healthRoutes({
         canSell,
@@ -112,16 +113,20 @@ export async function start(options: AppOptions): Promise<App> {
       }),
     )
     .use(metricsRoutes(registry))
-  elysia.listen({
+  // What is sold goes past Elysia, which would cost a third of an unpaid answer.
+  const server = Bun.serve({
     hostname: service.listen.hostname,
     port: service.listen.port,
     reusePort: false,
+    development: false,
     idleTimeout: 255,
     // Bodies are read and capped by the routes, which answer with a problem.
     maxRequestBodySize: Number.MAX_SAFE_INTEGER,
+    fetch(request, self): Response | Promise<Response> {
+      if (!isForSale(request.url)) return elysia.fetch(request)
+      return gateway.handle(request, () => self.requestIP(request)?.address)
+    },
   })
-  const { server } = elysia
-  if (server === null) throw new Error('the server did not start')
   // Behind the socket: a chain that hangs must not keep the health endpoints from saying so.
   await settlement.recover()
 
@@ -147,6 +152,11 @@ function originsOf(merchant: Merchant): string[] {
   return [merchant.upstream, ...merchant.routes.map((route) => route.upstream)].flatMap((url) =>
     url === undefined ? [] : [url.origin],
   )
+}
+
+/** Whether a request's URL is below `/m/`. */
+function isForSale(url: string): boolean {
+  return url.startsWith('/m/', pathStart(url))
 }
 
 function outOfService(merchant: Merchant): { merchant: string; reason: string }[] {

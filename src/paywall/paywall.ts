@@ -49,7 +49,7 @@ export type PaywallOptions = {
 
 export type Paywall = {
   /** Sells: challenge without a credential, the answer with one. Throws ProblemError. */
-  serve(sale: Sale): Promise<Response>
+  serve(sale: Sale): Response | Promise<Response>
   /** Answers and settlements under way. */
   inFlight(): number
 }
@@ -63,18 +63,15 @@ export function createPaywall(options: PaywallOptions): Paywall {
 
   return {
     inFlight: () => active + courier.inFlight(),
-    async serve(sale) {
+    serve(sale) {
       const presented = extract(sale.headers)
+      // At once: this is answered more often than anything else.
       if (presented.kind === 'none')
         return challenge(sale, { digest: bodyDigest(sale.body), invalidParams: sale.invalidParams })
       active++
-      try {
-        return await (presented.kind === 'redeem'
-          ? redeem(sale, presented.token)
-          : buy(sale, presented))
-      } finally {
-        active--
-      }
+      const answer =
+        presented.kind === 'redeem' ? redeem(sale, presented.token) : buy(sale, presented)
+      return answer.finally(() => active--)
     },
   }
 

@@ -1,8 +1,9 @@
 import type { Config, Merchant, Method, Route as RouteConfig } from '../config/Config'
-import { type Budget, readBody } from '../http/body'
+import { type Body, type Budget, readBody } from '../http/body'
 import { clientKey } from '../http/clientip'
 import { corsHeaders, toResponse, unknownError } from '../http/problem'
 import * as RateLimit from '../http/ratelimit'
+import { pathStart } from '../http/url'
 import type { Log } from '../log'
 import type { Fulfilled } from '../paywall/courier'
 import { extract } from '../paywall/extract'
@@ -130,23 +131,19 @@ export function createGateway(options: GatewayOptions): Gateway {
     if (!options.accepts()) throw Problem.of('not-ready', 'The service is stopping.')
     if (!hasBody(request)) return offer(request, visit, empty)
     const { route } = visit.shelf
-    if (pays)
-      return readBody(request, route.bodyMaxBytes, options.budget).then(({ bytes, release }) =>
-        offer(request, visit, bytes).finally(release),
-      )
+    const offerWith = ({ bytes, release }: Body) =>
+      Promise.resolve(offer(request, visit, bytes)).finally(release)
+    if (pays) return readBody(request, route.bodyMaxBytes, options.budget).then(offerWith)
     // Without a credential a body only serves the digest; a large one goes without.
     const most = Math.min(config.service.unpaidBodyMaxBytes, route.bodyMaxBytes)
-    return readBody(request, most, options.budget).then(
-      ({ bytes, release }) => offer(request, visit, bytes).finally(release),
-      (error) => {
-        if (error instanceof Problem.ProblemError && error.status === 413)
-          return offer(request, visit, empty)
-        throw error
-      },
-    )
+    return readBody(request, most, options.budget).then(offerWith, (error) => {
+      if (error instanceof Problem.ProblemError && error.status === 413)
+        return offer(request, visit, empty)
+      throw error
+    })
   }
 
-  function offer(request: Request, visit: Visit, body: Uint8Array): Promise<Response> {
+  function offer(request: Request, visit: Visit, body: Uint8Array): Response | Promise<Response> {
     const { match, shelf, item, path, search, requestId } = visit
     const { merchant, route } = shelf
     const sale: Sale = {
@@ -297,7 +294,7 @@ function stock(config: Config): Map<RouteConfig, Shelf> {
 
 /** Path and query of an absolute URL as Bun normalised it; both as they are, nothing decoded. */
 function split(url: string): [pathname: string, search: string] {
-  const start = url.indexOf('/', url.indexOf('://') + 3)
+  const start = pathStart(url)
   if (start === -1) return ['/', '']
   const hash = url.indexOf('#', start)
   const end = hash === -1 ? url.length : hash
