@@ -61,6 +61,8 @@ export type Courier = {
   /** The stored answer of an idempotency key, marked as a replay. */
   replay(answer: Answer, payment: Payment, protocol: Protocol): Response
   findByToken(token: string): Payment | undefined
+  /** Whether a failed delivery of the payment was answered, with the token that redeems it. */
+  wasAnswered(payment: Payment): boolean
   inFlight(): number
 }
 
@@ -69,6 +71,8 @@ export function createCourier(options: CourierOptions): Courier {
   const [secret] = options.challengeSecrets
   if (secret === undefined) throw new Error('no challenge secret')
   const issuer = { key: options.receiptKey, address: Crypto.addressOf(options.receiptKey) }
+  /** Answered, which is not on the disk yet. */
+  const answering = new Set<string>()
   let open = 0
 
   return {
@@ -81,6 +85,7 @@ export function createCourier(options: CourierOptions): Courier {
       return new Response(answer.body, { status: answer.status, headers })
     },
     findByToken: (token) => settlement.findByRedeemToken(sha256(token)),
+    wasAnswered: ({ id, answered }) => answered || answering.has(id),
     inFlight: () => open,
   }
 
@@ -111,8 +116,10 @@ export function createCourier(options: CourierOptions): Courier {
       const problem = failed(started, fulfilled, protocol)
       undeliver(started, fulfilled.upstreamStatus)
       // After the answer is written: until then its buyer has no token, only the credential.
+      answering.add(started.id)
       setImmediate(() => {
-        if (!parcel.signal.aborted) answered(started, parcel.requestId)
+        if (!parcel.signal.aborted) markAnswered(started, parcel.requestId)
+        answering.delete(started.id)
       })
       log('payment-undelivered', {
         requestId: parcel.requestId,
@@ -180,7 +187,7 @@ export function createCourier(options: CourierOptions): Courier {
     }
   }
 
-  function answered({ id }: Payment, requestId: string): void {
+  function markAnswered({ id }: Payment, requestId: string): void {
     try {
       settlement.markAnswered(id)
     } catch (error) {

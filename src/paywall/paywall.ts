@@ -270,7 +270,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
     if (paidFor !== print || protocol !== presentation.protocol)
       throw Denial.mismatch('The credential pays for another request.')
     // An x402 credential is public once it is on chain: after a failed delivery the token decides.
-    if (payment.answered && payment.attempts > 0 && presentation.protocol === 'x402')
+    if (courier.wasAnswered(payment) && payment.attempts > 0 && presentation.protocol === 'x402')
       throw Denial.spent(payment)
     return pursue(sale, presentation, payment, release)
   }
