@@ -50,15 +50,24 @@ export function parseLog(value: unknown): (Log & { transactionHash: Hex }) | und
   }
 }
 
-/** Number, time (unix seconds) and base fee of a block as the node gives it. */
-export function parseBlock(
-  value: unknown,
-): { number: bigint; timestamp: bigint; baseFeeWei: bigint } | undefined {
+/** What is read of a block. `timestamp` is unix seconds; a pending block has no hash. */
+export type Block = {
+  number: bigint
+  timestamp: bigint
+  baseFeeWei: bigint
+  hash: Hex | undefined
+  parentHash: Hex | undefined
+}
+
+/** A block as the node gives it; undefined for what is none. */
+export function parseBlock(value: unknown): Block | undefined {
   if (!isRecord(value) || !isHex(value.number) || !isHex(value.timestamp)) return undefined
   return {
     number: BigInt(value.number),
     timestamp: BigInt(value.timestamp),
     baseFeeWei: toBigInt(value.baseFeePerGas),
+    hash: isHex(value.hash) ? lower(value.hash) : undefined,
+    parentHash: isHex(value.parentHash) ? lower(value.parentHash) : undefined,
   }
 }
 
