@@ -7,9 +7,9 @@ export type Failures = {
   /**
    * Seconds until one more payment of the payer may be sent; 0 when it may now. A payer with a
    * failure on record, and one with code (which may fail at will), has no more payments under way
-   * than it may still fail.
+   * than it may still fail. `more`: of its payments that are about to be sent.
    */
-  waitSeconds(payer: string, hasCode: boolean): number
+  waitSeconds(payer: string, hasCode: boolean, more?: number): number
   /** A payment of the payer is on its way, until the result is called. */
   begin(payer: string): () => void
   /** A transaction with a payment of this payer was included and failed. */
@@ -35,13 +35,13 @@ export function createFailures(now: () => number): Failures {
   }
 
   return {
-    waitSeconds(payer, hasCode) {
+    waitSeconds(payer, hasCode, more = 0) {
       const debt = debtMs(payer)
       const missingMs = debt + tokenMs - windowMs
       if (missingMs > 0) return Math.ceil(missingMs / 1000)
       if (debt === 0 && !hasCode) return 0
       const left = Math.floor((windowMs - debt) / tokenMs)
-      return (underWay.get(payer) ?? 0) < left ? 0 : 1
+      return (underWay.get(payer) ?? 0) + more < left ? 0 : 1
     },
     begin(payer) {
       underWay.set(payer, (underWay.get(payer) ?? 0) + 1)
