@@ -69,6 +69,8 @@ export const payments = sqliteTable(
     resource: text('resource').notNull(),
     /** The buyer's own key for the request, scoped to merchant, route and payer. */
     idempotencyKey: text('idempotency_key'),
+    /** Of the MPP challenge that the credential answers. */
+    challengeId: text('challenge_id'),
     bound: flag('bound').notNull(),
     /** When the request came in whose simulation passed. */
     receivedAt: at('received_at').notNull(),

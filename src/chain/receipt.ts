@@ -11,6 +11,7 @@ export type Receipt = {
   blockHash: Hex
   logs: readonly Log[]
   effectiveGasPriceWei: bigint
+  gasUsed: bigint
   /** Everything that the transaction cost the relayer, the L1 share of OP chains included. */
   spentWei: bigint
 }
@@ -23,6 +24,7 @@ export function parse(value: unknown): Receipt | undefined {
     return undefined
   const logs = value.logs.map(parseLog)
   const effectiveGasPriceWei = toBigInt(value.effectiveGasPrice)
+  const gasUsed = toBigInt(value.gasUsed)
   return {
     hash: lower(value.transactionHash),
     success: BigInt(value.status) === 1n,
@@ -30,7 +32,8 @@ export function parse(value: unknown): Receipt | undefined {
     blockHash: lower(value.blockHash),
     logs: logs.filter((log) => log !== undefined),
     effectiveGasPriceWei,
-    spentWei: toBigInt(value.gasUsed) * effectiveGasPriceWei + toBigInt(value.l1Fee),
+    gasUsed,
+    spentWei: gasUsed * effectiveGasPriceWei + toBigInt(value.l1Fee),
   }
 }
 

@@ -94,21 +94,24 @@ export function createCourier(options: CourierOptions): Courier {
     if (payment.attempts >= attemptsMax) throw gone(payment, 'All attempts have been used.')
     if (payment.redeemUntil !== undefined && now() > payment.redeemUntil)
       throw gone(payment, 'The time to redeem this payment is over.')
-    const started = settlement.beginDelivery(payment.id)
+    const started = await settlement.beginDelivery(payment.id)
     open++
     let fulfilled: Fulfilled
     try {
       fulfilled = await parcel.fulfil(started)
     } catch (error) {
       open--
-      undeliver(started, undefined)
+      await undeliver(started, undefined)
       throw error
     }
     if (!fulfilled.delivered) {
       open--
       const problem = failed(started, fulfilled, protocol)
-      undeliver(started, fulfilled.upstreamStatus)
-      if (!parcel.signal.aborted) settlement.markAnswered(started.id)
+      // One commit for both.
+      await Promise.all([
+        undeliver(started, fulfilled.upstreamStatus),
+        ...(parcel.signal.aborted ? [] : [settlement.markAnswered(started.id)]),
+      ])
       log('payment-undelivered', {
         requestId: parcel.requestId,
         payment: started.id,
@@ -120,13 +123,14 @@ export function createCourier(options: CourierOptions): Courier {
     const keep = keeper(started, status, new Headers(headers))
     const receipt = successHeaders(started, protocol, options.receiptKey, now())
     for (const [name, value] of Object.entries(receipt)) headers.set(name, value)
-    const record = (outcome: Outcome) => {
+    const record = async (outcome: Outcome) => {
       const fields = { requestId: parcel.requestId, payment: started.id, status, outcome }
       try {
-        if (outcome === 'nothing') undeliver(started, status)
+        if (outcome === 'nothing') await undeliver(started, status)
         else {
           const truncated = outcome === 'truncated'
-          settlement.endDelivery(started.id, { delivered: true, upstreamStatus: status, truncated })
+          const result = { delivered: true as const, upstreamStatus: status, truncated }
+          await settlement.endDelivery(started.id, result)
         }
         log('payment-delivery', fields)
       } catch (error) {
@@ -148,8 +152,7 @@ export function createCourier(options: CourierOptions): Courier {
     // The answer is written in this turn of the event loop; recording it afterwards means that a
     // crash in between can only repeat an answer, never lose one that was paid for.
     setImmediate(() => {
-      record(parcel.signal.aborted ? 'nothing' : 'complete')
-      finish()
+      void record(parcel.signal.aborted ? 'nothing' : 'complete').then(finish)
     })
     const bodiless = parcel.method === 'HEAD' || status === 204 || status === 304
     return new Response(bodiless ? null : body, { status, headers })
@@ -165,8 +168,8 @@ export function createCourier(options: CourierOptions): Courier {
     return (body) => options.answers.store(id, { status, headers, body }, now())
   }
 
-  function undeliver(payment: Payment, upstreamStatus: number | undefined): void {
-    settlement.endDelivery(payment.id, {
+  function undeliver(payment: Payment, upstreamStatus: number | undefined): Promise<void> {
+    return settlement.endDelivery(payment.id, {
       delivered: false,
       upstreamStatus,
       redeemTokenHash: sha256(redeemToken(payment.id)),
@@ -232,7 +235,8 @@ function sha256(text: string): string {
 type Outcome = 'complete' | 'truncated' | 'nothing'
 
 type Observer = {
-  record: (outcome: Outcome) => void
+  /** Resolves when it is on the disk. Never rejects. */
+  record: (outcome: Outcome) => Promise<void>
   finish: () => void
   /** Called with all of a complete answer. */
   keep: ((body: Uint8Array) => void) | undefined
@@ -253,13 +257,14 @@ function observed(
   let keptBytes = 0
   let begun = false
   let recorded = false
+  let first = Promise.resolve()
   let ended = false
   const end = (outcome: Outcome) => {
     if (ended) return
     ended = true
     signal.removeEventListener('abort', leave)
-    if (outcome !== 'complete' || !recorded) record(outcome)
-    finish()
+    const recording = outcome !== 'complete' || !recorded ? record(outcome) : first
+    void recording.then(finish)
   }
   const leave = () => {
     end(begun ? 'truncated' : 'nothing')
@@ -287,7 +292,7 @@ function observed(
           // A short stream has ended by now.
           if (ended) return
           recorded = true
-          record('complete')
+          first = record('complete')
         })
       } catch {
         end(begun ? 'truncated' : 'nothing')

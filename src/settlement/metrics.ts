@@ -134,7 +134,7 @@ function observer(meter: Meter, sources: Sources): () => void {
         inFlight.set(state.inFlight, { network, relayer })
         if (balanceWei !== undefined) balance.set(Number(balanceWei), { network, relayer })
         if (state.paused === undefined) continue
-        paused.put(1, { network, relayer, reason: state.paused })
+        paused.put(1, { network, relayer, reason: kindOf(state.paused) })
       }
       for (const { product, spentWei, budgetWei } of each.gas) {
         spent.set(Number(spentWei), { network, product })
@@ -145,6 +145,11 @@ function observer(meter: Meter, sources: Sources): () => void {
     paused.finish()
     pending.finish()
   }
+}
+
+/** A reason without its figures: each would be a series of its own. */
+function kindOf(reason: string): string {
+  return reason.replace(/\b(0x[0-9a-f]+|\d+)\b/gi, 'N')
 }
 
 /** A counter whose total is kept elsewhere. */
