@@ -5,12 +5,12 @@ import type { Config, Merchant } from './config/Config'
 import type { Secrets } from './config/env'
 import { createBudget } from './http/body'
 import { healthRoutes } from './http/health'
-import { createRegistry, metricsRoutes } from './http/metrics'
+import { createRegistry, metricsRoutes, type Registry } from './http/metrics'
 import { errors } from './http/problem'
 import { createRateLimit } from './http/ratelimit'
 import type { Log } from './log'
 import { createPaywall } from './paywall/paywall'
-import { createQuoter } from './paywall/quote'
+import { createQuoter, type Quoter } from './paywall/quote'
 import { createAnswers } from './paywall/store'
 import * as Crypto from './protocol/Crypto'
 import { createBreaker } from './proxy/breaker'
@@ -55,24 +55,28 @@ export async function start(options: AppOptions): Promise<App> {
   const registry = createRegistry()
   const settlement = await createSettlement({
     db,
+    meter: registry,
     networks: config.networks,
     relayerKeys: secrets.relayerKeys,
     now,
     log,
   })
   const paywallOptions = {
-    settlement,
+    settlement: withDeliveries(settlement, registry),
     challengeSecrets: secrets.challengeSecrets,
     receiptKey: secrets.receiptKey,
     realm: new URL(service.baseUrl).hostname,
     baseUrl: service.baseUrl,
     now,
   }
-  const quoter = createQuoter({
-    ...paywallOptions,
-    isReady: settlement.isReady,
-    processNonce: base36(9),
-  })
+  const quoter = withChallenges(
+    createQuoter({
+      ...paywallOptions,
+      isReady: settlement.isReady,
+      processNonce: base36(9),
+    }),
+    registry,
+  )
   const paywall = createPaywall({
     ...paywallOptions,
     quoter,
@@ -138,6 +142,41 @@ export async function start(options: AppOptions): Promise<App> {
       await Promise.race([closed, Bun.sleep(200)])
       await server.stop(true)
       db.close()
+    },
+  }
+}
+
+/** Counts the challenges that go out, by merchant. */
+function withChallenges(quoter: Quoter, registry: Registry): Quoter {
+  const count = registry.counter('challenges_total', 'Answers 402 with a challenge.', ['merchant'])
+  return {
+    ...quoter,
+    challenge(item, resource, details) {
+      count.inc({ merchant: item.merchant })
+      return quoter.challenge(item, resource, details)
+    },
+  }
+}
+
+/** Counts the forwards of paid requests and how they ended. */
+function withDeliveries(settlement: Settlement, registry: Registry): Settlement {
+  const attempts = registry.counter('delivery_attempts_total', 'Paid requests that were forwarded.')
+  const count = registry.counter(
+    'deliveries_total',
+    'Ends of forwarded requests; one that is cut after its first byte counts as delivered before.',
+    ['outcome'],
+  )
+  return {
+    ...settlement,
+    beginDelivery(id) {
+      attempts.inc()
+      return settlement.beginDelivery(id)
+    },
+    endDelivery(id, result) {
+      count.inc({
+        outcome: !result.delivered ? 'undelivered' : result.truncated ? 'truncated' : 'delivered',
+      })
+      return settlement.endDelivery(id, result)
     },
   }
 }
