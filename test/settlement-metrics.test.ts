@@ -12,7 +12,11 @@ beforeAll(async () => {
     adjust: (config) => ({
       ...config,
       service: { ...config.service, settleWaitSeconds: 0.3 },
-      networks: config.networks.map((network) => ({ ...network, replaceAfterSeconds: 0.2 })),
+      networks: config.networks.map((network) => ({
+        ...network,
+        feeCapWei: 50_000_000_000n,
+        replaceAfterSeconds: 0.2,
+      })),
     }),
   })
 })
