@@ -22,7 +22,9 @@ export async function dispatch(
 ): Promise<readonly Order[]> {
   const knownBlock = rail.head.number
   try {
-    const simulations = await simulate(rail, lane.address, orders)
+    const simulating = simulate(rail, lane.address, orders)
+    context.simulating.add(simulating)
+    const simulations = await simulating.finally(() => context.simulating.delete(simulating))
     // From here to `launch` nothing waits: what was simulated is written, then sent.
     if (Lane.pausedBy(lane) !== undefined || context.signal.aborted) return orders
     const accepted = accept(context, orders, simulations)

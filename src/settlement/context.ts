@@ -155,6 +155,8 @@ export type Context = {
   running: Map<string, Promise<Outcome>>
   /** Money on its way by payer, so that one balance is not promised twice. */
   inFlight: Map<string, bigint>
+  /** Simulations under way: what they read may be older than what is included meanwhile. */
+  simulating: Set<Promise<unknown>>
   /** Request ids of payments under way, for the log. */
   requestIds: Map<string, string>
   /** Waits for a lane. The promise never rejects. */

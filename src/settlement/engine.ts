@@ -42,6 +42,7 @@ export function createContext(options: SettlementOptions, signal: AbortSignal): 
     log,
     running: new Map(),
     inFlight: new Map(),
+    simulating: new Set(),
     requestIds: new Map(),
     submit: (rail, order) => submit(context, rail, order),
     pump: (rail) => pump(context, rail),

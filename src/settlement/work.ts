@@ -28,8 +28,13 @@ export function launch(
     return context.failures.begin(payment.transfer.payer)
   })
   const work = conclude(context, rail, lane, slot, payments).finally(() => {
-    for (const payment of payments) release(context, payment)
     for (const end of ends) end()
+    // A simulation that began before may still know the balance from before: its promise counts.
+    void Promise.allSettled(context.simulating).then(() =>
+      setImmediate(() => {
+        for (const payment of payments) release(context, payment)
+      }),
+    )
   })
   work.catch((error: unknown) => context.log('settlement-fault', { nonce: slot.nonce, error }))
   const isBatch = slot.transactions[0]?.kind === 'batch'
