@@ -32,6 +32,8 @@ export type Rail = {
   hasSync: boolean
   /** Proven payments that wait for a lane, oldest first. */
   queue: Order[]
+  /** Set in the turn of the event loop in which something has come. */
+  arrival: ReturnType<typeof setImmediate> | undefined
   /** Runs while a busy lane lets payments collect. */
   collecting: ReturnType<typeof setTimeout> | undefined
   /** What waits has collected for long enough. */

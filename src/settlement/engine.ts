@@ -167,6 +167,7 @@ function createRail(
     health: { ready: false, reason: 'not checked yet', checks: 0 },
     hasSync: true,
     queue: [],
+    arrival: undefined,
     collecting: undefined,
     isDue: false,
     codes: new Map(),

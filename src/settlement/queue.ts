@@ -27,7 +27,11 @@ export function submit(
     done: resolve,
   }
   rail.queue.push(order)
-  pump(context, rail)
+  // What comes in the same turn of the event loop leaves together.
+  rail.arrival ??= setImmediate(() => {
+    rail.arrival = undefined
+    pump(context, rail)
+  })
   return {
     admission: promise,
     cancel() {
