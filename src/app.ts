@@ -18,6 +18,7 @@ import { createDocuments } from './proxy/documents'
 import { createGateway } from './proxy/merchant'
 import { gatewayRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
+import type { Delivered } from './settlement/delivery'
 import { createSettlement, type Settlement } from './settlement/settle'
 
 export type AppOptions = {
@@ -29,6 +30,8 @@ export type AppOptions = {
   now?: () => number
   /** Cap of the answers kept for idempotency keys. */
   answersMaxBytes?: number
+  /** Transactions that may fail on chain for one payer in ten minutes. */
+  payerFailuresMax?: number
 }
 
 export type App = {
@@ -56,6 +59,7 @@ export async function start(options: AppOptions): Promise<App> {
   const settlement = await createSettlement({
     db,
     meter: registry,
+    payerFailuresMax: options.payerFailuresMax,
     networks: config.networks,
     relayerKeys: secrets.relayerKeys,
     now,
@@ -172,13 +176,21 @@ function withDeliveries(settlement: Settlement, registry: Registry): Settlement 
       attempts.inc()
       return settlement.beginDelivery(id)
     },
-    endDelivery(id, result) {
-      count.inc({
-        outcome: !result.delivered ? 'undelivered' : result.truncated ? 'truncated' : 'delivered',
+    async endDelivery(id, told) {
+      // Decided at the write, so known after it.
+      let result: Delivered | undefined
+      await settlement.endDelivery(id, () => {
+        result = typeof told === 'function' ? told() : told
+        return result
       })
-      return settlement.endDelivery(id, result)
+      if (result !== undefined) count.inc({ outcome: outcomeOf(result) })
     },
   }
+}
+
+function outcomeOf(result: Delivered): string {
+  if (!result.delivered) return 'undelivered'
+  return result.truncated ? 'truncated' : 'delivered'
 }
 
 function originsOf(merchant: Merchant): string[] {

@@ -139,6 +139,8 @@ export type SettlementOptions = {
   random?: (length: number) => Uint8Array
   /** Where it is counted what happens; by default nowhere. */
   meter?: Meter
+  /** Transactions that may fail on chain for one payer in ten minutes; 5 by default. */
+  payerFailuresMax?: number | undefined
   /** Time between two looks at a network's health. */
   checkMs?: number
 }

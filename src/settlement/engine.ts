@@ -36,7 +36,7 @@ export function createContext(options: SettlementOptions, signal: AbortSignal): 
       options.meter ?? silent,
       sourcesOf(() => context),
     ),
-    failures: createFailures(now),
+    failures: createFailures(now, options.payerFailuresMax),
     rails,
     now,
     log,

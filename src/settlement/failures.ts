@@ -16,14 +16,13 @@ export type Failures = {
   record(payer: string): void
 }
 
-/** Failures that a payer has at once, and the time in which they come back. */
-export const failuresMax = 5
+/** The time in which all failures of a payer are forgotten. */
 const windowMs = 600_000
-const tokenMs = windowMs / failuresMax
 const payersMax = 10_000
 
-/** In memory: a restart forgives. `now` is unix ms. */
-export function createFailures(now: () => number): Failures {
+/** In memory: a restart forgives. `now` is unix ms; `most`: failures that a payer has at once. */
+export function createFailures(now: () => number, most = 5): Failures {
+  const tokenMs = windowMs / most
   /** When a payer's bucket is full again (GCRA). */
   const fullAt = new Map<string, number>()
   const underWay = new Map<string, number>()
