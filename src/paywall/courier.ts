@@ -1,4 +1,5 @@
 import { type Code, of, type ProblemError } from '../protocol/Problem'
+import type { Delivered } from '../settlement/delivery'
 import type { Payment, Protocol } from '../settlement/Payment'
 import type { Settlement } from '../settlement/settle'
 import { failureHeaders, successHeaders } from './receipts'
@@ -94,14 +95,16 @@ export function createCourier(options: CourierOptions): Courier {
     if (payment.attempts >= attemptsMax) throw gone(payment, 'All attempts have been used.')
     if (payment.redeemUntil !== undefined && now() > payment.redeemUntil)
       throw gone(payment, 'The time to redeem this payment is over.')
-    const started = await settlement.beginDelivery(payment.id)
+    const begun = await settlement.beginDelivery(payment.id)
+    // One time for what the buyer is told and what is stored.
+    const started = { ...begun, redeemUntil: begun.redeemUntil ?? now() + redeemableMs }
     open++
     let fulfilled: Fulfilled
     try {
       fulfilled = await parcel.fulfil(started)
     } catch (error) {
       open--
-      await undeliver(started, undefined)
+      await settlement.endDelivery(started.id, undelivered(started, undefined))
       throw error
     }
     if (!fulfilled.delivered) {
@@ -109,7 +112,7 @@ export function createCourier(options: CourierOptions): Courier {
       const problem = failed(started, fulfilled, protocol)
       // One commit for both.
       await Promise.all([
-        undeliver(started, fulfilled.upstreamStatus),
+        settlement.endDelivery(started.id, undelivered(started, fulfilled.upstreamStatus)),
         ...(parcel.signal.aborted ? [] : [settlement.markAnswered(started.id)]),
       ])
       log('payment-undelivered', {
@@ -123,16 +126,16 @@ export function createCourier(options: CourierOptions): Courier {
     const keep = keeper(started, status, new Headers(headers))
     const receipt = successHeaders(started, protocol, options.receiptKey, now())
     for (const [name, value] of Object.entries(receipt)) headers.set(name, value)
-    const record = async (outcome: Outcome) => {
-      const fields = { requestId: parcel.requestId, payment: started.id, status, outcome }
+    const record = async (decide: () => Outcome) => {
+      const fields = { requestId: parcel.requestId, payment: started.id, status }
       try {
-        if (outcome === 'nothing') await undeliver(started, status)
-        else {
-          const truncated = outcome === 'truncated'
-          const result = { delivered: true as const, upstreamStatus: status, truncated }
-          await settlement.endDelivery(started.id, result)
-        }
-        log('payment-delivery', fields)
+        let outcome = decide()
+        await settlement.endDelivery(started.id, () => {
+          outcome = decide()
+          if (outcome === 'nothing') return undelivered(started, status)
+          return { delivered: true, upstreamStatus: status, truncated: outcome === 'truncated' }
+        })
+        log('payment-delivery', { ...fields, outcome })
       } catch (error) {
         // Nobody above hears of it, and the buyer has the answer: at worst it is given once more.
         log('payment-delivery-unrecorded', { ...fields, error })
@@ -151,9 +154,7 @@ export function createCourier(options: CourierOptions): Courier {
     keep?.(body)
     // The answer is written in this turn of the event loop; recording it afterwards means that a
     // crash in between can only repeat an answer, never lose one that was paid for.
-    setImmediate(() => {
-      void record(parcel.signal.aborted ? 'nothing' : 'complete').then(finish)
-    })
+    void record(() => (parcel.signal.aborted ? 'nothing' : 'complete')).then(finish)
     const bodiless = parcel.method === 'HEAD' || status === 204 || status === 304
     return new Response(bodiless ? null : body, { status, headers })
   }
@@ -168,13 +169,13 @@ export function createCourier(options: CourierOptions): Courier {
     return (body) => options.answers.store(id, { status, headers, body }, now())
   }
 
-  function undeliver(payment: Payment, upstreamStatus: number | undefined): Promise<void> {
-    return settlement.endDelivery(payment.id, {
+  function undelivered(payment: Payment, upstreamStatus: number | undefined): Delivered {
+    return {
       delivered: false,
       upstreamStatus,
       redeemTokenHash: sha256(redeemToken(payment.id)),
       redeemUntil: redeemUntil(payment),
-    })
+    }
   }
 
   function failed(
@@ -236,7 +237,7 @@ type Outcome = 'complete' | 'truncated' | 'nothing'
 
 type Observer = {
   /** Resolves when it is on the disk. Never rejects. */
-  record: (outcome: Outcome) => Promise<void>
+  record: (decide: () => Outcome) => Promise<void>
   finish: () => void
   /** Called with all of a complete answer. */
   keep: ((body: Uint8Array) => void) | undefined
@@ -263,7 +264,7 @@ function observed(
     if (ended) return
     ended = true
     signal.removeEventListener('abort', leave)
-    const recording = outcome !== 'complete' || !recorded ? record(outcome) : first
+    const recording = outcome !== 'complete' || !recorded ? record(() => outcome) : first
     void recording.then(finish)
   }
   const leave = () => {
@@ -292,7 +293,7 @@ function observed(
           // A short stream has ended by now.
           if (ended) return
           recorded = true
-          first = record('complete')
+          first = record(() => 'complete')
         })
       } catch {
         end(begun ? 'truncated' : 'nothing')

@@ -18,17 +18,18 @@ export function deliveries({ group, store, now }: Context) {
       if (!payment) throw new Error(`payment ${id} is not to be delivered`)
       return payment
     },
-    async endDelivery(id: string, result: Delivered): Promise<void> {
-      const isChanged = await group.add(() =>
-        result.delivered
+    async endDelivery(id: string, told: Delivered | (() => Delivered)): Promise<void> {
+      const isChanged = await group.add(() => {
+        const result = typeof told === 'function' ? told() : told
+        return result.delivered
           ? store.deliver(id, result.upstreamStatus, result.truncated, now())
           : store.failDelivery(
               id,
               result.upstreamStatus,
               result.redeemTokenHash,
               result.redeemUntil,
-            ),
-      )
+            )
+      })
       if (!isChanged) throw new Error(`no delivery of payment ${id} was begun`)
     },
     async markAnswered(id: string): Promise<void> {

@@ -69,8 +69,11 @@ export type Settlement = {
    * when the payment is not confirmed or was delivered.
    */
   beginDelivery(id: string): Promise<Payment>
-  /** Resolves when it is on the disk. Rejects when no delivery was begun. */
-  endDelivery(id: string, result: Delivered): Promise<void>
+  /**
+   * Resolves when it is on the disk. Rejects when no delivery was begun. A function is asked when it
+   * is written, which is after this turn of the event loop.
+   */
+  endDelivery(id: string, result: Delivered | (() => Delivered)): Promise<void>
   /** An answer was sent for this payment, whatever it was. */
   markAnswered(id: string): Promise<void>
   /** Networks with the reason why one cannot settle. No I/O. */
