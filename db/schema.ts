@@ -69,6 +69,8 @@ export const payments = sqliteTable(
     resource: text('resource').notNull(),
     /** The buyer's own key for the request, scoped to merchant, route and payer. */
     idempotencyKey: text('idempotency_key'),
+    /** Of the MPP challenge that the credential answers. */
+    challengeId: text('challenge_id'),
     bound: flag('bound').notNull(),
     /** When the request came in whose simulation passed. */
     receivedAt: at('received_at').notNull(),
@@ -101,6 +103,8 @@ export const payments = sqliteTable(
       .on(table.merchant, table.route, table.payer, table.idempotencyKey)
       .where(sql`idempotency_key IS NOT NULL`),
     index('payments_payer').on(table.payer, table.createdAt),
+    // What a reorganisation could take away.
+    index('payments_block').on(table.network, table.blockNumber),
     check('payments_method', oneOf(table.method, ['eip3009', 'permit2'])),
     check(
       'payments_network',
@@ -177,6 +181,7 @@ export const transactions = sqliteTable(
       .on(table.network, table.relayer, table.nonce)
       .where(sql`state IN ('mined', 'failed')`),
     index('transactions_nonce').on(table.network, table.relayer, table.nonce),
+    index('transactions_block').on(table.network, table.blockNumber),
     index('transactions_unfinished').on(table.state).where(sql`state IN ('signed', 'sent')`),
     check('transactions_hash', isHex(table.hash, 64)),
     check('transactions_network', sql`${table.network} GLOB 'eip155:[1-9]*'`),

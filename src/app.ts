@@ -5,13 +5,13 @@ import type { Config, Merchant } from './config/Config'
 import type { Secrets } from './config/env'
 import { createBudget } from './http/body'
 import { healthRoutes } from './http/health'
-import { createRegistry, metricsRoutes } from './http/metrics'
+import { createRegistry, metricsRoutes, type Registry } from './http/metrics'
 import { errors } from './http/problem'
 import { createRateLimit } from './http/ratelimit'
 import { pathStart } from './http/url'
 import type { Log } from './log'
 import { createPaywall } from './paywall/paywall'
-import { createQuoter } from './paywall/quote'
+import { createQuoter, type Quoter } from './paywall/quote'
 import { createAnswers } from './paywall/store'
 import * as Crypto from './protocol/Crypto'
 import { createBreaker } from './proxy/breaker'
@@ -19,6 +19,7 @@ import { createDocuments } from './proxy/documents'
 import { createGateway } from './proxy/merchant'
 import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
+import type { Delivered } from './settlement/delivery'
 import { createSettlement, type Settlement } from './settlement/settle'
 
 export type AppOptions = {
@@ -30,6 +31,8 @@ export type AppOptions = {
   now?: () => number
   /** Cap of the answers kept for idempotency keys. */
   answersMaxBytes?: number
+  /** Transactions that may fail on chain for one payer in ten minutes. */
+  payerFailuresMax?: number
 }
 
 export type App = {
@@ -56,24 +59,29 @@ export async function start(options: AppOptions): Promise<App> {
   const registry = createRegistry()
   const settlement = await createSettlement({
     db,
+    meter: registry,
+    payerFailuresMax: options.payerFailuresMax,
     networks: config.networks,
     relayerKeys: secrets.relayerKeys,
     now,
     log,
   })
   const paywallOptions = {
-    settlement,
+    settlement: withDeliveries(settlement, registry),
     challengeSecrets: secrets.challengeSecrets,
     receiptKey: secrets.receiptKey,
     realm: new URL(service.baseUrl).hostname,
     baseUrl: service.baseUrl,
     now,
   }
-  const quoter = createQuoter({
-    ...paywallOptions,
-    isReady: settlement.isReady,
-    processNonce: base36(9),
-  })
+  const quoter = withChallenges(
+    createQuoter({
+      ...paywallOptions,
+      isReady: settlement.isReady,
+      processNonce: base36(9),
+    }),
+    registry,
+  )
   const paywall = createPaywall({
     ...paywallOptions,
     quoter,
@@ -146,6 +154,49 @@ export async function start(options: AppOptions): Promise<App> {
       db.close()
     },
   }
+}
+
+/** Counts the challenges that go out, by merchant. */
+function withChallenges(quoter: Quoter, registry: Registry): Quoter {
+  const count = registry.counter('challenges_total', 'Answers 402 with a challenge.', ['merchant'])
+  return {
+    ...quoter,
+    challenge(item, resource, details) {
+      count.inc({ merchant: item.merchant })
+      return quoter.challenge(item, resource, details)
+    },
+  }
+}
+
+/** Counts the forwards of paid requests and how they ended. */
+function withDeliveries(settlement: Settlement, registry: Registry): Settlement {
+  const attempts = registry.counter('delivery_attempts_total', 'Paid requests that were forwarded.')
+  const count = registry.counter(
+    'deliveries_total',
+    'Ends of forwarded requests; one that is cut after its first byte counts as delivered before.',
+    ['outcome'],
+  )
+  return {
+    ...settlement,
+    beginDelivery(id) {
+      attempts.inc()
+      return settlement.beginDelivery(id)
+    },
+    async endDelivery(id, told) {
+      // Decided at the write, so known after it.
+      let result: Delivered | undefined
+      await settlement.endDelivery(id, () => {
+        result = typeof told === 'function' ? told() : told
+        return result
+      })
+      if (result !== undefined) count.inc({ outcome: outcomeOf(result) })
+    },
+  }
+}
+
+function outcomeOf(result: Delivered): string {
+  if (!result.delivered) return 'undelivered'
+  return result.truncated ? 'truncated' : 'delivered'
 }
 
 function originsOf(merchant: Merchant): string[] {

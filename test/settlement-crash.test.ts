@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import { balanceOf } from '../src/demo/chains'
 import { networkOf, payee, startDesk, startNetwork, temporary, until } from './harness/settlement'
 
-/** Pays without an end, sixteen at a time, each its own amount of 1. */
+/** Pays without an end, sixteen at a time, each its own amount. */
 const program = (url: string, dataDir: string, round: number) => `
   const { networkOf, signTransfer, startDesk } = await import(${JSON.stringify(
     join(import.meta.dir, 'harness/settlement.ts'),
@@ -15,7 +15,7 @@ const program = (url: string, dataDir: string, round: number) => `
     for (;;) {
       const method = index % 2 ? 'permit2' : 'eip3009'
       const nonce = '0x' + Buffer.from('${round} ' + index + ' ' + count++).toString('hex').padStart(64, '0')
-      const transfer = signTransfer(network, { method, nonce, from: 1 + (index % 2), amountAtomic: 1n })
+      const transfer = signTransfer(network, { method, nonce, from: 1 + (index % 2), amountAtomic: BigInt(1 + index) })
       const outcome = await desk.pay(transfer)
       // Without its chain there is nothing to do: never outlive the test.
       if (outcome.kind === 'unavailable') process.exit(1)
@@ -56,9 +56,14 @@ test('behavior: killed again and again, no money is lost, doubled or forgotten',
     const payments = count('payments')
     expect(payments).toBeGreaterThan(100)
     expect(count("payments WHERE state = 'confirmed'")).toBe(payments)
-    expect(await balanceOf(net.chain, network.asset.address, payee)).toBe(before + BigInt(payments))
+    const paid = desk.db.sqlite
+      .query<{ sum: number }, []>('SELECT sum(CAST(amount_atomic AS INTEGER)) sum FROM payments')
+      .get()
+    const after = await balanceOf(net.chain, network.asset.address, payee)
+    expect(after).toBe(before + BigInt(paid?.sum ?? -1))
     expect(count("transactions WHERE state <> 'mined'")).toBe(0)
-    expect(count('(SELECT DISTINCT nonce FROM transactions)')).toBe(payments)
+    expect(count('(SELECT DISTINCT nonce FROM transactions)')).toBe(count('transactions'))
+    expect(count("transactions WHERE kind = 'batch'")).toBeGreaterThan(0)
     await desk.stop()
   } finally {
     await net.stop()

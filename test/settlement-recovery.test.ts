@@ -327,6 +327,13 @@ describe('the lane', () => {
     net.tap.intercept = ({ method }) =>
       isSend(method) ? new Response('lost', { status: 503 }) : undefined
     expect((await desk.pay(transfer, {}, { waitMs: 20 })).kind).toBe('pending')
+    // What the database knows is sent again; here somebody else used the nonce.
+    for (const of of [
+      "transaction_members WHERE transaction_hash IN (SELECT hash FROM transactions WHERE state = 'mined')",
+      "transactions WHERE state = 'mined'",
+      "payments WHERE state = 'confirmed'",
+    ])
+      desk.db.sqlite.run(`DELETE FROM ${of}`)
     await desk.crash()
     await net.chain.rpc('evm_revert', [id])
     net.tap.intercept = withoutSync
@@ -351,8 +358,8 @@ describe('a reorganisation', () => {
     const outcome = await desk.pay(transfer)
     if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
     const { settlement } = desk
-    settlement.beginDelivery(outcome.payment.id)
-    settlement.endDelivery(outcome.payment.id, {
+    await settlement.beginDelivery(outcome.payment.id)
+    await settlement.endDelivery(outcome.payment.id, {
       delivered: true,
       upstreamStatus: 200,
       truncated: false,

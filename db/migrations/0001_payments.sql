@@ -56,6 +56,7 @@ CREATE TABLE `payments` (
 	`fingerprint` text NOT NULL,
 	`resource` text NOT NULL,
 	`idempotency_key` text,
+	`challenge_id` text,
 	`bound` integer NOT NULL,
 	`received_at` integer NOT NULL,
 	`known_block` integer NOT NULL,
@@ -95,6 +96,7 @@ CREATE UNIQUE INDEX `payments_redeem` ON `payments` (`redeem_token_hash`);--> st
 CREATE INDEX `payments_unfinished` ON `payments` (`state`) WHERE state IN ('broadcast', 'reverted');--> statement-breakpoint
 CREATE INDEX `payments_idempotency` ON `payments` (`merchant`,`route`,`payer`,`idempotency_key`) WHERE idempotency_key IS NOT NULL;--> statement-breakpoint
 CREATE INDEX `payments_payer` ON `payments` (`payer`,`created_at`);--> statement-breakpoint
+CREATE INDEX `payments_block` ON `payments` (`network`,`block_number`);--> statement-breakpoint
 CREATE UNIQUE INDEX `payments_money` ON `payments` (`network`,`asset`,`payer`,`nonce`);--> statement-breakpoint
 CREATE UNIQUE INDEX `payments_log` ON `payments` (`network`,`transaction_hash`,`log_index`);--> statement-breakpoint
 CREATE TABLE `transaction_members` (
@@ -141,4 +143,5 @@ CREATE TABLE `transactions` (
 --> statement-breakpoint
 CREATE UNIQUE INDEX `transactions_included` ON `transactions` (`network`,`relayer`,`nonce`) WHERE state IN ('mined', 'failed');--> statement-breakpoint
 CREATE INDEX `transactions_nonce` ON `transactions` (`network`,`relayer`,`nonce`);--> statement-breakpoint
+CREATE INDEX `transactions_block` ON `transactions` (`network`,`block_number`);--> statement-breakpoint
 CREATE INDEX `transactions_unfinished` ON `transactions` (`state`) WHERE state IN ('signed', 'sent');

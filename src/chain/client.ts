@@ -1,3 +1,5 @@
+import { createGate, type Rank } from './gate'
+
 /**
  * JSON-RPC over HTTP with keep-alive. Only what settlement needs: viem's client costs twice the CPU
  * per call and makes calls of its own.
@@ -12,6 +14,8 @@ export type Client = {
   hosts: readonly string[]
   /** Requests sent so far by method, failed ones included. */
   counts(): ReadonlyMap<string, number>
+  /** Those of them that brought no usable answer. */
+  faults(): ReadonlyMap<string, number>
   /** Ends what is under way, and every later call, with `RpcFault`. */
   close(): void
 }
@@ -30,6 +34,13 @@ export type ClientOptions = {
 export class RpcFault extends Error {
   override name = 'RpcFault'
   readonly retryable = true
+  /** The node limits the rate of calls. */
+  readonly isLimit: boolean
+
+  constructor(message: string, options: ErrorOptions & { isLimit?: boolean } = {}) {
+    super(message, options)
+    this.isLimit = options.isLimit === true
+  }
 }
 
 /** A node answered with an error about this call. */
@@ -51,51 +62,92 @@ const answerMaxBytes = 8 << 20
 /** Node codes for "busy" and "limit exceeded": trouble of the node, not of the call. EIP-1474. */
 const nodeTrouble = new Set([-32005, -32097, -32016, 429])
 
+/** Everything else is background: nobody's money waits for it. */
+const ranks: Readonly<Record<string, Rank>> = {
+  eth_sendRawTransaction: 'settlement',
+  eth_sendRawTransactionSync: 'settlement',
+  eth_getTransactionReceipt: 'settlement',
+  eth_getTransactionCount: 'settlement',
+  eth_call: 'payment',
+  eth_getCode: 'payment',
+  eth_getLogs: 'payment',
+  eth_getTransactionByHash: 'payment',
+}
+
 /** Makes a client over one or more URLs of the same chain. Throws when there is none. */
 export function createClient(options: ClientOptions): Client {
   const { urls, timeoutMs, log } = options
   if (urls.length === 0) throw new Error('a client needs at least one URL')
   const hosts = urls.map((url) => new URL(url).host)
   const counts = new Map<string, number>()
+  const faults = new Map<string, number>()
   const active = new Set<AbortController>()
+  const gate = createGate()
   let isClosed = false
   let current = 0
   let lastId = 0
+
+  async function ask(method: string, params: readonly unknown[], limit: number): Promise<unknown> {
+    const body = JSON.stringify({ jsonrpc: '2.0', id: ++lastId, method, params })
+    let fault: unknown
+    const first = current
+    for (let offset = 0; offset < urls.length && !isClosed; offset++) {
+      const index = (first + offset) % urls.length
+      increase(counts, method)
+      // Not AbortSignal.timeout: the timer must go when the answer comes.
+      const controller = new AbortController()
+      const timer = setTimeout(() => controller.abort(), limit)
+      active.add(controller)
+      try {
+        const result = await request(urls[index] ?? '', body, controller.signal)
+        // Stay with the node that answered: another one may not know yet what this one took.
+        current = index
+        return result
+      } catch (error) {
+        if (error instanceof RpcError) {
+          current = index
+          throw error
+        }
+        fault = error
+        if (isClosed) continue
+        increase(faults, method)
+        if (error instanceof RpcFault && error.isLimit) gate.slowDown()
+        log('rpc-fault', { host: hosts[index], method, reason: reasonOf(error) })
+      } finally {
+        clearTimeout(timer)
+        active.delete(controller)
+      }
+    }
+    throw new RpcFault(`no answer to ${method}: ${reasonOf(fault)}`, { cause: fault })
+  }
+
   return {
     hosts,
     counts: () => counts,
+    faults: () => faults,
     close() {
       isClosed = true
+      gate.close()
       for (const controller of active) controller.abort()
     },
     async call(method, params, { timeoutMs: limit = timeoutMs } = {}) {
-      const body = JSON.stringify({ jsonrpc: '2.0', id: ++lastId, method, params })
-      let fault: unknown
-      const first = current
-      for (let offset = 0; offset < urls.length && !isClosed; offset++) {
-        const index = (first + offset) % urls.length
-        counts.set(method, (counts.get(method) ?? 0) + 1)
-        // Not AbortSignal.timeout: the timer must go when the answer comes.
-        const controller = new AbortController()
-        const timer = setTimeout(() => controller.abort(), limit)
-        active.add(controller)
-        try {
-          const result = await request(urls[index] ?? '', body, controller.signal)
-          // Stay with the node that answered: another one may not know yet what this one took.
-          current = index
-          return result
-        } catch (error) {
-          if (error instanceof RpcError) throw error
-          fault = error
-          if (!isClosed) log('rpc-fault', { host: hosts[index], method, reason: reasonOf(error) })
-        } finally {
-          clearTimeout(timer)
-          active.delete(controller)
-        }
+      const rank = ranks[method] ?? 'background'
+      const entry = gate.enter(rank, limit)
+      // What never waits is on the wire before this function returns.
+      if (entry !== true && !(await entry)) {
+        throw new RpcFault(`no room for ${method}: too many calls are under way`)
       }
-      throw new RpcFault(`no answer to ${method}: ${reasonOf(fault)}`, { cause: fault })
+      try {
+        return await ask(method, params, limit)
+      } finally {
+        gate.leave(rank)
+      }
     },
   }
+}
+
+function increase(counts: Map<string, number>, method: string): void {
+  counts.set(method, (counts.get(method) ?? 0) + 1)
 }
 
 async function request(url: string, body: string, signal: AbortSignal): Promise<unknown> {
@@ -114,9 +166,12 @@ async function request(url: string, body: string, signal: AbortSignal): Promise<
     if (!nodeTrouble.has(code) && !isTrouble(response.status)) {
       throw new RpcError(code, message, data)
     }
-    throw new RpcFault(`the node is in trouble (${code})`)
+    const isLimit = response.status === 429 || code === -32005 || code === 429
+    throw new RpcFault(`the node is in trouble (${code})`, { isLimit })
   }
-  if (!response.ok) throw new RpcFault(`HTTP status ${response.status}`)
+  if (!response.ok) {
+    throw new RpcFault(`HTTP status ${response.status}`, { isLimit: response.status === 429 })
+  }
   if (!answer) throw new RpcFault('not a JSON-RPC answer')
   return answer.result
 }

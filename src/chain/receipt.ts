@@ -11,6 +11,7 @@ export type Receipt = {
   blockHash: Hex
   logs: readonly Log[]
   effectiveGasPriceWei: bigint
+  gasUsed: bigint
   /** Everything that the transaction cost the relayer, the L1 share of OP chains included. */
   spentWei: bigint
 }
@@ -23,6 +24,7 @@ export function parse(value: unknown): Receipt | undefined {
     return undefined
   const logs = value.logs.map(parseLog)
   const effectiveGasPriceWei = toBigInt(value.effectiveGasPrice)
+  const gasUsed = toBigInt(value.gasUsed)
   return {
     hash: lower(value.transactionHash),
     success: BigInt(value.status) === 1n,
@@ -30,7 +32,8 @@ export function parse(value: unknown): Receipt | undefined {
     blockHash: lower(value.blockHash),
     logs: logs.filter((log) => log !== undefined),
     effectiveGasPriceWei,
-    spentWei: toBigInt(value.gasUsed) * effectiveGasPriceWei + toBigInt(value.l1Fee),
+    gasUsed,
+    spentWei: gasUsed * effectiveGasPriceWei + toBigInt(value.l1Fee),
   }
 }
 
@@ -50,15 +53,24 @@ export function parseLog(value: unknown): (Log & { transactionHash: Hex }) | und
   }
 }
 
-/** Number, time (unix seconds) and base fee of a block as the node gives it. */
-export function parseBlock(
-  value: unknown,
-): { number: bigint; timestamp: bigint; baseFeeWei: bigint } | undefined {
+/** What is read of a block. `timestamp` is unix seconds; a pending block has no hash. */
+export type Block = {
+  number: bigint
+  timestamp: bigint
+  baseFeeWei: bigint
+  hash: Hex | undefined
+  parentHash: Hex | undefined
+}
+
+/** A block as the node gives it; undefined for what is none. */
+export function parseBlock(value: unknown): Block | undefined {
   if (!isRecord(value) || !isHex(value.number) || !isHex(value.timestamp)) return undefined
   return {
     number: BigInt(value.number),
     timestamp: BigInt(value.timestamp),
     baseFeeWei: toBigInt(value.baseFeePerGas),
+    hash: isHex(value.hash) ? lower(value.hash) : undefined,
+    parentHash: isHex(value.parentHash) ? lower(value.parentHash) : undefined,
   }
 }
 

@@ -4,6 +4,8 @@ export type Verdict = { ok: boolean; limit: number; remaining: number; resetSeco
 export type RateLimit = {
   /** Counts one request of `key` at `now` (unix ms). A limit of 0 refuses everything. */
   take(key: string, limitPerMinute: number, now: number): Verdict
+  /** What `take` would say, without counting. */
+  peek(key: string, limitPerMinute: number, now: number): Verdict
 }
 
 const windowMs = 60_000
@@ -24,33 +26,35 @@ export function createRateLimit(
   const fullAt = new Float64Array(rows * cells)
   const cellOf = (key: string, row: number) =>
     row * cells + (Bun.hash.xxHash32(key, seeds[row]) % cells)
+  const ask = (key: string, limit: number, now: number, counts: boolean): Verdict => {
+    const a = cellOf(key, 0)
+    const b = cellOf(key, 1)
+    const c = cellOf(key, 2)
+    // Later than any request could have set it: the clock was set back, and the cell means nothing.
+    const latest = now + windowMs + 1e-6
+    const at = (cell: number) => {
+      const value = fullAt[cell] ?? 0
+      return value > latest ? 0 : value
+    }
+    const least = Math.min(at(a), at(b), at(c))
+    const tokenMs = windowMs / limit
+    const next = Math.max(least, now) + tokenMs
+    if (!(next - now <= windowMs + 1e-6)) {
+      const waitMs = Number.isFinite(next) ? next - now - windowMs : windowMs
+      return {
+        ok: false,
+        limit,
+        remaining: 0,
+        resetSeconds: Math.max(1, Math.ceil(waitMs / 1000)),
+      }
+    }
+    if (counts) for (const cell of [a, b, c]) fullAt[cell] = Math.max(at(cell), next)
+    const remaining = Math.floor((windowMs - (next - now)) / tokenMs + 1e-6)
+    return { ok: true, limit, remaining, resetSeconds: Math.ceil((next - now) / 1000) }
+  }
   return {
-    take(key, limit, now) {
-      const a = cellOf(key, 0)
-      const b = cellOf(key, 1)
-      const c = cellOf(key, 2)
-      // Later than any request could have set it: the clock was set back, and the cell means nothing.
-      const latest = now + windowMs + 1e-6
-      const at = (cell: number) => {
-        const value = fullAt[cell] ?? 0
-        return value > latest ? 0 : value
-      }
-      const least = Math.min(at(a), at(b), at(c))
-      const tokenMs = windowMs / limit
-      const next = Math.max(least, now) + tokenMs
-      if (!(next - now <= windowMs + 1e-6)) {
-        const waitMs = Number.isFinite(next) ? next - now - windowMs : windowMs
-        return {
-          ok: false,
-          limit,
-          remaining: 0,
-          resetSeconds: Math.max(1, Math.ceil(waitMs / 1000)),
-        }
-      }
-      for (const cell of [a, b, c]) fullAt[cell] = Math.max(at(cell), next)
-      const remaining = Math.floor((windowMs - (next - now)) / tokenMs + 1e-6)
-      return { ok: true, limit, remaining, resetSeconds: Math.ceil((next - now) / 1000) }
-    },
+    take: (key, limit, now) => ask(key, limit, now, true),
+    peek: (key, limit, now) => ask(key, limit, now, false),
   }
 }
 

@@ -1,5 +1,6 @@
 import * as Crypto from '../protocol/Crypto'
 import { type Code, of, type ProblemError } from '../protocol/Problem'
+import type { Delivered } from '../settlement/delivery'
 import type { Payment, Protocol } from '../settlement/Payment'
 import type { Settlement } from '../settlement/settle'
 import { failureHeaders, successHeaders } from './receipts'
@@ -101,25 +102,28 @@ export function createCourier(options: CourierOptions): Courier {
     if (payment.attempts >= attemptsMax) throw gone(payment, 'All attempts have been used.')
     if (payment.redeemUntil !== undefined && now() > payment.redeemUntil)
       throw gone(payment, 'The time to redeem this payment is over.')
-    const started = settlement.beginDelivery(payment.id)
+    const begun = await settlement.beginDelivery(payment.id)
+    // One time for what the buyer is told and what is stored.
+    const started = { ...begun, redeemUntil: begun.redeemUntil ?? now() + redeemableMs }
     open++
     let fulfilled: Fulfilled
     try {
       fulfilled = await parcel.fulfil(started)
     } catch (error) {
       open--
-      undeliver(started, undefined)
+      await settlement.endDelivery(started.id, undelivered(started, undefined))
       throw error
     }
     if (!fulfilled.delivered) {
       open--
       const problem = failed(started, fulfilled, protocol)
-      undeliver(started, fulfilled.upstreamStatus)
+      // The token must be on the disk before its buyer has it.
+      await settlement.endDelivery(started.id, undelivered(started, fulfilled.upstreamStatus))
       // After the answer is written: until then its buyer has no token, only the credential.
       answering.add(started.id)
       setImmediate(() => {
-        if (!parcel.signal.aborted) markAnswered(started, parcel.requestId)
-        answering.delete(started.id)
+        if (parcel.signal.aborted) answering.delete(started.id)
+        else markAnswered(started, parcel.requestId)
       })
       log('payment-undelivered', {
         requestId: parcel.requestId,
@@ -132,15 +136,16 @@ export function createCourier(options: CourierOptions): Courier {
     const keep = keeper(started, parcel.requestId, { status, headers })
     const receipt = successHeaders(started, protocol, issuer, now())
     for (const [name, value] of Object.entries(receipt)) headers.set(name, value)
-    const record = (outcome: Outcome) => {
-      const fields = { requestId: parcel.requestId, payment: started.id, status, outcome }
+    const record = async (decide: () => Outcome) => {
+      const fields = { requestId: parcel.requestId, payment: started.id, status }
       try {
-        if (outcome === 'nothing') undeliver(started, status)
-        else {
-          const truncated = outcome === 'truncated'
-          settlement.endDelivery(started.id, { delivered: true, upstreamStatus: status, truncated })
-        }
-        log('payment-delivery', fields)
+        let outcome = decide()
+        await settlement.endDelivery(started.id, () => {
+          outcome = decide()
+          if (outcome === 'nothing') return undelivered(started, status)
+          return { delivered: true, upstreamStatus: status, truncated: outcome === 'truncated' }
+        })
+        log('payment-delivery', { ...fields, outcome })
       } catch (error) {
         // Nobody above hears of it, and the buyer has the answer: at worst it is given once more.
         log('payment-delivery-unrecorded', { ...fields, error })
@@ -159,10 +164,7 @@ export function createCourier(options: CourierOptions): Courier {
     keep?.(body)
     // The answer is written in this turn of the event loop; recording it afterwards means that a
     // crash in between can only repeat an answer, never lose one that was paid for.
-    setImmediate(() => {
-      record(parcel.signal.aborted ? 'nothing' : 'complete')
-      finish()
-    })
+    void record(() => (parcel.signal.aborted ? 'nothing' : 'complete')).then(finish)
     const bodiless = parcel.method === 'HEAD' || status === 204 || status === 304
     return new Response(bodiless ? null : body, { status, headers })
   }
@@ -188,20 +190,19 @@ export function createCourier(options: CourierOptions): Courier {
   }
 
   function markAnswered({ id }: Payment, requestId: string): void {
-    try {
-      settlement.markAnswered(id)
-    } catch (error) {
-      log('answer-unrecorded', { requestId, payment: id, error })
-    }
+    settlement
+      .markAnswered(id)
+      .catch((error: unknown) => log('answer-unrecorded', { requestId, payment: id, error }))
+      .finally(() => answering.delete(id))
   }
 
-  function undeliver(payment: Payment, upstreamStatus: number | undefined): void {
-    settlement.endDelivery(payment.id, {
+  function undelivered(payment: Payment, upstreamStatus: number | undefined): Delivered {
+    return {
       delivered: false,
       upstreamStatus,
       redeemTokenHash: sha256(redeemToken(payment.id)),
       redeemUntil: redeemUntil(payment),
-    })
+    }
   }
 
   function failed(
@@ -262,7 +263,8 @@ function sha256(text: string): string {
 type Outcome = 'complete' | 'truncated' | 'nothing'
 
 type Observer = {
-  record: (outcome: Outcome) => void
+  /** Resolves when it is on the disk. Never rejects. */
+  record: (decide: () => Outcome) => Promise<void>
   finish: () => void
   /** Called with all of a complete answer. */
   keep: ((body: Uint8Array) => void) | undefined
@@ -283,13 +285,14 @@ function observed(
   let keptBytes = 0
   let begun = false
   let recorded = false
+  let first = Promise.resolve()
   let ended = false
   const end = (outcome: Outcome) => {
     if (ended) return
     ended = true
     signal.removeEventListener('abort', leave)
-    if (outcome !== 'complete' || !recorded) record(outcome)
-    finish()
+    const recording = outcome !== 'complete' || !recorded ? record(() => outcome) : first
+    void recording.then(finish)
   }
   const leave = () => {
     end(begun ? 'truncated' : 'nothing')
@@ -317,7 +320,7 @@ function observed(
           // A short stream has ended by now.
           if (ended) return
           recorded = true
-          record('complete')
+          first = record(() => 'complete')
         })
       } catch {
         end(begun ? 'truncated' : 'nothing')

@@ -24,6 +24,8 @@ export type Presentation = {
   bound: boolean
   /** x402 payment-identifier. */
   identifier: string | undefined
+  /** Of the MPP challenge that it answers; part of the receipt. */
+  challengeId: string | undefined
 }
 
 export type CredentialContext = {
@@ -83,6 +85,7 @@ function mpp(value: string, context: CredentialContext): Presentation {
     window: Challenge.checkExpiry(challenge, now()) ?? Transfer.checkWindow(parsed.transfer, now()),
     bound: true,
     identifier: undefined,
+    challengeId: challenge.id,
   }
 }
 
@@ -104,6 +107,7 @@ function x402(value: string, context: CredentialContext): Presentation {
     window: Transfer.checkWindow(chosen.transfer, now()),
     bound: X402.isRouteBound(parsed, { url, method: item.method }),
     identifier: parsed.identifier,
+    challengeId: undefined,
   }
 }
 

@@ -232,12 +232,14 @@ export function createPaywall(options: PaywallOptions): Paywall {
       fingerprint: print,
       resource: sale.resource,
       idempotencyKey: key,
+      challengeId: presentation.challengeId,
       bound: presentation.bound,
     }
     const outcome = await settlement.settle(presentation.transfer, purpose, {
       waitMs: options.settleWaitMs,
       receivedAt: now(),
       proven: presentation.proven,
+      requestId: sale.requestId,
     })
     return conclude(sale, presentation, outcome, release)
   }
@@ -288,6 +290,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
           ? { kind: 'confirmed', payment }
           : await settlement.resume(payment, presentation.transfer, {
               waitMs: options.settleWaitMs,
+              requestId: sale.requestId,
             })
       return await conclude(sale, presentation, outcome, release)
     } catch (error) {

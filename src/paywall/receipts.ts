@@ -27,7 +27,12 @@ export function successHeaders(
     issuer.key,
   )
   if (protocol === 'mpp')
-    return { 'payment-receipt': Receipt.mpp(receipt, { issuer: issuer.address }) }
+    return {
+      'payment-receipt': Receipt.mpp(receipt, {
+        issuer: issuer.address,
+        challengeId: purpose.challengeId,
+      }),
+    }
   const response = X402.response({
     success: true,
     transaction,

@@ -125,9 +125,31 @@ export function createGateway(options: GatewayOptions): Gateway {
   }
 
   function sell(request: Request, visit: Visit): Response | Promise<Response> {
+    return presentsCredential(request.headers)
+      ? limited(request, visit)
+      : open(request, visit, false)
+  }
+
+  /** Credentials cost calls to a node: each address may present so many, and so many bad ones. */
+  function limited(request: Request, visit: Visit): Promise<Response> | Response {
     const { headers } = request
-    const pays = presentsCredential(headers)
-    if (pays) limit(headers, visit.peer)
+    const { trustProxy, paidPerMinute } = config.service
+    const key = clientKey(visit.peer(), headers.get('x-forwarded-for'), trustProxy)
+    const refusedPerMinute = Math.ceil(paidPerMinute * refusedShare)
+    const { rateLimit } = options
+    assertWithin(rateLimit.take(`paid ${key}`, paidPerMinute, now()))
+    assertWithin(rateLimit.peek(`refused ${key}`, refusedPerMinute, now()))
+    const answer = open(request, visit, true)
+    if (!(answer instanceof Promise) || !offersMoney(headers)) return answer
+    return answer.then((response) => {
+      // A new challenge: the signature was bad, or the simulation refused. What fails on chain counts
+      // against the payer, so that junk in somebody's name costs its sender.
+      if (response.status === 402) rateLimit.take(`refused ${key}`, refusedPerMinute, now())
+      return response
+    })
+  }
+
+  function open(request: Request, visit: Visit, pays: boolean): Response | Promise<Response> {
     if (!options.accepts()) throw Problem.of('not-ready', 'The service is stopping.')
     if (!hasBody(request)) return offer(request, visit, empty)
     const { route } = visit.shelf
@@ -169,16 +191,6 @@ export function createGateway(options: GatewayOptions): Gateway {
       fulfil: (payment) => fulfil(request, visit, body, payment),
     }
     return options.paywall.serve(sale)
-  }
-
-  function limit(headers: Headers, peer: Peer): void {
-    const { trustProxy, paidPerMinute } = config.service
-    const key = clientKey(peer(), headers.get('x-forwarded-for'), trustProxy)
-    const verdict = options.rateLimit.take(`paid ${key}`, paidPerMinute, now())
-    if (verdict.ok) return
-    throw Problem.of('rate-limited', 'Too many paid requests from this address.', {
-      headers: RateLimit.headers(verdict),
-    })
   }
 
   function unavailable(merchant: Merchant, route: RouteConfig): Problem.ProblemError | undefined {
@@ -246,6 +258,16 @@ export function createGateway(options: GatewayOptions): Gateway {
 
 const empty = new Uint8Array()
 
+/** Of the credentials that an address may present in a minute, so many may be refused. */
+const refusedShare = 0.1
+
+function assertWithin(verdict: RateLimit.Verdict): void {
+  if (verdict.ok) return
+  throw Problem.of('rate-limited', 'Too many paid requests from this address.', {
+    headers: RateLimit.headers(verdict),
+  })
+}
+
 const undeliverable = {
   connect: { code: 'upstream-unreachable', detail: 'The upstream could not be reached.' },
   'refused-address': { code: 'upstream-unreachable', detail: 'The upstream is not reachable.' },
@@ -310,6 +332,12 @@ function presentsCredential(headers: Headers): boolean {
     headers.has('x-payment') ||
     headers.has('payment-redeem')
   )
+}
+
+/** Whether a 402 means that a credential was refused: other schemes get one as if they had none. */
+function offersMoney(headers: Headers): boolean {
+  const authorization = headers.get('authorization')
+  return authorization === null || /\bpayment\s/i.test(authorization)
 }
 
 /** Every failure of an x402 request carries PAYMENT-RESPONSE, whoever refused it. */

@@ -39,6 +39,8 @@ export type Purpose = {
    * payment and indexed with (merchant, route, payer), so that a repeat after a crash finds it.
    */
   idempotencyKey: string | undefined
+  /** Id of the MPP challenge that the credential answers. */
+  challengeId: string | undefined
   /** The credential can only be meant for us: an MPP challenge of ours, or the mppx route-bound nonce. */
   bound: boolean
 }

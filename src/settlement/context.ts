@@ -1,12 +1,21 @@
 import type { Address, Hex } from 'viem'
+import type { Group } from '../../db/group'
 import type { Db } from '../../db/open'
+import type { Recent } from '../../db/recent'
 import type { TransactionRow } from '../../db/schema'
 import type { Client } from '../chain/client'
 import type { Head } from '../chain/head'
+import type { Heads } from '../chain/heads'
 import type { NetworkConfig } from '../config/Config'
+import type { TransferMethod } from '../protocol/Asset'
 import type * as Network from '../protocol/Network'
-import type { Outcome, Payment } from './Payment'
+import type { Transfer } from '../protocol/Transfer'
+import type { Failures } from './failures'
+import type { Meter, Metrics } from './metrics'
+import type { Outcome, Payment, Purpose } from './Payment'
+import type { Watch } from './reorg'
 import type { Store } from './store'
+import type { Refusal } from './verify'
 
 export type Log = (event: string, fields?: Readonly<Record<string, unknown>>) => void
 
@@ -15,12 +24,29 @@ export type Rail = {
   network: NetworkConfig
   client: Client
   head: Head
-  lane: Lane
+  heads: Heads
+  /** One per relayer key, in the order of the keys. */
+  lanes: readonly Lane[]
   health: Health
+  /** Until a node says that it has no eth_sendRawTransactionSync (EIP-7966). */
+  hasSync: boolean
+  /** Proven payments that wait for a lane, oldest first. */
+  queue: Order[]
+  /** Set in the turn of the event loop in which something has come. */
+  arrival: ReturnType<typeof setImmediate> | undefined
+  /** Runs while a busy lane lets payments collect. */
+  collecting: ReturnType<typeof setTimeout> | undefined
+  /** What waits has collected for long enough. */
+  isDue: boolean
   /** Payer code by address, asked only when the payer's own key did not sign. */
   codes: Map<string, { hasCode: boolean; until: number }>
-  /** Recent blocks with transactions of ours, until they are too deep to be reorganised. */
-  included: Map<bigint, { blockHash: Hex; hashes: Set<Hex>; misses: number }>
+  /** Payers that had no code when they were looked at (unix ms until when that is believed). */
+  plain: Map<string, number>
+  isProbing: boolean
+  /** Gas that a settling call used lately, by method. */
+  gasUsed: Map<TransferMethod, bigint>
+  /** Where transactions were included that a reorganisation can still take away. */
+  watch: Watch
 }
 
 /** One relayer account on one network: its nonces, and every transaction that is not included yet. */
@@ -35,11 +61,52 @@ export type Lane = {
   lag: { count: number; expected: number; isSure: boolean } | undefined
   /** Nonces that are being driven. */
   slots: Map<number, Slot>
-  /** Why nothing new is sent. What was sent before is sent again until the reason is gone. */
-  paused: string | undefined
-  /** Until a node says that it has no eth_sendRawTransactionSync (EIP-7966). */
-  hasSync: boolean
+  /** Those of them that the chain has not included. */
+  open: number
+  /** A batch is being simulated for this lane. */
+  isPreparing: boolean
+  balanceWei: bigint | undefined
+  /**
+   * Why nothing new is sent. What was sent before is sent again until the reason is gone. Too little
+   * balance; refused by the node; a transaction that stays out at the fee cap.
+   */
+  poor: string | undefined
+  refused: string | undefined
+  stuck: string | undefined
 }
+
+/** A proven payment that waits for a lane. */
+export type Order = {
+  id: string
+  requestId: string | undefined
+  transfer: Transfer
+  /** Undefined: the payer's own key signed, and nobody has looked for code. */
+  hasCode: boolean | undefined
+  purpose: Purpose
+  /** Unix ms. */
+  receivedAt: number
+  /** Set when it is sent again. */
+  payment: Payment | undefined
+  /** Never shares a transaction. */
+  isAlone: boolean
+  /** Waiting longer gives it no company. */
+  isUrgent: boolean
+  /** Equal for payments whose Transfer logs cannot be told apart. */
+  logKey: string
+  /** The settling call. */
+  call: { to: Address; data: Hex }
+  done(admission: Admission): void
+}
+
+/** What became of an order when its turn came. */
+export type Admission =
+  /** Written and on its way. */
+  | { kind: 'sent'; payment: Payment; outcome: Promise<Outcome> }
+  /** The same money was written before. */
+  | { kind: 'known'; payment: Payment }
+  /** The chain says that the nonce is used or cancelled. */
+  | { kind: 'used' }
+  | Refusal
 
 /** A nonce and the transactions that compete for it: the chain includes one. */
 export type Slot = {
@@ -52,10 +119,10 @@ export type Slot = {
 }
 
 export type Health = {
+  /** The network itself can be used; the lanes have their own reasons. */
   ready: boolean
   /** Safe to show: hosts and addresses, no URLs. */
   reason: string | undefined
-  balanceWei: bigint | undefined
   /** Checks so far that reached the node. */
   checks: number
 }
@@ -63,13 +130,17 @@ export type Health = {
 export type SettlementOptions = {
   db: Db
   networks: readonly NetworkConfig[]
-  /** The first one is used on every network. */
+  /** Each is a lane on every network. */
   relayerKeys: readonly Uint8Array[]
   /** Unix ms. */
   now: () => number
   log: Log
   /** Random bytes for payment ids; by default the system's. */
   random?: (length: number) => Uint8Array
+  /** Where it is counted what happens; by default nowhere. */
+  meter?: Meter
+  /** Transactions that may fail on chain for one payer in ten minutes; 5 by default. */
+  payerFailuresMax?: number | undefined
   /** Time between two looks at a network's health. */
   checkMs?: number
 }
@@ -77,6 +148,10 @@ export type SettlementOptions = {
 export type Context = {
   db: Db
   store: Store
+  recent: Recent
+  group: Group
+  metrics: Metrics
+  failures: Failures
   rails: ReadonlyMap<Network.Id, Rail>
   now: () => number
   log: Log
@@ -84,6 +159,14 @@ export type Context = {
   running: Map<string, Promise<Outcome>>
   /** Money on its way by payer, so that one balance is not promised twice. */
   inFlight: Map<string, bigint>
+  /** Simulations under way: what they read may be older than what is included meanwhile. */
+  simulating: Set<Promise<unknown>>
+  /** Request ids of payments under way, for the log. */
+  requestIds: Map<string, string>
+  /** Waits for a lane. The promise never rejects. */
+  submit(rail: Rail, order: Omit<Order, 'done' | 'logKey' | 'call' | 'isUrgent'>): Submitted
+  /** Gives what waits to the lanes that are free; call whenever one may have become so. */
+  pump(rail: Rail): void
   /** Ends the waiting, not the money: what is unfinished is in the database. */
   signal: AbortSignal
 }
@@ -93,6 +176,18 @@ export function railOf(context: Context, id: Network.Id): Rail {
   const rail = context.rails.get(id)
   if (!rail) throw new Error(`${id} is not a configured network`)
   return rail
+}
+
+export type Submitted = {
+  admission: Promise<Admission>
+  /** Takes it out of the queue; false when its turn has come already. */
+  cancel(): boolean
+}
+
+/** What a log line tells of one payment. */
+export function about({ requestIds }: Context, id: string) {
+  const requestId = requestIds.get(id)
+  return requestId === undefined ? { payment: id } : { payment: id, requestId }
 }
 
 /** Key of what is in flight of one payer. */
@@ -115,9 +210,18 @@ export function pause(ms: number, signal: AbortSignal): Promise<void> {
 }
 
 /** The promise's value, or undefined after the time. The promise goes on. */
-export async function within<T>(promise: Promise<T>, ms: number): Promise<T | undefined> {
-  const ended = new AbortController()
-  const result = await Promise.race([promise, pause(ms, ended.signal).then(() => undefined)])
-  ended.abort()
-  return result
+export function within<T>(promise: Promise<T>, ms: number): Promise<T | undefined> {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(() => resolve(undefined), ms)
+    promise.then(
+      (value) => {
+        clearTimeout(timer)
+        resolve(value)
+      },
+      (error: unknown) => {
+        clearTimeout(timer)
+        reject(error)
+      },
+    )
+  })
 }

@@ -1,10 +1,18 @@
+import { createGroup } from '../../db/group'
+import { createRecent } from '../../db/recent'
+import type { GasProduct } from '../../db/schema'
 import { createClient } from '../chain/client'
-import { createHead } from '../chain/head'
+import { createHead, observe } from '../chain/head'
+import { createHeads } from '../chain/heads'
 import type { NetworkConfig } from '../config/Config'
 import type * as Network from '../protocol/Network'
-import { type Context, pause, type Rail, type SettlementOptions } from './context'
+import type { Context, Rail, SettlementOptions } from './context'
+import { createFailures } from './failures'
+import * as Foreign from './foreign'
 import * as Health from './health'
-import { createLane } from './lane'
+import * as Lane from './lane'
+import { createMetrics, type Sources, silent } from './metrics'
+import { pump, submit } from './queue'
 import * as Recover from './recover'
 import * as Reorg from './reorg'
 import { createStore } from './store'
@@ -15,19 +23,29 @@ const rpcTimeoutMs = 8_000
 /** Everything that settlement shares. No I/O but the database. */
 export function createContext(options: SettlementOptions, signal: AbortSignal): Context {
   const { db, now, log } = options
-  const [key] = options.relayerKeys
-  if (!key) throw new Error('settlement needs a relayer key')
+  if (options.relayerKeys.length === 0) throw new Error('settlement needs a relayer key')
   const rails = new Map<Network.Id, Rail>(
-    options.networks.map((network) => [network.id, createRail(network, key, options)]),
+    options.networks.map((network) => [network.id, createRail(network, options)]),
   )
   const context: Context = {
     db,
     store: createStore(db),
+    recent: createRecent(db),
+    group: createGroup(db),
+    metrics: createMetrics(
+      options.meter ?? silent,
+      sourcesOf(() => context),
+    ),
+    failures: createFailures(now, options.payerFailuresMax),
     rails,
     now,
     log,
     running: new Map(),
     inFlight: new Map(),
+    simulating: new Set(),
+    requestIds: new Map(),
+    submit: (rail, order) => submit(context, rail, order),
+    pump: (rail) => pump(context, rail),
     signal,
   }
   Recover.discardUnsent(context)
@@ -54,18 +72,23 @@ export function start(context: Context, checkMs: number): Engine {
     if (!isRecovered) return
     await Recover.recover(context, true)
     await Recover.expire(context)
-    for (const rail of rails) Recover.closeGap(context, rail)
+    for (const rail of rails) {
+      for (const lane of rail.lanes) Recover.closeGap(context, rail, lane)
+    }
   }
   const watch = rails.map(async (rail, index) => {
     await first[index]
     for (;;) {
       // A network that cannot settle is what an operator waits for.
-      await pause(rail.health.ready ? checkMs : Math.min(checkMs, 2_000), context.signal)
+      const isWell = rail.health.ready && !rail.lanes.some(Lane.pausedBy)
+      await rail.heads.waitFork(isWell ? checkMs : Math.min(checkMs, 2_000), context.signal)
       if (context.signal.aborted) return
       await Health.check(context, rail)
       try {
         const isReorganised = rail.health.ready && (await Reorg.check(context, rail))
-        if (!context.signal.aborted && (index === 0 || isReorganised)) await sweep()
+        if (context.signal.aborted) return
+        if (index === 0 || isReorganised) await sweep()
+        if (rail.health.ready && isRecovered) Foreign.revive(context, rail)
       } catch (error) {
         context.log('settlement-fault', { network: rail.network.id, error })
       }
@@ -76,25 +99,81 @@ export function start(context: Context, checkMs: number): Engine {
     async recover() {
       await ready
       isRecovered = true
+      await Promise.all(rails.map((rail) => lookBack(context, rail)))
       await Recover.recover(context, false)
     },
     stopped: Promise.all(watch).then(() => undefined),
   }
 }
 
+/** What was confirmed may have been taken away while nobody looked. Never rejects. */
+async function lookBack(context: Context, rail: Rail): Promise<void> {
+  if (!rail.health.ready) return
+  try {
+    await Reorg.check(context, rail)
+  } catch (error) {
+    context.log('settlement-fault', { network: rail.network.id, error })
+  }
+}
+
+/** What the figures are read from, when somebody asks. */
+function sourcesOf(context: () => Context): Sources {
+  return {
+    networks: () => {
+      const { rails, store, now } = context()
+      return [...rails.values()].map(({ network, client, lanes, heads, ...rail }) => ({
+        network: network.id,
+        calls: client.counts(),
+        faults: client.faults(),
+        ready: rail.health.ready && lanes.some((lane) => Lane.pausedBy(lane) === undefined),
+        newHeads: heads.isLive(),
+        lanes: lanes.map((lane) => ({
+          relayer: lane.address,
+          paused: Lane.pausedBy(lane),
+          inFlight: lane.open,
+          balanceWei: lane.balanceWei,
+        })),
+        gas: Object.entries(network.gasPerDayWei).map(([product, budgetWei]) => ({
+          product,
+          spentWei: store.gasSpentOn(network.id, product as GasProduct, now()),
+          budgetWei,
+        })),
+      }))
+    },
+    pending: () => {
+      const counts = new Map<string, number>()
+      for (const [id] of context().rails) counts.set(id, 0)
+      for (const { state, transfer } of context().store.unfinishedPayments()) {
+        if (state !== 'broadcast') continue
+        counts.set(transfer.network, (counts.get(transfer.network) ?? 0) + 1)
+      }
+      return counts
+    },
+  }
+}
+
 function createRail(
   network: NetworkConfig,
-  key: Uint8Array,
-  { log }: Pick<SettlementOptions, 'log'>,
+  { log, relayerKeys }: Pick<SettlementOptions, 'log' | 'relayerKeys'>,
 ): Rail {
+  const head = createHead()
   const client = createClient({ urls: network.rpcUrls, timeoutMs: rpcTimeoutMs, log })
   return {
     network,
     client,
-    head: createHead(),
-    lane: createLane(key),
-    health: { ready: false, reason: 'not checked yet', balanceWei: undefined, checks: 0 },
+    head,
+    heads: createHeads({ url: network.wsUrl, onBlock: (block) => observe(head, block), log }),
+    lanes: relayerKeys.map(Lane.createLane),
+    health: { ready: false, reason: 'not checked yet', checks: 0 },
+    hasSync: true,
+    queue: [],
+    arrival: undefined,
+    collecting: undefined,
+    isDue: false,
     codes: new Map(),
-    included: new Map(),
+    plain: new Map(),
+    isProbing: false,
+    gasUsed: new Map(),
+    watch: Reorg.createWatch(),
   }
 }

@@ -17,12 +17,12 @@ const transfersMin = 3n
 const transferGas = 300_000n
 
 /**
- * Asks the network whether it can settle, and keeps the answer in `rail.health`. Reasons name hosts
- * and addresses only. Never rejects.
+ * Asks the network whether it can settle, and each lane's account, and keeps the answers in
+ * `rail.health` and the lanes. Reasons name hosts and addresses only. Never rejects.
  */
 export async function check(context: Context, rail: Rail): Promise<void> {
-  const { health, network, lane } = rail
-  const before = health.reason
+  const { health, network, lanes } = rail
+  const before = lanes.map((lane) => health.reason ?? Lane.pausedBy(lane))
   let reason: string | undefined
   try {
     reason = await look(rail)
@@ -30,45 +30,57 @@ export async function check(context: Context, rail: Rail): Promise<void> {
   } catch (error) {
     reason = `no usable answer of ${rail.client.hosts.join(', ')}: ${describe(error)}`
   }
-  reason ??= lane.paused
-  const wasReady = health.ready
   health.reason = reason
   health.ready = reason === undefined
-  if (wasReady === health.ready && before === reason) return
-  const fields = { network: network.id, relayer: lane.address, balanceWei: health.balanceWei }
-  context.log(health.ready ? 'network-ready' : 'network-not-ready', { ...fields, reason })
+  for (const [index, lane] of lanes.entries()) {
+    const after = reason ?? Lane.pausedBy(lane)
+    if (before[index] === after) continue
+    const fields = { network: network.id, relayer: lane.address, balanceWei: lane.balanceWei }
+    context.log(after === undefined ? 'network-ready' : 'network-not-ready', {
+      ...fields,
+      reason: after,
+    })
+  }
+  context.pump(rail)
 }
 
 async function look(rail: Rail): Promise<string | undefined> {
-  const { client, lane, head, network, health } = rail
-  const expected = decidedBelow(lane)
-  const [chainId, block, balance, tip, count] = await Promise.all([
+  const { client, lanes, head, network, health } = rail
+  const expected = lanes.map(decidedBelow)
+  const [chainId, block, tip, balances, counts] = await Promise.all([
     client.call('eth_chainId', []),
     client.call('eth_getBlockByNumber', ['latest', false]),
-    client.call('eth_getBalance', [lane.address, 'latest']),
     client.call('eth_maxPriorityFeePerGas', []).catch(ignoreRpcError),
-    Lane.readCount(rail, 'pending'),
+    Promise.all(lanes.map(({ address }) => client.call('eth_getBalance', [address, 'latest']))),
+    Promise.all(lanes.map((lane) => Lane.readCount(rail, lane, 'pending'))),
   ])
   if (!Receipt.isHex(chainId) || Number(chainId) !== network.chainId) {
     return `${client.hosts.join(', ')} is not chain ${network.chainId}`
   }
   const newest = Receipt.parseBlock(block)
-  if (!newest || !Receipt.isHex(balance)) throw new RpcFault('not a block or not a balance')
+  if (!newest || !balances.every(Receipt.isHex)) throw new RpcFault('not a block or not a balance')
   observe(head, newest)
   if (Receipt.isHex(tip)) head.tipWei = BigInt(tip)
   if (health.checks % rareEvery === 0 || !health.ready) {
     const fault = await lookRarely(rail)
     if (fault !== undefined) return fault
   }
-  follow(rail, count, expected)
-  health.balanceWei = BigInt(balance)
   const { maxFeeWei } = fees(head, network.feeCapWei)
-  if (head.baseFeeWei > maxFeeWei) return `the base fee is above the fee cap of ${network.id}`
-  if (health.balanceWei < transfersMin * transferGas * maxFeeWei || health.balanceWei === 0n) {
-    return `relayer ${lane.address} holds ${health.balanceWei} wei, too little for gas`
+  for (const [index, lane] of lanes.entries()) {
+    follow(lane, counts[index] ?? 0, expected[index])
+    assess(lane, BigInt(balances[index] ?? 0), maxFeeWei)
   }
-  if (lane.slots.size === 0) lane.paused = undefined
+  if (head.baseFeeWei > maxFeeWei) return `the base fee is above the fee cap of ${network.id}`
   return undefined
+}
+
+function assess(lane: Rail['lanes'][number], balanceWei: bigint, maxFeeWei: bigint): void {
+  lane.balanceWei = balanceWei
+  const isPoor = balanceWei < transfersMin * transferGas * maxFeeWei || balanceWei === 0n
+  lane.poor = isPoor
+    ? `relayer ${lane.address} holds ${balanceWei} wei, too little for gas`
+    : undefined
+  if (lane.slots.size === 0) lane.refused = undefined
 }
 
 async function lookRarely(rail: Rail): Promise<string | undefined> {
@@ -97,7 +109,7 @@ async function lookRarely(rail: Rail): Promise<string | undefined> {
 }
 
 /** Below this number every nonce of ours is decided; undefined before the first check. */
-function decidedBelow({ slots, next }: Rail['lane']): number | undefined {
+function decidedBelow({ slots, next }: Rail['lanes'][number]): number | undefined {
   return slots.size === 0 ? next : Math.min(...slots.keys())
 }
 
@@ -106,7 +118,7 @@ function decidedBelow({ slots, next }: Rail['lane']): number | undefined {
  * decided before it was asked for means a node that lags or a chain that lost blocks: believed when
  * two checks agree.
  */
-function follow({ lane }: Rail, count: number, expected: number | undefined): void {
+function follow(lane: Rail['lanes'][number], count: number, expected: number | undefined): void {
   if (lane.next === undefined || count > lane.next) {
     lane.next = Math.max(lane.next ?? 0, count, lane.floor)
   }

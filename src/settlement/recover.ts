@@ -1,6 +1,7 @@
 import type { TransactionRow } from '../../db/schema'
 import { write } from '../../db/write'
-import { type Context, type Rail, railOf } from './context'
+import { type Context, type Lane as LaneState, type Rail, railOf } from './context'
+import * as Decide from './decide'
 import * as Lane from './lane'
 import type { Payment } from './Payment'
 import { send } from './send'
@@ -21,17 +22,18 @@ export async function recover(context: Context, patient: boolean): Promise<void>
     const [first] = rows
     const rail = first && context.rails.get(first.network)
     if (!first || !rail) continue
+    const lane = laneOf(rail, first.relayer)
     // Another key's transactions can be sent and watched, but not replaced; its nonces are not ours.
-    if (first.relayer !== rail.lane.address) looks.push(watchForeign(context, rail, rows))
-    else if (!rail.lane.slots.has(first.nonce)) takeUp(context, rail, rows)
+    if (!lane) looks.push(watchForeign(context, rail, rows))
+    else if (!lane.slots.has(first.nonce)) takeUp(context, rail, lane, rows)
   }
   for (const payment of context.store.unfinishedPayments()) {
     const rail = context.rails.get(payment.transfer.network)
     if (!rail || context.running.has(payment.id)) continue
     if (patient && payment.state === 'reverted' && payment.transfer.validBefore >= seconds) continue
     looks.push(
-      Work.run(context, payment, () =>
-        Work.decide(context, payment.id, 'invalid_exact_evm_transaction_failed'),
+      Decide.run(context, payment, () =>
+        Decide.decide(context, payment.id, 'invalid_exact_evm_transaction_failed'),
       ),
     )
   }
@@ -66,15 +68,25 @@ export function discardUnsent(context: Context): void {
 /** Sets the lanes above what the database knows. */
 export function raiseFloors(context: Context): void {
   for (const { network, relayer, nonce } of context.store.unfinishedTransactions()) {
-    const lane = context.rails.get(network)?.lane
-    if (lane?.address === relayer) lane.floor = Math.max(lane.floor, nonce + 1)
+    const rail = context.rails.get(network)
+    const lane = rail && laneOf(rail, relayer)
+    if (lane) lane.floor = Math.max(lane.floor, nonce + 1)
   }
 }
 
-function takeUp(context: Context, rail: Rail, rows: readonly TransactionRow[]): void {
+function laneOf(rail: Rail, relayer: string): LaneState | undefined {
+  return rail.lanes.find(({ address }) => address === relayer)
+}
+
+function takeUp(
+  context: Context,
+  rail: Rail,
+  lane: LaneState,
+  rows: readonly TransactionRow[],
+): void {
   const sent = rows.filter(({ firstSentAt }) => firstSentAt !== null)
   if (sent.length === 0) {
-    fill(context, rail, rows)
+    fill(context, rail, lane, rows)
     return
   }
   const payments = paymentsOf(context, sent)
@@ -84,32 +96,38 @@ function takeUp(context: Context, rail: Rail, rows: readonly TransactionRow[]): 
     payments: payments.length,
   })
   const [first] = sent
-  if (first)
-    Work.launch(context, rail, { ...Work.slotOf(first, payments), transactions: sent }, payments)
+  if (!first) return
+  const slot = { ...Work.slotOf(first, payments), transactions: sent }
+  Work.launch(context, rail, lane, slot, payments)
 }
 
 /** Uses up a nonce whose transaction never left, because later ones wait for it. */
-function fill(context: Context, rail: Rail, rows: readonly TransactionRow[]): void {
+function fill(
+  context: Context,
+  rail: Rail,
+  lane: LaneState,
+  rows: readonly TransactionRow[],
+): void {
   const [first] = rows
   // The fees are known after the first health check.
   if (!first || rail.health.checks === 0) return
   const { store } = context
   const payments = paymentsOf(context, rows)
-  const row = Lane.sign(context, rail, Lane.cancellation(rail.lane), first.nonce)
+  const row = Lane.sign(context, rail, lane, Lane.cancellation(lane), first.nonce)
   write(context.db, () => {
     for (const { hash } of rows) store.endTransaction(hash, 'replaced', null)
     for (const { id } of payments) store.revert(id)
     store.insertTransaction(row, [])
   })
-  Work.launch(context, rail, Work.slotOf(row, []), [])
+  Work.launch(context, rail, lane, Work.slotOf(row, []), [])
 }
 
 /**
  * After a chain lost blocks: continues at its count when nothing is under way, and uses up the nonces
  * that it waits for when something is, which could never be included above them.
  */
-export function closeGap(context: Context, rail: Rail): void {
-  const { lane, network } = rail
+export function closeGap(context: Context, rail: Rail, lane: LaneState): void {
+  const { network } = rail
   if (!lane.lag?.isSure) return
   const { count, expected } = lane.lag
   lane.lag = undefined
@@ -120,9 +138,9 @@ export function closeGap(context: Context, rail: Rail): void {
   }
   for (let nonce = count; nonce < Math.min(expected, count + gapMax); nonce++) {
     if (lane.slots.has(nonce)) continue
-    const row = Lane.sign(context, rail, Lane.cancellation(lane), nonce)
+    const row = Lane.sign(context, rail, lane, Lane.cancellation(lane), nonce)
     write(context.db, () => context.store.insertTransaction(row, []))
-    Work.launch(context, rail, Work.slotOf(row, []), [])
+    Work.launch(context, rail, lane, Work.slotOf(row, []), [])
   }
 }
 
@@ -173,6 +191,6 @@ export async function expire(context: Context): Promise<void> {
   for (const payment of context.store.unfinishedPayments()) {
     const { network, validBefore } = payment.transfer
     if (validBefore >= seconds || !context.rails.has(network)) continue
-    await Work.endIfOver(context, railOf(context, network), payment)
+    await Decide.endIfOver(context, railOf(context, network), payment)
   }
 }

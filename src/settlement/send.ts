@@ -29,8 +29,8 @@ const syncTimeoutMs = 30_000
 
 /** `first`: wait for the receipt in the same call where the node can. Never rejects. */
 export async function send(rail: Rail, raw: Hex, first: boolean): Promise<Sent> {
-  const { client, lane } = rail
-  if (first && lane.hasSync) {
+  const { client } = rail
+  if (first && rail.hasSync) {
     try {
       const timeoutMs = syncTimeoutMs
       const sending = client.call('eth_sendRawTransactionSync', [raw], { timeoutMs })
@@ -41,7 +41,7 @@ export async function send(rail: Rail, raw: Hex, first: boolean): Promise<Sent> 
       return receipt ? { kind: 'accepted', receipt } : { kind: 'accepted', waited: true }
     } catch (error) {
       if (!isUnknownMethod(error)) return classify(error)
-      lane.hasSync = false
+      rail.hasSync = false
     }
   }
   try {

@@ -1,22 +1,27 @@
 import type { Address } from 'viem'
 import { isDuplicate, write } from '../../db/write'
 import type * as Network from '../protocol/Network'
-import { type Money, moneyKey, type Transfer } from '../protocol/Transfer'
+import { call, type Money, moneyKey, type Transfer } from '../protocol/Transfer'
+import * as Batch from './batch'
 import {
+  type Admission,
+  about,
   type Context,
-  payerKey,
   type Rail,
   railOf,
   type SettlementOptions,
   within,
 } from './context'
+import * as Decide from './decide'
+import { type Delivered, deliveries } from './delivery'
 import * as Elsewhere from './elsewhere'
 import { createContext, start } from './engine'
 import * as Lane from './lane'
 import type { Outcome, Payment, Purpose } from './Payment'
-import type { KeyScope, PaymentRow } from './store'
+import { simulate } from './simulate'
+import { type LaneStatus, statusOf } from './status'
+import type { KeyScope } from './store'
 import * as Verify from './verify'
-import * as Work from './work'
 
 /** Exclusive hold on money, in memory: one process owns the database. */
 export type Claim = { release(): void }
@@ -25,8 +30,10 @@ export type Status = {
   network: Network.Id
   ready: boolean
   reason?: string
+  /** The first one; `lanes` has all. */
   relayer: Address
   balanceWei?: bigint
+  lanes: readonly LaneStatus[]
 }
 
 export type Settlement = {
@@ -49,23 +56,26 @@ export type Settlement = {
   settle(
     transfer: Transfer,
     purpose: Purpose,
-    options: { waitMs: number; receivedAt: number; proven?: boolean },
+    options: { waitMs: number; receivedAt: number; proven?: boolean; requestId?: string },
   ): Promise<Outcome>
   /** A known payment: waits for its transaction, or sends a reverted one again. */
   resume(
     payment: Payment,
     transfer: Transfer | undefined,
-    options: { waitMs: number },
+    options: { waitMs: number; requestId?: string },
   ): Promise<Outcome>
   /**
-   * Commits `attempts + 1` and `delivering`, before the upstream is contacted. Throws when the
-   * payment is not confirmed or was delivered.
+   * Commits `attempts + 1` and `delivering`; resolves before the upstream may be contacted. Rejects
+   * when the payment is not confirmed or was delivered.
    */
-  beginDelivery(id: string): Payment
-  /** Throws when no delivery was begun. */
-  endDelivery(id: string, result: Delivered): void
+  beginDelivery(id: string): Promise<Payment>
+  /**
+   * Resolves when it is on the disk. Rejects when no delivery was begun. A function is asked when it
+   * is written, which is after this turn of the event loop.
+   */
+  endDelivery(id: string, result: Delivered | (() => Delivered)): Promise<void>
   /** An answer was sent for this payment, whatever it was. */
-  markAnswered(id: string): void
+  markAnswered(id: string): Promise<void>
   /** Networks with the reason why one cannot settle. No I/O. */
   status(): readonly Status[]
   /** Whether a network can settle now. No I/O. */
@@ -77,15 +87,6 @@ export type Settlement = {
 }
 
 export type { SettlementOptions }
-
-export type Delivered =
-  | { delivered: true; upstreamStatus: number; truncated: boolean }
-  | {
-      delivered: false
-      upstreamStatus: number | undefined
-      redeemTokenHash: string
-      redeemUntil: number
-    }
 
 /** How money moves: one per process and database. Throws when there is no relayer key. */
 export async function createSettlement(options: SettlementOptions): Promise<Settlement> {
@@ -115,34 +116,49 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
       }
     },
     verify: (transfer) => verify(context, transfer),
-    async settle(transfer, purpose, { waitMs, receivedAt, proven }) {
+    async settle(transfer, purpose, { waitMs, receivedAt, proven, requestId }) {
       if (stopping) return Verify.unavailable(undefined)
       const known = store.find(transfer)
-      if (known) return meet(context, known, purpose, waitMs)
       const id = paymentId(now(), random)
-      return settle(context, { id, transfer, purpose, receivedAt, proven: proven === true }, waitMs)
+      const request = { id, requestId, transfer, purpose, receivedAt, proven: proven === true }
+      const outcome = await (known
+        ? meet(context, known, purpose, waitMs)
+        : settle(context, request, waitMs))
+      context.metrics.settled(request, outcome, (now() - receivedAt) / 1000)
+      return outcome
     },
-    resume: (payment, transfer, { waitMs }) =>
-      resume(context, payment, stopping ? undefined : transfer, waitMs),
+    resume(payment, transfer, { waitMs, requestId }) {
+      if (requestId !== undefined) context.requestIds.set(payment.id, requestId)
+      return resume(context, payment, stopping ? undefined : transfer, waitMs)
+    },
     ...deliveries(context),
     status: () => [...context.rails.values()].map(statusOf),
     isReady: (network) => {
       const rail = context.rails.get(network)
-      return !stopping && rail !== undefined && isReady(rail)
+      return !stopping && rail !== undefined && Lane.isReady(rail)
     },
     recover: engine.recover,
     async stop(limitMs) {
       stopping = true
       await within(Promise.all(context.running.values()), limitMs)
       controller.abort()
-      for (const { client } of context.rails.values()) client.close()
+      for (const { client, heads } of context.rails.values()) {
+        client.close()
+        heads.close()
+      }
+      for (const rail of context.rails.values()) {
+        clearTimeout(rail.collecting)
+        context.pump(rail)
+      }
       await Promise.all([engine.stopped, ...context.running.values()])
+      context.group.flush()
     },
   }
 }
 
-type Order = {
+type Request = {
   id: string
+  requestId: string | undefined
   transfer: Transfer
   purpose: Purpose
   receivedAt: number
@@ -155,18 +171,20 @@ async function verify(context: Context, transfer: Transfer): Promise<{ ok: true 
   if (refusal) return refusal
   const signed = await Verify.checkSignature(rail, transfer, context.now())
   if (signed.kind !== 'signed') return signed
-  const simulation = await Verify.simulate(rail, signed)
+  const candidate = { ...signed, call: call(signed.transfer) }
+  const [simulation] = await simulate(rail, rail.lanes[0]?.address, [candidate])
+  if (!simulation) return Verify.unavailable(undefined)
   if (simulation.kind === 'passes') return { ok: true }
   return simulation.kind === 'used' ? refuseUsed(transfer) : simulation
 }
 
-async function settle(context: Context, order: Order, waitMs: number): Promise<Outcome> {
-  const { transfer, purpose, proven } = order
+async function settle(context: Context, request: Request, waitMs: number): Promise<Outcome> {
+  const { id, requestId, transfer, purpose, receivedAt, proven } = request
   const rail = railOf(context, transfer.network)
   if (transfer.asset !== rail.network.asset.address) throw new Error('not the asset of the network')
   const refusal = Verify.checkWindow(transfer, context.now())
   if (refusal) return refusal
-  if (!isReady(rail)) return Verify.unavailable(undefined)
+  if (!Lane.isReady(rail)) return Verify.unavailable(undefined)
   if (isOverBudget(context, rail, purpose)) {
     return unavailable('The gas budget of today is spent.', 600)
   }
@@ -174,58 +192,66 @@ async function settle(context: Context, order: Order, waitMs: number): Promise<O
     ? Verify.assumeSigned(transfer)
     : await Verify.checkSignature(rail, transfer, context.now())
   if (signed.kind !== 'signed') return signed
-  const knownBlock = rail.head.number
-  const simulation = await Verify.simulate(rail, signed)
-  if (simulation.kind === 'used') {
-    return purpose.bound ? adopt(context, rail, order) : refuseUsed(transfer)
+  const waitSeconds = context.failures.waitSeconds(transfer.payer, signed.hasCode === true)
+  if (waitSeconds > 0) return Verify.lockedOut(waitSeconds)
+  if (requestId !== undefined) context.requestIds.set(id, requestId)
+  const submitted = context.submit(rail, {
+    id,
+    requestId,
+    transfer: signed.transfer,
+    hasCode: signed.hasCode,
+    purpose,
+    receivedAt,
+    payment: undefined,
+    isAlone: false,
+  })
+  const { admission } = submitted
+  const ended = admission.then(async (result): Promise<Admission | Outcome> => {
+    return result.kind === 'sent' ? result.outcome : result
+  })
+  const outcome = await within(ended, waitMs)
+  if (outcome === undefined && submitted.cancel()) {
+    context.requestIds.delete(id)
+    return unavailable('The network is busy; try again with the same credential.', 2)
   }
-  if (simulation.kind !== 'passes') return simulation
-  // From here to `launch` nothing waits: what was simulated is written, then sent.
-  const promised = context.inFlight.get(payerKey(transfer)) ?? 0n
-  if (promised + transfer.amountAtomic > simulation.balanceAtomic) {
-    return unavailable('Other payments of this payer are under way.', 1)
+  // Too late to take it back: it is being simulated or has been written.
+  const result = outcome ?? (await admission)
+  switch (result.kind) {
+    case 'sent':
+      return latest(context, result.payment)
+    case 'known':
+      context.requestIds.delete(id)
+      return meet(context, result.payment, purpose, waitMs)
+    case 'used':
+      return meetUsed(context, rail, request, waitMs)
+    default:
+      if (!context.running.has(id)) context.requestIds.delete(id)
+      return result
   }
-  return broadcast(context, rail, order, signed, knownBlock, waitMs)
 }
 
-/** The write that decides, then the send. */
-async function broadcast(
+async function meetUsed(
   context: Context,
   rail: Rail,
-  order: Order,
-  signed: Verify.Signed,
-  knownBlock: bigint,
+  request: Request,
   waitMs: number,
 ): Promise<Outcome> {
-  const { store, db, now } = context
-  const nonce = Lane.freeNonce(rail.lane)
-  if (nonce === undefined || context.signal.aborted) return Verify.unavailable(undefined)
-  const row = Lane.sign(context, rail, Work.payloadOf(signed, order), nonce)
-  try {
-    write(db, () => {
-      store.insertPayment({
-        ...rowOf(order, signed.transfer, knownBlock, now()),
-        state: 'broadcast',
-        transactionHash: row.hash,
-      })
-      store.insertTransaction(row, [order.id])
-    })
-  } catch (error) {
-    const known = isDuplicate(error) ? store.find(order.transfer) : undefined
-    if (!known) throw error
-    return meet(context, known, order.purpose, waitMs)
-  }
-  const payment = store.findById(order.id)
-  if (!payment) throw new Error(`no payment ${order.id}`)
-  const [work] = Work.launch(context, rail, Work.slotOf(row, [payment]), [payment])
-  return wait(context, payment, work, waitMs)
+  const { id, transfer, purpose } = request
+  const written = context.store.find(transfer)
+  const outcome = written
+    ? await meet(context, written, purpose, waitMs)
+    : purpose.bound
+      ? await adopt(context, rail, request)
+      : refuseUsed(transfer)
+  context.requestIds.delete(id)
+  return outcome
 }
 
 /**
  * The chain has the money's nonce used before we sent anything, and the credential can only be meant
  * for us: somebody who saw it settled it in our stead.
  */
-async function adopt(context: Context, rail: Rail, order: Order): Promise<Outcome> {
+async function adopt(context: Context, rail: Rail, order: Request): Promise<Outcome> {
   const { store, db, now } = context
   const { transfer, id } = order
   try {
@@ -236,7 +262,7 @@ async function adopt(context: Context, rail: Rail, order: Order): Promise<Outcom
     await Lane.assertConfirmed(context, rail, found.transaction)
     write(db, () =>
       store.insertPayment({
-        ...rowOf(order, transfer, rail.head.number, now()),
+        ...Batch.rowOf(order, rail.head.number, now()),
         state: 'confirmed',
         transactionHash: found.transaction,
         logIndex: found.logIndex,
@@ -244,11 +270,14 @@ async function adopt(context: Context, rail: Rail, order: Order): Promise<Outcom
         confirmedAt: now(),
       }),
     )
-    context.log('payment-settled-elsewhere', { payment: id, transaction: found.transaction })
-    return Work.current(context, { id })
+    context.log('payment-settled-elsewhere', {
+      ...about(context, id),
+      transaction: found.transaction,
+    })
+    return Decide.current(context, { id })
   } catch (error) {
     if (isDuplicate(error)) return refuseUsed(transfer)
-    context.log('settlement-undecided', { payment: id, error })
+    context.log('settlement-undecided', { ...about(context, id), error })
     return Verify.unavailable(error)
   }
 }
@@ -279,15 +308,15 @@ async function resume(
   const payment = context.store.findById(id)
   if (!payment) throw new Error(`no payment ${id}`)
   if (payment.state === 'confirmed' || payment.state === 'expired') {
-    return Work.current(context, payment)
+    return Decide.current(context, payment)
   }
   const running = context.running.get(id)
   if (running) return wait(context, payment, running, waitMs)
   // The stored signature has proven itself; the one presented now may be another form of it.
-  const work = Work.run(context, payment, () =>
+  const work = Decide.run(context, payment, () =>
     payment.state === 'reverted' && transfer
-      ? Work.again(context, payment)
-      : Work.decide(context, id, 'invalid_exact_evm_transaction_failed'),
+      ? Decide.again(context, payment)
+      : Decide.decide(context, id, 'invalid_exact_evm_transaction_failed'),
   )
   return wait(context, payment, work, waitMs)
 }
@@ -299,78 +328,14 @@ async function wait(
   waitMs: number,
 ): Promise<Outcome> {
   const outcome = work && (await within(work, waitMs))
-  if (outcome) return outcome
-  const latest = context.store.findById(payment.id) ?? payment
-  return latest.state === 'confirmed' || latest.state === 'expired'
-    ? Work.current(context, latest)
-    : { kind: 'pending', payment: latest }
+  return outcome ?? latest(context, payment)
 }
 
-function deliveries(context: Context) {
-  const { db, store, now } = context
-  return {
-    beginDelivery(id: string): Payment {
-      const payment = write(db, () => (store.beginDelivery(id) ? store.findById(id) : undefined))
-      if (!payment) throw new Error(`payment ${id} is not to be delivered`)
-      return payment
-    },
-    endDelivery(id: string, result: Delivered): void {
-      const { upstreamStatus } = result
-      const isChanged = write(db, () =>
-        result.delivered
-          ? store.deliver(id, result.upstreamStatus, result.truncated, now())
-          : store.failDelivery(id, upstreamStatus, result.redeemTokenHash, result.redeemUntil),
-      )
-      if (!isChanged) throw new Error(`no delivery of payment ${id} was begun`)
-    },
-    markAnswered(id: string): void {
-      write(db, () => store.markAnswered(id))
-    },
-  }
-}
-
-function rowOf(
-  { id, purpose, receivedAt }: Order,
-  transfer: Transfer,
-  knownBlock: bigint,
-  at: number,
-): Omit<PaymentRow, 'state' | 'transactionHash'> {
-  return {
-    id,
-    ...transfer,
-    ...purpose,
-    idempotencyKey: purpose.idempotencyKey ?? null,
-    receivedAt,
-    knownBlock,
-    logIndex: null,
-    blockNumber: null,
-    delivery: 'none',
-    attempts: 0,
-    upstreamStatus: null,
-    truncated: false,
-    answered: false,
-    redeemTokenHash: null,
-    redeemUntil: null,
-    createdAt: at,
-    confirmedAt: null,
-    deliveredAt: null,
-  }
-}
-
-function isReady({ health, lane }: Rail): boolean {
-  return health.ready && lane.paused === undefined && lane.next !== undefined
-}
-
-function statusOf(rail: Rail): Status {
-  const { network, health, lane } = rail
-  const reason = health.reason ?? lane.paused
-  return {
-    network: network.id,
-    ready: isReady(rail),
-    relayer: lane.address,
-    ...(reason === undefined ? {} : { reason }),
-    ...(health.balanceWei === undefined ? {} : { balanceWei: health.balanceWei }),
-  }
+function latest(context: Context, payment: Payment): Outcome {
+  const stored = context.store.findById(payment.id) ?? payment
+  return stored.state === 'confirmed' || stored.state === 'expired'
+    ? Decide.current(context, stored)
+    : { kind: 'pending', payment: stored }
 }
 
 function isOverBudget(context: Context, { network }: Rail, { product }: Purpose): boolean {

@@ -70,6 +70,16 @@ function readPayments(db: Db) {
     .limit(1)
     .prepare()
   const unfinished = one(sql`state IN ('broadcast', 'reverted')`)
+  const taken = orm
+    .select({ index: payments.logIndex })
+    .from(payments)
+    .where(
+      and(
+        eq(payments.network, parameter('network')),
+        eq(payments.transactionHash, parameter('hash')),
+      ),
+    )
+    .prepare()
   return {
     find: ({ network, asset, payer, nonce }: Money) =>
       toPayment(byMoney.get({ network, asset, payer, nonce: nonce.toLowerCase() })),
@@ -79,6 +89,9 @@ function readPayments(db: Db) {
     /** Payment that a Transfer log is assigned to. */
     findByLog: (network: Network.Id, hash: Hex, index: number) =>
       toPayment(byLog.get({ network, hash, index })),
+    /** Indexes of the logs of a transaction that pay for payments. */
+    takenLogs: (network: Network.Id, hash: Hex): Set<number> =>
+      new Set(taken.all({ network, hash }).flatMap(({ index }) => index ?? [])),
     evidenceOf(id: string): Evidence {
       const row = byId.get({ id })
       if (!row) throw new Error(`no payment ${id}`)
@@ -109,15 +122,17 @@ function changePayments(db: Db) {
   }).when(eq(payments.state, 'reverted'))
   return {
     insertPayment: (row: PaymentRow) => insert.run(row),
-    /** False when the payment had ended before. Throws when the log pays for another payment. */
+    /** Undefined when the payment had ended before. Throws when the log pays for another payment. */
     confirm: (id: string, { transaction, logIndex, blockNumber }: Assignment, at: number) =>
-      confirm.get({
-        id,
-        hash: transaction.toLowerCase(),
-        index: logIndex,
-        block: Number(blockNumber),
-        at,
-      }) !== undefined,
+      toPayment(
+        confirm.get({
+          id,
+          hash: transaction.toLowerCase(),
+          index: logIndex,
+          block: Number(blockNumber),
+          at,
+        }),
+      ),
     revert: (id: string) => revert.get({ id }) !== undefined,
     expire: (id: string) => expire.get({ id }) !== undefined,
     /** Another transaction at the same nonce carries the payment. */
@@ -142,7 +157,7 @@ function changeOf(db: Db) {
         .update(payments)
         .set(set)
         .where(and(eq(payments.id, parameter('id')), ...conditions))
-        .returning({ id: payments.id })
+        .returning()
         .prepare(),
   })
 }
@@ -168,7 +183,8 @@ function changeDelivery(change: ReturnType<typeof changeOf>) {
   }).when(eq(payments.delivery, 'delivering'))
   return {
     markAnswered: (id: string) => answered.get({ id }) !== undefined,
-    beginDelivery: (id: string) => begin.get({ id }) !== undefined,
+    /** The payment as it is then; undefined when it is not to be delivered. */
+    beginDelivery: (id: string) => toPayment(begin.get({ id })),
     deliver: (id: string, status: number, truncated: boolean, at: number) =>
       deliver.get({ id, status, truncated: truncated ? 1 : 0, at }) !== undefined,
     failDelivery: (id: string, status: number | undefined, hash: string, until: number) =>
@@ -364,6 +380,7 @@ function fromRow(row: PaymentRow): Payment {
       fingerprint: row.fingerprint,
       resource: row.resource,
       idempotencyKey: row.idempotencyKey ?? undefined,
+      challengeId: row.challengeId ?? undefined,
       bound: row.bound,
     },
     transaction: row.transactionHash,

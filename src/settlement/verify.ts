@@ -6,7 +6,6 @@ import * as Permit2 from '../chain/permit2'
 import { isHex, parseBlock } from '../chain/receipt'
 import * as Token from '../chain/token'
 import * as Crypto from '../protocol/Crypto'
-import * as Permit from '../protocol/Permit'
 import * as Transfer from '../protocol/Transfer'
 import type { Rail } from './context'
 import type { Reason } from './Payment'
@@ -16,15 +15,13 @@ export type Refusal =
   | { kind: 'refused'; reason: Reason; detail: string }
   | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }
 
-export type Simulation =
-  /** The transfer would succeed now; `balanceAtomic` is the payer's. */
-  | { kind: 'passes'; balanceAtomic: bigint }
-  /** The chain says that this nonce is used or cancelled. */
-  | { kind: 'used' }
-  | Refusal
-
 /** A transfer whose signature is the payer's own, or that only the payer's code can judge. */
-export type Signed = { kind: 'signed'; transfer: Transfer.Transfer; hasCode: boolean }
+export type Signed = {
+  kind: 'signed'
+  transfer: Transfer.Transfer
+  /** Undefined: the payer's own key signed, and nobody has looked for code. */
+  hasCode: boolean | undefined
+}
 
 /** A settlement must be possible for at least this long (reference facilitator: 6 s). */
 const marginSeconds = 6n
@@ -80,56 +77,7 @@ export async function checkSignature(
 /** For a caller that has recovered the payer from the signature itself. */
 export function assumeSigned(transfer: Transfer.Transfer): Signed {
   const signature = Crypto.withCanonicalV(transfer.signature)
-  return { kind: 'signed', transfer: { ...transfer, signature }, hasCode: false }
-}
-
-/**
- * One eth_call of the exact calldata, with the reads that decide and explain beside it, in the
- * state of one block. It runs inside Multicall3 because some tokens accept a used nonce without a
- * revert and without a transfer: only the read of the nonce tells. The fees are those of the
- * transaction, so that a wallet cannot tell the two apart by a zero gas price.
- */
-export async function simulate(rail: Rail, signed: Signed): Promise<Simulation> {
-  const { transfer, hasCode } = signed
-  const { asset, payer, signature } = transfer
-  const isPermit = transfer.method === 'permit2'
-  const calls = [
-    nonceCall(transfer),
-    Token.balanceOf(asset, payer),
-    Multicall.timestampCall,
-    Multicall.baseFeeCall,
-    ...(isPermit
-      ? [Token.allowance(asset, payer, Permit.permit2Address), Permit2.proxyPermit2]
-      : []),
-    Transfer.call(transfer),
-    ...(hasCode
-      ? [Token.isValidSignature(payer, Transfer.digest(transfer, rail.network.asset), signature)]
-      : []),
-  ]
-  let results: Multicall.Result[] | undefined
-  try {
-    results = await aggregate(rail, calls, 2n * gasLimit(transfer, hasCode) + 200_000n)
-  } catch (error) {
-    if (isSpentGas(error)) return refuse(simulationReason(transfer), 'the transfer runs out of gas')
-    return unavailable(error)
-  }
-  if (!results) return unavailable(undefined)
-  const read = results.map((result) => (result.success ? Token.toUint(result.data) : undefined))
-  // The price of the transaction that follows is that of this very block.
-  if (read[3]) rail.head.baseFeeWei = read[3]
-  const settled = results[isPermit ? 6 : 4]?.success === true
-  const used = isUsed(transfer, read[0])
-  if (used) return { kind: 'used' }
-  if (settled && used === false) return { kind: 'passes', balanceAtomic: read[1] ?? 0n }
-  const wallet = hasCode ? results[isPermit ? 7 : 5] : undefined
-  return explain(transfer, {
-    used,
-    balance: read[1],
-    timestamp: read[2],
-    allowance: isPermit ? read[4] : undefined,
-    hasProxy: !isPermit || results[5]?.success === true,
-    refusedByWallet: wallet !== undefined && !(wallet.success && Token.isMagic(wallet.data)),
-  })
+  return { kind: 'signed', transfer: { ...transfer, signature }, hasCode: undefined }
 }
 
 /**
@@ -140,7 +88,12 @@ export async function readMoney(
   rail: Rail,
   transfer: Transfer.Transfer,
 ): Promise<{ used: boolean; timestamp: bigint }> {
-  const results = await aggregate(rail, [nonceCall(transfer), Multicall.timestampCall], 200_000n)
+  const results = await aggregate(
+    rail,
+    rail.lanes[0]?.address,
+    [nonceCall(transfer), Multicall.timestampCall],
+    200_000n,
+  )
   const [state, time] = results ?? []
   const used = isUsed(transfer, state?.success ? Token.toUint(state.data) : undefined)
   const timestamp = time?.success ? Token.toUint(time.data) : undefined
@@ -151,7 +104,10 @@ export async function readMoney(
 }
 
 /** Gas limit of a settling transaction: what is not used costs nothing, what is burnt is bounded. */
-export function gasLimit(transfer: Transfer.Transfer, hasCode: boolean): bigint {
+export function gasLimit(
+  transfer: Pick<Transfer.Transfer, 'method'>,
+  hasCode: boolean | undefined,
+): bigint {
   if (hasCode) return 600_000n
   // Chains that charge for L1 data fold it into gas: wide.
   return transfer.method === 'permit2' ? 300_000n : 200_000n
@@ -171,6 +127,12 @@ export function expiredReason(transfer: Pick<Transfer.Transfer, 'method'>): Reas
     : 'invalid_exact_evm_payload_authorization_valid_before'
 }
 
+/** A payer whose transactions failed on chain, as an outcome. */
+export function lockedOut(retryAfterSeconds: number): Refusal {
+  const detail = 'Transactions of this payer failed on chain; nothing is charged now.'
+  return { kind: 'unavailable', detail, retryAfterSeconds }
+}
+
 /** Network trouble as an outcome: the credential is unspent. */
 export function unavailable(error: unknown): Refusal {
   const detail =
@@ -180,61 +142,19 @@ export function unavailable(error: unknown): Refusal {
   return { kind: 'unavailable', detail, retryAfterSeconds: 5 }
 }
 
-type Facts = {
-  used: boolean | undefined
-  balance: bigint | undefined
-  timestamp: bigint | undefined
-  allowance: bigint | undefined
-  hasProxy: boolean
-  refusedByWallet: boolean
-}
-
-/** First matching reason, in the order of the reference facilitator. */
-function explain(transfer: Transfer.Transfer, facts: Facts): Refusal {
-  const { amountAtomic, validAfter, validBefore } = transfer
-  const isPermit = transfer.method === 'permit2'
-  if (facts.refusedByWallet) {
-    return refuse(signatureReason(transfer), 'the wallet of the payer refuses the signature')
-  }
-  const time = facts.timestamp
-  if (time !== undefined && time >= validBefore) {
-    return refuse(expiredReason(transfer), 'the authorization has expired on chain')
-  }
-  if (time !== undefined && (isPermit ? time < validAfter : time <= validAfter)) {
-    return refuse(
-      isPermit ? 'permit2_not_yet_valid' : 'invalid_exact_evm_payload_authorization_valid_after',
-      'the authorization is not valid on chain yet',
-    )
-  }
-  if (!facts.hasProxy) {
-    return refuse('permit2_proxy_not_deployed', 'x402ExactPermit2Proxy is not on this chain')
-  }
-  if (facts.used === undefined && !isPermit) {
-    return refuse('invalid_exact_evm_eip3009_not_supported', 'the token has no EIP-3009')
-  }
-  if (facts.balance !== undefined && facts.balance < amountAtomic) {
-    return refuse(
-      isPermit ? 'permit2_insufficient_balance' : 'invalid_exact_evm_insufficient_balance',
-      'the balance of the payer is below the amount',
-    )
-  }
-  if (facts.allowance !== undefined && facts.allowance < amountAtomic) {
-    return refuse('permit2_allowance_required', 'the payer has not approved Permit2 for the token')
-  }
-  return refuse(simulationReason(transfer), 'the transfer fails in simulation')
-}
-
-async function aggregate(
+/** Results of calls in the state of one block. Throws RpcFault or RpcError. */
+export async function aggregate(
   rail: Rail,
+  from: Address | undefined,
   calls: readonly Multicall.Call[],
   gas: bigint,
 ): Promise<Multicall.Result[] | undefined> {
-  const { client, head, lane, network } = rail
+  const { client, head, network } = rail
   const { to, data } = Multicall.aggregate(calls)
   const ask = () => {
     const gasPrice = toHex(fees(head, network.feeCapWei).maxFeeWei)
     return client.call('eth_call', [
-      { from: lane.address, to, data, gas: toHex(gas), gasPrice },
+      { ...(from && { from }), to, data, gas: toHex(gas), gasPrice },
       'latest',
     ])
   }
@@ -261,34 +181,39 @@ async function hasCode(rail: Rail, payer: Address, now: number): Promise<boolean
   return found.hasCode
 }
 
-function nonceCall(transfer: Transfer.Transfer): Multicall.Call {
+/** The read that tells whether the money's nonce is used. */
+export function nonceCall(transfer: Transfer.Transfer): Multicall.Call {
   return transfer.method === 'permit2'
     ? Permit2.nonceBitmap(transfer.payer, transfer.nonce)
     : Token.authorizationState(transfer.asset, transfer.payer, transfer.nonce)
 }
 
-function isUsed(transfer: Transfer.Transfer, word: bigint | undefined): boolean | undefined {
+/** What the read of the nonce says; undefined when it says nothing. */
+export function isUsed(transfer: Transfer.Transfer, word: bigint | undefined): boolean | undefined {
   if (word === undefined) return undefined
   return transfer.method === 'permit2' ? Permit2.isUsed(word, transfer.nonce) : word !== 0n
 }
 
-function signatureReason(transfer: Transfer.Transfer): Reason {
+/** The reason code for a signature that is not the payer's. */
+export function signatureReason(transfer: Transfer.Transfer): Reason {
   return transfer.method === 'permit2' ? 'invalid_permit2_signature' : 'invalid_exact_evm_signature'
 }
 
-function simulationReason(transfer: Transfer.Transfer): Reason {
+/** The reason code for a transfer that fails in simulation. */
+export function simulationReason(transfer: Transfer.Transfer): Reason {
   return transfer.method === 'permit2'
     ? 'permit2_simulation_failed'
     : 'invalid_exact_evm_transaction_simulation_failed'
 }
 
 /** A payer's wallet may burn everything that a call is given, the reads beside it included. */
-function isSpentGas(error: unknown): boolean {
+export function isSpentGas(error: unknown): boolean {
   if (!(error instanceof RpcError)) return false
   return error.code === 3 || /out ?of ?gas|revert/i.test(error.message)
 }
 
-function refuse(reason: Reason, detail: string): Refusal {
+/** The money's fault. */
+export function refuse(reason: Reason, detail: string): Refusal {
   return { kind: 'refused', reason, detail }
 }
 

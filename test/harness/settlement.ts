@@ -9,6 +9,7 @@ import { type Chain, prepareChain, startChain } from '../../src/demo/chains'
 import type { TransferMethod } from '../../src/protocol/Asset'
 import * as Crypto from '../../src/protocol/Crypto'
 import * as Transfer from '../../src/protocol/Transfer'
+import type { Meter } from '../../src/settlement/metrics'
 import type { Purpose } from '../../src/settlement/Payment'
 import { createSettlement, type Settlement } from '../../src/settlement/settle'
 
@@ -98,6 +99,7 @@ export function purposeOf(changes: Partial<Purpose> = {}): Purpose {
     fingerprint: 'f'.repeat(64),
     resource: 'http://localhost/m/weather/forecast',
     idempotencyKey: undefined,
+    challengeId: undefined,
     bound: false,
     ...changes,
   }
@@ -122,7 +124,13 @@ export type Desk = {
 export async function startDesk(
   networks: readonly NetworkConfig[],
   dataDir: string,
-  options: { now?: () => number; recover?: boolean; checkMs?: number } = {},
+  options: {
+    now?: () => number
+    recover?: boolean
+    checkMs?: number
+    meter?: Meter
+    relayerKeys?: readonly Uint8Array[]
+  } = {},
 ): Promise<Desk> {
   const now = options.now ?? Date.now
   const db = open({ dataDir, now })
@@ -130,10 +138,11 @@ export async function startDesk(
   const settlement = await createSettlement({
     db,
     networks,
-    relayerKeys: [relayerKey],
+    relayerKeys: options.relayerKeys ?? [relayerKey],
     now,
     log: (event, fields) => void events.push({ event, fields }),
     checkMs: options.checkMs ?? 200,
+    ...(options.meter ? { meter: options.meter } : {}),
   })
   if (options.recover === false) await settlement.ready
   else await settlement.recover()

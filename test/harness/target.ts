@@ -141,6 +141,8 @@ export async function startTarget(
     dataDir,
     log: createLog({ write: (line) => void logged.push(line), pretty: false }),
     now: () => Date.now() + clock.offsetMs,
+    // One buyer attacks in many ways; test/settlement-budgets.test.ts is about how often it may.
+    payerFailuresMax: 1_000,
   })
   const database = new Database(join(dataDir, 'turnpike.sqlite'), { readonly: true })
   return {

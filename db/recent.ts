@@ -1,0 +1,81 @@
+import { and, eq, gte, isNotNull, sql } from 'drizzle-orm'
+import type { Address, Hex } from 'viem'
+import type * as Network from '../src/protocol/Network'
+import type { Db } from './open'
+import { payments, transactions } from './schema'
+
+/** An included transaction; without a relayer it is somebody else's. */
+export type Included = {
+  hash: Hex
+  blockNumber: number
+  relayer: Address | undefined
+  /** Account nonce of the relayer. */
+  nonce: number
+}
+
+/** Reads what a reorganisation can take away. */
+export type Recent = ReturnType<typeof createRecent>
+
+export function createRecent(db: Db) {
+  const { orm } = db
+  const network = sql`${sql.placeholder('network')}`
+  const block = sql`${sql.placeholder('block')}`
+  const own = orm
+    .select({
+      hash: transactions.hash,
+      blockNumber: transactions.blockNumber,
+      relayer: transactions.relayer,
+      nonce: transactions.nonce,
+    })
+    .from(transactions)
+    .where(and(eq(transactions.network, network), gte(transactions.blockNumber, block)))
+    .prepare()
+  const isForeign = sql`NOT EXISTS (SELECT 1 FROM ${transactions} WHERE ${transactions.hash} = ${payments.transactionHash})`
+  const foreign = orm
+    .selectDistinct({ hash: payments.transactionHash, blockNumber: payments.blockNumber })
+    .from(payments)
+    .where(and(eq(payments.network, network), gte(payments.blockNumber, block), isForeign))
+    .prepare()
+  const paidBy = orm
+    .select({ id: payments.id })
+    .from(payments)
+    .where(
+      and(
+        eq(payments.network, network),
+        eq(payments.transactionHash, sql`${sql.placeholder('hash')}`),
+        isNotNull(payments.logIndex),
+      ),
+    )
+    .prepare()
+  const orphans = orm
+    .select({ id: payments.id })
+    .from(payments)
+    // The state as text: only so is the partial index used.
+    .where(
+      and(
+        sql`state IN ('broadcast', 'reverted')`,
+        eq(payments.state, 'broadcast'),
+        eq(payments.network, network),
+        isForeign,
+      ),
+    )
+    .prepare()
+  return {
+    /** Transactions in this block and above it, those of ours and those that paid us. */
+    includedFrom(id: Network.Id, from: bigint): Included[] {
+      const bounds = { network: id, block: Number(from) }
+      const all = [
+        ...own.all(bounds),
+        ...foreign.all(bounds).map((row) => ({ ...row, relayer: undefined, nonce: 0 })),
+      ]
+      return all.flatMap(({ blockNumber, ...row }) =>
+        blockNumber === null ? [] : [{ ...row, blockNumber: Number(blockNumber) }],
+      )
+    },
+    /** Payments that a transaction confirmed. */
+    paidBy: (id: Network.Id, hash: Hex): string[] =>
+      paidBy.all({ network: id, hash }).map((row) => row.id),
+    /** Payments whose settlement by somebody else was taken away. */
+    orphans: (id: Network.Id): string[] => orphans.all({ network: id }).map((row) => row.id),
+  }
+}

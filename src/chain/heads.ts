@@ -1,0 +1,163 @@
+import { type Block, isHex, parseBlock } from './receipt'
+
+/**
+ * New blocks as a node announces them over WebSocket: they end a wait early. Nothing depends on
+ * them, so a socket that is dead, slow or silent costs no more than polling does.
+ */
+export type Heads = {
+  /** Resolves at the next new block, after `ms`, or when the signal fires. Never rejects. */
+  wait(ms: number, signal: AbortSignal): Promise<'block' | 'time' | 'stopped'>
+  /** Like `wait`, but resolves only for a block that does not follow the one before it. */
+  waitFork(ms: number, signal: AbortSignal): Promise<'block' | 'time' | 'stopped'>
+  /** Whether the newest connection has announced a block. */
+  isLive(): boolean
+  close(): void
+}
+
+export type HeadsOptions = {
+  /** `ws:` or `wss:`; empty: nothing is announced. */
+  url: string
+  onBlock?: (block: Block) => void
+  log: (event: string, fields?: Readonly<Record<string, unknown>>) => void
+  /** First pause before a new connection; doubles up to a minute. */
+  retryMs?: number
+  /** A connection without a block for this long is given up. */
+  silenceMs?: number
+}
+
+const retryMaxMs = 60_000
+
+type Waiter = () => void
+
+/** Connects at once and again whenever the connection ends. */
+export function createHeads(options: HeadsOptions): Heads {
+  const blockWaiters = new Set<Waiter>()
+  const forkWaiters = new Set<Waiter>()
+  let last: Block | undefined
+  const connection = options.url === '' ? undefined : connect(options, announce)
+
+  function announce(block: Block): void {
+    const before = last
+    last = block
+    if (before?.hash === block.hash) return
+    options.onBlock?.(block)
+    const isFork =
+      before !== undefined &&
+      (block.number <= before.number ||
+        (block.number === before.number + 1n && block.parentHash !== before.hash))
+    wake(blockWaiters)
+    if (isFork) wake(forkWaiters)
+  }
+
+  return {
+    wait: (ms, signal) => waitIn(blockWaiters, ms, signal),
+    waitFork: (ms, signal) => waitIn(forkWaiters, ms, signal),
+    isLive: () => connection?.isLive() ?? false,
+    close: () => connection?.close(),
+  }
+}
+
+function wake(waiters: Set<Waiter>): void {
+  const all = [...waiters]
+  waiters.clear()
+  for (const waiter of all) waiter()
+}
+
+function waitIn(
+  waiters: Set<Waiter>,
+  ms: number,
+  signal: AbortSignal,
+): Promise<'block' | 'time' | 'stopped'> {
+  return new Promise((resolve) => {
+    if (signal.aborted) return resolve('stopped')
+    const end = (why: 'block' | 'time' | 'stopped') => {
+      clearTimeout(timer)
+      waiters.delete(onBlock)
+      signal.removeEventListener('abort', onAbort)
+      resolve(why)
+    }
+    const onBlock = () => end('block')
+    const onAbort = () => end('stopped')
+    const timer = setTimeout(() => end('time'), ms)
+    waiters.add(onBlock)
+    signal.addEventListener('abort', onAbort)
+  })
+}
+
+/** Keeps one subscription alive. */
+function connect(options: HeadsOptions, announce: (block: Block) => void) {
+  const { url, log, retryMs = 1_000, silenceMs = 60_000 } = options
+  // Paths of URLs may hold keys.
+  const { host } = new URL(url)
+  let pauseMs = retryMs
+  let socket: WebSocket | undefined
+  let timer: ReturnType<typeof setTimeout> | undefined
+  let isClosed = false
+  let isLive = false
+
+  const open = () => {
+    const current = new WebSocket(url)
+    socket = current
+    let isOver = false
+    const over = () => {
+      if (isOver) return
+      isOver = true
+      clearTimeout(timer)
+      current.close()
+      if (isLive) log('heads-lost', { host })
+      isLive = false
+      if (isClosed) return
+      timer = setTimeout(open, pauseMs)
+      pauseMs = Math.min(retryMaxMs, pauseMs * 2)
+    }
+    const guard = () => {
+      clearTimeout(timer)
+      timer = setTimeout(over, silenceMs)
+    }
+    guard()
+    current.onopen = () => {
+      current.send('{"jsonrpc":"2.0","id":1,"method":"eth_subscribe","params":["newHeads"]}')
+    }
+    current.onclose = over
+    current.onerror = over
+    current.onmessage = ({ data }) => {
+      if (isOver) return
+      const message = parse(data)
+      // Without subscriptions this node is of no use, but it may be another one next time.
+      if (message === 'refused') return over()
+      if (message === undefined) return
+      if (!isLive) log('heads-live', { host })
+      isLive = true
+      pauseMs = retryMs
+      guard()
+      announce(message)
+    }
+  }
+  open()
+  return {
+    isLive: () => isLive,
+    close() {
+      isClosed = true
+      clearTimeout(timer)
+      socket?.close()
+    },
+  }
+}
+
+/** The block of a notification; undefined for the confirmation and for nonsense. */
+function parse(data: unknown): Block | 'refused' | undefined {
+  if (typeof data !== 'string') return undefined
+  let value: unknown
+  try {
+    value = JSON.parse(data)
+  } catch {
+    return undefined
+  }
+  if (typeof value !== 'object' || value === null) return undefined
+  if ('error' in value) return 'refused'
+  if (!('params' in value) || typeof value.params !== 'object' || value.params === null) {
+    return undefined
+  }
+  const block = 'result' in value.params ? parseBlock(value.params.result) : undefined
+  return block && isHex(block.hash) ? block : undefined
+}

@@ -1,0 +1,215 @@
+import { isDuplicate, write } from '../../db/write'
+import * as Multicall from '../chain/multicall'
+import { type Context, type Lane as LaneState, type Order, payerKey, type Rail } from './context'
+import * as Gas from './gas'
+import * as Lane from './lane'
+import type { Payment } from './Payment'
+import { type Simulation, simulate, underWay } from './simulate'
+import type { PaymentRow } from './store'
+import * as Verify from './verify'
+import * as Work from './work'
+
+/**
+ * Simulates orders together and sends those that pass in one transaction: directly when it is one,
+ * else inside Multicall3. Every order is `done`, unless it is returned: the lane cannot send any
+ * more, and nothing was written. The lane is preparing meanwhile. Never rejects.
+ */
+export async function dispatch(
+  context: Context,
+  rail: Rail,
+  lane: LaneState,
+  orders: readonly Order[],
+): Promise<readonly Order[]> {
+  const knownBlock = rail.head.number
+  try {
+    const simulating = simulate(rail, lane.address, orders)
+    context.simulating.add(simulating)
+    const simulations = await simulating.finally(() => context.simulating.delete(simulating))
+    // From here to `launch` nothing waits: what was simulated is written, then sent.
+    if (Lane.pausedBy(lane) !== undefined || context.signal.aborted) return orders
+    const accepted = accept(context, orders, simulations)
+    if (accepted.length > 0) send(context, rail, lane, accepted, knownBlock)
+  } catch (error) {
+    context.log('settlement-fault', {
+      network: rail.network.id,
+      requestIds: orders.flatMap(({ requestId }) => requestId ?? []),
+      error,
+    })
+    for (const order of orders) order.done(Verify.unavailable(undefined))
+  }
+  return []
+}
+
+/** The orders that pass; the others are told why not. */
+function accept(
+  context: Context,
+  orders: readonly Order[],
+  simulations: readonly Simulation[],
+): Order[] {
+  const counts = new Map<string, number>()
+  return orders.filter((order, index) => {
+    const simulation = simulations[index]
+    if (simulation?.kind !== 'passes') {
+      order.done(simulation ?? Verify.unavailable(undefined))
+      return false
+    }
+    const promised = context.inFlight.get(payerKey(order.transfer)) ?? 0n
+    if (promised + order.transfer.amountAtomic > simulation.balanceAtomic) {
+      order.done(underWay)
+      return false
+    }
+    const { payer } = order.transfer
+    const count = counts.get(payer) ?? 0
+    const waitSeconds = context.failures.waitSeconds(payer, order.hasCode === true, count)
+    if (waitSeconds > 0) order.done(Verify.lockedOut(waitSeconds))
+    else counts.set(payer, count + 1)
+    return waitSeconds === 0
+  })
+}
+
+/** The write that decides, then the send. */
+function send(
+  context: Context,
+  rail: Rail,
+  lane: LaneState,
+  orders: readonly Order[],
+  knownBlock: bigint,
+): void {
+  let members = orders
+  for (;;) {
+    const nonce = Lane.freeNonce(lane)
+    if (nonce === undefined) throw new Error('the lane has no nonce')
+    const row = Lane.sign(context, rail, lane, payloadOf(rail, members), nonce)
+    try {
+      const payments = store(context, members, row, knownBlock)
+      const outcomes = Work.launch(context, rail, lane, Work.slotOf(row, payments), payments)
+      for (const [index, order] of members.entries()) {
+        const [payment, outcome] = [payments[index], outcomes[index]]
+        if (payment && outcome) order.done({ kind: 'sent', payment, outcome })
+      }
+      return
+    } catch (error) {
+      if (!isDuplicate(error)) throw error
+      const left = dropKnown(context, members)
+      if (left.length === members.length) throw error
+      if (left.length === 0) return
+      members = left
+    }
+  }
+}
+
+/** UNIQUE on the money is the verdict: whatever was written before goes no second time. */
+function dropKnown(context: Context, orders: readonly Order[]): Order[] {
+  return orders.filter((order) => {
+    const known = order.payment ? undefined : context.store.find(order.transfer)
+    if (known) order.done({ kind: 'known', payment: known })
+    return known === undefined
+  })
+}
+
+function payloadOf(rail: Rail, orders: readonly Order[]): Lane.Payload {
+  const [first] = orders
+  if (!first) throw new Error('nothing to send')
+  const { product } = first.purpose
+  if (orders.length === 1) {
+    const gasLimit = Verify.gasLimit(first.transfer, first.hasCode)
+    return { kind: 'payment', product, ...first.call, valueWei: 0n, gasLimit }
+  }
+  const members = orders.reduce((sum, { transfer }) => sum + Gas.limitOf(rail, transfer.method), 0n)
+  return {
+    kind: 'batch',
+    product,
+    ...Multicall.aggregate(orders.map(({ call }) => call)),
+    valueWei: 0n,
+    gasLimit: Gas.limitOfBatch(members),
+  }
+}
+
+/** Payments and transaction in one write. Throws a duplicate when one of the payments is known. */
+function store(
+  context: Context,
+  orders: readonly Order[],
+  row: Parameters<Context['store']['insertTransaction']>[0],
+  knownBlock: bigint,
+): Payment[] {
+  const { store: statements, db, now } = context
+  const at = now()
+  return write(db, () => {
+    const payments = orders.map((order): Payment => {
+      const { payment, id } = order
+      if (payment) {
+        if (!statements.rebroadcast(id, row.hash)) {
+          throw new Error(`payment ${id} is not to be sent again`)
+        }
+        return { ...payment, state: 'broadcast', transaction: row.hash }
+      }
+      statements.insertPayment({
+        ...rowOf(order, knownBlock, at),
+        state: 'broadcast',
+        transactionHash: row.hash,
+      })
+      return paymentOf(order, row.hash, at)
+    })
+    statements.insertTransaction(
+      row,
+      orders.map(({ id }) => id),
+    )
+    return payments
+  })
+}
+
+/** The row of a payment that nothing has happened to. */
+export function rowOf(
+  { id, transfer, purpose, receivedAt }: Pick<Order, 'id' | 'transfer' | 'purpose' | 'receivedAt'>,
+  knownBlock: bigint,
+  at: number,
+): Omit<PaymentRow, 'state' | 'transactionHash'> {
+  return {
+    id,
+    ...transfer,
+    ...purpose,
+    idempotencyKey: purpose.idempotencyKey ?? null,
+    challengeId: purpose.challengeId ?? null,
+    receivedAt,
+    knownBlock,
+    logIndex: null,
+    blockNumber: null,
+    delivery: 'none',
+    attempts: 0,
+    upstreamStatus: null,
+    truncated: false,
+    answered: false,
+    redeemTokenHash: null,
+    redeemUntil: null,
+    createdAt: at,
+    confirmedAt: null,
+    deliveredAt: null,
+  }
+}
+
+/** The same without reading it back. */
+function paymentOf(
+  { id, transfer, purpose }: Order,
+  transaction: Payment['transaction'],
+  createdAt: number,
+): Payment {
+  return {
+    id,
+    transfer,
+    purpose,
+    state: 'broadcast',
+    transaction,
+    logIndex: undefined,
+    blockNumber: undefined,
+    delivery: 'none',
+    attempts: 0,
+    upstreamStatus: undefined,
+    truncated: false,
+    answered: false,
+    redeemTokenHash: undefined,
+    redeemUntil: undefined,
+    createdAt,
+    confirmedAt: undefined,
+    deliveredAt: undefined,
+  }
+}

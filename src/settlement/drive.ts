@@ -1,0 +1,171 @@
+import { parseTransaction } from 'viem'
+import type { TransactionRow } from '../../db/schema'
+import { write } from '../../db/write'
+import { fees, pollMs } from '../chain/head'
+import type * as Receipt from '../chain/receipt'
+import type { Context, Lane, Rail, Slot } from './context'
+import { cancellation, type Payload, readCount, readReceipt, sign } from './lane'
+import { type Sent, send } from './send'
+
+/** How a nonce ends. */
+export type End =
+  | { kind: 'included'; receipt: Receipt.Receipt }
+  /** The chain has another transaction at this nonce: none of ours can be included. */
+  | { kind: 'consumed' }
+  | { kind: 'stopped' }
+
+/** Looks at which our nonce must seem taken, and our hashes unknown, before that is believed. */
+const proofLooks = 3
+const pollMaxMs = 2_000
+const resendMaxMs = 15_000
+
+/**
+ * Sends and watches until the nonce is decided. The same bytes are sent again and again, because a
+ * node may forget them; when they stay out, they are replaced at the same nonce with higher fees,
+ * and by an empty transaction once their payload can no longer succeed. Never rejects.
+ */
+export async function drive(context: Context, rail: Rail, lane: Lane, slot: Slot): Promise<End> {
+  const { signal } = context
+  let elapsedMs = 0
+  let sendAtMs = 0
+  let sends = 0
+  let replaceAtMs = rail.network.replaceAfterSeconds * 1000
+  let intervalMs = pollMs(rail.head)
+  let misses = 0
+  for (;;) {
+    if (signal.aborted) return { kind: 'stopped' }
+    let isDoubtful = misses > 0
+    if (elapsedMs >= sendAtMs) {
+      const sent = await send(rail, newest(slot).raw, sends === 0)
+      if (sent.receipt) return included(rail, lane, slot, sent.receipt)
+      note(context, rail, lane, slot, sent)
+      isDoubtful ||= sends > 0 || sent.kind !== 'accepted' || sent.waited === true
+      const backoffMs = Math.min(resendMaxMs, 2_000 * 2 ** sends)
+      sendAtMs = elapsedMs + (sent.kind === 'early' ? 100 : backoffMs)
+      if (sent.kind !== 'early') sends++
+    }
+    const seen = await inspect(rail, lane, slot, isDoubtful)
+    if (seen.receipt) return included(rail, lane, slot, seen.receipt)
+    misses = seen.isTaken === undefined ? misses : seen.isTaken ? misses + 1 : 0
+    if (misses >= proofLooks) return { kind: 'consumed' }
+    if (elapsedMs >= replaceAtMs && misses === 0) {
+      replaceAtMs = elapsedMs + rail.network.replaceAfterSeconds * 1000
+      if (replace(context, rail, lane, slot)) sendAtMs = elapsedMs
+    }
+    if (misses > 0) intervalMs = pollMs(rail.head)
+    const why = await rail.heads.wait(intervalMs, signal)
+    elapsedMs += why === 'block' ? Math.min(intervalMs, rail.head.blockTimeMs) : intervalMs
+    intervalMs = Math.min(pollMaxMs, Math.ceil(intervalMs * 1.3))
+  }
+}
+
+function newest(slot: Slot): TransactionRow {
+  const transaction = slot.transactions.at(-1)
+  if (!transaction) throw new Error('a slot without a transaction')
+  return transaction
+}
+
+function included(rail: Rail, lane: Lane, slot: Slot, receipt: Receipt.Receipt): End {
+  const { head } = rail
+  lane.refused = undefined
+  lane.stuck = undefined
+  if (receipt.blockNumber > head.number) {
+    head.number = receipt.blockNumber
+    const paid = slot.transactions.find(({ hash }) => hash === receipt.hash)
+    const tip = paid?.maxTipWei ?? 0n
+    const price = receipt.effectiveGasPriceWei
+    // Below the cap of the transaction the price is base fee and tip.
+    if (paid && price > tip && price < paid.maxFeeWei) head.baseFeeWei = price - tip
+  }
+  return { kind: 'included', receipt }
+}
+
+function note(context: Context, rail: Rail, lane: Lane, slot: Slot, sent: Sent): void {
+  if (sent.kind === 'accepted') lane.refused = undefined
+  if (sent.kind !== 'rejected' || lane.refused === sent.reason) return
+  lane.refused = sent.reason
+  tellPause(context, rail, lane, slot, sent.reason)
+}
+
+function tellPause(
+  context: Context,
+  rail: Rail,
+  { address }: Lane,
+  { nonce }: Slot,
+  reason: string | undefined,
+): void {
+  context.log('lane-paused', { network: rail.network.id, relayer: address, nonce, reason })
+  // What waits goes to the other lanes, or is told that there is none.
+  context.pump(rail)
+}
+
+/**
+ * Receipt of any of the slot's transactions; else whether the nonce is taken all the same. The count
+ * is read first: a transaction of ours that is included in between has a receipt then.
+ */
+async function inspect(
+  rail: Rail,
+  lane: Lane,
+  slot: Slot,
+  withCount: boolean,
+): Promise<{ receipt?: Receipt.Receipt; isTaken?: boolean }> {
+  try {
+    const count = withCount ? await readCount(rail, lane, 'latest') : undefined
+    for (const { hash, firstSentAt } of slot.transactions.toReversed()) {
+      const receipt = firstSentAt === null ? undefined : await readReceipt(rail, hash)
+      if (receipt) return { receipt }
+    }
+    return count === undefined ? {} : { isTaken: count > slot.nonce }
+  } catch {
+    return {}
+  }
+}
+
+/**
+ * Signs the slot again with at least an eighth more (nodes want a tenth). False at the fee cap, which
+ * stops the lane: all that it sends later waits behind this nonce.
+ */
+function replace(context: Context, rail: Rail, lane: Lane, slot: Slot): boolean {
+  const { network, head } = rail
+  const old = newest(slot)
+  const current = fees(head, network.feeCapWei)
+  const maxFeeWei = larger(old.maxFeeWei + old.maxFeeWei / 8n + 1n, current.maxFeeWei)
+  const maxTipWei = larger(old.maxTipWei + old.maxTipWei / 8n + 1n, current.maxTipWei)
+  if (maxFeeWei > network.feeCapWei || maxTipWei > maxFeeWei) {
+    if (lane.stuck === undefined) {
+      lane.stuck = 'a transaction stays out at the fee cap'
+      tellPause(context, rail, lane, slot, lane.stuck)
+    }
+    return false
+  }
+  const price = { maxFeeWei, maxTipWei }
+  const row = sign(context, rail, lane, payloadOf(context, lane, slot, old), slot.nonce, price)
+  write(context.db, () => {
+    context.store.insertTransaction(row, slot.paymentIds)
+    for (const id of slot.paymentIds) context.store.renew(id, row.hash)
+  })
+  slot.transactions.push(row)
+  context.metrics.replaced(network.id)
+  context.log('transaction-replaced', { network: network.id, nonce: slot.nonce, hash: row.hash })
+  return true
+}
+
+function payloadOf(context: Context, lane: Lane, slot: Slot, old: TransactionRow): Payload {
+  const isOver =
+    slot.validBefore !== undefined && slot.validBefore < BigInt(Math.floor(context.now() / 1000))
+  if (isOver) return { ...cancellation(lane), product: old.product }
+  // The type byte was checked when the row was written.
+  const { to, data, value } = parseTransaction(old.raw as `0x02${string}`)
+  return {
+    kind: old.kind,
+    product: old.product,
+    to: to ?? old.to,
+    data: data ?? '0x',
+    valueWei: value ?? 0n,
+    gasLimit: old.gasLimit,
+  }
+}
+
+function larger(left: bigint, right: bigint): bigint {
+  return left > right ? left : right
+}

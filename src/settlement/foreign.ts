@@ -1,0 +1,90 @@
+import type { Hex } from 'viem'
+import { write } from '../../db/write'
+import { RpcError } from '../chain/client'
+import * as Receipt from '../chain/receipt'
+import * as Token from '../chain/token'
+import type { Context, Rail } from './context'
+import * as Decide from './decide'
+import * as Lane from './lane'
+import type { Outcome, Payment } from './Payment'
+import * as Reorg from './reorg'
+import * as Verify from './verify'
+
+/** Looks at which somebody else's bytes may stay out before the authorization is settled by us. */
+const patience = 3
+
+/**
+ * Payments that somebody else's transaction had paid before a reorganisation took it away: we have
+ * no bytes of our own to send again. Theirs are sent again where they are known; if they stay out and
+ * the authorization can still pay, it is settled by us. Whatever is in doubt stays in `broadcast`.
+ * Returns at once.
+ */
+export function revive(context: Context, rail: Rail): void {
+  const { lostRaw, revivals } = rail.watch
+  const ids = context.recent.orphans(rail.network.id)
+  if (ids.length === 0) {
+    lostRaw.clear()
+    revivals.clear()
+    return
+  }
+  for (const id of ids) {
+    const payment = context.store.findById(id)
+    if (!payment || context.running.has(id)) continue
+    void Decide.run(context, payment, () => drive(context, rail, payment))
+  }
+}
+
+async function drive(context: Context, rail: Rail, payment: Payment): Promise<Outcome> {
+  const { id, transaction } = payment
+  const looks = (rail.watch.revivals.get(id) ?? 0) + 1
+  rail.watch.revivals.set(id, looks)
+  if (await confirmAgain(context, rail, payment)) return Decide.current(context, payment)
+  const isSent = looks <= patience && (await sendAgain(rail, transaction))
+  const outcome = await Decide.decide(context, id, 'invalid_exact_evm_transaction_failed')
+  if (outcome.kind !== 'pending') return outcome
+  if (isSent) return outcome
+  const money = await Verify.readMoney(rail, payment.transfer)
+  if (money.used || money.timestamp > payment.transfer.validBefore) {
+    context.log('payment-undecided', { payment: id, transaction })
+    return outcome
+  }
+  context.log('payment-settled-again', { payment: id, transaction })
+  write(context.db, () => context.store.revert(id))
+  return Decide.again(context, context.store.findById(id) ?? payment)
+}
+
+/** The same transaction in another block pays as it did before. */
+async function confirmAgain(context: Context, rail: Rail, payment: Payment): Promise<boolean> {
+  const { id, transaction, transfer } = payment
+  const { store } = context
+  const answer = await rail.client.call('eth_getTransactionReceipt', [transaction])
+  const receipt = Receipt.parse(answer)
+  if (!receipt?.success || receipt.hash !== transaction) return false
+  const log = receipt.logs.find(
+    (each) =>
+      Token.isTransfer(each, transfer) &&
+      store.findByLog(transfer.network, transaction, each.index) === undefined,
+  )
+  if (!log) return false
+  const { blockNumber } = receipt
+  await Lane.assertConfirmed(context, rail, transaction)
+  write(context.db, () =>
+    store.confirm(id, { transaction, logIndex: log.index, blockNumber }, context.now()),
+  )
+  Reorg.remember(rail, receipt)
+  return true
+}
+
+async function sendAgain(rail: Rail, hash: Hex): Promise<boolean> {
+  try {
+    const raw =
+      rail.watch.lostRaw.get(hash) ??
+      (await rail.client.call('eth_getRawTransactionByHash', [hash]))
+    if (!Receipt.isHex(raw) || raw.length <= 2) return false
+    await rail.client.call('eth_sendRawTransaction', [raw])
+    return true
+  } catch (error) {
+    // A node that knows them already says so; one that refuses them will again.
+    return error instanceof RpcError && /known|already/i.test(error.message)
+  }
+}

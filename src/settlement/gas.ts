@@ -1,0 +1,35 @@
+import type { TransferMethod } from '../protocol/Asset'
+import type { Rail } from './context'
+import * as Verify from './verify'
+
+/** Room for new storage (a payee's first money, a fresh word of nonces) above what was used lately. */
+const marginGas = 60_000n
+
+/**
+ * Gas of one member of a batch: what such a call used lately with room, never above what a lone one
+ * may use. Multicall3 hands all that is left to each call (63/64 of it), so what one does not use is
+ * there for the next; only a payer's code could burn it, and such payers are alone.
+ */
+export function limitOf(rail: Rail, method: TransferMethod): bigint {
+  const lone = Verify.gasLimit({ method }, false)
+  const used = rail.gasUsed.get(method)
+  if (used === undefined) return lone
+  const wanted = used + used / 2n + marginGas
+  return wanted < lone ? wanted : lone
+}
+
+/** Limit of the whole batch: its members, the transaction itself, and the 64th that is held back. */
+export function limitOfBatch(members: bigint): bigint {
+  const total = members + 50_000n
+  return total + total / 32n
+}
+
+/** Learns from a transaction that succeeded with members of one method only. */
+export function learn(rail: Rail, methods: readonly TransferMethod[], gasUsed: bigint): void {
+  const [method] = methods
+  if (method === undefined || methods.some((each) => each !== method)) return
+  const each = gasUsed / BigInt(methods.length)
+  const known = rail.gasUsed.get(method) ?? 0n
+  // Upwards at once, downwards slowly.
+  rail.gasUsed.set(method, each > known ? each : known - (known - each) / 16n)
+}

@@ -1,0 +1,40 @@
+import type { Address } from 'viem'
+import type { Rail } from './context'
+import * as Lane from './lane'
+
+/** One relayer on one network. */
+export type LaneStatus = {
+  relayer: Address
+  ready: boolean
+  reason?: string
+  balanceWei?: bigint
+  /** Transactions that wait for a block. */
+  inFlight: number
+}
+
+/** Whether a network can settle, and why not. No I/O. */
+export function statusOf(rail: Rail) {
+  const { network, health } = rail
+  const lanes = rail.lanes.map((lane): LaneStatus => {
+    const reason = Lane.pausedBy(lane)
+    return {
+      relayer: lane.address,
+      ready: reason === undefined,
+      inFlight: lane.open,
+      ...(reason === undefined ? {} : { reason }),
+      ...(lane.balanceWei === undefined ? {} : { balanceWei: lane.balanceWei }),
+    }
+  })
+  const [first] = lanes
+  if (!first) throw new Error('a network without a lane')
+  const ready = Lane.isReady(rail)
+  const reason = health.reason ?? (ready ? undefined : first.reason)
+  return {
+    network: network.id,
+    ready,
+    relayer: first.relayer,
+    ...(reason === undefined ? {} : { reason }),
+    ...(first.balanceWei === undefined ? {} : { balanceWei: first.balanceWei }),
+    lanes,
+  }
+}

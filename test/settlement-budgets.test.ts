@@ -1,0 +1,338 @@
+import { afterAll, afterEach, beforeEach, describe, expect, test } from 'bun:test'
+import { type Address, encodeFunctionData, parseAbi, parseTransaction } from 'viem'
+import type { NetworkConfig } from '../src/config/Config'
+import { account } from '../src/demo/accounts'
+import { balanceOf, deploy, execute, mine, setAutomine } from '../src/demo/chains'
+import * as Artifacts from '../src/demo/contracts/artifacts'
+import { createFailures } from '../src/settlement/failures'
+import type { Outcome } from '../src/settlement/Payment'
+import {
+  type Desk,
+  networkOf,
+  payee,
+  signTransfer,
+  startDesk,
+  startNetwork,
+  temporary,
+  until,
+} from './harness/settlement'
+
+const net = await startNetwork('usdg')
+const network = networkOf(net.tap.url, 'usdg')
+const abi = parseAbi([
+  'function mint(address to, uint256 value)',
+  'function transfer(address to, uint256 value)',
+  'function setMode(uint8 mode)',
+])
+const modes = { honest: 0, burn: 1, simulationOnly: 2, refuse: 3 } as const
+
+let directory: ReturnType<typeof temporary>
+let desk: Desk
+let offsetMs = 0
+
+async function open(changes: Partial<NetworkConfig> = {}): Promise<void> {
+  desk = await startDesk([{ ...network, ...changes }], directory.path, {
+    now: () => Date.now() + offsetMs,
+  })
+  net.tap.calls.length = 0
+}
+
+beforeEach(async () => {
+  net.tap.intercept = undefined
+  offsetMs = 0
+  directory = temporary()
+  await open()
+})
+
+afterEach(async () => {
+  await setAutomine(net.chain, true)
+  await desk.stop()
+  directory.remove()
+})
+
+afterAll(() => net.stop())
+
+const call = (
+  from: number,
+  to: Address,
+  functionName: 'mint' | 'transfer' | 'setMode',
+  args: unknown[],
+) => ({
+  from: account(from).address,
+  to,
+  data: encodeFunctionData({ abi, functionName, args } as Parameters<typeof encodeFunctionData>[0]),
+  gas: 500_000n,
+})
+
+/** A wallet of account 1 with a thousand, in a mode of its contract. */
+async function greedy(mode: keyof typeof modes): Promise<Address> {
+  const owner = account(1).address
+  const wallet = await deploy(net.chain, Artifacts.GreedyWallet, [owner, modes[mode]])
+  await execute(net.chain, [call(9, network.asset.address, 'mint', [wallet, 1_000_000_000n])])
+  return wallet
+}
+
+const isSend = (method: string) => method.startsWith('eth_sendRawTransaction')
+const sends = () => net.tap.calls.filter(({ method }) => isSend(method)).length
+const relayerWei = async () =>
+  BigInt((await net.chain.rpc('eth_getBalance', [account(0).address, 'latest'])) as string)
+
+function transactions() {
+  return desk.db.sqlite
+    .query<{ state: string; gas_limit: string; raw: string }, []>(
+      'SELECT state, gas_limit, raw FROM transactions ORDER BY nonce, created_at, rowid',
+    )
+    .all()
+}
+
+/** Runs something between the simulation and the transaction. */
+function betwixt(change: () => Promise<unknown>): void {
+  net.tap.intercept = async ({ method }) => {
+    if (isSend(method)) await change()
+    return undefined
+  }
+}
+
+describe('a wallet that costs gas in vain (attack 13)', () => {
+  for (const mode of ['burn', 'simulationOnly', 'refuse'] as const)
+    test(`error: ${mode} all along is refused before it costs anything`, async () => {
+      const payer = await greedy(mode)
+      const before = await relayerWei()
+      for (const method of ['eip3009', 'permit2'] as const)
+        expect(await desk.pay(signTransfer(network, { payer, method }))).toMatchObject({
+          kind: 'refused',
+        })
+      expect(await relayerWei()).toBe(before)
+      expect(transactions()).toEqual([])
+    })
+
+  for (const mode of ['burn', 'refuse'] as const)
+    test(`error: ${mode} in the transaction alone costs bounded gas and locks the wallet out`, async () => {
+      const payer = await greedy('honest')
+      const set = (next: keyof typeof modes) =>
+        execute(net.chain, [call(1, payer, 'setMode', [modes[next]])])
+      betwixt(() => set(mode))
+      const before = await relayerWei()
+      for (let failure = 0; failure < 5; failure++) {
+        const outcome = await desk.pay(signTransfer(network, { payer }))
+        expect(outcome.kind).toBe('reverted')
+        await set('honest')
+      }
+      const rows = transactions()
+      expect(rows.map(({ state }) => state)).toEqual(Array(5).fill('failed'))
+      let most = 0n
+      for (const { gas_limit, raw } of rows) {
+        expect(BigInt(gas_limit)).toBeLessThanOrEqual(600_000n)
+        const { maxFeePerGas, gas } = parseTransaction(raw as `0x02${string}`)
+        expect(gas).toBe(BigInt(gas_limit))
+        most += (gas ?? 0n) * (maxFeePerGas ?? 0n)
+      }
+      expect(before - (await relayerWei())).toBeLessThanOrEqual(most)
+      net.tap.intercept = undefined
+
+      // Not even simulated any more.
+      net.tap.calls.length = 0
+      const locked = await desk.pay(signTransfer(network, { payer }))
+      expect(locked).toMatchObject({ kind: 'unavailable' })
+      if (locked.kind !== 'unavailable') throw new Error(locked.kind)
+      expect(locked.retryAfterSeconds).toBeGreaterThan(0)
+      expect(locked.retryAfterSeconds).toBeLessThanOrEqual(120)
+      expect(net.tap.calls.filter(({ method }) => method === 'eth_call')).toEqual([])
+      // Nor may an old credential try again.
+      const old = desk.db.sqlite.query<{ id: string }, []>('SELECT id FROM payments LIMIT 1').get()
+      const known = desk.settlement.findById(old?.id ?? '')
+      if (!known) throw new Error('no payment')
+      expect(await desk.settlement.resume(known, known.transfer, { waitMs: 5_000 })).toMatchObject({
+        kind: 'unavailable',
+      })
+      // Nobody else suffers.
+      expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
+
+      offsetMs += locked.retryAfterSeconds * 1_000
+      expect((await desk.pay(signTransfer(network, { payer }))).kind).toBe('confirmed')
+    })
+
+  test('error: many at once are no more than it may fail', async () => {
+    const payer = await greedy('honest')
+    const { promise, resolve } = Promise.withResolvers<void>()
+    betwixt(() => promise)
+    let refused = 0
+    const paying = Array.from({ length: 12 }, async (_, index) => {
+      const amountAtomic = 100n + BigInt(index)
+      const outcome = await desk.pay(signTransfer(network, { payer, amountAtomic }))
+      if (outcome.kind === 'unavailable') refused++
+    })
+    await until(() => refused === 7)
+    await execute(net.chain, [call(1, payer, 'setMode', [modes.burn])])
+    resolve()
+    await Promise.all(paying)
+    expect(transactions().length).toBeLessThanOrEqual(5)
+    expect(await desk.pay(signTransfer(network, { payer }))).toMatchObject({ kind: 'unavailable' })
+  })
+})
+
+describe('a payer with a key (attacks 10, 11, 13)', () => {
+  test('error: that moves its money away each time is locked out, with its own key only', async () => {
+    const { asset } = network
+    const from = 2
+    const payer = account(from).address
+    const balance = await balanceOf(net.chain, asset.address, payer)
+    const move = () =>
+      execute(net.chain, [call(from, asset.address, 'transfer', [account(6).address, balance])])
+    const back = () => execute(net.chain, [call(6, asset.address, 'transfer', [payer, balance])])
+    betwixt(move)
+    const kinds: Outcome['kind'][] = []
+    for (let round = 0; round < 6; round++) {
+      const outcome = await desk.pay(signTransfer(network, { from }))
+      kinds.push(outcome.kind)
+      if (outcome.kind !== 'unavailable') await back()
+    }
+    expect(kinds).toEqual([...Array(5).fill('reverted'), 'unavailable'])
+    net.tap.intercept = undefined
+    expect((await desk.pay(signTransfer(network, { from: 1 }))).kind).toBe('confirmed')
+  })
+
+  test('error: junk in its name costs it nothing', async () => {
+    const victim = account(2).address
+    const before = sends()
+    for (let round = 0; round < 20; round++) {
+      const junk = { ...signTransfer(network, { from: 1 }), payer: victim }
+      expect((await desk.pay(junk)).kind).toBe('refused')
+      const poor = signTransfer(network, { from: 2, amountAtomic: 10n ** 15n })
+      expect((await desk.pay(poor)).kind).toBe('refused')
+    }
+    expect(sends()).toBe(before)
+    expect((await desk.pay(signTransfer(network, { from: 2 }))).kind).toBe('confirmed')
+  })
+
+  for (const method of ['eip3009', 'permit2'] as const)
+    test(`error: cannot promise its balance twice with ${method} (attack 10)`, async () => {
+      const from = 1
+      const balance = await balanceOf(net.chain, network.asset.address, account(from).address)
+      const amountAtomic = balance / 3n + 1n
+      const outcomes = await Promise.all(
+        Array.from({ length: 8 }, () =>
+          desk.pay(signTransfer(network, { from, method, amountAtomic })),
+        ),
+      )
+      const kinds = outcomes.map(({ kind }) => kind)
+      expect(kinds.filter((kind) => kind === 'confirmed')).toHaveLength(2)
+      for (const kind of kinds) expect(['confirmed', 'unavailable', 'refused']).toContain(kind)
+      expect(transactions().every(({ state }) => state === 'mined')).toBe(true)
+      await execute(net.chain, [
+        call(9, network.asset.address, 'mint', [account(from).address, 2n * amountAtomic]),
+      ])
+    })
+})
+
+describe('the gas', () => {
+  test('behavior: no transaction offers more than the cap', async () => {
+    await desk.stop()
+    await open({ feeCapWei: 2_000_000_000n })
+    expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
+    for (const { raw } of transactions())
+      expect(parseTransaction(raw as `0x02${string}`).maxFeePerGas).toBeLessThanOrEqual(
+        2_000_000_000n,
+      )
+  })
+
+  test('behavior: a base fee above the cap stops the network before anybody pays', async () => {
+    await net.chain.rpc('anvil_setNextBlockBaseFeePerGas', ['0x174876e800'])
+    await mine(net.chain)
+    await until(() => !desk.settlement.isReady(network.id))
+    expect((await desk.pay(signTransfer(network))).kind).toBe('unavailable')
+    expect(transactions()).toEqual([])
+    await net.chain.rpc('anvil_setNextBlockBaseFeePerGas', ['0x3b9aca00'])
+    await mine(net.chain)
+    await until(() => desk.settlement.isReady(network.id))
+    expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
+  })
+
+  test('behavior: a spent day of one product leaves the others theirs', async () => {
+    await desk.stop()
+    await open({ gasPerDayWei: { gateway: 1n, facilitator: 10n ** 18n, desk: 1n, sponsor: 0n } })
+    expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
+    expect(await desk.pay(signTransfer(network))).toMatchObject({ kind: 'unavailable' })
+    const other = await desk.pay(signTransfer(network), { product: 'facilitator' })
+    expect(other.kind).toBe('confirmed')
+    // A day is a day of the clock, in UTC.
+    offsetMs = 24 * 60 * 60 * 1_000
+    const validBefore = BigInt(Math.floor((Date.now() + offsetMs) / 1000) + 300)
+    expect((await desk.pay(signTransfer(network, { validBefore }))).kind).toBe('confirmed')
+  })
+})
+
+describe('a replaced transaction (attack 36)', () => {
+  test('behavior: the first one succeeds although a second one was sent', async () => {
+    await desk.stop()
+    await open({ replaceAfterSeconds: 0.2 })
+    await setAutomine(net.chain, false)
+    const seen: string[] = []
+    net.tap.intercept = ({ method, params }) => {
+      if (!isSend(method)) return undefined
+      if (!seen.includes(String(params[0]))) seen.push(String(params[0]))
+      // The replacement never reaches the node.
+      return params[0] === seen[0] ? undefined : new Response('lost', { status: 503 })
+    }
+    const before = await balanceOf(net.chain, network.asset.address, payee)
+    const paying = desk.pay(signTransfer(network))
+    await until(() => seen.length >= 2)
+    const [first, second] = seen.map((raw) => parseTransaction(raw as `0x02${string}`))
+    expect(second?.nonce).toBe(first?.nonce)
+    for (const fee of ['maxFeePerGas', 'maxPriorityFeePerGas'] as const)
+      expect((second?.[fee] ?? 0n) * 10n).toBeGreaterThanOrEqual((first?.[fee] ?? 0n) * 11n)
+    await mine(net.chain)
+    const outcome = await paying
+    if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
+    const rows = transactions()
+    expect(rows[0]).toMatchObject({ raw: seen[0], state: 'mined' })
+    expect(rows.slice(1).every(({ state }) => state === 'replaced')).toBe(true)
+    expect(await balanceOf(net.chain, network.asset.address, payee)).toBe(before + 5_000n)
+  })
+})
+
+describe('the budget of a payer', () => {
+  test('behavior: five failures, and one more each two minutes', () => {
+    let now = 1_000_000
+    const failures = createFailures(() => now)
+    for (let failure = 0; failure < 5; failure++) {
+      expect(failures.waitSeconds('0xa', false)).toBe(0)
+      failures.record('0xa')
+    }
+    expect(failures.waitSeconds('0xa', false)).toBe(120)
+    expect(failures.waitSeconds('0xb', false)).toBe(0)
+    now += 120_000
+    expect(failures.waitSeconds('0xa', false)).toBe(0)
+    failures.record('0xa')
+    expect(failures.waitSeconds('0xa', false)).toBe(120)
+    failures.record('0xa')
+    expect(failures.waitSeconds('0xa', false)).toBe(120)
+    now += 600_000
+    expect(failures.waitSeconds('0xa', false)).toBe(0)
+    now -= 86_400_000
+    expect(failures.waitSeconds('0xa', false)).toBe(0)
+  })
+
+  test('behavior: bounds what is under way of a payer with code or with failures', () => {
+    const failures = createFailures(() => 5)
+    const ends = Array.from({ length: 5 }, () => failures.begin('0xa'))
+    expect(failures.waitSeconds('0xa', false)).toBe(0)
+    expect(failures.waitSeconds('0xa', true)).toBe(1)
+    ends[0]?.()
+    ends[0]?.()
+    expect(failures.waitSeconds('0xa', true)).toBe(0)
+    expect(failures.waitSeconds('0xa', true, 1)).toBe(1)
+    failures.record('0xa')
+    expect(failures.waitSeconds('0xa', false)).toBe(1)
+    for (const end of ends) end()
+    expect(failures.waitSeconds('0xa', false)).toBe(0)
+  })
+
+  test('behavior: is kept for a bounded number of payers, the newest', () => {
+    const failures = createFailures(() => 5)
+    for (let payer = 0; payer < 12_000; payer++)
+      for (let failure = 0; failure < 5; failure++) failures.record(`0x${payer}`)
+    expect(failures.waitSeconds('0x11999', false)).toBeGreaterThan(0)
+    expect(failures.waitSeconds('0x0', false)).toBe(0)
+  })
+})

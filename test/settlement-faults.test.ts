@@ -1,0 +1,220 @@
+import { afterAll, afterEach, beforeEach, describe, expect, test } from 'bun:test'
+import { createGate } from '../src/chain/gate'
+import { account } from '../src/demo/accounts'
+import { balanceOf, mine, setAutomine } from '../src/demo/chains'
+import {
+  type Desk,
+  networkOf,
+  payee,
+  type RpcCall,
+  signTransfer,
+  startDesk,
+  startNetwork,
+  startTap,
+  temporary,
+  until,
+} from './harness/settlement'
+
+const net = await startNetwork()
+const network = networkOf(net.tap.url)
+const second = startTap(net.chain.url)
+let directory: ReturnType<typeof temporary>
+let desk: Desk
+
+beforeEach(async () => {
+  net.tap.intercept = undefined
+  second.intercept = undefined
+  directory = temporary()
+  desk = await startDesk([network], directory.path)
+})
+
+afterEach(async () => {
+  net.tap.intercept = undefined
+  await setAutomine(net.chain, true)
+  await desk.stop()
+  directory.remove()
+})
+
+afterAll(async () => {
+  second.stop()
+  await net.stop()
+})
+
+const paid = () => balanceOf(net.chain, network.asset.address, payee)
+const isSend = ({ method }: RpcCall) => method.startsWith('eth_sendRawTransaction')
+const withoutSync = ({ method }: RpcCall) =>
+  method === 'eth_sendRawTransactionSync'
+    ? { error: { code: -32601, message: 'the method does not exist' } }
+    : undefined
+const rpcError = (code: number, message: string) => () => ({ error: { code, message } })
+
+const faults: [name: string, answer: () => unknown][] = [
+  ['429', () => new Response('slow down', { status: 429 })],
+  ['500', () => new Response('', { status: 500 })],
+  ['502 with a page', () => new Response('<html>bad gateway</html>', { status: 502 })],
+  ['403', () => new Response('forbidden', { status: 403 })],
+  ['half an answer', () => new Response('{"jsonrpc":"2.0","id":1,"res')],
+  ['no result', () => Response.json({ jsonrpc: '2.0', id: 1 })],
+  ['a result of another kind', () => ({ result: 7 })],
+  ['null', () => ({ result: null })],
+  ['a limit', rpcError(-32005, 'daily request count exceeded')],
+  ['an internal error', rpcError(-32603, 'Internal error')],
+  ['a missing block', rpcError(-32000, 'header not found')],
+  ['a missing state', rpcError(-32000, 'missing trie node 0123 (path )')],
+]
+
+describe('a fault of a node', () => {
+  for (const [name, answer] of faults)
+    test(`behavior: ${name} at any stage is never an invalid payment`, async () => {
+      for (const stage of ['eth_call', 'send', 'eth_getTransactionReceipt']) {
+        const before = await paid()
+        const transfer = signTransfer(network)
+        let isBroken = true
+        net.tap.intercept = (call) => {
+          const isHere = stage === 'send' ? isSend(call) : call.method === stage
+          if (isHere && isBroken) {
+            isBroken = false
+            return answer()
+          }
+          return stage === 'eth_getTransactionReceipt' ? withoutSync(call) : undefined
+        }
+        const outcome = await desk.pay(transfer)
+        expect(['confirmed', 'unavailable']).toContain(outcome.kind)
+        // The same credential still pays.
+        if (outcome.kind !== 'confirmed') {
+          expect(await paid()).toBe(before)
+          expect((await desk.pay(transfer)).kind).toBe('confirmed')
+        }
+        expect(await paid()).toBe(before + 5_000n)
+        net.tap.intercept = undefined
+      }
+    })
+
+  for (const [name, answer] of faults.slice(0, 6))
+    test(`behavior: ${name} of one URL costs nothing where there are two`, async () => {
+      await desk.stop()
+      desk = await startDesk([{ ...network, rpcUrls: [net.tap.url, second.url] }], directory.path)
+      const before = await paid()
+      net.tap.intercept = answer
+      expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
+      expect(await paid()).toBe(before + 5_000n)
+    })
+})
+
+describe('an answer to the send', () => {
+  const replies: [name: string, code: number, message: string][] = [
+    ['already known', -32000, 'already known'],
+    ['known transaction', -32010, 'Transaction with the same hash was already imported.'],
+    ['nonce too low for our own transaction', -32000, 'nonce too low: next nonce 5, tx nonce 4'],
+    ['replacement underpriced', -32000, 'replacement transaction underpriced'],
+    ['a time-out of the node', -32000, 'request timed out'],
+  ]
+  for (const [name, code, message] of replies)
+    test(`behavior: ${name} after it was accepted is a success`, async () => {
+      const before = await paid()
+      net.tap.intercept = async (call, forward) => {
+        if (!isSend(call)) return undefined
+        await (await forward()).text()
+        return { error: { code, message } }
+      }
+      expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
+      expect(await paid()).toBe(before + 5_000n)
+    })
+
+  test('behavior: one that never comes is found out by the receipt', async () => {
+    const before = await paid()
+    const { promise, resolve } = Promise.withResolvers<void>()
+    net.tap.intercept = async (call, forward) => {
+      if (!isSend(call)) return undefined
+      await (await forward()).text()
+      await promise
+      return new Response('', { status: 504 })
+    }
+    expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
+    expect(await paid()).toBe(before + 5_000n)
+    resolve()
+  })
+
+  test('behavior: "nonce too low" because of another program is signed again, once', async () => {
+    const before = await paid()
+    let isFirst = true
+    net.tap.intercept = async (call) => {
+      if (!isSend(call) || !isFirst) return undefined
+      isFirst = false
+      const { address } = account(0)
+      await net.chain.rpc('eth_sendTransaction', [{ from: address, to: address, value: '0x0' }])
+      await mine(net.chain)
+      return undefined
+    }
+    expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
+    expect(await paid()).toBe(before + 5_000n)
+  })
+})
+
+describe('a node that lags behind', () => {
+  test('behavior: its receipts are waited for', async () => {
+    const before = await paid()
+    let late = 4
+    net.tap.intercept = (call) => {
+      if (call.method === 'eth_getTransactionReceipt' && late-- > 0) return { result: null }
+      return withoutSync(call)
+    }
+    expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
+    expect(await paid()).toBe(before + 5_000n)
+  })
+
+  test('behavior: its count of our transactions sends nothing twice', async () => {
+    const before = await paid()
+    let isLate = false
+    net.tap.intercept = ({ method }) => {
+      if (method !== 'eth_getTransactionCount') return undefined
+      isLate = !isLate
+      return isLate ? { result: '0x0' } : undefined
+    }
+    for (let round = 0; round < 3; round++)
+      expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
+    const looks = net.tap.calls.length
+    await until(() => net.tap.calls.length > looks + 20)
+    expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
+    expect(await paid()).toBe(before + 20_000n)
+  })
+})
+
+describe('the order of calls', () => {
+  test('behavior: a send passes simulations that fill the node, and these pass health checks', async () => {
+    const gate = createGate({ payment: 1, background: 1 })
+    expect(gate.enter('payment', 1_000)).toBe(true)
+    const order: string[] = []
+    const waiting = [
+      Promise.resolve(gate.enter('background', 1_000)).then(() => order.push('first check')),
+      Promise.resolve(gate.enter('payment', 1_000)).then(() => order.push('simulation')),
+      Promise.resolve(gate.enter('background', 1_000)).then(() => order.push('second check')),
+    ]
+    expect(gate.enter('settlement', 1_000)).toBe(true)
+    gate.leave('payment')
+    await waiting[1]
+    gate.leave('payment')
+    gate.leave('background')
+    await Promise.all(waiting)
+    expect(order.at(-1)).toBe('second check')
+  })
+
+  test('behavior: nobody waits for ever, and closing ends every wait', async () => {
+    const gate = createGate({ payment: 1, background: 1 })
+    gate.enter('payment', 1_000)
+    expect(await gate.enter('payment', 5)).toBe(false)
+    const waiting = gate.enter('payment', 60_000)
+    gate.close()
+    expect(await waiting).toBe(false)
+    expect(await gate.enter('background', 5)).toBe(false)
+  })
+
+  test('behavior: after a limit of the node only health checks wait', async () => {
+    const gate = createGate()
+    gate.slowDown()
+    expect(gate.enter('payment', 10)).toBe(true)
+    expect(gate.enter('settlement', 10)).toBe(true)
+    expect(await gate.enter('background', 10)).toBe(false)
+    gate.close()
+  })
+})

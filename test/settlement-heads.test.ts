@@ -1,0 +1,225 @@
+import { afterAll, afterEach, beforeEach, describe, expect, test } from 'bun:test'
+import type { Server, ServerWebSocket } from 'bun'
+import { createHeads, type Heads } from '../src/chain/heads'
+import type { Block } from '../src/chain/receipt'
+import { mine, setAutomine } from '../src/demo/chains'
+import {
+  type Desk,
+  networkOf,
+  signTransfer,
+  startDesk,
+  startNetwork,
+  temporary,
+  until,
+} from './harness/settlement'
+
+const net = await startNetwork('usdg')
+const slow = await startNetwork('usdc', { blockTimeMs: 1_000 })
+let directory: ReturnType<typeof temporary>
+let desk: Desk
+
+beforeEach(() => {
+  directory = temporary()
+  for (const { tap } of [net, slow]) {
+    tap.calls.length = 0
+    // A node without eth_sendRawTransactionSync.
+    tap.intercept = ({ method }) =>
+      method === 'eth_sendRawTransactionSync'
+        ? { error: { code: -32601, message: 'the method does not exist' } }
+        : undefined
+  }
+})
+
+afterEach(async () => {
+  await desk?.stop()
+  await setAutomine(net.chain, true)
+  directory.remove()
+})
+
+afterAll(async () => {
+  await net.stop()
+  await slow.stop()
+})
+
+const asksForReceipts = () =>
+  net.tap.calls.filter(({ method }) => method === 'eth_getTransactionReceipt').length
+
+/** Pays on a chain that mines when told, and tells how long the confirmation took from there. */
+async function confirmationMs(looks: number): Promise<number> {
+  await setAutomine(net.chain, false)
+  const paying = desk.pay(signTransfer(networkOf(net.tap.url)))
+  await until(() => asksForReceipts() >= looks)
+  await mine(net.chain)
+  const minedAt = performance.now()
+  expect((await paying).kind).toBe('confirmed')
+  return performance.now() - minedAt
+}
+
+describe('without eth_sendRawTransactionSync', () => {
+  test('behavior: an announced block confirms, long before the next look', async () => {
+    const network = networkOf(net.tap.url, 'usdg', { wsUrl: net.chain.wsUrl })
+    desk = await startDesk([network], directory.path, { checkMs: 60_000 })
+    await until(async () => {
+      await mine(net.chain)
+      return desk.events.some(({ event }) => event === 'heads-live')
+    })
+    // From the sixth look on the pause is over 700 ms.
+    expect(await confirmationMs(6)).toBeLessThan(500)
+  })
+
+  test('behavior: a dead socket delays nothing', async () => {
+    const dead = Bun.serve({ port: 0, fetch: () => new Response('', { status: 500 }) })
+    const network = networkOf(net.tap.url, 'usdg', { wsUrl: `ws://127.0.0.1:${dead.port}` })
+    desk = await startDesk([network], directory.path, { checkMs: 60_000 })
+    expect(await confirmationMs(2)).toBeLessThan(1_000)
+    await dead.stop(true)
+  })
+
+  for (const [name, wsUrl] of [
+    ['new heads', slow.chain.wsUrl],
+    ['polling', ''],
+  ])
+    test(`behavior: ${name} confirm before the next block`, async () => {
+      desk = await startDesk(
+        [networkOf(slow.tap.url, 'usdc', { wsUrl: wsUrl ?? '' })],
+        directory.path,
+      )
+      const outcome = await desk.pay(signTransfer(networkOf(slow.tap.url, 'usdc')))
+      if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
+      const newest = BigInt((await slow.chain.rpc('eth_blockNumber', [])) as string)
+      expect(newest - (outcome.payment.blockNumber ?? 0n)).toBeLessThanOrEqual(1n)
+    })
+})
+
+describe('the announcements', () => {
+  const hex = (value: number) => `0x${value.toString(16)}`
+  const block = (number: number, hash = number, parentHash = number - 1) => ({
+    number: hex(number),
+    timestamp: '0x5',
+    hash: hex(hash),
+    parentHash: hex(parentHash),
+    baseFeePerGas: '0x7',
+  })
+
+  /** A node that announces what it is told to. */
+  function node(onMessage: (socket: ServerWebSocket<undefined>, text: string) => void) {
+    let connections = 0
+    const sockets = new Set<ServerWebSocket<undefined>>()
+    const server: Server<undefined> = Bun.serve<undefined>({
+      port: 0,
+      hostname: '127.0.0.1',
+      fetch: (request, self) => (self.upgrade(request) ? undefined : new Response('no')),
+      websocket: {
+        open(socket) {
+          connections++
+          sockets.add(socket)
+        },
+        close: (socket) => void sockets.delete(socket),
+        message: (socket, text) => onMessage(socket, `${text}`),
+      },
+    })
+    return {
+      url: `ws://127.0.0.1:${server.port}/secret-key`,
+      connections: () => connections,
+      announce(result: unknown) {
+        const text = JSON.stringify({ method: 'eth_subscription', params: { result } })
+        for (const socket of sockets) socket.send(text)
+      },
+      drop() {
+        for (const socket of sockets) socket.close()
+      },
+      stop: () => server.stop(true),
+    }
+  }
+
+  const { signal } = new AbortController()
+  const lines: string[] = []
+  let heads: Heads | undefined
+  let peer: ReturnType<typeof node>
+  let seen: Block[]
+  const start = (
+    onMessage: Parameters<typeof node>[0],
+    options: { retryMs?: number; silenceMs?: number } = {},
+  ) => {
+    peer = node(onMessage)
+    seen = []
+    heads = createHeads({
+      url: peer.url,
+      onBlock: (each) => void seen.push(each),
+      log: (event, fields) => void lines.push(JSON.stringify({ event, ...fields })),
+      retryMs: 10,
+      ...options,
+    })
+    return heads
+  }
+  afterEach(async () => {
+    heads?.close()
+    await peer?.stop()
+  })
+
+  test('behavior: a block ends every wait, a fork ends those for forks', async () => {
+    let isAsked = false
+    const watched = start((_, text) => {
+      isAsked = JSON.parse(text).params[0] === 'newHeads'
+    })
+    await until(() => isAsked)
+    const waits = [watched.wait(60_000, signal), watched.wait(60_000, signal)]
+    const fork = watched.waitFork(60_000, signal)
+    peer.announce(block(5))
+    expect(await Promise.all(waits)).toEqual(['block', 'block'])
+    expect(watched.isLive()).toBe(true)
+    peer.announce(block(6))
+    peer.announce(block(6))
+    peer.announce(block(9))
+    await until(() => seen.length === 3)
+    expect(await Promise.race([fork, watched.wait(20, signal)])).toBe('time')
+    peer.announce(block(8, 88, 7))
+    expect(await fork).toBe('block')
+    const next = watched.waitFork(60_000, signal)
+    peer.announce(block(9, 99, 98))
+    expect(await next).toBe('block')
+    expect(seen.at(0)).toMatchObject({ number: 5n, timestamp: 5n, baseFeeWei: 7n })
+  })
+
+  test('behavior: time and the signal end a wait', async () => {
+    const watched = start(() => undefined)
+    expect(await watched.wait(1, signal)).toBe('time')
+    const controller = new AbortController()
+    const waiting = watched.wait(60_000, controller.signal)
+    controller.abort()
+    expect(await waiting).toBe('stopped')
+    expect(await watched.wait(60_000, controller.signal)).toBe('stopped')
+  })
+
+  test('behavior: connects again, with growing pauses, whatever ended the connection', async () => {
+    const ends: ((socket: ServerWebSocket<undefined>) => void)[] = [
+      (socket) => socket.close(),
+      (socket) => socket.terminate(),
+      (socket) => void socket.send('{"id":1,"error":{"code":-32601,"message":"no"}}'),
+      (socket) => void socket.send('not JSON'),
+    ]
+    let asked = 0
+    const watched = start(
+      (socket) => {
+        const end = ends[asked++]
+        if (end) end(socket)
+        else socket.send(JSON.stringify({ params: { result: block(1) } }))
+      },
+      { silenceMs: 100 },
+    )
+    await until(() => watched.isLive())
+    expect(peer.connections()).toBe(5)
+    peer.drop()
+    await until(() => !watched.isLive())
+    await until(() => peer.connections() === 6)
+    expect(lines.join()).not.toContain('secret-key')
+  })
+
+  test('behavior: closing ends it for good', async () => {
+    const watched = start(() => undefined)
+    await until(() => peer.connections() === 1)
+    watched.close()
+    await until(async () => (await watched.wait(30, signal)) === 'time')
+    expect(peer.connections()).toBe(1)
+  })
+})
