@@ -299,6 +299,11 @@ describe('several lanes', () => {
     await setAutomine(net.chain, false)
     const paying = [pay(amounts(1)), pay(amounts(1, 2))]
     await until(() => rows().length === 2)
+    // On the disk comes before at the node.
+    await until(
+      async () =>
+        (await net.chain.rpc('eth_getBlockTransactionCountByNumber', ['pending'])) === '0x2',
+    )
     await mine(net.chain)
     expect(kinds((await Promise.all(paying)).flat())).toEqual(['confirmed', 'confirmed'])
     expect(new Set(rows().map(({ relayer }) => relayer)).size).toBe(2)

@@ -1,5 +1,6 @@
 import { isDuplicate, write } from '../../db/write'
 import * as Multicall from '../chain/multicall'
+import { findPlain } from './code'
 import { type Context, type Lane as LaneState, type Order, payerKey, type Rail } from './context'
 import * as Gas from './gas'
 import * as Lane from './lane'
@@ -24,11 +25,22 @@ export async function dispatch(
   try {
     const simulating = simulate(rail, lane.address, orders)
     context.simulating.add(simulating)
-    const simulations = await simulating.finally(() => context.simulating.delete(simulating))
+    const [simulations, plain] = await Promise.all([
+      simulating.finally(() => context.simulating.delete(simulating)),
+      findPlainAgain(rail, orders),
+    ])
     // From here to `launch` nothing waits: what was simulated is written, then sent.
     if (Lane.pausedBy(lane) !== undefined || context.signal.aborted) return orders
     const accepted = accept(context, orders, simulations)
-    if (accepted.length > 0) send(context, rail, lane, accepted, knownBlock)
+    const coded = plain && accepted.filter(({ transfer }) => !plain.has(transfer.payer))
+    for (const order of coded ?? []) {
+      rail.plain.delete(order.transfer.payer)
+      order.isAlone = true
+      order.isUrgent = true
+    }
+    const shared = accepted.filter((order) => !coded?.includes(order))
+    if (shared.length > 0) send(context, rail, lane, shared, knownBlock)
+    return coded ?? []
   } catch (error) {
     context.log('settlement-fault', {
       network: rail.network.id,
@@ -40,6 +52,12 @@ export async function dispatch(
   return []
 }
 
+/** Who may share a transaction was found out earlier: a payer can delegate to code at any time. */
+async function findPlainAgain(rail: Rail, orders: readonly Order[]) {
+  if (orders.length < 2) return undefined
+  return findPlain(rail, [...new Set(orders.map(({ transfer }) => transfer.payer))])
+}
+
 /** The orders that pass; the others are told why not. */
 function accept(
   context: Context,
@@ -48,7 +66,9 @@ function accept(
 ): Order[] {
   const counts = new Map<string, number>()
   return orders.filter((order, index) => {
-    const simulation = simulations[index]
+    // It may have waited long since it came.
+    const late = Verify.checkWindow(order.transfer, context.now())
+    const simulation = late ?? simulations[index]
     if (simulation?.kind !== 'passes') {
       order.done(simulation ?? Verify.unavailable(undefined))
       return false

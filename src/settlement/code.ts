@@ -2,9 +2,11 @@ import type { Address } from 'viem'
 import * as Abi from '../protocol/Abi'
 import type { Rail } from './context'
 
-/** A payer may delegate at any time (EIP-7702); it can spoil one batch until that is noticed. */
+/** Only sorts what waits: a payer may delegate at any time (EIP-7702), so a batch asks again. */
 export const plainKeptMs = 30_000
 const plainMax = 20_000
+/** Creation code is limited to 48 KiB (EIP-3860). */
+const askedMax = 1_000
 
 /**
  * Creation code that answers, for each address in the words behind it, the size of its code: what a
@@ -25,11 +27,12 @@ export async function findPlain(
 ): Promise<ReadonlySet<Address>> {
   if (rail.plain.size >= plainMax) rail.plain.clear()
   try {
-    const data = `0x${program}${payers.map(Abi.address).join('')}`
+    const asked = payers.slice(0, askedMax)
+    const data = `0x${program}${asked.map(Abi.address).join('')}`
     const answer = await rail.client.call('eth_call', [{ data }, 'latest'])
-    if (typeof answer !== 'string' || answer.length !== 2 + payers.length * 64) return new Set()
+    if (typeof answer !== 'string' || answer.length !== 2 + asked.length * 64) return new Set()
     return new Set(
-      payers.filter((_, index) => Abi.toUint(Abi.wordAt(answer.slice(2), index)) === 0n),
+      asked.filter((_, index) => Abi.toUint(Abi.wordAt(answer.slice(2), index)) === 0n),
     )
   } catch {
     return new Set()

@@ -153,12 +153,13 @@ function dead(payment: Payment | undefined, reason: Reason): Outcome {
 /** A transaction of ours that was given up and paid all the same. */
 async function findOwn(context: Context, rail: Rail, payment: Payment) {
   for (const { hash, state } of context.store.transactionsOf(payment.id)) {
-    if (state === 'mined' || state === 'failed') continue
+    if (state === 'failed') continue
     const receipt = await Lane.readReceipt(rail, hash)
     if (!receipt?.success) continue
     const taken = context.store.takenLogs(rail.network.id, hash)
     const logIndex = Assign.assign(receipt.logs, [payment.transfer], taken)[0]
     if (logIndex !== undefined) {
+      await Lane.assertConfirmed(context, rail, hash)
       return { transaction: hash, logIndex, blockNumber: receipt.blockNumber }
     }
   }

@@ -50,7 +50,7 @@ export async function drive(context: Context, rail: Rail, lane: Lane, slot: Slot
     if (misses >= proofLooks) return { kind: 'consumed' }
     if (elapsedMs >= replaceAtMs && misses === 0) {
       replaceAtMs = elapsedMs + rail.network.replaceAfterSeconds * 1000
-      if (replace(context, rail, lane, slot)) sendAtMs = elapsedMs
+      if (tryReplace(context, rail, lane, slot)) sendAtMs = elapsedMs
     }
     if (misses > 0) intervalMs = pollMs(rail.head)
     const why = await rail.heads.wait(intervalMs, signal)
@@ -121,6 +121,16 @@ async function inspect(
   }
 }
 
+/** A disk that cannot take the replacement must not end the watch over what was sent. */
+function tryReplace(context: Context, rail: Rail, lane: Lane, slot: Slot): boolean {
+  try {
+    return replace(context, rail, lane, slot)
+  } catch (error) {
+    context.log('settlement-fault', { network: rail.network.id, nonce: slot.nonce, error })
+    return false
+  }
+}
+
 /**
  * Signs the slot again with at least an eighth more (nodes want a tenth). False at the fee cap, which
  * stops the lane: all that it sends later waits behind this nonce.
@@ -139,10 +149,11 @@ function replace(context: Context, rail: Rail, lane: Lane, slot: Slot): boolean 
     return false
   }
   const price = { maxFeeWei, maxTipWei }
+  const carriers = slot.transactions.map(({ hash }) => hash)
   const row = sign(context, rail, lane, payloadOf(context, lane, slot, old), slot.nonce, price)
   write(context.db, () => {
     context.store.insertTransaction(row, slot.paymentIds)
-    for (const id of slot.paymentIds) context.store.renew(id, row.hash)
+    for (const id of slot.paymentIds) context.store.renew(id, row.hash, carriers)
   })
   slot.transactions.push(row)
   context.metrics.replaced(network.id)

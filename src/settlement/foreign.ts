@@ -49,7 +49,7 @@ async function drive(context: Context, rail: Rail, payment: Payment): Promise<Ou
     return outcome
   }
   context.log('payment-settled-again', { payment: id, transaction })
-  write(context.db, () => context.store.revert(id))
+  write(context.db, () => context.store.revert(id, [transaction]))
   return Decide.again(context, context.store.findById(id) ?? payment)
 }
 

@@ -80,7 +80,9 @@ function assess(lane: Rail['lanes'][number], balanceWei: bigint, maxFeeWei: bigi
   lane.poor = isPoor
     ? `relayer ${lane.address} holds ${balanceWei} wei, too little for gas`
     : undefined
-  if (lane.slots.size === 0) lane.refused = undefined
+  if (lane.slots.size > 0) return
+  lane.refused = undefined
+  lane.stuck = undefined
 }
 
 async function lookRarely(rail: Rail): Promise<string | undefined> {

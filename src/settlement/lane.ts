@@ -134,7 +134,7 @@ export async function assertConfirmed(context: Context, rail: Rail, hash: Hex): 
   if (rail.network.confirmations <= 1) return
   const receipt = await readReceipt(rail, hash)
   if (receipt && (await confirmations(context, rail, receipt))) return
-  throw new RpcFault('the settlement by somebody else is not confirmed')
+  throw new RpcFault('the settlement is not confirmed yet')
 }
 
 /** Skips account nonces that other programs used. Never rejects: the next health check tries again. */

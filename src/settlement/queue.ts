@@ -1,3 +1,4 @@
+import { fees } from '../chain/head'
 import * as Transfer from '../protocol/Transfer'
 import * as Assign from './assign'
 import * as Batch from './batch'
@@ -51,7 +52,7 @@ export function pump(context: Context, rail: Rail): void {
     }
     const lane = freeLane(rail)
     if (!lane) break
-    const orders = take(context, rail)
+    const orders = take(context, rail, lane)
     if (orders.length === 0) break
     rail.isDue = false
     lane.isPreparing = true
@@ -92,8 +93,9 @@ function freeLane(rail: Rail): LaneState | undefined {
  * The oldest order and what may share its transaction: payers without code, the same product, logs
  * that can be told apart, within the limits. In the order of arrival.
  */
-function take(context: Context, rail: Rail): Order[] {
+function take(context: Context, rail: Rail, lane: LaneState): Order[] {
   const { queue, network } = rail
+  const gasMax = gasMaxOf(rail, lane)
   const [first] = queue
   if (!first) return []
   if (!mayShare(context, rail, first)) return queue.splice(0, 1)
@@ -105,7 +107,7 @@ function take(context: Context, rail: Rail): Order[] {
     const more = gas + Gas.limitOf(rail, order.transfer.method)
     const isRoom =
       taken.length < Math.max(1, network.batchMax) &&
-      (taken.length === 0 || Gas.limitOfBatch(more) <= BigInt(network.batchGasMax))
+      (taken.length === 0 || Gas.limitOfBatch(more) <= gasMax)
     const fits =
       isRoom && order.purpose.product === first.purpose.product && mayShare(context, rail, order)
     if (fits && !keys.has(order.logKey)) {
@@ -120,6 +122,15 @@ function take(context: Context, rail: Rail): Order[] {
   }
   rail.queue = left
   return taken
+}
+
+/** Nodes want the whole limit paid for in advance: half of what the lane has, for one batch. */
+function gasMaxOf({ network, head }: Rail, { balanceWei }: LaneState): bigint {
+  const most = BigInt(network.batchGasMax)
+  const { maxFeeWei } = fees(head, network.feeCapWei)
+  if (balanceWei === undefined || maxFeeWei === 0n) return most
+  const affordable = balanceWei / maxFeeWei / 2n
+  return affordable < most ? affordable : most
 }
 
 function mayShare(context: Context, rail: Rail, order: Order): boolean {

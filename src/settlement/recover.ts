@@ -56,10 +56,11 @@ export function discardUnsent(context: Context): void {
     const isUnsent = rows.every(({ firstSentAt }) => firstSentAt === null)
     if (!isUnsent) isTail.set(lane, false)
     if (!isUnsent || isTail.get(lane) === false) continue
+    const carriers = rows.map(({ hash }) => hash)
     write(db, () => {
-      for (const { hash } of rows) {
+      for (const hash of carriers) {
         store.endTransaction(hash, 'replaced', null)
-        for (const id of store.membersOf(hash)) store.revert(id)
+        for (const id of store.membersOf(hash)) store.revert(id, carriers)
       }
     })
   }
@@ -114,9 +115,10 @@ function fill(
   const { store } = context
   const payments = paymentsOf(context, rows)
   const row = Lane.sign(context, rail, lane, Lane.cancellation(lane), first.nonce)
+  const carriers = rows.map(({ hash }) => hash)
   write(context.db, () => {
-    for (const { hash } of rows) store.endTransaction(hash, 'replaced', null)
-    for (const { id } of payments) store.revert(id)
+    for (const hash of carriers) store.endTransaction(hash, 'replaced', null)
+    for (const { id } of payments) store.revert(id, carriers)
     store.insertTransaction(row, [])
   })
   Work.launch(context, rail, lane, Work.slotOf(row, []), [])

@@ -1,4 +1,5 @@
 import type { Address } from 'viem'
+import { RpcError } from '../chain/client'
 import * as Multicall from '../chain/multicall'
 import * as Permit2 from '../chain/permit2'
 import * as Token from '../chain/token'
@@ -42,9 +43,10 @@ export async function simulate(
   try {
     results = await Verify.aggregate(rail, from, calls, gas)
   } catch (error) {
-    if (!Verify.isSpentGas(error)) return candidates.map(() => Verify.unavailable(error))
-    // One of them burns what the others need.
-    return Promise.all(candidates.map((each) => simulateOne(rail, from, each)))
+    if (!(error instanceof RpcError)) return candidates.map(() => Verify.unavailable(error))
+    // One of them burns what the others need, or the relayer could not pay for all of them.
+    const alone = await Promise.all(candidates.map((each) => simulateOne(rail, from, each)))
+    return inSequence(candidates, alone)
   }
   if (!results) return candidates.map(() => Verify.unavailable(undefined))
   noteBaseFee(rail, uintOf(results[0]))
@@ -54,6 +56,22 @@ export async function simulate(
 }
 
 const readsGas = 60_000n
+
+/** Each saw the whole balance of its payer: what the earlier ones spend is missing for the later. */
+function inSequence(
+  candidates: readonly Candidate[],
+  simulations: readonly Simulation[],
+): Simulation[] {
+  const spent = new Map<string, bigint>()
+  return simulations.map((simulation, index) => {
+    const candidate = candidates[index]
+    if (simulation.kind !== 'passes' || !candidate) return simulation
+    const { payer, amountAtomic } = candidate.transfer
+    const before = spent.get(payer) ?? 0n
+    spent.set(payer, before + amountAtomic)
+    return { kind: 'passes', balanceAtomic: simulation.balanceAtomic - before }
+  })
+}
 
 /** Why it fails is asked for alone: that costs nothing while nothing fails. */
 async function judge(

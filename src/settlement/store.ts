@@ -113,9 +113,12 @@ function changePayments(db: Db) {
     blockNumber: parameter('block'),
     confirmedAt: parameter('at'),
   }).when(into('confirmed'))
-  const revert = change({ state: 'reverted' }).when(into('reverted'))
+  // Only what still hangs on these transactions: a newer one may carry the payment by now.
+  const isCarried = sql`transaction_hash IN (SELECT value FROM json_each(${parameter('hashes')}))`
+  const revert = change({ state: 'reverted' }).when(into('reverted'), isCarried)
   const expire = change({ state: 'expired' }).when(into('expired'))
-  const renew = change({ transactionHash: parameter('hash') }).when(eq(payments.state, 'broadcast'))
+  const isSent = eq(payments.state, 'broadcast')
+  const renew = change({ transactionHash: parameter('hash') }).when(isSent, isCarried)
   const rebroadcast = change({
     state: 'broadcast',
     transactionHash: parameter('hash'),
@@ -133,10 +136,12 @@ function changePayments(db: Db) {
           at,
         }),
       ),
-    revert: (id: string) => revert.get({ id }) !== undefined,
+    revert: (id: string, hashes: readonly Hex[]) =>
+      revert.get({ id, hashes: JSON.stringify(hashes) }) !== undefined,
     expire: (id: string) => expire.get({ id }) !== undefined,
-    /** Another transaction at the same nonce carries the payment. */
-    renew: (id: string, hash: Hex) => renew.get({ id, hash }) !== undefined,
+    /** Another transaction at the nonce of these carries the payment. */
+    renew: (id: string, hash: Hex, hashes: readonly Hex[]) =>
+      renew.get({ id, hash, hashes: JSON.stringify(hashes) }) !== undefined,
     /** A new transaction carries the payment. */
     rebroadcast: (id: string, hash: Hex) => rebroadcast.get({ id, hash }) !== undefined,
     ...changeDelivery(change),

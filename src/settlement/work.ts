@@ -46,7 +46,7 @@ export function launch(
       const reason = unpaid.get(payment.id)
       if (reason === undefined) return Decide.current(context, payment)
       const outcome = await Decide.decide(context, payment.id, reason)
-      if (isBlamed && outcome.kind !== 'confirmed') {
+      if (isBlamed && (outcome.kind === 'reverted' || outcome.kind === 'dead')) {
         context.failures.record(payment.transfer.payer)
         context.metrics.failed(rail.network.id)
       }
@@ -139,9 +139,12 @@ async function conclude(
 function giveUp(context: Context, rail: Rail, lane: LaneState, slot: Slot): Conclusion {
   const { store } = context
   lane.slots.delete(slot.nonce)
+  // The transaction that stayed out at the fee cap is out of the way.
+  lane.stuck = undefined
+  const carriers = slot.transactions.map(({ hash }) => hash)
   write(context.db, () => {
-    for (const { hash } of slot.transactions) store.endTransaction(hash, 'replaced', null)
-    for (const id of slot.paymentIds) store.revert(id)
+    for (const hash of carriers) store.endTransaction(hash, 'replaced', null)
+    for (const id of slot.paymentIds) store.revert(id, carriers)
   })
   context.log('nonce-used-by-others', {
     network: rail.network.id,
@@ -175,7 +178,7 @@ async function record(
       : 'invalid_exact_evm_transaction_failed'
   const ends = await context.group.add(() => {
     endTransactions(context, rail, slot, included, receipt)
-    return pay(context, rail, payments, receipt)
+    return pay(context, rail, slot, payments, receipt)
   })
   for (const [index, { id }] of payments.entries()) {
     const confirmed = ends[index]
@@ -197,8 +200,9 @@ async function record(
     unpaid: unpaid.size,
     requestIds: payments.flatMap(({ id }) => context.requestIds.get(id) ?? []),
   })
-  // An empty transaction is our doing, and of a batch that fails as a whole nobody knows whose.
-  const isBlamed = included.kind !== 'cancel' && (receipt.success || payments.length === 1)
+  // An empty transaction is our doing, and in a batch a neighbour may have burnt the gas: a member
+  // goes once more, alone, and is judged by that.
+  const isBlamed = included.kind !== 'cancel' && payments.length === 1
   return { paid, unpaid, isConsumed: false, isBlamed }
 }
 
@@ -221,11 +225,13 @@ function endTransactions(
 function pay(
   { store, now }: Context,
   { network }: Rail,
+  slot: Slot,
   payments: readonly Payment[],
   receipt: Receipt,
 ): (Payment | undefined)[] {
   const { hash: transaction, blockNumber } = receipt
   const taken = store.takenLogs(network.id, transaction)
+  const carriers = slot.transactions.map(({ hash }) => hash)
   const transfers = payments.map(({ transfer }) => transfer)
   const indexes = receipt.success ? Assign.assign(receipt.logs, transfers, taken) : []
   return payments.map(({ id }, position) => {
@@ -234,7 +240,7 @@ function pay(
       const confirmed = store.confirm(id, { transaction, logIndex, blockNumber }, now())
       if (confirmed) return confirmed
     }
-    store.revert(id)
+    store.revert(id, carriers)
     return undefined
   })
 }
