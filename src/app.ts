@@ -161,9 +161,9 @@ function withChallenges(quoter: Quoter, registry: Registry): Quoter {
   const count = registry.counter('challenges_total', 'Answers 402 with a challenge.', ['merchant'])
   return {
     ...quoter,
-    challenge(item, resource, details) {
+    challenge(item, url, requestId, details) {
       count.inc({ merchant: item.merchant })
-      return quoter.challenge(item, resource, details)
+      return quoter.challenge(item, url, requestId, details)
     },
   }
 }

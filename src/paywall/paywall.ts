@@ -4,7 +4,7 @@ import type { Settlement } from '../settlement/settle'
 import { createCourier, type Fulfilment } from './courier'
 import { type Presentation, present } from './credential'
 import * as Denial from './Denial'
-import { extract, type Presented } from './extract'
+import type { Presented } from './extract'
 import { bodyDigest, fingerprint } from './fingerprint'
 import type { Item } from './Item'
 import type { ChallengeDetails, Quoter } from './quote'
@@ -20,6 +20,8 @@ export type Sale = {
   path: string
   search: string
   headers: Headers
+  /** What `extract` found among the headers. */
+  presented: Presented
   body: Uint8Array
   /** Absolute URL of what is bought, for receipts. */
   resource: string
@@ -64,7 +66,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
   return {
     inFlight: () => active + courier.inFlight(),
     serve(sale) {
-      const presented = extract(sale.headers)
+      const { presented } = sale
       // At once: this is answered more often than anything else.
       if (presented.kind === 'none')
         return challenge(sale, { digest: bodyDigest(sale.body), invalidParams: sale.invalidParams })
@@ -78,7 +80,12 @@ export function createPaywall(options: PaywallOptions): Paywall {
   function challenge(sale: Sale, details: ChallengeDetails): Response {
     const unavailable = sale.unavailable()
     if (unavailable !== undefined) throw unavailable
-    const response = quoter.challenge(sale.item, sale.resource + sale.search, details)
+    const response = quoter.challenge(
+      sale.item,
+      sale.resource + sale.search,
+      sale.requestId,
+      details,
+    )
     if (response === undefined) throw Denial.noNetwork()
     return response
   }

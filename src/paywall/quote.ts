@@ -40,7 +40,12 @@ export type Quoter = {
    * clients refuse an x402 resource that is not the URL they asked, others pay where it points.
    * Touches neither the database nor the chain.
    */
-  challenge(item: Item, url: string, details?: ChallengeDetails): Response | undefined
+  challenge(
+    item: Item,
+    url: string,
+    requestId: string,
+    details?: ChallengeDetails,
+  ): Response | undefined
 }
 
 export type ChallengeDetails = {
@@ -84,7 +89,7 @@ export function createQuoter(options: QuoterOptions): Quoter {
   const expires = expiresSource()
 
   return {
-    challenge(item, url, details) {
+    challenge(item, url, requestId, details) {
       const at = now()
       const ready = readiness(item, options.isReady)
       if (ready === 0) return undefined
@@ -103,7 +108,11 @@ export function createQuoter(options: QuoterOptions): Quoter {
         if (authenticate !== '') authenticate += ', '
         authenticate += Challenge.issue(compiled, { expires: expiresAt, unique: unique(), digest })
       }
-      return respond(sheet, url, authenticate, details)
+      const page = pageFor(sheet, url)
+      const headers = new Headers(page.headers)
+      headers.set('www-authenticate', authenticate)
+      headers.set('x-request-id', requestId)
+      return respond(sheet, page, headers, details)
     },
   }
 }
@@ -207,13 +216,10 @@ const paymentRequired = {
 
 function respond(
   sheet: Sheet,
-  url: string,
-  authenticate: string,
+  page: Page,
+  headers: Headers,
   details: ChallengeDetails | undefined,
 ): Response {
-  const page = pageFor(sheet, url)
-  const headers = new Headers(page.headers)
-  headers.set('www-authenticate', authenticate)
   const invalidParams = details?.invalidParams ?? []
   const refusal = details?.refusal
   if (refusal === undefined) {
@@ -225,7 +231,7 @@ function respond(
   }
   for (const [name, value] of Object.entries(refusal.headers ?? {})) headers.set(name, value)
   const body = {
-    ...withUrl(sheet.required, url),
+    ...withUrl(sheet.required, page.url),
     ...Problem.toJson(refusal.problem),
     error: refusal.problem.reason ?? refusal.problem.code,
     ...(invalidParams.length === 0 ? {} : { invalidParams }),

@@ -6,7 +6,7 @@ import * as RateLimit from '../http/ratelimit'
 import { pathStart } from '../http/url'
 import type { Log } from '../log'
 import type { Fulfilled } from '../paywall/courier'
-import { extract } from '../paywall/extract'
+import { extract, type Presented } from '../paywall/extract'
 import { type Item, inMppOrder } from '../paywall/Item'
 import type { Paywall, Sale } from '../paywall/paywall'
 import { failureHeaders } from '../paywall/receipts'
@@ -77,12 +77,11 @@ export function createGateway(options: GatewayOptions): Gateway {
   }
 
   function finish(response: Response, requestId: string): Response {
+    // The 402, which is answered most, comes with all of them.
+    if (response.status === 402) return response
     const { headers } = response
-    // The 402, which is answered most, comes with them.
-    if (response.status !== 402) {
-      headers.set('access-control-allow-origin', corsHeaders['Access-Control-Allow-Origin'])
-      headers.set('access-control-expose-headers', corsHeaders['Access-Control-Expose-Headers'])
-    }
+    headers.set('access-control-allow-origin', corsHeaders['Access-Control-Allow-Origin'])
+    headers.set('access-control-expose-headers', corsHeaders['Access-Control-Expose-Headers'])
     headers.set('x-request-id', requestId)
     return response
   }
@@ -111,7 +110,8 @@ export function createGateway(options: GatewayOptions): Gateway {
     if (method === 'OPTIONS') return preflight(request, shelf)
     const item = shelf.items[(method === 'HEAD' ? 'GET' : method) as Method]
     if (item === undefined) throw notAllowed(shelf)
-    return sell(request, { match, shelf, item, path, search, requestId, peer })
+    const presented = extract(request.headers)
+    return sell(request, { match, shelf, item, path, search, requestId, peer, presented })
   }
 
   type Visit = {
@@ -122,12 +122,11 @@ export function createGateway(options: GatewayOptions): Gateway {
     search: string
     requestId: string
     peer: Peer
+    presented: Presented
   }
 
   function sell(request: Request, visit: Visit): Response | Promise<Response> {
-    return presentsCredential(request.headers)
-      ? limited(request, visit)
-      : open(request, visit, false)
+    return visit.presented.kind === 'none' ? open(request, visit, false) : limited(request, visit)
   }
 
   /** Credentials cost calls to a node: each address may present so many, and so many bad ones. */
@@ -140,7 +139,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     assertWithin(rateLimit.take(`paid ${key}`, paidPerMinute, now()))
     assertWithin(rateLimit.peek(`refused ${key}`, refusedPerMinute, now()))
     const answer = open(request, visit, true)
-    if (!(answer instanceof Promise) || !offersMoney(headers)) return answer
+    if (!(answer instanceof Promise) || visit.presented.kind === 'redeem') return answer
     return answer.then((response) => {
       // A new challenge: the signature was bad, or the simulation refused. What fails on chain counts
       // against the payer, so that junk in somebody's name costs its sender.
@@ -174,6 +173,7 @@ export function createGateway(options: GatewayOptions): Gateway {
       path,
       search,
       headers: request.headers,
+      presented: visit.presented,
       body,
       resource: `${baseUrl}${path}`,
       requestId,
@@ -183,7 +183,7 @@ export function createGateway(options: GatewayOptions): Gateway {
       },
       // When it is asked for: nobody who shows no credential makes us look through a large body.
       get invalidParams() {
-        const isHint = extract(request.headers).kind === 'none'
+        const isHint = visit.presented.kind === 'none'
         if (isHint && body.byteLength > hintMaxBytes) return []
         return validateParams(route, search, match.tail, body)
       },
@@ -323,21 +323,6 @@ function split(url: string): [pathname: string, search: string] {
   const query = url.indexOf('?', start)
   if (query === -1 || query > end) return [url.slice(start, end), '']
   return [url.slice(start, query), url.slice(query, end)]
-}
-
-function presentsCredential(headers: Headers): boolean {
-  return (
-    headers.has('authorization') ||
-    headers.has('payment-signature') ||
-    headers.has('x-payment') ||
-    headers.has('payment-redeem')
-  )
-}
-
-/** Whether a 402 means that a credential was refused: other schemes get one as if they had none. */
-function offersMoney(headers: Headers): boolean {
-  const authorization = headers.get('authorization')
-  return authorization === null || /\bpayment\s/i.test(authorization)
 }
 
 /** Every failure of an x402 request carries PAYMENT-RESPONSE, whoever refused it. */
