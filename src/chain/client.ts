@@ -82,6 +82,8 @@ export function createClient(options: ClientOptions): Client {
   const counts = new Map<string, number>()
   const faults = new Map<string, number>()
   const active = new Set<AbortController>()
+  /** URLs whose last call failed: told once, not for each call. */
+  const down = new Set<number>()
   const gate = createGate()
   let isClosed = false
   let current = 0
@@ -102,6 +104,7 @@ export function createClient(options: ClientOptions): Client {
         const result = await request(urls[index] ?? '', body, controller.signal)
         // Stay with the node that answered: another one may not know yet what this one took.
         current = index
+        if (down.delete(index)) log('rpc-recovered', { host: hosts[index] })
         return result
       } catch (error) {
         if (error instanceof RpcError) {
@@ -112,13 +115,15 @@ export function createClient(options: ClientOptions): Client {
         if (isClosed) continue
         increase(faults, method)
         if (error instanceof RpcFault && error.isLimit) gate.slowDown()
-        log('rpc-fault', { host: hosts[index], method, reason: reasonOf(error) })
+        if (!down.has(index))
+          log('rpc-fault', { host: hosts[index], method, reason: reasonOf(error) })
+        down.add(index)
       } finally {
         clearTimeout(timer)
         active.delete(controller)
       }
     }
-    throw new RpcFault(`no answer to ${method}: ${reasonOf(fault)}`, { cause: fault })
+    throw new RpcFault(reasonOf(fault), { cause: fault })
   }
 
   return {
@@ -204,5 +209,6 @@ function parse(text: string): Answer | undefined {
 function reasonOf(error: unknown): string {
   if (error instanceof RpcFault) return error.message
   // Messages of fetch may contain the URL.
-  return error instanceof Error ? error.name : 'unknown'
+  if (!(error instanceof Error)) return 'unknown'
+  return error.name === 'AbortError' ? 'no answer in time' : 'cannot connect'
 }
