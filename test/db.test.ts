@@ -7,6 +7,7 @@ import { mirrorMerchants } from '../db/merchants'
 import { MigrationError, migrate } from '../db/migrate'
 import { type Db, open } from '../db/open'
 import { isDuplicate, write } from '../db/write'
+import { createStore } from '../src/settlement/store'
 import { temporary } from './harness/settlement'
 
 const now = () => 1_700_000_000_000
@@ -221,6 +222,16 @@ describe('the tables', () => {
     expect(() =>
       db.sqlite.run("INSERT INTO transaction_members VALUES (?, 0, 'pay_none')", [hash('1')]),
     ).toThrow('FOREIGN KEY')
+  })
+
+  test('behavior: a transaction that no longer carries a payment cannot revert or renew it', () => {
+    insert()
+    const store = createStore(db)
+    const [older, newer] = [hash('b'), hash('a')] as [`0x${string}`, `0x${string}`]
+    expect(store.renew('pay_1', hash('c') as `0x${string}`, [older])).toBe(false)
+    expect(store.revert('pay_1', [older])).toBe(false)
+    expect(store.findById('pay_1')?.state).toBe('broadcast')
+    expect(store.revert('pay_1', [older, newer])).toBe(true)
   })
 
   test('behavior: merchants mirror the configuration', () => {

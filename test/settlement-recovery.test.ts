@@ -279,6 +279,35 @@ describe('the lane', () => {
     expect(await paid()).toBe(5_000n)
   })
 
+  test('behavior: a lane that stood still at the fee cap goes on when its nonce is used', async () => {
+    net.tap.intercept = withoutSync
+    await setAutomine(net.chain, false)
+    await reopen({ replaceAfterSeconds: 0.2, feeCapWei: 1_200_000_000n })
+    const transfer = signTransfer(network)
+    const paying = desk.pay(transfer)
+    await until(() => desk.settlement.status()[0]?.reason?.includes('fee cap') === true)
+    expect(desk.settlement.isReady(network.id)).toBe(false)
+    const [row] = transactionRows()
+    const fee = '0xee6b2800'
+    await net.chain.rpc('eth_sendTransaction', [
+      {
+        from: account(0).address,
+        to: account(0).address,
+        nonce: `0x${(row?.nonce ?? 0).toString(16)}`,
+        gas: '0x5208',
+        maxFeePerGas: fee,
+        maxPriorityFeePerGas: fee,
+      },
+    ])
+    await until(async () => {
+      await mine(net.chain)
+      return stateOf(transfer) === 'confirmed'
+    })
+    expect((await paying).kind).toBe('confirmed')
+    expect(desk.settlement.isReady(network.id)).toBe(true)
+    expect(await paid()).toBe(5_000n)
+  })
+
   test('behavior: a payload that ran out is replaced by an empty transaction', async () => {
     net.tap.intercept = withoutSync
     await setAutomine(net.chain, false)
