@@ -50,8 +50,10 @@ export type PaywallOptions = {
 }
 
 export type Paywall = {
-  /** Sells: challenge without a credential, the answer with one. Throws ProblemError. */
-  serve(sale: Sale): Response | Promise<Response>
+  /** The 402 for a request without a credential. Throws ProblemError when nothing can settle. */
+  ask(item: Item, url: string, requestId: string, details: ChallengeDetails): Response
+  /** Sells to a request that presents something. Throws ProblemError. */
+  serve(sale: Sale): Promise<Response>
   /** Answers and settlements under way. */
   inFlight(): number
 }
@@ -65,11 +67,9 @@ export function createPaywall(options: PaywallOptions): Paywall {
 
   return {
     inFlight: () => active + courier.inFlight(),
+    ask,
     serve(sale) {
       const { presented } = sale
-      // At once: this is answered more often than anything else.
-      if (presented.kind === 'none')
-        return challenge(sale, { digest: bodyDigest(sale.body), invalidParams: sale.invalidParams })
       active++
       const answer =
         presented.kind === 'redeem' ? redeem(sale, presented.token) : buy(sale, presented)
@@ -80,12 +80,11 @@ export function createPaywall(options: PaywallOptions): Paywall {
   function challenge(sale: Sale, details: ChallengeDetails): Response {
     const unavailable = sale.unavailable()
     if (unavailable !== undefined) throw unavailable
-    const response = quoter.challenge(
-      sale.item,
-      sale.resource + sale.search,
-      sale.requestId,
-      details,
-    )
+    return ask(sale.item, sale.resource + sale.search, sale.requestId, details)
+  }
+
+  function ask(item: Item, url: string, requestId: string, details: ChallengeDetails): Response {
+    const response = quoter.challenge(item, url, requestId, details)
     if (response === undefined) throw Denial.noNetwork()
     return response
   }

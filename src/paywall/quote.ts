@@ -51,7 +51,10 @@ export type Quoter = {
 export type ChallengeDetails = {
   /** RFC 9530 digest of the request body, bound into the MPP challenges. */
   digest?: string | undefined
-  invalidParams?: readonly { name: string; reason: string }[] | undefined
+  /** Parameters that cannot be served, looked for only when the answer is not known yet. */
+  invalidParams?: () => readonly { name: string; reason: string }[]
+  /** There was no body, so that the URL alone decides about the parameters. */
+  isBodiless?: boolean
   refusal?: Refusal | undefined
 }
 
@@ -77,6 +80,8 @@ type Page = {
   /** JSON up to its closing brace. */
   open: string
   body: string
+  /** The whole body for a request without one, once it was asked for. */
+  bodiless: string | undefined
 }
 
 /** Makes the 402 answers of all items; constants are built once per item and minute, on first use. */
@@ -160,7 +165,7 @@ function compile(
     // Spaces are nothing in JSON, and groups of three bytes can be encoded apart.
     header: [base64(before.padEnd(Math.ceil(before.length / 3) * 3)), base64(after)],
     body: cut(JSON.stringify({ ...paymentRequired, ...required }), url),
-    page: { url: '', headers: new Headers(), open: '', body: '' },
+    page: { url: '', headers: new Headers(), open: '', body: '', bodiless: undefined },
   }
 }
 
@@ -192,7 +197,7 @@ function pageFor(sheet: Sheet, url: string): Page {
     ...commonHeaders,
     'payment-required': header,
   })
-  sheet.page = { url, headers, body, open: body.slice(0, -1) }
+  sheet.page = { url, headers, body, open: body.slice(0, -1), bodiless: undefined }
   return sheet.page
 }
 
@@ -220,23 +225,26 @@ function respond(
   headers: Headers,
   details: ChallengeDetails | undefined,
 ): Response {
-  const invalidParams = details?.invalidParams ?? []
   const refusal = details?.refusal
   if (refusal === undefined) {
-    const body =
-      invalidParams.length === 0
-        ? page.body
-        : `${page.open},"invalidParams":${JSON.stringify(invalidParams)}}`
-    return new Response(body, { status: 402, headers })
+    if (details?.isBodiless !== true)
+      return new Response(unpaidBody(page, details), { status: 402, headers })
+    page.bodiless ??= unpaidBody(page, details)
+    return new Response(page.bodiless, { status: 402, headers })
   }
   for (const [name, value] of Object.entries(refusal.headers ?? {})) headers.set(name, value)
   const body = {
     ...withUrl(sheet.required, page.url),
     ...Problem.toJson(refusal.problem),
     error: refusal.problem.reason ?? refusal.problem.code,
-    ...(invalidParams.length === 0 ? {} : { invalidParams }),
   }
   return new Response(JSON.stringify(body), { status: 402, headers })
+}
+
+function unpaidBody(page: Page, details: ChallengeDetails | undefined): string {
+  const invalidParams = details?.invalidParams?.() ?? []
+  if (invalidParams.length === 0) return page.body
+  return `${page.open},"invalidParams":${JSON.stringify(invalidParams)}}`
 }
 
 /** 18 characters, never repeated: nine of the process, nine of a counter. */

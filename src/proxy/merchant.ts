@@ -7,6 +7,7 @@ import { pathStart } from '../http/url'
 import type { Log } from '../log'
 import type { Fulfilled } from '../paywall/courier'
 import { extract, type Presented } from '../paywall/extract'
+import { bodyDigest } from '../paywall/fingerprint'
 import { type Item, inMppOrder } from '../paywall/Item'
 import type { Paywall, Sale } from '../paywall/paywall'
 import { failureHeaders } from '../paywall/receipts'
@@ -97,13 +98,15 @@ export function createGateway(options: GatewayOptions): Gateway {
     const { url } = request
     if (url.length > urlMaxBytes) throw Problem.of('uri-too-long', 'The URL is over 8 KB.')
     const [pathname, search] = split(url)
-    const document = options.documents.find(pathname)
-    if (document !== undefined) return document(request)
     const path = Route.canonicalize(pathname)
     if (path === undefined)
       throw Problem.of('invalid-path', 'The path is not in its canonical form.')
     const match = Route.match(matcher, path)
-    if (match === undefined) throw Problem.of('not-found', 'There is no such route.')
+    if (match === undefined) {
+      const document = options.documents.find(pathname)
+      if (document !== undefined) return document(request)
+      throw Problem.of('not-found', 'There is no such route.')
+    }
     const shelf = shelves.get(match.route)
     if (shelf === undefined) throw Problem.of('not-found', 'There is no such route.')
     const { method } = request
@@ -167,6 +170,8 @@ export function createGateway(options: GatewayOptions): Gateway {
   function offer(request: Request, visit: Visit, body: Uint8Array): Response | Promise<Response> {
     const { match, shelf, item, path, search, requestId } = visit
     const { merchant, route } = shelf
+    // Nothing is made for it that only a sale needs: this is answered more often than all else.
+    if (visit.presented.kind === 'none') return ask(visit, body)
     const sale: Sale = {
       item,
       method: request.method,
@@ -181,16 +186,26 @@ export function createGateway(options: GatewayOptions): Gateway {
       get signal() {
         return request.signal
       },
-      // When it is asked for: nobody who shows no credential makes us look through a large body.
       get invalidParams() {
-        const isHint = visit.presented.kind === 'none'
-        if (isHint && body.byteLength > hintMaxBytes) return []
         return validateParams(route, search, match.tail, body)
       },
       unavailable: () => unavailable(merchant, route),
       fulfil: (payment) => fulfil(request, visit, body, payment),
     }
     return options.paywall.serve(sale)
+  }
+
+  function ask({ match, shelf, item, path, search, requestId }: Visit, body: Uint8Array): Response {
+    const { merchant, route } = shelf
+    const problem = unavailable(merchant, route)
+    if (problem !== undefined) throw problem
+    return options.paywall.ask(item, baseUrl + path + search, requestId, {
+      digest: bodyDigest(body),
+      isBodiless: body.byteLength === 0,
+      // Nobody who shows no credential makes us look through a large body.
+      invalidParams: () =>
+        body.byteLength > hintMaxBytes ? [] : validateParams(route, search, match.tail, body),
+    })
   }
 
   function unavailable(merchant: Merchant, route: RouteConfig): Problem.ProblemError | undefined {
