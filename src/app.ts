@@ -159,10 +159,16 @@ export async function start(options: AppOptions): Promise<App> {
 /** Counts the challenges that go out, by merchant. */
 function withChallenges(quoter: Quoter, registry: Registry): Quoter {
   const count = registry.counter('challenges_total', 'Answers 402 with a challenge.', ['merchant'])
+  // Finding the series costs more than counting: it is done when somebody looks.
+  const fresh = new Map<string, number>()
+  registry.onRender(() => {
+    for (const [merchant, times] of fresh) count.inc({ merchant }, times)
+    fresh.clear()
+  })
   return {
     ...quoter,
     challenge(item, url, requestId, details) {
-      count.inc({ merchant: item.merchant })
+      fresh.set(item.merchant, (fresh.get(item.merchant) ?? 0) + 1)
       return quoter.challenge(item, url, requestId, details)
     },
   }
