@@ -1,0 +1,33 @@
+import type { Address, Hex } from 'viem'
+import type { GasProduct } from '../../db/schema'
+import type { Receipt } from '../chain/receipt'
+import type * as Network from '../protocol/Network'
+
+/** A transaction of our own that is nobody's payment: a swap, a refund, a grant, an allowance. */
+export type Errand = {
+  /** Unique for ever, e.g. `refund:ORDER`: one id is never under way at two account nonces. */
+  id: string
+  kind: 'swap' | 'refund' | 'grant' | 'allowance'
+  /** Whose gas budget pays. */
+  product: GasProduct
+  network: Network.Id
+  /** The account that must send it; undefined: any lane of the network. */
+  relayer: Address | undefined
+  to: Address
+  data: Hex
+  valueWei: bigint
+  gasLimit: bigint
+}
+
+/**
+ * How an errand stands. `confirmed` and `failed` are final as far as `reorg_depth` allows; `replaced`:
+ * the chain has another confirmed transaction at its nonce, so that it did not run and never will.
+ */
+export type ErrandEnd =
+  | { kind: 'confirmed'; transaction: Hex; receipt: Receipt }
+  | { kind: 'failed'; transaction: Hex; receipt: Receipt }
+  | { kind: 'replaced'; transaction: Hex }
+  /** Sent, not decided in time; the work goes on. */
+  | { kind: 'pending'; transaction: Hex }
+  /** Nothing was written or sent. */
+  | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }
