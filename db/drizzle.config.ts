@@ -4,7 +4,7 @@
  */
 const config = {
   dialect: 'sqlite',
-  schema: './db/schema.ts',
+  schema: ['./db/schema.ts', './db/grants.ts'],
   out: './db/migrations',
 }
 

@@ -9,6 +9,7 @@ export type Result = { success: boolean; data: Hex }
 
 const selectorAggregate = Abi.selector('aggregate3((address,bool,bytes)[])')
 const selectorBaseFee = Abi.selector('getBasefee()')
+const selectorEthBalance = Abi.selector('getEthBalance(address)')
 const selectorTimestamp = Abi.selector('getCurrentBlockTimestamp()')
 
 /** Timestamp of the block that the calls beside it run in. */
@@ -16,6 +17,11 @@ export const timestampCall: Call = { to: multicallAddress, data: `0x${selectorTi
 
 /** Base fee of that block in wei; some nodes answer 0 to calls without a gas price. */
 export const baseFeeCall: Call = { to: multicallAddress, data: `0x${selectorBaseFee}` }
+
+/** Native coin of an address, in wei. */
+export function nativeBalance(holder: Address): Call {
+  return { to: multicallAddress, data: `0x${selectorEthBalance}${Abi.address(holder)}` }
+}
 
 /** `aggregate3` in which each call may fail by itself. */
 export function aggregate(calls: readonly Call[]): Call {

@@ -8,6 +8,7 @@ import type { Log } from './receipt'
 const selectors = {
   authorizationState: Abi.selector('authorizationState(address,bytes32)'),
   balanceOf: Abi.selector('balanceOf(address)'),
+  approve: Abi.selector('approve(address,uint256)'),
   allowance: Abi.selector('allowance(address,address)'),
   domainSeparator: Abi.selector('DOMAIN_SEPARATOR()'),
   isValidSignature: Abi.selector('isValidSignature(bytes32,bytes)'),
@@ -28,6 +29,10 @@ export function balanceOf(token: Address, holder: Address): Call {
 
 export function allowance(token: Address, owner: Address, spender: Address): Call {
   return at(token, selectors.allowance + Abi.address(owner) + Abi.address(spender))
+}
+
+export function approve(token: Address, spender: Address, amountAtomic: bigint): Call {
+  return at(token, selectors.approve + Abi.address(spender) + Abi.uint(amountAtomic))
 }
 
 export function domainSeparator(token: Address): Call {
