@@ -21,6 +21,8 @@ import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
 import type { Delivered } from './settlement/delivery'
 import { createSettlement, type Settlement } from './settlement/settle'
+import { pathsOf, sponsorRoutes } from './sponsor/routes'
+import { createSponsor } from './sponsor/sponsor'
 
 export type AppOptions = {
   config: Config
@@ -95,12 +97,23 @@ export async function start(options: AppOptions): Promise<App> {
   const origins = [...new Set(config.merchants.flatMap(originsOf))]
   const requestId = requestIds()
   let stopping = false
+  const budget = createBudget(service.bufferedMaxBytes)
+  const sponsor = createSponsor({
+    db,
+    settlement,
+    networks: config.networks,
+    accounts: secrets.relayerKeys.map(Crypto.addressOf),
+    meter: registry,
+    now,
+    log,
+    waitMs: service.settleWaitSeconds * 1000,
+  })
   const gateway = createGateway({
     config,
     paywall,
     upstream: createUpstream({ now }),
     breaker,
-    budget: createBudget(service.bufferedMaxBytes),
+    budget,
     documents,
     rateLimit: createRateLimit(),
     now,
@@ -113,10 +126,22 @@ export async function start(options: AppOptions): Promise<App> {
     .use(errors({ baseUrl: service.baseUrl, log, requestId }))
     .use(catalogueRoutes(documents))
     .use(
+      sponsorRoutes({
+        granting: sponsor.granting,
+        paths: pathsOf([service.baseUrl, service.stockBaseUrl]),
+        budget,
+        rateLimit: createRateLimit(),
+        trustProxy: service.trustProxy,
+        now,
+        peerOf: (request) => server.requestIP(request)?.address,
+      }),
+    )
+    .use(
       healthRoutes({
         canSell,
         networks: () => settlement.status(),
         merchantsOutOfService: () => config.merchants.flatMap(outOfService),
+        spentBudgets: sponsor.spent,
         openCircuits: () => origins.filter((origin) => breaker.isOpen(origin, now())),
       }),
     )

@@ -24,6 +24,7 @@ Options
   --data BODY      pay: request body
   --key HEX        pay: private key (better: PAY_KEY in the environment)
   --max AMOUNT     pay: refuse to pay more dollars (default: 1)
+  --rpc URL        pay: node of the network, if the wallet must approve Permit2 first
   --redeem TOKEN   pay: ask again for what was paid for and not delivered
   --help           this text
 `
@@ -35,7 +36,7 @@ const allowed: Readonly<Record<Command, readonly string[]>> = {
   serve: ['config', 'data'],
   check: ['config', 'data', 'online'],
   demo: ['once', 'config'],
-  pay: ['protocol', 'network', 'transfer', 'method', 'data', 'key', 'max', 'redeem'],
+  pay: ['protocol', 'network', 'transfer', 'method', 'data', 'key', 'max', 'redeem', 'rpc'],
   version: [],
 }
 
@@ -97,6 +98,7 @@ type Values = {
   key?: string
   max?: string
   redeem?: string
+  rpc?: string
   help?: boolean
 }
 
@@ -118,6 +120,7 @@ function parse(argv: string[]): { command: Command; values: Values; url: string 
         key: { type: 'string' },
         max: { type: 'string' },
         redeem: { type: 'string' },
+        rpc: { type: 'string' },
         help: { type: 'boolean', short: 'h' },
       },
     })

@@ -10,6 +10,7 @@ const selectors = {
   balanceOf: Abi.selector('balanceOf(address)'),
   approve: Abi.selector('approve(address,uint256)'),
   allowance: Abi.selector('allowance(address,address)'),
+  nonces: Abi.selector('nonces(address)'),
   domainSeparator: Abi.selector('DOMAIN_SEPARATOR()'),
   isValidSignature: Abi.selector('isValidSignature(bytes32,bytes)'),
 }
@@ -33,6 +34,11 @@ export function allowance(token: Address, owner: Address, spender: Address): Cal
 
 export function approve(token: Address, spender: Address, amountAtomic: bigint): Call {
   return at(token, selectors.approve + Abi.address(spender) + Abi.uint(amountAtomic))
+}
+
+/** EIP-2612: the nonce of the owner's next permit. */
+export function nonces(token: Address, owner: Address): Call {
+  return at(token, selectors.nonces + Abi.address(owner))
 }
 
 export function domainSeparator(token: Address): Call {

@@ -52,13 +52,13 @@ export function messageOf(network: Network.Id, address: Address): string {
 export function isSigned(network: Network.Id, address: Address, signature: string): boolean {
   const lower = address.toLowerCase() as Address
   return [address, lower].some((spelling) => {
-    const digest = personalDigest(messageOf(network, spelling))
+    const digest = digestOf(messageOf(network, spelling))
     return Crypto.recover(digest, signature) === address
   })
 }
 
 /** EIP-191 digest of an ASCII message. */
-function personalDigest(message: string): Uint8Array {
+export function digestOf(message: string): Uint8Array {
   return Crypto.keccak256(`\x19Ethereum Signed Message:\n${message.length}${message}`)
 }
 
@@ -89,17 +89,20 @@ export function refusalOf(facts: Facts, asset: Asset, sponsor: Sponsor): Refusal
 }
 
 /** What one approve costs at least; who has that needs no grant. */
-export function costWei({ gas, baseFeeWei, tipWei }: Price): bigint {
-  return gas * (baseFeeWei + tipWei)
+export function costWei({ gas, baseFeeWei }: Price): bigint {
+  return gas * baseFeeWei
 }
 
 /**
- * What an approve may cost until it is sent: an eighth more gas, and a base fee a fifth higher, which
- * is what wallets offer. A larger margin would pay for more than an approve: moving the asset on to
- * the next address and sweeping the rest must stay dearer than the grant.
+ * What an approve may cost until it is sent: an eighth more gas, a base fee a fifth higher, which is
+ * what wallets offer, and the tip that the node suggests up to an eighth of the base fee. Together at
+ * most half as much again: a larger margin would pay for more than an approve, and moving the asset
+ * on to the next address and sweeping the rest must stay dearer than the grant.
  */
 export function costWithMarginWei({ gas, baseFeeWei, tipWei }: Price): bigint {
-  return ceilDiv(gas * 9n, 8n) * (ceilDiv(baseFeeWei * 6n, 5n) + tipWei)
+  const tipMaxWei = baseFeeWei / 8n
+  const tip = tipWei < tipMaxWei ? tipWei : tipMaxWei
+  return ceilDiv(gas * 9n, 8n) * (ceilDiv(baseFeeWei * 6n, 5n) + tip)
 }
 
 /**

@@ -204,6 +204,8 @@ export function createLedger(options: LedgerOptions): Ledger {
     },
     spent: () =>
       options.networks
+        // Nothing to give is a choice, not a fault.
+        .filter(({ sponsor, gasPerDayWei }) => sponsor.grantsPerDay > 0 && gasPerDayWei.sponsor > 0n)
         .filter((network) => room(network, 0n) === 'spent')
         .map(({ id }) => ({ network: id, reason: 'the sponsoring budget of today is spent' })),
   }

@@ -1,0 +1,163 @@
+import { type Address, encodeAbiParameters, type Hex, keccak256, numberToHex, toHex } from 'viem'
+import { generatePrivateKey, privateKeyToAccount } from 'viem/accounts'
+import * as Token from '../../src/chain/token'
+import type { NetworkConfig, Sponsor as SponsorConfig } from '../../src/config/Config'
+import { account } from '../../src/demo/accounts'
+import { type Chain, mine } from '../../src/demo/chains'
+import { createRegistry, type Registry } from '../../src/http/metrics'
+import { createLog } from '../../src/log'
+import * as Permit from '../../src/protocol/Permit'
+import { createSponsor, type Sponsor } from '../../src/sponsor/sponsor'
+import { type Desk, networkOf, startDesk } from './settlement'
+
+/** What the shipped file says. */
+export const sponsorDefaults: SponsorConfig = {
+  minBalanceAtomic: 100_000n,
+  minBalanceAgeBlocks: 50,
+  grantsPerDay: 200,
+  maxGrantWei: 25_000_000_000_000n,
+  ethPriceUsd: 4000,
+}
+
+/** USDG with sponsoring. */
+export function sponsoredNetwork(
+  url: string,
+  changes: Partial<SponsorConfig> = {},
+  budgetWei = 10n ** 16n,
+): NetworkConfig {
+  const gasPerDayWei = {
+    gateway: 10n ** 18n,
+    facilitator: 10n ** 18n,
+    desk: 10n ** 18n,
+    sponsor: budgetWei,
+  }
+  const sponsor = { ...sponsorDefaults, ...changes }
+  return networkOf(url, 'usdg', { sponsor, gasPerDayWei })
+}
+
+export type Sponsoring = Sponsor & {
+  desk: Desk
+  registry: Registry
+  /** Everything that was logged. */
+  logged: string[]
+  /** Rows of the ledger. */
+  rows(): Record<string, unknown>[]
+}
+
+/** Starts settlement and sponsoring over a data directory. */
+export async function startSponsoring(
+  networks: readonly NetworkConfig[],
+  dataDir: string,
+  options: { now?: () => number; waitMs?: number; recover?: boolean } = {},
+): Promise<Sponsoring> {
+  const { now = Date.now, waitMs = 20_000, recover = true } = options
+  const registry = createRegistry()
+  const desk = await startDesk(networks, dataDir, { now, meter: registry, recover })
+  const logged: string[] = []
+  const sponsor = createSponsor({
+    db: desk.db,
+    settlement: desk.settlement,
+    networks,
+    accounts: [account(0).address],
+    meter: registry,
+    now,
+    log: createLog({ write: (line) => void logged.push(line), pretty: false }),
+    waitMs,
+  })
+  const query = desk.db.sqlite.query<Record<string, unknown>, []>('SELECT * FROM grants')
+  return { ...sponsor, desk, registry, logged, rows: () => query.all() }
+}
+
+/** Fresh keys, the same ones for the same seed. */
+export function wallets(count: number, seed: string): { address: Address; privateKey: Hex }[] {
+  return Array.from({ length: count }, (_, index) => {
+    const privateKey = keccak256(toHex(`${seed} ${index}`))
+    return { address: privateKeyToAccount(privateKey).address, privateKey }
+  })
+}
+
+/** A wallet that nobody has seen. */
+export const freshWallet = () => privateKeyToAccount(generatePrivateKey())
+
+/** Slot of `balanceOf` in the local token. */
+const balanceSlot = 5n
+
+/** Gives many addresses a token balance at once; nothing is mined. */
+export async function setTokens(
+  chain: Chain,
+  token: Address,
+  holders: readonly Address[],
+  atomic: bigint,
+): Promise<void> {
+  for (let from = 0; from < holders.length; from += 1000) {
+    await batch(
+      chain,
+      holders.slice(from, from + 1000).map((holder) => {
+        const parameters = [{ type: 'address' }, { type: 'uint256' }] as const
+        const slot = keccak256(encodeAbiParameters(parameters, [holder, balanceSlot]))
+        return ['anvil_setStorageAt', [token, slot, numberToHex(atomic, { size: 32 })]]
+      }),
+    )
+  }
+}
+
+/** Many requests in one. Throws when one of them fails. */
+export async function batch(
+  chain: Chain,
+  calls: readonly (readonly [method: string, params: readonly unknown[]])[],
+): Promise<unknown[]> {
+  const response = await fetch(chain.url, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify(
+      calls.map(([method, params], id) => ({ jsonrpc: '2.0', id, method, params })),
+    ),
+  })
+  const answers = (await response.json()) as { id: number; result?: unknown; error?: unknown }[]
+  const failed = answers.find(({ error }) => error !== undefined)
+  if (failed) throw new Error(JSON.stringify(failed.error))
+  return answers.toSorted((a, b) => a.id - b.id).map(({ result }) => result)
+}
+
+/** Mines until balances that were set before are old enough. */
+export const age = (chain: Chain, blocks = sponsorDefaults.minBalanceAgeBlocks) =>
+  mine(chain, blocks + 1)
+
+/** Native coin of an address, in wei. */
+export async function weiOf(chain: Chain, holder: Address): Promise<bigint> {
+  return BigInt((await chain.rpc('eth_getBalance', [holder, 'latest'])) as Hex)
+}
+
+/** Base fee of the newest block, in wei. */
+export async function baseFeeOf(chain: Chain): Promise<bigint> {
+  const block = (await chain.rpc('eth_getBlockByNumber', ['latest', false])) as {
+    baseFeePerGas: Hex
+  }
+  return BigInt(block.baseFeePerGas)
+}
+
+/** An approve of Permit2, signed by a wallet; `changes` replaces members. */
+export async function signApprove(
+  chain: Chain,
+  privateKey: Hex,
+  token: Address,
+  changes: {
+    nonce?: number
+    maxFeePerGas?: bigint
+    maxPriorityFeePerGas?: bigint
+    gas?: bigint
+  } = {},
+): Promise<Hex> {
+  const baseFee = await baseFeeOf(chain)
+  return privateKeyToAccount(privateKey).signTransaction({
+    type: 'eip1559',
+    chainId: chain.chainId,
+    nonce: 0,
+    to: token,
+    data: Token.approve(token, Permit.permit2Address, (1n << 256n) - 1n).data,
+    gas: 70_000n,
+    maxFeePerGas: (baseFee * 6n) / 5n,
+    maxPriorityFeePerGas: 0n,
+    ...changes,
+  })
+}
