@@ -58,7 +58,7 @@ async function candidate() {
 let clients = 0
 const ask = (of: Sponsoring, asked: { address: string; signature?: string; client?: string }) =>
   of.granting.grant({ client: `10.1.${++clients}.1`, ...asked })
-const codeOf = async (result: ReturnType<typeof ask>) => {
+const codeOf = async (result: ReturnType<typeof ask>): Promise<string> => {
   const { kind, ...rest } = await result
   return kind === 'granted' ? kind : 'code' in rest ? rest.code : ''
 }

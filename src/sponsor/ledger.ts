@@ -5,25 +5,15 @@ import { isDuplicate } from '../../db/write'
 import type { NetworkConfig, Sponsor } from '../config/Config'
 import type { Log } from '../log'
 import type * as Network from '../protocol/Network'
-import type { Errand, ErrandEnd } from '../settlement/Errand'
 import type { Settlement } from '../settlement/settle'
 import * as Grant from './Grant'
 import { createStore } from './store'
 
 /** What sponsoring needs of settlement. */
-export type Engine = Pick<Settlement, 'isReady' | 'verify'> & {
-  run(
-    errand: Errand,
-    options: { waitMs: number; write?: (transaction: Hex) => void },
-  ): Promise<ErrandEnd>
-  errand(id: string): { state: string; transaction: Hex } | undefined
-  read(
-    network: Network.Id,
-    calls: readonly { to: Address; data: Hex }[],
-  ): Promise<{ blockNumber: bigint; results: readonly (Hex | undefined)[] }>
-  rpc(network: Network.Id, method: string, params: readonly unknown[]): Promise<unknown>
-  fees(network: Network.Id): { maxFeeWei: bigint; maxTipWei: bigint; baseFeeWei: bigint }
-}
+export type Engine = Pick<
+  Settlement,
+  'run' | 'errand' | 'read' | 'rpc' | 'fees' | 'isReady' | 'verify'
+>
 
 /** A network on which approvals are sponsored. */
 export type Sponsored = NetworkConfig & { sponsor: Sponsor }
@@ -205,7 +195,9 @@ export function createLedger(options: LedgerOptions): Ledger {
     spent: () =>
       options.networks
         // Nothing to give is a choice, not a fault.
-        .filter(({ sponsor, gasPerDayWei }) => sponsor.grantsPerDay > 0 && gasPerDayWei.sponsor > 0n)
+        .filter(
+          ({ sponsor, gasPerDayWei }) => sponsor.grantsPerDay > 0 && gasPerDayWei.sponsor > 0n,
+        )
         .filter((network) => room(network, 0n) === 'spent')
         .map(({ id }) => ({ network: id, reason: 'the sponsoring budget of today is spent' })),
   }
