@@ -104,7 +104,7 @@ export async function start(options: AppOptions): Promise<App> {
     db,
     settlement,
     networks: config.networks,
-    accounts: secrets.relayerKeys.map(Crypto.addressOf),
+    accounts: [...secrets.relayerKeys.map(Crypto.addressOf), settlement.desk],
     meter: registry,
     now,
     log,

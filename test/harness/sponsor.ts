@@ -6,9 +6,11 @@ import { account } from '../../src/demo/accounts'
 import { type Chain, mine } from '../../src/demo/chains'
 import { createRegistry, type Registry } from '../../src/http/metrics'
 import { createLog } from '../../src/log'
+import * as Crypto from '../../src/protocol/Crypto'
 import * as Permit from '../../src/protocol/Permit'
+import * as Transfer from '../../src/protocol/Transfer'
 import { createSponsor, type Sponsor } from '../../src/sponsor/sponsor'
-import { type Desk, networkOf, startDesk } from './settlement'
+import { type Desk, networkOf, payee, startDesk } from './settlement'
 
 /** What the shipped file says. */
 export const sponsorDefaults: SponsorConfig = {
@@ -77,7 +79,10 @@ export function wallets(count: number, seed: string): { address: Address; privat
 }
 
 /** A wallet that nobody has seen. */
-export const freshWallet = () => privateKeyToAccount(generatePrivateKey())
+export function freshWallet() {
+  const privateKey = generatePrivateKey()
+  return { ...privateKeyToAccount(privateKey), privateKey }
+}
 
 /** Slot of `balanceOf` in the local token. */
 const balanceSlot = 5n
@@ -160,4 +165,27 @@ export async function signApprove(
     maxPriorityFeePerGas: 0n,
     ...changes,
   })
+}
+
+/** A Permit2 transfer of 0.005 signed by a wallet. */
+export function signPermit2(
+  network: NetworkConfig,
+  privateKey: Hex,
+  changes: Partial<Transfer.Transfer> = {},
+): Transfer.Transfer {
+  const unsigned = {
+    method: 'permit2' as const,
+    network: network.id,
+    chainId: network.chainId,
+    asset: network.asset.address,
+    payer: privateKeyToAccount(privateKey).address,
+    payee,
+    amountAtomic: 5_000n,
+    nonce: generatePrivateKey(),
+    validAfter: 0n,
+    validBefore: BigInt(Math.floor(Date.now() / 1000) + 300),
+    ...changes,
+  }
+  const digest = Transfer.digest(unsigned, network.asset)
+  return { ...unsigned, signature: Crypto.sign(digest, Crypto.bytes(privateKey)), ...changes }
 }
