@@ -4,7 +4,9 @@
  * gives no more than the budget has left.
  */
 export type Clients = {
-  /** Counts one grant; false when the client or its network had enough. */
+  /** Whether the client and its network may have one more. */
+  hasRoom(client: string, day: number): boolean
+  /** Counts one grant; false when there is no room. */
   take(client: string, day: number): boolean
   giveBack(client: string, day: number): void
 }
@@ -26,14 +28,17 @@ export function createClients(): Clients {
     today = day
     counts = new Map()
   }
+  const hasRoom = (client: string, day: number) => {
+    turn(day)
+    const ofNetwork = counts.get(networkOf(client)) ?? 0
+    return (counts.get(client) ?? 0) < perClientMax && ofNetwork < perNetworkMax
+  }
   return {
+    hasRoom,
     take(client, day) {
-      turn(day)
-      const network = networkOf(client)
-      if ((counts.get(client) ?? 0) >= perClientMax) return false
-      if ((counts.get(network) ?? 0) >= perNetworkMax) return false
+      if (!hasRoom(client, day)) return false
       count(client, 1)
-      count(network, 1)
+      count(networkOf(client), 1)
       return true
     },
     giveBack(client, day) {

@@ -77,6 +77,7 @@ export function createGranting(options: GrantingOptions): Granting {
     const room = ledger.room(network)
     if (room === 'spent') return spent(now())
     if (room === 'signed' && asked.signature === undefined) return unsigned(network, address)
+    if (!clients.hasRoom(client, day)) return tooMany(now())
     if (!engine.isReady(network.id)) return notReady('The network cannot send now.')
     const { facts, baseFeeWei } = await look(engine, network, address)
     if (!facts.hasCode && facts.allowanceAtomic > 0n) {

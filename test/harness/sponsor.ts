@@ -1,4 +1,4 @@
-import { type Address, encodeAbiParameters, type Hex, keccak256, numberToHex, toHex } from 'viem'
+import { type Address, concat, type Hex, keccak256, numberToHex, pad } from 'viem'
 import { generatePrivateKey, privateKeyToAccount } from 'viem/accounts'
 import * as Token from '../../src/chain/token'
 import type { NetworkConfig, Sponsor as SponsorConfig } from '../../src/config/Config'
@@ -70,11 +70,11 @@ export async function startSponsoring(
   return { ...sponsor, desk, registry, logged, rows: () => query.all() }
 }
 
-/** Fresh keys, the same ones for the same seed. */
+/** Keys and their addresses, the same ones for the same seed. */
 export function wallets(count: number, seed: string): { address: Address; privateKey: Hex }[] {
   return Array.from({ length: count }, (_, index) => {
-    const privateKey = keccak256(toHex(`${seed} ${index}`))
-    return { address: privateKeyToAccount(privateKey).address, privateKey }
+    const privateKey = Crypto.hex(Crypto.keccak256(`${seed} ${index}`))
+    return { address: Crypto.addressOf(Crypto.bytes(privateKey)), privateKey }
   })
 }
 
@@ -84,24 +84,55 @@ export function freshWallet() {
   return { ...privateKeyToAccount(privateKey), privateKey }
 }
 
-/** Slot of `balanceOf` in the local token. */
-const balanceSlot = 5n
+/** Slots of the local token. */
+const slots = { balanceOf: 5n, allowance: 6n }
+
+function slotOf(key: Address, mapping: Hex | bigint): Hex {
+  const slot = typeof mapping === 'bigint' ? numberToHex(mapping, { size: 32 }) : mapping
+  return keccak256(concat([pad(key), slot]))
+}
 
 /** Gives many addresses a token balance at once; nothing is mined. */
-export async function setTokens(
+export const setTokens = (
   chain: Chain,
   token: Address,
   holders: readonly Address[],
   atomic: bigint,
+) =>
+  setWords(
+    chain,
+    token,
+    holders.map((holder) => slotOf(holder, slots.balanceOf)),
+    atomic,
+  )
+
+/** Lets Permit2 take from many addresses at once; nothing is mined. */
+export const setAllowances = (
+  chain: Chain,
+  token: Address,
+  owners: readonly Address[],
+  atomic: bigint,
+) =>
+  setWords(
+    chain,
+    token,
+    owners.map((owner) => slotOf(Permit.permit2Address, slotOf(owner, slots.allowance))),
+    atomic,
+  )
+
+async function setWords(
+  chain: Chain,
+  contract: Address,
+  words: readonly Hex[],
+  value: bigint,
 ): Promise<void> {
-  for (let from = 0; from < holders.length; from += 1000) {
+  const content = numberToHex(value, { size: 32 })
+  for (let from = 0; from < words.length; from += 1000) {
     await batch(
       chain,
-      holders.slice(from, from + 1000).map((holder) => {
-        const parameters = [{ type: 'address' }, { type: 'uint256' }] as const
-        const slot = keccak256(encodeAbiParameters(parameters, [holder, balanceSlot]))
-        return ['anvil_setStorageAt', [token, slot, numberToHex(atomic, { size: 32 })]]
-      }),
+      words
+        .slice(from, from + 1000)
+        .map((word) => ['anvil_setStorageAt', [contract, word, content]]),
     )
   }
 }
