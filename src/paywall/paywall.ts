@@ -168,7 +168,9 @@ export function createPaywall(options: PaywallOptions): Paywall {
     const { transfer } = presentation
     if (presentation.window !== undefined)
       throw Problem.ofFault(presentation.window, 'payment-expired')
-    if (sale.invalidParams.length > 0) throw Denial.invalidParameters(sale.invalidParams)
+    // Read once: each time looks through the whole body.
+    const { invalidParams } = sale
+    if (invalidParams.length > 0) throw Denial.invalidParameters(invalidParams)
     if (key === undefined) return settle(sale, presentation, print, undefined, release)
 
     // Only the payer itself may find or hold its key: without this proof anybody could squat it.
