@@ -90,7 +90,11 @@ export async function start(options: AppOptions): Promise<App> {
     log,
   })
   const receiptAddress = Crypto.addressOf(secrets.receiptKey)
-  const documents = createDocuments(config, receiptAddress)
+  const documents = createDocuments(config, {
+    receiptAddress,
+    isReady: settlement.isReady,
+    updatedAt: now(),
+  })
   const breaker = createBreaker()
   const origins = [...new Set(config.merchants.flatMap(originsOf))]
   const requestId = requestIds()
@@ -111,7 +115,7 @@ export async function start(options: AppOptions): Promise<App> {
   const canSell = () => !stopping && settlement.status().some((network) => network.ready)
   const elysia = new Elysia({ handler: { standardHostname: false } })
     .use(errors({ baseUrl: service.baseUrl, log, requestId }))
-    .use(catalogueRoutes(documents))
+    .use(catalogueRoutes(() => documents))
     .use(
       healthRoutes({
         canSell,
