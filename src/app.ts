@@ -17,6 +17,7 @@ import * as Crypto from './protocol/Crypto'
 import * as Secp256k1 from './protocol/Secp256k1'
 import { createBreaker } from './proxy/breaker'
 import { createDocuments } from './proxy/documents'
+import { createMcp, isMcp } from './proxy/mcp/endpoint'
 import { createGateway } from './proxy/merchant'
 import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
@@ -90,8 +91,14 @@ export async function start(options: AppOptions): Promise<App> {
     log,
   })
   const receiptAddress = Crypto.addressOf(secrets.receiptKey)
-  const documents = createDocuments(config, receiptAddress)
+  const documents = createDocuments(config, {
+    receiptAddress,
+    isReady: settlement.isReady,
+    updatedAt: now(),
+  })
   const breaker = createBreaker()
+  const budget = createBudget(service.bufferedMaxBytes)
+  const rateLimit = createRateLimit()
   const origins = [...new Set(config.merchants.flatMap(originsOf))]
   const requestId = requestIds()
   let stopping = false
@@ -100,18 +107,27 @@ export async function start(options: AppOptions): Promise<App> {
     paywall,
     upstream: createUpstream({ now }),
     breaker,
-    budget: createBudget(service.bufferedMaxBytes),
+    budget,
     documents,
-    rateLimit: createRateLimit(),
+    rateLimit,
     now,
     log,
     requestId,
     accepts: () => !stopping,
   })
+  const mcp = createMcp({
+    config,
+    gateway,
+    isReady: settlement.isReady,
+    budget,
+    rateLimit,
+    now,
+    log,
+  })
   const canSell = () => !stopping && settlement.status().some((network) => network.ready)
   const elysia = new Elysia({ handler: { standardHostname: false } })
     .use(errors({ baseUrl: service.baseUrl, log, requestId }))
-    .use(catalogueRoutes(documents))
+    .use(catalogueRoutes(() => documents))
     .use(
       healthRoutes({
         canSell,
@@ -131,8 +147,9 @@ export async function start(options: AppOptions): Promise<App> {
     // Bodies are read and capped by the routes, which answer with a problem.
     maxRequestBodySize: Number.MAX_SAFE_INTEGER,
     fetch(request, self): Response | Promise<Response> {
-      if (!isForSale(request.url)) return elysia.fetch(request)
-      return gateway.handle(request, () => self.requestIP(request)?.address)
+      const peer = () => self.requestIP(request)?.address
+      if (isForSale(request.url)) return gateway.handle(request, peer)
+      return isMcp(request.url) ? mcp.handle(request, peer) : elysia.fetch(request)
     },
   })
   // Behind the socket: a chain that hangs must not keep the health endpoints from saying so.
