@@ -114,7 +114,7 @@ export async function judgeByChain(
     case 'dead':
     case 'reverted': {
       const { reason } = verdict
-      if (late !== undefined && reason !== Verify.signatureReason(transfer)) return bad(late)
+      if (late !== undefined && !Verify.isUnsigned({ reason })) return bad(late)
       const detail = verdict.kind === 'reverted' ? 'the transaction failed' : verdict.detail
       return { kind: 'bad', reason, detail }
     }
@@ -143,7 +143,8 @@ export function judgeKnown(subject: Case, known: Payment, late: Fault | undefine
 
 /** A contract's signature was judged by the chain: here it must be the one that was. */
 export function isGenuine({ isSigned, isOwnDomain, transfer }: Case, known: Payment): boolean {
-  return (isSigned && isOwnDomain) || transfer.signature === known.transfer.signature
+  if (isSigned && isOwnDomain) return true
+  return Verify.unwrap(transfer).signature === known.transfer.signature
 }
 
 /** Whether the money was paid under the same requirements, through this facilitator. */

@@ -187,12 +187,10 @@ async function verify(
   const late = Verify.checkWindow(transfer, context.now())
   // Whose signature it is comes first: only the chain can tell when no key of the payer signed.
   if (isSigned && late) return late
-  const look = { isSigned, digest, eip712 }
-  const own = isSigned ? Verify.assumeSigned(transfer).transfer : transfer
+  const own = isSigned ? Verify.assumeSigned(transfer).transfer : Verify.unwrap(transfer)
+  const look = { isSigned, isWrapped: !isSigned && own !== transfer, digest, eip712 }
   const simulation = await examine(rail, rail.lanes[0]?.address, own, look)
-  if (simulation.kind === 'refused' && simulation.reason === Verify.signatureReason(transfer)) {
-    return simulation
-  }
+  if (simulation.kind === 'refused' && Verify.isUnsigned(simulation)) return simulation
   if (late) return late
   if (simulation.kind === 'passes') return { ok: true }
   return simulation.kind === 'used' ? refuseUsed(transfer) : simulation

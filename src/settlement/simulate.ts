@@ -102,6 +102,8 @@ export const underWay: Verify.Refusal = {
 export type Look = {
   /** The payer's own key signed the digest. */
   isSigned: boolean
+  /** It came with the call that would deploy the wallet (ERC-6492). */
+  isWrapped: boolean
   /** What was signed: of the domain below, which need not be the token's. */
   digest: Uint8Array
   eip712: Asset['eip712']
@@ -157,7 +159,10 @@ async function simulateOne(
   const used = Verify.isUsed(transfer, read[0])
   const wallet = results[isPermit ? 7 : 5]
   const verdict = wallet && judgeWallet(wallet)
-  if (look && !look.isSigned && verdict !== 'accepts') return refuseSignature(transfer)
+  if (look && !look.isSigned && verdict !== 'accepts') {
+    const isUndeployed = verdict === 'absent' && look.isWrapped
+    return isUndeployed ? Verify.refuseFactory() : refuseSignature(transfer)
+  }
   if (used) return { kind: 'used' }
   if (settled && used === false) return { kind: 'passes', balanceAtomic: read[1] ?? 0n }
   return explain(rail, transfer, {
