@@ -199,10 +199,13 @@ describe('messages', () => {
   })
 
   test('error: too many of one client are 429, and other clients are not held up', async () => {
-    const from = (address: string) => post(call('none'), { 'x-forwarded-for': address })
-    const answers = await Promise.all(Array.from({ length: 640 }, () => from('192.0.2.1')))
+    const batch = Array.from({ length: 16 }, (_, id) => ({ jsonrpc: '2.0', id, method: 'ping' }))
+    const from = (address: string) => post(batch, { 'x-forwarded-for': address })
+    // Each message counts: 800 of the 600 that are let in.
+    const answers = await Promise.all(Array.from({ length: 50 }, () => from('192.0.2.1')))
     const refused = answers.filter(({ status }) => status === 429)
-    expect(refused.length).toBeGreaterThanOrEqual(30)
+    expect(refused.length).toBeGreaterThan(0)
+    expect(answers[0]?.status).toBe(200)
     expect(refused[0]?.headers.get('retry-after')).toMatch(/^\d+$/)
     expect((await from('192.0.2.2')).status).toBe(200)
   })
