@@ -3,6 +3,7 @@ import { mirrorMerchants } from '../db/merchants'
 import { open } from '../db/open'
 import type { Config, Merchant } from './config/Config'
 import type { Secrets } from './config/env'
+import { createFacilitator } from './facilitator/handler'
 import { createBudget } from './http/body'
 import { healthRoutes } from './http/health'
 import { createRegistry, metricsRoutes, type Registry } from './http/metrics'
@@ -102,28 +103,28 @@ export async function start(options: AppOptions): Promise<App> {
   const origins = [...new Set(config.merchants.flatMap(originsOf))]
   const requestId = requestIds()
   let stopping = false
-  const gateway = createGateway({
+  const serving = {
     config,
-    paywall,
-    upstream: createUpstream({ now }),
-    breaker,
     budget,
-    documents,
     rateLimit,
     now,
     log,
     requestId,
     accepts: () => !stopping,
+  }
+  const gateway = createGateway({
+    ...serving,
+    paywall,
+    upstream: createUpstream({ now }),
+    breaker,
+    documents,
   })
-  const mcp = createMcp({
-    config,
-    gateway,
-    isReady: settlement.isReady,
-    budget,
-    rateLimit,
-    now,
-    log,
+  const facilitator = createFacilitator({
+    ...serving,
+    settlement,
+    ownAccounts: [Crypto.addressOf(secrets.deskKey)],
   })
+  const mcp = createMcp({ ...serving, gateway, isReady: settlement.isReady })
   const canSell = () => !stopping && settlement.status().some((network) => network.ready)
   const elysia = new Elysia({ handler: { standardHostname: false } })
     .use(errors({ baseUrl: service.baseUrl, log, requestId }))
@@ -137,7 +138,7 @@ export async function start(options: AppOptions): Promise<App> {
       }),
     )
     .use(metricsRoutes(registry))
-  // What is sold goes past Elysia, which would cost a third of an unpaid answer.
+  // What is sold or settled goes past Elysia, which would cost a third of an unpaid answer.
   const server = Bun.serve({
     hostname: service.listen.hostname,
     port: service.listen.port,
@@ -149,7 +150,8 @@ export async function start(options: AppOptions): Promise<App> {
     fetch(request, self): Response | Promise<Response> {
       const peer = () => self.requestIP(request)?.address
       if (isForSale(request.url)) return gateway.handle(request, peer)
-      return isMcp(request.url) ? mcp.handle(request, peer) : elysia.fetch(request)
+      if (isMcp(request.url)) return mcp.handle(request, peer)
+      return facilitator.handle(request, peer) ?? elysia.fetch(request)
     },
   })
   // Behind the socket: a chain that hangs must not keep the health endpoints from saying so.
@@ -166,7 +168,8 @@ export async function start(options: AppOptions): Promise<App> {
       stopping = true
       const deadline = now() + service.stopSeconds * 1000
       const closed = server.stop(false)
-      while (paywall.inFlight() > 0 && now() < deadline) await Bun.sleep(10)
+      const inFlight = () => paywall.inFlight() + facilitator.inFlight()
+      while (inFlight() > 0 && now() < deadline) await Bun.sleep(10)
       await settlement.stop(Math.max(0, deadline - now()))
       await Promise.race([closed, Bun.sleep(200)])
       await server.stop(true)
