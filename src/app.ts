@@ -14,6 +14,7 @@ import { createPaywall } from './paywall/paywall'
 import { createQuoter, type Quoter } from './paywall/quote'
 import { createAnswers } from './paywall/store'
 import * as Crypto from './protocol/Crypto'
+import * as Secp256k1 from './protocol/Secp256k1'
 import { createBreaker } from './proxy/breaker'
 import { createDocuments } from './proxy/documents'
 import { createGateway } from './proxy/merchant'
@@ -55,7 +56,6 @@ export async function start(options: AppOptions): Promise<App> {
   const now = options.now ?? Date.now
   const { service } = config
   const db = open({ dataDir: options.dataDir, now })
-  mirrorMerchants(db, config.merchants.map(merchantRow), now())
   const registry = createRegistry()
   const settlement = await createSettlement({
     db,
@@ -137,6 +137,8 @@ export async function start(options: AppOptions): Promise<App> {
   })
   // Behind the socket: a chain that hangs must not keep the health endpoints from saying so.
   await settlement.recover()
+  mirrorMerchants(db, config.merchants.map(merchantRow), now())
+  Secp256k1.warm()
 
   return {
     url: `http://${service.listen.hostname}:${server.port}`,
