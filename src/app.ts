@@ -22,6 +22,8 @@ import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
 import type { Delivered } from './settlement/delivery'
 import { createSettlement, type Settlement } from './settlement/settle'
+import { createMarket } from './stock/market'
+import { marketRoutes } from './stock/market-routes'
 
 export type AppOptions = {
   config: Config
@@ -94,6 +96,9 @@ export async function start(options: AppOptions): Promise<App> {
   const breaker = createBreaker()
   const origins = [...new Set(config.merchants.flatMap(originsOf))]
   const requestId = requestIds()
+  const rateLimit = createRateLimit()
+  const market = marketOf(config, settlement, now)
+  const deskAddress = Crypto.addressOf(secrets.deskKey)
   let stopping = false
   const gateway = createGateway({
     config,
@@ -102,7 +107,7 @@ export async function start(options: AppOptions): Promise<App> {
     breaker,
     budget: createBudget(service.bufferedMaxBytes),
     documents,
-    rateLimit: createRateLimit(),
+    rateLimit,
     now,
     log,
     requestId,
@@ -121,6 +126,11 @@ export async function start(options: AppOptions): Promise<App> {
       }),
     )
     .use(metricsRoutes(registry))
+  if (market !== undefined) {
+    const peerOf = (request: Request) => server.requestIP(request)?.address
+    const common = { payTo: deskAddress, service, rateLimit, now, peerOf }
+    elysia.use(marketRoutes({ ...market, ...common }))
+  }
   // What is sold goes past Elysia, which would cost a third of an unpaid answer.
   const server = Bun.serve({
     hostname: service.listen.hostname,
@@ -156,6 +166,13 @@ export async function start(options: AppOptions): Promise<App> {
       db.close()
     },
   }
+}
+
+/** The market of `[stock]`, and what pays there. */
+function marketOf({ stock, networks }: Config, settlement: Settlement, now: () => number) {
+  const asset = networks.find(({ id }) => id === stock?.network)?.asset
+  if (stock === undefined || asset === undefined) return undefined
+  return { asset, market: createMarket({ stock, asset, read: settlement.read, now }) }
 }
 
 /** Counts the challenges that go out, by merchant. */
