@@ -1,8 +1,9 @@
 import { afterAll, beforeEach, describe, expect, test } from 'bun:test'
+import { encodeFunctionData, erc20Abi } from 'viem'
 import { RpcFault } from '../src/chain/client'
 import type { StockToken } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
-import { revert, snapshot } from '../src/demo/chains'
+import { balanceOf, execute, revert, snapshot } from '../src/demo/chains'
 import { samplePrice } from '../src/demo/exchange'
 import { createMarket, type MarketOptions } from '../src/stock/market'
 import type { Read } from '../src/stock/reader'
@@ -180,11 +181,39 @@ describe('before money moves', () => {
   })
 })
 
+describe('for the desk', () => {
+  test('behavior: a quote, a check and the swap that belongs to them', async () => {
+    const { market, reads } = spied()
+    const buyer = account(1).address
+    const [quote, verdict] = await Promise.all([
+      market.quote(nvda, usdg(25)),
+      market.check(nvda, [buyer], usdg(25)),
+    ])
+    expect(reads).toHaveLength(1)
+    expect(verdict).toEqual(ok)
+    const floorAtomic = quote?.sharesAtomic ?? 0n
+    const deadline = BigInt(Math.floor(clock / 1000) + 60)
+    const swap = { token: nvda, recipient: buyer, usdgAtomic: usdg(25), floorAtomic, deadline }
+    const args = [stock.router, usdg(25)] as const
+    const data = encodeFunctionData({ abi: erc20Abi, functionName: 'approve', args })
+    const approve = { to: asset.address, data }
+    await execute(chain, [{ from: buyer, ...approve }])
+    await execute(chain, [{ from: buyer, ...market.swap(swap), gas: 500_000n }])
+    expect(await balanceOf(chain, nvda.address, buyer)).toBe(floorAtomic)
+    // The pool moved: the same again falls below the floor.
+    await execute(chain, [{ from: buyer, ...approve }])
+    const again = { from: buyer, ...market.swap(swap) }
+    await expect(chain.rpc('eth_call', [again, 'latest'])).rejects.toThrow('Too little received')
+    await drain(chain, nvda, 1_000_000)
+    expect(await market.quote(nvda, usdg(25))).toBeUndefined()
+  })
+})
+
 describe('a node that does not answer', () => {
   const silent: Read = () => new Promise(() => undefined)
   const down: Read = () => Promise.reject(new RpcFault('down'))
 
-  test('error: is 503, not later than the limit', async () => {
+  test('error: is told not later than the limit', async () => {
     const { market } = spied({ read: silent, timeoutMs: 50 })
     const started = performance.now()
     const failures = await Promise.all(
@@ -193,7 +222,7 @@ describe('a node that does not answer', () => {
       ),
     )
     for (const failure of failures)
-      expect(failure).toMatchObject({ code: 'not-ready', status: 503, retryable: true })
+      expect(failure).toMatchObject({ name: 'RpcFault', retryable: true })
     expect(performance.now() - started).toBeLessThan(1_000)
   })
 
@@ -204,7 +233,7 @@ describe('a node that does not answer', () => {
     read = down
     clock += 60_000
     expect(await market.snapshots()).toBe(seen)
-    await expect(market.look(nvda, usdg(5))).rejects.toMatchObject({ code: 'not-ready' })
+    await expect(market.look(nvda, usdg(5))).rejects.toThrow('down')
     read = world.app.settlement.read
     clock += 1_000
     expect((await market.snapshots())[0]?.readAt).toBe(clock)
@@ -218,7 +247,7 @@ describe('a node that does not answer', () => {
       market.look(nvda, usdg(1) + BigInt(index)).catch((error: Error) => error.name),
     )
     const turnedAway = new Set(await Promise.all(asked))
-    expect([...turnedAway]).toEqual(['ProblemError'])
+    expect([...turnedAway]).toEqual(['RpcFault'])
     expect(reads.length).toBeLessThanOrEqual(2)
   })
 })
@@ -328,6 +357,18 @@ describe('the free routes', () => {
     await setFeed(chain, nvda, 1, stock.feedMaxAgeSeconds + 3_600)
     const body = await json('quote?symbol=NVDA&usdg=5')
     expect(body).toMatchObject({ symbol: 'NVDA', warnings: ['feed-stale'] })
+  })
+
+  test('error: no node, no quote, and the list of before', async () => {
+    const before = await json('list')
+    await chain.rpc('anvil_setCode', ['0xcA11bde05977b3631167028862bE2a173976CA11', '0x'])
+    clock += 20_000
+    const { stocks } = (await json('list')) as { stocks: Record<string, unknown>[] }
+    const known = (before as { stocks: Record<string, unknown>[] }).stocks
+    expect(stocks).toEqual(known.map((entry) => ({ ...entry, status: 'stale' })))
+    const refused = await get('quote?symbol=NVDA&usdg=5')
+    expect([refused.status, refused.headers.get('retry-after')]).toEqual([503, '2'])
+    expect(await refused.json()).toMatchObject({ code: 'not-ready' })
   })
 
   test('error: other methods, and what is not there', async () => {

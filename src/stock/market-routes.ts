@@ -1,5 +1,6 @@
 import { Elysia } from 'elysia'
 import type { Address } from 'viem'
+import { RpcFault } from '../chain/client'
 import type { Config, Stock } from '../config/Config'
 import { clientKey } from '../http/clientip'
 import { corsHeaders } from '../http/problem'
@@ -41,7 +42,7 @@ export function marketRoutes(options: MarketRoutesOptions) {
   const list = async (request: Request): Promise<Response> => {
     assertGet(request)
     const headers = limited(request)
-    const looks = await market.snapshots()
+    const looks = await market.snapshots().catch(unavailable)
     const stocks = looks.map((look) => entryOf(look, market, asset, now()))
     return answer({ network: stock.network, asset: asset.address, payTo, stocks }, headers)
   }
@@ -50,7 +51,7 @@ export function marketRoutes(options: MarketRoutesOptions) {
     assertGet(request)
     const headers = limited(request)
     const terms = termsOf(request, stock, asset)
-    const look = await market.look(terms.token, terms.usdgAtomic)
+    const look = await market.look(terms.token, terms.usdgAtomic).catch(unavailable)
     return answer(quoteOf(look, market, asset), headers)
   }
 
@@ -144,6 +145,12 @@ function multiplierOf({ multiplierE18 }: Look): string | null {
 
 function warningsOf(warnings: readonly Warning[]) {
   return warnings.length === 0 ? {} : { warnings }
+}
+
+function unavailable(cause: unknown): never {
+  if (!(cause instanceof RpcFault)) throw cause
+  const headers = { 'retry-after': '2' }
+  throw Problem.of('not-ready', 'The network gives no answer now; try again.', { headers, cause })
 }
 
 function assertGet({ method }: Request): void {

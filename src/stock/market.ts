@@ -1,4 +1,5 @@
-import type { Address } from 'viem'
+import type { Address, Hex } from 'viem'
+import * as Uniswap from '../chain/uniswap'
 import type { NetworkConfig, Stock, StockToken } from '../config/Config'
 import * as Look from './Look'
 import { createReader, type Read } from './reader'
@@ -12,19 +13,42 @@ export type Market = {
   /**
    * All listed tokens with a quote of the smallest order, in the order of the file. At most a second
    * old, unless the network gives no answer: then the last one, which `readAt` tells. Throws
-   * ProblemError `not-ready` when there is none.
+   * RpcFault when there is none.
    */
   snapshots(): Promise<readonly Look.Look[]>
   /** One of `snapshots`. */
   snapshot(token: StockToken): Promise<Look.Look>
   /**
    * What `usdgAtomic` buys, and all that must hold before money moves, of one block. Answers within
-   * a second may share a look unless `fresh`. `people`: who must not be blocked. Throws ProblemError
-   * `not-ready`.
+   * a second may share a look unless `fresh`. `people`: who must not be blocked. Throws RpcFault.
    */
   look(token: StockToken, usdgAtomic: bigint, options?: LookOptions): Promise<Look.Look>
   /** Whether an order may be taken on what was seen. */
   judge(look: Look.Look): Verdict.Verdict
+  /**
+   * The newest quote, whatever else speaks against it; undefined when the pool does not take all of
+   * the amount. `quotedAt` is unix ms. Throws RpcFault.
+   */
+  quote(
+    token: StockToken,
+    usdgAtomic: bigint,
+  ): Promise<{ sharesAtomic: bigint; blockNumber: bigint; quotedAt: number } | undefined>
+  /** A fresh look, judged: for the smallest order unless an amount is given. Throws RpcFault. */
+  check(
+    token: StockToken,
+    people: readonly Address[],
+    usdgAtomic?: bigint,
+  ): Promise<Verdict.Verdict>
+  /** The router's call that swaps exactly `usdgAtomic`, or reverts. `deadline` is unix seconds. */
+  swap(terms: SwapTerms): { to: Address; data: Hex }
+}
+
+export type SwapTerms = {
+  token: StockToken
+  recipient: Address
+  usdgAtomic: bigint
+  floorAtomic: bigint
+  deadline: bigint
 }
 
 export type LookOptions = { people?: readonly Address[]; fresh?: boolean }
@@ -85,6 +109,24 @@ export function createMarket(options: MarketOptions): Market {
       return look
     },
     judge: (look) => Verdict.of(look, stock, now()),
+    async quote(token, usdgAtomic) {
+      const { sharesAtomic, blockNumber, readAt } = await lookAt(token, usdgAtomic, [])
+      if (sharesAtomic === undefined) return undefined
+      return { sharesAtomic, blockNumber, quotedAt: readAt }
+    },
+    async check(token, people, usdgAtomic = stock.minAtomic) {
+      return market.judge(await lookAt(token, usdgAtomic, people))
+    },
+    swap: ({ token, recipient, usdgAtomic, floorAtomic, deadline }) =>
+      Uniswap.swapCall(stock.router, {
+        tokenIn: asset.address,
+        tokenOut: token.address,
+        fee: token.fee,
+        amountInAtomic: usdgAtomic,
+        recipient,
+        amountOutMinimumAtomic: floorAtomic,
+        deadline,
+      }),
   }
   return market
 

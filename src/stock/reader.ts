@@ -1,6 +1,6 @@
 import type { Address, Hex } from 'viem'
+import { RpcFault } from '../chain/client'
 import type * as Network from '../protocol/Network'
-import * as Problem from '../protocol/Problem'
 
 type Call = { to: Address; data: Hex }
 
@@ -21,7 +21,7 @@ export type Answer = {
 export type Reader = {
   /**
    * Answers from the newest block. What is asked while others wait travels with them in one call.
-   * Throws ProblemError `not-ready` when the network gives no answer within the time.
+   * Throws RpcFault when the network gives no answer within the time.
    */
   ask(calls: readonly Call[]): Promise<Answer>
 }
@@ -55,12 +55,13 @@ export function createReader(options: ReaderOptions): Reader {
 
   return {
     ask(calls) {
-      if (waiting.size >= waitingMax) return Promise.reject(unavailable())
+      if (waiting.size >= waitingMax)
+        return Promise.reject(new RpcFault('too many reads are under way'))
       const { promise, resolve, reject } = Promise.withResolvers<Answer>()
       const question = { calls, resolve, reject }
       const timer = setTimeout(() => {
         waiting.delete(question)
-        reject(unavailable())
+        reject(new RpcFault('no answer in time'))
       }, timeoutMs)
       waiting.add(question)
       schedule()
@@ -102,18 +103,12 @@ export function createReader(options: ReaderOptions): Reader {
         question.resolve({ results: results.slice(start, end), blockNumber, readAt })
         start = end
       }
-    } catch (error) {
-      for (const question of questions) question.reject(unavailable(error))
+    } catch (cause) {
+      const fault = cause instanceof RpcFault ? cause : new RpcFault('no usable answer', { cause })
+      for (const question of questions) question.reject(fault)
     } finally {
       active--
       schedule()
     }
   }
-}
-
-function unavailable(cause?: unknown): Problem.ProblemError {
-  return Problem.of('not-ready', 'The network gives no answer now; try again.', {
-    headers: { 'retry-after': '2' },
-    cause,
-  })
 }
