@@ -22,8 +22,8 @@ import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
 import type { Delivered } from './settlement/delivery'
 import { createSettlement, type Settlement } from './settlement/settle'
-import { createMarket } from './stock/market'
 import { marketRoutes } from './stock/market-routes'
+import { openMarket } from './stock/open'
 
 export type AppOptions = {
   config: Config
@@ -97,7 +97,7 @@ export async function start(options: AppOptions): Promise<App> {
   const origins = [...new Set(config.merchants.flatMap(originsOf))]
   const requestId = requestIds()
   const rateLimit = createRateLimit()
-  const market = marketOf(config, settlement, now)
+  const exchange = openMarket(config, { read: settlement.read, now })
   const deskAddress = Crypto.addressOf(secrets.deskKey)
   let stopping = false
   const gateway = createGateway({
@@ -107,6 +107,7 @@ export async function start(options: AppOptions): Promise<App> {
     breaker,
     budget: createBudget(service.bufferedMaxBytes),
     documents,
+    stocks: exchange?.data,
     rateLimit,
     now,
     log,
@@ -126,10 +127,10 @@ export async function start(options: AppOptions): Promise<App> {
       }),
     )
     .use(metricsRoutes(registry))
-  if (market !== undefined) {
+  if (exchange !== undefined) {
     const peerOf = (request: Request) => server.requestIP(request)?.address
     const common = { payTo: deskAddress, service, rateLimit, now, peerOf }
-    elysia.use(marketRoutes({ ...market, ...common }))
+    elysia.use(marketRoutes({ ...exchange, ...common }))
   }
   // What is sold goes past Elysia, which would cost a third of an unpaid answer.
   const server = Bun.serve({
@@ -166,13 +167,6 @@ export async function start(options: AppOptions): Promise<App> {
       db.close()
     },
   }
-}
-
-/** The market of `[stock]`, and what pays there. */
-function marketOf({ stock, networks }: Config, settlement: Settlement, now: () => number) {
-  const asset = networks.find(({ id }) => id === stock?.network)?.asset
-  if (stock === undefined || asset === undefined) return undefined
-  return { asset, market: createMarket({ stock, asset, read: settlement.read, now }) }
 }
 
 /** Counts the challenges that go out, by merchant. */
