@@ -15,6 +15,14 @@ export type Item = {
   offers: readonly Offer[]
   /** The same offers in the order of MPP challenges: stock MPP clients pay the first or give up. */
   mppOffers: readonly Offer[]
+  /** What was offered here before the configuration changed. */
+  earlier?: readonly EarlierOffer[]
+}
+
+/** An offer that is no longer made. */
+export type EarlierOffer = Offer & {
+  /** Unix ms up to which a new payment may take it; a payment that is known already always may. */
+  until: number
 }
 
 /** Orders offers by the networks of `mppOrder`; networks it does not name keep their order behind. */
