@@ -11,11 +11,12 @@ import { errors } from './http/problem'
 import { createRateLimit } from './http/ratelimit'
 import { pathStart } from './http/url'
 import type { Log } from './log'
-import { adopt, type Earlier } from './paywall/earlier'
+import { type Earlier, succeed } from './paywall/earlier'
 import { createPaywall } from './paywall/paywall'
 import { createQuoter, type Quoter } from './paywall/quote'
 import { createAnswers } from './paywall/store'
 import * as Crypto from './protocol/Crypto'
+import * as Secp256k1 from './protocol/Secp256k1'
 import { createBreaker } from './proxy/breaker'
 import { createDocuments } from './proxy/documents'
 import { createGateway, type Gateway, type GatewayOptions } from './proxy/merchant'
@@ -117,8 +118,8 @@ export async function start(options: AppOptions): Promise<App> {
     now,
     log,
   }
-  const load = (config: Config) => createCatalogue(config, adopt(db, config, now()), parts)
-  catalogue = load(options.config)
+  const first = succeed(db, options.config, now())
+  catalogue = createCatalogue(options.config, first.earlier, parts)
   // What is sold goes past Elysia, which would cost a third of an unpaid answer.
   const server = Bun.serve({
     hostname: listen.hostname,
@@ -135,6 +136,8 @@ export async function start(options: AppOptions): Promise<App> {
   })
   // Behind the socket: a chain that hangs must not keep the health endpoints from saying so.
   await settlement.recover()
+  first.write()
+  Secp256k1.warm()
 
   return {
     url: `http://${listen.hostname}:${server.port}`,
@@ -142,8 +145,12 @@ export async function start(options: AppOptions): Promise<App> {
     settlement,
     reload(config) {
       const places = needsRestart(catalogue.config, config)
-      if (places.length === 0) catalogue = load(config)
-      return places
+      if (places.length > 0) return places
+      const next = succeed(db, config, now())
+      const built = createCatalogue(config, next.earlier, parts)
+      next.write()
+      catalogue = built
+      return []
     },
     async stop() {
       if (stopping) return

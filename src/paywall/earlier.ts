@@ -16,16 +16,22 @@ export const honouredMs = 360_000
 const keptMs = 2 * 24 * 60 * 60 * 1000
 
 /**
- * Makes a configuration the one that is served: mirrors its merchants in the database, and keeps what
- * the one before offered and this one does not, whether it ran in this process or an earlier one.
+ * What a configuration must still honour of the one before, whether that ran in this process or an
+ * earlier one. `write` makes it the one that is served: it mirrors the merchants in the database and
+ * keeps the offers that ended. Until then a crash changes nothing: the next start finds the same.
  */
-export function adopt(db: Db, config: Config, now: number): Earlier {
+export function succeed(db: Db, config: Config, now: number): { earlier: Earlier; write(): void } {
   const rows = config.merchants.map((merchant) => rowOf(merchant, config))
-  write(db, () => {
-    retireOffers(db, retired(readMerchants(db), rows, now), now - keptMs)
-    mirrorMerchants(db, rows, now)
-  })
-  return find(readOffers(db), config)
+  const ended = retired(readMerchants(db), rows, now)
+  const kept = new Map([...readOffers(db), ...ended].map((offer) => [keyOf(offer), offer]))
+  return {
+    earlier: find(kept.values(), config),
+    write: () =>
+      write(db, () => {
+        retireOffers(db, ended, now - keptMs)
+        mirrorMerchants(db, rows, now)
+      }),
+  }
 }
 
 /** What the database keeps of a merchant: header values may be secret and stay out. */
@@ -93,11 +99,11 @@ function offersOf(merchant: string, json: string): Bare[] {
   )
 }
 
-function keyOf({ route, network, asset, payTo, amountAtomic }: Bare): string {
-  return `${route} ${network} ${asset} ${payTo} ${amountAtomic}`
+function keyOf({ merchant, route, network, asset, payTo, amountAtomic }: Bare): string {
+  return `${merchant} ${route} ${network} ${asset} ${payTo} ${amountAtomic}`
 }
 
-function find(kept: readonly RetiredOffer[], config: Config): Earlier {
+function find(kept: Iterable<RetiredOffer>, config: Config): Earlier {
   const networks = new Map(config.networks.map((network) => [network.id, network]))
   const merchants = new Map(config.merchants.map((merchant) => [merchant.slug, merchant]))
   const found = new Map<string, EarlierOffer[]>()
