@@ -147,6 +147,9 @@ function instructions(world: World, port: number): string {
     '    --protocol x402 --network eip155:4663 --transfer permit2',
     ...mppx,
     '',
+    'Ask what a stock costs',
+    `  curl '${base}/api/stock/quote?symbol=NVDA&usdg=25'`,
+    '',
     'Ctrl-C stops everything.',
     '',
   ].join('\n')

@@ -1,5 +1,6 @@
 import { corsHeaders } from '../http/problem'
 import * as Challenge from '../protocol/Challenge'
+import * as HeaderBudget from '../protocol/HeaderBudget'
 import type * as Network from '../protocol/Network'
 import * as Offer from '../protocol/Offer'
 import * as Problem from '../protocol/Problem'
@@ -10,7 +11,7 @@ import type { Item } from './Item'
 export const validForSeconds = 300
 
 /** `PAYMENT-REQUIRED` beyond this is refused by clients with small header limits. */
-const headerMaxBytes = 4096
+const headerMaxBytes = 4095
 
 /** Of these, so many are kept for the URL: 127 characters. */
 const urlRoom = 172
@@ -64,6 +65,8 @@ type Sheet = {
   ready: number
   challenges: Challenge.Compiled
   required: X402.PaymentRequired
+  /** Shorter forms of its extensions. */
+  brief: X402.Extensions
   /** Base64 of the header's JSON before and after the URL. */
   header: readonly [before: string, after: string]
   /** JSON of the body before and after the URL. */
@@ -148,14 +151,24 @@ function compile(
   const signed = accepts.map((requirements) =>
     Offer.sign({ resourceUrl: item.resource.url, requirements, validUntil }, options.receiptKey),
   )
+  const more = item.extensions
   const required = X402.paymentRequired({
     resource: item.resource,
     accepts,
-    extensions: X402.extensions({ offers: signed, method: item.method }),
+    extensions: X402.extensions({ offers: signed, method: item.method, more }),
     error: 'Payment required',
   })
+  const testnets = offers.filter(({ network }) => network.testnet).map(({ network }) => network.id)
+  const brief = HeaderBudget.briefs({
+    offers: signed,
+    more,
+    isTestnet: (network) => testnets.some((id) => id === network),
+  })
   // Whatever fits beside a URL of this length.
-  const fitting = Buffer.from(X402.fit(required, headerMaxBytes - urlRoom).header, 'base64')
+  const fitting = Buffer.from(
+    HeaderBudget.fit(required, headerMaxBytes - urlRoom, brief).header,
+    'base64',
+  )
   const { url } = item.resource
   const [before, after] = cut(fitting.toString(), url)
   return {
@@ -168,6 +181,7 @@ function compile(
       secret,
     }),
     required,
+    brief,
     // Spaces are nothing in JSON, and groups of three bytes can be encoded apart.
     header: [base64(before.padEnd(Math.ceil(before.length / 3) * 3)), base64(after)],
     body: cut(JSON.stringify({ ...paymentRequired, ...required }), url),
@@ -194,9 +208,10 @@ function pageFor(sheet: Sheet, url: string): Page {
   const padding = '  '.slice(0, (3 - (quoted.length % 3)) % 3)
   let header = before + btoa(quoted + padding) + after
   if (header.length > headerMaxBytes) {
-    header = X402.fit(withUrl(sheet.required, url), headerMaxBytes).header
+    header = HeaderBudget.fit(withUrl(sheet.required, url), headerMaxBytes, sheet.brief).header
     // Without any extension it is still too long: the route's own URL has to do.
-    if (header.length > headerMaxBytes) ({ header } = X402.fit(sheet.required, headerMaxBytes))
+    if (header.length > headerMaxBytes)
+      ({ header } = HeaderBudget.fit(sheet.required, headerMaxBytes, sheet.brief))
   }
   const body = sheet.body[0] + quoted + sheet.body[1]
   const headers = new Headers({

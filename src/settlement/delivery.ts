@@ -1,3 +1,4 @@
+import { prepareHandOver } from '../../db/handover'
 import type { Context } from './context'
 import type { Payment } from './Payment'
 
@@ -11,7 +12,8 @@ export type Delivered =
     }
 
 /** The delivery state of payments. All that are changed at the same time share a commit. */
-export function deliveries({ group, store, now }: Context) {
+export function deliveries({ db, group, store, now }: Context) {
+  const handOver = prepareHandOver(db)
   return {
     async beginDelivery(id: string): Promise<Payment> {
       const payment = await group.add(() => store.beginDelivery(id))
@@ -32,6 +34,7 @@ export function deliveries({ group, store, now }: Context) {
       })
       if (!isChanged) throw new Error(`no delivery of payment ${id} was begun`)
     },
+    handOver: (id: string): Promise<boolean> => group.add(() => handOver(id, now())),
     async markAnswered(id: string): Promise<void> {
       await group.add(() => store.markAnswered(id))
     },

@@ -1,7 +1,9 @@
 import type { Address, Hex } from 'viem'
 import { isDuplicate, write } from '../../db/write'
+import type { Asset } from '../protocol/Asset'
+import * as Crypto from '../protocol/Crypto'
 import type * as Network from '../protocol/Network'
-import { call, type Money, moneyKey, type Transfer } from '../protocol/Transfer'
+import { digest as digestOf, type Money, moneyKey, type Transfer } from '../protocol/Transfer'
 import * as Batch from './batch'
 import {
   type Admission,
@@ -19,7 +21,7 @@ import { createContext, start } from './engine'
 import * as Lane from './lane'
 import type { Outcome, Payment, Purpose } from './Payment'
 import { read } from './read'
-import { simulate } from './simulate'
+import { examine } from './simulate'
 import { type LaneStatus, statusOf } from './status'
 import type { KeyScope } from './store'
 import * as Verify from './verify'
@@ -48,8 +50,11 @@ export type Settlement = {
   findByIdempotencyKey(scope: KeyScope): Payment | undefined
   /** Undefined while another request holds the money. */
   claim(money: Money): Claim | undefined
-  /** Signature, window and simulation; nothing is written or sent. */
-  verify(transfer: Transfer): Promise<{ ok: true } | Outcome>
+  /**
+   * Signature, window and simulation in one call to a node; nothing is written or sent. `eip712`: the
+   * signing domain that the payer was told, by default the token's own.
+   */
+  verify(transfer: Transfer, eip712?: Asset['eip712']): Promise<{ ok: true } | Outcome>
   /**
    * Verifies, writes, broadcasts and waits. The caller holds the claim. `waitMs` bounds the wait, not
    * the work. `proven`: the caller has recovered the payer from the signature.
@@ -75,6 +80,11 @@ export type Settlement = {
    * is written, which is after this turn of the event loop.
    */
   endDelivery(id: string, result: Delivered | (() => Delivered)): Promise<void>
+  /**
+   * Of a payment: none -> delivered in one commit; true for exactly one caller ever, false when it is
+   * not confirmed or was delivered.
+   */
+  handOver(id: string): Promise<boolean>
   /** An answer was sent for this payment, whatever it was. */
   markAnswered(id: string): Promise<void>
   /**
@@ -125,7 +135,7 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
         },
       }
     },
-    verify: (transfer) => verify(context, transfer),
+    verify: (transfer, eip712) => verify(context, transfer, eip712),
     async settle(transfer, purpose, { waitMs, receivedAt, proven, requestId }) {
       if (stopping) return Verify.unavailable(undefined)
       const known = store.find(transfer)
@@ -176,15 +186,23 @@ type Request = {
   proven: boolean
 }
 
-async function verify(context: Context, transfer: Transfer): Promise<{ ok: true } | Outcome> {
+async function verify(
+  context: Context,
+  transfer: Transfer,
+  told: Asset['eip712'] | undefined,
+): Promise<{ ok: true } | Outcome> {
   const rail = railOf(context, transfer.network)
-  const refusal = Verify.checkWindow(transfer, context.now())
-  if (refusal) return refusal
-  const signed = await Verify.checkSignature(rail, transfer, context.now())
-  if (signed.kind !== 'signed') return signed
-  const candidate = { ...signed, call: call(signed.transfer) }
-  const [simulation] = await simulate(rail, rail.lanes[0]?.address, [candidate])
-  if (!simulation) return Verify.unavailable(undefined)
+  const eip712 = told ?? rail.network.asset.eip712
+  const digest = digestOf(transfer, { eip712 })
+  const isSigned = Crypto.recover(digest, transfer.signature) === transfer.payer
+  const late = Verify.checkWindow(transfer, context.now())
+  // Whose signature it is comes first: only the chain can tell when no key of the payer signed.
+  if (isSigned && late) return late
+  const own = isSigned ? Verify.assumeSigned(transfer).transfer : Verify.unwrap(transfer)
+  const look = { isSigned, isWrapped: !isSigned && own !== transfer, digest, eip712 }
+  const simulation = await examine(rail, rail.lanes[0]?.address, own, look)
+  if (simulation.kind === 'refused' && Verify.isUnsigned(simulation)) return simulation
+  if (late) return late
   if (simulation.kind === 'passes') return { ok: true }
   return simulation.kind === 'used' ? refuseUsed(transfer) : simulation
 }
