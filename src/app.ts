@@ -67,6 +67,8 @@ export async function start(options: AppOptions): Promise<App> {
     payerFailuresMax: options.payerFailuresMax,
     networks: config.networks,
     relayerKeys: secrets.relayerKeys,
+    deskKey: config.stock && secrets.deskKey,
+    deskNetwork: config.stock?.network,
     now,
     log,
   })
@@ -127,7 +129,7 @@ export async function start(options: AppOptions): Promise<App> {
   const facilitator = createFacilitator({
     ...serving,
     settlement,
-    ownAccounts: [Crypto.addressOf(secrets.deskKey)],
+    ownAccounts: [deskAddress],
   })
   const mcp = createMcp({ ...serving, gateway, isReady: settlement.isReady })
   const canSell = () => !stopping && settlement.status().some((network) => network.ready)
