@@ -15,7 +15,7 @@ import { failureHeaders } from '../paywall/receipts'
 import * as Problem from '../protocol/Problem'
 import type { Payment } from '../settlement/Payment'
 import type { Breaker } from './breaker'
-import { invalidBuiltin, originOf, serveBuiltin } from './builtin/serve'
+import { invalidInputs, originOf, serveBuiltin } from './builtin/serve'
 import type { Stocks } from './builtin/stocks'
 import type { Documents } from './documents'
 import * as Route from './Route'
@@ -170,11 +170,10 @@ export function createGateway(options: GatewayOptions): Gateway {
   }
 
   function offer(request: Request, visit: Visit, body: Uint8Array): Response | Promise<Response> {
-    const { match, shelf, item, path, search, requestId } = visit
+    const { shelf, item, path, search, requestId } = visit
     const { merchant, route } = shelf
     // Nothing is made for it that only a sale needs: this is answered more often than all else.
     if (visit.presented.kind === 'none') return ask(visit, body)
-    const wish = { route, search, tail: match.tail, body }
     const sale: Sale = {
       item,
       method: request.method,
@@ -190,7 +189,7 @@ export function createGateway(options: GatewayOptions): Gateway {
         return request.signal
       },
       get invalidParams() {
-        return invalidBuiltin(merchant.builtin, options, wish)
+        return invalidInputs(options, visit, body)
       },
       unavailable: () => unavailable(merchant, route),
       fulfil: (payment) => fulfil(request, visit, body, payment),
@@ -198,18 +197,16 @@ export function createGateway(options: GatewayOptions): Gateway {
     return options.paywall.serve(sale)
   }
 
-  function ask({ match, shelf, item, path, search, requestId }: Visit, body: Uint8Array): Response {
-    const { merchant, route } = shelf
-    const problem = unavailable(merchant, route)
+  function ask(visit: Visit, body: Uint8Array): Response {
+    const { shelf, item, path, search, requestId } = visit
+    const problem = unavailable(shelf.merchant, shelf.route)
     if (problem !== undefined) throw problem
     return options.paywall.ask(item, baseUrl + path + search, requestId, {
       digest: bodyDigest(body),
       isBodiless: body.byteLength === 0,
       // Nobody who shows no credential makes us look through a large body.
       invalidParams: () =>
-        body.byteLength > hintMaxBytes
-          ? []
-          : invalidBuiltin(merchant.builtin, options, { route, search, tail: match.tail, body }),
+        body.byteLength > hintMaxBytes ? [] : invalidInputs(options, visit, body),
     })
   }
 
@@ -243,8 +240,7 @@ export function createGateway(options: GatewayOptions): Gateway {
       if (payment.attempts === 1) options.breaker.failure(origin, now())
     }
     if (merchant.builtin !== undefined) {
-      const wish = { route, search: visit.search, tail: visit.match.tail, body }
-      const answer = await serveBuiltin(merchant.builtin, options, wish)
+      const answer = await serveBuiltin(options, visit, body)
       if (answer.delivered) options.breaker.success(origin)
       else failed()
       return answer
