@@ -3,6 +3,7 @@ import { mirrorMerchants } from '../db/merchants'
 import { open } from '../db/open'
 import type { Config, Merchant } from './config/Config'
 import type { Secrets } from './config/env'
+import { createFacilitator } from './facilitator/handler'
 import { createBudget } from './http/body'
 import { healthRoutes } from './http/health'
 import { createRegistry, metricsRoutes, type Registry } from './http/metrics'
@@ -14,8 +15,10 @@ import { createPaywall } from './paywall/paywall'
 import { createQuoter, type Quoter } from './paywall/quote'
 import { createAnswers } from './paywall/store'
 import * as Crypto from './protocol/Crypto'
+import * as Secp256k1 from './protocol/Secp256k1'
 import { createBreaker } from './proxy/breaker'
 import { createDocuments } from './proxy/documents'
+import { createMcp, isMcp } from './proxy/mcp/endpoint'
 import { createGateway } from './proxy/merchant'
 import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
@@ -55,7 +58,6 @@ export async function start(options: AppOptions): Promise<App> {
   const now = options.now ?? Date.now
   const { service } = config
   const db = open({ dataDir: options.dataDir, now })
-  mirrorMerchants(db, config.merchants.map(merchantRow), now())
   const registry = createRegistry()
   const settlement = await createSettlement({
     db,
@@ -92,28 +94,43 @@ export async function start(options: AppOptions): Promise<App> {
     log,
   })
   const receiptAddress = Crypto.addressOf(secrets.receiptKey)
-  const documents = createDocuments(config, receiptAddress)
+  const documents = createDocuments(config, {
+    receiptAddress,
+    isReady: settlement.isReady,
+    updatedAt: now(),
+  })
   const breaker = createBreaker()
+  const budget = createBudget(service.bufferedMaxBytes)
+  const rateLimit = createRateLimit()
   const origins = [...new Set(config.merchants.flatMap(originsOf))]
   const requestId = requestIds()
   let stopping = false
-  const gateway = createGateway({
+  const serving = {
     config,
-    paywall,
-    upstream: createUpstream({ now }),
-    breaker,
-    budget: createBudget(service.bufferedMaxBytes),
-    documents,
-    rateLimit: createRateLimit(),
+    budget,
+    rateLimit,
     now,
     log,
     requestId,
     accepts: () => !stopping,
+  }
+  const gateway = createGateway({
+    ...serving,
+    paywall,
+    upstream: createUpstream({ now }),
+    breaker,
+    documents,
   })
+  const facilitator = createFacilitator({
+    ...serving,
+    settlement,
+    ownAccounts: [Crypto.addressOf(secrets.deskKey)],
+  })
+  const mcp = createMcp({ ...serving, gateway, isReady: settlement.isReady })
   const canSell = () => !stopping && settlement.status().some((network) => network.ready)
   const elysia = new Elysia({ handler: { standardHostname: false } })
     .use(errors({ baseUrl: service.baseUrl, log, requestId }))
-    .use(catalogueRoutes(documents))
+    .use(catalogueRoutes(() => documents))
     .use(
       healthRoutes({
         canSell,
@@ -123,7 +140,7 @@ export async function start(options: AppOptions): Promise<App> {
       }),
     )
     .use(metricsRoutes(registry))
-  // What is sold goes past Elysia, which would cost a third of an unpaid answer.
+  // What is sold or settled goes past Elysia, which would cost a third of an unpaid answer.
   const server = Bun.serve({
     hostname: service.listen.hostname,
     port: service.listen.port,
@@ -133,12 +150,16 @@ export async function start(options: AppOptions): Promise<App> {
     // Bodies are read and capped by the routes, which answer with a problem.
     maxRequestBodySize: Number.MAX_SAFE_INTEGER,
     fetch(request, self): Response | Promise<Response> {
-      if (!isForSale(request.url)) return elysia.fetch(request)
-      return gateway.handle(request, () => self.requestIP(request)?.address)
+      const peer = () => self.requestIP(request)?.address
+      if (isForSale(request.url)) return gateway.handle(request, peer)
+      if (isMcp(request.url)) return mcp.handle(request, peer)
+      return facilitator.handle(request, peer) ?? elysia.fetch(request)
     },
   })
   // Behind the socket: a chain that hangs must not keep the health endpoints from saying so.
   await settlement.recover()
+  mirrorMerchants(db, config.merchants.map(merchantRow), now())
+  Secp256k1.warm()
 
   return {
     url: `http://${service.listen.hostname}:${server.port}`,
@@ -149,7 +170,8 @@ export async function start(options: AppOptions): Promise<App> {
       stopping = true
       const deadline = now() + service.stopSeconds * 1000
       const closed = server.stop(false)
-      while (paywall.inFlight() > 0 && now() < deadline) await Bun.sleep(10)
+      const inFlight = () => paywall.inFlight() + facilitator.inFlight()
+      while (inFlight() > 0 && now() < deadline) await Bun.sleep(10)
       await settlement.stop(Math.max(0, deadline - now()))
       await Promise.race([closed, Bun.sleep(200)])
       await server.stop(true)
