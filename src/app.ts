@@ -15,8 +15,10 @@ import { createPaywall } from './paywall/paywall'
 import { createQuoter, type Quoter } from './paywall/quote'
 import { createAnswers } from './paywall/store'
 import * as Crypto from './protocol/Crypto'
+import * as Secp256k1 from './protocol/Secp256k1'
 import { createBreaker } from './proxy/breaker'
 import { createDocuments } from './proxy/documents'
+import { createMcp, isMcp } from './proxy/mcp/endpoint'
 import { createGateway } from './proxy/merchant'
 import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
@@ -56,7 +58,6 @@ export async function start(options: AppOptions): Promise<App> {
   const now = options.now ?? Date.now
   const { service } = config
   const db = open({ dataDir: options.dataDir, now })
-  mirrorMerchants(db, config.merchants.map(merchantRow), now())
   const registry = createRegistry()
   const settlement = await createSettlement({
     db,
@@ -91,15 +92,21 @@ export async function start(options: AppOptions): Promise<App> {
     log,
   })
   const receiptAddress = Crypto.addressOf(secrets.receiptKey)
-  const documents = createDocuments(config, receiptAddress)
+  const documents = createDocuments(config, {
+    receiptAddress,
+    isReady: settlement.isReady,
+    updatedAt: now(),
+  })
   const breaker = createBreaker()
+  const budget = createBudget(service.bufferedMaxBytes)
+  const rateLimit = createRateLimit()
   const origins = [...new Set(config.merchants.flatMap(originsOf))]
   const requestId = requestIds()
   let stopping = false
   const serving = {
     config,
-    budget: createBudget(service.bufferedMaxBytes),
-    rateLimit: createRateLimit(),
+    budget,
+    rateLimit,
     now,
     log,
     requestId,
@@ -117,10 +124,11 @@ export async function start(options: AppOptions): Promise<App> {
     settlement,
     ownAccounts: [Crypto.addressOf(secrets.deskKey)],
   })
+  const mcp = createMcp({ ...serving, gateway, isReady: settlement.isReady })
   const canSell = () => !stopping && settlement.status().some((network) => network.ready)
   const elysia = new Elysia({ handler: { standardHostname: false } })
     .use(errors({ baseUrl: service.baseUrl, log, requestId }))
-    .use(catalogueRoutes(documents))
+    .use(catalogueRoutes(() => documents))
     .use(
       healthRoutes({
         canSell,
@@ -142,11 +150,14 @@ export async function start(options: AppOptions): Promise<App> {
     fetch(request, self): Response | Promise<Response> {
       const peer = () => self.requestIP(request)?.address
       if (isForSale(request.url)) return gateway.handle(request, peer)
+      if (isMcp(request.url)) return mcp.handle(request, peer)
       return facilitator.handle(request, peer) ?? elysia.fetch(request)
     },
   })
   // Behind the socket: a chain that hangs must not keep the health endpoints from saying so.
   await settlement.recover()
+  mirrorMerchants(db, config.merchants.map(merchantRow), now())
+  Secp256k1.warm()
 
   return {
     url: `http://${service.listen.hostname}:${server.port}`,

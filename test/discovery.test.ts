@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'bun:test'
 import { validate } from 'mppx/discovery'
 import * as Discovery from '../src/proxy/discovery'
+import * as Listing from '../src/proxy/listing'
 import { config, merchant, param, route } from './harness/merchants'
 
 const receiptAddress = '0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266'
@@ -94,6 +95,16 @@ describe('the aggregated document', () => {
           required: true,
           schema: { type: 'number' },
           example: 52.5,
+        },
+        // Specification 4.1: it stands for arbitrary query parameters.
+        {
+          name: 'params',
+          in: 'query',
+          required: false,
+          description: 'Any other query parameters, forwarded verbatim.',
+          style: 'form',
+          explode: true,
+          schema: { type: 'object', additionalProperties: { type: 'string' } },
         },
       ],
       responses: {
@@ -191,7 +202,7 @@ describe('the aggregated document', () => {
 
   test('behavior: what cannot be sold is not listed', () => {
     expect(JSON.stringify(aggregate)).not.toMatch(/closed|chain-stocks/)
-    const known = Discovery.wellKnown(configuration, { receiptAddress })
+    const known = Listing.wellKnown(configuration, { receiptAddress })
     expect(known.resources).toContain('http://localhost:4020/m/weather/forecast')
     expect(JSON.stringify(known)).not.toMatch(/closed|chain-stocks/)
   })

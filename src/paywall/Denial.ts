@@ -52,9 +52,13 @@ export function invalidParameters(
   })
 }
 
-/** The store of answers is at its cap: with a key nothing may be charged. */
+/** The store of answers, or the payer's share of it, is full: with a key nothing may be charged. */
 export function storeFull(): Problem.ProblemError {
-  return Problem.of('not-ready', 'The answer store is full.', retry)
+  return Problem.of(
+    'not-ready',
+    'There is no room to keep an answer for this key; nothing is charged.',
+    retry,
+  )
 }
 
 /** Money that was paid for another request. */

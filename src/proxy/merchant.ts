@@ -13,6 +13,7 @@ import type { Paywall, Sale } from '../paywall/paywall'
 import { failureHeaders } from '../paywall/receipts'
 import * as Problem from '../protocol/Problem'
 import type { Payment } from '../settlement/Payment'
+import * as Bazaar from './Bazaar'
 import type { Breaker } from './breaker'
 import { isServed, serveBuiltin } from './builtin/serve'
 import type { Documents } from './documents'
@@ -98,7 +99,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     const { url } = request
     if (url.length > urlMaxBytes) throw Problem.of('uri-too-long', 'The URL is over 8 KB.')
     const [pathname, search] = split(url)
-    const path = Route.canonicalize(pathname)
+    const path = matcher.exact.has(pathname) ? pathname : Route.canonicalize(pathname)
     if (path === undefined)
       throw Problem.of('invalid-path', 'The path is not in its canonical form.')
     const match = Route.match(matcher, path)
@@ -322,6 +323,10 @@ function stock(config: Config): Map<RouteConfig, Shelf> {
           },
           offers,
           mppOffers: inMppOrder(offers, mppOrder),
+          // Made when the route is first asked for: a start should not wait for all.
+          get extensions() {
+            return [Bazaar.extension(merchant, route, method)]
+          },
         }
       shelves.set(route, { merchant, route, items })
     }
