@@ -5,6 +5,7 @@ import type * as Network from '../protocol/Network'
 import * as Offer from '../protocol/Offer'
 import * as Problem from '../protocol/Problem'
 import * as X402 from '../protocol/X402'
+import { bodyDigest } from './fingerprint'
 import type { Item } from './Item'
 
 /** MPP challenges and x402 offers are valid this long (specification 8). */
@@ -13,7 +14,13 @@ export const validForSeconds = 300
 /** `PAYMENT-REQUIRED` beyond this is refused by clients with small header limits. */
 const headerMaxBytes = 4095
 
-/** Of these, so many are kept for the URL: 127 characters. */
+/** All headers of a 402 together: some proxies take no more than 8 KB with what they add. */
+const totalMaxBytes = 6143
+
+/** What the server itself adds, and the request's id. */
+const otherBytes = 120
+
+/** Of `headerMaxBytes`, so many are kept for the URL: 127 characters. */
 const urlRoom = 172
 
 export type QuoterOptions = {
@@ -67,6 +74,8 @@ type Sheet = {
   required: X402.PaymentRequired
   /** Shorter forms of its extensions. */
   brief: X402.Extensions
+  /** Longest value of `PAYMENT-REQUIRED` beside the challenges. */
+  maxBytes: number
   /** Base64 of the header's JSON before and after the URL. */
   header: readonly [before: string, after: string]
   /** JSON of the body before and after the URL. */
@@ -164,9 +173,16 @@ function compile(
     more,
     isTestnet: (network) => testnets.some((id) => id === network),
   })
+  const challenges = Challenge.compile({
+    realm: options.realm,
+    offers: item.mppOffers.filter((offer) => offers.includes(offer)),
+    routeId: item.id,
+    secret,
+  })
+  const maxBytes = Math.min(headerMaxBytes, totalMaxBytes - bytesBeside(challenges, item))
   // Whatever fits beside a URL of this length.
   const fitting = Buffer.from(
-    HeaderBudget.fit(required, headerMaxBytes - urlRoom, brief).header,
+    HeaderBudget.fit(required, Math.min(headerMaxBytes - urlRoom, maxBytes), brief).header,
     'base64',
   )
   const { url } = item.resource
@@ -174,19 +190,27 @@ function compile(
   return {
     minute,
     ready,
-    challenges: Challenge.compile({
-      realm: options.realm,
-      offers: item.mppOffers.filter((offer) => offers.includes(offer)),
-      routeId: item.id,
-      secret,
-    }),
+    challenges,
     required,
     brief,
+    maxBytes,
     // Spaces are nothing in JSON, and groups of three bytes can be encoded apart.
     header: [base64(before.padEnd(Math.ceil(before.length / 3) * 3)), base64(after)],
     body: cut(JSON.stringify({ ...paymentRequired, ...required }), url),
     page: { url: '', headers: new Headers(), open: '', body: '', bodiless: undefined },
   }
+}
+
+/** Bytes of all headers but the value of `PAYMENT-REQUIRED`. */
+function bytesBeside(challenges: Challenge.Compiled, item: Item): number {
+  const authenticate = Challenge.issue(challenges, {
+    expires: '2026-01-01T00:00:00Z',
+    unique: '0'.repeat(Challenge.uniqueLength),
+    digest: item.method === 'GET' ? undefined : bodyDigest(new Uint8Array(1)),
+  })
+  const headers = { ...commonHeaders, 'www-authenticate': authenticate, 'payment-required': '' }
+  const lengths = Object.entries(headers).map(([name, value]) => name.length + value.length + 4)
+  return lengths.reduce((sum, length) => sum + length, otherBytes)
 }
 
 function base64(text: string): string {
@@ -207,11 +231,11 @@ function pageFor(sheet: Sheet, url: string): Page {
   const [before, after] = sheet.header
   const padding = '  '.slice(0, (3 - (quoted.length % 3)) % 3)
   let header = before + btoa(quoted + padding) + after
-  if (header.length > headerMaxBytes) {
-    header = HeaderBudget.fit(withUrl(sheet.required, url), headerMaxBytes, sheet.brief).header
+  const { maxBytes, brief } = sheet
+  if (header.length > maxBytes) {
+    header = HeaderBudget.fit(withUrl(sheet.required, url), maxBytes, brief).header
     // Without any extension it is still too long: the route's own URL has to do.
-    if (header.length > headerMaxBytes)
-      ({ header } = HeaderBudget.fit(sheet.required, headerMaxBytes, sheet.brief))
+    if (header.length > maxBytes) ({ header } = HeaderBudget.fit(sheet.required, maxBytes, brief))
   }
   const body = sheet.body[0] + quoted + sheet.body[1]
   const headers = new Headers({
