@@ -24,6 +24,8 @@ import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
 import type { Delivered } from './settlement/delivery'
 import { createSettlement, type Settlement } from './settlement/settle'
+import { marketRoutes } from './stock/market-routes'
+import { openMarket } from './stock/open'
 
 export type AppOptions = {
   config: Config
@@ -65,6 +67,8 @@ export async function start(options: AppOptions): Promise<App> {
     payerFailuresMax: options.payerFailuresMax,
     networks: config.networks,
     relayerKeys: secrets.relayerKeys,
+    deskKey: config.stock && secrets.deskKey,
+    deskNetwork: config.stock?.network,
     now,
     log,
   })
@@ -102,6 +106,8 @@ export async function start(options: AppOptions): Promise<App> {
   const rateLimit = createRateLimit()
   const origins = [...new Set(config.merchants.flatMap(originsOf))]
   const requestId = requestIds()
+  const exchange = openMarket(config, { read: settlement.read, now })
+  const deskAddress = Crypto.addressOf(secrets.deskKey)
   let stopping = false
   const serving = {
     config,
@@ -118,11 +124,12 @@ export async function start(options: AppOptions): Promise<App> {
     upstream: createUpstream({ now }),
     breaker,
     documents,
+    stocks: exchange?.data,
   })
   const facilitator = createFacilitator({
     ...serving,
     settlement,
-    ownAccounts: [Crypto.addressOf(secrets.deskKey)],
+    ownAccounts: [deskAddress],
   })
   const mcp = createMcp({ ...serving, gateway, isReady: settlement.isReady })
   const canSell = () => !stopping && settlement.status().some((network) => network.ready)
@@ -138,6 +145,11 @@ export async function start(options: AppOptions): Promise<App> {
       }),
     )
     .use(metricsRoutes(registry))
+  if (exchange !== undefined) {
+    const peerOf = (request: Request) => server.requestIP(request)?.address
+    const common = { payTo: deskAddress, service, rateLimit, now, peerOf }
+    elysia.use(marketRoutes({ ...exchange, ...common }))
+  }
   // What is sold or settled goes past Elysia, which would cost a third of an unpaid answer.
   const server = Bun.serve({
     hostname: service.listen.hostname,

@@ -30,7 +30,7 @@ export type Sale = {
   /** Fires when the buyer leaves. */
   signal: AbortSignal
   /** Parameters that cannot be served; named in the 402, refused before money moves. */
-  invalidParams: readonly { name: string; reason: string }[]
+  invalidParams: readonly { name: string; reason: string; status?: 404 }[]
   /** Why nothing can be delivered now, before anybody pays. */
   unavailable(): Problem.ProblemError | undefined
   /** Makes what was bought. */

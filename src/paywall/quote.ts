@@ -5,7 +5,6 @@ import type * as Network from '../protocol/Network'
 import * as Offer from '../protocol/Offer'
 import * as Problem from '../protocol/Problem'
 import * as X402 from '../protocol/X402'
-import { bodyDigest } from './fingerprint'
 import type { Item } from './Item'
 
 /** MPP challenges and x402 offers are valid this long (specification 8). */
@@ -14,11 +13,8 @@ export const validForSeconds = 300
 /** `PAYMENT-REQUIRED` beyond this is refused by clients with small header limits. */
 const headerMaxBytes = 4095
 
-/** All headers of a 402 together: some proxies take no more than 8 KB with what they add. */
-const totalMaxBytes = 6143
-
-/** What the server itself adds, and the request's id. */
-const otherBytes = 120
+/** All headers of a 402 together; what the challenges and the others need is not for the offers. */
+const headersMaxBytes = 6144
 
 /** Of `headerMaxBytes`, so many are kept for the URL: 127 characters. */
 const urlRoom = 172
@@ -74,8 +70,8 @@ type Sheet = {
   required: X402.PaymentRequired
   /** Shorter forms of its extensions. */
   brief: X402.Extensions
-  /** Longest value of `PAYMENT-REQUIRED` beside the challenges. */
-  maxBytes: number
+  /** Longest `PAYMENT-REQUIRED` beside these challenges. */
+  mostBytes: number
   /** Base64 of the header's JSON before and after the URL. */
   header: readonly [before: string, after: string]
   /** JSON of the body before and after the URL. */
@@ -179,10 +175,10 @@ function compile(
     routeId: item.id,
     secret,
   })
-  const maxBytes = Math.min(headerMaxBytes, totalMaxBytes - bytesBeside(challenges, item))
+  const mostBytes = Math.min(headerMaxBytes, headersMaxBytes - bytesBeside(challenges, item))
   // Whatever fits beside a URL of this length.
   const fitting = Buffer.from(
-    HeaderBudget.fit(required, Math.min(headerMaxBytes - urlRoom, maxBytes), brief).header,
+    HeaderBudget.fit(required, Math.min(headerMaxBytes - urlRoom, mostBytes), brief).header,
     'base64',
   )
   const { url } = item.resource
@@ -193,7 +189,7 @@ function compile(
     challenges,
     required,
     brief,
-    maxBytes,
+    mostBytes,
     // Spaces are nothing in JSON, and groups of three bytes can be encoded apart.
     header: [base64(before.padEnd(Math.ceil(before.length / 3) * 3)), base64(after)],
     body: cut(JSON.stringify({ ...paymentRequired, ...required }), url),
@@ -201,16 +197,19 @@ function compile(
   }
 }
 
-/** Bytes of all headers but the value of `PAYMENT-REQUIRED`. */
+/** What the other headers of a 402 take at most, with their names. */
 function bytesBeside(challenges: Challenge.Compiled, item: Item): number {
-  const authenticate = Challenge.issue(challenges, {
+  const longest = {
     expires: '2026-01-01T00:00:00Z',
-    unique: '0'.repeat(Challenge.uniqueLength),
-    digest: item.method === 'GET' ? undefined : bodyDigest(new Uint8Array(1)),
-  })
-  const headers = { ...commonHeaders, 'www-authenticate': authenticate, 'payment-required': '' }
-  const lengths = Object.entries(headers).map(([name, value]) => name.length + value.length + 4)
-  return lengths.reduce((sum, length) => sum + length, otherBytes)
+    unique: 'u'.repeat(Challenge.uniqueLength),
+    // A GET has no body that could have one.
+    digest: item.method === 'GET' ? undefined : `sha-256=:${'A'.repeat(44)}:`,
+  }
+  // Those of the server itself, such as Date, and the request's id.
+  let bytes = 200 + 'www-authenticate'.length + 'payment-required'.length
+  bytes += Challenge.issue(challenges, longest).length
+  for (const [name, value] of Object.entries(commonHeaders)) bytes += name.length + value.length + 4
+  return bytes
 }
 
 function base64(text: string): string {
@@ -231,11 +230,11 @@ function pageFor(sheet: Sheet, url: string): Page {
   const [before, after] = sheet.header
   const padding = '  '.slice(0, (3 - (quoted.length % 3)) % 3)
   let header = before + btoa(quoted + padding) + after
-  const { maxBytes, brief } = sheet
-  if (header.length > maxBytes) {
-    header = HeaderBudget.fit(withUrl(sheet.required, url), maxBytes, brief).header
+  const { mostBytes, brief } = sheet
+  if (header.length > mostBytes) {
+    header = HeaderBudget.fit(withUrl(sheet.required, url), mostBytes, brief).header
     // Without any extension it is still too long: the route's own URL has to do.
-    if (header.length > maxBytes) ({ header } = HeaderBudget.fit(sheet.required, maxBytes, brief))
+    if (header.length > mostBytes) ({ header } = HeaderBudget.fit(sheet.required, mostBytes, brief))
   }
   const body = sheet.body[0] + quoted + sheet.body[1]
   const headers = new Headers({

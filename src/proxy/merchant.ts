@@ -15,11 +15,11 @@ import * as Problem from '../protocol/Problem'
 import type { Payment } from '../settlement/Payment'
 import * as Bazaar from './Bazaar'
 import type { Breaker } from './breaker'
-import { isServed, serveBuiltin } from './builtin/serve'
+import { invalidBuiltin, originOf, serveBuiltin } from './builtin/serve'
+import type { Stocks } from './builtin/stocks'
 import type { Documents } from './documents'
 import * as Route from './Route'
 import { type Upstream, UpstreamError } from './upstream'
-import { validateParams } from './validate'
 
 export type GatewayOptions = {
   config: Config
@@ -28,6 +28,8 @@ export type GatewayOptions = {
   breaker: Breaker
   budget: Budget
   documents: Documents
+  /** What chain-stocks sells; undefined when the file lists none. */
+  stocks?: Stocks | undefined
   rateLimit: RateLimit.RateLimit
   now: () => number
   log: Log
@@ -173,6 +175,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     const { merchant, route } = shelf
     // Nothing is made for it that only a sale needs: this is answered more often than all else.
     if (visit.presented.kind === 'none') return ask(visit, body)
+    const wish = { route, search, tail: match.tail, body }
     const sale: Sale = {
       item,
       method: request.method,
@@ -188,7 +191,7 @@ export function createGateway(options: GatewayOptions): Gateway {
         return request.signal
       },
       get invalidParams() {
-        return validateParams(route, search, match.tail, body)
+        return invalidBuiltin(merchant.builtin, options, wish)
       },
       unavailable: () => unavailable(merchant, route),
       fulfil: (payment) => fulfil(request, visit, body, payment),
@@ -205,23 +208,26 @@ export function createGateway(options: GatewayOptions): Gateway {
       isBodiless: body.byteLength === 0,
       // Nobody who shows no credential makes us look through a large body.
       invalidParams: () =>
-        body.byteLength > hintMaxBytes ? [] : validateParams(route, search, match.tail, body),
+        body.byteLength > hintMaxBytes
+          ? []
+          : invalidBuiltin(merchant.builtin, options, { route, search, tail: match.tail, body }),
     })
   }
 
   function unavailable(merchant: Merchant, route: RouteConfig): Problem.ProblemError | undefined {
     if (merchant.outOfService !== undefined)
       return Problem.of('not-ready', 'This merchant is out of service.')
-    if (merchant.builtin !== undefined)
-      return isServed(merchant.builtin)
-        ? undefined
-        : Problem.of('not-ready', 'This merchant is not served yet.')
-    const origin = (route.upstream ?? merchant.upstream)?.origin
+    const origin = failureKey(merchant, route)
     if (origin === undefined || options.breaker.isOpen(origin, now()))
       return Problem.of('not-ready', 'The upstream is not answering; nothing is charged.', {
         headers: { 'retry-after': '10' },
       })
     return undefined
+  }
+
+  /** Under which failures are counted. */
+  function failureKey({ builtin, upstream }: Merchant, route: RouteConfig): string | undefined {
+    return builtin ? originOf(builtin, options) : (route.upstream ?? upstream)?.origin
   }
 
   async function fulfil(
@@ -231,13 +237,18 @@ export function createGateway(options: GatewayOptions): Gateway {
     payment: Payment,
   ): Promise<Fulfilled> {
     const { merchant, route } = visit.shelf
-    if (merchant.builtin !== undefined)
-      return { delivered: true, ...serveBuiltin(merchant.builtin, visit.search, now()) }
-    const origin = (route.upstream ?? merchant.upstream)?.origin ?? ''
+    const origin = failureKey(merchant, route) ?? ''
     const failed = () => {
       // Redemptions are free: with them one payment for a request that breaks the upstream would
       // close it for everybody.
       if (payment.attempts === 1) options.breaker.failure(origin, now())
+    }
+    if (merchant.builtin !== undefined) {
+      const wish = { route, search: visit.search, tail: visit.match.tail, body }
+      const answer = await serveBuiltin(merchant.builtin, options, wish)
+      if (answer.delivered) options.breaker.success(origin)
+      else failed()
+      return answer
     }
     try {
       const answer = await options.upstream.forward({

@@ -1,4 +1,3 @@
-import { prepareHandOver } from '../../db/handover'
 import type { Context } from './context'
 import type { Payment } from './Payment'
 
@@ -12,8 +11,7 @@ export type Delivered =
     }
 
 /** The delivery state of payments. All that are changed at the same time share a commit. */
-export function deliveries({ db, group, store, now }: Context) {
-  const handOver = prepareHandOver(db)
+export function deliveries({ group, store, now, log }: Context) {
   return {
     async beginDelivery(id: string): Promise<Payment> {
       const payment = await group.add(() => store.beginDelivery(id))
@@ -34,7 +32,15 @@ export function deliveries({ db, group, store, now }: Context) {
       })
       if (!isChanged) throw new Error(`no delivery of payment ${id} was begun`)
     },
-    handOver: (id: string): Promise<boolean> => group.add(() => handOver(id, now())),
+    async handOver(id: string): Promise<boolean> {
+      try {
+        return await group.add(() => store.handOver(id, now()))
+      } catch (error) {
+        // Unknown to everybody is better than known to two.
+        log('settlement-fault', { payment: id, error })
+        return false
+      }
+    },
     async markAnswered(id: string): Promise<void> {
       await group.add(() => store.markAnswered(id))
     },
