@@ -1,5 +1,6 @@
 import { corsHeaders } from '../http/problem'
 import * as Challenge from '../protocol/Challenge'
+import * as HeaderBudget from '../protocol/HeaderBudget'
 import type * as Network from '../protocol/Network'
 import * as Offer from '../protocol/Offer'
 import * as Problem from '../protocol/Problem'
@@ -9,10 +10,16 @@ import type { Item } from './Item'
 /** MPP challenges and x402 offers are valid this long (specification 8). */
 export const validForSeconds = 300
 
-/** `PAYMENT-REQUIRED` beyond this is refused by clients with small header limits. */
-const headerMaxBytes = 4096
+/** Signed offers are made again after this time: they may not be promised for longer than a reload honours. */
+const keptMs = 60_000
 
-/** Of these, so many are kept for the URL: 127 characters. */
+/** `PAYMENT-REQUIRED` beyond this is refused by clients with small header limits. */
+const headerMaxBytes = 4095
+
+/** All headers of a 402 together; what the challenges and the others need is not for the offers. */
+const headersMaxBytes = 6144
+
+/** Of `headerMaxBytes`, so many are kept for the URL: 127 characters. */
 const urlRoom = 172
 
 export type QuoterOptions = {
@@ -60,10 +67,15 @@ export type ChallengeDetails = {
 
 /** Everything of a 402 that is the same for a minute. */
 type Sheet = {
-  minute: number
+  /** Unix ms. Each item has a minute of its own: all at once would stop the answers meanwhile. */
+  madeAt: number
   ready: number
-  challenges: readonly Challenge.Compiled[]
+  challenges: Challenge.Compiled
   required: X402.PaymentRequired
+  /** Shorter forms of its extensions. */
+  brief: X402.Extensions
+  /** Longest `PAYMENT-REQUIRED` beside these challenges. */
+  mostBytes: number
   /** Base64 of the header's JSON before and after the URL. */
   header: readonly [before: string, after: string]
   /** JSON of the body before and after the URL. */
@@ -75,7 +87,10 @@ type Sheet = {
 /** The parts of a 402 that depend on the URL. */
 type Page = {
   url: string
-  /** All but the challenges and the request's id: copying is cheaper than setting each. */
+  /**
+   * One object for all answers, which copy it: the challenges and the request's id are set anew for
+   * each, everything else stays.
+   */
   headers: Headers
   /** JSON up to its closing brace. */
   open: string
@@ -98,28 +113,33 @@ export function createQuoter(options: QuoterOptions): Quoter {
       const at = now()
       const ready = readiness(item, options.isReady)
       if (ready === 0) return undefined
-      const minute = Math.floor(at / 60_000)
       let sheet = sheets.get(item)
-      if (sheet === undefined || sheet.minute !== minute || sheet.ready !== ready) {
-        sheet = compile(item, ready, minute, secret, options)
+      if (sheet === undefined || sheet.ready !== ready || !isFresh(sheet, at)) {
+        sheet = compile(item, ready, at, secret, options)
         sheets.set(item, sheet)
       }
-      const expiresAt = expires(at)
-      const digest = details?.digest
+      const page = pageFor(sheet, url)
+      const { headers } = page
       // `Accept-Payment` is not asked: every challenge is evm/charge, so it could only leave out all
       // of them, and then the draft lets a server send them nevertheless.
-      let authenticate = ''
-      for (const compiled of sheet.challenges) {
-        if (authenticate !== '') authenticate += ', '
-        authenticate += Challenge.issue(compiled, { expires: expiresAt, unique: unique(), digest })
-      }
-      const page = pageFor(sheet, url)
-      const headers = new Headers(page.headers)
-      headers.set('www-authenticate', authenticate)
+      headers.set(
+        'www-authenticate',
+        Challenge.issue(sheet.challenges, {
+          expires: expires(at),
+          unique: unique(),
+          digest: details?.digest,
+        }),
+      )
       headers.set('x-request-id', requestId)
-      return respond(sheet, page, headers, details)
+      return respond(sheet, page, details)
     },
   }
+}
+
+/** Also when the clock was set back, which would promise the signed offers for too long. */
+function isFresh(sheet: Sheet, now: number): boolean {
+  const age = now - sheet.madeAt
+  return age >= 0 && age < keptMs
 }
 
 /** One bit per offer that can settle now. */
@@ -135,38 +155,70 @@ function readiness(item: Item, isReady: (network: Network.Id) => boolean): numbe
 function compile(
   item: Item,
   ready: number,
-  minute: number,
+  madeAt: number,
   secret: Uint8Array,
   options: QuoterOptions,
 ): Sheet {
   const offers = item.offers.filter((_, i) => (ready & (1 << i)) !== 0)
   const accepts = X402.accepts(offers)
-  const validUntil = minute * 60 + validForSeconds + 60
+  const validUntil = Math.floor(madeAt / 1000) + validForSeconds + keptMs / 1000
   const signed = accepts.map((requirements) =>
     Offer.sign({ resourceUrl: item.resource.url, requirements, validUntil }, options.receiptKey),
   )
+  const more = item.extensions
   const required = X402.paymentRequired({
     resource: item.resource,
     accepts,
-    extensions: X402.extensions({ offers: signed, method: item.method }),
+    extensions: X402.extensions({ offers: signed, method: item.method, more }),
     error: 'Payment required',
   })
+  const testnets = offers.filter(({ network }) => network.testnet).map(({ network }) => network.id)
+  const brief = HeaderBudget.briefs({
+    offers: signed,
+    more,
+    isTestnet: (network) => testnets.some((id) => id === network),
+  })
+  const challenges = Challenge.compile({
+    realm: options.realm,
+    offers: item.mppOffers.filter((offer) => offers.includes(offer)),
+    routeId: item.id,
+    secret,
+  })
+  const mostBytes = Math.min(headerMaxBytes, headersMaxBytes - bytesBeside(challenges, item))
   // Whatever fits beside a URL of this length.
-  const fitting = Buffer.from(X402.fit(required, headerMaxBytes - urlRoom).header, 'base64')
+  const fitting = Buffer.from(
+    HeaderBudget.fit(required, Math.min(headerMaxBytes - urlRoom, mostBytes), brief).header,
+    'base64',
+  )
   const { url } = item.resource
   const [before, after] = cut(fitting.toString(), url)
   return {
-    minute,
+    madeAt,
     ready,
-    challenges: item.mppOffers
-      .filter((offer) => offers.includes(offer))
-      .map((offer) => Challenge.compile({ realm: options.realm, offer, routeId: item.id, secret })),
+    challenges,
     required,
+    brief,
+    mostBytes,
     // Spaces are nothing in JSON, and groups of three bytes can be encoded apart.
     header: [base64(before.padEnd(Math.ceil(before.length / 3) * 3)), base64(after)],
     body: cut(JSON.stringify({ ...paymentRequired, ...required }), url),
     page: { url: '', headers: new Headers(), open: '', body: '', bodiless: undefined },
   }
+}
+
+/** What the other headers of a 402 take at most, with their names. */
+function bytesBeside(challenges: Challenge.Compiled, item: Item): number {
+  const longest = {
+    expires: '2026-01-01T00:00:00Z',
+    unique: 'u'.repeat(Challenge.uniqueLength),
+    // A GET has no body that could have one.
+    digest: item.method === 'GET' ? undefined : `sha-256=:${'A'.repeat(44)}:`,
+  }
+  // Those of the server itself, such as Date, and the request's id.
+  let bytes = 200 + 'www-authenticate'.length + 'payment-required'.length
+  bytes += Challenge.issue(challenges, longest).length
+  for (const [name, value] of Object.entries(commonHeaders)) bytes += name.length + value.length + 4
+  return bytes
 }
 
 function base64(text: string): string {
@@ -187,10 +239,11 @@ function pageFor(sheet: Sheet, url: string): Page {
   const [before, after] = sheet.header
   const padding = '  '.slice(0, (3 - (quoted.length % 3)) % 3)
   let header = before + btoa(quoted + padding) + after
-  if (header.length > headerMaxBytes) {
-    header = X402.fit(withUrl(sheet.required, url), headerMaxBytes).header
+  const { mostBytes, brief } = sheet
+  if (header.length > mostBytes) {
+    header = HeaderBudget.fit(withUrl(sheet.required, url), mostBytes, brief).header
     // Without any extension it is still too long: the route's own URL has to do.
-    if (header.length > headerMaxBytes) ({ header } = X402.fit(sheet.required, headerMaxBytes))
+    if (header.length > mostBytes) ({ header } = HeaderBudget.fit(sheet.required, mostBytes, brief))
   }
   const body = sheet.body[0] + quoted + sheet.body[1]
   const headers = new Headers({
@@ -219,12 +272,9 @@ const paymentRequired = {
   code: 'payment-required',
 }
 
-function respond(
-  sheet: Sheet,
-  page: Page,
-  headers: Headers,
-  details: ChallengeDetails | undefined,
-): Response {
+/** Creating a Response copies the headers, so that the page's can be used again. */
+function respond(sheet: Sheet, page: Page, details: ChallengeDetails | undefined): Response {
+  const { headers } = page
   const refusal = details?.refusal
   if (refusal === undefined) {
     if (details?.isBodiless !== true)
@@ -232,13 +282,15 @@ function respond(
     page.bodiless ??= unpaidBody(page, details)
     return new Response(page.bodiless, { status: 402, headers })
   }
-  for (const [name, value] of Object.entries(refusal.headers ?? {})) headers.set(name, value)
   const body = {
     ...withUrl(sheet.required, page.url),
     ...Problem.toJson(refusal.problem),
     error: refusal.problem.reason ?? refusal.problem.code,
   }
-  return new Response(JSON.stringify(body), { status: 402, headers })
+  const response = new Response(JSON.stringify(body), { status: 402, headers })
+  for (const [name, value] of Object.entries(refusal.headers ?? {}))
+    response.headers.set(name, value)
+  return response
 }
 
 function unpaidBody(page: Page, details: ChallengeDetails | undefined): string {
@@ -250,9 +302,19 @@ function unpaidBody(page: Page, details: ChallengeDetails | undefined): string {
 /** 18 characters, never repeated: nine of the process, nine of a counter. */
 function uniqueSource(processNonce: string): () => string {
   if (processNonce.length !== 9) throw new Error('processNonce must have nine characters')
-  // Starting above 36^8 keeps the base-36 text at nine characters without padding.
-  let counter = 36 ** 8
-  return () => processNonce + (counter++).toString(36)
+  // Two counters that start where their base-36 text needs no padding, the fast one a small integer:
+  // printing a large one is ten times as slow.
+  const lowEnd = 36 ** 5
+  let high = 36 ** 3
+  let low = lowEnd
+  let prefix = ''
+  return () => {
+    if (low === lowEnd) {
+      low = 36 ** 4
+      prefix = processNonce + (high++).toString(36)
+    }
+    return prefix + (low++).toString(36)
+  }
 }
 
 /** RFC 3339 text of the expiry, rebuilt once a second. */

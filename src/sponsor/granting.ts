@@ -52,7 +52,7 @@ export type GrantingOptions = {
   excluded: readonly Address[]
   meter: Meter
   now: () => number
-  waitMs: number
+  waitMs: () => number
 }
 
 /** Requests that read the chain at once; more wait at their sender. */
@@ -103,7 +103,7 @@ export function createGranting(options: GrantingOptions): Granting {
         isSigned: asked.signature !== undefined,
         approveHash: undefined,
       },
-      { waitMs: options.waitMs },
+      { waitMs: options.waitMs() },
     )
     // Only what was given counts against the client.
     if (funded.kind !== 'funded' && funded.kind !== 'pending') clients.giveBack(client, day)

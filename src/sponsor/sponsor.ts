@@ -28,7 +28,7 @@ export type SponsorOptions = {
   now: () => number
   log: Log
   /** Longest wait for a grant's confirmation. */
-  waitMs: number
+  waitMs: () => number
 }
 
 /** Sponsoring of approves of Permit2: by request, and for those that come signed. One ledger. */

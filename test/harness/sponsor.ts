@@ -64,7 +64,7 @@ export async function startSponsoring(
     meter: registry,
     now,
     log: createLog({ write: (line) => void logged.push(line), pretty: false }),
-    waitMs,
+    waitMs: () => waitMs,
   })
   const query = desk.db.sqlite.query<Record<string, unknown>, []>('SELECT * FROM grants')
   return { ...sponsor, desk, registry, logged, rows: () => query.all() }
