@@ -6,8 +6,8 @@ const usage = `turnpike sells any HTTP API per request to anyone who holds a sta
 
 Usage: turnpike [command] [options]
 
-  serve            serve merchants.toml (the default)
-  check            validate merchants.toml; --online also chains, contracts and upstreams
+  serve            serve merchants.toml (the default); SIGHUP reads it again
+  check            validate merchants.toml; --online also chains, contracts, pools, upstreams
   demo             local chains, sample upstreams and the gateway; --once also buys and exits
   pay URL          buy one request with a private key; the body goes to stdout
   receipt verify RECEIPT
@@ -19,7 +19,7 @@ Usage: turnpike [command] [options]
 Options
   --config FILE    configuration (default: merchants.toml)
   --data DIR       data directory (default: ./data)
-  --online         check: ask every RPC and upstream too
+  --online         check: ask every chain, contract, pool and upstream too
   --once           demo: buy with every stock client, show what happened, exit
   --protocol NAME  pay: mpp or x402 (default: the first that is offered)
   --network ID     pay: only on this network, e.g. eip155:8453
@@ -81,6 +81,7 @@ async function main(argv: string[]): Promise<number> {
         dataDir,
         env: process.env,
         online: values.online ?? false,
+        now: Date.now,
         out: print,
       })
     }

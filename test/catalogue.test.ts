@@ -5,8 +5,16 @@ import { parse } from '../src/config/merchants'
 import { account } from '../src/demo/accounts'
 import type { Recorded } from '../src/demo/upstreams'
 import * as Route from '../src/proxy/Route'
+import { validateParams } from '../src/proxy/validate'
 import { ask, payMpp, payX402, type Required } from './harness/buyer'
-import { refusals, refusedChats, type Sample, samples, unsold } from './harness/catalogue'
+import {
+  refusals,
+  refusedChats,
+  type Sample,
+  samples,
+  stockInputs,
+  unsold,
+} from './harness/catalogue'
 import { type TestWorld, testWorld } from './harness/world'
 
 const text = await Bun.file(join(import.meta.dir, '..', 'merchants.toml')).text()
@@ -214,6 +222,33 @@ describe('what cannot be served', () => {
       expect(response.status).toBe(200)
     })
   }
+
+  const known = new Map(
+    shipped.merchants
+      .find(({ slug }) => slug === 'chain-stocks')
+      ?.routes.map((route) => [route.path, route]),
+  )
+  const namesOf = (path: string, search: string, body: string) => {
+    const route = known.get(path)
+    if (!route) throw new Error(`no route ${path}`)
+    const found = validateParams(route, search, '', new TextEncoder().encode(body))
+    return [...new Set(found.map(({ name }) => name))]
+  }
+  for (const [search, body, ...names] of stockInputs)
+    test(`error: a quote of ${search} ${body} is refused for ${names.length} names`, () => {
+      // The validator names what is too much by the place of its object, too.
+      for (const path of ['/quote', '/token'])
+        expect(namesOf(path, search, body).filter((name) => name !== '')).toEqual(
+          names.filter((name) => name !== ''),
+        )
+    })
+
+  test('error: stocks takes nothing, a report any object', () => {
+    expect(namesOf('/stocks', '?a=1', '{}')).toEqual([])
+    expect(namesOf('/stocks', '', '{"a":1}')).not.toEqual([])
+    expect(namesOf('/report', '?a=1', '{"a":{"b":[1]}}')).toEqual([])
+    expect(namesOf('/report', '', '[1]')).not.toEqual([])
+  })
 
   test('error: a missing required tail, and a tail where none is taken, is not for sale', async () => {
     for (const path of unsold) {

@@ -474,10 +474,29 @@ export const refusedChats: readonly (readonly [body: string, ...names: string[]]
   ['model=assistant-fast', ''],
   ['[]', ''],
   ['{"messages":"hello"}', 'messages'],
-  ['{"messages":[{"content":"x"}]}', 'messages/0'],
+  ['{"messages":[{"content":"x"}]}', 'messages/0/role'],
   ['{"messages":[{"role":"user","content":{}}],"stream":"yes"}', 'stream', 'messages/0/content'],
   ['{"model":""}', 'model'],
 ]
+
+/** Inputs of `chain-stocks/quote` and `token`, with the names that are refused: none when it is good. */
+export const stockInputs: readonly (readonly [search: string, body: string, ...names: string[]])[] =
+  [
+    ['?symbol=NVDA', ''],
+    [`?symbol=NVDA&address=${address}&other=1`, ''],
+    ['', '{"symbol":"NVDA"}'],
+    ['', `{"symbol":"NVDA","address":"${address}"}`],
+    ['', '', 'symbol'],
+    ['?symbol=', '', 'symbol'],
+    ['?symbol=ALONGERTICKER', '', 'symbol'],
+    ['?symbol=NVDA&address=0x12', '', 'address'],
+    ['?symbol=NVDA', '{"symbol":"NVDA","amount":1}', 'amount'],
+    ['?symbol=NVDA', '{}', 'symbol'],
+    ['', '{"symbol":7}', 'symbol'],
+    ['', '{"symbol":"NVDA","address":null}', 'address'],
+    ['?symbol=NVDA', '[]', ''],
+    ['?symbol=NVDA', 'symbol=NVDA', ''],
+  ]
 
 /** Paths that are not sold: a required tail is missing, or there is one where none may be. */
 export const unsold: readonly string[] = [

@@ -16,6 +16,7 @@ export class RpcFault extends Error {
 }
 
 export const invalidParams = -32602
+export const methodNotFound = -32601
 const paymentRequired = -32042
 const verificationFailed = -32043
 
@@ -95,13 +96,13 @@ function unpaid(
       content: [{ type: 'text', text: JSON.stringify(offers) }],
       _meta: { ...meta, [Payment.requiredKey]: data },
     }
-  const { code, reason, detail } = problem
+  const { code, detail } = problem
   if (options.kind === 'none')
     // The x402 clients that read errors look for their offers under this name.
     throw new RpcFault(paymentRequired, 'Payment Required', { ...data, x402: offers })
   if (code === 'malformed-credential')
     throw new RpcFault(invalidParams, 'Invalid params', { detail, ...data })
-  const failure = { reason: reason ?? code, detail }
+  const failure = { reason: code, detail }
   throw new RpcFault(verificationFailed, 'Payment Verification Failed', { ...data, failure })
 }
 

@@ -4,7 +4,7 @@ import { clientKey } from '../../http/clientip'
 import * as RateLimit from '../../http/ratelimit'
 import { pathStart } from '../../http/url'
 import type { Log } from '../../log'
-import * as Json from '../../protocol/Json'
+import type * as Json from '../../protocol/Json'
 import * as Problem from '../../protocol/Problem'
 import type * as Catalogue from '../Catalogue'
 import type { Gateway, Peer } from '../merchant'
@@ -135,8 +135,6 @@ export function createMcp(options: McpOptions): Mcp {
       presented = Payment.fromMeta(meta)
       wanted = Tool.toCall(tool, args)
     } catch (error) {
-      if (error instanceof Json.JsonError)
-        throw new RpcFault(invalidParams, 'Invalid params', { detail: `_meta: ${error.message}.` })
       if (!(error instanceof Tool.ArgumentError)) throw error
       // As the protocol wants it, so that the model can correct itself.
       return { isError: true, content: [{ type: 'text', text: error.message }] }
