@@ -203,7 +203,10 @@ export type Context = {
   /** Request ids of payments under way, for the log. */
   requestIds: Map<string, string>
   /** Waits for a lane. The promise never rejects. */
-  submit(rail: Rail, order: Omit<Order, 'done' | 'logKey' | 'call' | 'isUrgent' | 'isGivenUp'>): Submitted
+  submit(
+    rail: Rail,
+    order: Omit<Order, 'done' | 'logKey' | 'call' | 'isUrgent' | 'isGivenUp'>,
+  ): Submitted
   /** Gives what waits to the lanes that are free; call whenever one may have become so. */
   pump(rail: Rail): void
   /** Ends the waiting, not the money: what is unfinished is in the database. */

@@ -134,8 +134,7 @@ function changePayments(db: Db) {
     revert: (id: string, hashes: readonly Hex[]) =>
       revert.get({ id, hashes: JSON.stringify(hashes) }) !== undefined,
     /** `isUsed`: the chain has its nonce used, by something else. */
-    expire: (id: string, isUsed: boolean) =>
-      expire.get({ id, used: isUsed ? 1 : 0 }) !== undefined,
+    expire: (id: string, isUsed: boolean) => expire.get({ id, used: isUsed ? 1 : 0 }) !== undefined,
     /** Another transaction at the nonce of these carries the payment. */
     renew: (id: string, hash: Hex, hashes: readonly Hex[]) =>
       renew.get({ id, hash, hashes: JSON.stringify(hashes) }) !== undefined,
