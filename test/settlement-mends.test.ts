@@ -121,12 +121,13 @@ test('behavior: a payment that is handed back to the queue waits no longer than 
   const both = () => [signTransfer(network), signTransfer(network, { from: 2 })] as const
   await mineWhile(net.chain, Promise.all(both().map((transfer) => desk.pay(transfer))))
   for (let index = 1; index <= 15; index++) await busy(index)
-  // A second look finds that account 2 has delegated meanwhile.
+  // A second look, at a node that is slow, finds that account 2 has delegated meanwhile.
   let looks = 0
-  net.tap.intercept = ({ method, params }) => {
+  net.tap.intercept = async ({ method, params }) => {
     const [call] = params as [{ to?: string; data: string }]
     if (method !== 'eth_call' || call.to !== undefined) return undefined
     looks++
+    await Bun.sleep(600)
     const payers = call.data.slice(-128).match(/.{64}/g) ?? []
     const sizes = payers.map((word) =>
       word.endsWith(account(2).address.slice(2).toLowerCase()) ? 23 : 0,
@@ -135,7 +136,7 @@ test('behavior: a payment that is handed back to the queue waits no longer than 
   }
   const [plain, coded] = both()
   const paying = desk.pay(plain)
-  expect(await desk.pay(coded, {}, { waitMs: 500 })).toMatchObject({
+  expect(await desk.pay(coded, {}, { waitMs: 300 })).toMatchObject({
     kind: 'unavailable',
     detail: 'The network is busy; try again with the same credential.',
   })
