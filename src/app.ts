@@ -23,6 +23,7 @@ import { createGateway } from './proxy/merchant'
 import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
 import type { Delivered } from './settlement/delivery'
+import type { ApprovalSponsor } from './settlement/Sponsorship'
 import { createSettlement, type Settlement } from './settlement/settle'
 
 export type AppOptions = {
@@ -70,6 +71,7 @@ export async function start(options: AppOptions): Promise<App> {
     now,
     log,
   })
+  const sponsor: ApprovalSponsor | undefined = undefined
   const paywallOptions = {
     settlement: withDeliveries(settlement, registry),
     challengeSecrets: secrets.challengeSecrets,
@@ -82,12 +84,14 @@ export async function start(options: AppOptions): Promise<App> {
     createQuoter({
       ...paywallOptions,
       isReady: settlement.isReady,
+      takesApprovals: sponsor !== undefined,
       processNonce: base36(9),
     }),
     registry,
   )
   const paywall = createPaywall({
     ...paywallOptions,
+    sponsor,
     quoter,
     answers: createAnswers(db, options.answersMaxBytes),
     settleWaitMs: service.settleWaitSeconds * 1000,
@@ -124,6 +128,7 @@ export async function start(options: AppOptions): Promise<App> {
   const facilitator = createFacilitator({
     ...serving,
     settlement,
+    sponsor,
     ownAccounts: [Crypto.addressOf(secrets.deskKey)],
   })
   const mcp = createMcp({ ...serving, gateway, isReady: settlement.isReady })
