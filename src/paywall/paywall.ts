@@ -32,7 +32,7 @@ export type Sale = {
   /** Fires when the buyer leaves. */
   signal: AbortSignal
   /** Parameters that cannot be served; named in the 402, refused before money moves. */
-  invalidParams: readonly { name: string; reason: string }[]
+  invalidParams: readonly { name: string; reason: string; status?: 404 }[]
   /** Why nothing can be delivered now, before anybody pays. */
   unavailable(): Problem.ProblemError | undefined
   /** Makes what was bought. */
@@ -115,10 +115,9 @@ export function createPaywall(options: PaywallOptions): Paywall {
    */
   async function choose(presentation: Presentation): Promise<Presentation> {
     if (presentation.proven || presentation.alternatives.length === 0) return presentation
-    const { window } = presentation
     let undecided = presentation
-    for (const transfer of [presentation.transfer, ...presentation.alternatives]) {
-      const candidate = { ...presentation, transfer }
+    for (const { transfer, window } of [presentation, ...presentation.alternatives]) {
+      const candidate = { ...presentation, transfer, window }
       if (settlement.find(transfer)?.transfer.signature === transfer.signature) return candidate
       if (window !== undefined || !settlement.isReady(transfer.network)) continue
       const verdict = await settlement.verify(transfer)

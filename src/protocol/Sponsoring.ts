@@ -24,7 +24,7 @@ export function declarations(
 ): readonly Declaration[] {
   const assets = offers.map(({ network }) => network.asset)
   const sponsored = assets.filter(({ transfer }) => transfer.includes('permit2'))
-  const declare = (name: string) => ({ name, info: { version: '1' }, schema: { type: 'object' } })
+  const declare = (name: string) => ({ name, info: { version: '1' }, schema: {} })
   return [
     ...(sponsored.some(({ eip2612 }) => eip2612) ? [declare(permitName)] : []),
     ...(takesApprovals && sponsored.length > 0 ? [declare(approvalName)] : []),

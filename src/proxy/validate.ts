@@ -7,8 +7,16 @@ import {
 import type { Route } from '../config/Config'
 import { type Segment, segmentsOf } from './Tail'
 
-/** An input that cannot be served. `reason` completes "name ...". */
-export type InvalidParam = { name: string; in: 'query' | 'tail' | 'body'; reason: string }
+/**
+ * An input that cannot be served. `reason` completes "name ...". `status`: of the answer to who pays,
+ * where it is not 400.
+ */
+export type InvalidParam = {
+  name: string
+  in: 'query' | 'tail' | 'body'
+  reason: string
+  status?: 404
+}
 
 type Check = (text: string) => string | undefined
 type BodyCheck = (value: unknown, bytes: number) => ValidationResult
