@@ -25,6 +25,7 @@ import { createGateway, type Gateway, type GatewayOptions } from './proxy/mercha
 import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
 import type { Delivered } from './settlement/delivery'
+import type { ApprovalSponsor } from './settlement/Sponsorship'
 import { createSettlement, type Settlement } from './settlement/settle'
 import { marketRoutes } from './stock/market-routes'
 import { openMarket } from './stock/open'
@@ -83,6 +84,7 @@ export async function start(options: AppOptions): Promise<App> {
     now,
     log,
   })
+  const sponsor: ApprovalSponsor | undefined = undefined
   const paywallOptions = {
     settlement: withDeliveries(settlement, registry),
     challengeSecrets: secrets.challengeSecrets,
@@ -95,12 +97,14 @@ export async function start(options: AppOptions): Promise<App> {
     createQuoter({
       ...paywallOptions,
       isReady: settlement.isReady,
+      takesApprovals: sponsor !== undefined,
       processNonce: base36(9),
     }),
     registry,
   )
   const paywall = createPaywall({
     ...paywallOptions,
+    sponsor,
     quoter,
     answers: createAnswers(db, options.answersMaxBytes),
     get settleWaitMs() {
@@ -112,6 +116,7 @@ export async function start(options: AppOptions): Promise<App> {
   let stopping = false
   const parts: Parts = {
     settlement,
+    sponsor,
     paywall,
     registry,
     exchange: openMarket(options.config, { read: settlement.read, now }),
@@ -196,6 +201,7 @@ type Parts = Pick<
   | 'accepts'
 > & {
   settlement: Settlement
+  sponsor: ApprovalSponsor | undefined
   registry: Registry
   receiptAddress: `0x${string}`
   exchange: ReturnType<typeof openMarket>
