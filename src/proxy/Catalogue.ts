@@ -20,6 +20,8 @@ export function offered(config: Config, isReady: IsReady = () => true): Listing[
     const { outOfService, builtin } = merchant
     if (outOfService !== undefined) return []
     if (builtin !== undefined && !isServed(builtin)) return []
+    // Without [stock] it has nothing to sell from.
+    if (builtin === 'chain-stocks' && config.stock === undefined) return []
     const networks = networksOf(config, merchant).filter(({ id }) => isReady(id))
     return networks.length === 0 ? [] : [{ merchant, networks }]
   })

@@ -8,17 +8,17 @@ import type { Log } from '../log'
 import type { Fulfilled } from '../paywall/courier'
 import { extract, type Presented } from '../paywall/extract'
 import { bodyDigest } from '../paywall/fingerprint'
-import { type Item, inMppOrder } from '../paywall/Item'
+import type { Item } from '../paywall/Item'
 import type { Paywall, Sale } from '../paywall/paywall'
 import { failureHeaders } from '../paywall/receipts'
 import * as Problem from '../protocol/Problem'
 import type { Payment } from '../settlement/Payment'
-import * as Bazaar from './Bazaar'
 import type { Breaker } from './breaker'
 import { invalidBuiltin, originOf, serveBuiltin } from './builtin/serve'
 import type { Stocks } from './builtin/stocks'
 import type { Documents } from './documents'
 import * as Route from './Route'
+import { type Shelf, stock } from './Shelf'
 import { type Upstream, UpstreamError } from './upstream'
 
 export type GatewayOptions = {
@@ -45,9 +45,6 @@ export type Gateway = {
   /** Answers a request below `/m/`; never rejects. */
   handle(request: Request, peer: Peer): Response | Promise<Response>
 }
-
-/** A matched route with what is sold there, one item per method. */
-type Shelf = { merchant: Merchant; route: RouteConfig; items: Partial<Record<Method, Item>> }
 
 const urlMaxBytes = 8192
 /** Longest body whose faults are named in a 402. */
@@ -307,42 +304,6 @@ function isDelivery(status: number): boolean {
   if (status < 200 || status >= 500) return false
   if (status >= 300 && status < 400) return false
   return ![401, 402, 403, 407, 408, 425, 429].includes(status)
-}
-
-function stock(config: Config): Map<RouteConfig, Shelf> {
-  const { baseUrl, mppOrder } = config.service
-  const shelves = new Map<RouteConfig, Shelf>()
-  for (const merchant of config.merchants) {
-    const networks = config.networks.filter((network) => merchant.networks.includes(network.id))
-    for (const route of merchant.routes) {
-      const offers = networks.map((network) => ({
-        network,
-        payTo: merchant.payout,
-        amountAtomic: route.priceAtomic,
-      }))
-      const items: Partial<Record<Method, Item>> = {}
-      for (const method of route.methods)
-        items[method] = {
-          id: `${merchant.slug}:${method} ${route.path}`,
-          merchant: merchant.slug,
-          route: route.path,
-          method,
-          resource: {
-            url: `${baseUrl}/m/${merchant.slug}${route.path}`,
-            description: route.summary,
-            mimeType: 'application/json',
-          },
-          offers,
-          mppOffers: inMppOrder(offers, mppOrder),
-          // Made when the route is first asked for: a start should not wait for all.
-          get extensions() {
-            return [Bazaar.extension(merchant, route, method)]
-          },
-        }
-      shelves.set(route, { merchant, route, items })
-    }
-  }
-  return shelves
 }
 
 /** Path and query of an absolute URL as Bun normalised it; both as they are, nothing decoded. */
