@@ -1,9 +1,10 @@
 import { Elysia } from 'elysia'
-import { mirrorMerchants } from '../db/merchants'
 import { open } from '../db/open'
 import type { Config, Merchant } from './config/Config'
 import type { Secrets } from './config/env'
-import { createFacilitator } from './facilitator/handler'
+import type { Path } from './config/lines'
+import { needsRestart } from './config/restart'
+import { createFacilitator, type Facilitator } from './facilitator/handler'
 import { createBudget } from './http/body'
 import { healthRoutes } from './http/health'
 import { createRegistry, metricsRoutes, type Registry } from './http/metrics'
@@ -11,6 +12,7 @@ import { errors } from './http/problem'
 import { createRateLimit } from './http/ratelimit'
 import { pathStart } from './http/url'
 import type { Log } from './log'
+import { type Earlier, succeed } from './paywall/earlier'
 import { createPaywall } from './paywall/paywall'
 import { createQuoter, type Quoter } from './paywall/quote'
 import { createAnswers } from './paywall/store'
@@ -19,7 +21,7 @@ import * as Secp256k1 from './protocol/Secp256k1'
 import { createBreaker } from './proxy/breaker'
 import { createDocuments } from './proxy/documents'
 import { createMcp, isMcp } from './proxy/mcp/endpoint'
-import { createGateway } from './proxy/merchant'
+import { createGateway, type Gateway, type GatewayOptions } from './proxy/merchant'
 import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
 import type { Delivered } from './settlement/delivery'
@@ -46,6 +48,12 @@ export type App = {
   /** Signer of receipts and offers. */
   receiptAddress: `0x${string}`
   settlement: Settlement
+  /**
+   * Takes over another configuration for requests from now on; those under way end under the old
+   * one. Changes nothing and returns the places when something needs a restart; throws, with nothing
+   * changed for requests, when the database cannot be written.
+   */
+  reload(config: Config): readonly Path[]
   /** Begins nothing new, lets what is paid finish within the configured limit, then closes. */
   stop(): Promise<void>
 }
@@ -56,19 +64,22 @@ export type App = {
  * another process has the data directory, and the system's error when the address is taken.
  */
 export async function start(options: AppOptions): Promise<App> {
-  const { config, secrets, log } = options
+  const { secrets, log } = options
   const now = options.now ?? Date.now
-  const { service } = config
+  // Whatever a reload may change is read through it.
+  let catalogue: Catalogue
+  const service = () => catalogue.config.service
+  const { baseUrl, listen, bufferedMaxBytes } = options.config.service
   const db = open({ dataDir: options.dataDir, now })
   const registry = createRegistry()
   const settlement = await createSettlement({
     db,
     meter: registry,
     payerFailuresMax: options.payerFailuresMax,
-    networks: config.networks,
+    networks: options.config.networks,
     relayerKeys: secrets.relayerKeys,
-    deskKey: config.stock && secrets.deskKey,
-    deskNetwork: config.stock?.network,
+    deskKey: options.config.stock && secrets.deskKey,
+    deskNetwork: options.config.stock?.network,
     now,
     log,
   })
@@ -76,8 +87,8 @@ export async function start(options: AppOptions): Promise<App> {
     settlement: withDeliveries(settlement, registry),
     challengeSecrets: secrets.challengeSecrets,
     receiptKey: secrets.receiptKey,
-    realm: new URL(service.baseUrl).hostname,
-    baseUrl: service.baseUrl,
+    realm: new URL(baseUrl).hostname,
+    baseUrl,
     now,
   }
   const quoter = withChallenges(
@@ -92,49 +103,131 @@ export async function start(options: AppOptions): Promise<App> {
     ...paywallOptions,
     quoter,
     answers: createAnswers(db, options.answersMaxBytes),
-    settleWaitMs: service.settleWaitSeconds * 1000,
+    get settleWaitMs() {
+      return service().settleWaitSeconds * 1000
+    },
     log,
   })
   const receiptAddress = Crypto.addressOf(secrets.receiptKey)
-  const documents = createDocuments(config, {
-    receiptAddress,
-    isReady: settlement.isReady,
-    updatedAt: now(),
-  })
-  const breaker = createBreaker()
-  const budget = createBudget(service.bufferedMaxBytes)
-  const rateLimit = createRateLimit()
-  const origins = [...new Set(config.merchants.flatMap(originsOf))]
-  const requestId = requestIds()
-  const exchange = openMarket(config, { read: settlement.read, now })
-  const deskAddress = Crypto.addressOf(secrets.deskKey)
   let stopping = false
-  const serving = {
-    config,
-    budget,
-    rateLimit,
+  const parts: Parts = {
+    settlement,
+    paywall,
+    registry,
+    exchange: openMarket(options.config, { read: settlement.read, now }),
+    deskAddress: Crypto.addressOf(secrets.deskKey),
+    peerOf: (request) => server.requestIP(request)?.address,
+    upstream: createUpstream({ now }),
+    breaker: createBreaker(),
+    budget: createBudget(bufferedMaxBytes),
+    rateLimit: createRateLimit(),
+    receiptAddress,
+    requestId: requestIds(),
+    accepts: () => !stopping,
     now,
     log,
-    requestId,
-    accepts: () => !stopping,
   }
-  const gateway = createGateway({
-    ...serving,
-    paywall,
-    upstream: createUpstream({ now }),
-    breaker,
-    documents,
-    stocks: exchange?.data,
+  const first = succeed(db, options.config, now())
+  catalogue = createCatalogue(options.config, first.earlier, parts)
+  /** Whoever has calls under way that began before a reload. */
+  let facilitators = [catalogue.facilitator]
+  // What is sold or settled goes past Elysia, which would cost a third of an unpaid answer.
+  const server = Bun.serve({
+    hostname: listen.hostname,
+    port: listen.port,
+    reusePort: false,
+    development: false,
+    idleTimeout: 255,
+    // Bodies are read and capped by the routes, which answer with a problem.
+    maxRequestBodySize: Number.MAX_SAFE_INTEGER,
+    fetch(request, self): Response | Promise<Response> {
+      const peer = () => self.requestIP(request)?.address
+      if (isForSale(request.url)) return catalogue.gateway.handle(request, peer)
+      if (isMcp(request.url)) return catalogue.mcp.handle(request, peer)
+      return catalogue.facilitator.handle(request, peer) ?? catalogue.site.fetch(request)
+    },
   })
-  const facilitator = createFacilitator({
-    ...serving,
+  // Behind the socket: a chain that hangs must not keep the health endpoints from saying so.
+  await settlement.recover()
+  first.write()
+  Secp256k1.warm()
+
+  return {
+    url: `http://${listen.hostname}:${server.port}`,
+    receiptAddress,
     settlement,
-    ownAccounts: [deskAddress],
-  })
-  const mcp = createMcp({ ...serving, gateway, isReady: settlement.isReady })
-  const canSell = () => !stopping && settlement.status().some((network) => network.ready)
-  const elysia = new Elysia({ handler: { standardHostname: false } })
-    .use(errors({ baseUrl: service.baseUrl, log, requestId }))
+    reload(config) {
+      const places = needsRestart(catalogue.config, config)
+      if (places.length > 0) return places
+      const next = succeed(db, config, now())
+      const built = createCatalogue(config, next.earlier, parts)
+      next.write()
+      catalogue = built
+      facilitators = [...facilitators.filter((each) => each.inFlight() > 0), built.facilitator]
+      return []
+    },
+    async stop() {
+      if (stopping) return
+      stopping = true
+      const deadline = now() + service().stopSeconds * 1000
+      const closed = server.stop(false)
+      const inFlight = () =>
+        facilitators.reduce((sum, each) => sum + each.inFlight(), paywall.inFlight())
+      while (inFlight() > 0 && now() < deadline) await Bun.sleep(10)
+      await settlement.stop(Math.max(0, deadline - now()))
+      await Promise.race([closed, Bun.sleep(200)])
+      await server.stop(true)
+      db.close()
+    },
+  }
+}
+
+/** What outlives a configuration: whatever holds state or money. */
+type Parts = Pick<
+  GatewayOptions,
+  | 'paywall'
+  | 'upstream'
+  | 'breaker'
+  | 'budget'
+  | 'rateLimit'
+  | 'now'
+  | 'log'
+  | 'requestId'
+  | 'accepts'
+> & {
+  settlement: Settlement
+  registry: Registry
+  receiptAddress: `0x${string}`
+  exchange: ReturnType<typeof openMarket>
+  deskAddress: `0x${string}`
+  /** Address of the other end of a request's connection. */
+  peerOf: (request: Request) => string | undefined
+}
+
+/** A configuration as it answers requests. */
+type Catalogue = {
+  config: Config
+  /** Below `/m/`. */
+  gateway: Gateway
+  facilitator: Facilitator
+  mcp: ReturnType<typeof createMcp>
+  /** Everywhere else. */
+  site: { fetch(request: Request): Response | Promise<Response> }
+}
+
+/** Built anew for each configuration, so that nothing in it is a mixture of two. */
+function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalogue {
+  const { settlement, registry, breaker, exchange, deskAddress, now, log, requestId } = parts
+  const { baseUrl } = config.service
+  const { isReady } = settlement
+  const { receiptAddress } = parts
+  const documents = createDocuments(config, { receiptAddress, isReady, updatedAt: now() })
+  const serving = { ...parts, config }
+  const gateway = createGateway({ ...serving, earlier, documents, stocks: exchange?.data })
+  const origins = [...new Set(config.merchants.flatMap(originsOf))]
+  const canSell = () => parts.accepts() && settlement.status().some((network) => network.ready)
+  const site = new Elysia({ handler: { standardHostname: false } })
+    .use(errors({ baseUrl, log, requestId }))
     .use(catalogueRoutes(() => documents))
     .use(
       healthRoutes({
@@ -145,48 +238,14 @@ export async function start(options: AppOptions): Promise<App> {
       }),
     )
     .use(metricsRoutes(registry))
-  if (exchange !== undefined) {
-    const peerOf = (request: Request) => server.requestIP(request)?.address
-    const common = { payTo: deskAddress, service, rateLimit, now, peerOf }
-    elysia.use(marketRoutes({ ...exchange, ...common }))
-  }
-  // What is sold or settled goes past Elysia, which would cost a third of an unpaid answer.
-  const server = Bun.serve({
-    hostname: service.listen.hostname,
-    port: service.listen.port,
-    reusePort: false,
-    development: false,
-    idleTimeout: 255,
-    // Bodies are read and capped by the routes, which answer with a problem.
-    maxRequestBodySize: Number.MAX_SAFE_INTEGER,
-    fetch(request, self): Response | Promise<Response> {
-      const peer = () => self.requestIP(request)?.address
-      if (isForSale(request.url)) return gateway.handle(request, peer)
-      if (isMcp(request.url)) return mcp.handle(request, peer)
-      return facilitator.handle(request, peer) ?? elysia.fetch(request)
-    },
-  })
-  // Behind the socket: a chain that hangs must not keep the health endpoints from saying so.
-  await settlement.recover()
-  mirrorMerchants(db, config.merchants.map(merchantRow), now())
-  Secp256k1.warm()
-
+  if (exchange !== undefined)
+    site.use(marketRoutes({ ...exchange, ...serving, payTo: deskAddress, service: config.service }))
   return {
-    url: `http://${service.listen.hostname}:${server.port}`,
-    receiptAddress,
-    settlement,
-    async stop() {
-      if (stopping) return
-      stopping = true
-      const deadline = now() + service.stopSeconds * 1000
-      const closed = server.stop(false)
-      const inFlight = () => paywall.inFlight() + facilitator.inFlight()
-      while (inFlight() > 0 && now() < deadline) await Bun.sleep(10)
-      await settlement.stop(Math.max(0, deadline - now()))
-      await Promise.race([closed, Bun.sleep(200)])
-      await server.stop(true)
-      db.close()
-    },
+    config,
+    site,
+    gateway,
+    facilitator: createFacilitator({ ...serving, ownAccounts: [deskAddress] }),
+    mcp: createMcp({ ...serving, gateway, isReady }),
   }
 }
 
@@ -253,24 +312,6 @@ function isForSale(url: string): boolean {
 function outOfService(merchant: Merchant): { merchant: string; reason: string }[] {
   if (merchant.outOfService === undefined) return []
   return [{ merchant: merchant.slug, reason: `${merchant.outOfService} is not set` }]
-}
-
-/** What the database keeps of a merchant: header values may be secret and stay out. */
-function merchantRow(merchant: Merchant) {
-  const { slug, title, tag, description, networks, payout, routes, hash } = merchant
-  const kept = {
-    tag,
-    description,
-    networks,
-    payout,
-    upstream: merchant.upstream?.origin,
-    routes: routes.map(({ path, methods, priceAtomic }) => ({
-      path,
-      methods,
-      priceAtomic: String(priceAtomic),
-    })),
-  }
-  return { slug, title, hash, json: JSON.stringify(kept) }
 }
 
 /** Short ids that do not repeat: a random prefix for the process and a counter. */

@@ -6,7 +6,7 @@ const usage = `turnpike sells any HTTP API per request to anyone who holds a sta
 
 Usage: turnpike [command] [options]
 
-  serve            serve merchants.toml (the default)
+  serve            serve merchants.toml (the default); SIGHUP reads it again
   check            validate merchants.toml; --online also chains, contracts, pools, upstreams
   demo             local chains, sample upstreams and the gateway; --once also buys and exits
   pay URL          buy one request with a private key; the body goes to stdout

@@ -3,7 +3,7 @@ import { createBudget, readBody } from '../src/http/body'
 import type { ProblemError } from '../src/protocol/Problem'
 import { createBreaker } from '../src/proxy/breaker'
 import { originOf, serveBuiltin } from '../src/proxy/builtin/serve'
-import { route } from './harness/merchants'
+import { merchant, route } from './harness/merchants'
 
 describe('breaker', () => {
   const policy = { threshold: 3, coolDownMs: 1_000, coolDownMaxMs: 3_000 }
@@ -121,8 +121,8 @@ describe('readBody', () => {
 
 describe('merchants of our own', () => {
   const joke = async (search: string, now = 0) => {
-    const wish = { route: route('/joke'), search, tail: '', body: new Uint8Array() }
-    const answer = await serveBuiltin('catjoke', { now: () => now }, wish)
+    const match = { merchant: merchant('x', { builtin: 'catjoke' }), route: route('/'), tail: '' }
+    const answer = await serveBuiltin({ now: () => now }, { match, search }, new Uint8Array())
     if (!answer.delivered || !(answer.body instanceof Uint8Array)) throw new Error('no joke')
     const { status, headers, body } = answer
     expect([status, headers.get('content-type')]).toEqual([200, 'application/json'])
@@ -143,9 +143,10 @@ describe('merchants of our own', () => {
   })
 
   test('error: without [stock] chain-stocks cannot be served, and nothing may be charged', async () => {
-    const wish = { route: route('/quote'), search: '', tail: '', body: new Uint8Array() }
     expect(originOf('chain-stocks', {})).toBeUndefined()
-    const served = serveBuiltin('chain-stocks', { now: () => 0 }, wish)
+    const stocks = merchant('x', { builtin: 'chain-stocks' })
+    const match = { merchant: stocks, route: route('/quote'), tail: '' }
+    const served = serveBuiltin({ now: () => 0 }, { match, search: '' }, new Uint8Array())
     await expect(served).rejects.toThrow('not configured')
   })
 })

@@ -1,7 +1,8 @@
 import { describe, expect, test } from 'bun:test'
 import zlib from 'node:zlib'
 import fc from 'fast-check'
-import { redactAnswer, redactStream } from '../src/proxy/redact'
+import { redactAnswer, redactStream, secretsOf } from '../src/proxy/redact'
+import { merchant, route } from './harness/merchants'
 import { until } from './harness/world'
 
 const bytes = (text: string) => new TextEncoder().encode(text)
@@ -162,6 +163,35 @@ describe('streams', () => {
       await readerOf(redact(left.stream, [secret], encoding).body).cancel()
       await until('the source is cancelled', left.isCancelled)
     }
+  })
+})
+
+describe('secrets', () => {
+  test('behavior: are what lets us in, in every form that an upstream may repeat', () => {
+    const password = `user:pass/word+1`
+    const sold = merchant('m', {
+      headers: {
+        Authorization: `Basic ${btoa(password)}`,
+        'X-Api-Key': 'a/key+with=signs',
+        'X-Short': 'short',
+        'User-Agent': 'Turnpike/1.0 (ops@example.com)',
+      },
+    })
+    const query = { apikey: 'query+secret', format: 'json-long-enough' }
+    expect(secretsOf(sold, route('/r', { fixedQuery: query })).toSorted()).toEqual(
+      [
+        btoa(password),
+        encodeURIComponent(btoa(password)),
+        password,
+        encodeURIComponent(password),
+        'pass/word+1',
+        encodeURIComponent('pass/word+1'),
+        'a/key+with=signs',
+        encodeURIComponent('a/key+with=signs'),
+        'query+secret',
+        'query%2Bsecret',
+      ].toSorted(),
+    )
   })
 })
 

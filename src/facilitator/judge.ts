@@ -1,4 +1,5 @@
 import type { Address, Hex } from 'viem'
+import { zero } from '../protocol/Address'
 import * as Crypto from '../protocol/Crypto'
 import * as Facilitation from '../protocol/Facilitation'
 import type * as Network from '../protocol/Network'
@@ -21,8 +22,8 @@ export type Case = {
   request: Facilitation.Request
   network: Network.Network
   transfer: Transfer.Transfer
-  /** The payer's key signed it under the domain of the requirements. */
-  isSigned: boolean
+  /** Whether the payer's key signed it under the domain of the requirements. Costs more than all else. */
+  isSigned: () => boolean
   /** That domain is the token's own. */
   isOwnDomain: boolean
   /** The payment of this money, if there is one. */
@@ -51,13 +52,17 @@ export function open(
   }
   const transfer = Facilitation.transferOf(request, network.chainId)
   const eip712 = domainOf(request, network)
-  const signer = Crypto.recover(Transfer.digest(transfer, { eip712 }), transfer.signature)
+  let signer: Address | undefined
   const { name, version } = network.asset.eip712
   return {
     request,
     network,
     transfer,
-    isSigned: signer === transfer.payer,
+    isSigned() {
+      const digest = () => Transfer.digest(transfer, { eip712 })
+      signer ??= Crypto.recover(digest(), transfer.signature) ?? zero
+      return signer === transfer.payer
+    },
     isOwnDomain:
       transfer.method === 'permit2' || (eip712.name === name && eip712.version === version),
     known: transfer.asset === network.asset.address ? settlement.find(transfer) : undefined,
@@ -92,7 +97,7 @@ export async function judge(options: JudgeOptions, subject: Case): Promise<Judge
   const early = refuseEarly(options, subject)
   if (early !== undefined) return bad(early)
   const late = refuseLate(options, subject)
-  if (subject.isSigned && late !== undefined) return bad(late)
+  if (late !== undefined && subject.isSigned()) return bad(late)
   if (subject.known !== undefined) return judgeKnown(subject, subject.known, late)
   return judgeByChain(options, subject, late)
 }
@@ -143,7 +148,7 @@ export function judgeKnown(subject: Case, known: Payment, late: Fault | undefine
 
 /** A contract's signature was judged by the chain: here it must be the one that was. */
 export function isGenuine({ isSigned, isOwnDomain, transfer }: Case, known: Payment): boolean {
-  if (isSigned && isOwnDomain) return true
+  if (isOwnDomain && isSigned()) return true
   return Verify.unwrap(transfer).signature === known.transfer.signature
 }
 

@@ -70,7 +70,7 @@ export function createSettler(options: SettleOptions): Settler {
       if (late !== undefined) return failed(late.code, late.detail)
       if (!isSame(subject, known)) return spent(subject, known)
     } else if (late !== undefined || !subject.isOwnDomain) {
-      if (late !== undefined && subject.isSigned) return failed(late.code, late.detail)
+      if (late !== undefined && subject.isSigned()) return failed(late.code, late.detail)
       const judgement = await judgeByChain(options, subject, late)
       if (judgement.kind === 'unavailable') return judgement
       if (judgement.kind === 'bad') return failed(judgement.reason, judgement.detail)
@@ -106,7 +106,7 @@ export function createSettler(options: SettleOptions): Settler {
         ? settlement.settle(transfer, purpose, {
             waitMs,
             receivedAt: now(),
-            proven: isSigned,
+            proven: isSigned(),
             requestId,
           })
         : settlement.resume(known, transfer, { waitMs, requestId })

@@ -18,6 +18,14 @@ export type Item = {
   mppOffers: readonly Offer[]
   /** x402 extensions besides the paywall's own. */
   extensions: readonly Declaration[]
+  /** What was offered here before the configuration changed. */
+  earlier?: readonly EarlierOffer[]
+}
+
+/** An offer that is no longer made. */
+export type EarlierOffer = Offer & {
+  /** Unix ms up to which a new payment may take it; a payment that is known already always may. */
+  until: number
 }
 
 /** Orders offers by the networks of `mppOrder`; networks it does not name keep their order behind. */

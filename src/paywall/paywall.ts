@@ -109,10 +109,9 @@ export function createPaywall(options: PaywallOptions): Paywall {
    */
   async function choose(presentation: Presentation): Promise<Presentation> {
     if (presentation.proven || presentation.alternatives.length === 0) return presentation
-    const { window } = presentation
     let undecided = presentation
-    for (const transfer of [presentation.transfer, ...presentation.alternatives]) {
-      const candidate = { ...presentation, transfer }
+    for (const { transfer, window } of [presentation, ...presentation.alternatives]) {
+      const candidate = { ...presentation, transfer, window }
       if (settlement.find(transfer)?.transfer.signature === transfer.signature) return candidate
       if (window !== undefined || !settlement.isReady(transfer.network)) continue
       const verdict = await settlement.verify(transfer)

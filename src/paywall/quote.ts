@@ -10,6 +10,9 @@ import type { Item } from './Item'
 /** MPP challenges and x402 offers are valid this long (specification 8). */
 export const validForSeconds = 300
 
+/** Signed offers are made again after this time: they may not be promised for longer than a reload honours. */
+const keptMs = 60_000
+
 /** `PAYMENT-REQUIRED` beyond this is refused by clients with small header limits. */
 const headerMaxBytes = 4095
 
@@ -64,7 +67,8 @@ export type ChallengeDetails = {
 
 /** Everything of a 402 that is the same for a minute. */
 type Sheet = {
-  minute: number
+  /** Unix ms. Each item has a minute of its own: all at once would stop the answers meanwhile. */
+  madeAt: number
   ready: number
   challenges: Challenge.Compiled
   required: X402.PaymentRequired
@@ -109,10 +113,9 @@ export function createQuoter(options: QuoterOptions): Quoter {
       const at = now()
       const ready = readiness(item, options.isReady)
       if (ready === 0) return undefined
-      const minute = Math.floor(at / 60_000)
       let sheet = sheets.get(item)
-      if (sheet === undefined || sheet.minute !== minute || sheet.ready !== ready) {
-        sheet = compile(item, ready, minute, secret, options)
+      if (sheet === undefined || sheet.ready !== ready || !isFresh(sheet, at)) {
+        sheet = compile(item, ready, at, secret, options)
         sheets.set(item, sheet)
       }
       const page = pageFor(sheet, url)
@@ -133,6 +136,12 @@ export function createQuoter(options: QuoterOptions): Quoter {
   }
 }
 
+/** Also when the clock was set back, which would promise the signed offers for too long. */
+function isFresh(sheet: Sheet, now: number): boolean {
+  const age = now - sheet.madeAt
+  return age >= 0 && age < keptMs
+}
+
 /** One bit per offer that can settle now. */
 function readiness(item: Item, isReady: (network: Network.Id) => boolean): number {
   let bits = 0
@@ -146,13 +155,13 @@ function readiness(item: Item, isReady: (network: Network.Id) => boolean): numbe
 function compile(
   item: Item,
   ready: number,
-  minute: number,
+  madeAt: number,
   secret: Uint8Array,
   options: QuoterOptions,
 ): Sheet {
   const offers = item.offers.filter((_, i) => (ready & (1 << i)) !== 0)
   const accepts = X402.accepts(offers)
-  const validUntil = minute * 60 + validForSeconds + 60
+  const validUntil = Math.floor(madeAt / 1000) + validForSeconds + keptMs / 1000
   const signed = accepts.map((requirements) =>
     Offer.sign({ resourceUrl: item.resource.url, requirements, validUntil }, options.receiptKey),
   )
@@ -184,7 +193,7 @@ function compile(
   const { url } = item.resource
   const [before, after] = cut(fitting.toString(), url)
   return {
-    minute,
+    madeAt,
     ready,
     challenges,
     required,

@@ -64,10 +64,10 @@ function countMembers(text: string, levels: number): number {
 
 /** Index of the closing quote, or the end of the text. */
 function endOfString(text: string, start: number): number {
-  for (let index = start; index < text.length; index++) {
-    const code = text.charCodeAt(index)
-    if (code === 0x22) return index
-    if (code === 0x5c) index++
+  for (let at = text.indexOf('"', start); at >= 0; at = text.indexOf('"', at + 1)) {
+    let slashes = 0
+    while (text.charCodeAt(at - 1 - slashes) === 0x5c) slashes++
+    if (slashes % 2 === 0) return at
   }
   return text.length
 }

@@ -1,6 +1,5 @@
 import type { Config, Merchant, Method, NetworkConfig, Param, Route } from '../config/Config'
 import type * as Network from '../protocol/Network'
-import { isServed } from './builtin/serve'
 import * as Example from './Example'
 import { type Segment, segmentsOf, templateOf } from './Tail'
 
@@ -12,16 +11,12 @@ export type IsReady = (network: Network.Id) => boolean
 export type Listing = { merchant: Merchant; networks: readonly NetworkConfig[] }
 
 /**
- * What can be bought: merchants without their secrets or their maker, and networks that cannot
+ * What can be bought: merchants without their secrets, and networks that cannot
  * settle, are not offered by a 402 either.
  */
 export function offered(config: Config, isReady: IsReady = () => true): Listing[] {
   return config.merchants.flatMap((merchant) => {
-    const { outOfService, builtin } = merchant
-    if (outOfService !== undefined) return []
-    if (builtin !== undefined && !isServed(builtin)) return []
-    // Without [stock] it has nothing to sell from.
-    if (builtin === 'chain-stocks' && config.stock === undefined) return []
+    if (merchant.outOfService !== undefined) return []
     const networks = networksOf(config, merchant).filter(({ id }) => isReady(id))
     return networks.length === 0 ? [] : [{ merchant, networks }]
   })

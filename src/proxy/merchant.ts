@@ -6,6 +6,7 @@ import * as RateLimit from '../http/ratelimit'
 import { pathStart } from '../http/url'
 import type { Log } from '../log'
 import type { Fulfilled } from '../paywall/courier'
+import type { Earlier } from '../paywall/earlier'
 import { extract, type Presented } from '../paywall/extract'
 import { bodyDigest } from '../paywall/fingerprint'
 import type { Item } from '../paywall/Item'
@@ -14,15 +15,16 @@ import { failureHeaders } from '../paywall/receipts'
 import * as Problem from '../protocol/Problem'
 import type { Payment } from '../settlement/Payment'
 import type { Breaker } from './breaker'
-import { invalidBuiltin, originOf, serveBuiltin } from './builtin/serve'
+import { invalidInputs, originOf, serveBuiltin } from './builtin/serve'
 import type { Stocks } from './builtin/stocks'
 import type { Documents } from './documents'
 import * as Route from './Route'
-import { type Shelf, stock } from './Shelf'
+import * as Shelves from './shelves'
 import { type Upstream, UpstreamError } from './upstream'
 
 export type GatewayOptions = {
   config: Config
+  earlier: Earlier
   paywall: Paywall
   upstream: Upstream
   breaker: Breaker
@@ -58,7 +60,7 @@ export function createGateway(options: GatewayOptions): Gateway {
   const { config, log, now } = options
   const { baseUrl } = config.service
   const matcher = Route.compile(config.merchants)
-  const shelves = stock(config)
+  const shelves = Shelves.stock(config, options.earlier)
 
   return {
     handle(request, peer) {
@@ -119,7 +121,7 @@ export function createGateway(options: GatewayOptions): Gateway {
 
   type Visit = {
     match: Route.Match
-    shelf: Shelf
+    shelf: Shelves.Shelf
     item: Item
     path: string
     search: string
@@ -168,11 +170,10 @@ export function createGateway(options: GatewayOptions): Gateway {
   }
 
   function offer(request: Request, visit: Visit, body: Uint8Array): Response | Promise<Response> {
-    const { match, shelf, item, path, search, requestId } = visit
+    const { shelf, item, path, search, requestId } = visit
     const { merchant, route } = shelf
     // Nothing is made for it that only a sale needs: this is answered more often than all else.
     if (visit.presented.kind === 'none') return ask(visit, body)
-    const wish = { route, search, tail: match.tail, body }
     const sale: Sale = {
       item,
       method: request.method,
@@ -188,7 +189,7 @@ export function createGateway(options: GatewayOptions): Gateway {
         return request.signal
       },
       get invalidParams() {
-        return invalidBuiltin(merchant.builtin, options, wish)
+        return invalidInputs(options, visit, body)
       },
       unavailable: () => unavailable(merchant, route),
       fulfil: (payment) => fulfil(request, visit, body, payment),
@@ -196,18 +197,16 @@ export function createGateway(options: GatewayOptions): Gateway {
     return options.paywall.serve(sale)
   }
 
-  function ask({ match, shelf, item, path, search, requestId }: Visit, body: Uint8Array): Response {
-    const { merchant, route } = shelf
-    const problem = unavailable(merchant, route)
+  function ask(visit: Visit, body: Uint8Array): Response {
+    const { shelf, item, path, search, requestId } = visit
+    const problem = unavailable(shelf.merchant, shelf.route)
     if (problem !== undefined) throw problem
     return options.paywall.ask(item, baseUrl + path + search, requestId, {
       digest: bodyDigest(body),
       isBodiless: body.byteLength === 0,
       // Nobody who shows no credential makes us look through a large body.
       invalidParams: () =>
-        body.byteLength > hintMaxBytes
-          ? []
-          : invalidBuiltin(merchant.builtin, options, { route, search, tail: match.tail, body }),
+        body.byteLength > hintMaxBytes ? [] : invalidInputs(options, visit, body),
     })
   }
 
@@ -241,8 +240,7 @@ export function createGateway(options: GatewayOptions): Gateway {
       if (payment.attempts === 1) options.breaker.failure(origin, now())
     }
     if (merchant.builtin !== undefined) {
-      const wish = { route, search: visit.search, tail: visit.match.tail, body }
-      const answer = await serveBuiltin(merchant.builtin, options, wish)
+      const answer = await serveBuiltin(options, visit, body)
       if (answer.delivered) options.breaker.success(origin)
       else failed()
       return answer
@@ -330,13 +328,13 @@ function hasBody(request: Request): boolean {
   return headers.has('transfer-encoding') || (headers.get('content-length') ?? '0') !== '0'
 }
 
-function methodsOf(shelf: Shelf): string {
+function methodsOf(shelf: Shelves.Shelf): string {
   const methods = Object.keys(shelf.items)
   if (methods.includes('GET')) methods.push('HEAD')
   return [...methods, 'OPTIONS'].join(', ')
 }
 
-function notAllowed(shelf: Shelf): Problem.ProblemError {
+function notAllowed(shelf: Shelves.Shelf): Problem.ProblemError {
   const allow = methodsOf(shelf)
   return Problem.of('method-not-allowed', `This route accepts ${allow}.`, {
     headers: { allow },
@@ -346,7 +344,7 @@ function notAllowed(shelf: Shelf): Problem.ProblemError {
 const headerList = /^[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,1024}$/
 
 /** Preflights are free and answered before the gate; asking which headers may cross costs nothing. */
-function preflight(request: Request, shelf: Shelf): Response {
+function preflight(request: Request, shelf: Shelves.Shelf): Response {
   const asked = request.headers.get('access-control-request-headers') ?? ''
   const allow = methodsOf(shelf)
   return new Response(null, {

@@ -10,15 +10,27 @@ const publicHeaders =
 const secretQuery = /key|token|secret|auth|pass|sign|credential/i
 const scheme = /^(?:basic|bearer|token|apikey)\s+/i
 
-/** What an upstream must not show to a buyer: the values that let us in, of 8 characters and more. */
+/**
+ * What an upstream must not show to a buyer: the values that let us in, of 8 characters and more, as
+ * they are sent, as a URL would hold them, and what Basic credentials say when they are decoded.
+ */
 export function secretsOf(merchant: Merchant, route: Route): readonly string[] {
   const values = Object.entries(merchant.headers)
     .filter(([name]) => !publicHeaders.test(name))
-    .map(([, value]) => value.replace(scheme, '').trim())
+    .flatMap(([, value]) => [value.replace(scheme, '').trim(), ...basicOf(value)])
   for (const [name, value] of Object.entries({ ...route.query, ...route.fixedQuery })) {
-    if (secretQuery.test(name)) values.push(value, encodeURIComponent(value))
+    if (secretQuery.test(name)) values.push(value)
   }
-  return [...new Set(values)].filter((value) => value.length >= lengthMin)
+  const all = values.flatMap((value) => [value, encodeURIComponent(value)])
+  return [...new Set(all)].filter((value) => value.length >= lengthMin)
+}
+
+/** `user:password` and the password of a Basic credential. */
+function basicOf(value: string): string[] {
+  const [, encoded] = /^basic\s+(\S+)\s*$/i.exec(value) ?? []
+  if (encoded === undefined) return []
+  const pair = Buffer.from(encoded, 'base64').toString()
+  return [pair, pair.slice(pair.indexOf(':') + 1)]
 }
 
 type Redactor = {

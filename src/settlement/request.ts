@@ -1,4 +1,6 @@
+import type { Address } from 'viem'
 import { isDuplicate, write } from '../../db/write'
+import { zero } from '../protocol/Address'
 import type { Asset } from '../protocol/Asset'
 import * as Crypto from '../protocol/Crypto'
 import { digest as digestOf, type Transfer } from '../protocol/Transfer'
@@ -33,15 +35,25 @@ export async function verify(
   told: Asset['eip712'] | undefined,
 ): Promise<{ ok: true } | Outcome> {
   const rail = railOf(context, transfer.network)
-  const eip712 = told ?? rail.network.asset.eip712
+  const own = rail.network.asset.eip712
+  const eip712 = told ?? own
   const digest = digestOf(transfer, { eip712 })
-  const isSigned = Crypto.recover(digest, transfer.signature) === transfer.payer
+  let signer: Address | undefined
+  const isSigned = () => {
+    signer ??= Crypto.recover(digest, transfer.signature) ?? zero
+    return signer === transfer.payer
+  }
   const late = Verify.checkWindow(transfer, context.now())
   // Whose signature it is comes first: only the chain can tell when no key of the payer signed.
-  if (isSigned && late) return late
-  const own = isSigned ? Verify.assumeSigned(transfer).transfer : Verify.unwrap(transfer)
-  const look = { isSigned, isWrapped: !isSigned && own !== transfer, digest, eip712 }
-  const simulation = await examine(rail, rail.lanes[0]?.address, own, look)
+  if (late && isSigned()) return late
+  const isForeign =
+    transfer.method === 'eip3009' && (eip712.name !== own.name || eip712.version !== own.version)
+  const isDecidedByChain = !isForeign && Crypto.isCanonical(transfer.signature)
+  const isPlain = isDecidedByChain || isSigned()
+  const sent = isPlain ? Verify.assumeSigned(transfer).transfer : Verify.unwrap(transfer)
+  const isWrapped = !isPlain && sent !== transfer
+  const look = { isDecidedByChain, isSigned, isWrapped, digest, eip712 }
+  const simulation = await examine(rail, rail.lanes[0]?.address, sent, look)
   if (simulation.kind === 'refused' && Verify.isUnsigned(simulation)) return simulation
   if (late) return late
   if (simulation.kind === 'passes') return { ok: true }

@@ -98,10 +98,12 @@ export const underWay: Verify.Refusal = {
   retryAfterSeconds: 1,
 }
 
-/** What is known of a signature that only the chain may judge. */
+/** A signature that nobody has judged. */
 export type Look = {
-  /** The payer's own key signed the digest. */
-  isSigned: boolean
+  /** When the transfer passes with it, it is the payer's: the chain reads it as we do. */
+  isDecidedByChain: boolean
+  /** Whether the payer's own key signed the digest; asked when the chain does not decide. */
+  isSigned: () => boolean
   /** It came with the call that would deploy the wallet (ERC-6492). */
   isWrapped: boolean
   /** What was signed: of the domain below, which need not be the token's. */
@@ -119,7 +121,7 @@ export function examine(
   transfer: Transfer.Transfer,
   look: Look,
 ): Promise<Simulation> {
-  const hasCode = !look.isSigned
+  const hasCode = !look.isDecidedByChain && !look.isSigned()
   return simulateOne(rail, from, { transfer, hasCode, call: Transfer.call(transfer) }, look)
 }
 
@@ -159,12 +161,14 @@ async function simulateOne(
   const used = Verify.isUsed(transfer, read[0])
   const wallet = results[isPermit ? 7 : 5]
   const verdict = wallet && judgeWallet(wallet)
-  if (look && !look.isSigned && verdict !== 'accepts') {
+  const passes = settled && used === false
+  if (passes && look?.isDecidedByChain) return { kind: 'passes', balanceAtomic: read[1] ?? 0n }
+  if (look && verdict !== 'accepts' && !look.isSigned()) {
     const isUndeployed = verdict === 'absent' && look.isWrapped
     return isUndeployed ? Verify.refuseFactory() : refuseSignature(transfer)
   }
   if (used) return { kind: 'used' }
-  if (settled && used === false) return { kind: 'passes', balanceAtomic: read[1] ?? 0n }
+  if (passes) return { kind: 'passes', balanceAtomic: read[1] ?? 0n }
   return explain(rail, transfer, {
     used,
     balance: read[1],

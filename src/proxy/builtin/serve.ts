@@ -1,7 +1,8 @@
-import type { Merchant, Route } from '../../config/Config'
+import type { Merchant } from '../../config/Config'
 import type { Fulfilled } from '../../paywall/courier'
 import * as Problem from '../../protocol/Problem'
 import { toBuyer } from '../headers'
+import type { Match } from '../Route'
 import { type InvalidParam, validateParams } from '../validate'
 import { joke } from './jokes'
 import * as Stocks from './stocks'
@@ -16,27 +17,22 @@ export type Stock = {
   now: () => number
 }
 
-/** A request for something that the program serves itself: `search` as in the URL. */
-export type Wish = { route: Route; search: string; tail: string; body: Uint8Array }
+/** What a request asks for: `search` is '' or has its `?`. */
+export type Wish = { match: Pick<Match, 'merchant' | 'route' | 'tail'>; search: string }
 
-/** Whether this program can deliver what the merchant sells; if not, nothing is offered or charged. */
-export function isServed(builtin: Builtin): boolean {
-  return builtin === 'catjoke' || builtin === 'chain-stocks'
-}
-
-/** Under which its failures are counted; undefined when it cannot be served. */
+/** Under which its failures are counted; undefined when it cannot be served: nothing is sold then. */
 export function originOf(builtin: Builtin, { stocks }: Pick<Stock, 'stocks'>): string | undefined {
   const isMissing = builtin === 'chain-stocks' && stocks === undefined
   return isMissing ? undefined : `builtin ${builtin}`
 }
 
-/** All inputs that the merchant cannot serve. */
-export function invalidBuiltin(
-  builtin: Builtin | undefined,
+/** All inputs that cannot be served, by the route's schemas or by what the program knows itself. */
+export function invalidInputs(
   { stocks }: Pick<Stock, 'stocks'>,
-  { route, search, tail, body }: Wish,
+  { match: { merchant, route, tail }, search }: Wish,
+  body: Uint8Array,
 ): readonly InvalidParam[] {
-  if (builtin !== 'chain-stocks' || stocks === undefined)
+  if (merchant.builtin !== 'chain-stocks' || stocks === undefined)
     return validateParams(route, search, tail, body)
   return Stocks.invalidParams(stocks, route, { search, tail, body })
 }
@@ -46,13 +42,13 @@ export function invalidBuiltin(
  * `not-ready` for one that is not configured.
  */
 export async function serveBuiltin(
-  builtin: Builtin,
   { stocks, now }: Stock,
-  wish: Wish,
+  { match: { merchant, route }, search }: Wish,
+  body: Uint8Array,
 ): Promise<Fulfilled> {
-  if (builtin === 'catjoke') return deliver(joke(new URLSearchParams(wish.search), now()))
+  if (merchant.builtin === 'catjoke') return deliver(joke(new URLSearchParams(search), now()))
   if (stocks === undefined) throw Problem.of('not-ready', 'This merchant is not configured.')
-  const answer = await Stocks.answer(stocks, wish.route, wish)
+  const answer = await Stocks.answer(stocks, route, { search, body })
   if (answer !== undefined) return deliver(answer)
   return {
     delivered: false,

@@ -1,12 +1,14 @@
 import type { Config, Merchant, Method, Route } from '../config/Config'
-import { type Item, inMppOrder } from '../paywall/Item'
+import type { Earlier } from '../paywall/earlier'
+import { type EarlierOffer, type Item, inMppOrder } from '../paywall/Item'
+import type { Offer } from '../protocol/Offer'
 import * as Bazaar from './Bazaar'
 
 /** A route with what is sold there, one item per method. */
 export type Shelf = { merchant: Merchant; route: Route; items: Partial<Record<Method, Item>> }
 
-/** The shelves of a configuration, by their route. */
-export function stock(config: Config): Map<Route, Shelf> {
+/** Everything that a configuration sells. */
+export function stock(config: Config, earlier: Earlier): Map<Route, Shelf> {
   const { baseUrl, mppOrder } = config.service
   const shelves = new Map<Route, Shelf>()
   for (const merchant of config.merchants) {
@@ -17,6 +19,8 @@ export function stock(config: Config): Map<Route, Shelf> {
         payTo: merchant.payout,
         amountAtomic: route.priceAtomic,
       }))
+      const before = withoutOffered(earlier(merchant.slug, route.path) ?? [], offers)
+      const mppOffers = inMppOrder(offers, mppOrder)
       const items: Partial<Record<Method, Item>> = {}
       for (const method of route.methods)
         items[method] = {
@@ -30,14 +34,31 @@ export function stock(config: Config): Map<Route, Shelf> {
             mimeType: 'application/json',
           },
           offers,
-          mppOffers: inMppOrder(offers, mppOrder),
+          mppOffers,
           // Made when the route is first asked for: a start should not wait for all.
           get extensions() {
             return [Bazaar.extension(merchant, route, method)]
           },
+          ...(before.length === 0 ? {} : { earlier: before }),
         }
       shelves.set(route, { merchant, route, items })
     }
   }
   return shelves
+}
+
+/** What was taken back and is offered again counts as offered. */
+function withoutOffered(
+  earlier: readonly EarlierOffer[],
+  offers: readonly Offer[],
+): readonly EarlierOffer[] {
+  return earlier.filter(
+    (before) =>
+      !offers.some(
+        ({ network, payTo, amountAtomic }) =>
+          network === before.network &&
+          payTo === before.payTo &&
+          amountAtomic === before.amountAtomic,
+      ),
+  )
 }
