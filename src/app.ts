@@ -234,7 +234,7 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
   const canSell = () => parts.accepts() && settlement.status().some((network) => network.ready)
   const site = new Elysia({ handler: { standardHostname: false } })
     .use(errors({ baseUrl, log, requestId }))
-    .use(catalogueRoutes(() => documents))
+    .use(catalogueRoutes(documents))
     .use(
       healthRoutes({
         canSell,
