@@ -25,6 +25,7 @@ import { createGateway, type Gateway, type GatewayOptions } from './proxy/mercha
 import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
 import type { Delivered } from './settlement/delivery'
+import type { ApprovalSponsor } from './settlement/Sponsorship'
 import { createSettlement, type Settlement } from './settlement/settle'
 import { pathsOf, sponsorRoutes } from './sponsor/routes'
 import { createSponsor, type Sponsor } from './sponsor/sponsor'
@@ -85,6 +86,17 @@ export async function start(options: AppOptions): Promise<App> {
     now,
     log,
   })
+  const sponsoring = createSponsor({
+    db,
+    settlement,
+    networks: options.config.networks,
+    accounts: [...secrets.relayerKeys.map(Crypto.addressOf), settlement.desk],
+    meter: registry,
+    now,
+    log,
+    waitMs: () => service().settleWaitSeconds * 1000,
+  })
+  const sponsor = sponsoring.approvals
   const paywallOptions = {
     settlement: withDeliveries(settlement, registry),
     challengeSecrets: secrets.challengeSecrets,
@@ -97,12 +109,15 @@ export async function start(options: AppOptions): Promise<App> {
     createQuoter({
       ...paywallOptions,
       isReady: settlement.isReady,
+      takesApprovals: sponsor !== undefined,
+      gasSponsor: { url: `${baseUrl}/api/gas/sponsor`, networks: sponsoring.networks },
       processNonce: base36(9),
     }),
     registry,
   )
   const paywall = createPaywall({
     ...paywallOptions,
+    sponsor,
     quoter,
     answers: createAnswers(db, options.answersMaxBytes),
     get settleWaitMs() {
@@ -112,19 +127,10 @@ export async function start(options: AppOptions): Promise<App> {
   })
   const receiptAddress = Crypto.addressOf(secrets.receiptKey)
   let stopping = false
-  const sponsor = createSponsor({
-    db,
-    settlement,
-    networks: options.config.networks,
-    accounts: [...secrets.relayerKeys.map(Crypto.addressOf), settlement.desk],
-    meter: registry,
-    now,
-    log,
-    waitMs: () => service().settleWaitSeconds * 1000,
-  })
   const parts: Parts = {
     settlement,
     sponsor,
+    sponsoring,
     paywall,
     registry,
     exchange: openMarket(options.config, { read: settlement.read, now }),
@@ -209,7 +215,8 @@ type Parts = Pick<
   | 'accepts'
 > & {
   settlement: Settlement
-  sponsor: Sponsor
+  sponsor: ApprovalSponsor | undefined
+  sponsoring: Sponsor
   registry: Registry
   receiptAddress: `0x${string}`
   exchange: ReturnType<typeof openMarket>
@@ -232,7 +239,6 @@ type Catalogue = {
 /** Built anew for each configuration, so that nothing in it is a mixture of two. */
 function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalogue {
   const { settlement, registry, breaker, exchange, deskAddress, now, log, requestId } = parts
-  const { sponsor } = parts
   const { baseUrl } = config.service
   const { isReady } = settlement
   const { receiptAddress } = parts
@@ -243,11 +249,11 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
   const canSell = () => parts.accepts() && settlement.status().some((network) => network.ready)
   const site = new Elysia({ handler: { standardHostname: false } })
     .use(errors({ baseUrl, log, requestId }))
-    .use(catalogueRoutes(() => documents))
+    .use(catalogueRoutes(documents))
     .use(
       sponsorRoutes({
         ...parts,
-        granting: sponsor.granting,
+        granting: parts.sponsoring.granting,
         paths: pathsOf([baseUrl, config.service.stockBaseUrl]),
         trustProxy: config.service.trustProxy,
       }),
@@ -257,7 +263,7 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
         canSell,
         networks: () => settlement.status(),
         merchantsOutOfService: () => config.merchants.flatMap(outOfService),
-        spentBudgets: sponsor.spent,
+        spentBudgets: parts.sponsoring.spent,
         openCircuits: () => origins.filter((origin) => breaker.isOpen(origin, now())),
       }),
     )

@@ -4,6 +4,7 @@ import * as HeaderBudget from '../protocol/HeaderBudget'
 import type * as Network from '../protocol/Network'
 import * as Offer from '../protocol/Offer'
 import * as Problem from '../protocol/Problem'
+import * as Sponsoring from '../protocol/Sponsoring'
 import * as X402 from '../protocol/X402'
 import type { Item } from './Item'
 
@@ -29,6 +30,10 @@ export type QuoterOptions = {
   challengeSecrets: readonly Uint8Array[]
   receiptKey: Uint8Array
   isReady: (network: Network.Id) => boolean
+  /** Somebody here sends approves that payers signed. */
+  takesApprovals: boolean
+  /** Where holders of the asset are given gas for an approve, and on which networks. */
+  gasSponsor: { url: string; networks: readonly Network.Id[] }
   now: () => number
   /** Nine characters, different in every process: keeps challenges unique across restarts. */
   processNonce: string
@@ -72,6 +77,8 @@ type Sheet = {
   ready: number
   challenges: Challenge.Compiled
   required: X402.PaymentRequired
+  /** Members that only the body has. */
+  beside: { gasSponsor?: string }
   /** Shorter forms of its extensions. */
   brief: X402.Extensions
   /** Longest `PAYMENT-REQUIRED` beside these challenges. */
@@ -165,7 +172,7 @@ function compile(
   const signed = accepts.map((requirements) =>
     Offer.sign({ resourceUrl: item.resource.url, requirements, validUntil }, options.receiptKey),
   )
-  const more = item.extensions
+  const more = [...item.extensions, ...Sponsoring.declarations(offers, options.takesApprovals)]
   const required = X402.paymentRequired({
     resource: item.resource,
     accepts,
@@ -192,16 +199,20 @@ function compile(
   )
   const { url } = item.resource
   const [before, after] = cut(fitting.toString(), url)
+  const { gasSponsor } = options
+  const isSponsored = offers.some(({ network }) => gasSponsor.networks.includes(network.id))
+  const beside = isSponsored ? { gasSponsor: gasSponsor.url } : {}
   return {
     madeAt,
     ready,
     challenges,
     required,
+    beside,
     brief,
     mostBytes,
     // Spaces are nothing in JSON, and groups of three bytes can be encoded apart.
     header: [base64(before.padEnd(Math.ceil(before.length / 3) * 3)), base64(after)],
-    body: cut(JSON.stringify({ ...paymentRequired, ...required }), url),
+    body: cut(JSON.stringify({ ...paymentRequired, ...required, ...beside }), url),
     page: { url: '', headers: new Headers(), open: '', body: '', bodiless: undefined },
   }
 }
@@ -284,6 +295,7 @@ function respond(sheet: Sheet, page: Page, details: ChallengeDetails | undefined
   }
   const body = {
     ...withUrl(sheet.required, page.url),
+    ...sheet.beside,
     ...Problem.toJson(refusal.problem),
     error: refusal.problem.reason ?? refusal.problem.code,
   }
