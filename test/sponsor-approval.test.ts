@@ -157,6 +157,44 @@ test('behavior: not confirmed in time is told so, and goes on when it is asked a
   expect(rowOf(wallet.address)).toHaveLength(1)
 })
 
+test('behavior: a request and a signed approve at once make one grant', async () => {
+  const { wallet, transfer, raw } = await payer()
+  const { granting, approvals } = sponsoring
+  const [granted, approved] = await Promise.all([
+    granting.grant({ address: wallet.address, client: '10.8.8.8' }),
+    approvals.approve(transfer, raw, waiting),
+  ])
+  expect([granted.kind === 'granted', approved.kind === 'approved'].toSorted()).toEqual([
+    false,
+    true,
+  ])
+  expect(rowOf(wallet.address)).toHaveLength(1)
+})
+
+test('behavior: the second half of the day is for requests', async () => {
+  const other = temporary()
+  const small = sponsoredNetwork(net.tap.url, { grantsPerDay: 2 })
+  const own = await startSponsoring([small], other.path)
+  try {
+    const first = await payer()
+    expect(await own.approvals.approve(first.transfer, first.raw, waiting)).toMatchObject({
+      kind: 'approved',
+    })
+    const { wallet, transfer, raw } = await payer()
+    expect(await own.approvals.check(transfer, raw)).toMatchObject({ kind: 'unavailable' })
+    expect(await own.approvals.approve(transfer, raw, waiting)).toMatchObject({
+      kind: 'unavailable',
+    })
+    const message = `turnpike gas sponsor ${network.id} ${wallet.address}`
+    const signature = await wallet.signMessage({ message })
+    const asked = { address: wallet.address, signature, client: '10.7.7.7' }
+    expect((await own.granting.grant(asked)).kind).toBe('granted')
+  } finally {
+    await own.desk.stop()
+    other.remove()
+  }
+})
+
 describe('what is not sponsored', () => {
   const refusal = async (transfer: Parameters<Sponsoring['approvals']['check']>[0], raw: Hex) => {
     const checked = await sponsoring.approvals.check(transfer, raw)
