@@ -1,5 +1,6 @@
 import { Elysia } from 'elysia'
 import { open } from '../db/open'
+import { readPending } from '../db/pending'
 import type { Config, Merchant } from './config/Config'
 import type { Secrets } from './config/env'
 import type { Path } from './config/lines'
@@ -18,12 +19,19 @@ import { createAnswers } from './paywall/store'
 import * as Crypto from './protocol/Crypto'
 import * as Secp256k1 from './protocol/Secp256k1'
 import { createBreaker } from './proxy/breaker'
+import { isServed } from './proxy/builtin/serve'
 import { createDocuments } from './proxy/documents'
 import { createGateway, type Gateway, type GatewayOptions } from './proxy/merchant'
 import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
 import type { Delivered } from './settlement/delivery'
 import { createSettlement, type Settlement } from './settlement/settle'
+import type { AdminState } from './web/admin'
+import type { Health } from './web/catalogue'
+import { type WebOptions, webRoutes } from './web/routes'
+
+/** Pending payments that the page for operators lists. */
+const pendingShown = 20
 
 export type AppOptions = {
   config: Config
@@ -115,6 +123,9 @@ export async function start(options: AppOptions): Promise<App> {
     receiptAddress,
     requestId: requestIds(),
     accepts: () => !stopping,
+    peerOf: (request) => server.requestIP(request)?.address,
+    adminToken: secrets.adminToken,
+    pending: () => readPending(db, pendingShown),
     now,
     log,
   }
@@ -178,7 +189,13 @@ type Parts = Pick<
   | 'log'
   | 'requestId'
   | 'accepts'
-> & { settlement: Settlement; registry: Registry; receiptAddress: `0x${string}` }
+> &
+  Pick<WebOptions, 'peerOf' | 'adminToken'> & {
+    settlement: Settlement
+    registry: Registry
+    receiptAddress: `0x${string}`
+    pending: () => AdminState['pending']
+  }
 
 /** A configuration as it answers requests. */
 type Catalogue = {
@@ -196,6 +213,7 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
   const documents = createDocuments(config, parts.receiptAddress)
   const origins = [...new Set(config.merchants.flatMap(originsOf))]
   const canSell = () => parts.accepts() && settlement.status().some((network) => network.ready)
+  const openCircuits = () => origins.filter((origin) => breaker.isOpen(origin, now()))
   const site = new Elysia({ handler: { standardHostname: false } })
     .use(errors({ baseUrl, log, requestId }))
     .use(catalogueRoutes(documents))
@@ -204,10 +222,26 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
         canSell,
         networks: () => settlement.status(),
         merchantsOutOfService: () => config.merchants.flatMap(outOfService),
-        openCircuits: () => origins.filter((origin) => breaker.isOpen(origin, now())),
+        openCircuits,
       }),
     )
     .use(metricsRoutes(registry))
+    .use(
+      webRoutes({
+        ...parts,
+        config,
+        hasMarket: false,
+        isReady: ({ id }) => settlement.isReady(id),
+        healthOf: (merchant) => healthOf(merchant, (origin) => breaker.isOpen(origin, now())),
+        adminState: () => ({
+          networks: settlement.status(),
+          pending: parts.pending(),
+          openCircuits: openCircuits(),
+          outOfService: config.merchants.flatMap(outOfService),
+          heldOrders: undefined,
+        }),
+      }),
+    )
   return { config, site, gateway: createGateway({ ...parts, config, earlier, documents }) }
 }
 
@@ -264,6 +298,17 @@ function originsOf(merchant: Merchant): string[] {
   return [merchant.upstream, ...merchant.routes.map((route) => route.upstream)].flatMap((url) =>
     url === undefined ? [] : [url.origin],
   )
+}
+
+/** Whether what a merchant sells can be delivered now, as far as the last requests tell. */
+function healthOf(merchant: Merchant, isOpen: (origin: string) => boolean): Health {
+  const { builtin } = merchant
+  if (merchant.outOfService !== undefined) return 'out-of-service'
+  if (builtin !== undefined) return isServed(builtin) ? 'available' : 'out-of-service'
+  const origins = [...new Set(originsOf(merchant))]
+  const silent = origins.filter(isOpen).length
+  if (silent === 0) return 'available'
+  return silent < origins.length ? 'partly' : 'unavailable'
 }
 
 /** Whether a request's URL is below `/m/`. */
