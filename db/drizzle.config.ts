@@ -1,10 +1,10 @@
 /**
  * `drizzle-kit generate --config db/drizzle.config.ts --name <meaning>` writes the next migration
- * from these files; migrate.ts lists it afterwards. Works offline.
+ * from the tables; migrate.ts lists it afterwards. Works offline.
  */
 const config = {
   dialect: 'sqlite',
-  schema: ['./db/schema.ts', './db/offers.ts'],
+  schema: ['./db/schema.ts', './db/errands.ts', './db/offers.ts'],
   out: './db/migrations',
 }
 

@@ -5,6 +5,7 @@ import type { Config, Merchant } from './config/Config'
 import type { Secrets } from './config/env'
 import type { Path } from './config/lines'
 import { needsRestart } from './config/restart'
+import { createFacilitator, type Facilitator } from './facilitator/handler'
 import { createBudget } from './http/body'
 import { healthRoutes } from './http/health'
 import { createRegistry, metricsRoutes, type Registry } from './http/metrics'
@@ -19,16 +20,19 @@ import { createAnswers } from './paywall/store'
 import * as Crypto from './protocol/Crypto'
 import * as Secp256k1 from './protocol/Secp256k1'
 import { createBreaker } from './proxy/breaker'
-import { isServed } from './proxy/builtin/serve'
+import { originOf } from './proxy/builtin/serve'
 import { createDocuments } from './proxy/documents'
+import { createMcp, isMcp } from './proxy/mcp/endpoint'
 import { createGateway, type Gateway, type GatewayOptions } from './proxy/merchant'
 import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
 import type { Delivered } from './settlement/delivery'
 import { createSettlement, type Settlement } from './settlement/settle'
+import { marketRoutes } from './stock/market-routes'
+import { openMarket } from './stock/open'
 import type { AdminState } from './web/admin'
 import type { Health } from './web/catalogue'
-import { type WebOptions, webRoutes } from './web/routes'
+import { webRoutes } from './web/routes'
 
 /** Pending payments that the page for operators lists. */
 const pendingShown = 20
@@ -82,6 +86,8 @@ export async function start(options: AppOptions): Promise<App> {
     payerFailuresMax: options.payerFailuresMax,
     networks: options.config.networks,
     relayerKeys: secrets.relayerKeys,
+    deskKey: options.config.stock && secrets.deskKey,
+    deskNetwork: options.config.stock?.network,
     now,
     log,
   })
@@ -116,6 +122,9 @@ export async function start(options: AppOptions): Promise<App> {
     settlement,
     paywall,
     registry,
+    exchange: openMarket(options.config, { read: settlement.read, now }),
+    deskAddress: Crypto.addressOf(secrets.deskKey),
+    peerOf: (request) => server.requestIP(request)?.address,
     upstream: createUpstream({ now }),
     breaker: createBreaker(),
     budget: createBudget(bufferedMaxBytes),
@@ -123,7 +132,6 @@ export async function start(options: AppOptions): Promise<App> {
     receiptAddress,
     requestId: requestIds(),
     accepts: () => !stopping,
-    peerOf: (request) => server.requestIP(request)?.address,
     adminToken: secrets.adminToken,
     pending: () => readPending(db, pendingShown),
     now,
@@ -131,7 +139,9 @@ export async function start(options: AppOptions): Promise<App> {
   }
   const first = succeed(db, options.config, now())
   catalogue = createCatalogue(options.config, first.earlier, parts)
-  // What is sold goes past Elysia, which would cost a third of an unpaid answer.
+  /** Whoever has calls under way that began before a reload. */
+  let facilitators = [catalogue.facilitator]
+  // What is sold or settled goes past Elysia, which would cost a third of an unpaid answer.
   const server = Bun.serve({
     hostname: listen.hostname,
     port: listen.port,
@@ -141,8 +151,10 @@ export async function start(options: AppOptions): Promise<App> {
     // Bodies are read and capped by the routes, which answer with a problem.
     maxRequestBodySize: Number.MAX_SAFE_INTEGER,
     fetch(request, self): Response | Promise<Response> {
-      if (!isForSale(request.url)) return catalogue.site.fetch(request)
-      return catalogue.gateway.handle(request, () => self.requestIP(request)?.address)
+      const peer = () => self.requestIP(request)?.address
+      if (isForSale(request.url)) return catalogue.gateway.handle(request, peer)
+      if (isMcp(request.url)) return catalogue.mcp.handle(request, peer)
+      return catalogue.facilitator.handle(request, peer) ?? catalogue.site.fetch(request)
     },
   })
   // Behind the socket: a chain that hangs must not keep the health endpoints from saying so.
@@ -161,6 +173,7 @@ export async function start(options: AppOptions): Promise<App> {
       const built = createCatalogue(config, next.earlier, parts)
       next.write()
       catalogue = built
+      facilitators = [...facilitators.filter((each) => each.inFlight() > 0), built.facilitator]
       return []
     },
     async stop() {
@@ -168,7 +181,9 @@ export async function start(options: AppOptions): Promise<App> {
       stopping = true
       const deadline = now() + service().stopSeconds * 1000
       const closed = server.stop(false)
-      while (paywall.inFlight() > 0 && now() < deadline) await Bun.sleep(10)
+      const inFlight = () =>
+        facilitators.reduce((sum, each) => sum + each.inFlight(), paywall.inFlight())
+      while (inFlight() > 0 && now() < deadline) await Bun.sleep(10)
       await settlement.stop(Math.max(0, deadline - now()))
       await Promise.race([closed, Bun.sleep(200)])
       await server.stop(true)
@@ -189,34 +204,45 @@ type Parts = Pick<
   | 'log'
   | 'requestId'
   | 'accepts'
-> &
-  Pick<WebOptions, 'peerOf' | 'adminToken'> & {
-    settlement: Settlement
-    registry: Registry
-    receiptAddress: `0x${string}`
-    pending: () => AdminState['pending']
-  }
+> & {
+  settlement: Settlement
+  registry: Registry
+  receiptAddress: `0x${string}`
+  exchange: ReturnType<typeof openMarket>
+  deskAddress: `0x${string}`
+  /** Address of the other end of a request's connection. */
+  peerOf: (request: Request) => string | undefined
+  adminToken: string
+  pending: () => AdminState['pending']
+}
 
 /** A configuration as it answers requests. */
 type Catalogue = {
   config: Config
   /** Below `/m/`. */
   gateway: Gateway
+  facilitator: Facilitator
+  mcp: ReturnType<typeof createMcp>
   /** Everywhere else. */
   site: { fetch(request: Request): Response | Promise<Response> }
 }
 
 /** Built anew for each configuration, so that nothing in it is a mixture of two. */
 function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalogue {
-  const { settlement, registry, breaker, now, log, requestId } = parts
+  const { settlement, registry, breaker, exchange, deskAddress, now, log, requestId } = parts
   const { baseUrl } = config.service
-  const documents = createDocuments(config, parts.receiptAddress)
-  const origins = [...new Set(config.merchants.flatMap(originsOf))]
+  const { isReady } = settlement
+  const { receiptAddress } = parts
+  const documents = createDocuments(config, { receiptAddress, isReady, updatedAt: now() })
+  const serving = { ...parts, config }
+  const gateway = createGateway({ ...serving, earlier, documents, stocks: exchange?.data })
+  const origins = new Set(config.merchants.flatMap((merchant) => originsOf(merchant, exchange)))
+  const isOpen = (origin: string) => breaker.isOpen(origin, now())
   const canSell = () => parts.accepts() && settlement.status().some((network) => network.ready)
-  const openCircuits = () => origins.filter((origin) => breaker.isOpen(origin, now()))
+  const openCircuits = () => [...origins].filter(isOpen)
   const site = new Elysia({ handler: { standardHostname: false } })
     .use(errors({ baseUrl, log, requestId }))
-    .use(catalogueRoutes(documents))
+    .use(catalogueRoutes(() => documents))
     .use(
       healthRoutes({
         canSell,
@@ -228,11 +254,10 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
     .use(metricsRoutes(registry))
     .use(
       webRoutes({
-        ...parts,
-        config,
-        hasMarket: false,
-        isReady: ({ id }) => settlement.isReady(id),
-        healthOf: (merchant) => healthOf(merchant, (origin) => breaker.isOpen(origin, now())),
+        ...serving,
+        hasMarket: exchange !== undefined,
+        isReady: ({ id }) => isReady(id),
+        healthOf: (merchant) => healthOf(originsOf(merchant, exchange), merchant, isOpen),
         adminState: () => ({
           networks: settlement.status(),
           pending: parts.pending(),
@@ -242,7 +267,15 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
         }),
       }),
     )
-  return { config, site, gateway: createGateway({ ...parts, config, earlier, documents }) }
+  if (exchange !== undefined)
+    site.use(marketRoutes({ ...exchange, ...serving, payTo: deskAddress, service: config.service }))
+  return {
+    config,
+    site,
+    gateway,
+    facilitator: createFacilitator({ ...serving, ownAccounts: [deskAddress] }),
+    mcp: createMcp({ ...serving, gateway, isReady }),
+  }
 }
 
 /** Counts the challenges that go out, by merchant. */
@@ -294,18 +327,23 @@ function outcomeOf(result: Delivered): string {
   return result.truncated ? 'truncated' : 'delivered'
 }
 
-function originsOf(merchant: Merchant): string[] {
-  return [merchant.upstream, ...merchant.routes.map((route) => route.upstream)].flatMap((url) =>
-    url === undefined ? [] : [url.origin],
-  )
+/** What a merchant needs to deliver; none for a builtin one that cannot. */
+function originsOf(merchant: Merchant, exchange: Parts['exchange']): string[] {
+  const { builtin, upstream, routes } = merchant
+  const all =
+    builtin === undefined
+      ? [upstream, ...routes.map((route) => route.upstream)].map((url) => url?.origin)
+      : [originOf(builtin, { stocks: exchange?.data })]
+  return [...new Set(all.filter((origin) => origin !== undefined))]
 }
 
 /** Whether what a merchant sells can be delivered now, as far as the last requests tell. */
-function healthOf(merchant: Merchant, isOpen: (origin: string) => boolean): Health {
-  const { builtin } = merchant
-  if (merchant.outOfService !== undefined) return 'out-of-service'
-  if (builtin !== undefined) return isServed(builtin) ? 'available' : 'out-of-service'
-  const origins = [...new Set(originsOf(merchant))]
+function healthOf(
+  origins: readonly string[],
+  { outOfService }: Merchant,
+  isOpen: (origin: string) => boolean,
+): Health {
+  if (outOfService !== undefined || origins.length === 0) return 'out-of-service'
   const silent = origins.filter(isOpen).length
   if (silent === 0) return 'available'
   return silent < origins.length ? 'partly' : 'unavailable'

@@ -42,6 +42,7 @@ export async function demo(options: DemoOptions): Promise<number> {
       text,
       file: options.file,
       port,
+      exchange: true,
       log: createLog({ pretty: true, ...(write === undefined ? {} : { write }) }),
       progress: (step) => print(`started ${step}`),
     })
@@ -129,6 +130,7 @@ function instructions(world: World, port: number): string {
     '',
     `  gateway          ${base}`,
     `  catalogue        ${base}/openapi.json`,
+    `  stocks           ${base}/api/stock/list`,
     `  health           ${base}/healthz`,
     ...chains,
     `  upstreams        ${world.upstreams.url}`,

@@ -1,5 +1,6 @@
 import { corsHeaders } from '../http/problem'
 import * as Challenge from '../protocol/Challenge'
+import * as HeaderBudget from '../protocol/HeaderBudget'
 import type * as Network from '../protocol/Network'
 import * as Offer from '../protocol/Offer'
 import * as Problem from '../protocol/Problem'
@@ -13,9 +14,12 @@ export const validForSeconds = 300
 const keptMs = 60_000
 
 /** `PAYMENT-REQUIRED` beyond this is refused by clients with small header limits. */
-const headerMaxBytes = 4096
+const headerMaxBytes = 4095
 
-/** Of these, so many are kept for the URL: 127 characters. */
+/** All headers of a 402 together; what the challenges and the others need is not for the offers. */
+const headersMaxBytes = 6144
+
+/** Of `headerMaxBytes`, so many are kept for the URL: 127 characters. */
 const urlRoom = 172
 
 export type QuoterOptions = {
@@ -68,6 +72,10 @@ type Sheet = {
   ready: number
   challenges: Challenge.Compiled
   required: X402.PaymentRequired
+  /** Shorter forms of its extensions. */
+  brief: X402.Extensions
+  /** Longest `PAYMENT-REQUIRED` beside these challenges. */
+  mostBytes: number
   /** Base64 of the header's JSON before and after the URL. */
   header: readonly [before: string, after: string]
   /** JSON of the body before and after the URL. */
@@ -157,31 +165,60 @@ function compile(
   const signed = accepts.map((requirements) =>
     Offer.sign({ resourceUrl: item.resource.url, requirements, validUntil }, options.receiptKey),
   )
+  const more = item.extensions
   const required = X402.paymentRequired({
     resource: item.resource,
     accepts,
-    extensions: X402.extensions({ offers: signed, method: item.method }),
+    extensions: X402.extensions({ offers: signed, method: item.method, more }),
     error: 'Payment required',
   })
+  const testnets = offers.filter(({ network }) => network.testnet).map(({ network }) => network.id)
+  const brief = HeaderBudget.briefs({
+    offers: signed,
+    more,
+    isTestnet: (network) => testnets.some((id) => id === network),
+  })
+  const challenges = Challenge.compile({
+    realm: options.realm,
+    offers: item.mppOffers.filter((offer) => offers.includes(offer)),
+    routeId: item.id,
+    secret,
+  })
+  const mostBytes = Math.min(headerMaxBytes, headersMaxBytes - bytesBeside(challenges, item))
   // Whatever fits beside a URL of this length.
-  const fitting = Buffer.from(X402.fit(required, headerMaxBytes - urlRoom).header, 'base64')
+  const fitting = Buffer.from(
+    HeaderBudget.fit(required, Math.min(headerMaxBytes - urlRoom, mostBytes), brief).header,
+    'base64',
+  )
   const { url } = item.resource
   const [before, after] = cut(fitting.toString(), url)
   return {
     madeAt,
     ready,
-    challenges: Challenge.compile({
-      realm: options.realm,
-      offers: item.mppOffers.filter((offer) => offers.includes(offer)),
-      routeId: item.id,
-      secret,
-    }),
+    challenges,
     required,
+    brief,
+    mostBytes,
     // Spaces are nothing in JSON, and groups of three bytes can be encoded apart.
     header: [base64(before.padEnd(Math.ceil(before.length / 3) * 3)), base64(after)],
     body: cut(JSON.stringify({ ...paymentRequired, ...required }), url),
     page: { url: '', headers: new Headers(), open: '', body: '', bodiless: undefined },
   }
+}
+
+/** What the other headers of a 402 take at most, with their names. */
+function bytesBeside(challenges: Challenge.Compiled, item: Item): number {
+  const longest = {
+    expires: '2026-01-01T00:00:00Z',
+    unique: 'u'.repeat(Challenge.uniqueLength),
+    // A GET has no body that could have one.
+    digest: item.method === 'GET' ? undefined : `sha-256=:${'A'.repeat(44)}:`,
+  }
+  // Those of the server itself, such as Date, and the request's id.
+  let bytes = 200 + 'www-authenticate'.length + 'payment-required'.length
+  bytes += Challenge.issue(challenges, longest).length
+  for (const [name, value] of Object.entries(commonHeaders)) bytes += name.length + value.length + 4
+  return bytes
 }
 
 function base64(text: string): string {
@@ -202,10 +239,11 @@ function pageFor(sheet: Sheet, url: string): Page {
   const [before, after] = sheet.header
   const padding = '  '.slice(0, (3 - (quoted.length % 3)) % 3)
   let header = before + btoa(quoted + padding) + after
-  if (header.length > headerMaxBytes) {
-    header = X402.fit(withUrl(sheet.required, url), headerMaxBytes).header
+  const { mostBytes, brief } = sheet
+  if (header.length > mostBytes) {
+    header = HeaderBudget.fit(withUrl(sheet.required, url), mostBytes, brief).header
     // Without any extension it is still too long: the route's own URL has to do.
-    if (header.length > headerMaxBytes) ({ header } = X402.fit(sheet.required, headerMaxBytes))
+    if (header.length > mostBytes) ({ header } = HeaderBudget.fit(sheet.required, mostBytes, brief))
   }
   const body = sheet.body[0] + quoted + sheet.body[1]
   const headers = new Headers({

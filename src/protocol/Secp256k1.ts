@@ -14,7 +14,7 @@ import {
  */
 
 const wasm = await instantiateSecp256k1WasmBytes(
-  Uint8Array.from(Buffer.from(secp256k1Base64Bytes, 'base64')).buffer,
+  new Uint8Array(Buffer.from(secp256k1Base64Bytes, 'base64')).buffer,
 )
 const signing = wasm.contextCreate(ContextFlag.SIGN)
 let recovering: number | undefined

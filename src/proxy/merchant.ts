@@ -15,12 +15,12 @@ import { failureHeaders } from '../paywall/receipts'
 import * as Problem from '../protocol/Problem'
 import type { Payment } from '../settlement/Payment'
 import type { Breaker } from './breaker'
-import { isServed, serveBuiltin } from './builtin/serve'
+import { invalidInputs, originOf, serveBuiltin } from './builtin/serve'
+import type { Stocks } from './builtin/stocks'
 import type { Documents } from './documents'
 import * as Route from './Route'
 import * as Shelves from './shelves'
 import { type Upstream, UpstreamError } from './upstream'
-import { validateParams } from './validate'
 
 export type GatewayOptions = {
   config: Config
@@ -30,6 +30,8 @@ export type GatewayOptions = {
   breaker: Breaker
   budget: Budget
   documents: Documents
+  /** What chain-stocks sells; undefined when the file lists none. */
+  stocks?: Stocks | undefined
   rateLimit: RateLimit.RateLimit
   now: () => number
   log: Log
@@ -168,7 +170,7 @@ export function createGateway(options: GatewayOptions): Gateway {
   }
 
   function offer(request: Request, visit: Visit, body: Uint8Array): Response | Promise<Response> {
-    const { match, shelf, item, path, search, requestId } = visit
+    const { shelf, item, path, search, requestId } = visit
     const { merchant, route } = shelf
     // Nothing is made for it that only a sale needs: this is answered more often than all else.
     if (visit.presented.kind === 'none') return ask(visit, body)
@@ -187,7 +189,7 @@ export function createGateway(options: GatewayOptions): Gateway {
         return request.signal
       },
       get invalidParams() {
-        return validateParams(route, search, match.tail, body)
+        return invalidInputs(options, visit, body)
       },
       unavailable: () => unavailable(merchant, route),
       fulfil: (payment) => fulfil(request, visit, body, payment),
@@ -195,32 +197,33 @@ export function createGateway(options: GatewayOptions): Gateway {
     return options.paywall.serve(sale)
   }
 
-  function ask({ match, shelf, item, path, search, requestId }: Visit, body: Uint8Array): Response {
-    const { merchant, route } = shelf
-    const problem = unavailable(merchant, route)
+  function ask(visit: Visit, body: Uint8Array): Response {
+    const { shelf, item, path, search, requestId } = visit
+    const problem = unavailable(shelf.merchant, shelf.route)
     if (problem !== undefined) throw problem
     return options.paywall.ask(item, baseUrl + path + search, requestId, {
       digest: bodyDigest(body),
       isBodiless: body.byteLength === 0,
       // Nobody who shows no credential makes us look through a large body.
       invalidParams: () =>
-        body.byteLength > hintMaxBytes ? [] : validateParams(route, search, match.tail, body),
+        body.byteLength > hintMaxBytes ? [] : invalidInputs(options, visit, body),
     })
   }
 
   function unavailable(merchant: Merchant, route: RouteConfig): Problem.ProblemError | undefined {
     if (merchant.outOfService !== undefined)
       return Problem.of('not-ready', 'This merchant is out of service.')
-    if (merchant.builtin !== undefined)
-      return isServed(merchant.builtin)
-        ? undefined
-        : Problem.of('not-ready', 'This merchant is not served yet.')
-    const origin = (route.upstream ?? merchant.upstream)?.origin
+    const origin = failureKey(merchant, route)
     if (origin === undefined || options.breaker.isOpen(origin, now()))
       return Problem.of('not-ready', 'The upstream is not answering; nothing is charged.', {
         headers: { 'retry-after': '10' },
       })
     return undefined
+  }
+
+  /** Under which failures are counted. */
+  function failureKey({ builtin, upstream }: Merchant, route: RouteConfig): string | undefined {
+    return builtin ? originOf(builtin, options) : (route.upstream ?? upstream)?.origin
   }
 
   async function fulfil(
@@ -230,13 +233,17 @@ export function createGateway(options: GatewayOptions): Gateway {
     payment: Payment,
   ): Promise<Fulfilled> {
     const { merchant, route } = visit.shelf
-    if (merchant.builtin !== undefined)
-      return { delivered: true, ...serveBuiltin(merchant.builtin, visit.search, now()) }
-    const origin = (route.upstream ?? merchant.upstream)?.origin ?? ''
+    const origin = failureKey(merchant, route) ?? ''
     const failed = () => {
       // Redemptions are free: with them one payment for a request that breaks the upstream would
       // close it for everybody.
       if (payment.attempts === 1) options.breaker.failure(origin, now())
+    }
+    if (merchant.builtin !== undefined) {
+      const answer = await serveBuiltin(options, visit, body)
+      if (answer.delivered) options.breaker.success(origin)
+      else failed()
+      return answer
     }
     try {
       const answer = await options.upstream.forward({

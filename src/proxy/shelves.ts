@@ -2,6 +2,7 @@ import type { Config, Merchant, Method, Route } from '../config/Config'
 import type { Earlier } from '../paywall/earlier'
 import { type EarlierOffer, type Item, inMppOrder } from '../paywall/Item'
 import type { Offer } from '../protocol/Offer'
+import * as Bazaar from './Bazaar'
 
 /** A route with what is sold there, one item per method. */
 export type Shelf = { merchant: Merchant; route: Route; items: Partial<Record<Method, Item>> }
@@ -34,6 +35,10 @@ export function stock(config: Config, earlier: Earlier): Map<Route, Shelf> {
           },
           offers,
           mppOffers,
+          // Made when the route is first asked for: a start should not wait for all.
+          get extensions() {
+            return [Bazaar.extension(merchant, route, method)]
+          },
           ...(before.length === 0 ? {} : { earlier: before }),
         }
       shelves.set(route, { merchant, route, items })

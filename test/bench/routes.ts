@@ -185,7 +185,11 @@ function benchReading(): string[] {
     time('read', () => {
       config = generatedConfig(large, {}, text)
     })
-    const documents = createDocuments(config, '0x00000000000000000000000000000000DeaDBeef')
+    const documents = createDocuments(config, {
+      receiptAddress: '0x00000000000000000000000000000000DeaDBeef',
+      isReady: () => true,
+      updatedAt: Date.now(),
+    })
     time('document', () => documents.aggregate(request))
     time('again', () => documents.aggregate(request))
   }
