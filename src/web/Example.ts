@@ -132,20 +132,22 @@ function program(
   headers: { 'content-type': 'application/json' },
   body: ${literal(body)},
 }`
-  return `import { wrapFetchWithPayment, x402Client } from '@x402/fetch'
-import { ExactEvmScheme } from '@x402/evm/exact/client'
-import { privateKeyToAccount } from 'viem/accounts'
-
-const client = new x402Client()
-  .register('${id}', new ExactEvmScheme(privateKeyToAccount(process.env.PAY_KEY)))
-  .setSpendControls({
-    allowedAssets: [
-      { network: '${id}', asset: '${asset.address}', maxAmountPerPayment: '${priceAtomic}' },
-    ],
-  })
-const pay = wrapFetchWithPayment(fetch, client)
-const answer = await pay(${literal(url)}${init})
-console.log(await answer.text())`
+  return [
+    "import { wrapFetchWithPayment, x402Client } from '@x402/fetch'",
+    "import { ExactEvmScheme } from '@x402/evm/exact/client'",
+    "import { privateKeyToAccount } from 'viem/accounts'",
+    '',
+    'const client = new x402Client()',
+    `  .register('${id}', new ExactEvmScheme(privateKeyToAccount(process.env.PAY_KEY)))`,
+    '  .setSpendControls({',
+    '    allowedAssets: [',
+    `      { network: '${id}', asset: '${asset.address}', maxAmountPerPayment: '${priceAtomic}' },`,
+    '    ],',
+    '  })',
+    'const pay = wrapFetchWithPayment(fetch, client)',
+    `const answer = await pay(${literal(url)}${init})`,
+    'console.log(await answer.text())',
+  ].join('\n')
 }
 
 /** For a POSIX shell. */
