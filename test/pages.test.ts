@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import { join } from 'node:path'
+import { account } from '../src/demo/accounts'
 import { createBudget } from '../src/http/body'
 import { errors } from '../src/http/problem'
 import { createRateLimit } from '../src/http/ratelimit'
@@ -278,6 +279,59 @@ describe('commands', () => {
     expect(new Function(`return ${literal}`)()).toBe(example.body)
   })
 })
+
+describe('the commands of the page', () => {
+  const root = join(import.meta.dir, '..')
+  const payKey = account(1).privateKey
+
+  /** As they stand on the page of the demo, whose base_url has no port. */
+  async function commandsOf(path: string): Promise<string[]> {
+    const text = await (await fetch(`${world.url}/`)).text()
+    const [, item = ''] = text.split(`<code>${path}`)
+    return [...(item.split('</details>')[0] ?? '').matchAll(/<pre><code>([^<]*)<\/code>/g)].map(
+      ([, code = '']) => unescaped(code).replaceAll('http://localhost/', `${world.url}/`),
+    )
+  }
+
+  async function run(command: readonly string[], home = root): Promise<string> {
+    const child = Bun.spawn([...command], {
+      cwd: root,
+      env: { PATH: process.env.PATH, HOME: home, PAY_KEY: payKey },
+      stdout: 'pipe',
+      stderr: 'pipe',
+    })
+    const [out, problems] = await Promise.all([child.stdout.text(), child.stderr.text()])
+    return (await child.exited) === 0 ? out : problems
+  }
+
+  test('behavior: curl shows the 402, mppx and @x402/fetch buy', async () => {
+    const [curl = '', mppx = '', program = ''] = await commandsOf('/m/weather/forecast')
+    const mppxHere = mppx.replace('npx mppx', `'${process.execPath}' node_modules/.bin/mppx`)
+    const answers = await Promise.all([
+      Bun.which('curl') === null ? 'HTTP/1.1 402' : run(['sh', '-c', curl]),
+      run(['sh', '-c', mppxHere], world.dataDir),
+      run([process.execPath, '-e', program]),
+    ])
+    expect(answers[0]).toStartWith('HTTP/1.1 402')
+    expect(answers[1]).toContain('temperature_2m')
+    expect(answers[2]).toContain('temperature_2m')
+  })
+
+  test('behavior: a POST is bought with its body', async () => {
+    const [, mppx = '', program = ''] = await commandsOf('/m/assistant/chat')
+    const mppxHere = mppx.replace('npx mppx', `'${process.execPath}' node_modules/.bin/mppx`)
+    const answers = await Promise.all([
+      run(['sh', '-c', mppxHere], world.dataDir),
+      run([process.execPath, '-e', program]),
+    ])
+    for (const answer of answers) expect(answer).toContain('chat.completion')
+  })
+})
+
+function unescaped(text: string): string {
+  const names = { amp: '&', lt: '<', gt: '>', quot: '"', '#39': "'" }
+  return text.replace(/&(amp|lt|gt|quot|#39);/g, (_, name: keyof typeof names) => names[name])
+}
 
 describe('/admin', () => {
   const secretsOf = (text: string) =>
