@@ -27,6 +27,7 @@ import { createGateway, type Gateway, type GatewayOptions } from './proxy/mercha
 import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
 import type { Delivered } from './settlement/delivery'
+import type { ApprovalSponsor } from './settlement/Sponsorship'
 import { createSettlement, type Settlement } from './settlement/settle'
 import { marketRoutes } from './stock/market-routes'
 import { openMarket } from './stock/open'
@@ -91,6 +92,7 @@ export async function start(options: AppOptions): Promise<App> {
     now,
     log,
   })
+  const sponsor: ApprovalSponsor | undefined = undefined
   const paywallOptions = {
     settlement: withDeliveries(settlement, registry),
     challengeSecrets: secrets.challengeSecrets,
@@ -103,12 +105,14 @@ export async function start(options: AppOptions): Promise<App> {
     createQuoter({
       ...paywallOptions,
       isReady: settlement.isReady,
+      takesApprovals: sponsor !== undefined,
       processNonce: base36(9),
     }),
     registry,
   )
   const paywall = createPaywall({
     ...paywallOptions,
+    sponsor,
     quoter,
     answers: createAnswers(db, options.answersMaxBytes),
     get settleWaitMs() {
@@ -120,6 +124,7 @@ export async function start(options: AppOptions): Promise<App> {
   let stopping = false
   const parts: Parts = {
     settlement,
+    sponsor,
     paywall,
     registry,
     exchange: openMarket(options.config, { read: settlement.read, now }),
@@ -206,6 +211,7 @@ type Parts = Pick<
   | 'accepts'
 > & {
   settlement: Settlement
+  sponsor: ApprovalSponsor | undefined
   registry: Registry
   receiptAddress: `0x${string}`
   exchange: ReturnType<typeof openMarket>
@@ -242,7 +248,7 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
   const openCircuits = () => [...origins].filter(isOpen)
   const site = new Elysia({ handler: { standardHostname: false } })
     .use(errors({ baseUrl, log, requestId }))
-    .use(catalogueRoutes(() => documents))
+    .use(catalogueRoutes(documents))
     .use(
       healthRoutes({
         canSell,

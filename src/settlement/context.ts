@@ -95,6 +95,8 @@ export type Order = {
   payment: Payment | undefined
   /** Never shares a transaction. */
   isAlone: boolean
+  /** Nobody waits for it any more: it must not wait for another turn. */
+  isGivenUp: boolean
   /** Waiting longer gives it no company. */
   isUrgent: boolean
   /** Runs inside the database transaction that inserts the payment. */
@@ -201,7 +203,10 @@ export type Context = {
   /** Request ids of payments under way, for the log. */
   requestIds: Map<string, string>
   /** Waits for a lane. The promise never rejects. */
-  submit(rail: Rail, order: Omit<Order, 'done' | 'logKey' | 'call' | 'isUrgent'>): Submitted
+  submit(
+    rail: Rail,
+    order: Omit<Order, 'done' | 'logKey' | 'call' | 'isUrgent' | 'isGivenUp'>,
+  ): Submitted
   /** Gives what waits to the lanes that are free; call whenever one may have become so. */
   pump(rail: Rail): void
   /** Ends the waiting, not the money: what is unfinished is in the database. */
@@ -217,7 +222,10 @@ export function railOf(context: Context, id: Network.Id): Rail {
 
 export type Submitted = {
   admission: Promise<Admission>
-  /** Takes it out of the queue; false when its turn has come already. */
+  /**
+   * Takes it out of the queue; false when its turn has come already: then the admission follows as
+   * soon as that is over.
+   */
   cancel(): boolean
 }
 

@@ -66,8 +66,11 @@ export async function drive(context: Context, rail: Rail, lane: Lane, slot: Slot
       if (tryReplace(context, rail, lane, slot)) sendAtMs = elapsedMs
     }
     if (misses > 0) intervalMs = misses > proofLooks ? rail.head.blockTimeMs : pollMs(rail.head)
+    const waitsFrom = context.now()
     const why = await rail.heads.wait(intervalMs, signal)
-    elapsedMs += why === 'block' ? Math.min(intervalMs, rail.head.blockTimeMs) : intervalMs
+    // A clock that was set counts for no more than the wait itself.
+    const waitedMs = Math.min(intervalMs, Math.max(0, context.now() - waitsFrom))
+    elapsedMs += why === 'time' ? intervalMs : waitedMs
     intervalMs = Math.min(pollMaxMs, Math.ceil(intervalMs * 1.3))
   }
 }

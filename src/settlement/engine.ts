@@ -89,9 +89,7 @@ export function start(context: Context, checkMs: number): Engine {
   const watch = rails.map(async (rail, index) => {
     await first[index]
     for (;;) {
-      // A network that cannot settle is what an operator waits for.
-      const isWell = rail.health.ready && !rail.lanes.some(Lane.pausedBy)
-      await rail.heads.waitFork(isWell ? checkMs : Math.min(checkMs, 2_000), context.signal)
+      await rail.heads.waitFork(checkAfterMs(rail, checkMs), context.signal)
       if (context.signal.aborted) return
       await Health.check(context, rail)
       try {
@@ -114,6 +112,14 @@ export function start(context: Context, checkMs: number): Engine {
     },
     stopped: Promise.all(watch).then(() => undefined),
   }
+}
+
+/**
+ * Time to the next look at a network. One that cannot settle is what an operator waits for; a lane
+ * without gas among others that work is not.
+ */
+export function checkAfterMs(rail: Pick<Rail, 'health' | 'lanes'>, checkMs: number): number {
+  return Lane.isReady(rail) ? checkMs : Math.min(checkMs, 2_000)
 }
 
 /** What was confirmed may have been taken away while nobody looked. Never rejects. */

@@ -26,6 +26,7 @@ export function submit(
     isUrgent: input.isAlone || input.hasCode === true,
     logKey: Assign.keyOf(transfer),
     call: Transfer.call(transfer),
+    isGivenUp: false,
     done: resolve,
   }
   rail.queue.push(order)
@@ -39,6 +40,7 @@ export function submit(
     cancel() {
       const index = rail.queue.indexOf(order)
       if (index >= 0) rail.queue.splice(index, 1)
+      order.isGivenUp = true
       return index >= 0
     },
   }
@@ -60,7 +62,8 @@ export function pump(context: Context, rail: Rail): void {
     lane.isPreparing = true
     void Batch.dispatch(context, rail, lane, orders).then((returned) => {
       lane.isPreparing = false
-      rail.queue.unshift(...returned)
+      for (const order of returned) if (order.isGivenUp) order.done(Verify.busy)
+      rail.queue.unshift(...returned.filter(({ isGivenUp }) => !isGivenUp))
       pump(context, rail)
     })
   }

@@ -96,7 +96,7 @@ export async function settle(context: Context, request: Request, waitMs: number)
   const outcome = await within(ended, waitMs)
   if (outcome === undefined && submitted.cancel()) {
     context.requestIds.delete(id)
-    return unavailable('The network is busy; try again with the same credential.', 2)
+    return Verify.busy
   }
   // Too late to take it back: it is being simulated or has been written.
   const result = outcome ?? (await admission)

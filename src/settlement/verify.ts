@@ -149,6 +149,13 @@ export function lockedOut(retryAfterSeconds: number): Refusal {
   return { kind: 'unavailable', detail, retryAfterSeconds }
 }
 
+/** A payment whose turn did not come in time, as an outcome: nothing was written. */
+export const busy: Refusal = {
+  kind: 'unavailable',
+  detail: 'The network is busy; try again with the same credential.',
+  retryAfterSeconds: 2,
+}
+
 /** Network trouble as an outcome: the credential is unspent. */
 export function unavailable(error: unknown): Refusal {
   const detail =
