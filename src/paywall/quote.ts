@@ -19,7 +19,7 @@ const headerMaxBytes = 4095
 /** All headers of a 402 together; what the challenges and the others need is not for the offers. */
 const headersMaxBytes = 6144
 
-/** Of these, so many are kept for the URL: 127 characters. */
+/** Of `headerMaxBytes`, so many are kept for the URL: 127 characters. */
 const urlRoom = 172
 
 export type QuoterOptions = {
@@ -184,10 +184,10 @@ function compile(
     routeId: item.id,
     secret,
   })
-  const mostBytes = Math.min(headerMaxBytes, headersMaxBytes - bytesBeside(challenges))
+  const mostBytes = Math.min(headerMaxBytes, headersMaxBytes - bytesBeside(challenges, item))
   // Whatever fits beside a URL of this length.
   const fitting = Buffer.from(
-    HeaderBudget.fit(required, mostBytes - urlRoom, brief).header,
+    HeaderBudget.fit(required, Math.min(headerMaxBytes - urlRoom, mostBytes), brief).header,
     'base64',
   )
   const { url } = item.resource
@@ -207,11 +207,12 @@ function compile(
 }
 
 /** What the other headers of a 402 take at most, with their names. */
-function bytesBeside(challenges: Challenge.Compiled): number {
+function bytesBeside(challenges: Challenge.Compiled, item: Item): number {
   const longest = {
     expires: '2026-01-01T00:00:00Z',
     unique: 'u'.repeat(Challenge.uniqueLength),
-    digest: `sha-256=:${'A'.repeat(44)}:`,
+    // A GET has no body that could have one.
+    digest: item.method === 'GET' ? undefined : `sha-256=:${'A'.repeat(44)}:`,
   }
   // Those of the server itself, such as Date, and the request's id.
   let bytes = 200 + 'www-authenticate'.length + 'payment-required'.length

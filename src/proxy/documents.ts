@@ -47,6 +47,8 @@ export function createDocuments(config: Config, options: DocumentsOptions): Docu
     let made: Page | undefined
     let madeFor = ''
     return (request) => {
+      const early = withoutReading(request)
+      if (early !== undefined) return early
       const ready = readiness()
       if (made === undefined || madeFor !== ready) {
         made = seal(build())
@@ -78,6 +80,8 @@ export function createDocuments(config: Config, options: DocumentsOptions): Docu
     wellKnown: json(() => Listing.wellKnown(config, options)),
     llms: document('text/plain; charset=utf-8', () => Listing.llms(config, options)),
     resources(request) {
+      const early = withoutReading(request)
+      if (early !== undefined) return early
       const ready = readiness()
       if (listedFor !== ready) {
         list = Listing.resources(config, options).map((entry) => JSON.stringify(entry))
@@ -128,6 +132,25 @@ function count(
   })
 }
 
+const allowed = 'GET, HEAD, OPTIONS'
+
+/** What is answered whatever a document says: preflights, and methods that it does not have. */
+function withoutReading({ method }: Request): Response | undefined {
+  if (method === 'GET' || method === 'HEAD') return undefined
+  if (method !== 'OPTIONS')
+    throw Problem.of('method-not-allowed', `This document accepts ${allowed}.`, {
+      headers: { allow: allowed },
+    })
+  const headers = {
+    allow: allowed,
+    'access-control-allow-origin': '*',
+    'access-control-allow-methods': allowed,
+    'access-control-allow-headers': 'If-None-Match',
+    'access-control-max-age': '600',
+  }
+  return new Response(null, { status: 204, headers })
+}
+
 function respond(request: Request, page: Page, type: string, maxAge: number): Response {
   const headers = {
     etag: page.etag,
@@ -136,8 +159,6 @@ function respond(request: Request, page: Page, type: string, maxAge: number): Re
     'access-control-expose-headers': 'ETag',
     'x-content-type-options': 'nosniff',
   }
-  if (request.method !== 'GET' && request.method !== 'HEAD')
-    return new Response(null, { status: 405, headers: { allow: 'GET, HEAD' } })
   if (isKnown(request.headers.get('if-none-match'), page.etag))
     return new Response(null, { status: 304, headers })
   return new Response(request.method === 'HEAD' ? null : page.text, {
