@@ -4,6 +4,7 @@ import * as HeaderBudget from '../protocol/HeaderBudget'
 import type * as Network from '../protocol/Network'
 import * as Offer from '../protocol/Offer'
 import * as Problem from '../protocol/Problem'
+import * as Sponsoring from '../protocol/Sponsoring'
 import * as X402 from '../protocol/X402'
 import type { Item } from './Item'
 
@@ -29,6 +30,8 @@ export type QuoterOptions = {
   challengeSecrets: readonly Uint8Array[]
   receiptKey: Uint8Array
   isReady: (network: Network.Id) => boolean
+  /** Somebody here sends approves that payers signed. */
+  takesApprovals: boolean
   now: () => number
   /** Nine characters, different in every process: keeps challenges unique across restarts. */
   processNonce: string
@@ -165,7 +168,7 @@ function compile(
   const signed = accepts.map((requirements) =>
     Offer.sign({ resourceUrl: item.resource.url, requirements, validUntil }, options.receiptKey),
   )
-  const more = item.extensions
+  const more = [...item.extensions, ...Sponsoring.declarations(offers, options.takesApprovals)]
   const required = X402.paymentRequired({
     resource: item.resource,
     accepts,

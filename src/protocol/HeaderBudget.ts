@@ -1,7 +1,6 @@
 import { encodeJson } from './Header'
 import type { SignedOffer } from './Offer'
-import type { PaymentRequired } from './X402'
-import { type Declaration, type Extension, type Extensions, offersSchema } from './X402'
+import type { Declaration, Extension, Extensions, PaymentRequired } from './X402'
 
 /** `PAYMENT-REQUIRED` within what clients and proxies take as a header. */
 
@@ -56,7 +55,7 @@ export function briefs(input: {
   const all: Record<string, Extension> = {
     'payment-identifier': { info: { required: false }, schema: { type: 'object' } },
   }
-  if (offers.length > 0) all['offer-receipt'] = { info: { offers }, schema: offersSchema }
+  if (offers.length > 0) all['offer-receipt'] = { info: { offers }, schema: { type: 'object' } }
   for (const { name, brief } of input.more ?? []) if (brief !== undefined) all[name] = brief
   return all
 }

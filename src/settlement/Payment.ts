@@ -109,3 +109,5 @@ export type Reason =
   | 'permit2_allowance_required'
   | 'permit2_proxy_not_deployed'
   | 'permit2_simulation_failed'
+  /** Why a signed approve is not sponsored. */
+  | `erc20_approval_${string}`
