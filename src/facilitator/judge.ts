@@ -183,7 +183,7 @@ export function isGenuine({ isSigned, isOwnDomain, transfer }: Case, known: Paym
 export function isSame({ request, keyHash }: Case, { purpose }: Payment): boolean {
   return (
     purpose.product === 'facilitator' &&
-    purpose.fingerprint === request.requirements.fingerprint &&
+    purpose.fingerprint === Facilitation.fingerprint(request.requirements) &&
     purpose.route === routeOf(keyHash)
   )
 }
