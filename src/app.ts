@@ -1,5 +1,6 @@
 import { Elysia } from 'elysia'
 import { open } from '../db/open'
+import { readPending } from '../db/pending'
 import type { Config, Merchant } from './config/Config'
 import type { Secrets } from './config/env'
 import type { Path } from './config/lines'
@@ -19,6 +20,7 @@ import { createAnswers } from './paywall/store'
 import * as Crypto from './protocol/Crypto'
 import * as Secp256k1 from './protocol/Secp256k1'
 import { createBreaker } from './proxy/breaker'
+import { originOf } from './proxy/builtin/serve'
 import { createDocuments } from './proxy/documents'
 import { createMcp, isMcp } from './proxy/mcp/endpoint'
 import { createGateway, type Gateway, type GatewayOptions } from './proxy/merchant'
@@ -29,6 +31,12 @@ import type { ApprovalSponsor } from './settlement/Sponsorship'
 import { createSettlement, type Settlement } from './settlement/settle'
 import { marketRoutes } from './stock/market-routes'
 import { openMarket } from './stock/open'
+import type { AdminState } from './web/admin'
+import type { Health } from './web/catalogue'
+import { webRoutes } from './web/routes'
+
+/** Pending payments that the page for operators lists. */
+const pendingShown = 20
 
 export type AppOptions = {
   config: Config
@@ -129,6 +137,8 @@ export async function start(options: AppOptions): Promise<App> {
     receiptAddress,
     requestId: requestIds(),
     accepts: () => !stopping,
+    adminToken: secrets.adminToken,
+    pending: () => readPending(db, pendingShown),
     now,
     log,
   }
@@ -208,6 +218,8 @@ type Parts = Pick<
   deskAddress: `0x${string}`
   /** Address of the other end of a request's connection. */
   peerOf: (request: Request) => string | undefined
+  adminToken: string
+  pending: () => AdminState['pending']
 }
 
 /** A configuration as it answers requests. */
@@ -230,20 +242,37 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
   const documents = createDocuments(config, { receiptAddress, isReady, updatedAt: now() })
   const serving = { ...parts, config }
   const gateway = createGateway({ ...serving, earlier, documents, stocks: exchange?.data })
-  const origins = [...new Set(config.merchants.flatMap(originsOf))]
+  const origins = new Set(config.merchants.flatMap((merchant) => originsOf(merchant, exchange)))
+  const isOpen = (origin: string) => breaker.isOpen(origin, now())
   const canSell = () => parts.accepts() && settlement.status().some((network) => network.ready)
+  const openCircuits = () => [...origins].filter(isOpen)
   const site = new Elysia({ handler: { standardHostname: false } })
     .use(errors({ baseUrl, log, requestId }))
-    .use(catalogueRoutes(() => documents))
+    .use(catalogueRoutes(documents))
     .use(
       healthRoutes({
         canSell,
         networks: () => settlement.status(),
         merchantsOutOfService: () => config.merchants.flatMap(outOfService),
-        openCircuits: () => origins.filter((origin) => breaker.isOpen(origin, now())),
+        openCircuits,
       }),
     )
     .use(metricsRoutes(registry))
+    .use(
+      webRoutes({
+        ...serving,
+        hasMarket: exchange !== undefined,
+        isReady: ({ id }) => isReady(id),
+        healthOf: (merchant) => healthOf(originsOf(merchant, exchange), merchant, isOpen),
+        adminState: () => ({
+          networks: settlement.status(),
+          pending: parts.pending(),
+          openCircuits: openCircuits(),
+          outOfService: config.merchants.flatMap(outOfService),
+          heldOrders: undefined,
+        }),
+      }),
+    )
   if (exchange !== undefined)
     site.use(marketRoutes({ ...exchange, ...serving, payTo: deskAddress, service: config.service }))
   return {
@@ -304,10 +333,26 @@ function outcomeOf(result: Delivered): string {
   return result.truncated ? 'truncated' : 'delivered'
 }
 
-function originsOf(merchant: Merchant): string[] {
-  return [merchant.upstream, ...merchant.routes.map((route) => route.upstream)].flatMap((url) =>
-    url === undefined ? [] : [url.origin],
-  )
+/** What a merchant needs to deliver; none for a builtin one that cannot. */
+function originsOf(merchant: Merchant, exchange: Parts['exchange']): string[] {
+  const { builtin, upstream, routes } = merchant
+  const all =
+    builtin === undefined
+      ? [upstream, ...routes.map((route) => route.upstream)].map((url) => url?.origin)
+      : [originOf(builtin, { stocks: exchange?.data })]
+  return [...new Set(all.filter((origin) => origin !== undefined))]
+}
+
+/** Whether what a merchant sells can be delivered now, as far as the last requests tell. */
+function healthOf(
+  origins: readonly string[],
+  { outOfService }: Merchant,
+  isOpen: (origin: string) => boolean,
+): Health {
+  if (outOfService !== undefined || origins.length === 0) return 'out-of-service'
+  const silent = origins.filter(isOpen).length
+  if (silent === 0) return 'available'
+  return silent < origins.length ? 'partly' : 'unavailable'
 }
 
 /** Whether a request's URL is below `/m/`. */

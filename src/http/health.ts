@@ -45,5 +45,5 @@ function answer(ok: boolean, body: Record<string, unknown>): Response {
 }
 
 function hostOf(origin: string): string {
-  return URL.parse(origin)?.host ?? 'unknown'
+  return URL.parse(origin)?.host ?? origin
 }

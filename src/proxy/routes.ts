@@ -1,19 +1,16 @@
 import { Elysia } from 'elysia'
 import type { Documents } from './documents'
 
-/**
- * The catalogue for machines. What is sold, below `/m/`, is answered by the gateway itself. The
- * documents are asked for at every request, because a reload replaces them.
- */
-export function catalogueRoutes(documents: () => Documents) {
+/** The catalogue for machines. What is sold, below `/m/`, is answered by the gateway itself. */
+export function catalogueRoutes(documents: Documents) {
   return new Elysia({ name: 'catalogue' })
-    .all('/openapi.json', ({ request }) => documents().aggregate(request), bodiless)
-    .all('/.well-known/x402', ({ request }) => documents().wellKnown(request), bodiless)
-    .all('/llms.txt', ({ request }) => documents().llms(request), bodiless)
-    .all('/discovery/resources', ({ request }) => documents().resources(request), bodiless)
+    .all('/openapi.json', ({ request }) => documents.aggregate(request), bodiless)
+    .all('/.well-known/x402', ({ request }) => documents.wellKnown(request), bodiless)
+    .all('/llms.txt', ({ request }) => documents.llms(request), bodiless)
+    .all('/discovery/resources', ({ request }) => documents.resources(request), bodiless)
     .all(
       '/facilitator/discovery/resources',
-      ({ request }) => documents().resources(request),
+      ({ request }) => documents.resources(request),
       bodiless,
     )
     .get('/favicon.svg', () => new Response(favicon, { headers: faviconHeaders }))

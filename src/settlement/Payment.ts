@@ -51,6 +51,8 @@ export type Payment = {
   transfer: Transfer
   purpose: Purpose
   state: State
+  /** Of an expired one: its nonce was used or cancelled, not only its time over. */
+  nonceUsed: boolean
   /** The settling transaction once confirmed; before, the newest one sent. */
   transaction: Hex
   logIndex: number | undefined
