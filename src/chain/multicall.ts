@@ -10,6 +10,7 @@ export type Result = { success: boolean; data: Hex }
 
 const selectorAggregate = Abi.selector('aggregate3((address,bool,bytes)[])')
 const selectorBaseFee = Abi.selector('getBasefee()')
+const selectorEthBalance = Abi.selector('getEthBalance(address)')
 const selectorTimestamp = Abi.selector('getCurrentBlockTimestamp()')
 
 /** Timestamp of the block that the calls beside it run in. */
@@ -38,6 +39,11 @@ export function blockNumberOf([own, arbitrum]: readonly Result[]): bigint | unde
     if (word !== undefined) return Abi.toUint(word)
   }
   return undefined
+}
+
+/** Native coin of an address, in wei. */
+export function nativeBalance(holder: Address): Call {
+  return { to: multicallAddress, data: `0x${selectorEthBalance}${Abi.address(holder)}` }
 }
 
 /** `aggregate3` in which each call may fail by itself. */
