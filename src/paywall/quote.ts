@@ -75,6 +75,8 @@ type Sheet = {
   ready: number
   challenges: Challenge.Compiled
   required: X402.PaymentRequired
+  /** The same for the header. */
+  told: X402.PaymentRequired
   /** Shorter forms of its extensions. */
   brief: X402.Extensions
   /** Longest `PAYMENT-REQUIRED` beside these challenges. */
@@ -188,9 +190,10 @@ function compile(
     secret,
   })
   const mostBytes = Math.min(headerMaxBytes, headersMaxBytes - bytesBeside(challenges, item))
+  const told = HeaderBudget.withoutRepetition(required)
   // Whatever fits beside a URL of this length.
   const fitting = Buffer.from(
-    HeaderBudget.fit(required, Math.min(headerMaxBytes - urlRoom, mostBytes), brief).header,
+    HeaderBudget.fit(told, Math.min(headerMaxBytes - urlRoom, mostBytes), brief).header,
     'base64',
   )
   const { url } = item.resource
@@ -200,6 +203,7 @@ function compile(
     ready,
     challenges,
     required,
+    told,
     brief,
     mostBytes,
     // Spaces are nothing in JSON, and groups of three bytes can be encoded apart.
@@ -244,9 +248,9 @@ function pageFor(sheet: Sheet, url: string): Page {
   let header = before + btoa(quoted + padding) + after
   const { mostBytes, brief } = sheet
   if (header.length > mostBytes) {
-    header = HeaderBudget.fit(withUrl(sheet.required, url), mostBytes, brief).header
+    header = HeaderBudget.fit(withUrl(sheet.told, url), mostBytes, brief).header
     // Without any extension it is still too long: the route's own URL has to do.
-    if (header.length > mostBytes) ({ header } = HeaderBudget.fit(sheet.required, mostBytes, brief))
+    if (header.length > mostBytes) ({ header } = HeaderBudget.fit(sheet.told, mostBytes, brief))
   }
   const body = sheet.body[0] + quoted + sheet.body[1]
   const headers = new Headers({

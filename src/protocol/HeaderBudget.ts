@@ -1,5 +1,6 @@
 import { encodeJson } from './Header'
 import type { SignedOffer } from './Offer'
+import * as Sponsoring from './Sponsoring'
 import type { Declaration, Extension, Extensions, PaymentRequired } from './X402'
 
 /** `PAYMENT-REQUIRED` within what clients and proxies take as a header. */
@@ -34,6 +35,15 @@ export function fit(
     header = encodeJson({ ...full, extensions: kept })
   }
   return { header, body: full }
+}
+
+/**
+ * Without what says little beside another extension: whoever can sign an approve can sign a permit,
+ * and clients take the permit.
+ */
+export function withoutRepetition(full: PaymentRequired): PaymentRequired {
+  const { [Sponsoring.approvalName]: _, ...extensions } = full.extensions
+  return full.extensions[Sponsoring.permitName] === undefined ? full : { ...full, extensions }
 }
 
 /**
