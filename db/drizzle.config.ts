@@ -4,7 +4,7 @@
  */
 const config = {
   dialect: 'sqlite',
-  schema: ['./db/schema.ts', './db/errands.ts', './db/offers.ts'],
+  schema: ['./db/schema.ts', './db/errands.ts', './db/offers.ts', './db/grants.ts'],
   out: './db/migrations',
 }
 

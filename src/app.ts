@@ -13,9 +13,10 @@ import { errors } from './http/problem'
 import { createRateLimit } from './http/ratelimit'
 import { pathStart } from './http/url'
 import type { Log } from './log'
+import { withChallenges, withDeliveries } from './paywall/counted'
 import { type Earlier, succeed } from './paywall/earlier'
 import { createPaywall } from './paywall/paywall'
-import { createQuoter, type Quoter } from './paywall/quote'
+import { createQuoter } from './paywall/quote'
 import { createAnswers } from './paywall/store'
 import * as Crypto from './protocol/Crypto'
 import * as Secp256k1 from './protocol/Secp256k1'
@@ -26,9 +27,9 @@ import { createMcp, isMcp } from './proxy/mcp/endpoint'
 import { createGateway, type Gateway, type GatewayOptions } from './proxy/merchant'
 import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
-import type { Delivered } from './settlement/delivery'
-import type { ApprovalSponsor } from './settlement/Sponsorship'
 import { createSettlement, type Settlement } from './settlement/settle'
+import { pathsOf, sponsorRoutes } from './sponsor/routes'
+import { createSponsor, type Sponsor } from './sponsor/sponsor'
 import { marketRoutes } from './stock/market-routes'
 import { openMarket } from './stock/open'
 import type { AdminState } from './web/admin'
@@ -92,7 +93,18 @@ export async function start(options: AppOptions): Promise<App> {
     now,
     log,
   })
-  const sponsor: ApprovalSponsor | undefined = undefined
+  const sponsor = createSponsor({
+    db,
+    settlement,
+    networks: options.config.networks,
+    accounts: [...secrets.relayerKeys.map(Crypto.addressOf), settlement.desk],
+    meter: registry,
+    now,
+    log,
+    waitMs: () => service().settleWaitSeconds * 1000,
+  })
+  const isSponsored = options.config.networks.some((network) => network.sponsor !== undefined)
+  const approvals = isSponsored ? sponsor.approvals : undefined
   const paywallOptions = {
     settlement: withDeliveries(settlement, registry),
     challengeSecrets: secrets.challengeSecrets,
@@ -105,14 +117,14 @@ export async function start(options: AppOptions): Promise<App> {
     createQuoter({
       ...paywallOptions,
       isReady: settlement.isReady,
-      takesApprovals: sponsor !== undefined,
+      takesApprovals: approvals !== undefined,
       processNonce: base36(9),
     }),
     registry,
   )
   const paywall = createPaywall({
     ...paywallOptions,
-    sponsor,
+    sponsor: approvals,
     quoter,
     answers: createAnswers(db, options.answersMaxBytes),
     get settleWaitMs() {
@@ -125,6 +137,7 @@ export async function start(options: AppOptions): Promise<App> {
   const parts: Parts = {
     settlement,
     sponsor,
+    approvals,
     paywall,
     registry,
     exchange: openMarket(options.config, { read: settlement.read, now }),
@@ -211,7 +224,9 @@ type Parts = Pick<
   | 'accepts'
 > & {
   settlement: Settlement
-  sponsor: ApprovalSponsor | undefined
+  sponsor: Sponsor
+  /** Undefined where no network has a sponsor. */
+  approvals: Sponsor['approvals'] | undefined
   registry: Registry
   receiptAddress: `0x${string}`
   exchange: ReturnType<typeof openMarket>
@@ -236,6 +251,7 @@ type Catalogue = {
 /** Built anew for each configuration, so that nothing in it is a mixture of two. */
 function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalogue {
   const { settlement, registry, breaker, exchange, deskAddress, now, log, requestId } = parts
+  const { sponsor } = parts
   const { baseUrl } = config.service
   const { isReady } = settlement
   const { receiptAddress } = parts
@@ -250,10 +266,19 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
     .use(errors({ baseUrl, log, requestId }))
     .use(catalogueRoutes(documents))
     .use(
+      sponsorRoutes({
+        ...parts,
+        granting: sponsor.granting,
+        paths: pathsOf([baseUrl, config.service.stockBaseUrl]),
+        trustProxy: config.service.trustProxy,
+      }),
+    )
+    .use(
       healthRoutes({
         canSell,
         networks: () => settlement.status(),
         merchantsOutOfService: () => config.merchants.flatMap(outOfService),
+        spentBudgets: sponsor.spent,
         openCircuits,
       }),
     )
@@ -279,58 +304,13 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
     config,
     site,
     gateway,
-    facilitator: createFacilitator({ ...serving, ownAccounts: [deskAddress] }),
+    facilitator: createFacilitator({
+      ...serving,
+      sponsor: parts.approvals,
+      ownAccounts: [deskAddress],
+    }),
     mcp: createMcp({ ...serving, gateway, isReady }),
   }
-}
-
-/** Counts the challenges that go out, by merchant. */
-function withChallenges(quoter: Quoter, registry: Registry): Quoter {
-  const count = registry.counter('challenges_total', 'Answers 402 with a challenge.', ['merchant'])
-  // Finding the series costs more than counting: it is done when somebody looks.
-  const fresh = new Map<string, number>()
-  registry.onRender(() => {
-    for (const [merchant, times] of fresh) count.inc({ merchant }, times)
-    fresh.clear()
-  })
-  return {
-    ...quoter,
-    challenge(item, url, requestId, details) {
-      fresh.set(item.merchant, (fresh.get(item.merchant) ?? 0) + 1)
-      return quoter.challenge(item, url, requestId, details)
-    },
-  }
-}
-
-/** Counts the forwards of paid requests and how they ended. */
-function withDeliveries(settlement: Settlement, registry: Registry): Settlement {
-  const attempts = registry.counter('delivery_attempts_total', 'Paid requests that were forwarded.')
-  const count = registry.counter(
-    'deliveries_total',
-    'Ends of forwarded requests; one that is cut after its first byte counts as delivered before.',
-    ['outcome'],
-  )
-  return {
-    ...settlement,
-    beginDelivery(id) {
-      attempts.inc()
-      return settlement.beginDelivery(id)
-    },
-    async endDelivery(id, told) {
-      // Decided at the write, so known after it.
-      let result: Delivered | undefined
-      await settlement.endDelivery(id, () => {
-        result = typeof told === 'function' ? told() : told
-        return result
-      })
-      if (result !== undefined) count.inc({ outcome: outcomeOf(result) })
-    },
-  }
-}
-
-function outcomeOf(result: Delivered): string {
-  if (!result.delivered) return 'undelivered'
-  return result.truncated ? 'truncated' : 'delivered'
 }
 
 /** What a merchant needs to deliver; none for a builtin one that cannot. */

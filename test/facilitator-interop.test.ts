@@ -136,7 +136,7 @@ describe('eip2612GasSponsoring with @x402/fetch', () => {
     const { extensions } = (await (await fetch(`${shop.url}/supported`)).json()) as {
       extensions: string[]
     }
-    expect(extensions).toEqual(['eip2612GasSponsoring'])
+    expect(extensions).toEqual(['eip2612GasSponsoring', 'erc20ApprovalGasSponsoring'])
     const asked = await fetch(`${shop.url}/m/shop/item`)
     const required = JSON.parse(atob(asked.headers.get('payment-required') ?? ''))
     expect(required.extensions.eip2612GasSponsoring).toEqual({

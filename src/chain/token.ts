@@ -8,7 +8,9 @@ import type { Log } from './receipt'
 const selectors = {
   authorizationState: Abi.selector('authorizationState(address,bytes32)'),
   balanceOf: Abi.selector('balanceOf(address)'),
+  approve: Abi.selector('approve(address,uint256)'),
   allowance: Abi.selector('allowance(address,address)'),
+  nonces: Abi.selector('nonces(address)'),
   domainSeparator: Abi.selector('DOMAIN_SEPARATOR()'),
   isValidSignature: Abi.selector('isValidSignature(bytes32,bytes)'),
 }
@@ -28,6 +30,15 @@ export function balanceOf(token: Address, holder: Address): Call {
 
 export function allowance(token: Address, owner: Address, spender: Address): Call {
   return at(token, selectors.allowance + Abi.address(owner) + Abi.address(spender))
+}
+
+export function approve(token: Address, spender: Address, amountAtomic: bigint): Call {
+  return at(token, selectors.approve + Abi.address(spender) + Abi.uint(amountAtomic))
+}
+
+/** EIP-2612: the nonce of the owner's next permit. */
+export function nonces(token: Address, owner: Address): Call {
+  return at(token, selectors.nonces + Abi.address(owner))
 }
 
 export function domainSeparator(token: Address): Call {

@@ -161,13 +161,15 @@ export async function judgeByChain(
  * buyer whose settlement was pending is not asked for a second payment.
  */
 export function judgeKnown(subject: Case, known: Payment, late: Fault | undefined): Judgement {
-  if (!isGenuine(subject, known)) {
+  const isOurs = isGenuine(subject, known)
+  if (!isOurs && !subject.isSigned()) {
     const reason = Verify.signatureReason(subject.transfer)
     return { kind: 'bad', reason, detail: 'the signature is not of the payer' }
   }
   if (late !== undefined) return bad(late)
   const isOpen = known.state === 'broadcast' || known.state === 'confirmed'
-  if (isOpen && known.delivery === 'none' && isSame(subject, known)) return { kind: 'good' }
+  const isUnspent = isOpen && known.delivery === 'none'
+  if (isOurs && isUnspent && isSame(subject, known)) return { kind: 'good' }
   return { kind: 'bad', ...used(known.transfer) }
 }
 

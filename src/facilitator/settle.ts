@@ -67,9 +67,10 @@ export function createSettler(options: SettleOptions): Settler {
     if (early !== undefined) return failed(early.code, early.detail)
     const late = refuseLate(options, subject)
     if (known !== undefined) {
-      if (!isGenuine(subject, known)) return notSigned(subject)
+      const isOurs = isGenuine(subject, known)
+      if (!isOurs && !subject.isSigned()) return notSigned(subject)
       if (late !== undefined) return failed(late.code, late.detail)
-      if (!isSame(subject, known)) return spent(subject, known)
+      if (!isOurs || !isSame(subject, known)) return spent(subject, known)
     } else if (late !== undefined || !subject.isOwnDomain) {
       if (late !== undefined && subject.isSigned()) return failed(late.code, late.detail)
       const judgement = await judgeByChain(options, subject, late)

@@ -76,7 +76,7 @@ type Sheet = {
   challenges: Challenge.Compiled
   required: X402.PaymentRequired
   /** Shorter forms of its extensions. */
-  brief: X402.Extensions
+  briefs: HeaderBudget.Briefs
   /** Longest `PAYMENT-REQUIRED` beside these challenges. */
   mostBytes: number
   /** Base64 of the header's JSON before and after the URL. */
@@ -176,7 +176,7 @@ function compile(
     error: 'Payment required',
   })
   const testnets = offers.filter(({ network }) => network.testnet).map(({ network }) => network.id)
-  const brief = HeaderBudget.briefs({
+  const briefs = HeaderBudget.briefsOf({
     offers: signed,
     more,
     isTestnet: (network) => testnets.some((id) => id === network),
@@ -190,7 +190,7 @@ function compile(
   const mostBytes = Math.min(headerMaxBytes, headersMaxBytes - bytesBeside(challenges, item))
   // Whatever fits beside a URL of this length.
   const fitting = Buffer.from(
-    HeaderBudget.fit(required, Math.min(headerMaxBytes - urlRoom, mostBytes), brief).header,
+    HeaderBudget.fit(required, Math.min(headerMaxBytes - urlRoom, mostBytes), briefs).header,
     'base64',
   )
   const { url } = item.resource
@@ -200,7 +200,7 @@ function compile(
     ready,
     challenges,
     required,
-    brief,
+    briefs,
     mostBytes,
     // Spaces are nothing in JSON, and groups of three bytes can be encoded apart.
     header: [base64(before.padEnd(Math.ceil(before.length / 3) * 3)), base64(after)],
@@ -242,11 +242,12 @@ function pageFor(sheet: Sheet, url: string): Page {
   const [before, after] = sheet.header
   const padding = '  '.slice(0, (3 - (quoted.length % 3)) % 3)
   let header = before + btoa(quoted + padding) + after
-  const { mostBytes, brief } = sheet
+  const { mostBytes, briefs } = sheet
   if (header.length > mostBytes) {
-    header = HeaderBudget.fit(withUrl(sheet.required, url), mostBytes, brief).header
+    header = HeaderBudget.fit(withUrl(sheet.required, url), mostBytes, briefs).header
     // Without any extension it is still too long: the route's own URL has to do.
-    if (header.length > mostBytes) ({ header } = HeaderBudget.fit(sheet.required, mostBytes, brief))
+    if (header.length > mostBytes)
+      ({ header } = HeaderBudget.fit(sheet.required, mostBytes, briefs))
   }
   const body = sheet.body[0] + quoted + sheet.body[1]
   const headers = new Headers({

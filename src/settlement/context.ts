@@ -47,6 +47,8 @@ export type Rail = {
   /** Payers that had no code when they were looked at (unix ms until when that is believed). */
   plain: Map<string, number>
   isProbing: boolean
+  /** Contracts that may be called to deploy a payer's wallet (ERC-6492), checksummed. */
+  factories: ReadonlySet<Address>
   /** Gas that a settling call used lately, by its kind. */
   gasUsed: Map<string, bigint>
   /** Where transactions were included that a reorganisation can still take away. */
@@ -169,6 +171,11 @@ export type SettlementOptions = {
   random?: (length: number) => Uint8Array
   /** Where it is counted what happens; by default nowhere. */
   meter?: Meter
+  /**
+   * Factories that may deploy the wallet of a payer in its first payment (ERC-6492); by default none.
+   * Whoever pays chooses what one of them is called with, and we pay the gas.
+   */
+  walletFactories?: readonly Address[]
   /** Transactions that may fail on chain for one payer in ten minutes; 5 by default. */
   payerFailuresMax?: number | undefined
   /** Time between two looks at a network's health. */

@@ -55,6 +55,11 @@ export async function drive(context: Context, rail: Rail, lane: Lane, slot: Slot
     }
     const seen = await inspect(rail, lane, slot, isDoubtful)
     if (seen.receipt) return included(rail, lane, slot, seen.receipt)
+    // The nonce is free again: what was passed over is wanted now.
+    if (seen.isTaken === false && misses > 0) {
+      sendAtMs = elapsedMs
+      intervalMs = pollMs(rail.head)
+    }
     misses = seen.isTaken === undefined ? misses : seen.isTaken ? misses + 1 : 0
     takenAt = misses === 0 ? undefined : (takenAt ?? seen.top)
     if (misses >= proofLooks) {

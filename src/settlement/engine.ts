@@ -6,6 +6,7 @@ import { createClient } from '../chain/client'
 import { createHead, observe } from '../chain/head'
 import { createHeads } from '../chain/heads'
 import type { NetworkConfig } from '../config/Config'
+import * as Address from '../protocol/Address'
 import type * as Network from '../protocol/Network'
 import { createBell } from './bell'
 import { tellErrands, tellPayments } from './changes'
@@ -168,10 +169,12 @@ function sourcesOf(context: () => Context): Sources {
   }
 }
 
-function createRail(
-  network: NetworkConfig,
-  options: Pick<SettlementOptions, 'log' | 'relayerKeys' | 'deskKey' | 'deskNetwork'>,
-): Rail {
+type RailOptions = Pick<
+  SettlementOptions,
+  'log' | 'relayerKeys' | 'deskKey' | 'deskNetwork' | 'walletFactories'
+>
+
+function createRail(network: NetworkConfig, options: RailOptions): Rail {
   const { log } = options
   const head = createHead()
   const client = createClient({ urls: network.rpcUrls, timeoutMs: rpcTimeoutMs, log })
@@ -191,6 +194,7 @@ function createRail(
     codes: new Map(),
     plain: new Map(),
     isProbing: false,
+    factories: new Set(options.walletFactories?.flatMap((each) => Address.parse(each) ?? [])),
     gasUsed: new Map(),
     watch: Reorg.createWatch(),
   }

@@ -1,9 +1,9 @@
 import { fees } from '../chain/head'
-import * as Transfer from '../protocol/Transfer'
 import * as Assign from './assign'
 import * as Batch from './batch'
 import { findPlain, plainKeptMs } from './code'
 import type { Context, Lane as LaneState, Order, Rail, Submitted } from './context'
+import { callOf } from './deploy'
 import { dispatch } from './errands'
 import * as Gas from './gas'
 import * as Lane from './lane'
@@ -25,7 +25,7 @@ export function submit(
     hasCode: input.hasCode ?? (isPlain(context, rail, transfer.payer) ? false : undefined),
     isUrgent: input.isAlone || input.hasCode === true,
     logKey: Assign.keyOf(transfer),
-    call: Transfer.call(transfer),
+    call: callOf(transfer),
     isGivenUp: false,
     done: resolve,
   }
