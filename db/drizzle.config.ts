@@ -4,7 +4,7 @@
  */
 const config = {
   dialect: 'sqlite',
-  schema: './db/schema.ts',
+  schema: ['./db/schema.ts', './db/orders.ts'],
   out: './db/migrations',
 }
 

@@ -1,9 +1,11 @@
 import type { Database } from 'bun:sqlite'
 import payments from './migrations/0001_payments.sql' with { type: 'text' }
+import orders from './migrations/0005_orders.sql' with { type: 'text' }
 
 /** In order. Embedded as text, so that the compiled binary carries them. */
 const migrations: readonly { name: string; sql: string }[] = [
   { name: '0001_payments', sql: payments },
+  { name: '0005_orders', sql: orders },
 ]
 
 /** The database was written by a newer program, or a migration was changed after it ran. */
