@@ -14,6 +14,7 @@ import { createPaywall } from './paywall/paywall'
 import { createQuoter, type Quoter } from './paywall/quote'
 import { createAnswers } from './paywall/store'
 import * as Crypto from './protocol/Crypto'
+import * as Secp256k1 from './protocol/Secp256k1'
 import { createBreaker } from './proxy/breaker'
 import { createDocuments } from './proxy/documents'
 import { createGateway } from './proxy/merchant'
@@ -21,6 +22,8 @@ import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
 import type { Delivered } from './settlement/delivery'
 import { createSettlement, type Settlement } from './settlement/settle'
+import { createMarket } from './stock/market'
+import { marketRoutes } from './stock/market-routes'
 
 export type AppOptions = {
   config: Config
@@ -55,7 +58,6 @@ export async function start(options: AppOptions): Promise<App> {
   const now = options.now ?? Date.now
   const { service } = config
   const db = open({ dataDir: options.dataDir, now })
-  mirrorMerchants(db, config.merchants.map(merchantRow), now())
   const registry = createRegistry()
   const settlement = await createSettlement({
     db,
@@ -94,6 +96,9 @@ export async function start(options: AppOptions): Promise<App> {
   const breaker = createBreaker()
   const origins = [...new Set(config.merchants.flatMap(originsOf))]
   const requestId = requestIds()
+  const rateLimit = createRateLimit()
+  const market = marketOf(config, settlement, now)
+  const deskAddress = Crypto.addressOf(secrets.deskKey)
   let stopping = false
   const gateway = createGateway({
     config,
@@ -102,7 +107,7 @@ export async function start(options: AppOptions): Promise<App> {
     breaker,
     budget: createBudget(service.bufferedMaxBytes),
     documents,
-    rateLimit: createRateLimit(),
+    rateLimit,
     now,
     log,
     requestId,
@@ -121,6 +126,11 @@ export async function start(options: AppOptions): Promise<App> {
       }),
     )
     .use(metricsRoutes(registry))
+  if (market !== undefined) {
+    const peerOf = (request: Request) => server.requestIP(request)?.address
+    const common = { payTo: deskAddress, service, rateLimit, now, peerOf }
+    elysia.use(marketRoutes({ ...market, ...common }))
+  }
   // What is sold goes past Elysia, which would cost a third of an unpaid answer.
   const server = Bun.serve({
     hostname: service.listen.hostname,
@@ -137,6 +147,8 @@ export async function start(options: AppOptions): Promise<App> {
   })
   // Behind the socket: a chain that hangs must not keep the health endpoints from saying so.
   await settlement.recover()
+  mirrorMerchants(db, config.merchants.map(merchantRow), now())
+  Secp256k1.warm()
 
   return {
     url: `http://${service.listen.hostname}:${server.port}`,
@@ -154,6 +166,13 @@ export async function start(options: AppOptions): Promise<App> {
       db.close()
     },
   }
+}
+
+/** The market of `[stock]`, and what pays there. */
+function marketOf({ stock, networks }: Config, settlement: Settlement, now: () => number) {
+  const asset = networks.find(({ id }) => id === stock?.network)?.asset
+  if (stock === undefined || asset === undefined) return undefined
+  return { asset, market: createMarket({ stock, asset, read: settlement.read, now }) }
 }
 
 /** Counts the challenges that go out, by merchant. */

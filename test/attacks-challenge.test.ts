@@ -139,7 +139,7 @@ describe('challenges', () => {
     const offer = { network, payTo: seller, amountAtomic: price }
     for (const realm of ['localhost', 'example.com']) {
       const secret = new Uint8Array(32).fill(7)
-      const compiled = Challenge.compile({ realm, offer, routeId: 'a:GET /get', secret })
+      const compiled = Challenge.compile({ realm, offers: [offer], routeId: 'a:GET /get', secret })
       const expires = new Date(Date.now() + 300_000).toISOString()
       const value = Challenge.issue(compiled, { expires, unique: 'abcdefghijklmnopqr' })
       const [forged] = challengesOf(new Response('', { headers: { 'www-authenticate': value } }))

@@ -45,7 +45,7 @@ function asked(url: string, amountAtomic = offer.amountAtomic): Headers {
   const priced = { ...offer, amountAtomic }
   const compiled = Challenge.compile({
     realm: 'localhost',
-    offer: priced,
+    offers: [priced],
     routeId: 'a:GET /b',
     secret,
   })

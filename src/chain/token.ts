@@ -98,7 +98,8 @@ export function toUint(data: Hex): bigint | undefined {
   return Abi.toUint(Abi.wordAt(data.slice(2), 0))
 }
 
-function at(to: Address, words: string): Call {
+/** A call of a selector and words without prefix. */
+export function at(to: Address, words: string): Call {
   return { to, data: `0x${words}` }
 }
 

@@ -42,6 +42,7 @@ export async function demo(options: DemoOptions): Promise<number> {
       text,
       file: options.file,
       port,
+      exchange: true,
       log: createLog({ pretty: true, ...(write === undefined ? {} : { write }) }),
       progress: (step) => print(`started ${step}`),
     })

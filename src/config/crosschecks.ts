@@ -63,8 +63,9 @@ function checkPayouts(source: Source, config: Parsed, relayers: readonly Address
   config.merchants.forEach((merchant, i) => {
     if (!merchant.networks.some((id) => real.has(id))) return
     const own: Path = ['merchants', i, 'payout']
-    const isOwn = source.lines.has(keyOf(own))
-    const path: Path = isOwn ? own : ['service', 'payout']
+    // The lines say which one the file has, and only a fault needs them.
+    if (payoutFault(merchant.payout, config, relayers) === undefined) return
+    const path: Path = source.lines.has(keyOf(own)) ? own : ['service', 'payout']
     if (!isFaulty(path)) refuse(path, merchant.payout)
   })
   if (typeof config.facilitator.payTo === 'string' || real.size === 0) return

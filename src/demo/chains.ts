@@ -51,7 +51,7 @@ export type Receipt = {
 /** A transaction of an account that the node signs for. */
 export type Call = { from: Address; to?: Address; data?: Hex; value?: bigint; gas?: bigint }
 
-type RpcCall = readonly [method: string, params: readonly unknown[]]
+export type RpcCall = readonly [method: string, params: readonly unknown[]]
 type RpcAnswer = { id: number; result?: unknown; error?: RpcFault }
 type RpcFault = { code: number; message: string; data?: unknown }
 
@@ -283,7 +283,7 @@ async function assertPrepared(
 }
 
 /** One HTTP request for all calls, whose order of execution is not defined; results in their order. */
-async function request(url: string, calls: readonly RpcCall[]): Promise<unknown[]> {
+export async function request(url: string, calls: readonly RpcCall[]): Promise<unknown[]> {
   const response = await fetch(url, {
     method: 'POST',
     headers: { 'content-type': 'application/json' },

@@ -1,14 +1,16 @@
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import type { Address } from 'viem'
 import * as App from '../app'
-import type { Config } from '../config/Config'
+import type { Config, Stock } from '../config/Config'
 import { loadSecrets } from '../config/env'
 import { format, parse } from '../config/merchants'
 import type { Log } from '../log'
 import type * as Network from '../protocol/Network'
 import { account } from './accounts'
 import { type Chain, prepareChain, startChain } from './chains'
+import { MissingExchangeError, openExchange } from './exchange'
 import { startUpstreams, type Upstreams } from './upstreams'
 
 export type World = {
@@ -32,6 +34,8 @@ export type WorldOptions = {
   now?: () => number
   /** Called with the name of each step that has been done. */
   progress?: (step: string) => void
+  /** Also the Uniswap pools, stock tokens and price feeds of `[stock]`: about 60 ms more. */
+  exchange?: boolean
 }
 
 /** Account that the demo's merchants are paid to. */
@@ -63,7 +67,7 @@ export async function startWorld(options: WorldOptions): Promise<World> {
       upstream: (url: URL) => new URL(url.pathname + url.search, upstreams.url),
     }
     const env = demoEnvironment
-    const networks = configure(text, file, env, { ...overrides, rpcUrls: anyLoopback }).networks
+    const { networks, stock } = configure(text, file, env, { ...overrides, rpcUrls: anyLoopback })
     // All of them, also after a failure: what starts after the others have ended would stay.
     const starting = await Promise.allSettled(
       networks.map(async (network) => {
@@ -74,6 +78,9 @@ export async function startWorld(options: WorldOptions): Promise<World> {
         endings.push(() => chain.stop())
         await prepareChain(chain, network)
         progress(`chain ${network.chainId} on ${chain.url}`)
+        if (options.exchange === true && stock?.network === network.id) {
+          progress(await tryExchange(chain, network.asset.address, stock))
+        }
         return [network.id, chain] as const
       }),
     )
@@ -110,6 +117,17 @@ const chainOrder = [8453, 84532, 4663]
 const anyLoopback = Object.fromEntries(
   chainOrder.map((chainId) => [`eip155:${chainId}`, 'http://127.0.0.1:1']),
 )
+
+/** The rest of the demo goes on without: the executable alone does not bring the contracts. */
+async function tryExchange(chain: Chain, asset: Address, stock: Stock): Promise<string> {
+  try {
+    await openExchange(chain, asset, stock)
+    return `exchange with ${stock.tokens.length} stocks`
+  } catch (error) {
+    if (error instanceof MissingExchangeError) return `without stocks: ${error.message}`
+    throw error
+  }
+}
 
 /** Every name that the shipped file uses, so that all merchants are served. */
 const demoEnvironment = {

@@ -62,7 +62,7 @@ export type ChallengeDetails = {
 type Sheet = {
   minute: number
   ready: number
-  challenges: readonly Challenge.Compiled[]
+  challenges: Challenge.Compiled
   required: X402.PaymentRequired
   /** Base64 of the header's JSON before and after the URL. */
   header: readonly [before: string, after: string]
@@ -75,7 +75,10 @@ type Sheet = {
 /** The parts of a 402 that depend on the URL. */
 type Page = {
   url: string
-  /** All but the challenges and the request's id: copying is cheaper than setting each. */
+  /**
+   * One object for all answers, which copy it: the challenges and the request's id are set anew for
+   * each, everything else stays.
+   */
   headers: Headers
   /** JSON up to its closing brace. */
   open: string
@@ -104,20 +107,20 @@ export function createQuoter(options: QuoterOptions): Quoter {
         sheet = compile(item, ready, minute, secret, options)
         sheets.set(item, sheet)
       }
-      const expiresAt = expires(at)
-      const digest = details?.digest
+      const page = pageFor(sheet, url)
+      const { headers } = page
       // `Accept-Payment` is not asked: every challenge is evm/charge, so it could only leave out all
       // of them, and then the draft lets a server send them nevertheless.
-      let authenticate = ''
-      for (const compiled of sheet.challenges) {
-        if (authenticate !== '') authenticate += ', '
-        authenticate += Challenge.issue(compiled, { expires: expiresAt, unique: unique(), digest })
-      }
-      const page = pageFor(sheet, url)
-      const headers = new Headers(page.headers)
-      headers.set('www-authenticate', authenticate)
+      headers.set(
+        'www-authenticate',
+        Challenge.issue(sheet.challenges, {
+          expires: expires(at),
+          unique: unique(),
+          digest: details?.digest,
+        }),
+      )
       headers.set('x-request-id', requestId)
-      return respond(sheet, page, headers, details)
+      return respond(sheet, page, details)
     },
   }
 }
@@ -158,9 +161,12 @@ function compile(
   return {
     minute,
     ready,
-    challenges: item.mppOffers
-      .filter((offer) => offers.includes(offer))
-      .map((offer) => Challenge.compile({ realm: options.realm, offer, routeId: item.id, secret })),
+    challenges: Challenge.compile({
+      realm: options.realm,
+      offers: item.mppOffers.filter((offer) => offers.includes(offer)),
+      routeId: item.id,
+      secret,
+    }),
     required,
     // Spaces are nothing in JSON, and groups of three bytes can be encoded apart.
     header: [base64(before.padEnd(Math.ceil(before.length / 3) * 3)), base64(after)],
@@ -219,12 +225,9 @@ const paymentRequired = {
   code: 'payment-required',
 }
 
-function respond(
-  sheet: Sheet,
-  page: Page,
-  headers: Headers,
-  details: ChallengeDetails | undefined,
-): Response {
+/** Creating a Response copies the headers, so that the page's can be used again. */
+function respond(sheet: Sheet, page: Page, details: ChallengeDetails | undefined): Response {
+  const { headers } = page
   const refusal = details?.refusal
   if (refusal === undefined) {
     if (details?.isBodiless !== true)
@@ -232,13 +235,15 @@ function respond(
     page.bodiless ??= unpaidBody(page, details)
     return new Response(page.bodiless, { status: 402, headers })
   }
-  for (const [name, value] of Object.entries(refusal.headers ?? {})) headers.set(name, value)
   const body = {
     ...withUrl(sheet.required, page.url),
     ...Problem.toJson(refusal.problem),
     error: refusal.problem.reason ?? refusal.problem.code,
   }
-  return new Response(JSON.stringify(body), { status: 402, headers })
+  const response = new Response(JSON.stringify(body), { status: 402, headers })
+  for (const [name, value] of Object.entries(refusal.headers ?? {}))
+    response.headers.set(name, value)
+  return response
 }
 
 function unpaidBody(page: Page, details: ChallengeDetails | undefined): string {
@@ -250,9 +255,19 @@ function unpaidBody(page: Page, details: ChallengeDetails | undefined): string {
 /** 18 characters, never repeated: nine of the process, nine of a counter. */
 function uniqueSource(processNonce: string): () => string {
   if (processNonce.length !== 9) throw new Error('processNonce must have nine characters')
-  // Starting above 36^8 keeps the base-36 text at nine characters without padding.
-  let counter = 36 ** 8
-  return () => processNonce + (counter++).toString(36)
+  // Two counters that start where their base-36 text needs no padding, the fast one a small integer:
+  // printing a large one is ten times as slow.
+  const lowEnd = 36 ** 5
+  let high = 36 ** 3
+  let low = lowEnd
+  let prefix = ''
+  return () => {
+    if (low === lowEnd) {
+      low = 36 ** 4
+      prefix = processNonce + (high++).toString(36)
+    }
+    return prefix + (low++).toString(36)
+  }
 }
 
 /** RFC 3339 text of the expiry, rebuilt once a second. */

@@ -14,12 +14,15 @@ import type { Fault } from './Problem'
 /** Characters of `unique` that let `issue` concatenate base64 instead of encoding. */
 export const uniqueLength = 18
 
-/** Everything of a challenge that does not change from one request to the next. */
+/** Everything of the challenges of one route that does not change from one request to the next. */
 export type Compiled = {
-  /** Keyed HMAC that has absorbed the first four slots. */
-  hmac: Bun.CryptoHasher
-  /** `realm=".."` to `request=".."`. */
-  params: string
+  /** One per offer. */
+  terms: readonly {
+    /** Keyed HMAC that has absorbed the first four slots. */
+    hmac: Bun.CryptoHasher
+    /** `", realm=".."` to `request=".."`. */
+    params: string
+  }[]
   /** base64url of the opaque JSON before and after `unique`. */
   opaquePrefix: string
   opaqueSuffix: string
@@ -61,23 +64,25 @@ export type VerifiedChallenge = {
 }
 
 /**
- * Precomputes the challenges of one offer. `routeId` binds the credential to what is sold. Throws
- * when the realm cannot be quoted.
+ * Precomputes the challenges of what is sold, one per offer, in order; no two offers may be equal.
+ * `routeId` binds the credential to it. Throws when the realm cannot be quoted.
  */
 export function compile(input: {
   realm: string
-  offer: Offer
+  offers: readonly Offer[]
   routeId: string
   secret: Uint8Array
 }): Compiled {
-  const { realm, offer, routeId, secret } = input
+  const { realm, offers, routeId, secret } = input
   if (!/^[\x21\x23-\x5b\x5d-\x7b\x7d\x7e]+$/.test(realm)) throw new Error(`bad realm: ${realm}`)
-  const encoded = base64url(Json.canonicalize(request(offer)))
-  const hmac = new Bun.CryptoHasher('sha256', secret)
-  hmac.update(`${realm}|evm|charge|${encoded}|`)
   return {
-    hmac,
-    params: `realm="${realm}", method="evm", intent="charge", request="${encoded}"`,
+    terms: offers.map((offer) => {
+      const encoded = base64url(Json.canonicalize(request(offer)))
+      const hmac = new Bun.CryptoHasher('sha256', secret)
+      hmac.update(`${realm}|evm|charge|${encoded}|`)
+      const params = `", realm="${realm}", method="evm", intent="charge", request="${encoded}"`
+      return { hmac, params }
+    }),
     opaquePrefix: base64url('{"n":"'),
     opaqueSuffix: base64url(`","route":${JSON.stringify(routeId)}}`),
     routeId,
@@ -85,9 +90,10 @@ export function compile(input: {
 }
 
 /**
- * One `Payment id="..", ..` value for WWW-Authenticate. `expires` is RFC 3339 in UTC, `unique`
- * letters, digits, `-` and `_`, never the same twice, `digest` that of the request body (RFC 9530).
- * The hot path of the unpaid answer: one HMAC and concatenation.
+ * The value of WWW-Authenticate: one `Payment id="..", ..` per offer. `expires` is RFC 3339 in UTC,
+ * `unique` letters, digits, `-` and `_`, never the same twice, `digest` that of the request body
+ * (RFC 9530). The challenges share it and still have different ids, because their requests differ.
+ * The hot path of the unpaid answer: one HMAC per offer and concatenation.
  */
 export function issue(
   compiled: Compiled,
@@ -100,10 +106,14 @@ export function issue(
       ? compiled.opaquePrefix + btoa(unique) + compiled.opaqueSuffix
       : base64url(`{"n":"${unique}","route":${JSON.stringify(compiled.routeId)}}`)
   const slots = `${expires}|${digest ?? ''}|${opaque}`
-  const id = compiled.hmac.copy().update(slots).digest('base64url')
   const bodyParam = digest === undefined ? '' : `, digest="${digest}"`
   const freshParams = `${bodyParam}, expires="${expires}", opaque="${opaque}"`
-  return `Payment id="${id}", ${compiled.params}${freshParams}`
+  let value = ''
+  for (const { hmac, params } of compiled.terms) {
+    const id = hmac.copy().update(slots).digest('base64url')
+    value += (value === '' ? 'Payment id="' : ', Payment id="') + id + params + freshParams
+  }
+  return value
 }
 
 /**

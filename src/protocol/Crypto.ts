@@ -1,9 +1,8 @@
-// Not from the package's root: that would run all of it, and make instances of what is not used.
-import { instantiateSecp256k1 } from '@bitauth/libauth/build/lib/crypto/secp256k1.js'
 import { createKeccak } from 'hash-wasm'
 import type { Address, Hex } from 'viem'
+import * as Secp256k1 from './Secp256k1'
 
-const [hasher, secp256k1] = await Promise.all([createKeccak(256), instantiateSecp256k1()])
+const hasher = await createKeccak(256)
 
 /** Half of the secp256k1 group order: a canonical `s` is not above it (EIP-2). */
 const halfOrder = '7fffffffffffffffffffffffffffffff5d576e7357a4501ddfe92f46681b20a0'
@@ -52,8 +51,8 @@ export function recover(digest: Uint8Array, signature: string): Address | undefi
   const lower = signature.toLowerCase()
   if (lower.slice(66, 130) > halfOrder) return undefined
   const compact = bytes(lower.slice(2, 130))
-  const publicKey = secp256k1.recoverPublicKeyUncompressed(compact, recoveryId, digest)
-  return typeof publicKey === 'string' ? undefined : addressOfPublicKey(publicKey)
+  const publicKey = Secp256k1.recover(compact, recoveryId, digest)
+  return publicKey === undefined ? undefined : addressOfPublicKey(publicKey)
 }
 
 /**
@@ -62,15 +61,15 @@ export function recover(digest: Uint8Array, signature: string): Address | undefi
  */
 export function sign(digest: Uint8Array, privateKey: Uint8Array): Hex {
   if (digest.length !== 32) throw new Error('a digest has 32 bytes')
-  const result = secp256k1.signMessageHashRecoverableCompact(privateKey, digest)
-  if (typeof result === 'string') throw new Error('not a secp256k1 private key')
-  return `${hex(result.signature)}${result.recoveryId === 0 ? '1b' : '1c'}`
+  const result = Secp256k1.sign(digest, privateKey)
+  if (result === undefined) throw new Error('not a secp256k1 private key')
+  return `${hex(result.compact)}${result.recoveryId === 0 ? '1b' : '1c'}`
 }
 
 /** Checksummed address of a private key. Throws when the key is not a valid scalar. */
 export function addressOf(privateKey: Uint8Array): Address {
-  const publicKey = secp256k1.derivePublicKeyUncompressed(privateKey)
-  if (typeof publicKey === 'string') throw new Error('not a secp256k1 private key')
+  const publicKey = Secp256k1.publicKey(privateKey)
+  if (publicKey === undefined) throw new Error('not a secp256k1 private key')
   return addressOfPublicKey(publicKey)
 }
 

@@ -34,8 +34,12 @@ export type Match = {
 type Entry = { route: Route; target: Target | undefined }
 type Node = { children: Map<string, Node>; entry: Entry | undefined }
 
-/** Compiled merchants, by slug. */
-export type Matcher = ReadonlyMap<string, { merchant: Merchant; root: Node }>
+/** Compiled merchants. */
+export type Matcher = {
+  bySlug: ReadonlyMap<string, { merchant: Merchant; root: Node }>
+  /** Matches without a tail by their path, which is canonical: most requests need no more. */
+  exact: ReadonlyMap<string, Match>
+}
 
 // RFC 3986 pchar without `%`, and the brackets and bar that WHATWG URLs leave alone.
 const plainPath = /^(?:\/[\w\-.~!$&'()*+,=:@;[\]|]+)+$/
@@ -112,9 +116,10 @@ function fromPercent(escaped: string): string {
 
 /** Compiles merchants for `match`. Throws Error when a slug or a route path appears twice. */
 export function compile(merchants: readonly Merchant[]): Matcher {
-  const matcher = new Map<string, { merchant: Merchant; root: Node }>()
+  const bySlug = new Map<string, { merchant: Merchant; root: Node }>()
+  const exact = new Map<string, Match>()
   for (const merchant of merchants) {
-    if (matcher.has(merchant.slug)) throw new Error(`merchant ${merchant.slug} appears twice`)
+    if (bySlug.has(merchant.slug)) throw new Error(`merchant ${merchant.slug} appears twice`)
     const root: Node = { children: new Map(), entry: undefined }
     for (const route of merchant.routes) {
       const path = canonicalize(route.path)
@@ -127,11 +132,14 @@ export function compile(merchants: readonly Merchant[]): Matcher {
         node = child
       }
       if (node.entry !== undefined) throw new Error(`${merchant.slug}${route.path} appears twice`)
-      node.entry = { route, target: targetOf(merchant, route) }
+      const target = targetOf(merchant, route)
+      node.entry = { route, target }
+      if (path === '/' || route.tail === 'required') continue
+      exact.set(`/m/${merchant.slug}${path}`, { merchant, route, tail: '', target })
     }
-    matcher.set(merchant.slug, { merchant, root })
+    bySlug.set(merchant.slug, { merchant, root })
   }
-  return matcher
+  return { bySlug, exact }
 }
 
 /**
@@ -139,11 +147,13 @@ export function compile(merchants: readonly Merchant[]): Matcher {
  * decides alone: when its tail does not fit, no shorter route is sold in its place.
  */
 export function match(matcher: Matcher, path: string): Match | undefined {
+  const found = matcher.exact.get(path)
+  if (found !== undefined) return found
   const segments = path.split('/')
   if (segments[1] !== 'm') return undefined
-  const found = matcher.get(segments[2] ?? '')
-  if (found === undefined) return undefined
-  let node = found.root
+  const seller = matcher.bySlug.get(segments[2] ?? '')
+  if (seller === undefined) return undefined
+  let node = seller.root
   let entry = node.entry
   let used = 3
   for (let index = 3; index < segments.length; index++) {
@@ -158,7 +168,7 @@ export function match(matcher: Matcher, path: string): Match | undefined {
   const { route, target } = entry
   const tail = segments.slice(used).join('/')
   if (tail === '' ? route.tail === 'required' : route.tail === 'none') return undefined
-  return { merchant: found.merchant, route, tail, target }
+  return { merchant: seller.merchant, route, tail, target }
 }
 
 function targetOf(merchant: Merchant, route: Route): Target | undefined {

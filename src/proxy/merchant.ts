@@ -98,7 +98,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     const { url } = request
     if (url.length > urlMaxBytes) throw Problem.of('uri-too-long', 'The URL is over 8 KB.')
     const [pathname, search] = split(url)
-    const path = Route.canonicalize(pathname)
+    const path = matcher.exact.has(pathname) ? pathname : Route.canonicalize(pathname)
     if (path === undefined)
       throw Problem.of('invalid-path', 'The path is not in its canonical form.')
     const match = Route.match(matcher, path)

@@ -1,4 +1,4 @@
-import type { Address } from 'viem'
+import type { Address, Hex } from 'viem'
 import { isDuplicate, write } from '../../db/write'
 import type * as Network from '../protocol/Network'
 import { call, type Money, moneyKey, type Transfer } from '../protocol/Transfer'
@@ -18,6 +18,7 @@ import * as Elsewhere from './elsewhere'
 import { createContext, start } from './engine'
 import * as Lane from './lane'
 import type { Outcome, Payment, Purpose } from './Payment'
+import { read } from './read'
 import { simulate } from './simulate'
 import { type LaneStatus, statusOf } from './status'
 import type { KeyScope } from './store'
@@ -76,6 +77,15 @@ export type Settlement = {
   endDelivery(id: string, result: Delivered | (() => Delivered)): Promise<void>
   /** An answer was sent for this payment, whatever it was. */
   markAnswered(id: string): Promise<void>
+  /**
+   * Read-only eth_calls of products: addresses and calldata in one Multicall3 aggregate3 call
+   * (allowFailure), results in order (undefined: that one failed). Throws RpcFault or RpcError.
+   */
+  read(
+    network: Network.Id,
+    calls: readonly { to: Address; data: Hex }[],
+    options?: { timeoutMs?: number },
+  ): Promise<{ blockNumber: bigint; results: readonly (Hex | undefined)[] }>
   /** Networks with the reason why one cannot settle. No I/O. */
   status(): readonly Status[]
   /** Whether a network can settle now. No I/O. */
@@ -132,6 +142,7 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
       return resume(context, payment, stopping ? undefined : transfer, waitMs)
     },
     ...deliveries(context),
+    read: async (network, calls, options) => read(railOf(context, network), calls, options),
     status: () => [...context.rails.values()].map(statusOf),
     isReady: (network) => {
       const rail = context.rails.get(network)

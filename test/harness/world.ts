@@ -4,9 +4,12 @@ import { createLog } from '../../src/log'
 /** The shipped configuration on local chains, on free ports, and every line that it logged. */
 export type TestWorld = World & { url: string; logged: string[] }
 
-/** `edit` changes the text of merchants.toml before it is parsed. */
+/**
+ * `edit` changes the text of merchants.toml before it is parsed. `exchange` adds the Uniswap pools,
+ * stock tokens and feeds of `[stock]`.
+ */
 export async function testWorld(
-  options: { edit?: (text: string) => string; now?: () => number } = {},
+  options: { edit?: (text: string) => string; now?: () => number; exchange?: boolean } = {},
 ): Promise<TestWorld> {
   const file = `${import.meta.dir}/../../merchants.toml`
   const shipped = await Bun.file(file).text()
@@ -17,6 +20,7 @@ export async function testWorld(
     file: 'merchants.toml',
     log,
     port: 0,
+    exchange: options.exchange === true,
     ...(options.now === undefined ? {} : { now: options.now }),
   })
   return { ...world, url: world.app.url, logged }

@@ -28,18 +28,20 @@ function echoOf(header: string): Challenge.Echo {
 }
 
 function issueDefault(digest?: string): string {
-  const compiled = Challenge.compile({ realm, offer: offer(chainB), routeId, secret })
+  const compiled = Challenge.compile({ realm, offers: [offer(chainB)], routeId, secret })
   return Challenge.issue(compiled, { expires, unique, digest })
 }
 
 test('behavior: the golden vector is reproduced exactly', () => {
   const compiled = Challenge.compile({
     realm: 'localhost',
-    offer: {
-      network: chainB,
-      payTo: '0x14dC79964da2C08b23698B3D3cc7Ca32193d9955',
-      amountAtomic: 10000n,
-    },
+    offers: [
+      {
+        network: chainB,
+        payTo: '0x14dC79964da2C08b23698B3D3cc7Ca32193d9955',
+        amountAtomic: 10000n,
+      },
+    ],
     routeId: vector.opaque.route,
     secret: Crypto.bytes(vector.secretHex),
   })
@@ -56,13 +58,10 @@ test('behavior: concatenated and encoded opaque are the same', () => {
 })
 
 test('behavior: mppx parses a list of our challenges and agrees with every id', () => {
-  const compiled = [chainA, chainB].map((network) =>
-    Challenge.compile({ realm, offer: offer(network), routeId, secret }),
-  )
+  const offers = [offer(chainA), offer(chainB)]
+  const compiled = Challenge.compile({ realm, offers, routeId, secret })
   const digest = 'sha-256=:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=:'
-  const header = compiled
-    .map((each) => Challenge.issue(each, { expires, unique, digest }))
-    .join(', ')
+  const header = Challenge.issue(compiled, { expires, unique, digest })
   const parsed = MppxChallenge.deserializeList(header)
   expect(parsed).toHaveLength(2)
   for (const challenge of parsed) {
@@ -108,7 +107,7 @@ test('behavior: rotated secrets still verify', () => {
 test('error: any change of any slot is refused', () => {
   const echo = echoOf(issueDefault('sha-256=:abc=:'))
   const other = echoOf(
-    Challenge.issue(Challenge.compile({ realm, offer: offer(chainB, 1n), routeId, secret }), {
+    Challenge.issue(Challenge.compile({ realm, offers: [offer(chainB, 1n)], routeId, secret }), {
       expires,
       unique,
     }),
@@ -163,14 +162,14 @@ test('behavior: expiry is checked apart from authenticity', () => {
 
 test('behavior: route ids survive quotes and other scripts', () => {
   const strange = 'm:GET /a"b\\\u00fc'
-  const compiled = Challenge.compile({ realm, offer: offer(chainA), routeId: strange, secret })
+  const compiled = Challenge.compile({ realm, offers: [offer(chainA)], routeId: strange, secret })
   const echo = echoOf(Challenge.issue(compiled, { expires, unique }))
   expect(Challenge.verify(echo, { secrets: [secret], realm })).toMatchObject({ route: strange })
 })
 
 test('error: a realm that would break the header or the slots throws', () => {
   for (const bad of ['a"b', 'a|b', 'a\\b', 'a\r\nb', '', 'a b', 'caf\u00e9']) {
-    const input = { realm: bad, offer: offer(chainA), routeId, secret }
+    const input = { realm: bad, offers: [offer(chainA)], routeId, secret }
     expect(() => Challenge.compile(input)).toThrow('realm')
   }
 })

@@ -5,12 +5,27 @@ import vendored from './vendored.json'
 /** A compiled contract: creation and runtime bytecode. */
 export type Artifact = { abi: Abi; bytecode: Hex; deployedBytecode: Hex }
 
+type Name =
+  | 'Stablecoin'
+  | 'ExactPermit2Proxy'
+  | 'SmartWallet'
+  | 'GreedyWallet'
+  | 'StockRegistry'
+  | 'StockToken'
+  | 'PriceFeed'
+  | 'LiquidityProvider'
+
 /** Contracts of this folder, compiled by build.ts. */
-export const { Stablecoin, ExactPermit2Proxy, SmartWallet, GreedyWallet } =
-  generated as unknown as Record<
-    'Stablecoin' | 'ExactPermit2Proxy' | 'SmartWallet' | 'GreedyWallet',
-    Artifact
-  >
+export const {
+  Stablecoin,
+  ExactPermit2Proxy,
+  SmartWallet,
+  GreedyWallet,
+  StockRegistry,
+  StockToken,
+  PriceFeed,
+  LiquidityProvider,
+} = generated as unknown as Record<Name, Artifact>
 
 /** The real Permit2: the salt takes it to its canonical address. Creation bytecode. */
 export const permit2 = vendored.permit2 as { salt: Hex; bytecode: Hex }

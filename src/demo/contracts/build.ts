@@ -12,8 +12,23 @@ type Contract = {
 }
 
 const directory = import.meta.dir
-const sources = ['Signatures.sol', 'Stablecoin.sol', 'ExactPermit2Proxy.sol', 'SmartWallet.sol']
-const published = ['Stablecoin', 'ExactPermit2Proxy', 'SmartWallet', 'GreedyWallet']
+const sources = [
+  'Signatures.sol',
+  'Stablecoin.sol',
+  'ExactPermit2Proxy.sol',
+  'SmartWallet.sol',
+  'StockMarket.sol',
+]
+const published = [
+  'Stablecoin',
+  'ExactPermit2Proxy',
+  'SmartWallet',
+  'GreedyWallet',
+  'StockRegistry',
+  'StockToken',
+  'PriceFeed',
+  'LiquidityProvider',
+]
 
 /** Where the compiled contracts are kept. */
 export const artifactsPath = join(directory, 'artifacts.generated.json')

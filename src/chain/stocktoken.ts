@@ -1,0 +1,81 @@
+import type { Address, Hex } from 'viem'
+import * as Abi from '../protocol/Abi'
+import type { Call } from './multicall'
+import { at, toUint } from './token'
+
+/** Tokenized stocks as their issuer documents them, its registry, and Chainlink's price feeds. */
+
+const selectors = {
+  decimals: Abi.selector('decimals()'),
+  totalSupply: Abi.selector('totalSupply()'),
+  paused: Abi.selector('paused()'),
+  tokenPaused: Abi.selector('tokenPaused()'),
+  oraclePaused: Abi.selector('oraclePaused()'),
+  uiMultiplier: Abi.selector('uiMultiplier()'),
+  isBlocked: Abi.selector('isBlocked(address)'),
+  latestRoundData: Abi.selector('latestRoundData()'),
+}
+
+/** ERC-20. */
+export function decimals(token: Address): Call {
+  return at(token, selectors.decimals)
+}
+
+/** ERC-20. */
+export function totalSupply(token: Address): Call {
+  return at(token, selectors.totalSupply)
+}
+
+/** Whether nothing moves: this token or all of the issuer's. */
+export function paused(token: Address): Call {
+  return at(token, selectors.paused)
+}
+
+/** Whether this token alone was stopped. */
+export function tokenPaused(token: Address): Call {
+  return at(token, selectors.tokenPaused)
+}
+
+/** Whether prices rest, as around a split: the feed means nothing then. */
+export function oraclePaused(token: Address): Call {
+  return at(token, selectors.oraclePaused)
+}
+
+/** ERC-8056: shares per token times 1e18, for display only. */
+export function uiMultiplier(token: Address): Call {
+  return at(token, selectors.uiMultiplier)
+}
+
+/** Whether the registry lets an address neither send nor receive. */
+export function isBlocked(registry: Address, account: Address): Call {
+  return at(registry, selectors.isBlocked + Abi.address(account))
+}
+
+/** The latest answer of a feed, see `parseRound`. */
+export function latestRoundData(feed: Address): Call {
+  return at(feed, selectors.latestRoundData)
+}
+
+/** `answer` has the feed's own decimals; `updatedAt` is unix ms. */
+export type Round = { answer: bigint; updatedAt: number }
+
+/** Undefined for anything but a positive answer with a time. */
+export function parseRound(data: Hex | undefined): Round | undefined {
+  if (data === undefined) return undefined
+  const words = data.slice(2)
+  const [answer, updatedAt] = [Abi.toUint(Abi.wordAt(words, 1)), Abi.toUint(Abi.wordAt(words, 3))]
+  // Signed: the upper half is negative.
+  if (!answer || answer >> 255n !== 0n || !updatedAt || updatedAt >> 40n !== 0n) return undefined
+  return { answer, updatedAt: Number(updatedAt) * 1000 }
+}
+
+/** Undefined for anything but one of the two words of a boolean. */
+export function parseFlag(data: Hex | undefined): boolean | undefined {
+  const word = parseUint(data)
+  return word === 0n || word === 1n ? word === 1n : undefined
+}
+
+/** The first word; undefined when there is none. */
+export function parseUint(data: Hex | undefined): bigint | undefined {
+  return data === undefined ? undefined : toUint(data)
+}

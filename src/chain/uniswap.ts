@@ -1,0 +1,130 @@
+import type { Address, Hex } from 'viem'
+import * as Abi from '../protocol/Abi'
+import type { Call } from './multicall'
+import { at } from './token'
+
+/**
+ * Uniswap V3 with SwapRouter02 and QuoterV2.
+ * https://github.com/Uniswap/v3-core, https://github.com/Uniswap/swap-router-contracts
+ */
+
+const selectors = {
+  getPool: Abi.selector('getPool(address,address,uint24)'),
+  slot0: Abi.selector('slot0()'),
+  liquidity: Abi.selector('liquidity()'),
+  token0: Abi.selector('token0()'),
+  token1: Abi.selector('token1()'),
+  fee: Abi.selector('fee()'),
+  quote: Abi.selector('quoteExactInputSingle((address,address,uint256,uint24,uint160))'),
+  swap: Abi.selector('exactInputSingle((address,address,uint24,address,uint256,uint256,uint160))'),
+  multicall: Abi.selector('multicall(uint256,bytes[])'),
+}
+
+/** Prices at which a pool has nothing left to sell: TickMath's bounds, which the quoter stops at. */
+const sqrtPriceMin = 4_295_128_740n
+const sqrtPriceMax = 1_461_446_703_485_210_103_287_273_052_203_988_822_378_723_970_341n
+
+/** The pool of a pair and a fee; the zero address when there is none. */
+export function getPool(factory: Address, tokenA: Address, tokenB: Address, fee: number): Call {
+  return at(factory, selectors.getPool + Abi.address(tokenA) + Abi.address(tokenB) + Abi.uint(fee))
+}
+
+/** What a pool is made of: token0, token1 and fee, in this order. */
+export function identityOf(pool: Address): readonly [Call, Call, Call] {
+  return [at(pool, selectors.token0), at(pool, selectors.token1), at(pool, selectors.fee)]
+}
+
+/** The pool's price, see `parsePrice`. */
+export function slot0(pool: Address): Call {
+  return at(pool, selectors.slot0)
+}
+
+/** Liquidity in range. */
+export function liquidity(pool: Address): Call {
+  return at(pool, selectors.liquidity)
+}
+
+export type Trade = {
+  tokenIn: Address
+  tokenOut: Address
+  fee: number
+  amountInAtomic: bigint
+}
+
+/** What a trade would bring, by QuoterV2: it reverts inside, so it changes nothing. */
+export function quoteExactInputSingle(quoter: Address, trade: Trade): Call {
+  const words =
+    Abi.address(trade.tokenIn) +
+    Abi.address(trade.tokenOut) +
+    Abi.uint(trade.amountInAtomic) +
+    Abi.uint(trade.fee) +
+    Abi.uint(0)
+  return at(quoter, selectors.quote + words)
+}
+
+/**
+ * Amount out of a quote; undefined when the quoter failed, or the pool runs dry before all of the
+ * amount is in: the router would then leave the rest with the sender, without a word.
+ */
+export function parseQuote(data: Hex | undefined): bigint | undefined {
+  if (data === undefined) return undefined
+  const [amountOut, sqrtPriceAfter] = [wordOf(data, 0), wordOf(data, 1)]
+  if (!amountOut || sqrtPriceAfter === undefined) return undefined
+  return sqrtPriceAfter > sqrtPriceMin && sqrtPriceAfter < sqrtPriceMax ? amountOut : undefined
+}
+
+/**
+ * Square root of token1 per token0 in atomic units, times 2^96, of `slot0`; undefined for a pool
+ * that has no price yet.
+ */
+export function parsePrice(data: Hex | undefined): bigint | undefined {
+  return data === undefined ? undefined : wordOf(data, 0) || undefined
+}
+
+/**
+ * Atomic units of `tokenIn` for `unitsAtomic` of the other token, at the pool's price and without its
+ * fee, rounded down.
+ */
+export function midPriceAtomic(
+  sqrtPriceX96: bigint,
+  isTokenInFirst: boolean,
+  unitsAtomic: bigint,
+): bigint {
+  const square = sqrtPriceX96 * sqrtPriceX96
+  return isTokenInFirst ? (unitsAtomic << 192n) / square : (unitsAtomic * square) >> 192n
+}
+
+/** Whether a token is token0 of its pool with another. */
+export function isFirst(token: Address, other: Address): boolean {
+  return BigInt(token) < BigInt(other)
+}
+
+export type Swap = Trade & {
+  recipient: Address
+  amountOutMinimumAtomic: bigint
+  /** Unix seconds: SwapRouter02 takes it only around its calls. */
+  deadline: bigint
+}
+
+/**
+ * `exactInputSingle` inside `multicall(deadline, ...)`. The router reads recipients 1 and 2 as the
+ * sender and itself: callers refuse such addresses.
+ */
+export function swapCall(router: Address, swap: Swap): Call {
+  const words =
+    Abi.address(swap.tokenIn) +
+    Abi.address(swap.tokenOut) +
+    Abi.uint(swap.fee) +
+    Abi.address(swap.recipient) +
+    Abi.uint(swap.amountInAtomic) +
+    Abi.uint(swap.amountOutMinimumAtomic) +
+    Abi.uint(0)
+  const inner = Abi.dynamicBytes(`0x${selectors.swap}${words}`)
+  // deadline, offset of the list; its length, offset of its only member, the member.
+  const outer = Abi.uint(swap.deadline) + Abi.uint(64) + Abi.uint(1) + Abi.uint(32) + inner
+  return at(router, selectors.multicall + outer)
+}
+
+function wordOf(data: Hex, index: number): bigint | undefined {
+  return Abi.toUint(Abi.wordAt(data.slice(2), index))
+}

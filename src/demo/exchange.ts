@@ -1,0 +1,217 @@
+import { join } from 'node:path'
+import {
+  type Abi,
+  type Address,
+  encodeDeployData,
+  encodeFunctionData,
+  getAddress,
+  type Hex,
+  parseAbi,
+} from 'viem'
+import { isFirst } from '../chain/uniswap'
+import type { Stock, StockToken } from '../config/Config'
+import { account } from './accounts'
+import { type Call, type Chain, execute, multicall3Address, request } from './chains'
+import * as Artifacts from './contracts/artifacts'
+import { stocks } from './upstreams/stocks'
+
+/** What is needed of `[stock]`. */
+export type Listing = Pick<Stock, 'factory' | 'router' | 'quoter' | 'registry' | 'tokens'>
+
+/** Provides the pools; owns their liquidity. An address of no meaning. */
+export const providerAddress: Address = '0x00000000000000000000000000000000D0E5F1a7'
+
+/** On each side of a pool, at its price, spread over the whole range: 250,000 of the asset. */
+export const depthAtomic = 250_000_000_000n
+
+/** Not installed; the message says what to do. */
+export class MissingExchangeError extends Error {
+  override readonly name = 'MissingExchangeError'
+}
+
+const abi = parseAbi([
+  'function initialize(string name, string symbol, address registry)',
+  'function set(int256 answer, uint256 ageSeconds)',
+  'function open(address factory, address token0, address token1, uint24 fee, uint160 sqrtPriceX96, int24 lower, int24 upper, uint128 liquidity)',
+  'function getPool(address, address, uint24) view returns (address)',
+  'function aggregate3((address target, bool allowFailure, bytes callData)[] calls)',
+])
+
+/** Of Robinhood Chain. Nothing is there on a local chain: no route of ours leads to either. */
+const wrappedEther: Address = '0x0Bd7D308f8E1639FAb988df18A8011f41EAcAD73'
+const positionManager: Address = '0x73991a25C818Bf1f1128dEAaB1492D45638DE0D3'
+const none: Address = '0x0000000000000000000000000000000000000000'
+
+/** Of each fee that the factory knows, in hundredths of a basis point. */
+const tickSpacings: Readonly<Record<number, number>> = { 100: 1, 500: 10, 3000: 60, 10000: 200 }
+const tickMax = 887_272
+
+/**
+ * Places Uniswap V3, the stock tokens, their registry and price feeds at the addresses of `[stock]`
+ * and opens the pools, which must land on the pinned addresses: the same factory, tokens and fees
+ * give the same pools as on the real chain. Prices are those of the sample upstreams. After
+ * `prepareChain`, once per chain. Throws MissingExchangeError without the development packages, and
+ * when a pool is elsewhere.
+ */
+export async function openExchange(chain: Chain, asset: Address, listing: Listing): Promise<void> {
+  const { factory, router, quoter, registry, tokens } = listing
+  const [core, periphery] = await Promise.all([
+    load('@uniswap/v3-core/artifacts/contracts/UniswapV3Factory.sol/UniswapV3Factory.json'),
+    Promise.all([
+      load('@uniswap/swap-router-contracts/artifacts/contracts/SwapRouter02.sol/SwapRouter02.json'),
+      load('@uniswap/swap-router-contracts/artifacts/contracts/lens/QuoterV2.sol/QuoterV2.json'),
+    ]),
+  ])
+  const [routerArtifact, quoterArtifact] = periphery
+  await request(chain.url, [
+    setCode(registry, Artifacts.StockRegistry.deployedBytecode),
+    setCode(providerAddress, Artifacts.LiquidityProvider.deployedBytecode),
+    ...tokens.flatMap(({ address, feed }) => [
+      setCode(address, Artifacts.StockToken.deployedBytecode),
+      ...(feed ? [setCode(feed, Artifacts.PriceFeed.deployedBytecode)] : []),
+    ]),
+  ])
+  await construct(chain, [
+    [factory, core, []],
+    [router, routerArtifact, [none, factory, positionManager, wrappedEther]],
+    [quoter, quoterArtifact, [factory, wrappedEther]],
+  ])
+  await execute(chain, [listCall(listing)])
+  // One after the other: a block has room for few, and the node would give equal nonces.
+  for (const token of tokens) await execute(chain, [poolCall(asset, token, factory)])
+  await assertPinned(chain, asset, listing)
+}
+
+/** The asset per share that the sample upstreams quote. */
+export function samplePrice(symbol: string): number {
+  return stocks.find(([known]) => known === symbol)?.[2] ?? 100
+}
+
+/** Square root of token1 per token0, as the pool keeps it, for a price of 18-decimal shares. */
+export function sqrtPriceX96(asset: Address, token: Address, price: number): bigint {
+  const priceAtomic = BigInt(Math.round(price * 1e6))
+  const shareAtomic = 10n ** 18n
+  return isFirst(token, asset)
+    ? root((priceAtomic << 192n) / shareAtomic)
+    : root((shareAtomic << 192n) / priceAtomic)
+}
+
+/** Of the widest position in a pool of this fee. */
+export function widestRange(fee: number): { lower: number; upper: number } {
+  const spacing = tickSpacings[fee]
+  if (spacing === undefined) throw new Error(`the factory has no pools with a fee of ${fee}`)
+  const upper = Math.floor(tickMax / spacing) * spacing
+  return { lower: -upper, upper }
+}
+
+/** Liquidity of the widest position that holds `depthAtomic` of the asset at a price. */
+export function liquidityOf(asset: Address, token: Address, sqrtX96: bigint): bigint {
+  return isFirst(token, asset) ? (depthAtomic << 96n) / sqrtX96 : (depthAtomic * sqrtX96) >> 96n
+}
+
+/**
+ * Runs constructors at addresses of our choice: creation code that is called as if it were a contract
+ * writes its storage there and returns the runtime code, immutables included.
+ */
+async function construct(
+  chain: Chain,
+  contracts: readonly (readonly [Address, Artifacts.Artifact, readonly unknown[]])[],
+): Promise<void> {
+  const addresses = contracts.map(([address]) => address)
+  await request(
+    chain.url,
+    contracts.map(([address, { abi, bytecode }, args]) =>
+      setCode(address, encodeDeployData({ abi, bytecode, args })),
+    ),
+  )
+  const codes = await request(
+    chain.url,
+    addresses.map((to) => ['eth_call', [{ to }, 'latest']]),
+  )
+  const { address: from } = account(9)
+  for (const to of addresses) await execute(chain, [{ from, to, gas: 2_000_000n }])
+  await request(
+    chain.url,
+    addresses.map((address, index) => setCode(address, codes[index] as Hex)),
+  )
+}
+
+function listCall({ tokens, registry }: Listing): Call {
+  const calls = tokens.flatMap(({ address, name, symbol, feed }) => {
+    const naming = [`${name} (local)`, symbol, registry] as const
+    const answer = BigInt(Math.round(samplePrice(symbol) * 1e8))
+    return [
+      {
+        target: address,
+        callData: encodeFunctionData({ abi, functionName: 'initialize', args: naming }),
+      },
+      ...(feed
+        ? [
+            {
+              target: feed,
+              callData: encodeFunctionData({ abi, functionName: 'set', args: [answer, 0n] }),
+            },
+          ]
+        : []),
+    ]
+  })
+  const args = [calls.map((call) => ({ ...call, allowFailure: false }))] as const
+  const data = encodeFunctionData({ abi, functionName: 'aggregate3', args })
+  return { from: account(9).address, to: multicall3Address, data, gas: 12_000_000n }
+}
+
+function poolCall(asset: Address, token: StockToken, factory: Address): Call {
+  const { address, fee, symbol } = token
+  const sqrtX96 = sqrtPriceX96(asset, address, samplePrice(symbol))
+  const { lower, upper } = widestRange(fee)
+  const [token0, token1] = isFirst(address, asset) ? [address, asset] : [asset, address]
+  const liquidity = liquidityOf(asset, address, sqrtX96)
+  const args = [factory, token0, token1, fee, sqrtX96, lower, upper, liquidity] as const
+  const data = encodeFunctionData({ abi, functionName: 'open', args })
+  return { from: account(9).address, to: providerAddress, data, gas: 8_000_000n }
+}
+
+async function assertPinned(chain: Chain, asset: Address, listing: Listing): Promise<void> {
+  const pools = await request(
+    chain.url,
+    listing.tokens.map(({ address, fee }) => {
+      const args = [asset, address, fee] as const
+      const data = encodeFunctionData({ abi, functionName: 'getPool', args })
+      return ['eth_call', [{ to: listing.factory, data }, 'latest']]
+    }),
+  )
+  listing.tokens.forEach(({ symbol, pool }, index) => {
+    const found = getAddress(`0x${(pools[index] as Hex).slice(-40)}`)
+    if (found !== pool) throw new Error(`the pool of ${symbol} is ${found}, not ${pool}`)
+  })
+}
+
+function setCode(address: Address, code: Hex): readonly [string, readonly unknown[]] {
+  return ['anvil_setCode', [address, code]]
+}
+
+/** A published artifact. Found at run time and from both places: the shipped executable has none. */
+async function load(path: string): Promise<Artifacts.Artifact> {
+  for (const directory of [import.meta.dir, process.cwd()]) {
+    let file: string
+    try {
+      file = Bun.resolveSync(path, join(directory, 'exchange'))
+    } catch {
+      continue
+    }
+    return (await Bun.file(file).json()) as { abi: Abi; bytecode: Hex; deployedBytecode: Hex }
+  }
+  throw new MissingExchangeError(
+    'the stock exchange needs the @uniswap packages: run "bun install" in the project',
+  )
+}
+
+/** Integer square root, rounded down. */
+function root(value: bigint): bigint {
+  let guess = 1n << BigInt((value.toString(2).length + 1) >> 1)
+  for (;;) {
+    const next = (guess + value / guess) >> 1n
+    if (next >= guess) return guess
+    guess = next
+  }
+}

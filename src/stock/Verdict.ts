@@ -1,0 +1,101 @@
+import type { Address } from 'viem'
+import type { Stock } from '../config/Config'
+import * as Problem from '../protocol/Problem'
+import type { Look } from './Look'
+
+/** Why an order cannot be taken. `status` is that of the answer; `detail` is safe to send. */
+export type Refusal = { ok: false; status: 400 | 409 | 503; detail: string } & (
+  | { code: 'blocked'; address: Address }
+  | {
+      code: 'halted' | 'paused' | 'pool-mismatch' | 'feed-distance' | 'no-liquidity' | 'unreadable'
+    }
+)
+
+/** What is only told: the order can be taken. */
+export type Warning = 'feed-stale' | 'feed-paused' | 'feed-unreadable'
+
+export type Verdict = { ok: true; warnings: readonly Warning[] } | Refusal
+
+type Rules = Pick<Stock, 'feedDistanceBps' | 'feedMaxAgeSeconds'>
+
+/**
+ * Whether the chain lets an order through: the pool is the pinned one, the token moves, nobody is
+ * blocked, the pool takes the amount, and neither its price nor the quote's is further from a fresh
+ * feed than allowed. A feed that is stale, paused or silent only warns. `now` is unix ms.
+ */
+export function of(look: Look, rules: Rules, now: number): Verdict {
+  const { token, blocked } = look
+  if (look.isPaused === undefined || look.decimals === undefined) {
+    return refuse('unreadable', 503, `The contract of ${token.symbol} cannot be read.`)
+  }
+  if (!look.isPinned) {
+    return refuse('pool-mismatch', 503, `The factory does not confirm the pool of ${token.symbol}.`)
+  }
+  if (look.isHalted === true) {
+    return refuse('halted', 409, `The issuer has halted ${token.symbol}.`)
+  }
+  if (look.isPaused) {
+    return refuse('paused', 503, `Transfers of ${token.symbol} are paused by the issuer.`)
+  }
+  for (const { address, isBlocked } of blocked) {
+    if (isBlocked === undefined) return refuse('unreadable', 503, 'The registry cannot be read.')
+    if (!isBlocked) continue
+    const detail = `The issuer blocks ${address}.`
+    return { ok: false, code: 'blocked', status: 400, detail, address }
+  }
+  if (look.sharesAtomic === undefined || look.midPriceAtomic === undefined) {
+    return refuse('no-liquidity', 503, `The pool of ${token.symbol} cannot take this amount.`)
+  }
+  return ofFeed(look, rules, now)
+}
+
+function ofFeed(look: Look, rules: Rules, now: number): Verdict {
+  const { token, feed, midPriceAtomic, priceAtomic } = look
+  if (token.feed === undefined) return { ok: true, warnings: [] }
+  if (look.isOraclePaused === true) return { ok: true, warnings: ['feed-paused'] }
+  if (feed === undefined) return { ok: true, warnings: ['feed-unreadable'] }
+  if (isStale(feed, rules, now)) return { ok: true, warnings: ['feed-stale'] }
+  // The quote too: a pool that lost its depth still shows the price it had.
+  const isFar = [midPriceAtomic, priceAtomic].some(
+    (price) => price === undefined || distanceBps(price, feed.priceAtomic) > rules.feedDistanceBps,
+  )
+  if (!isFar) return { ok: true, warnings: [] }
+  const detail = `The price of ${token.symbol} is too far from its price feed.`
+  return refuse('feed-distance', 503, detail)
+}
+
+/** Whether a feed is older than allowed, or ahead of us by as much. */
+export function isStale(feed: { updatedAt: number }, rules: Rules, now: number): boolean {
+  return Math.abs(now - feed.updatedAt) > rules.feedMaxAgeSeconds * 1000
+}
+
+/** Hundredths of a percent of the reference, rounded up. */
+function distanceBps(price: bigint, reference: bigint): number {
+  if (reference === 0n) return Number.POSITIVE_INFINITY
+  const gap = price > reference ? price - reference : reference - price
+  return Number((gap * 10_000n + reference - 1n) / reference)
+}
+
+/** The answer that tells of a refusal; its `reason` is the refusal's code. */
+export function problemOf(refusal: Refusal): Problem.ProblemError {
+  const { code, detail } = refusal
+  const members = { reason: code }
+  switch (code) {
+    case 'blocked':
+      return Problem.of('invalid-parameter', detail, { members })
+    case 'halted':
+      return Problem.of('halted', detail, { members })
+    case 'paused':
+      return Problem.of('paused', detail, { members, headers: { 'retry-after': '60' } })
+    default:
+      return Problem.of('not-ready', detail, { members, headers: { 'retry-after': '10' } })
+  }
+}
+
+function refuse(
+  code: Exclude<Refusal['code'], 'blocked'>,
+  status: Refusal['status'],
+  detail: string,
+): Refusal {
+  return { ok: false, code, status, detail }
+}

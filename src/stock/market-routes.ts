@@ -1,0 +1,166 @@
+import { Elysia } from 'elysia'
+import type { Address } from 'viem'
+import { RpcFault } from '../chain/client'
+import type { Config, Stock } from '../config/Config'
+import { clientKey } from '../http/clientip'
+import { corsHeaders } from '../http/problem'
+import * as RateLimit from '../http/ratelimit'
+import * as Amount from '../protocol/Amount'
+import type { Asset } from '../protocol/Asset'
+import * as Problem from '../protocol/Problem'
+import * as Instrument from './Instrument'
+import type { Look } from './Look'
+import type { Market } from './market'
+import { problemOf, type Warning } from './Verdict'
+
+export type MarketRoutesOptions = {
+  market: Market
+  asset: Asset
+  /** The desk, to which purchases are paid. */
+  payTo: Address
+  service: Pick<Config['service'], 'trustProxy' | 'quotePerMinute'>
+  rateLimit: RateLimit.RateLimit
+  now: () => number
+  /** Address of the other end of the connection. */
+  peerOf: (request: Request) => string | undefined
+}
+
+/** Free, and so limited for each address: `GET /api/stock/list` and `GET /api/stock/quote`. */
+export function marketRoutes(options: MarketRoutesOptions) {
+  const { market, asset, payTo, service, rateLimit, now, peerOf } = options
+  const { stock } = market
+
+  const limited = (request: Request): Record<string, string> => {
+    const forwarded = request.headers.get('x-forwarded-for')
+    const key = clientKey(peerOf(request), forwarded, service.trustProxy)
+    const verdict = rateLimit.take(`quote ${key}`, service.quotePerMinute, now())
+    const headers = RateLimit.headers(verdict)
+    if (verdict.ok) return headers
+    throw Problem.of('rate-limited', 'Too many requests from this address.', { headers })
+  }
+
+  const list = async (request: Request): Promise<Response> => {
+    assertGet(request)
+    const headers = limited(request)
+    const looks = await market.snapshots().catch(unavailable)
+    const stocks = looks.map((look) => entryOf(look, market, asset, now()))
+    return answer({ network: stock.network, asset: asset.address, payTo, stocks }, headers)
+  }
+
+  const quote = async (request: Request): Promise<Response> => {
+    assertGet(request)
+    const headers = limited(request)
+    const terms = termsOf(request, stock, asset)
+    const look = await market.look(terms.token, terms.usdgAtomic).catch(unavailable)
+    return answer(quoteOf(look, market, asset), headers)
+  }
+
+  // Nobody's body is read: whatever the method, no route here takes one.
+  const bodiless = { parse: 'none' } as const
+  return new Elysia({ name: 'market' })
+    .all('/api/stock/list', ({ request }) => list(request), bodiless)
+    .all('/api/stock/quote', ({ request }) => quote(request), bodiless)
+}
+
+/** Older than this, the list says of its prices that they are. */
+const staleMs = 15_000
+
+function entryOf(look: Look, market: Market, asset: Asset, now: number) {
+  const { token, priceAtomic, decimals } = look
+  const { feeBps, minAtomic, maxAtomic } = market.stock
+  const verdict = market.judge(look)
+  const usdg = (atomic: bigint) => Amount.toDecimal(atomic, asset.decimals)
+  return {
+    symbol: token.symbol,
+    name: token.name,
+    address: token.address,
+    decimals: decimals ?? null,
+    pool: token.pool,
+    price: priceAtomic === undefined ? null : usdg(priceAtomic),
+    priceUpdatedAt: new Date(look.readAt).toISOString(),
+    multiplier: multiplierOf(look),
+    feeBps,
+    slippageBps: token.slippageBps,
+    min: usdg(minAtomic),
+    max: usdg(maxAtomic),
+    status: now - look.readAt > staleMs ? 'stale' : verdict.ok ? 'open' : verdict.code,
+    ...(verdict.ok ? warningsOf(verdict.warnings) : {}),
+  }
+}
+
+/** What a purchase of this look's amount would be. Throws ProblemError when it would be refused. */
+export function quoteOf(look: Look, market: Pick<Market, 'judge' | 'stock'>, asset: Asset) {
+  const verdict = market.judge(look)
+  if (!verdict.ok) throw problemOf(verdict)
+  const { token, usdgAtomic, sharesAtomic, priceAtomic, decimals } = look
+  // A verdict lets no look through that lacks them.
+  if (sharesAtomic === undefined || priceAtomic === undefined || decimals === undefined) {
+    throw new Error('a look without a quote was let through')
+  }
+  const totalAtomic = Instrument.totalOf(market.stock, usdgAtomic)
+  const minimumAtomic = Instrument.floorOf(token, sharesAtomic)
+  const usdg = (atomic: bigint) => Amount.toDecimal(atomic, asset.decimals)
+  const shares = (atomic: bigint) => Amount.toDecimal(atomic, decimals)
+  return {
+    symbol: token.symbol,
+    usdg: usdg(usdgAtomic),
+    fee: usdg(totalAtomic - usdgAtomic),
+    total: usdg(totalAtomic),
+    totalAtomic: String(totalAtomic),
+    estimatedShares: shares(sharesAtomic),
+    estimatedSharesAtomic: String(sharesAtomic),
+    minimumShares: shares(minimumAtomic),
+    minimumSharesAtomic: String(minimumAtomic),
+    price: usdg(priceAtomic),
+    multiplier: multiplierOf(look),
+    slippageBps: token.slippageBps,
+    blockNumber: Number(look.blockNumber),
+    quotedAt: new Date(look.readAt).toISOString(),
+    ...warningsOf(verdict.warnings),
+  }
+}
+
+function termsOf(request: Request, stock: Stock, asset: Asset): Instrument.Terms {
+  const asked = [...new URL(request.url).searchParams]
+  const query = new URLSearchParams(asked.filter(([name]) => name === 'symbol' || name === 'usdg'))
+  const parsed = Instrument.parseTerms(query, stock, asset)
+  switch (parsed.kind) {
+    case 'terms':
+      return parsed.terms
+    case 'unknown-symbol':
+      throw Problem.of('not-found', `${parsed.symbol} is not listed.`)
+    case 'invalid': {
+      const names = [...new Set(parsed.wrong.map(({ name }) => name))].join(', ')
+      throw Problem.of('invalid-parameter', `Invalid: ${names}.`, {
+        members: { invalidParams: parsed.wrong.map((wrong) => ({ ...wrong, in: 'query' })) },
+      })
+    }
+  }
+}
+
+/** ERC-8056: underlying shares per token, for people. Amounts are always of tokens. */
+function multiplierOf({ multiplierE18 }: Look): string | null {
+  return multiplierE18 === undefined ? null : Amount.toDecimal(multiplierE18, 18)
+}
+
+function warningsOf(warnings: readonly Warning[]) {
+  return warnings.length === 0 ? {} : { warnings }
+}
+
+function unavailable(cause: unknown): never {
+  if (!(cause instanceof RpcFault)) throw cause
+  const headers = { 'retry-after': '2' }
+  throw Problem.of('not-ready', 'The network gives no answer now; try again.', { headers, cause })
+}
+
+function assertGet({ method }: Request): void {
+  if (method === 'GET' || method === 'HEAD') return
+  const headers = { allow: 'GET, HEAD' }
+  throw Problem.of('method-not-allowed', 'This route accepts GET, HEAD.', { headers })
+}
+
+function answer(body: unknown, headers: Record<string, string>): Response {
+  return Response.json(body, {
+    headers: { ...corsHeaders, ...headers, 'cache-control': 'no-store' },
+  })
+}

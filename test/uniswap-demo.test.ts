@@ -1,0 +1,166 @@
+import { afterAll, describe, expect, test } from 'bun:test'
+import { type Address, decodeFunctionData, encodeFunctionData, type Hex, parseAbi } from 'viem'
+import * as Uniswap from '../src/chain/uniswap'
+import { account } from '../src/demo/accounts'
+import { balanceOf, type Chain, execute, prepareChain, startChain } from '../src/demo/chains'
+import { openExchange, samplePrice } from '../src/demo/exchange'
+import { shipped } from './harness/stock'
+
+const { stock, network } = await shipped()
+const { asset } = network
+const chain = await startChain({ chainId: network.chainId })
+afterAll(() => chain.stop())
+await prepareChain(chain, network)
+await openExchange(chain, asset.address, stock)
+
+const abi = parseAbi([
+  'function factory() view returns (address)',
+  'function WETH9() view returns (address)',
+  'function owner() view returns (address)',
+  'function feeAmountTickSpacing(uint24) view returns (int24)',
+  'function getPool(address, address, uint24) view returns (address)',
+  'function approve(address, uint256) returns (bool)',
+  'function multicall(uint256 deadline, bytes[] data) payable returns (bytes[])',
+  'function exactInputSingle((address tokenIn, address tokenOut, uint24 fee, address recipient, uint256 amountIn, uint256 amountOutMinimum, uint160 sqrtPriceLimitX96) params) payable returns (uint256)',
+  'function quoteExactInputSingle((address tokenIn, address tokenOut, uint256 amountIn, uint24 fee, uint160 sqrtPriceLimitX96) params) returns (uint256, uint160, uint32, uint256)',
+])
+
+async function call(target: Chain, to: Address, data: Hex): Promise<Hex> {
+  return (await target.rpc('eth_call', [{ to, data }, 'latest'])) as Hex
+}
+
+async function word(to: Address, data: Hex): Promise<bigint> {
+  return BigInt((await call(chain, to, data)).slice(0, 66))
+}
+
+describe('the exchange of the demo', () => {
+  test('behavior: factory, router and quoter have their real addresses inside', async () => {
+    const factory = encodeFunctionData({ abi, functionName: 'factory' })
+    const ether = encodeFunctionData({ abi, functionName: 'WETH9' })
+    for (const contract of [stock.router, stock.quoter]) {
+      expect(await word(contract, factory)).toBe(BigInt(stock.factory))
+      expect(await word(contract, ether)).toBe(0x0bd7d308f8e1639fab988df18a8011f41eacad73n)
+    }
+    const owner = encodeFunctionData({ abi, functionName: 'owner' })
+    expect(await word(stock.factory, owner)).toBe(BigInt(account(9).address))
+    const spacing = (fee: number) =>
+      word(
+        stock.factory,
+        encodeFunctionData({ abi, functionName: 'feeAmountTickSpacing', args: [fee] }),
+      )
+    expect(await Promise.all([500, 3000, 10_000].map(spacing))).toEqual([10n, 60n, 200n])
+  })
+
+  test('behavior: all pools of the shipped file are where it pins them, at sample prices', async () => {
+    expect(stock.tokens).toHaveLength(14)
+    for (const token of stock.tokens) {
+      const pool = Uniswap.getPool(stock.factory, asset.address, token.address, token.fee)
+      expect(await word(pool.to, pool.data)).toBe(BigInt(token.pool))
+      const slot0 = Uniswap.slot0(token.pool)
+      const sqrt = Uniswap.parsePrice(await call(chain, slot0.to, slot0.data)) ?? 0n
+      const isFirst = Uniswap.isFirst(asset.address, token.address)
+      const price = Uniswap.midPriceAtomic(sqrt, isFirst, 10n ** 18n)
+      expect(Number(price) / 1e6).toBeCloseTo(samplePrice(token.symbol), 4)
+    }
+  })
+
+  test('error: a pool that is elsewhere is told, and no exchange comes of it', async () => {
+    const other = await startChain({ chainId: network.chainId })
+    try {
+      await prepareChain(other, network)
+      const [first, second] = stock.tokens
+      if (!first || !second) throw new Error('no tokens')
+      const wrong = { ...stock, tokens: [{ ...first, pool: second.pool }] }
+      const failure = openExchange(other, asset.address, wrong)
+      await expect(failure).rejects.toThrow(`the pool of ${first.symbol} is ${first.pool}`)
+    } finally {
+      await other.stop()
+    }
+  })
+})
+
+describe('what we send to Uniswap', () => {
+  const token = stock.tokens[0]
+  if (!token) throw new Error('no token')
+  const trade = {
+    tokenIn: asset.address,
+    tokenOut: token.address,
+    fee: token.fee,
+    amountInAtomic: 25_000_000n,
+  }
+  const recipient = '0x00000000000000000000000000000000000A11cE'
+
+  test('behavior: it is what viem encodes', () => {
+    const quote = encodeFunctionData({
+      abi,
+      functionName: 'quoteExactInputSingle',
+      args: [{ ...trade, amountIn: trade.amountInAtomic, sqrtPriceLimitX96: 0n }],
+    })
+    expect(Uniswap.quoteExactInputSingle(stock.quoter, trade)).toEqual({
+      to: stock.quoter,
+      data: quote,
+    })
+    const swap = {
+      ...trade,
+      recipient,
+      amountOutMinimumAtomic: 7n,
+      deadline: 1_795_000_000n,
+    } as const
+    const inner = encodeFunctionData({
+      abi,
+      functionName: 'exactInputSingle',
+      args: [
+        {
+          tokenIn: swap.tokenIn,
+          tokenOut: swap.tokenOut,
+          fee: swap.fee,
+          recipient,
+          amountIn: swap.amountInAtomic,
+          amountOutMinimum: 7n,
+          sqrtPriceLimitX96: 0n,
+        },
+      ],
+    })
+    const { data } = Uniswap.swapCall(stock.router, swap)
+    expect(data).toBe(
+      encodeFunctionData({ abi, functionName: 'multicall', args: [swap.deadline, [inner]] }),
+    )
+    expect(decodeFunctionData({ abi, data }).functionName).toBe('multicall')
+  })
+
+  test('behavior: a swap delivers exactly its quote to the recipient, and spends exactly its amount', async () => {
+    const quote = Uniswap.quoteExactInputSingle(stock.quoter, trade)
+    const shares = Uniswap.parseQuote(await call(chain, quote.to, quote.data))
+    if (shares === undefined) throw new Error('no quote')
+    const buyer = account(1).address
+    const before = await balanceOf(chain, asset.address, buyer)
+    const swap = { ...trade, recipient, amountOutMinimumAtomic: shares } as const
+    const approve = encodeFunctionData({
+      abi,
+      functionName: 'approve',
+      args: [stock.router, trade.amountInAtomic],
+    })
+    await execute(chain, [{ from: buyer, to: asset.address, data: approve }])
+    const sent = Uniswap.swapCall(stock.router, { ...swap, deadline: 1n << 40n })
+    await execute(chain, [{ from: buyer, ...sent, gas: 500_000n }])
+    expect(await balanceOf(chain, token.address, recipient)).toBe(shares)
+    expect(await balanceOf(chain, asset.address, buyer)).toBe(before - trade.amountInAtomic)
+  })
+
+  test('error: a swap whose time is over reverts', async () => {
+    const swap = { ...trade, recipient, amountOutMinimumAtomic: 0n, deadline: 1n } as const
+    const { to, data } = Uniswap.swapCall(stock.router, swap)
+    const from = account(1).address
+    await expect(chain.rpc('eth_call', [{ from, to, data }, 'latest'])).rejects.toThrow('too old')
+  })
+
+  test('error: a pool that runs dry on the way gives no quote', async () => {
+    const amountInAtomic = 10n ** 40n
+    const { to, data } = Uniswap.quoteExactInputSingle(stock.quoter, { ...trade, amountInAtomic })
+    const answer = await call(chain, to, data)
+    expect(BigInt(answer.slice(0, 66))).toBeGreaterThan(0n)
+    expect(Uniswap.parseQuote(answer)).toBeUndefined()
+    expect(Uniswap.parseQuote('0x')).toBeUndefined()
+    expect(Uniswap.parseQuote(undefined)).toBeUndefined()
+  })
+})
