@@ -6,8 +6,10 @@ import type * as Network from '../protocol/Network'
 import type { Errand, ErrandEnd } from '../settlement/Errand'
 import type { Payment } from '../settlement/Payment'
 import type { Allowance } from './allowance'
+import type { Market } from './market'
 import type { Order } from './Order'
 import type { Store } from './store'
+import type { Verdict } from './Verdict'
 
 /** What the desk needs of the settlement. */
 export type DeskSettlement = {
@@ -34,27 +36,28 @@ export type DeskSettlement = {
   rpc(network: Network.Id, method: string, params: readonly unknown[]): Promise<unknown>
 }
 
-/** What the pinned pool gives for an amount, at one block. */
-export type Quote = { sharesAtomic: bigint; blockNumber: bigint; quotedAt: number }
-
-/** What must hold before money moves; `status` and `code` are those of a problem. */
-export type Verdict = { ok: true } | { ok: false; code: string; detail: string; status: number }
-
-/** The market that the desk buys in. All reads throw RpcFault when no node answers. */
+/** The market that the desk buys in. */
 export type DeskMarket = {
-  /** Undefined: the pool does not quote, which is an answer of the chain. */
-  quote(token: StockToken, usdgAtomic: bigint): Promise<Quote | undefined>
-  /** Pool, token and feed, and that none of these people is blocked. */
-  check(token: StockToken, people: readonly Address[]): Promise<Verdict>
-  /** The router's call that swaps exactly `usdgAtomic` for at least `floorAtomic`, before the deadline. */
-  swap(terms: {
-    token: StockToken
-    recipient: Address
-    usdgAtomic: bigint
-    floorAtomic: bigint
-    /** Unix seconds. */
-    deadline: bigint
-  }): { to: Address; data: Hex }
+  /**
+   * What the pinned pool gives now, undefined when it takes no such amount, and whether everything
+   * holds that must before money moves; of one block. Throws RpcFault when no node answers.
+   */
+  see(token: StockToken, usdgAtomic: bigint, people: readonly Address[]): Promise<Sight>
+  /** The router's call that swaps exactly `usdgAtomic`, or reverts. */
+  swap: Market['swap']
+}
+
+export type Sight = { verdict: Verdict; sharesAtomic: bigint | undefined }
+
+/** The desk's view of a market: always the newest block. */
+export function viewOf(market: Pick<Market, 'look' | 'judge' | 'swap'>): DeskMarket {
+  return {
+    async see(token, usdgAtomic, people) {
+      const look = await market.look(token, usdgAtomic, { people, fresh: true })
+      return { verdict: market.judge(look), sharesAtomic: look.sharesAtomic }
+    },
+    swap: market.swap,
+  }
 }
 
 export type Log = (event: string, fields?: Readonly<Record<string, unknown>>) => void

@@ -64,10 +64,9 @@ async function settled(context: Context, order: Order): Promise<Next> {
   if (payment.state !== 'confirmed') return turn(context.change(() => store.unsettle(id, now())))
   const token = tokenOf(context, order)
   // Asked together: the answers are as old as each other when the swap is written.
-  const [isHere, verdict, quote] = await Promise.all([
+  const [isHere, sight] = await Promise.all([
     isSettled(context, payment),
-    token && market.check(token, [recipient, context.settlement.desk]),
-    token && market.quote(token, usdgAtomic),
+    token && market.see(token, usdgAtomic, [recipient, context.settlement.desk]),
   ])
   if (!isHere) {
     context.change(() => store.unsettle(id, now()))
@@ -77,13 +76,14 @@ async function settled(context: Context, order: Order): Promise<Next> {
     context.log('order-refused', { order: id, reason, detail })
     return turn(context.change(() => store.refund(id, reason, now())))
   }
-  if (token === undefined) return refuse('check-failed', 'the token is not listed any more')
+  if (sight === undefined) return refuse('check-failed', 'the token is not listed any more')
   if (order.settledAt !== undefined && now() > order.settledAt + lateMs) {
     return refuse('too-late', undefined)
   }
-  if (verdict?.ok === false) return refuse('check-failed', verdict.code)
-  if (quote === undefined) return refuse('no-quote', undefined)
-  if (quote.sharesAtomic < order.floorAtomic) return refuse('below-floor', quote.sharesAtomic)
+  const { verdict, sharesAtomic } = sight
+  if (sharesAtomic === undefined) return refuse('no-quote', undefined)
+  if (sharesAtomic < order.floorAtomic) return refuse('below-floor', sharesAtomic)
+  if (!verdict.ok) return refuse('check-failed', verdict.code)
   const reservation = await allowance.reserve(id, usdgAtomic)
   if (reservation === 'refused') return refuse('no-allowance', undefined)
   if (reservation === 'busy') return 'later'

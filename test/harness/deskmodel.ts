@@ -180,20 +180,16 @@ export function createModel(db: Db, random: Random) {
 
   function marketOf(born: number): DeskMarket {
     return {
-      quote: (_, usdgAtomic) =>
-        node(born, () =>
-          state.isDrained || state.isPaused
-            ? undefined
-            : { sharesAtomic: sharesFor(usdgAtomic), blockNumber: block, quotedAt: 0 },
-        ),
-      check: (_, people) =>
+      see: (_, usdgAtomic, people) =>
         node(born, () => {
-          const code = state.isPaused
-            ? 'paused'
-            : people.some((each) => state.blocked.has(each)) && random.chance(0.5)
-              ? 'blocked'
-              : undefined
-          return code ? { ok: false, code, detail: code, status: 503 } : { ok: true }
+          const isBlocked = people.some((each) => state.blocked.has(each)) && random.chance(0.5)
+          const code = state.isPaused ? 'paused' : isBlocked ? 'halted' : undefined
+          return {
+            verdict: code
+              ? { ok: false, code, detail: code, status: 503 }
+              : { ok: true, warnings: [] },
+            sharesAtomic: state.isDrained || state.isPaused ? undefined : sharesFor(usdgAtomic),
+          }
         }),
       // The model reads the terms, not calldata.
       swap: (terms) => ({
