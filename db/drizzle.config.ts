@@ -1,10 +1,10 @@
 /**
  * `drizzle-kit generate --config db/drizzle.config.ts --name <meaning>` writes the next migration
- * from schema.ts; open.ts lists it afterwards. Works offline.
+ * from the tables; migrate.ts lists it afterwards. Works offline.
  */
 const config = {
   dialect: 'sqlite',
-  schema: ['./db/schema.ts', './db/orders.ts'],
+  schema: ['./db/schema.ts', './db/errands.ts', './db/orders.ts'],
   out: './db/migrations',
 }
 

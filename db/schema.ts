@@ -43,7 +43,7 @@ export const transactionKinds = [
   'approve',
   'cancel',
 ] as const
-const products = ['gateway', 'facilitator', 'desk', 'sponsor'] as const
+export const products = ['gateway', 'facilitator', 'desk', 'sponsor'] as const
 
 export const payments = sqliteTable(
   'payments',
@@ -88,6 +88,10 @@ export const payments = sqliteTable(
     answered: flag('answered').notNull().default(false),
     redeemTokenHash: text('redeem_token_hash'),
     redeemUntil: at('redeem_until'),
+    /** EIP-2612 permit of the payer for Permit2, sent in the settling call. All three or none. */
+    permit2612Value: decimal('permit2612_value'),
+    permit2612Deadline: decimal('permit2612_deadline'),
+    permit2612Signature: hex('permit2612_signature'),
     createdAt: at('created_at').notNull(),
     confirmedAt: at('confirmed_at'),
     deliveredAt: at('delivered_at'),

@@ -65,6 +65,8 @@ export async function start(options: AppOptions): Promise<App> {
     payerFailuresMax: options.payerFailuresMax,
     networks: config.networks,
     relayerKeys: secrets.relayerKeys,
+    deskKey: config.stock && secrets.deskKey,
+    deskNetwork: config.stock?.network,
     now,
     log,
   })

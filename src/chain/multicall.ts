@@ -17,6 +17,28 @@ export const timestampCall: Call = { to: multicallAddress, data: `0x${selectorTi
 /** Base fee of that block in wei; some nodes answer 0 to calls without a gas price. */
 export const baseFeeCall: Call = { to: multicallAddress, data: `0x${selectorBaseFee}` }
 
+/**
+ * Number of the block that the calls beside them run in. The second is ArbSys: on Arbitrum chains the
+ * EVM's own block number is that of L1; elsewhere nobody is at that address.
+ * docs.arbitrum.io/build-decentralized-apps/arbitrum-vs-ethereum/block-numbers-and-time
+ */
+export const blockNumberCalls: readonly Call[] = [
+  { to: multicallAddress, data: `0x${Abi.selector('getBlockNumber()')}` },
+  {
+    to: '0x0000000000000000000000000000000000000064',
+    data: `0x${Abi.selector('arbBlockNumber()')}`,
+  },
+]
+
+/** What `blockNumberCalls`, the first of the results, say; undefined when they say nothing. */
+export function blockNumberOf([own, arbitrum]: readonly Result[]): bigint | undefined {
+  for (const result of [arbitrum, own]) {
+    const word = result?.success ? Abi.wordAt(result.data.slice(2), 0) : undefined
+    if (word !== undefined) return Abi.toUint(word)
+  }
+  return undefined
+}
+
 /** `aggregate3` in which each call may fail by itself. */
 export function aggregate(calls: readonly Call[]): Call {
   const tuples = calls.map(

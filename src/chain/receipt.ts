@@ -37,6 +37,25 @@ export function parse(value: unknown): Receipt | undefined {
   }
 }
 
+/** A receipt as JSON, to be kept. */
+export function serialize(receipt: Receipt): string {
+  return JSON.stringify(receipt, (_, value) =>
+    typeof value === 'bigint' ? value.toString() : value,
+  )
+}
+
+/** The receipt of what `serialize` made. Throws for anything that is no JSON. */
+export function deserialize(text: string): Receipt {
+  const kept = JSON.parse(text)
+  return {
+    ...kept,
+    blockNumber: BigInt(kept.blockNumber),
+    effectiveGasPriceWei: BigInt(kept.effectiveGasPriceWei),
+    gasUsed: BigInt(kept.gasUsed),
+    spentWei: BigInt(kept.spentWei),
+  }
+}
+
 /** A log as `eth_getLogs` or a receipt gives it, with its transaction. */
 export function parseLog(value: unknown): (Log & { transactionHash: Hex }) | undefined {
   if (!isRecord(value) || !isHex(value.address) || !isHex(value.data)) return undefined

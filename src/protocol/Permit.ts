@@ -68,10 +68,14 @@ export function digest(transfer: Omit<Signed, 'signature'>): Uint8Array {
   return Abi.typedDigest(domainSeparator(transfer.chainId), permit)
 }
 
-/** The settling call: `settle` of the proxy. */
+/** The settling call: `settle` of the proxy, `settleWithPermit` when an EIP-2612 permit goes with it. */
 export function call(transfer: Signed): { to: Address; data: Hex } {
+  const { permit2612 } = transfer
+  const start = permit2612
+    ? selectorSettleWithPermit + wordsOfPermit2612(permit2612)
+    : selectorSettle
   const data =
-    selectorSettle +
+    start +
     Abi.address(transfer.asset) +
     Abi.uint(transfer.amountAtomic) +
     transfer.nonce.slice(2) +
@@ -79,9 +83,19 @@ export function call(transfer: Signed): { to: Address; data: Hex } {
     Abi.address(transfer.payer) +
     Abi.address(transfer.payee) +
     Abi.uint(transfer.validAfter) +
-    Abi.uint(8 * 32) +
+    Abi.uint((permit2612 ? 13 : 8) * 32) +
     Abi.dynamicBytes(transfer.signature)
   return { to: proxyAddress, data: `0x${data}` }
+}
+
+function wordsOfPermit2612(permit: NonNullable<Signed['permit2612']>): string {
+  const signature = Crypto.withCanonicalV(permit.signature).slice(2).toLowerCase()
+  return (
+    Abi.uint(permit.valueAtomic) +
+    Abi.uint(permit.deadline) +
+    signature.slice(0, 128).padEnd(128, '0') +
+    signature.slice(128, 130).padStart(64, '0')
+  )
 }
 
 /** Decodes `settle` and `settleWithPermit` of the proxy; undefined for other calls. */

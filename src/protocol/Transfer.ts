@@ -26,6 +26,11 @@ export type Transfer = {
   validBefore: bigint
   /** As received, after the static length check; not unique for a payment (malleable). */
   signature: Hex
+  /**
+   * Permit2 only: the payer's EIP-2612 permit of this amount for Permit2, sent in the settling call.
+   * Unix seconds; a signature of 65 bytes, because the proxy hands v, r and s on.
+   */
+  permit2612?: { valueAtomic: bigint; deadline: bigint; signature: Hex }
 }
 
 /**

@@ -16,6 +16,7 @@ export type Errand = {
   to: Address
   data: Hex
   valueWei: bigint
+  /** What is not used costs nothing; at least 100,000 is asked for. */
   gasLimit: bigint
 }
 

@@ -109,8 +109,9 @@ function send(
       }
       return
     } catch (error) {
-      if (!isDuplicate(error)) throw error
-      const left = dropKnown(context, members)
+      if (!(error instanceof WriteError) && !isDuplicate(error)) throw error
+      const left =
+        error instanceof WriteError ? dropThrown(members, error) : dropKnown(context, members)
       if (left.length === members.length) throw error
       if (left.length === 0) return
       members = left
@@ -127,6 +128,15 @@ function dropKnown(context: Context, orders: readonly Order[]): Order[] {
   })
 }
 
+/** The others of the batch are not to blame. */
+function dropThrown(orders: readonly Order[], { id, cause }: WriteError): Order[] {
+  return orders.filter((order) => {
+    if (order.id !== id) return true
+    order.done({ kind: 'thrown', error: cause })
+    return false
+  })
+}
+
 function payloadOf(rail: Rail, orders: readonly Order[]): Lane.Payload {
   const [first] = orders
   if (!first) throw new Error('nothing to send')
@@ -135,7 +145,7 @@ function payloadOf(rail: Rail, orders: readonly Order[]): Lane.Payload {
     const gasLimit = Verify.gasLimit(first.transfer, first.hasCode)
     return { kind: 'payment', product, ...first.call, valueWei: 0n, gasLimit }
   }
-  const members = orders.reduce((sum, { transfer }) => sum + Gas.limitOf(rail, transfer.method), 0n)
+  const members = orders.reduce((sum, { transfer }) => sum + Gas.limitOf(rail, transfer), 0n)
   return {
     kind: 'batch',
     product,
@@ -168,6 +178,7 @@ function store(
         state: 'broadcast',
         transactionHash: row.hash,
       })
+      alsoWrite(order)
       return paymentOf(order, row.hash, at)
     })
     statements.insertTransaction(
@@ -176,6 +187,26 @@ function store(
     )
     return payments
   })
+}
+
+/** What an order wanted written beside its payment could not be written. */
+export class WriteError extends Error {
+  override name = 'WriteError'
+  readonly id: string
+
+  constructor(id: string, cause: unknown) {
+    super('what was to be written with a payment was refused', { cause })
+    this.id = id
+  }
+}
+
+/** Runs what goes with a payment. Throws WriteError; call after its insert. */
+export function alsoWrite({ id, write: also }: Pick<Order, 'id' | 'write'>): void {
+  try {
+    also?.(id)
+  } catch (error) {
+    throw new WriteError(id, error)
+  }
 }
 
 /** The row of a payment that nothing has happened to. */
@@ -201,6 +232,9 @@ export function rowOf(
     answered: false,
     redeemTokenHash: null,
     redeemUntil: null,
+    permit2612Value: transfer.permit2612?.valueAtomic ?? null,
+    permit2612Deadline: transfer.permit2612?.deadline ?? null,
+    permit2612Signature: transfer.permit2612?.signature ?? null,
     createdAt: at,
     confirmedAt: null,
     deliveredAt: null,

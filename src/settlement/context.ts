@@ -1,4 +1,5 @@
 import type { Address, Hex } from 'viem'
+import type { ErrandRow, ErrandStatements } from '../../db/errands'
 import type { Group } from '../../db/group'
 import type { Db } from '../../db/open'
 import type { Recent } from '../../db/recent'
@@ -7,9 +8,10 @@ import type { Client } from '../chain/client'
 import type { Head } from '../chain/head'
 import type { Heads } from '../chain/heads'
 import type { NetworkConfig } from '../config/Config'
-import type { TransferMethod } from '../protocol/Asset'
 import type * as Network from '../protocol/Network'
 import type { Transfer } from '../protocol/Transfer'
+import type { Bell } from './bell'
+import type { Errand, ErrandEnd } from './Errand'
 import type { Failures } from './failures'
 import type { Meter, Metrics } from './metrics'
 import type { Outcome, Payment, Purpose } from './Payment'
@@ -25,13 +27,15 @@ export type Rail = {
   client: Client
   head: Head
   heads: Heads
-  /** One per relayer key, in the order of the keys. */
+  /** One per relayer key, in the order of the keys; then the desk's, when it is none of them. */
   lanes: readonly Lane[]
   health: Health
   /** Until a node says that it has no eth_sendRawTransactionSync (EIP-7966). */
   hasSync: boolean
   /** Proven payments that wait for a lane, oldest first. */
   queue: Order[]
+  /** Errands that wait for room in a lane, oldest first. */
+  errands: WaitingErrand[]
   /** Set in the turn of the event loop in which something has come. */
   arrival: ReturnType<typeof setImmediate> | undefined
   /** Runs while a busy lane lets payments collect. */
@@ -43,8 +47,8 @@ export type Rail = {
   /** Payers that had no code when they were looked at (unix ms until when that is believed). */
   plain: Map<string, number>
   isProbing: boolean
-  /** Gas that a settling call used lately, by method. */
-  gasUsed: Map<TransferMethod, bigint>
+  /** Gas that a settling call used lately, by its kind. */
+  gasUsed: Map<string, bigint>
   /** Where transactions were included that a reorganisation can still take away. */
   watch: Watch
 }
@@ -53,6 +57,8 @@ export type Rail = {
 export type Lane = {
   address: Address
   privateKey: Uint8Array
+  /** Sends the errands that name it and nothing else. */
+  isReserved: boolean
   /** The next free account nonce; undefined until the chain was asked. */
   next: number | undefined
   /** Above every nonce that the database has a transaction under way for. */
@@ -91,11 +97,25 @@ export type Order = {
   isAlone: boolean
   /** Waiting longer gives it no company. */
   isUrgent: boolean
+  /** Runs inside the database transaction that inserts the payment. */
+  write: ((paymentId: string) => void) | undefined
   /** Equal for payments whose Transfer logs cannot be told apart. */
   logKey: string
   /** The settling call. */
   call: { to: Address; data: Hex }
   done(admission: Admission): void
+}
+
+type Unavailable = Extract<ErrandEnd, { kind: 'unavailable' }>
+
+/** An errand that nothing is written of. */
+export type WaitingErrand = {
+  errand: Errand
+  write: ((transaction: Hex) => void) | undefined
+  /** Undefined: it is written and under way. */
+  done(refusal: Unavailable | undefined): void
+  /** Nothing was written because `write` threw. */
+  fail(error: unknown): void
 }
 
 /** What became of an order when its turn came. */
@@ -106,6 +126,8 @@ export type Admission =
   | { kind: 'known'; payment: Payment }
   /** The chain says that the nonce is used or cancelled. */
   | { kind: 'used' }
+  /** Its `write` threw: nothing was written. */
+  | { kind: 'thrown'; error: unknown }
   | Refusal
 
 /** A nonce and the transactions that compete for it: the chain includes one. */
@@ -116,6 +138,8 @@ export type Slot = {
   paymentIds: readonly string[]
   /** Unix seconds after which the payload cannot succeed; undefined when it always can. */
   validBefore: bigint | undefined
+  /** Then it carries no payment. */
+  errand: Pick<ErrandRow, 'id' | 'kind' | 'product' | 'valueWei'> | undefined
 }
 
 export type Health = {
@@ -132,6 +156,10 @@ export type SettlementOptions = {
   networks: readonly NetworkConfig[]
   /** Each is a lane on every network. */
   relayerKeys: readonly Uint8Array[]
+  /** The stock desk's account: a lane of its own when it is none of the relayers; default the first of them. */
+  deskKey?: Uint8Array | undefined
+  /** Where the desk works; by default on every network. */
+  deskNetwork?: Network.Id | undefined
   /** Unix ms. */
   now: () => number
   log: Log
@@ -148,6 +176,11 @@ export type SettlementOptions = {
 export type Context = {
   db: Db
   store: Store
+  errands: ErrandStatements
+  /** Rings with the id of an errand whose state or newest transaction has changed. */
+  errandBell: Bell
+  /** Rings with the id of a payment whose state has changed. */
+  paymentBell: Bell
   recent: Recent
   group: Group
   metrics: Metrics
@@ -157,6 +190,10 @@ export type Context = {
   log: Log
   /** Payments that are being driven; the promises never reject. */
   running: Map<string, Promise<Outcome>>
+  /** Nonces that are being driven; the promises never reject. */
+  driving: Set<Promise<unknown>>
+  /** Nothing new is begun. */
+  isStopping: boolean
   /** Money on its way by payer, so that one balance is not promised twice. */
   inFlight: Map<string, bigint>
   /** Simulations under way: what they read may be older than what is included meanwhile. */

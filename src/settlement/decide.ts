@@ -101,6 +101,7 @@ export async function again(context: Context, payment: Payment): Promise<Outcome
     receivedAt: now(),
     payment,
     isAlone: true,
+    write: undefined,
   }).admission
   switch (admission.kind) {
     case 'sent':
@@ -113,6 +114,8 @@ export async function again(context: Context, payment: Payment): Promise<Outcome
       return decide(context, payment.id, admission.reason)
     case 'unavailable':
       return admission
+    case 'thrown':
+      throw admission.error
   }
 }
 

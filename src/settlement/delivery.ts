@@ -11,7 +11,7 @@ export type Delivered =
     }
 
 /** The delivery state of payments. All that are changed at the same time share a commit. */
-export function deliveries({ group, store, now }: Context) {
+export function deliveries({ group, store, now, log }: Context) {
   return {
     async beginDelivery(id: string): Promise<Payment> {
       const payment = await group.add(() => store.beginDelivery(id))
@@ -31,6 +31,15 @@ export function deliveries({ group, store, now }: Context) {
             )
       })
       if (!isChanged) throw new Error(`no delivery of payment ${id} was begun`)
+    },
+    async handOver(id: string): Promise<boolean> {
+      try {
+        return await group.add(() => store.handOver(id, now()))
+      } catch (error) {
+        // Unknown to everybody is better than known to two.
+        log('settlement-fault', { payment: id, error })
+        return false
+      }
     },
     async markAnswered(id: string): Promise<void> {
       await group.add(() => store.markAnswered(id))

@@ -4,7 +4,15 @@ import { write } from '../../db/write'
 import { fees, pollMs } from '../chain/head'
 import type * as Receipt from '../chain/receipt'
 import type { Context, Lane, Rail, Slot } from './context'
-import { cancellation, type Payload, readCount, readReceipt, sign } from './lane'
+import {
+  cancellation,
+  type Payload,
+  readCount,
+  readReceipt,
+  readTop,
+  sign,
+  synchronize,
+} from './lane'
 import { type Sent, send } from './send'
 
 /** How a nonce ends. */
@@ -32,6 +40,7 @@ export async function drive(context: Context, rail: Rail, lane: Lane, slot: Slot
   let replaceAtMs = rail.network.replaceAfterSeconds * 1000
   let intervalMs = pollMs(rail.head)
   let misses = 0
+  let takenAt: bigint | undefined
   for (;;) {
     if (signal.aborted) return { kind: 'stopped' }
     let isDoubtful = misses > 0
@@ -47,16 +56,37 @@ export async function drive(context: Context, rail: Rail, lane: Lane, slot: Slot
     const seen = await inspect(rail, lane, slot, isDoubtful)
     if (seen.receipt) return included(rail, lane, slot, seen.receipt)
     misses = seen.isTaken === undefined ? misses : seen.isTaken ? misses + 1 : 0
-    if (misses >= proofLooks) return { kind: 'consumed' }
+    takenAt = misses === 0 ? undefined : (takenAt ?? seen.top)
+    if (misses >= proofLooks) {
+      if (!slot.errand || isDeep(rail, takenAt, seen.top)) return { kind: 'consumed' }
+      if (misses === proofLooks) await passOver(context, rail, lane)
+    }
     if (elapsedMs >= replaceAtMs && misses === 0) {
       replaceAtMs = elapsedMs + rail.network.replaceAfterSeconds * 1000
       if (tryReplace(context, rail, lane, slot)) sendAtMs = elapsedMs
     }
-    if (misses > 0) intervalMs = pollMs(rail.head)
+    if (misses > 0) intervalMs = misses > proofLooks ? rail.head.blockTimeMs : pollMs(rail.head)
     const why = await rail.heads.wait(intervalMs, signal)
     elapsedMs += why === 'block' ? Math.min(intervalMs, rail.head.blockTimeMs) : intervalMs
     intervalMs = Math.min(pollMaxMs, Math.ceil(intervalMs * 1.3))
   }
+}
+
+/**
+ * Whether what took a nonce is out of the reach of a reorganisation. What follows an errand that did
+ * not run (the refund for a swap) moves the same money: our bytes must never be included after that.
+ */
+function isDeep({ network }: Rail, takenAt: bigint | undefined, top: bigint | undefined): boolean {
+  if (takenAt === undefined || top === undefined) return false
+  return top >= takenAt + BigInt(Math.max(network.reorgDepth, network.confirmations - 1))
+}
+
+/** The lane goes on above a nonce that another program used, while that is being made sure of. */
+async function passOver(context: Context, rail: Rail, lane: Lane): Promise<void> {
+  lane.stuck = undefined
+  lane.refused = undefined
+  await synchronize(rail, lane)
+  context.pump(rail)
 }
 
 function newest(slot: Slot): TransactionRow {
@@ -108,14 +138,16 @@ async function inspect(
   lane: Lane,
   slot: Slot,
   withCount: boolean,
-): Promise<{ receipt?: Receipt.Receipt; isTaken?: boolean }> {
+): Promise<{ receipt?: Receipt.Receipt; isTaken?: boolean; top?: bigint }> {
   try {
+    const top = withCount && slot.errand ? await readTop(rail) : undefined
     const count = withCount ? await readCount(rail, lane, 'latest') : undefined
     for (const { hash, firstSentAt } of slot.transactions.toReversed()) {
       const receipt = firstSentAt === null ? undefined : await readReceipt(rail, hash)
       if (receipt) return { receipt }
     }
-    return count === undefined ? {} : { isTaken: count > slot.nonce }
+    if (count === undefined) return {}
+    return { isTaken: count > slot.nonce, ...(top === undefined ? {} : { top }) }
   } catch {
     return {}
   }
@@ -153,6 +185,7 @@ function replace(context: Context, rail: Rail, lane: Lane, slot: Slot): boolean 
   const row = sign(context, rail, lane, payloadOf(context, lane, slot, old), slot.nonce, price)
   write(context.db, () => {
     context.store.insertTransaction(row, slot.paymentIds)
+    if (slot.errand) context.errands.renew(slot.errand.id, row.hash)
     for (const id of slot.paymentIds) context.store.renew(id, row.hash, carriers)
   })
   slot.transactions.push(row)

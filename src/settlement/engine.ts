@@ -1,3 +1,4 @@
+import { createErrands } from '../../db/errands'
 import { createGroup } from '../../db/group'
 import { createRecent } from '../../db/recent'
 import type { GasProduct } from '../../db/schema'
@@ -6,7 +7,9 @@ import { createHead, observe } from '../chain/head'
 import { createHeads } from '../chain/heads'
 import type { NetworkConfig } from '../config/Config'
 import type * as Network from '../protocol/Network'
-import type { Context, Rail, SettlementOptions } from './context'
+import { createBell } from './bell'
+import { tellErrands, tellPayments } from './changes'
+import type { Context, Lane as LaneState, Rail, SettlementOptions } from './context'
 import { createFailures } from './failures'
 import * as Foreign from './foreign'
 import * as Health from './health'
@@ -27,9 +30,14 @@ export function createContext(options: SettlementOptions, signal: AbortSignal): 
   const rails = new Map<Network.Id, Rail>(
     options.networks.map((network) => [network.id, createRail(network, options)]),
   )
+  const bell = () => createBell((error) => log('settlement-fault', { error }))
+  const [paymentBell, errandBell] = [bell(), bell()]
   const context: Context = {
     db,
-    store: createStore(db),
+    store: tellPayments(createStore(db), paymentBell),
+    errands: tellErrands(createErrands(db), errandBell),
+    paymentBell,
+    errandBell,
     recent: createRecent(db),
     group: createGroup(db),
     metrics: createMetrics(
@@ -41,6 +49,8 @@ export function createContext(options: SettlementOptions, signal: AbortSignal): 
     now,
     log,
     running: new Map(),
+    driving: new Set(),
+    isStopping: false,
     inFlight: new Map(),
     simulating: new Set(),
     requestIds: new Map(),
@@ -125,7 +135,7 @@ function sourcesOf(context: () => Context): Sources {
         network: network.id,
         calls: client.counts(),
         faults: client.faults(),
-        ready: rail.health.ready && lanes.some((lane) => Lane.pausedBy(lane) === undefined),
+        ready: Lane.isReady({ health: rail.health, lanes }),
         newHeads: heads.isLive(),
         lanes: lanes.map((lane) => ({
           relayer: lane.address,
@@ -154,8 +164,9 @@ function sourcesOf(context: () => Context): Sources {
 
 function createRail(
   network: NetworkConfig,
-  { log, relayerKeys }: Pick<SettlementOptions, 'log' | 'relayerKeys'>,
+  options: Pick<SettlementOptions, 'log' | 'relayerKeys' | 'deskKey' | 'deskNetwork'>,
 ): Rail {
+  const { log } = options
   const head = createHead()
   const client = createClient({ urls: network.rpcUrls, timeoutMs: rpcTimeoutMs, log })
   return {
@@ -163,10 +174,11 @@ function createRail(
     client,
     head,
     heads: createHeads({ url: network.wsUrl, onBlock: (block) => observe(head, block), log }),
-    lanes: relayerKeys.map(Lane.createLane),
+    lanes: createLanes(network, options),
     health: { ready: false, reason: 'not checked yet', checks: 0 },
     hasSync: true,
     queue: [],
+    errands: [],
     arrival: undefined,
     collecting: undefined,
     isDue: false,
@@ -176,4 +188,19 @@ function createRail(
     gasUsed: new Map(),
     watch: Reorg.createWatch(),
   }
+}
+
+function createLanes(
+  { id }: NetworkConfig,
+  {
+    relayerKeys,
+    deskKey,
+    deskNetwork = id,
+  }: Pick<SettlementOptions, 'relayerKeys' | 'deskKey' | 'deskNetwork'>,
+): readonly LaneState[] {
+  const relayers = relayerKeys.map((key) => Lane.createLane(key, false))
+  if (deskKey === undefined || deskNetwork !== id) return relayers
+  const desk = Lane.createLane(deskKey, true)
+  // Two lanes of one account would give its nonces out twice.
+  return relayers.some(({ address }) => address === desk.address) ? relayers : [...relayers, desk]
 }

@@ -1,4 +1,4 @@
-import type { TransferMethod } from '../protocol/Asset'
+import type { Transfer } from '../protocol/Transfer'
 import type { Rail } from './context'
 import * as Verify from './verify'
 
@@ -10,9 +10,9 @@ const marginGas = 60_000n
  * may use. Multicall3 hands all that is left to each call (63/64 of it), so what one does not use is
  * there for the next; only a payer's code could burn it, and such payers are alone.
  */
-export function limitOf(rail: Rail, method: TransferMethod): bigint {
-  const lone = Verify.gasLimit({ method }, false)
-  const used = rail.gasUsed.get(method)
+export function limitOf(rail: Rail, transfer: Call): bigint {
+  const lone = Verify.gasLimit(transfer, false)
+  const used = rail.gasUsed.get(keyOf(transfer))
   if (used === undefined) return lone
   const wanted = used + used / 2n + marginGas
   return wanted < lone ? wanted : lone
@@ -24,12 +24,19 @@ export function limitOfBatch(members: bigint): bigint {
   return total + total / 32n
 }
 
-/** Learns from a transaction that succeeded with members of one method only. */
-export function learn(rail: Rail, methods: readonly TransferMethod[], gasUsed: bigint): void {
-  const [method] = methods
-  if (method === undefined || methods.some((each) => each !== method)) return
-  const each = gasUsed / BigInt(methods.length)
-  const known = rail.gasUsed.get(method) ?? 0n
+/** Learns from a transaction that succeeded with members of one kind only. */
+export function learn(rail: Rail, transfers: readonly Call[], gasUsed: bigint): void {
+  const [key] = transfers.map(keyOf)
+  if (key === undefined || transfers.some((each) => keyOf(each) !== key)) return
+  const each = gasUsed / BigInt(transfers.length)
+  const known = rail.gasUsed.get(key) ?? 0n
   // Upwards at once, downwards slowly.
-  rail.gasUsed.set(method, each > known ? each : known - (known - each) / 16n)
+  rail.gasUsed.set(key, each > known ? each : known - (known - each) / 16n)
+}
+
+type Call = Pick<Transfer, 'method' | 'permit2612'>
+
+/** Settling calls that cost about the same. */
+function keyOf({ method, permit2612 }: Call): string {
+  return permit2612 ? `${method} with permit` : method
 }

@@ -22,10 +22,12 @@ export type Payload = {
  */
 export const openMax = 16
 
-export function createLane(privateKey: Uint8Array): Lane {
+/** `isReserved`: for the errands that name it. */
+export function createLane(privateKey: Uint8Array, isReserved: boolean): Lane {
   return {
     address: Crypto.addressOf(privateKey),
     privateKey,
+    isReserved,
     next: undefined,
     floor: 0,
     lag: undefined,
@@ -45,9 +47,9 @@ export function pausedBy(lane: Lane): string | undefined {
   return reason ?? (lane.next === undefined ? 'not checked yet' : undefined)
 }
 
-/** Whether a network can settle: it answers, and one of its lanes sends. */
-export function isReady({ health, lanes }: Rail): boolean {
-  return health.ready && lanes.some((lane) => pausedBy(lane) === undefined)
+/** Whether a network can settle: it answers, and one of its relayers sends. */
+export function isReady({ health, lanes }: Pick<Rail, 'health' | 'lanes'>): boolean {
+  return health.ready && lanes.some((lane) => !lane.isReserved && pausedBy(lane) === undefined)
 }
 
 /**
@@ -161,6 +163,13 @@ export async function readCount(
   const count = await rail.client.call('eth_getTransactionCount', [address, tag])
   if (!Receipt.isHex(count)) throw new RpcFault('not a transaction count')
   return Number(count)
+}
+
+/** Number of the newest block that the node has. Throws RpcFault or RpcError. */
+export async function readTop(rail: Rail): Promise<bigint> {
+  const number = await rail.client.call('eth_blockNumber', [])
+  if (!Receipt.isHex(number)) throw new RpcFault('not a block number')
+  return BigInt(number)
 }
 
 /** A transaction that does nothing but use its nonce up. */

@@ -4,6 +4,7 @@ import * as Assign from './assign'
 import * as Batch from './batch'
 import { findPlain, plainKeptMs } from './code'
 import type { Context, Lane as LaneState, Order, Rail, Submitted } from './context'
+import { dispatch } from './errands'
 import * as Gas from './gas'
 import * as Lane from './lane'
 import * as Verify from './verify'
@@ -45,6 +46,7 @@ export function submit(
 
 /** Gives what waits to the lanes that are free. When no lane can send, nothing waits. */
 export function pump(context: Context, rail: Rail): void {
+  dispatch(context, rail)
   while (rail.queue.length > 0) {
     if (context.signal.aborted || !Lane.isReady(rail)) {
       for (const order of rail.queue.splice(0)) order.done(Verify.unavailable(undefined))
@@ -80,7 +82,13 @@ export function pump(context: Context, rail: Rail): void {
 function freeLane(rail: Rail): LaneState | undefined {
   let best: LaneState | undefined
   for (const lane of rail.lanes) {
-    if (lane.isPreparing || lane.open >= Lane.openMax || Lane.pausedBy(lane) !== undefined) continue
+    if (
+      lane.isReserved ||
+      lane.isPreparing ||
+      lane.open >= Lane.openMax ||
+      Lane.pausedBy(lane) !== undefined
+    )
+      continue
     if (!best || lane.open < best.open) best = lane
   }
   if (!best || best.open === 0) return best
@@ -104,7 +112,7 @@ function take(context: Context, rail: Rail, lane: LaneState): Order[] {
   const left: Order[] = []
   let gas = 0n
   for (const order of queue) {
-    const more = gas + Gas.limitOf(rail, order.transfer.method)
+    const more = gas + Gas.limitOf(rail, order.transfer)
     const isRoom =
       taken.length < Math.max(1, network.batchMax) &&
       (taken.length === 0 || Gas.limitOfBatch(more) <= gasMax)

@@ -1,5 +1,6 @@
 import type { TransactionRow } from '../../db/schema'
 import { write } from '../../db/write'
+import type { Receipt } from '../chain/receipt'
 import { type Context, type Lane as LaneState, type Rail, railOf } from './context'
 import * as Decide from './decide'
 import * as Lane from './lane'
@@ -54,8 +55,10 @@ export function discardUnsent(context: Context): void {
     if (!first) continue
     const lane = `${first.network}/${first.relayer}`
     const isUnsent = rows.every(({ firstSentAt }) => firstSentAt === null)
-    if (!isUnsent) isTail.set(lane, false)
-    if (!isUnsent || isTail.get(lane) === false) continue
+    // Nobody comes back for an errand: it is sent, by whoever finds it.
+    const isKept = !isUnsent || context.errands.findByTransaction(first.hash) !== undefined
+    if (isKept) isTail.set(lane, false)
+    if (isKept || isTail.get(lane) === false) continue
     const carriers = rows.map(({ hash }) => hash)
     write(db, () => {
       for (const hash of carriers) {
@@ -85,6 +88,11 @@ function takeUp(
   lane: LaneState,
   rows: readonly TransactionRow[],
 ): void {
+  const errandId = rows[0] && context.errands.findByTransaction(rows[0].hash)
+  if (errandId !== undefined) {
+    takeUpErrand(context, rail, lane, errandId)
+    return
+  }
   const sent = rows.filter(({ firstSentAt }) => firstSentAt !== null)
   if (sent.length === 0) {
     fill(context, rail, lane, rows)
@@ -100,6 +108,24 @@ function takeUp(
   if (!first) return
   const slot = { ...Work.slotOf(first, payments), transactions: sent }
   Work.launch(context, rail, lane, slot, payments)
+}
+
+/**
+ * With every transaction that was ever signed for it: one that was given up for its sibling may be
+ * the one that is included after a reorganisation, and then the errand has run.
+ */
+function takeUpErrand(context: Context, rail: Rail, lane: LaneState, id: string): void {
+  const { errands, db, now } = context
+  const transactions = write(db, () => {
+    errands.resend(id, now())
+    return errands.transactionsOf(id)
+  })
+  const errand = errands.find(id)
+  const newest = transactions.at(-1)
+  if (!errand || !newest) throw new Error(`errand ${id} has no transaction`)
+  context.log('errand-recovered', { errand: id, network: rail.network.id, nonce: errand.nonce })
+  const slot = { ...Work.slotOf(newest, [], errand), transactions }
+  Work.launch(context, rail, lane, slot, [])
 }
 
 /** Uses up a nonce whose transaction never left, because later ones wait for it. */
@@ -151,27 +177,46 @@ async function watchForeign(
   rail: Rail,
   rows: readonly TransactionRow[],
 ): Promise<void> {
-  const { store } = context
-  for (const { hash, raw } of rows) {
+  for (const row of rows) {
+    const { hash, raw } = row
     try {
       const receipt = await Lane.readReceipt(rail, hash)
       if (!receipt) {
         await send(rail, raw, false)
         continue
       }
-      const state = receipt.success ? 'mined' : 'failed'
-      write(context.db, () => store.endTransaction(hash, state, receipt.blockNumber))
+      write(context.db, () => endForeign(context, rail, rows, row, receipt))
+      return
     } catch (error) {
       context.log('settlement-undecided', { network: rail.network.id, hash, error })
     }
   }
 }
 
+function endForeign(
+  context: Context,
+  rail: Rail,
+  rows: readonly TransactionRow[],
+  row: TransactionRow,
+  receipt: Receipt,
+): void {
+  const id = context.errands.findByTransaction(row.hash)
+  const errand = id === undefined ? undefined : context.errands.find(id)
+  if (errand) {
+    Work.endTransactions(context, rail, { transactions: [...rows], errand }, row, receipt)
+    return
+  }
+  const state = receipt.success ? 'mined' : 'failed'
+  context.store.endTransaction(row.hash, state, receipt.blockNumber)
+}
+
 /** Unfinished transactions by network, relayer and nonce, lower nonces first. */
-function unfinishedSlots({ store }: Context): TransactionRow[][] {
+function unfinishedSlots({ store, errands }: Context): TransactionRow[][] {
   const slots = new Map<string, TransactionRow[]>()
   for (const row of store.unfinishedTransactions()) {
-    const key = `${row.network}/${row.relayer}/${row.nonce}`
+    // After a chain lost its blocks, an errand may compete for its nonce with something else.
+    const errand = errands.findByTransaction(row.hash) ?? ''
+    const key = `${row.network}/${row.relayer}/${row.nonce}/${errand}`
     const rows = slots.get(key)
     if (rows) rows.push(row)
     else slots.set(key, [row])

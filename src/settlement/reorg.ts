@@ -112,15 +112,24 @@ async function look(
 function reopen(context: Context, rail: Rail, row: Included): void {
   const { network, watch, head } = rail
   const payments = context.recent.paidBy(network.id, row.hash)
-  write(context.db, () => context.store.reopen(network.id, row.hash))
+  const errand = write(context.db, () => {
+    context.store.reopen(network.id, row.hash)
+    return context.errands.reopen(row.hash)
+  })
   const sight = watch.seen.get(row.hash)
   watch.seen.delete(row.hash)
   if (sight?.raw !== undefined) watch.lostRaw.set(row.hash, sight.raw)
   const block = BigInt(row.blockNumber)
   if (head.number >= block) head.number = block - 1n
   context.metrics.reorged(network.id, payments.length)
-  context.log('transaction-reorganised', { network: network.id, transaction: row.hash, block })
+  context.log('transaction-reorganised', {
+    network: network.id,
+    transaction: row.hash,
+    block,
+    errand,
+  })
   for (const payment of payments) {
+    context.paymentBell.ring(payment)
     context.log('payment.reorged', {
       payment,
       network: network.id,

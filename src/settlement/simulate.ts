@@ -32,7 +32,7 @@ export async function simulate(
   const [first] = candidates
   if (first && candidates.length === 1) return [await simulateOne(rail, from, first)]
   const gas = candidates.reduce(
-    (sum, { transfer }) => sum + Gas.limitOf(rail, transfer.method) + readsGas,
+    (sum, { transfer }) => sum + Gas.limitOf(rail, transfer) + readsGas,
     200_000n,
   )
   const calls = [Multicall.baseFeeCall]

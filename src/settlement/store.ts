@@ -1,18 +1,13 @@
-import { and, desc, eq, getTableColumns, inArray, ne, type Placeholder, sql } from 'drizzle-orm'
-import type { SQLiteTable, SQLiteUpdateSetSource } from 'drizzle-orm/sqlite-core'
+import { and, desc, eq, inArray, ne, sql } from 'drizzle-orm'
+import type { SQLiteUpdateSetSource } from 'drizzle-orm/sqlite-core'
 import type { Address, Hex } from 'viem'
+import { createGas } from '../../db/gas'
 import type { Db } from '../../db/open'
-import {
-  type GasProduct,
-  gasSpent,
-  type PaymentRow,
-  payments,
-  type TransactionRow,
-  transactionMembers,
-  transactions,
-} from '../../db/schema'
+import { type PaymentRow, payments, type TransactionRow } from '../../db/schema'
+import { parameter, placeholders } from '../../db/statement'
+import { createTransactions } from '../../db/transactions'
 import type * as Network from '../protocol/Network'
-import type { Money } from '../protocol/Transfer'
+import type { Money, Transfer } from '../protocol/Transfer'
 import { type Payment, type State, transitions } from './Payment'
 
 /** Prepared statements; every change is a compare-and-swap on the state. Call inside `write`. */
@@ -180,6 +175,11 @@ function changeDelivery(change: ReturnType<typeof changeOf>) {
     deliveredAt: sql`coalesce(delivered_at, ${sql.placeholder('at')})`,
     // A stream is recorded at its first byte and corrected when it is cut.
   }).when(inArray(payments.delivery, ['delivering', 'delivered']))
+  const handOver = change({
+    delivery: 'delivered',
+    attempts: sql`attempts + 1`,
+    deliveredAt: parameter('at'),
+  }).when(eq(payments.state, 'confirmed'), eq(payments.delivery, 'none'))
   const fail = change({
     delivery: 'none',
     upstreamStatus: parameter('status'),
@@ -192,161 +192,9 @@ function changeDelivery(change: ReturnType<typeof changeOf>) {
     beginDelivery: (id: string) => toPayment(begin.get({ id })),
     deliver: (id: string, status: number, truncated: boolean, at: number) =>
       deliver.get({ id, status, truncated: truncated ? 1 : 0, at }) !== undefined,
+    handOver: (id: string, at: number) => handOver.get({ id, at }) !== undefined,
     failDelivery: (id: string, status: number | undefined, hash: string, until: number) =>
       fail.get({ id, status: status ?? null, hash, until }) !== undefined,
-  }
-}
-
-function createTransactions(db: Db) {
-  const { orm } = db
-  // Signing is deterministic: what was given up unsent comes back with the same hash.
-  const insert = orm
-    .insert(transactions)
-    .values(placeholders(transactions))
-    .onConflictDoUpdate({
-      target: transactions.hash,
-      set: { state: sql`excluded.state`, firstSentAt: sql`excluded.first_sent_at` },
-      setWhere: eq(transactions.state, 'replaced'),
-    })
-    .prepare()
-  const insertMember = orm
-    .insert(transactionMembers)
-    .values(placeholders(transactionMembers))
-    .onConflictDoNothing()
-    .prepare()
-  const reopen = orm
-    .update(transactions)
-    .set({ state: 'sent', blockNumber: null })
-    .where(
-      and(
-        eq(transactions.hash, parameter('hash')),
-        inArray(transactions.state, ['mined', 'failed']),
-      ),
-    )
-    .prepare()
-  const unconfirm = orm
-    .update(payments)
-    .set({ state: 'broadcast', logIndex: null, blockNumber: null, confirmedAt: null })
-    .where(
-      and(
-        eq(payments.network, parameter('network')),
-        eq(payments.transactionHash, parameter('hash')),
-        eq(payments.state, 'confirmed'),
-      ),
-    )
-    .prepare()
-  const displace = orm
-    .update(transactions)
-    .set({ state: 'replaced', blockNumber: null })
-    .where(
-      and(
-        eq(transactions.network, parameter('network')),
-        eq(transactions.relayer, parameter('relayer')),
-        eq(transactions.nonce, parameter('nonce')),
-        inArray(transactions.state, ['mined', 'failed']),
-        ne(transactions.hash, parameter('hash')),
-      ),
-    )
-    .prepare()
-  const end = orm
-    .update(transactions)
-    .set({ state: parameter('state'), blockNumber: parameter('block') })
-    .where(
-      and(
-        eq(transactions.hash, parameter('hash')),
-        inArray(transactions.state, ['signed', 'sent']),
-      ),
-    )
-    .prepare()
-  const unfinished = orm
-    .select()
-    .from(transactions)
-    .where(sql`state IN ('signed', 'sent')`)
-    .orderBy(transactions.nonce, transactions.createdAt)
-    .prepare()
-  const members = orm
-    .select({ id: transactionMembers.paymentId })
-    .from(transactionMembers)
-    .where(eq(transactionMembers.transactionHash, parameter('hash')))
-    .orderBy(transactionMembers.position)
-    .prepare()
-  const carrying = orm
-    .select({ hash: transactions.hash, state: transactions.state })
-    .from(transactionMembers)
-    .innerJoin(transactions, eq(transactions.hash, transactionMembers.transactionHash))
-    .where(eq(transactionMembers.paymentId, parameter('id')))
-    .prepare()
-  return {
-    insertTransaction(row: TransactionRow, paymentIds: readonly string[]): void {
-      insert.run(row)
-      for (const [position, paymentId] of paymentIds.entries()) {
-        insertMember.run({ transactionHash: row.hash, position, paymentId })
-      }
-    },
-    endTransaction: (hash: Hex, state: 'mined' | 'failed' | 'replaced', block: bigint | null) =>
-      end.run({ hash, state, block: block === null ? null : Number(block) }),
-    /** A reorganisation took the transaction away: it and what it paid are under way again. */
-    reopen(network: Network.Id, hash: Hex): void {
-      reopen.run({ hash })
-      unconfirm.run({ network, hash })
-    },
-    /** The chain has this one at its nonce: whatever was there before a reorganisation is not. */
-    displaceOthers: ({ network, relayer, nonce, hash }: TransactionRow) =>
-      displace.run({ network, relayer, nonce, hash }),
-    unfinishedTransactions: (): TransactionRow[] => unfinished.all(),
-    membersOf: (hash: Hex): string[] => members.all({ hash }).map((row) => row.id),
-    /** Every transaction that ever carried the payment. */
-    transactionsOf: (id: string) => carrying.all({ id }),
-  }
-}
-
-function createGas(db: Db) {
-  const { orm } = db
-  const read = orm
-    .select({ wei: gasSpent.wei })
-    .from(gasSpent)
-    .where(
-      and(
-        eq(gasSpent.network, parameter('network')),
-        eq(gasSpent.product, parameter('product')),
-        eq(gasSpent.day, parameter('day')),
-      ),
-    )
-    .prepare()
-  const put = orm
-    .insert(gasSpent)
-    .values(placeholders(gasSpent))
-    .onConflictDoUpdate({
-      target: [gasSpent.network, gasSpent.product, gasSpent.day],
-      set: { wei: sql`excluded.wei` },
-    })
-    .prepare()
-  const gasSpentOn = (network: Network.Id, product: GasProduct, at: number): bigint =>
-    read.get({ network, product, day: dayOf(at) })?.wei ?? 0n
-  return {
-    gasSpentOn,
-    addGas(network: Network.Id, product: GasProduct, at: number, wei: bigint): void {
-      const total = gasSpentOn(network, product, at) + wei
-      put.run({ network, product, day: dayOf(at), wei: total })
-    },
-  }
-}
-
-function dayOf(at: number): string {
-  return new Date(at).toISOString().slice(0, 10)
-}
-
-/** A parameter that is written as it is given: no column's encoder sees it. */
-function parameter(name: string) {
-  return sql`${sql.placeholder(name)}`
-}
-
-function placeholders<T extends SQLiteTable>(
-  table: T,
-): { [Name in keyof T['_']['columns'] & string]: Placeholder<Name> } {
-  const names = Object.keys(getTableColumns(table))
-  return Object.fromEntries(names.map((name) => [name, sql.placeholder(name)])) as {
-    [Name in keyof T['_']['columns'] & string]: Placeholder<Name>
   }
 }
 
@@ -376,6 +224,7 @@ function fromRow(row: PaymentRow): Payment {
       validAfter: row.validAfter,
       validBefore: row.validBefore,
       signature: row.signature,
+      ...permit2612Of(row),
     },
     purpose: {
       product: row.product,
@@ -396,5 +245,19 @@ function fromRow(row: PaymentRow): Payment {
     redeemUntil: row.redeemUntil ?? undefined,
     confirmedAt: row.confirmedAt ?? undefined,
     deliveredAt: row.deliveredAt ?? undefined,
+  }
+}
+
+function permit2612Of(row: PaymentRow): Pick<Transfer, 'permit2612'> {
+  const { permit2612Value, permit2612Deadline, permit2612Signature } = row
+  if (permit2612Value === null || permit2612Deadline === null || permit2612Signature === null) {
+    return {}
+  }
+  return {
+    permit2612: {
+      valueAtomic: permit2612Value,
+      deadline: permit2612Deadline,
+      signature: permit2612Signature,
+    },
   }
 }

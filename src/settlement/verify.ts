@@ -105,10 +105,11 @@ export async function readMoney(
 
 /** Gas limit of a settling transaction: what is not used costs nothing, what is burnt is bounded. */
 export function gasLimit(
-  transfer: Pick<Transfer.Transfer, 'method'>,
+  transfer: Pick<Transfer.Transfer, 'method' | 'permit2612'>,
   hasCode: boolean | undefined,
 ): bigint {
   if (hasCode) return 600_000n
+  if (transfer.permit2612) return 400_000n
   // Chains that charge for L1 data fold it into gas: wide.
   return transfer.method === 'permit2' ? 300_000n : 200_000n
 }

@@ -1,6 +1,7 @@
+import type { ErrandRow } from '../../db/errands'
 import type { TransactionRow } from '../../db/schema'
 import { write } from '../../db/write'
-import type { Receipt } from '../chain/receipt'
+import * as Receipt from '../chain/receipt'
 import * as Assign from './assign'
 import { type Context, type Lane as LaneState, payerKey, type Rail, type Slot } from './context'
 import * as Decide from './decide'
@@ -36,7 +37,10 @@ export function launch(
       }),
     )
   })
-  work.catch((error: unknown) => context.log('settlement-fault', { nonce: slot.nonce, error }))
+  const driving = work
+    .catch((error: unknown) => context.log('settlement-fault', { nonce: slot.nonce, error }))
+    .finally(() => context.driving.delete(driving))
+  context.driving.add(driving)
   const isBatch = slot.transactions[0]?.kind === 'batch'
   return payments.map((payment) =>
     Decide.run(context, payment, async () => {
@@ -71,7 +75,11 @@ function release({ inFlight }: Context, { transfer }: Payment): void {
 }
 
 /** A slot of one transaction. */
-export function slotOf(row: TransactionRow, payments: readonly Payment[]): Slot {
+export function slotOf(
+  row: TransactionRow,
+  payments: readonly Payment[],
+  errand?: Slot['errand'],
+): Slot {
   let validBefore: bigint | undefined
   for (const { transfer } of payments) {
     if (validBefore === undefined || transfer.validBefore > validBefore) {
@@ -83,6 +91,7 @@ export function slotOf(row: TransactionRow, payments: readonly Payment[]): Slot 
     transactions: [row],
     paymentIds: payments.map(({ id }) => id),
     validBefore,
+    errand,
   }
 }
 
@@ -145,6 +154,7 @@ function giveUp(context: Context, rail: Rail, lane: LaneState, slot: Slot): Conc
   write(context.db, () => {
     for (const hash of carriers) store.endTransaction(hash, 'replaced', null)
     for (const id of slot.paymentIds) store.revert(id, carriers)
+    if (slot.errand) context.errands.end(slot.errand.id, replacedBy(slot), context.now())
   })
   context.log('nonce-used-by-others', {
     network: rail.network.id,
@@ -160,13 +170,18 @@ function giveUp(context: Context, rail: Rail, lane: LaneState, slot: Slot): Conc
   }
 }
 
+function replacedBy({ transactions }: Slot): Parameters<Context['errands']['end']>[1] {
+  const transactionHash = transactions.at(-1)?.hash ?? '0x'
+  return { state: 'replaced', transactionHash, blockNumber: null, receipt: null }
+}
+
 /** Assigns one Transfer log of the receipt to each payment, all in one write. */
 async function record(
   context: Context,
   rail: Rail,
   slot: Slot,
   payments: readonly Payment[],
-  receipt: Receipt,
+  receipt: Receipt.Receipt,
 ): Promise<Conclusion> {
   const included = slot.transactions.find(({ hash }) => hash === receipt.hash)
   if (!included) throw new Error(`${receipt.hash} is not of this slot`)
@@ -188,7 +203,7 @@ async function record(
   if (receipt.success && unpaid.size === 0) {
     Gas.learn(
       rail,
-      payments.map(({ transfer }) => transfer.method),
+      payments.map(({ transfer }) => transfer),
       receipt.gasUsed,
     )
   }
@@ -198,6 +213,7 @@ async function record(
     success: receipt.success,
     paid: paid.size,
     unpaid: unpaid.size,
+    errand: slot.errand?.id,
     requestIds: payments.flatMap(({ id }) => context.requestIds.get(id) ?? []),
   })
   // An empty transaction is our doing, and in a batch a neighbour may have burnt the gas: a member
@@ -206,19 +222,40 @@ async function record(
   return { paid, unpaid, isConsumed: false, isBlamed }
 }
 
-function endTransactions(
-  { store, now }: Context,
+/** The end of everything at the nonce, and of the errand that it is for. Call inside `write`. */
+export function endTransactions(
+  { store, errands, now }: Context,
   { network }: Rail,
-  slot: Slot,
+  slot: Pick<Slot, 'transactions' | 'errand'>,
   included: TransactionRow,
-  receipt: Receipt,
+  receipt: Receipt.Receipt,
 ): void {
+  const { errand } = slot
   store.displaceOthers(included)
   store.endTransaction(included.hash, receipt.success ? 'mined' : 'failed', receipt.blockNumber)
   for (const { hash } of slot.transactions) {
     if (hash !== included.hash) store.endTransaction(hash, 'replaced', null)
   }
-  store.addGas(network.id, included.product, now(), receipt.spentWei)
+  let wei = receipt.spentWei
+  if (errand) {
+    if (receipt.success) wei += givenWei(errand)
+    errands.end(
+      errand.id,
+      {
+        state: receipt.success ? 'confirmed' : 'failed',
+        transactionHash: receipt.hash,
+        blockNumber: receipt.blockNumber,
+        receipt: Receipt.serialize(receipt),
+      },
+      now(),
+    )
+  }
+  store.addGas(network.id, included.product, now(), wei)
+}
+
+/** Native money that is given away for others to pay gas with: it counts as gas. */
+export function givenWei({ kind, valueWei }: Pick<ErrandRow, 'kind' | 'valueWei'>): bigint {
+  return kind === 'grant' ? valueWei : 0n
 }
 
 /** The confirmed payments; undefined for what the receipt does not pay, which is reverted. */
@@ -227,7 +264,7 @@ function pay(
   { network }: Rail,
   slot: Slot,
   payments: readonly Payment[],
-  receipt: Receipt,
+  receipt: Receipt.Receipt,
 ): (Payment | undefined)[] {
   const { hash: transaction, blockNumber } = receipt
   const taken = store.takenLogs(network.id, transaction)

@@ -1,10 +1,8 @@
-import type { Address, Hex } from 'viem'
+import type { Address } from 'viem'
 import type { Db } from '../../db/open'
 import type { Stock, StockToken } from '../config/Config'
 import type { Asset } from '../protocol/Asset'
-import type * as Network from '../protocol/Network'
-import type { Errand, ErrandEnd } from '../settlement/Errand'
-import type { Payment } from '../settlement/Payment'
+import type { Settlement } from '../settlement/settle'
 import type { Allowance } from './allowance'
 import type { Market } from './market'
 import type { Order } from './Order'
@@ -12,29 +10,10 @@ import type { Store } from './store'
 import type { Verdict } from './Verdict'
 
 /** What the desk needs of the settlement. */
-export type DeskSettlement = {
-  desk: Address
-  run(
-    errand: Errand,
-    options: { waitMs: number; write?: (transaction: Hex) => void },
-  ): Promise<ErrandEnd>
-  errand(id: string):
-    | {
-        state: 'broadcast' | 'confirmed' | 'failed' | 'replaced'
-        transaction: Hex
-        blockNumber: bigint | undefined
-      }
-    | undefined
-  onErrand(listener: (id: string) => void): void
-  onPayment(listener: (id: string) => void): void
-  findById(id: string): Payment | undefined
-  read(
-    network: Network.Id,
-    calls: readonly { to: Address; data: Hex }[],
-    options?: { timeoutMs?: number },
-  ): Promise<{ blockNumber: bigint; results: readonly (Hex | undefined)[] }>
-  rpc(network: Network.Id, method: string, params: readonly unknown[]): Promise<unknown>
-}
+export type DeskSettlement = Pick<
+  Settlement,
+  'desk' | 'run' | 'errand' | 'onErrand' | 'onPayment' | 'findById' | 'read' | 'rpc'
+>
 
 /** The market that the desk buys in. */
 export type DeskMarket = {

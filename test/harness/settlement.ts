@@ -9,6 +9,7 @@ import { type Chain, prepareChain, startChain } from '../../src/demo/chains'
 import type { TransferMethod } from '../../src/protocol/Asset'
 import * as Crypto from '../../src/protocol/Crypto'
 import * as Transfer from '../../src/protocol/Transfer'
+import type { Errand } from '../../src/settlement/Errand'
 import type { Meter } from '../../src/settlement/metrics'
 import type { Purpose } from '../../src/settlement/Payment'
 import { createSettlement, type Settlement } from '../../src/settlement/settle'
@@ -105,6 +106,22 @@ export function purposeOf(changes: Partial<Purpose> = {}): Purpose {
   }
 }
 
+/** An errand that sends account 8 seven wei, which can be counted. */
+export function errandOf({ id: network }: NetworkConfig, changes: Partial<Errand> = {}): Errand {
+  return {
+    id: 'refund:1',
+    kind: 'refund',
+    product: 'desk',
+    network,
+    relayer: undefined,
+    to: account(8).address,
+    data: '0x',
+    valueWei: 7n,
+    gasLimit: 50_000n,
+    ...changes,
+  }
+}
+
 export type Desk = {
   db: Db
   settlement: Settlement
@@ -130,6 +147,7 @@ export async function startDesk(
     checkMs?: number
     meter?: Meter
     relayerKeys?: readonly Uint8Array[]
+    deskKey?: Uint8Array
   } = {},
 ): Promise<Desk> {
   const now = options.now ?? Date.now
@@ -142,6 +160,7 @@ export async function startDesk(
     now,
     log: (event, fields) => void events.push({ event, fields }),
     checkMs: options.checkMs ?? 200,
+    deskKey: options.deskKey,
     ...(options.meter ? { meter: options.meter } : {}),
   })
   if (options.recover === false) await settlement.ready

@@ -137,6 +137,32 @@ test('behavior: settleWithPermit of the proxy is decoded', () => {
   expect(Transfer.parseCall(Permit.proxyAddress, data)).toEqual(signed)
 })
 
+test('behavior: a transfer with an EIP-2612 permit calls settleWithPermit', () => {
+  const next = random(6)
+  for (const v of [0, 1, 27, 28]) {
+    const transfer = randomTransfer(next, Crypto.checksum, 'permit2')
+    const [r, s] = [randomHex(next, 32), randomHex(next, 32)]
+    const signature = `${r}${s.slice(2)}${v.toString(16).padStart(2, '0')}` as const
+    const permit2612 = { valueAtomic: transfer.amountAtomic, deadline: 7n, signature }
+    const data = encodeFunctionData({
+      abi: x402ExactPermit2ProxyABI,
+      functionName: 'settleWithPermit',
+      args: [
+        { value: transfer.amountAtomic, deadline: 7n, r, s, v: v < 27 ? v + 27 : v },
+        {
+          permitted: { token: transfer.asset, amount: transfer.amountAtomic },
+          nonce: BigInt(transfer.nonce),
+          deadline: transfer.validBefore,
+        },
+        transfer.payer,
+        { to: transfer.payee, validAfter: transfer.validAfter },
+        transfer.signature,
+      ],
+    })
+    expect(Transfer.call({ ...transfer, permit2612 })).toEqual({ to: Permit.proxyAddress, data })
+  }
+})
+
 test('error: a permit2 call on another contract is no settlement', () => {
   const transfer = randomTransfer(random(6), Crypto.checksum, 'permit2')
   expect(Transfer.parseCall(transfer.asset, Transfer.call(transfer).data)).toBeUndefined()

@@ -1,0 +1,222 @@
+import { isDuplicate, write } from '../../db/write'
+import { call, type Transfer } from '../protocol/Transfer'
+import * as Batch from './batch'
+import { type Admission, about, type Context, type Rail, railOf, within } from './context'
+import * as Decide from './decide'
+import * as Elsewhere from './elsewhere'
+import * as Lane from './lane'
+import type { Outcome, Payment, Purpose } from './Payment'
+import { simulate } from './simulate'
+import * as Verify from './verify'
+
+/** A payment that is asked for. */
+export type Request = {
+  id: string
+  requestId: string | undefined
+  transfer: Transfer
+  purpose: Purpose
+  receivedAt: number
+  /** The caller has recovered the payer from the signature. */
+  proven: boolean
+  write: ((paymentId: string) => void) | undefined
+}
+
+/** Signature, window and simulation; nothing is written or sent. */
+export async function verify(
+  context: Context,
+  transfer: Transfer,
+): Promise<{ ok: true } | Outcome> {
+  const rail = railOf(context, transfer.network)
+  const refusal = Verify.checkWindow(transfer, context.now())
+  if (refusal) return refusal
+  const signed = await Verify.checkSignature(rail, transfer, context.now())
+  if (signed.kind !== 'signed') return signed
+  const candidate = { ...signed, call: call(signed.transfer) }
+  const [simulation] = await simulate(rail, rail.lanes[0]?.address, [candidate])
+  if (!simulation) return Verify.unavailable(undefined)
+  if (simulation.kind === 'passes') return { ok: true }
+  return simulation.kind === 'used' ? refuseUsed(transfer) : simulation
+}
+
+/** Settles money that is not known yet. Rejects with what the request's `write` throws. */
+export async function settle(context: Context, request: Request, waitMs: number): Promise<Outcome> {
+  const { id, requestId, transfer, purpose, receivedAt, proven } = request
+  const rail = railOf(context, transfer.network)
+  if (transfer.asset !== rail.network.asset.address) throw new Error('not the asset of the network')
+  const refusal = Verify.checkWindow(transfer, context.now())
+  if (refusal) return refusal
+  if (!Lane.isReady(rail)) return Verify.unavailable(undefined)
+  if (isOverBudget(context, rail, purpose)) {
+    return unavailable('The gas budget of today is spent.', 600)
+  }
+  const signed = proven
+    ? Verify.assumeSigned(transfer)
+    : await Verify.checkSignature(rail, transfer, context.now())
+  if (signed.kind !== 'signed') return signed
+  const waitSeconds = context.failures.waitSeconds(transfer.payer, signed.hasCode === true)
+  if (waitSeconds > 0) return Verify.lockedOut(waitSeconds)
+  if (requestId !== undefined) context.requestIds.set(id, requestId)
+  const submitted = context.submit(rail, {
+    id,
+    requestId,
+    transfer: signed.transfer,
+    hasCode: signed.hasCode,
+    purpose,
+    receivedAt,
+    payment: undefined,
+    isAlone: false,
+    write: request.write,
+  })
+  const { admission } = submitted
+  const ended = admission.then(async (result): Promise<Admission | Outcome> => {
+    return result.kind === 'sent' ? result.outcome : result
+  })
+  const outcome = await within(ended, waitMs)
+  if (outcome === undefined && submitted.cancel()) {
+    context.requestIds.delete(id)
+    return unavailable('The network is busy; try again with the same credential.', 2)
+  }
+  // Too late to take it back: it is being simulated or has been written.
+  const result = outcome ?? (await admission)
+  switch (result.kind) {
+    case 'sent':
+      return latest(context, result.payment)
+    case 'known':
+      context.requestIds.delete(id)
+      return meet(context, result.payment, purpose, waitMs)
+    case 'used':
+      return meetUsed(context, rail, request, waitMs)
+    case 'thrown':
+      context.requestIds.delete(id)
+      throw result.error
+    default:
+      if (!context.running.has(id)) context.requestIds.delete(id)
+      return result
+  }
+}
+
+async function meetUsed(
+  context: Context,
+  rail: Rail,
+  request: Request,
+  waitMs: number,
+): Promise<Outcome> {
+  const { id, transfer, purpose } = request
+  const written = context.store.find(transfer)
+  const outcome = written
+    ? await meet(context, written, purpose, waitMs)
+    : purpose.bound
+      ? await adopt(context, rail, request)
+      : refuseUsed(transfer)
+  context.requestIds.delete(id)
+  return outcome
+}
+
+/**
+ * The chain has the money's nonce used before we sent anything, and the credential can only be meant
+ * for us: somebody who saw it settled it in our stead.
+ */
+async function adopt(context: Context, rail: Rail, order: Request): Promise<Outcome> {
+  const { store, db, now } = context
+  const { transfer, id } = order
+  try {
+    const found = await Elsewhere.find(context, rail, transfer, undefined)
+    if (!found || !Elsewhere.counts(found, order.purpose.bound, undefined)) {
+      return refuseUsed(transfer)
+    }
+    await Lane.assertConfirmed(context, rail, found.transaction)
+    write(db, () => {
+      store.insertPayment({
+        ...Batch.rowOf(order, rail.head.number, now()),
+        state: 'confirmed',
+        transactionHash: found.transaction,
+        logIndex: found.logIndex,
+        blockNumber: found.blockNumber,
+        confirmedAt: now(),
+      })
+      Batch.alsoWrite(order)
+    })
+    context.log('payment-settled-elsewhere', {
+      ...about(context, id),
+      transaction: found.transaction,
+    })
+    return Decide.current(context, { id })
+  } catch (error) {
+    if (error instanceof Batch.WriteError) throw error.cause
+    if (isDuplicate(error)) return refuseUsed(transfer)
+    context.log('settlement-undecided', { ...about(context, id), error })
+    return Verify.unavailable(error)
+  }
+}
+
+/** Money that is known already: the same purpose waits for it, another one comes too late. */
+export async function meet(
+  context: Context,
+  known: Payment,
+  purpose: Purpose,
+  waitMs: number,
+): Promise<Outcome> {
+  const { product, merchant, route, fingerprint } = known.purpose
+  const isSame =
+    product === purpose.product &&
+    merchant === purpose.merchant &&
+    route === purpose.route &&
+    fingerprint === purpose.fingerprint
+  if (!isSame) return refuseUsed(known.transfer)
+  return resume(context, known, known.transfer, waitMs)
+}
+
+/** Waits for what is under way; sends a reverted payment again. */
+export async function resume(
+  context: Context,
+  { id }: Payment,
+  transfer: Transfer | undefined,
+  waitMs: number,
+): Promise<Outcome> {
+  const payment = context.store.findById(id)
+  if (!payment) throw new Error(`no payment ${id}`)
+  if (payment.state === 'confirmed' || payment.state === 'expired') {
+    return Decide.current(context, payment)
+  }
+  const running = context.running.get(id)
+  if (running) return wait(context, payment, running, waitMs)
+  // The stored signature has proven itself; the one presented now may be another form of it.
+  const work = Decide.run(context, payment, () =>
+    payment.state === 'reverted' && transfer
+      ? Decide.again(context, payment)
+      : Decide.decide(context, id, 'invalid_exact_evm_transaction_failed'),
+  )
+  return wait(context, payment, work, waitMs)
+}
+
+async function wait(
+  context: Context,
+  payment: Payment,
+  work: Promise<Outcome> | undefined,
+  waitMs: number,
+): Promise<Outcome> {
+  const outcome = work && (await within(work, waitMs))
+  return outcome ?? latest(context, payment)
+}
+
+function latest(context: Context, payment: Payment): Outcome {
+  const stored = context.store.findById(payment.id) ?? payment
+  return stored.state === 'confirmed' || stored.state === 'expired'
+    ? Decide.current(context, stored)
+    : { kind: 'pending', payment: stored }
+}
+
+function isOverBudget(context: Context, { network }: Rail, { product }: Purpose): boolean {
+  return (
+    context.store.gasSpentOn(network.id, product, context.now()) >= network.gasPerDayWei[product]
+  )
+}
+
+function refuseUsed(transfer: Transfer): Outcome {
+  const reason = Verify.usedReason(transfer)
+  return { kind: 'refused', reason, detail: 'the nonce of the authorization is used' }
+}
+
+function unavailable(detail: string, retryAfterSeconds: number): Outcome {
+  return { kind: 'unavailable', detail, retryAfterSeconds }
+}

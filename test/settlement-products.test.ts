@@ -1,0 +1,307 @@
+import { afterEach, beforeEach, describe, expect, test } from 'bun:test'
+import { encodeFunctionData, parseAbi, parseTransaction } from 'viem'
+import { write } from '../db/write'
+import { RpcError, RpcFault } from '../src/chain/client'
+import type { NetworkConfig } from '../src/config/Config'
+import { account } from '../src/demo/accounts'
+import { balanceOf, execute, mine, setAutomine } from '../src/demo/chains'
+import * as Permit from '../src/protocol/Permit'
+import * as Transfer from '../src/protocol/Transfer'
+import {
+  type Desk,
+  networkOf,
+  payee,
+  purposeOf,
+  signTransfer,
+  startDesk,
+  startNetwork,
+  temporary,
+  until,
+} from './harness/settlement'
+import { later, robinhood, sign } from './harness/stablecoin'
+
+let net: Awaited<ReturnType<typeof startNetwork>>
+let network: NetworkConfig
+let directory: ReturnType<typeof temporary>
+let desk: Desk
+
+beforeEach(async () => {
+  net = await startNetwork()
+  network = networkOf(net.tap.url)
+  directory = temporary()
+  desk = await startDesk([network], directory.path)
+})
+
+afterEach(async () => {
+  await desk.stop()
+  await net.stop()
+  directory.remove()
+})
+
+const isSend = (method: string) => method.startsWith('eth_sendRawTransaction')
+const lost = ({ method }: { method: string }) =>
+  isSend(method) ? new Response('lost', { status: 503 }) : undefined
+const paid = () => balanceOf(net.chain, network.asset.address, payee)
+const token = parseAbi([
+  'function allowance(address owner, address spender) view returns (uint256)',
+  'function balanceOf(address holder) view returns (uint256)',
+  'function nothing()',
+])
+
+/** A Permit2 transfer of account 3, which has neither gas nor an allowance, with its permit. */
+async function withPermit(nonce: bigint, value = 5_000n): Promise<Transfer.Transfer> {
+  const transfer = signTransfer(network, { method: 'permit2', from: 3 })
+  const signature = await sign(robinhood, 3, 'Permit', {
+    owner: account(3).address,
+    spender: Permit.permit2Address,
+    value,
+    nonce,
+    deadline: later,
+  })
+  return { ...transfer, permit2612: { valueAtomic: value, deadline: later, signature } }
+}
+
+describe('a transfer with an EIP-2612 permit', () => {
+  test('behavior: needs no approve before it', async () => {
+    const transfer = await withPermit(0n)
+    const { permit2612, ...bare } = transfer
+    expect(await desk.settlement.verify(bare)).toMatchObject({
+      kind: 'refused',
+      reason: 'permit2_allowance_required',
+    })
+    expect(await desk.settlement.verify(transfer)).toEqual({ ok: true })
+    expect((await desk.pay(transfer)).kind).toBe('confirmed')
+    expect(await paid()).toBe(5_000n)
+  })
+
+  test('behavior: is kept with the payment, and pays after a restart', async () => {
+    const transfer = await withPermit(0n)
+    net.tap.intercept = lost
+    expect((await desk.pay(transfer, {}, { waitMs: 50 })).kind).toBe('pending')
+    // As if it had never been sent: then it is signed again from what is stored.
+    desk.db.sqlite.run("UPDATE transactions SET state = 'signed', first_sent_at = NULL")
+    await desk.crash()
+    net.tap.intercept = undefined
+    desk = await startDesk([network], directory.path)
+    const payment = desk.settlement.find(transfer)
+    if (!payment) throw new Error('the payment is gone')
+    expect(payment.state).toBe('reverted')
+    expect(payment.transfer.permit2612).toEqual(transfer.permit2612)
+    expect(Transfer.call(payment.transfer)).toEqual(Transfer.call(transfer))
+    expect((await desk.settlement.resume(payment, transfer, { waitMs: 10_000 })).kind).toBe(
+      'confirmed',
+    )
+    expect(await paid()).toBe(5_000n)
+  })
+
+  test('behavior: two of one payer pay, and so does one whose permit somebody sent before', async () => {
+    const transfers = [await withPermit(0n), await withPermit(1n)]
+    for (const transfer of transfers) expect((await desk.pay(transfer)).kind).toBe('confirmed')
+    const third = await withPermit(2n)
+    const { signature } = third.permit2612 ?? { signature: '0x' }
+    const permit = encodeFunctionData({
+      abi: parseAbi([
+        'function permit(address owner, address spender, uint256 value, uint256 deadline, bytes signature)',
+      ]),
+      args: [account(3).address, Permit.permit2Address, 5_000n, later, signature],
+    })
+    await execute(net.chain, [
+      { from: account(8).address, to: network.asset.address, data: permit, gas: 200_000n },
+    ])
+    expect((await desk.pay(third)).kind).toBe('confirmed')
+    expect(await paid()).toBe(15_000n)
+  })
+
+  test('error: a permit that is not good is refused before anything is written', async () => {
+    for (const transfer of [await withPermit(1n), await withPermit(0n, 4_999n)])
+      expect(await desk.pay(transfer)).toMatchObject({ kind: 'refused' })
+    expect(desk.db.sqlite.query('SELECT * FROM payments').all()).toEqual([])
+  })
+
+  test('behavior: settled by somebody else is recognised', async () => {
+    const transfer = await withPermit(0n)
+    await execute(net.chain, [
+      { from: account(8).address, ...Transfer.call(transfer), gas: 600_000n },
+    ])
+    expect((await desk.pay(transfer, { bound: true })).kind).toBe('confirmed')
+    expect(await paid()).toBe(5_000n)
+  })
+})
+
+describe('what is written beside a payment', () => {
+  beforeEach(
+    () => void desk.db.sqlite.run('CREATE TABLE orders (payment TEXT UNIQUE, name TEXT UNIQUE)'),
+  )
+  const orders = () => desk.db.sqlite.query('SELECT payment, name FROM orders').all()
+  const settle = (transfer: Transfer.Transfer, name: string) =>
+    desk.settlement.settle(transfer, purposeOf({ product: 'desk' }), {
+      waitMs: 10_000,
+      receivedAt: Date.now(),
+      write: (id) => desk.db.sqlite.run('INSERT INTO orders VALUES (?, ?)', [id, name]),
+    })
+
+  test('behavior: is there before the bytes leave, once', async () => {
+    const transfer = signTransfer(network)
+    let onDisk: unknown
+    net.tap.intercept = ({ method }) => {
+      if (isSend(method)) onDisk ??= orders()
+      return undefined
+    }
+    const outcome = await settle(transfer, 'one')
+    if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
+    expect(onDisk).toEqual([{ payment: outcome.payment.id, name: 'one' }])
+    expect((await settle(transfer, 'two')).kind).toBe('confirmed')
+    expect(orders()).toHaveLength(1)
+  })
+
+  test('behavior: is there for money that somebody else settled', async () => {
+    const transfer = signTransfer(network)
+    await execute(net.chain, [
+      { from: account(8).address, ...Transfer.call(transfer), gas: 500_000n },
+    ])
+    const settling = desk.settlement.settle(transfer, purposeOf({ bound: true }), {
+      waitMs: 10_000,
+      receivedAt: Date.now(),
+      write: (id) => desk.db.sqlite.run('INSERT INTO orders VALUES (?, ?)', [id, 'one']),
+    })
+    expect((await settling).kind).toBe('confirmed')
+    expect(orders()).toHaveLength(1)
+  })
+
+  test('error: that is refused leaves nothing behind, and harms nobody in the batch', async () => {
+    await settle(signTransfer(network), 'taken')
+    await setAutomine(net.chain, false)
+    // A lane that is busy lets the next ones collect.
+    const first = settle(signTransfer(network), 'first')
+    await until(() => orders().length === 2)
+    const others = ['a', 'taken', 'b'].map((name) => settle(signTransfer(network), name))
+    const settled = Promise.allSettled([first, ...others])
+    const mining = setInterval(() => void mine(net.chain), 20)
+    const ends = (await settled).map((end) =>
+      end.status === 'fulfilled' ? end.value.kind : String(end.reason),
+    )
+    clearInterval(mining)
+    expect(ends).toEqual([
+      'confirmed',
+      'confirmed',
+      expect.stringContaining('UNIQUE constraint failed: orders.name'),
+      'confirmed',
+    ])
+    expect(orders()).toHaveLength(4)
+    expect(await paid()).toBe(20_000n)
+  })
+})
+
+describe('handing over', () => {
+  test('behavior: only once, whoever asks, also after a restart', async () => {
+    const outcome = await desk.pay(signTransfer(network), { product: 'facilitator' })
+    if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
+    const { id } = outcome.payment
+    const answers = await Promise.all(Array.from({ length: 9 }, () => desk.settlement.handOver(id)))
+    expect(answers.filter((each) => each)).toHaveLength(1)
+    expect(desk.settlement.findById(id)).toMatchObject({ delivery: 'delivered', attempts: 1 })
+    await net.chain.rpc('anvil_reorg', [1, []])
+    await until(() => desk.events.some(({ event }) => event === 'payment.reorged'))
+    await desk.crash()
+    desk = await startDesk([network], directory.path)
+    await until(() => desk.settlement.findById(id)?.state === 'confirmed')
+    expect(await desk.settlement.handOver(id)).toBe(false)
+  })
+
+  test('error: of what is not confirmed, or not there, is no', async () => {
+    await setAutomine(net.chain, false)
+    const outcome = await desk.pay(signTransfer(network), {}, { waitMs: 30 })
+    if (outcome.kind !== 'pending') throw new Error(outcome.kind)
+    expect(await desk.settlement.handOver(outcome.payment.id)).toBe(false)
+    expect(await desk.settlement.handOver('pay_none')).toBe(false)
+    await mine(net.chain)
+    await until(() => desk.settlement.findById(outcome.payment.id)?.state === 'confirmed')
+    expect(await desk.settlement.handOver(outcome.payment.id)).toBe(true)
+  })
+})
+
+test('behavior: a listener hears of every state of a payment, after it is on the disk', async () => {
+  const heard: unknown[] = []
+  const { settlement } = desk
+  settlement.onPayment(() => {
+    throw new Error('a bad listener')
+  })
+  settlement.onPayment((id) => {
+    // Nothing may be read in the middle of a change.
+    write(desk.db, () => undefined)
+    heard.push(settlement.findById(id)?.state)
+  })
+  const transfer = signTransfer(network)
+  expect((await desk.pay(transfer)).kind).toBe('confirmed')
+  expect(heard).toEqual(['confirmed'])
+  await net.chain.rpc('anvil_reorg', [1, []])
+  await until(() => heard.length === 3)
+  expect(heard).toEqual(['confirmed', 'broadcast', 'confirmed'])
+  expect(desk.events.some(({ event }) => event === 'settlement-fault')).toBe(true)
+})
+
+describe('reads', () => {
+  const balance = () => ({
+    to: network.asset.address,
+    data: encodeFunctionData({ abi: token, functionName: 'balanceOf', args: [account(1).address] }),
+  })
+  const failing = () => ({
+    to: network.asset.address,
+    data: encodeFunctionData({ abi: token, functionName: 'nothing' }),
+  })
+
+  test('behavior: many in one call, each may fail, with the number of the block', async () => {
+    await mine(net.chain)
+    net.tap.calls.length = 0
+    const { blockNumber, results } = await desk.settlement.read(network.id, [
+      balance(),
+      failing(),
+      balance(),
+    ])
+    expect(net.tap.calls.filter(({ method }) => method === 'eth_call')).toHaveLength(1)
+    expect(blockNumber).toBe(BigInt((await net.chain.rpc('eth_blockNumber', [])) as string))
+    expect(results.map((word) => word && BigInt(word))).toEqual([
+      await balanceOf(net.chain, network.asset.address, account(1).address),
+      undefined,
+      await balanceOf(net.chain, network.asset.address, account(1).address),
+    ])
+    expect((await desk.settlement.read(network.id, [])).results).toEqual([])
+  })
+
+  test('behavior: on an Arbitrum chain the number is that of its own block', async () => {
+    // PUSH2 0x1234 PUSH0 MSTORE PUSH1 32 PUSH0 RETURN
+    await net.chain.rpc('anvil_setCode', [`0x${'64'.padStart(40, '0')}`, '0x6112345f5260205ff3'])
+    expect((await desk.settlement.read(network.id, [balance()])).blockNumber).toBe(0x1234n)
+  })
+
+  test('error: a node that does not answer, refuses or answers nonsense is a fault', async () => {
+    const answers = [
+      new Response('no', { status: 503 }),
+      { error: { code: -32000, message: 'out of gas' } },
+      { result: '0x' },
+      { result: 7 },
+    ]
+    for (const answer of answers) {
+      net.tap.intercept = ({ method }) => (method === 'eth_call' ? answer : undefined)
+      const reading = desk.settlement.read(network.id, [balance()], { timeoutMs: 1_000 })
+      expect(reading).rejects.toBeInstanceOf(RpcFault)
+      await reading.catch(() => undefined)
+    }
+  })
+
+  test('behavior: other requests, and the fees of now', async () => {
+    const { settlement } = desk
+    expect(await settlement.rpc(network.id, 'eth_chainId', [])).toBe('0x1237')
+    const wrong = settlement.rpc(network.id, 'eth_nothing', [])
+    expect(wrong).rejects.toBeInstanceOf(RpcError)
+    await wrong.catch(() => undefined)
+    const outcome = await desk.pay(signTransfer(network))
+    if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
+    const row = desk.db.sqlite.query('SELECT raw FROM transactions').get() as {
+      raw: `0x02${string}`
+    }
+    const fees = settlement.fees(network.id)
+    expect(fees.maxFeeWei).toBeGreaterThan(fees.baseFeeWei)
+    expect(fees.maxTipWei).toBe(parseTransaction(row.raw).maxPriorityFeePerGas ?? -1n)
+  })
+})
