@@ -22,6 +22,7 @@ import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
 import type { Delivered } from './settlement/delivery'
 import { createSettlement, type Settlement } from './settlement/settle'
+import { createCounter } from './stock/counter'
 import { createMarket } from './stock/market'
 import { marketRoutes } from './stock/market-routes'
 
@@ -128,11 +129,26 @@ export async function start(options: AppOptions): Promise<App> {
       }),
     )
     .use(metricsRoutes(registry))
+  const peerOf = (request: Request) => server.requestIP(request)?.address
+  const common = { service, rateLimit, now, peerOf }
   if (market !== undefined) {
-    const peerOf = (request: Request) => server.requestIP(request)?.address
-    const common = { payTo: deskAddress, service, rateLimit, now, peerOf }
-    elysia.use(marketRoutes({ ...market, ...common }))
+    elysia.use(marketRoutes({ ...market, ...common, payTo: deskAddress }))
   }
+  const counter =
+    market &&
+    createCounter({
+      ...paywallOptions,
+      ...common,
+      ...market,
+      db,
+      settlement,
+      quoter,
+      relayerKeys: secrets.relayerKeys,
+      log,
+      requestId,
+      accepts: () => !stopping,
+    })
+  if (counter !== undefined) elysia.use(counter.routes)
   // What is sold goes past Elysia, which would cost a third of an unpaid answer.
   const server = Bun.serve({
     hostname: service.listen.hostname,
@@ -149,6 +165,7 @@ export async function start(options: AppOptions): Promise<App> {
   })
   // Behind the socket: a chain that hangs must not keep the health endpoints from saying so.
   await settlement.recover()
+  counter?.desk.recover()
   mirrorMerchants(db, config.merchants.map(merchantRow), now())
   Secp256k1.warm()
 
@@ -161,8 +178,9 @@ export async function start(options: AppOptions): Promise<App> {
       stopping = true
       const deadline = now() + service.stopSeconds * 1000
       const closed = server.stop(false)
-      while (paywall.inFlight() > 0 && now() < deadline) await Bun.sleep(10)
-      await settlement.stop(Math.max(0, deadline - now()))
+      const waiting = () => paywall.inFlight() + (counter?.inFlight() ?? 0)
+      while (waiting() > 0 && now() < deadline) await Bun.sleep(10)
+      await Promise.all([counter?.desk.stop(), settlement.stop(Math.max(0, deadline - now()))])
       await Promise.race([closed, Bun.sleep(200)])
       await server.stop(true)
       db.close()
@@ -172,9 +190,11 @@ export async function start(options: AppOptions): Promise<App> {
 
 /** The market of `[stock]`, and what pays there. */
 function marketOf({ stock, networks }: Config, settlement: Settlement, now: () => number) {
-  const asset = networks.find(({ id }) => id === stock?.network)?.asset
-  if (stock === undefined || asset === undefined) return undefined
-  return { asset, market: createMarket({ stock, asset, read: settlement.read, now }) }
+  const network = networks.find(({ id }) => id === stock?.network)
+  if (stock === undefined || network === undefined) return undefined
+  const { asset } = network
+  const market = createMarket({ stock, asset, read: settlement.read, now })
+  return { stock, network, asset, market }
 }
 
 /** Counts the challenges that go out, by merchant. */

@@ -124,13 +124,17 @@ export function toJson(order: Order, units: Units): Readonly<Record<string, unkn
     status: order.state,
     symbol: order.symbol,
     token: order.token,
-    network: order.network,
     payer: order.payer,
     recipient: order.recipient,
     usdg: Amount.toDecimal(order.usdgAtomic, units.assetDecimals),
     usdgAtomic: String(order.usdgAtomic),
-    total: Amount.toDecimal(order.totalAtomic, units.assetDecimals),
-    totalAtomic: String(order.totalAtomic),
+    // Paid, and refunded if need be: more than what is swapped where there is a fee.
+    ...(order.totalAtomic === order.usdgAtomic
+      ? {}
+      : {
+          total: Amount.toDecimal(order.totalAtomic, units.assetDecimals),
+          totalAtomic: String(order.totalAtomic),
+        }),
     quotedShares: shares(order.quotedAtomic),
     minimumShares: shares(order.floorAtomic),
     ...(deliveredAtomic === undefined

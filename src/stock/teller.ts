@@ -51,11 +51,11 @@ export function createTeller(options: TellerOptions): Teller {
     const isDelivered = state === 'delivered'
     const headers = {
       'cache-control': 'private, no-store',
-      ...(isDelivered ? {} : { location: urlOf(order), 'retry-after': '2' }),
+      location: urlOf(order),
+      ...(isDelivered ? {} : { 'retry-after': '2' }),
       ...successHeaders(payment, protocol, issuer, now()),
     }
-    const body = { ...tell(order), orderUrl: urlOf(order) }
-    return Response.json(body, { status: isDelivered ? 200 : 202, headers })
+    return Response.json(tell(order), { status: isDelivered ? 200 : 202, headers })
   }
 
   /** The money is on its way back, or came back: the buyer is told by which transaction. */
