@@ -4,7 +4,7 @@
  */
 const config = {
   dialect: 'sqlite',
-  schema: ['./db/schema.ts', './db/errands.ts', './db/orders.ts'],
+  schema: ['./db/schema.ts', './db/errands.ts', './db/offers.ts', './db/orders.ts'],
   out: './db/migrations',
 }
 

@@ -6,16 +6,16 @@ import { write } from './write'
 /** A merchant as the table keeps it; `json` must be without secrets. */
 export type MerchantRow = { slug: string; title: string; hash: string; json: string }
 
-/** Makes the table equal to the configuration; rows whose hash is the same stay untouched. */
+/** The rows as the last configuration left them. */
+export function readMerchants(db: Db): MerchantRow[] {
+  const { slug, title, hash, json } = merchants
+  return db.orm.select({ slug, title, hash, json }).from(merchants).all()
+}
+
+/** Makes the table equal to the configuration; rows that are the same stay untouched. */
 export function mirrorMerchants(db: Db, rows: readonly MerchantRow[], now: number): void {
   write(db, () => {
-    const known = new Map(
-      db.orm
-        .select({ slug: merchants.slug, hash: merchants.hash })
-        .from(merchants)
-        .all()
-        .map((row) => [row.slug, row.hash]),
-    )
+    const known = new Map(readMerchants(db).map((row) => [row.slug, row]))
     db.orm
       .delete(merchants)
       .where(
@@ -26,7 +26,9 @@ export function mirrorMerchants(db: Db, rows: readonly MerchantRow[], now: numbe
       )
       .run()
     for (const row of rows) {
-      if (known.get(row.slug) === row.hash) continue
+      const before = known.get(row.slug)
+      // The hash does not see what the merchant takes from elsewhere, such as the payout.
+      if (before?.hash === row.hash && before.json === row.json) continue
       const set = { title: row.title, hash: row.hash, json: row.json, updatedAt: now }
       db.orm
         .insert(merchants)

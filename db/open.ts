@@ -16,6 +16,9 @@ export type Db = {
   close(): void
 }
 
+/** Name of the database in a data directory. */
+export const databaseName = 'turnpike.sqlite'
+
 /**
  * Opens `turnpike.sqlite` in the data directory, which is created when it is missing, takes the
  * directory for this process and applies pending migrations. A commit is on the disk when it
@@ -25,7 +28,7 @@ export type Db = {
 export function open(options: { dataDir: string; now: () => number }): Db {
   mkdirSync(options.dataDir, { recursive: true, mode: 0o700 })
   const unlock = lock(options.dataDir)
-  const file = join(options.dataDir, 'turnpike.sqlite')
+  const file = join(options.dataDir, databaseName)
   let sqlite: Database | undefined
   try {
     sqlite = new Database(file, { create: true, strict: true })

@@ -1,8 +1,10 @@
 import { Elysia } from 'elysia'
-import { mirrorMerchants } from '../db/merchants'
 import { open } from '../db/open'
 import type { Config, Merchant } from './config/Config'
 import type { Secrets } from './config/env'
+import type { Path } from './config/lines'
+import { needsRestart } from './config/restart'
+import { createFacilitator, type Facilitator } from './facilitator/handler'
 import { createBudget } from './http/body'
 import { healthRoutes } from './http/health'
 import { createRegistry, metricsRoutes, type Registry } from './http/metrics'
@@ -10,6 +12,7 @@ import { errors } from './http/problem'
 import { createRateLimit } from './http/ratelimit'
 import { pathStart } from './http/url'
 import type { Log } from './log'
+import { type Earlier, succeed } from './paywall/earlier'
 import { createPaywall } from './paywall/paywall'
 import { createQuoter, type Quoter } from './paywall/quote'
 import { createAnswers } from './paywall/store'
@@ -17,14 +20,16 @@ import * as Crypto from './protocol/Crypto'
 import * as Secp256k1 from './protocol/Secp256k1'
 import { createBreaker } from './proxy/breaker'
 import { createDocuments } from './proxy/documents'
-import { createGateway } from './proxy/merchant'
+import { createMcp, isMcp } from './proxy/mcp/endpoint'
+import { createGateway, type Gateway, type GatewayOptions } from './proxy/merchant'
 import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
 import type { Delivered } from './settlement/delivery'
 import { createSettlement, type Settlement } from './settlement/settle'
-import { createCounter } from './stock/counter'
-import { createMarket } from './stock/market'
+import { type Counter, createCounter } from './stock/counter'
 import { marketRoutes } from './stock/market-routes'
+import { openMarket } from './stock/open'
+import { orderRoutes } from './stock/routes'
 
 export type AppOptions = {
   config: Config
@@ -45,6 +50,12 @@ export type App = {
   /** Signer of receipts and offers. */
   receiptAddress: `0x${string}`
   settlement: Settlement
+  /**
+   * Takes over another configuration for requests from now on; those under way end under the old
+   * one. Changes nothing and returns the places when something needs a restart; throws, with nothing
+   * changed for requests, when the database cannot be written.
+   */
+  reload(config: Config): readonly Path[]
   /** Begins nothing new, lets what is paid finish within the configured limit, then closes. */
   stop(): Promise<void>
 }
@@ -55,19 +66,22 @@ export type App = {
  * another process has the data directory, and the system's error when the address is taken.
  */
 export async function start(options: AppOptions): Promise<App> {
-  const { config, secrets, log } = options
+  const { secrets, log } = options
   const now = options.now ?? Date.now
-  const { service } = config
+  // Whatever a reload may change is read through it.
+  let catalogue: Catalogue
+  const service = () => catalogue.config.service
+  const { baseUrl, listen, bufferedMaxBytes } = options.config.service
   const db = open({ dataDir: options.dataDir, now })
   const registry = createRegistry()
   const settlement = await createSettlement({
     db,
     meter: registry,
     payerFailuresMax: options.payerFailuresMax,
-    networks: config.networks,
+    networks: options.config.networks,
     relayerKeys: secrets.relayerKeys,
-    deskKey: config.stock && secrets.deskKey,
-    deskNetwork: config.stock?.network,
+    deskKey: options.config.stock && secrets.deskKey,
+    deskNetwork: options.config.stock?.network,
     now,
     log,
   })
@@ -75,8 +89,8 @@ export async function start(options: AppOptions): Promise<App> {
     settlement: withDeliveries(settlement, registry),
     challengeSecrets: secrets.challengeSecrets,
     receiptKey: secrets.receiptKey,
-    realm: new URL(service.baseUrl).hostname,
-    baseUrl: service.baseUrl,
+    realm: new URL(baseUrl).hostname,
+    baseUrl,
     now,
   }
   const quoter = withChallenges(
@@ -91,35 +105,152 @@ export async function start(options: AppOptions): Promise<App> {
     ...paywallOptions,
     quoter,
     answers: createAnswers(db, options.answersMaxBytes),
-    settleWaitMs: service.settleWaitSeconds * 1000,
+    get settleWaitMs() {
+      return service().settleWaitSeconds * 1000
+    },
     log,
   })
   const receiptAddress = Crypto.addressOf(secrets.receiptKey)
-  const documents = createDocuments(config, receiptAddress)
-  const breaker = createBreaker()
-  const origins = [...new Set(config.merchants.flatMap(originsOf))]
-  const requestId = requestIds()
-  const rateLimit = createRateLimit()
-  const market = marketOf(config, settlement, now)
-  const deskAddress = Crypto.addressOf(secrets.deskKey)
+  const exchange = openMarket(options.config, { read: settlement.read, now })
+  const counter =
+    exchange &&
+    createCounter({
+      ...paywallOptions,
+      db,
+      settlement,
+      quoter,
+      exchange,
+      stockBaseUrl: options.config.service.stockBaseUrl,
+      waitMs: () => service().settleWaitSeconds * 1000,
+      receiptAddress,
+      relayerKeys: secrets.relayerKeys,
+      log,
+    })
   let stopping = false
-  const gateway = createGateway({
-    config,
+  const parts: Parts = {
+    settlement,
     paywall,
+    registry,
+    exchange,
+    counter,
+    deskAddress: Crypto.addressOf(secrets.deskKey),
+    peerOf: (request) => server.requestIP(request)?.address,
     upstream: createUpstream({ now }),
-    breaker,
-    budget: createBudget(service.bufferedMaxBytes),
-    documents,
-    rateLimit,
+    breaker: createBreaker(),
+    budget: createBudget(bufferedMaxBytes),
+    rateLimit: createRateLimit(),
+    receiptAddress,
+    requestId: requestIds(),
+    accepts: () => !stopping,
     now,
     log,
-    requestId,
-    accepts: () => !stopping,
+  }
+  const first = succeed(db, options.config, now())
+  catalogue = createCatalogue(options.config, first.earlier, parts)
+  /** Whoever has calls under way that began before a reload. */
+  let facilitators = [catalogue.facilitator]
+  // What is sold or settled goes past Elysia, which would cost a third of an unpaid answer.
+  const server = Bun.serve({
+    hostname: listen.hostname,
+    port: listen.port,
+    reusePort: false,
+    development: false,
+    idleTimeout: 255,
+    // Bodies are read and capped by the routes, which answer with a problem.
+    maxRequestBodySize: Number.MAX_SAFE_INTEGER,
+    fetch(request, self): Response | Promise<Response> {
+      const peer = () => self.requestIP(request)?.address
+      if (isForSale(request.url)) return catalogue.gateway.handle(request, peer)
+      if (isMcp(request.url)) return catalogue.mcp.handle(request, peer)
+      return catalogue.facilitator.handle(request, peer) ?? catalogue.site.fetch(request)
+    },
   })
-  const canSell = () => !stopping && settlement.status().some((network) => network.ready)
-  const elysia = new Elysia({ handler: { standardHostname: false } })
-    .use(errors({ baseUrl: service.baseUrl, log, requestId }))
-    .use(catalogueRoutes(documents))
+  // Behind the socket: a chain that hangs must not keep the health endpoints from saying so.
+  await settlement.recover()
+  counter?.desk.recover()
+  first.write()
+  Secp256k1.warm()
+
+  return {
+    url: `http://${listen.hostname}:${server.port}`,
+    receiptAddress,
+    settlement,
+    reload(config) {
+      const places = needsRestart(catalogue.config, config)
+      if (places.length > 0) return places
+      const next = succeed(db, config, now())
+      const built = createCatalogue(config, next.earlier, parts)
+      next.write()
+      catalogue = built
+      facilitators = [...facilitators.filter((each) => each.inFlight() > 0), built.facilitator]
+      return []
+    },
+    async stop() {
+      if (stopping) return
+      stopping = true
+      const deadline = now() + service().stopSeconds * 1000
+      const closed = server.stop(false)
+      const inFlight = () =>
+        facilitators.reduce((sum, each) => sum + each.inFlight(), paywall.inFlight()) +
+        (counter?.purchase.inFlight() ?? 0)
+      while (inFlight() > 0 && now() < deadline) await Bun.sleep(10)
+      await Promise.all([counter?.desk.stop(), settlement.stop(Math.max(0, deadline - now()))])
+      await Promise.race([closed, Bun.sleep(200)])
+      await server.stop(true)
+      db.close()
+    },
+  }
+}
+
+/** What outlives a configuration: whatever holds state or money. */
+type Parts = Pick<
+  GatewayOptions,
+  | 'paywall'
+  | 'upstream'
+  | 'breaker'
+  | 'budget'
+  | 'rateLimit'
+  | 'now'
+  | 'log'
+  | 'requestId'
+  | 'accepts'
+> & {
+  settlement: Settlement
+  registry: Registry
+  receiptAddress: `0x${string}`
+  exchange: ReturnType<typeof openMarket>
+  counter: Counter | undefined
+  deskAddress: `0x${string}`
+  /** Address of the other end of a request's connection. */
+  peerOf: (request: Request) => string | undefined
+}
+
+/** A configuration as it answers requests. */
+type Catalogue = {
+  config: Config
+  /** Below `/m/`. */
+  gateway: Gateway
+  facilitator: Facilitator
+  mcp: ReturnType<typeof createMcp>
+  /** Everywhere else. */
+  site: { fetch(request: Request): Response | Promise<Response> }
+}
+
+/** Built anew for each configuration, so that nothing in it is a mixture of two. */
+function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalogue {
+  const { settlement, registry, breaker, exchange, counter, deskAddress } = parts
+  const { now, log, requestId } = parts
+  const { baseUrl } = config.service
+  const { isReady } = settlement
+  const { receiptAddress } = parts
+  const documents = createDocuments(config, { receiptAddress, isReady, updatedAt: now() })
+  const serving = { ...parts, config }
+  const gateway = createGateway({ ...serving, earlier, documents, stocks: exchange?.data })
+  const origins = [...new Set(config.merchants.flatMap(originsOf))]
+  const canSell = () => parts.accepts() && settlement.status().some((network) => network.ready)
+  const site = new Elysia({ handler: { standardHostname: false } })
+    .use(errors({ baseUrl, log, requestId }))
+    .use(catalogueRoutes(() => documents))
     .use(
       healthRoutes({
         canSell,
@@ -129,72 +260,17 @@ export async function start(options: AppOptions): Promise<App> {
       }),
     )
     .use(metricsRoutes(registry))
-  const peerOf = (request: Request) => server.requestIP(request)?.address
-  const common = { service, rateLimit, now, peerOf }
-  if (market !== undefined) {
-    elysia.use(marketRoutes({ ...market, ...common, payTo: deskAddress }))
-  }
-  const counter =
-    market &&
-    createCounter({
-      ...paywallOptions,
-      ...common,
-      ...market,
-      db,
-      settlement,
-      quoter,
-      relayerKeys: secrets.relayerKeys,
-      log,
-      requestId,
-      accepts: () => !stopping,
-    })
-  if (counter !== undefined) elysia.use(counter.routes)
-  // What is sold goes past Elysia, which would cost a third of an unpaid answer.
-  const server = Bun.serve({
-    hostname: service.listen.hostname,
-    port: service.listen.port,
-    reusePort: false,
-    development: false,
-    idleTimeout: 255,
-    // Bodies are read and capped by the routes, which answer with a problem.
-    maxRequestBodySize: Number.MAX_SAFE_INTEGER,
-    fetch(request, self): Response | Promise<Response> {
-      if (!isForSale(request.url)) return elysia.fetch(request)
-      return gateway.handle(request, () => self.requestIP(request)?.address)
-    },
-  })
-  // Behind the socket: a chain that hangs must not keep the health endpoints from saying so.
-  await settlement.recover()
-  counter?.desk.recover()
-  mirrorMerchants(db, config.merchants.map(merchantRow), now())
-  Secp256k1.warm()
-
+  if (exchange !== undefined)
+    site.use(marketRoutes({ ...exchange, ...serving, payTo: deskAddress, service: config.service }))
+  if (exchange !== undefined && counter !== undefined)
+    site.use(orderRoutes({ ...exchange, ...serving, ...counter, service: config.service }))
   return {
-    url: `http://${service.listen.hostname}:${server.port}`,
-    receiptAddress,
-    settlement,
-    async stop() {
-      if (stopping) return
-      stopping = true
-      const deadline = now() + service.stopSeconds * 1000
-      const closed = server.stop(false)
-      const waiting = () => paywall.inFlight() + (counter?.inFlight() ?? 0)
-      while (waiting() > 0 && now() < deadline) await Bun.sleep(10)
-      await Promise.all([counter?.desk.stop(), settlement.stop(Math.max(0, deadline - now()))])
-      await Promise.race([closed, Bun.sleep(200)])
-      await server.stop(true)
-      db.close()
-    },
+    config,
+    site,
+    gateway,
+    facilitator: createFacilitator({ ...serving, ownAccounts: [deskAddress] }),
+    mcp: createMcp({ ...serving, gateway, isReady }),
   }
-}
-
-/** The market of `[stock]`, and what pays there. */
-function marketOf({ stock, networks }: Config, settlement: Settlement, now: () => number) {
-  const network = networks.find(({ id }) => id === stock?.network)
-  if (stock === undefined || network === undefined) return undefined
-  const { asset } = network
-  const market = createMarket({ stock, asset, read: settlement.read, now })
-  return { stock, network, asset, market }
 }
 
 /** Counts the challenges that go out, by merchant. */
@@ -260,24 +336,6 @@ function isForSale(url: string): boolean {
 function outOfService(merchant: Merchant): { merchant: string; reason: string }[] {
   if (merchant.outOfService === undefined) return []
   return [{ merchant: merchant.slug, reason: `${merchant.outOfService} is not set` }]
-}
-
-/** What the database keeps of a merchant: header values may be secret and stay out. */
-function merchantRow(merchant: Merchant) {
-  const { slug, title, tag, description, networks, payout, routes, hash } = merchant
-  const kept = {
-    tag,
-    description,
-    networks,
-    payout,
-    upstream: merchant.upstream?.origin,
-    routes: routes.map(({ path, methods, priceAtomic }) => ({
-      path,
-      methods,
-      priceAtomic: String(priceAtomic),
-    })),
-  }
-  return { slug, title, hash, json: JSON.stringify(kept) }
 }
 
 /** Short ids that do not repeat: a random prefix for the process and a counter. */

@@ -6,29 +6,35 @@ const usage = `turnpike sells any HTTP API per request to anyone who holds a sta
 
 Usage: turnpike [command] [options]
 
-  serve            serve merchants.toml (the default)
-  check            validate merchants.toml; --online also chains, contracts and upstreams
+  serve            serve merchants.toml (the default); SIGHUP reads it again
+  check            validate merchants.toml; --online also chains, contracts, pools, upstreams
   demo             local chains, sample upstreams and the gateway; --once also buys and exits
   pay URL          buy one request with a private key; the body goes to stdout
+  receipt verify RECEIPT
+                   check a Payment-Receipt or PAYMENT-RESPONSE value, a file with one, or - for
+                   stdin, against the receipt key of --key or --url
+  backup FILE      consistent copy of the live database; serve may be running
   version          print the version
 
 Options
   --config FILE    configuration (default: merchants.toml)
   --data DIR       data directory (default: ./data)
-  --online         check: ask every RPC and upstream too
+  --online         check: ask every chain, contract, pool and upstream too
   --once           demo: buy with every stock client, show what happened, exit
   --protocol NAME  pay: mpp or x402 (default: the first that is offered)
   --network ID     pay: only on this network, e.g. eip155:8453
   --transfer NAME  pay: only by eip3009 or permit2
   --method NAME    pay: HTTP method (default: GET, with --data POST)
   --data BODY      pay: request body
-  --key HEX        pay: private key (better: PAY_KEY in the environment)
+  --key HEX        pay: private key (better: PAY_KEY in the environment);
+                   receipt: address of the receipt key
+  --url URL        receipt: service that publishes the receipt key
   --max AMOUNT     pay: refuse to pay more dollars (default: 1)
   --redeem TOKEN   pay: ask again for what was paid for and not delivered
   --help           this text
 `
 
-const commands = ['serve', 'check', 'demo', 'pay', 'version'] as const
+const commands = ['serve', 'check', 'demo', 'pay', 'receipt', 'backup', 'version'] as const
 type Command = (typeof commands)[number]
 
 const allowed: Readonly<Record<Command, readonly string[]>> = {
@@ -36,7 +42,16 @@ const allowed: Readonly<Record<Command, readonly string[]>> = {
   check: ['config', 'data', 'online'],
   demo: ['once', 'config'],
   pay: ['protocol', 'network', 'transfer', 'method', 'data', 'key', 'max', 'redeem'],
+  receipt: ['key', 'url'],
+  backup: ['data'],
   version: [],
+}
+
+/** What follows the command, in order; of `receipt` the first is a word. */
+const operandsOf: Partial<Readonly<Record<Command, readonly string[]>>> = {
+  pay: ['a URL'],
+  receipt: ['verify', 'a receipt'],
+  backup: ['a file'],
 }
 
 process.exitCode = await main(Bun.argv.slice(2))
@@ -47,7 +62,7 @@ async function main(argv: string[]): Promise<number> {
     process.stderr.write(`turnpike: ${args}\nRun turnpike --help.\n`)
     return 2
   }
-  const { command, values, url } = args
+  const { command, values, operand } = args
   if (values.help) {
     process.stdout.write(usage)
     return 0
@@ -66,7 +81,8 @@ async function main(argv: string[]): Promise<number> {
         dataDir,
         env: process.env,
         online: values.online ?? false,
-        out: (text) => void process.stdout.write(text),
+        now: Date.now,
+        out: print,
       })
     }
     case 'demo': {
@@ -75,13 +91,30 @@ async function main(argv: string[]): Promise<number> {
     }
     case 'pay': {
       const { pay } = await import('./cli/pay')
-      return pay({ ...values, url, env: process.env, now: Date.now })
+      return pay({ ...values, url: operand, env: process.env, now: Date.now })
+    }
+    case 'receipt': {
+      const { verifyReceipt } = await import('./cli/receipt')
+      return verifyReceipt({
+        ...values,
+        receipt: operand,
+        stdin: () => Bun.stdin.text(),
+        out: print,
+      })
+    }
+    case 'backup': {
+      const { backup } = await import('./cli/backup')
+      return backup({ dataDir, file: operand, out: print })
     }
     case 'serve': {
       const { serve } = await import('./cli/serve')
       return serve({ file, dataDir, env: process.env })
     }
   }
+}
+
+function print(line: string): void {
+  process.stdout.write(`${line}\n`)
 }
 
 type Values = {
@@ -94,14 +127,16 @@ type Values = {
   network?: string
   transfer?: string
   method?: string
+  /** pay: a private key; receipt: an address. */
   key?: string
+  url?: string
   max?: string
   redeem?: string
   help?: boolean
 }
 
 /** The command and its options, or what is wrong with them. */
-function parse(argv: string[]): { command: Command; values: Values; url: string } | string {
+function parse(argv: string[]): { command: Command; values: Values; operand: string } | string {
   try {
     const { values, positionals } = parseArgs({
       args: argv,
@@ -116,6 +151,7 @@ function parse(argv: string[]): { command: Command; values: Values; url: string 
         transfer: { type: 'string' },
         method: { type: 'string' },
         key: { type: 'string' },
+        url: { type: 'string' },
         max: { type: 'string' },
         redeem: { type: 'string' },
         help: { type: 'boolean', short: 'h' },
@@ -124,15 +160,20 @@ function parse(argv: string[]): { command: Command; values: Values; url: string 
     const [name = 'serve', ...operands] = positionals
     const command = commands.find((known) => known === name)
     if (command === undefined) return `unknown command ${JSON.stringify(name)}`
-    const extra = operands[command === 'pay' ? 1 : 0]
+    const expected = operandsOf[command] ?? []
+    const extra = operands[expected.length]
     if (extra !== undefined) return `unexpected argument ${JSON.stringify(extra)}`
-    const [url = ''] = operands
-    if (command === 'pay' && url === '' && !values.help) return 'pay needs a URL'
+    const [word = 'verify'] = operands
+    if (command === 'receipt' && word !== 'verify')
+      return `unknown command ${JSON.stringify(`receipt ${word}`)}`
+    const missing = expected[operands.length]
+    if (missing !== undefined && !values.help) return `${command} needs ${missing}`
+    const operand = operands.at(-1) ?? ''
     const wrong = Object.keys(values).find(
       (option) => option !== 'help' && !allowed[command].includes(option),
     )
     if (wrong !== undefined) return `${command} does not take --${wrong}`
-    return { command, values, url }
+    return { command, values, operand }
   } catch (error) {
     return error instanceof Error ? error.message : 'bad arguments'
   }

@@ -4,6 +4,7 @@ import { account } from '../src/demo/accounts'
 import { createBudget, readBody } from '../src/http/body'
 import { answerMaxBytes, createAnswers } from '../src/paywall/store'
 import { ProblemError } from '../src/protocol/Problem'
+import type { Payment } from '../src/settlement/Payment'
 import { ask } from './harness/buyer'
 import { temporary } from './harness/settlement'
 import { effects, mppUsdc, nothing, startTarget, type Target, x402Usdc } from './harness/target'
@@ -79,18 +80,47 @@ describe('the store of answers', () => {
     db.sqlite.run('PRAGMA foreign_keys = OFF')
     const answers = createAnswers(db, 2 * answerMaxBytes)
     const store = (id: string, bytes: number, now: number) =>
-      answers.store(id, { status: 200, headers: new Headers(), body: new Uint8Array(bytes) }, now)
-    store('a', answerMaxBytes, 0)
-    expect(answers.isFull(0)).toBe(false)
+      answers.store(
+        { id, transfer: { payer: id } } as unknown as Payment,
+        { status: 200, headers: new Headers(), body: new Uint8Array(bytes) },
+        now,
+      )
+    const isFull = (now: number, own = answers) => {
+      const free = own.reserve('0xother', now)
+      free?.()
+      return free === undefined
+    }
+    store('a', answerMaxBytes - 1024, 0)
+    expect(isFull(0)).toBe(false)
     store('too long', answerMaxBytes + 1, 0)
     expect(answers.find('too long', 0)).toBeUndefined()
-    store('b', 1, 1)
-    expect(answers.isFull(1)).toBe(true)
-    expect(createAnswers(db, 2 * answerMaxBytes).isFull(1)).toBe(true)
+    store('b', 1000, 1)
+    expect(isFull(1)).toBe(true)
+    expect(isFull(1, createAnswers(db, 2 * answerMaxBytes))).toBe(true)
     const day = 24 * 60 * 60 * 1000
     expect(answers.find('b', day)).toBeDefined()
     expect(answers.find('a', day)).toBeUndefined()
-    expect(answers.isFull(day + 1)).toBe(false)
+    expect(isFull(day + 1)).toBe(false)
+    db.close()
+    directory.remove()
+  })
+})
+
+describe('the shares of the store', () => {
+  test('attack 33: one payer fills a share at most, what is under way included', () => {
+    const directory = temporary()
+    const db = open({ dataDir: directory.path, now: () => 0 })
+    // 2 MiB each; what is under way is held as 256 KiB.
+    const answers = createAnswers(db, 16 * answerMaxBytes)
+    const held = Array.from({ length: 8 }, () => answers.reserve('0xAb', 0))
+    expect(held.every((free) => free !== undefined)).toBe(true)
+    expect(answers.reserve('0xaB', 0)).toBeUndefined()
+    const other = answers.reserve('0xcd', 0)
+    expect(other).toBeDefined()
+    held[0]?.()
+    held[0]?.()
+    expect(answers.reserve('0xab', 0)).toBeDefined()
+    expect(answers.reserve('0xab', 0)).toBeUndefined()
     db.close()
     directory.remove()
   })

@@ -366,10 +366,10 @@ describe('a key before a proven signature', () => {
 })
 
 describe('the store', () => {
-  test('error: at its cap, what has a key is 503 before it is charged', async () => {
+  test('error: at its share, what a payer buys with a key is 503 before it is charged', async () => {
     const url = `${shop.url}/m/shop/other`
     shop.upstream.script = (_, reply) =>
-      reply.send(200, 'x'.repeat(1_000_000), { 'content-type': 'text/plain' })
+      reply.send(200, 'x'.repeat(300_000), { 'content-type': 'text/plain' })
     let refused: Response | undefined
     let credential = await sign(url)
     for (let count = 0; count < 6 && refused === undefined; count++) {
@@ -384,10 +384,16 @@ describe('the store', () => {
     expect(await isSpent(credential)).toBe(false)
     // Without a key nothing has to be kept.
     expect((await pay(credential, undefined, url)).status).toBe(200)
+    // The store is for everybody: one payer cannot take all of it.
+    expect((await pay(await sign(url, { buyer: 2 }), key('other'), url)).status).toBe(200)
+    await shop.restart()
+    const again = `${shop.url}/m/shop/other`
+    expect((await pay(await sign(again), key('restarted'), again)).status).toBe(503)
+    expect((await pay(await sign(again, { buyer: 3 }), key('third'), again)).status).toBe(200)
     // What is a day old makes room.
     shop.advance(25 * 60 * 60 * 1000)
     const validBefore = BigInt(Math.floor(Date.now() / 1000) + 25 * 60 * 60 + 300)
-    const later = await pay(await sign(url, { validBefore }), key('later'), url)
+    const later = await pay(await sign(again, { validBefore }), key('later'), again)
     shop.advance(-25 * 60 * 60 * 1000)
     expect(later.status).toBe(200)
   })

@@ -287,7 +287,9 @@ describe('the free routes', () => {
   test('behavior: the list tells what cannot be bought', async () => {
     await pause(chain, nvda, { token: true })
     await pause(chain, crcl, { everything: true })
-    const { stocks } = (await json('list')) as { stocks: { symbol: string; status: string }[] }
+    type Entry = { symbol: string; status: string; price: string }
+    const { stocks } = (await json('list')) as { stocks: Entry[] }
+    expect(stocks[0]?.price).toBe('186.400000')
     const status = Object.fromEntries(stocks.map((entry) => [entry.symbol, entry.status]))
     expect(status).toMatchObject({ NVDA: 'halted', CRCL: 'paused', SPY: 'open' })
   })

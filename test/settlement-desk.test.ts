@@ -7,6 +7,7 @@ import type { Errand } from '../src/settlement/Errand'
 import {
   type Desk,
   errandOf,
+  mineWhile,
   networkOf,
   signTransfer,
   startDesk,
@@ -77,9 +78,7 @@ describe('the lanes', () => {
     const running = run({ relayer: desk.settlement.desk })
     const free = run({ id: 'grant:1', kind: 'grant', product: 'gateway' })
     await until(() => transactions().length >= 3)
-    const mining = setInterval(() => void mine(net.chain), 20)
-    await Promise.all([...paying, running, free])
-    clearInterval(mining)
+    await mineWhile(net.chain, Promise.all([...paying, running, free]))
     const fromDesk = transactions().filter(({ relayer }) => relayer === account(5).address)
     expect(fromDesk.map(({ kind }) => kind)).toEqual(['refund'])
   })
@@ -170,8 +169,10 @@ describe('the gas budget', () => {
     await setAutomine(net.chain, false)
     expect((await run({ ...grant, id: 'grant:1' }, 20)).kind).toBe('pending')
     expect((await run({ ...grant, id: 'grant:2' }, 20)).kind).toBe('unavailable')
-    await mine(net.chain)
-    await until(() => stateOf('grant:1') === 'confirmed')
+    await until(async () => {
+      await mine(net.chain)
+      return stateOf('grant:1') === 'confirmed'
+    })
     expect((await run({ ...grant, id: 'grant:2' }, 20)).kind).toBe('unavailable')
     expect(await moved()).toBe(10n ** 15n)
   })

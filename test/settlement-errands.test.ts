@@ -9,12 +9,14 @@ import type { Errand, ErrandEnd } from '../src/settlement/Errand'
 import {
   type Desk,
   errandOf,
+  mineWhile,
   networkOf,
   signTransfer,
   startDesk,
   startNetwork,
   temporary,
   until,
+  untilKnown,
 } from './harness/settlement'
 
 let net: Awaited<ReturnType<typeof startNetwork>>
@@ -189,9 +191,7 @@ describe('an errand', () => {
     await setAutomine(net.chain, false)
     const end = await run({}, 50)
     expect(end.kind).toBe('pending')
-    const waiting = run()
-    await mine(net.chain)
-    expect(await waiting).toMatchObject({
+    expect(await mineWhile(net.chain, run())).toMatchObject({
       kind: 'confirmed',
       transaction: end.kind === 'pending' ? end.transaction : '0x',
     })
@@ -201,8 +201,7 @@ describe('an errand', () => {
   test('behavior: waits for the configured confirmations', async () => {
     await reopen({ confirmations: 3 })
     expect((await run({}, 100)).kind).toBe('pending')
-    await mine(net.chain, 2)
-    await until(() => stateOf() === 'confirmed')
+    await mineUntil('refund:1')
   })
 
   test('behavior: never shares a transaction with payments', async () => {
@@ -214,10 +213,8 @@ describe('an errand', () => {
     const ids = ['refund:1', 'refund:2', 'refund:3']
     const running = ids.map((id) => run({ id }))
     await until(() => transactions().length >= 4)
-    const mining = setInterval(() => void mine(net.chain), 20)
-    const outcomes = await Promise.all(paying)
-    const ends = await Promise.all(running)
-    clearInterval(mining)
+    const outcomes = await mineWhile(net.chain, Promise.all(paying))
+    const ends = await mineWhile(net.chain, Promise.all(running))
     expect([...outcomes, ...ends].every(({ kind }) => kind === 'confirmed')).toBe(true)
     const refunds = transactions().filter(({ kind }) => kind === 'refund')
     expect(refunds).toHaveLength(3)
@@ -240,8 +237,7 @@ describe('a stuck errand', () => {
     expect(desk.settlement.errand('refund:1')?.transaction).toBe(
       transactions().at(-1)?.hash ?? '0x',
     )
-    await mine(net.chain)
-    const end = await running
+    const end = await mineWhile(net.chain, running)
     const rows = transactions()
     expect(new Set(rows.map(({ nonce }) => nonce)).size).toBe(1)
     expect(rows.filter(({ state }) => state === 'mined').map(({ hash }) => hash)).toEqual([
@@ -261,8 +257,7 @@ describe('a stuck errand', () => {
     ahead = 100 * 86_400_000
     await until(() => transactions().length > 2)
     expect(transactions().every(({ kind }) => kind === 'refund')).toBe(true)
-    await mine(net.chain)
-    await until(() => stateOf() === 'confirmed')
+    await mineUntil('refund:1')
     expect(await moved()).toBe(7n)
   })
 
@@ -274,11 +269,8 @@ describe('a stuck errand', () => {
     await until(() => desk.settlement.status()[0]?.reason?.includes('fee cap') === true)
     expect((await run({ id: 'refund:2' }, 20)).kind).toBe('unavailable')
     expect(desk.settlement.errand('refund:2')).toBeUndefined()
-    await mine(net.chain)
-    await until(() => stateOf() === 'confirmed')
-    expect((await Promise.all([run({ id: 'refund:2' }), mineUntil('refund:2')]))[0]?.kind).toBe(
-      'confirmed',
-    )
+    await mineUntil('refund:1')
+    expect((await mineWhile(net.chain, run({ id: 'refund:2' }))).kind).toBe('confirmed')
     expect(await moved()).toBe(14n)
   })
 })
@@ -342,6 +334,7 @@ describe('after a crash', () => {
     await reopen({ replaceAfterSeconds: 0.2 })
     const first = await run({}, 20)
     if (first.kind !== 'pending') throw new Error(first.kind)
+    await untilKnown(net.chain, first.transaction)
     net.tap.intercept = lost
     await until(() => transactions().length > 1)
     await desk.crash()
@@ -359,9 +352,7 @@ describe('after a crash', () => {
     await reopen()
     const transfer = signTransfer(network)
     const paying = desk.pay(transfer)
-    await until(() => desk.settlement.find(transfer) !== undefined)
-    await mine(net.chain)
-    expect((await paying).kind).toBe('confirmed')
+    expect((await mineWhile(net.chain, paying)).kind).toBe('confirmed')
     await until(() => stateOf() === 'confirmed')
     expect(transactions().map(({ nonce }) => nonce)).toEqual(
       [0, 1].map((each) => each + (transactions()[0]?.nonce ?? 0)),
@@ -414,13 +405,8 @@ describe('a reorganisation', () => {
     await reopen({ replaceAfterSeconds: 0.2 })
     const snapshot = await net.chain.rpc('evm_snapshot', [])
     const running = run()
-    await until(async () => {
-      const [, second] = transactions()
-      return (
-        second !== undefined &&
-        (await net.chain.rpc('eth_getTransactionByHash', [second.hash])) !== null
-      )
-    })
+    await until(() => transactions().length > 1)
+    await untilKnown(net.chain, transactions()[1]?.hash ?? '0x')
     await mine(net.chain)
     const end = await running
     const [oldest] = transactions()

@@ -9,6 +9,7 @@ import * as Permit from '../src/protocol/Permit'
 import * as Transfer from '../src/protocol/Transfer'
 import {
   type Desk,
+  mineWhile,
   networkOf,
   payee,
   purposeOf,
@@ -176,11 +177,9 @@ describe('what is written beside a payment', () => {
     await until(() => orders().length === 2)
     const others = ['a', 'taken', 'b'].map((name) => settle(signTransfer(network), name))
     const settled = Promise.allSettled([first, ...others])
-    const mining = setInterval(() => void mine(net.chain), 20)
-    const ends = (await settled).map((end) =>
+    const ends = (await mineWhile(net.chain, settled)).map((end) =>
       end.status === 'fulfilled' ? end.value.kind : String(end.reason),
     )
-    clearInterval(mining)
     expect(ends).toEqual([
       'confirmed',
       'confirmed',
@@ -214,8 +213,10 @@ describe('handing over', () => {
     if (outcome.kind !== 'pending') throw new Error(outcome.kind)
     expect(await desk.settlement.handOver(outcome.payment.id)).toBe(false)
     expect(await desk.settlement.handOver('pay_none')).toBe(false)
-    await mine(net.chain)
-    await until(() => desk.settlement.findById(outcome.payment.id)?.state === 'confirmed')
+    await until(async () => {
+      await mine(net.chain)
+      return desk.settlement.findById(outcome.payment.id)?.state === 'confirmed'
+    })
     expect(await desk.settlement.handOver(outcome.payment.id)).toBe(true)
   })
 })

@@ -225,7 +225,7 @@ function sha256(text: string): Hex {
 
 function ofMpp(value: string | null): Terms[] {
   const terms: Terms[] = []
-  for (const params of challenges(value ?? '')) {
+  for (const params of Challenge.parseHeader(value ?? '')) {
     const { id, realm, method, intent, request } = params
     if (id === undefined || realm === undefined || request === undefined) continue
     if (method !== 'evm' || intent !== 'charge') continue
@@ -251,26 +251,6 @@ function ofMpp(value: string | null): Terms[] {
     }
   }
   return terms
-}
-
-const paramPattern =
-  /\s*(?:([A-Za-z][\w-]*)\s+)?([A-Za-z][\w-]*)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))\s*(?:,|$)/y
-
-/** Parameters of each `Payment` challenge in a WWW-Authenticate value. */
-function challenges(value: string): Record<string, string>[] {
-  const found: Record<string, string>[] = []
-  let current: Record<string, string> | undefined
-  const pattern = new RegExp(paramPattern)
-  for (let match = pattern.exec(value); match !== null; match = pattern.exec(value)) {
-    const [, scheme, name = '', quoted, token = ''] = match
-    if (scheme !== undefined) {
-      current = scheme.toLowerCase() === 'payment' ? {} : undefined
-      if (current !== undefined) found.push(current)
-    }
-    if (current === undefined || name === '__proto__') continue
-    current[name] = quoted === undefined ? token : quoted.replaceAll(/\\(.)/g, '$1')
-  }
-  return found
 }
 
 function ofX402(value: string | null): Terms[] {

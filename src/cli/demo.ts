@@ -130,6 +130,7 @@ function instructions(world: World, port: number): string {
     '',
     `  gateway          ${base}`,
     `  catalogue        ${base}/openapi.json`,
+    `  stocks           ${base}/api/stock/list`,
     `  health           ${base}/healthz`,
     ...chains,
     `  upstreams        ${world.upstreams.url}`,

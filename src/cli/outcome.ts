@@ -156,10 +156,13 @@ function settlementOf(encoded: string): string | undefined {
 }
 
 /** Address that signs receipts, as the server's documents tell it. */
-async function publishedSigner(url: URL): Promise<Address | undefined> {
+export async function publishedSigner(url: URL): Promise<Address | undefined> {
   for (const path of ['/.well-known/x402', '/openapi.json']) {
     try {
-      const response = await fetch(new URL(path, url), { redirect: 'manual' })
+      const response = await fetch(new URL(path, url), {
+        redirect: 'manual',
+        signal: AbortSignal.timeout(10_000),
+      })
       if (!response.ok) continue
       const json: unknown = await response.json()
       if (!Json.isObject(json)) continue

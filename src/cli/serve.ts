@@ -6,6 +6,7 @@ import { type Env, EnvironmentError, loadSecrets, type Secrets } from '../config
 import { format, parse } from '../config/merchants'
 import { createLog } from '../log'
 import * as Crypto from '../protocol/Crypto'
+import { reload } from './reload'
 
 export type ServeOptions = { file: string; dataDir: string; env: Env }
 
@@ -26,7 +27,13 @@ export async function serve(options: ServeOptions): Promise<number> {
     return 1
   }
   process.stderr.write(banner(app, config, secrets))
+  const relayers = secrets.relayerKeys.map(Crypto.addressOf)
+  const onReload = () => void reload({ ...options, app, relayers, log })
+  process.on('SIGHUP', onReload)
   await stopSignal()
+  process.off('SIGHUP', onReload)
+  // Without a listener a late one would end the process before what is paid is finished.
+  process.on('SIGHUP', () => undefined)
   log('stopping', { limitSeconds: config.service.stopSeconds })
   await app.stop()
   return 0

@@ -146,6 +146,9 @@ export type Stock = {
   router: Address
   quoter: Address
   registry: Address
+  /** The issuer's public API and a Blockscout explorer, without a trailing slash; undefined: not asked. */
+  issuerUrl: string | undefined
+  explorerUrl: string | undefined
   tokens: readonly StockToken[]
 }
 

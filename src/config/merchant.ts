@@ -34,9 +34,14 @@ export type Context = {
 export function readMerchants(root: Table, context: Context): readonly Merchant[] {
   const tables = children(root, 'merchants')
   const merchants = tables.map((table, i) => readMerchant(table, i, context))
+  const firsts = new Map<string, number>()
   tables.forEach((table, i) => {
-    const first = merchants.findIndex((merchant) => merchant.slug === merchants[i]?.slug)
-    if (first === i) return
+    const name = merchants[i]?.slug ?? ''
+    const first = firsts.get(name)
+    if (first === undefined) {
+      firsts.set(name, i)
+      return
+    }
     const line = root.source.lines.get(keyOf(['merchants', first, 'slug']))
     const message = `slug is already that of the merchant on line ${line}: write another`
     report(table.source, at(table, 'slug'), message)
@@ -111,6 +116,7 @@ function checkRoutes(table: Table, merchant: Merchant, tables: readonly Table[])
     report(source, at(table, 'routes'), 'no route is listed; write [[merchants.routes]]')
   }
   const served = merchant.builtin ? builtinRoutes[merchant.builtin] : undefined
+  const firsts = new Map<string, number>()
   tables.forEach((route, i) => {
     const path = merchant.routes[i]?.path ?? ''
     if (served && !served.includes(path)) {
@@ -118,8 +124,11 @@ function checkRoutes(table: Table, merchant: Merchant, tables: readonly Table[])
       report(source, at(route, 'path'), message)
     }
     // The longest literal path decides alone, before the method: only equal paths are ambiguous.
-    const first = merchant.routes.findIndex((other) => other.path === path)
-    if (first === i) return
+    const first = firsts.get(path)
+    if (first === undefined) {
+      firsts.set(path, i)
+      return
+    }
     const line = source.lines.get(keyOf([...table.path, 'routes', first, 'path']))
     const message = `path is already sold by the route on line ${line}: a path has one price`
     report(source, at(route, 'path'), message)

@@ -111,7 +111,7 @@ function readConfig(
       mapUpstream: overrides.upstream,
     }),
     facilitator: readFacilitator(root, networks),
-    stock: readStock(root, networks),
+    stock: readStock(root, networks, overrides.upstream),
   }
   close(root)
   crossCheck(source, config, [])

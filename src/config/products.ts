@@ -63,7 +63,11 @@ function readPayTo(table: Table): Facilitator['payTo'] {
 }
 
 /** Reads `[stock]`; undefined when the file has none. */
-export function readStock(root: Table, networks: readonly NetworkConfig[]): Stock | undefined {
+export function readStock(
+  root: Table,
+  networks: readonly NetworkConfig[],
+  mapUpstream?: (url: URL) => URL,
+): Stock | undefined {
   const table = child(root, 'stock')
   if (!table) return undefined
   const contract = (key: string): Address =>
@@ -79,6 +83,8 @@ export function readStock(root: Table, networks: readonly NetworkConfig[]): Stoc
     router: contract('router'),
     quoter: contract('quoter'),
     registry: contract('registry'),
+    issuerUrl: readSource(table, 'issuer_url', mapUpstream),
+    explorerUrl: readSource(table, 'explorer_url', mapUpstream),
     tokens: readTokens(table),
   }
   if (stock.minAtomic > stock.maxAtomic) {
@@ -86,6 +92,22 @@ export function readStock(root: Table, networks: readonly NetworkConfig[]): Stoc
   }
   close(table)
   return stock
+}
+
+/** Where more than the chain knows is asked; https, except where an override leads to this machine. */
+function readSource(
+  table: Table,
+  key: string,
+  map: ((url: URL) => URL) | undefined,
+): string | undefined {
+  const written = optional(table, key, V.url('http', 'https'))
+  const url = written && map ? map(written) : written
+  if (url === undefined) return undefined
+  const isOurs = map !== undefined && V.isLoopback(url)
+  if (!isOurs && (url.protocol !== 'https:' || V.isPrivate(url))) {
+    report(table.source, at(table, key), `${key} must be a public https URL`)
+  }
+  return url.href.replace(/\/+$/, '')
 }
 
 function readTokens(stock: Table): readonly StockToken[] {

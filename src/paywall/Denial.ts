@@ -43,19 +43,28 @@ export function verificationFailed(reason: string, detail: string): Problem.Prob
   })
 }
 
-/** 400 before any money moves. */
+/** 400 before any money moves; 404 when all that is wrong is that they name nothing. */
 export function invalidParameters(
-  invalidParams: readonly { name: string; reason: string }[],
+  invalidParams: readonly { name: string; reason: string; status?: 404 }[],
 ): Problem.ProblemError {
   const names = invalidParams.map((param) => param.name).join(', ')
-  return Problem.of('invalid-parameter', `Not servable: ${names}. The credential is unspent.`, {
-    members: { invalidParams },
-  })
+  const isUnknown = invalidParams.every((param) => param.status === 404)
+  return Problem.of(
+    isUnknown ? 'not-found' : 'invalid-parameter',
+    `Not servable: ${names}. The credential is unspent.`,
+    {
+      members: { invalidParams },
+    },
+  )
 }
 
-/** The store of answers is at its cap: with a key nothing may be charged. */
+/** The store of answers, or the payer's share of it, is full: with a key nothing may be charged. */
 export function storeFull(): Problem.ProblemError {
-  return Problem.of('not-ready', 'The answer store is full.', retry)
+  return Problem.of(
+    'not-ready',
+    'There is no room to keep an answer for this key; nothing is charged.',
+    retry,
+  )
 }
 
 /** Money that was paid for another request. */

@@ -1,5 +1,6 @@
 import type * as Network from '../protocol/Network'
 import type { Offer } from '../protocol/Offer'
+import type { Declaration } from '../protocol/X402'
 
 /** One thing for sale at a fixed price: a route with one method (HEAD is sold as GET). */
 export type Item = {
@@ -15,6 +16,16 @@ export type Item = {
   offers: readonly Offer[]
   /** The same offers in the order of MPP challenges: stock MPP clients pay the first or give up. */
   mppOffers: readonly Offer[]
+  /** x402 extensions besides the paywall's own. */
+  extensions: readonly Declaration[]
+  /** What was offered here before the configuration changed. */
+  earlier?: readonly EarlierOffer[]
+}
+
+/** An offer that is no longer made. */
+export type EarlierOffer = Offer & {
+  /** Unix ms up to which a new payment may take it; a payment that is known already always may. */
+  until: number
 }
 
 /** Orders offers by the networks of `mppOrder`; networks it does not name keep their order behind. */

@@ -174,17 +174,17 @@ export function createCourier(options: CourierOptions): Courier {
    * the replay, not the answer.
    */
   function keeper(
-    { id, purpose }: Payment,
+    payment: Payment,
     requestId: string,
     { status, headers }: Omit<Answer, 'body'>,
   ): ((body: Uint8Array) => void) | undefined {
-    if (purpose.idempotencyKey === undefined) return undefined
+    if (payment.purpose.idempotencyKey === undefined) return undefined
     const own = new Headers(headers)
     return (body) => {
       try {
-        options.answers.store(id, { status, headers: own, body }, now())
+        options.answers.store(payment, { status, headers: own, body }, now())
       } catch (error) {
-        log('answer-not-kept', { requestId, payment: id, error })
+        log('answer-not-kept', { requestId, payment: payment.id, error })
       }
     }
   }

@@ -9,14 +9,14 @@ import * as Transfer from '../protocol/Transfer'
 import * as X402 from '../protocol/X402'
 import type { Protocol, Reason } from '../settlement/Payment'
 import type { Presented } from './extract'
-import type { Item } from './Item'
+import type { EarlierOffer, Item } from './Item'
 
 /** A credential that pays an offer of the item exactly, as far as can be told without the chain. */
 export type Presentation = {
   protocol: Protocol
   transfer: Transfer.Transfer
   /** Further transfers that it may mean; only the chain can tell. */
-  alternatives: readonly Transfer.Transfer[]
+  alternatives: readonly Pick<Presentation, 'transfer' | 'window'>[]
   /** The payer's key signed it. Otherwise its contract may still accept the signature. */
   proven: boolean
   signatureReason: Reason
@@ -93,20 +93,24 @@ function mpp(value: string, context: CredentialContext): Presentation {
   if (challenge.digest !== undefined && challenge.digest !== digest)
     throw Problem.of('invalid-challenge', 'The body is not the one the challenge was issued for.')
   const { request } = challenge
+  const isMeant = ({ network, payTo }: Offer) =>
+    network.chainId === request.chainId &&
+    network.asset.address === request.currency &&
+    payTo === request.recipient
   // The price is the challenge's, even if it has changed since; the payee must still be ours.
-  const offer = item.offers.find(
-    ({ network, payTo }) =>
-      network.chainId === request.chainId &&
-      network.asset.address === request.currency &&
-      payTo === request.recipient,
-  )
+  const offer =
+    item.offers.find(isMeant) ??
+    item.earlier?.find((each) => isMeant(each) && each.amountAtomic === request.amountAtomic)
   if (offer === undefined)
     throw Problem.of('invalid-challenge', 'The offer of this challenge is no longer made.')
   return {
     ...signed(parsed.transfer, offer),
     protocol: 'mpp',
     alternatives: [],
-    window: Challenge.checkExpiry(challenge, now()) ?? Transfer.checkWindow(parsed.transfer, now()),
+    window:
+      Challenge.checkExpiry(challenge, now()) ??
+      checkOffer(offer, now(), 'invalid-challenge') ??
+      Transfer.checkWindow(parsed.transfer, now()),
     bound: true,
     identifier: undefined,
     challengeId: challenge.id,
@@ -117,22 +121,35 @@ function x402(value: string, context: CredentialContext): Presentation {
   const parsed = X402.parsePayload(value)
   if (Problem.isFault(parsed)) throw Problem.ofFault(parsed, 'malformed-payment-signature')
   const { item, url, now } = context
-  const matches = X402.matchOffer(parsed, item.offers)
+  const offers = item.earlier === undefined ? item.offers : [...item.offers, ...item.earlier]
+  const matches = X402.matchOffer(parsed, offers)
   if ('code' in matches) throw Problem.ofFault(matches, 'verification-failed')
-  const candidates = matches.map(({ transfer, offer }) => signed(transfer, offer))
-  const chosen = candidates.find((candidate) => candidate.proven) ?? candidates[0]
+  const presented = matches.map(({ transfer, offer }) => ({
+    ...signed(transfer, offer),
+    window:
+      checkOffer(offer, now(), 'invalid_payment_requirements') ??
+      Transfer.checkWindow(transfer, now()),
+  }))
+  const chosen = presented.find((candidate) => candidate.proven) ?? presented[0]
   if (chosen === undefined) throw new Error('an x402 match without an offer')
   return {
     ...chosen,
     protocol: 'x402',
-    alternatives: chosen.proven
-      ? []
-      : candidates.filter((each) => each !== chosen).map(({ transfer }) => transfer),
-    window: Transfer.checkWindow(chosen.transfer, now()),
+    alternatives: chosen.proven ? [] : presented.filter((candidate) => candidate !== chosen),
     bound: X402.isRouteBound(parsed, { url, method: item.method }),
     identifier: parsed.identifier,
     challengeId: undefined,
   }
+}
+
+/** Whether an offer may be taken by a new payment. */
+function checkOffer(
+  offer: Offer | EarlierOffer,
+  now: number,
+  code: string,
+): Problem.Fault | undefined {
+  if (!('until' in offer) || offer.until > now) return undefined
+  return { code, detail: 'This offer is no longer made.' }
 }
 
 function signed(

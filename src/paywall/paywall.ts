@@ -7,6 +7,7 @@ import * as Denial from './Denial'
 import type { Presented } from './extract'
 import { bodyDigest, fingerprint } from './fingerprint'
 import type { Item } from './Item'
+import { idempotencyKey } from './idempotency'
 import type { ChallengeDetails, Quoter } from './quote'
 import { failureHeaders } from './receipts'
 import type { Answers } from './store'
@@ -29,7 +30,7 @@ export type Sale = {
   /** Fires when the buyer leaves. */
   signal: AbortSignal
   /** Parameters that cannot be served; named in the 402, refused before money moves. */
-  invalidParams: readonly { name: string; reason: string }[]
+  invalidParams: readonly { name: string; reason: string; status?: 404 }[]
   /** Why nothing can be delivered now, before anybody pays. */
   unavailable(): Problem.ProblemError | undefined
   /** Makes what was bought. */
@@ -108,10 +109,9 @@ export function createPaywall(options: PaywallOptions): Paywall {
    */
   async function choose(presentation: Presentation): Promise<Presentation> {
     if (presentation.proven || presentation.alternatives.length === 0) return presentation
-    const { window } = presentation
     let undecided = presentation
-    for (const transfer of [presentation.transfer, ...presentation.alternatives]) {
-      const candidate = { ...presentation, transfer }
+    for (const { transfer, window } of [presentation, ...presentation.alternatives]) {
+      const candidate = { ...presentation, transfer, window }
       if (settlement.find(transfer)?.transfer.signature === transfer.signature) return candidate
       if (window !== undefined || !settlement.isReady(transfer.network)) continue
       const verdict = await settlement.verify(transfer)
@@ -139,7 +139,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
 
   async function spend(sale: Sale, presentation: Presentation): Promise<Response> {
     const { transfer } = presentation
-    const key = idempotencyKey(sale, presentation)
+    const key = idempotencyKey(sale.headers, presentation.identifier)
     const claim = settlement.claim(transfer)
     if (claim === undefined) throw Denial.inProgress()
     let held = true
@@ -168,7 +168,9 @@ export function createPaywall(options: PaywallOptions): Paywall {
     const { transfer } = presentation
     if (presentation.window !== undefined)
       throw Problem.ofFault(presentation.window, 'payment-expired')
-    if (sale.invalidParams.length > 0) throw Denial.invalidParameters(sale.invalidParams)
+    // Read once: each time looks through the whole body.
+    const { invalidParams } = sale
+    if (invalidParams.length > 0) throw Denial.invalidParameters(invalidParams)
     if (key === undefined) return settle(sale, presentation, print, undefined, release)
 
     // Only the payer itself may find or hold its key: without this proof anybody could squat it.
@@ -182,8 +184,16 @@ export function createPaywall(options: PaywallOptions): Paywall {
     try {
       const repeat = await earlier(sale, presentation, print, key, release)
       if (repeat !== undefined) return repeat
-      if (options.answers.isFull(now())) throw Denial.storeFull()
-      return await settle(sale, presentation, print, key, release)
+      const free = options.answers.reserve(transfer.payer, now())
+      if (free === undefined) throw Denial.storeFull()
+      const done = () => {
+        release()
+        free()
+      }
+      return await settle(sale, presentation, print, key, done).catch((error) => {
+        free()
+        throw error
+      })
     } finally {
       reservations.delete(scope)
     }
@@ -341,25 +351,4 @@ export function createPaywall(options: PaywallOptions): Paywall {
       throw error
     }
   }
-}
-
-const keyPattern = /^[\x21-\x7e]{1,255}$/
-
-/** `Idempotency-Key`, or the x402 payment-identifier; both at once must agree. Throws ProblemError. */
-export function idempotencyKey(
-  { headers }: Pick<Sale, 'headers'>,
-  presentation: Presentation,
-): string | undefined {
-  const header = headers.get('idempotency-key') ?? undefined
-  const { identifier } = presentation
-  if (header !== undefined && identifier !== undefined && header !== identifier)
-    throw Problem.of('bad-request', 'Idempotency-Key and payment-identifier differ.', {
-      members: { field: 'Idempotency-Key' },
-    })
-  const key = header ?? identifier
-  if (key !== undefined && !keyPattern.test(key))
-    throw Problem.of('bad-request', 'Idempotency-Key must be 1 to 255 visible ASCII characters.', {
-      members: { field: 'Idempotency-Key' },
-    })
-  return key
 }

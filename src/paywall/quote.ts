@@ -1,5 +1,6 @@
 import { corsHeaders } from '../http/problem'
 import * as Challenge from '../protocol/Challenge'
+import * as HeaderBudget from '../protocol/HeaderBudget'
 import type * as Network from '../protocol/Network'
 import * as Offer from '../protocol/Offer'
 import * as Problem from '../protocol/Problem'
@@ -9,8 +10,14 @@ import type { Item } from './Item'
 /** MPP challenges and x402 offers are valid this long (specification 8). */
 export const validForSeconds = 300
 
+/** Signed offers are made again after this time: they may not be promised for longer than a reload honours. */
+const keptMs = 60_000
+
 /** `PAYMENT-REQUIRED` beyond this is refused by clients with small header limits. */
-const headerMaxBytes = 4096
+const headerMaxBytes = 4095
+
+/** All headers of a 402 together; what the challenges and the others need is not for the offers. */
+const headersMaxBytes = 6144
 
 /** Of these, so many are kept for the URL: 127 characters. */
 const urlRoom = 172
@@ -62,10 +69,15 @@ export type ChallengeDetails = {
 
 /** Everything of a 402 that is the same for a minute. */
 type Sheet = {
-  minute: number
+  /** Unix ms. Each item has a minute of its own: all at once would stop the answers meanwhile. */
+  madeAt: number
   ready: number
   challenges: Challenge.Compiled
   required: X402.PaymentRequired
+  /** Shorter forms of its extensions. */
+  brief: X402.Extensions
+  /** Longest `PAYMENT-REQUIRED` beside these challenges. */
+  mostBytes: number
   /** Base64 of the header's JSON before and after the URL. */
   header: readonly [before: string, after: string]
   /** JSON of the body before and after the URL. */
@@ -103,10 +115,9 @@ export function createQuoter(options: QuoterOptions): Quoter {
       const at = now()
       const ready = readiness(item, options.isReady)
       if (ready === 0) return undefined
-      const minute = Math.floor(at / 60_000)
       let sheet = sheets.get(item)
-      if (sheet === undefined || sheet.minute !== minute || sheet.ready !== ready) {
-        sheet = compile(item, ready, minute, secret, options)
+      if (sheet === undefined || sheet.ready !== ready || !isFresh(sheet, at)) {
+        sheet = compile(item, ready, at, secret, options)
         sheets.set(item, sheet)
       }
       const page = pageFor(sheet, url)
@@ -127,6 +138,12 @@ export function createQuoter(options: QuoterOptions): Quoter {
   }
 }
 
+/** Also when the clock was set back, which would promise the signed offers for too long. */
+function isFresh(sheet: Sheet, now: number): boolean {
+  const age = now - sheet.madeAt
+  return age >= 0 && age < keptMs
+}
+
 /** One bit per offer that can settle now. */
 function readiness(item: Item, isReady: (network: Network.Id) => boolean): number {
   let bits = 0
@@ -140,41 +157,69 @@ function readiness(item: Item, isReady: (network: Network.Id) => boolean): numbe
 function compile(
   item: Item,
   ready: number,
-  minute: number,
+  madeAt: number,
   secret: Uint8Array,
   options: QuoterOptions,
 ): Sheet {
   const offers = item.offers.filter((_, i) => (ready & (1 << i)) !== 0)
   const accepts = X402.accepts(offers)
-  const validUntil = minute * 60 + validForSeconds + 60
+  const validUntil = Math.floor(madeAt / 1000) + validForSeconds + keptMs / 1000
   const signed = accepts.map((requirements) =>
     Offer.sign({ resourceUrl: item.resource.url, requirements, validUntil }, options.receiptKey),
   )
+  const more = item.extensions
   const required = X402.paymentRequired({
     resource: item.resource,
     accepts,
-    extensions: X402.extensions({ offers: signed, method: item.method }),
+    extensions: X402.extensions({ offers: signed, method: item.method, more }),
     error: 'Payment required',
   })
+  const testnets = offers.filter(({ network }) => network.testnet).map(({ network }) => network.id)
+  const brief = HeaderBudget.briefs({
+    offers: signed,
+    more,
+    isTestnet: (network) => testnets.some((id) => id === network),
+  })
+  const challenges = Challenge.compile({
+    realm: options.realm,
+    offers: item.mppOffers.filter((offer) => offers.includes(offer)),
+    routeId: item.id,
+    secret,
+  })
+  const mostBytes = Math.min(headerMaxBytes, headersMaxBytes - bytesBeside(challenges))
   // Whatever fits beside a URL of this length.
-  const fitting = Buffer.from(X402.fit(required, headerMaxBytes - urlRoom).header, 'base64')
+  const fitting = Buffer.from(
+    HeaderBudget.fit(required, mostBytes - urlRoom, brief).header,
+    'base64',
+  )
   const { url } = item.resource
   const [before, after] = cut(fitting.toString(), url)
   return {
-    minute,
+    madeAt,
     ready,
-    challenges: Challenge.compile({
-      realm: options.realm,
-      offers: item.mppOffers.filter((offer) => offers.includes(offer)),
-      routeId: item.id,
-      secret,
-    }),
+    challenges,
     required,
+    brief,
+    mostBytes,
     // Spaces are nothing in JSON, and groups of three bytes can be encoded apart.
     header: [base64(before.padEnd(Math.ceil(before.length / 3) * 3)), base64(after)],
     body: cut(JSON.stringify({ ...paymentRequired, ...required }), url),
     page: { url: '', headers: new Headers(), open: '', body: '', bodiless: undefined },
   }
+}
+
+/** What the other headers of a 402 take at most, with their names. */
+function bytesBeside(challenges: Challenge.Compiled): number {
+  const longest = {
+    expires: '2026-01-01T00:00:00Z',
+    unique: 'u'.repeat(Challenge.uniqueLength),
+    digest: `sha-256=:${'A'.repeat(44)}:`,
+  }
+  // Those of the server itself, such as Date, and the request's id.
+  let bytes = 200 + 'www-authenticate'.length + 'payment-required'.length
+  bytes += Challenge.issue(challenges, longest).length
+  for (const [name, value] of Object.entries(commonHeaders)) bytes += name.length + value.length + 4
+  return bytes
 }
 
 function base64(text: string): string {
@@ -195,10 +240,11 @@ function pageFor(sheet: Sheet, url: string): Page {
   const [before, after] = sheet.header
   const padding = '  '.slice(0, (3 - (quoted.length % 3)) % 3)
   let header = before + btoa(quoted + padding) + after
-  if (header.length > headerMaxBytes) {
-    header = X402.fit(withUrl(sheet.required, url), headerMaxBytes).header
+  const { mostBytes, brief } = sheet
+  if (header.length > mostBytes) {
+    header = HeaderBudget.fit(withUrl(sheet.required, url), mostBytes, brief).header
     // Without any extension it is still too long: the route's own URL has to do.
-    if (header.length > headerMaxBytes) ({ header } = X402.fit(sheet.required, headerMaxBytes))
+    if (header.length > mostBytes) ({ header } = HeaderBudget.fit(sheet.required, mostBytes, brief))
   }
   const body = sheet.body[0] + quoted + sheet.body[1]
   const headers = new Headers({

@@ -1,23 +1,36 @@
-import { eq, lt, sql } from 'drizzle-orm'
+import { eq, lte, min, sql } from 'drizzle-orm'
 import type { Db } from '../../db/open'
-import { answers } from '../../db/schema'
+import { answers, payments } from '../../db/schema'
 import { write } from '../../db/write'
+import type { Payment } from '../settlement/Payment'
 
 /** An answer as it was delivered. */
 export type Answer = { status: number; headers: Headers; body: Uint8Array }
 
-/** Answers kept for idempotency keys: 24 hours, at most 1 MiB each, capped in total. */
+/** Answers kept for idempotency keys: 24 hours, at most 1 MiB each, capped in total and per payer. */
 export type Answers = {
   find(paymentId: string, now: number): Answer | undefined
   /** Keeps an answer; one that is too long is not kept. */
-  store(paymentId: string, answer: Answer, now: number): void
-  /** The cap is reached: nothing with a key may be charged until room is made. */
-  isFull(now: number): boolean
+  store(payment: Pick<Payment, 'id' | 'transfer'>, answer: Answer, now: number): void
+  /**
+   * Holds room for an answer of a payer, until the result is called: when the answer is stored, or never
+   * will be. Undefined when the cap or the payer's share of it is reached: then nothing with a key may
+   * be charged.
+   */
+  reserve(payer: string, now: number): (() => void) | undefined
 }
 
 const keptMs = 24 * 60 * 60 * 1000
 /** Longest body that is kept. */
 export const answerMaxBytes = 1024 * 1024
+
+/** What a row takes beside headers and body. */
+const rowBytes = 256
+/** Most answers are shorter; those that are not may exceed a share while they are under way. */
+const reservedBytes = 256 * 1024
+/** One payer may fill this part of the store: the others can still buy with a key. */
+const shares = 8
+const sweepMs = 60_000
 
 /** The answers of a database. `totalMaxBytes` bounds what strangers can make us store. */
 export function createAnswers(db: Db, totalMaxBytes = 256 * answerMaxBytes): Answers {
@@ -27,14 +40,41 @@ export function createAnswers(db: Db, totalMaxBytes = 256 * answerMaxBytes): Ans
     .from(answers)
     .where(eq(answers.paymentId, sql.placeholder('paymentId')))
     .prepare()
-  let total = sum()
+  let usage = createUsage(stored())
+  const reserved = createUsage([])
+  let sweepAt = 0
 
-  function sum(): number {
-    const row = orm
-      .select({ bytes: sql<number>`coalesce(sum(length(body)), 0)` })
+  function stored(): readonly Used[] {
+    const length = sql`length(${answers.body}) + length(${answers.headers}) + ${rowBytes}`
+    return orm
+      .select({ payer: payments.payer, bytes: sql<number>`sum(${length})` })
       .from(answers)
-      .get()
-    return row?.bytes ?? 0
+      .leftJoin(payments, eq(payments.id, answers.paymentId))
+      .groupBy(payments.payer)
+      .all()
+  }
+
+  function hasRoom(payer: string): boolean {
+    const own = usage.of(payer) + reserved.of(payer)
+    return (
+      usage.total() + reserved.total() + answerMaxBytes <= totalMaxBytes &&
+      own + Math.min(reservedBytes, totalMaxBytes / shares) <= totalMaxBytes / shares
+    )
+  }
+
+  /** Forgets what has expired, when there may be some. */
+  function sweep(now: number): void {
+    if (now < sweepAt) return
+    write(db, () => {
+      orm.delete(answers).where(lte(answers.expiresAt, now)).run()
+    })
+    const oldest =
+      orm
+        .select({ at: min(answers.expiresAt) })
+        .from(answers)
+        .get()?.at ?? now
+    sweepAt = Math.max(oldest, now + sweepMs)
+    usage = createUsage(stored())
   }
 
   return {
@@ -44,10 +84,10 @@ export function createAnswers(db: Db, totalMaxBytes = 256 * answerMaxBytes): Ans
       const pairs: [string, string][] = JSON.parse(row.headers)
       return { status: row.status, headers: new Headers(pairs), body: new Uint8Array(row.body) }
     },
-    store(paymentId, { status, headers, body }, now) {
+    store({ id, transfer }, { status, headers, body }, now) {
       if (body.byteLength > answerMaxBytes) return
       const row = {
-        paymentId,
+        paymentId: id,
         status,
         headers: JSON.stringify([...headers]),
         body: Buffer.from(body),
@@ -57,15 +97,35 @@ export function createAnswers(db: Db, totalMaxBytes = 256 * answerMaxBytes): Ans
       write(db, () => {
         orm.insert(answers).values(row).onConflictDoNothing().run()
       })
-      total += body.byteLength
+      usage.add(transfer.payer, body.byteLength + row.headers.length + rowBytes)
     },
-    isFull(now) {
-      if (total + answerMaxBytes <= totalMaxBytes) return false
-      write(db, () => {
-        orm.delete(answers).where(lt(answers.expiresAt, now)).run()
-      })
-      total = sum()
-      return total + answerMaxBytes > totalMaxBytes
+    reserve(payer, now) {
+      if (!hasRoom(payer)) sweep(now)
+      if (!hasRoom(payer)) return undefined
+      let bytes = reservedBytes
+      reserved.add(payer, bytes)
+      return () => {
+        reserved.add(payer, -bytes)
+        bytes = 0
+      }
     },
   }
+}
+
+type Used = { payer: string | null; bytes: number }
+type Usage = { total(): number; of(payer: string): number; add(payer: string, bytes: number): void }
+
+/** Bytes in total and by payer. */
+function createUsage(start: readonly Used[]): Usage {
+  const byPayer = new Map<string, number>()
+  let total = 0
+  const add = (payer: string, bytes: number) => {
+    const key = payer.toLowerCase()
+    const own = (byPayer.get(key) ?? 0) + bytes
+    if (own === 0) byPayer.delete(key)
+    else byPayer.set(key, own)
+    total += bytes
+  }
+  for (const { payer, bytes } of start) add(payer ?? '', bytes)
+  return { total: () => total, of: (payer) => byPayer.get(payer.toLowerCase()) ?? 0, add }
 }

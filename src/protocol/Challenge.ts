@@ -158,6 +158,26 @@ export function checkExpiry(challenge: VerifiedChallenge, now: number): Fault | 
   return fault('payment-expired', 'The challenge has expired.')
 }
 
+const paramPattern =
+  /\s*(?:([A-Za-z][\w-]*)\s+)?([A-Za-z][\w-]*)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))\s*(?:,|$)/y
+
+/** Parameters of each `Payment` challenge in a WWW-Authenticate value; other schemes are left out. */
+export function parseHeader(value: string): Record<string, string>[] {
+  const found: Record<string, string>[] = []
+  let current: Record<string, string> | undefined
+  const pattern = new RegExp(paramPattern)
+  for (let match = pattern.exec(value); match !== null; match = pattern.exec(value)) {
+    const [, scheme, name = '', quoted, token = ''] = match
+    if (scheme !== undefined) {
+      current = scheme.toLowerCase() === 'payment' ? {} : undefined
+      if (current !== undefined) found.push(current)
+    }
+    if (current === undefined || name === '__proto__') continue
+    current[name] = quoted === undefined ? token : quoted.replaceAll(/\\(.)/g, '$1')
+  }
+  return found
+}
+
 /** Decodes the `request` parameter. Throws a JsonError. */
 export function parseRequest(encoded: string): Request {
   const json = decodeJson(encoded, 'base64url')

@@ -55,6 +55,13 @@ export function recover(digest: Uint8Array, signature: string): Address | undefi
   return publicKey === undefined ? undefined : addressOfPublicKey(publicKey)
 }
 
+/** Whether a signature is of the one form that `recover`, tokens and Permit2 read alike. */
+export function isCanonical(signature: string): boolean {
+  if (!signaturePattern.test(signature)) return false
+  const v = signature.slice(130).toLowerCase()
+  return (v === '1b' || v === '1c') && signature.slice(66, 130).toLowerCase() <= halfOrder
+}
+
 /**
  * Signs a 32-byte digest: 65 bytes r, s (low), v = 27 or 28. RFC 6979, deterministic.
  * Throws when the key is not a valid scalar.

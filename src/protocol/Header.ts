@@ -17,13 +17,16 @@ export function decodeJson(value: string, alphabet: 'base64url' | 'either'): Jso
   if (value.length > maxLength) throw new JsonError(`longer than ${maxLength} characters`)
   const matches = urlPattern.test(value) || (alphabet === 'either' && standardPattern.test(value))
   if (!matches || !hasWholeBytes(value)) throw new JsonError(`not valid ${named(alphabet)}`)
-  let text: string
+  return parse(decodeUtf8(Buffer.from(value, 'base64')))
+}
+
+/** Text of UTF-8 bytes. Throws a JsonError for anything else. */
+export function decodeUtf8(bytes: Uint8Array): string {
   try {
-    text = utf8.decode(Buffer.from(value, 'base64'))
+    return utf8.decode(bytes)
   } catch {
     throw new JsonError('not valid UTF-8')
   }
-  return parse(text)
 }
 
 function named(alphabet: 'base64url' | 'either'): string {

@@ -17,19 +17,25 @@ export class JsonError extends Error {
   override readonly name = 'JsonError'
 }
 
-/**
- * Parses the text of a JSON object. Throws a JsonError for anything else, for more than 16 levels,
- * for a member that appears twice (parsers disagree about which one counts) and for `__proto__`.
- */
+/** Parses the text of a JSON object, as `parseAny` does. Throws a JsonError for anything else. */
 export function parse(text: string): JsonObject {
-  const members = countMembers(text)
-  let value: unknown
+  const value = parseAny(text)
+  if (!isObject(value)) throw new JsonError('not a JSON object')
+  return value
+}
+
+/**
+ * Parses JSON text. Throws a JsonError for more than `levels` of nesting, for a member that appears
+ * twice (parsers disagree about which one counts) and for `__proto__`.
+ */
+export function parseAny(text: string, levels = depthMax): Json {
+  const members = countMembers(text, levels)
+  let value: Json
   try {
     value = JSON.parse(text)
   } catch {
     throw new JsonError('not valid JSON')
   }
-  if (!isObject(value)) throw new JsonError('not a JSON object')
   if (countKeys(value) !== members) throw new JsonError('a member appears twice')
   return value
 }
@@ -38,7 +44,7 @@ export function parse(text: string): JsonObject {
  * Colons outside of strings, one for each member, so that duplicates show as a difference to the
  * parsed keys. Throws when the text nests too deeply, before a recursive parser sees it.
  */
-function countMembers(text: string): number {
+function countMembers(text: string, levels: number): number {
   let members = 0
   let depth = 0
   for (let index = 0; index < text.length; index++) {
@@ -48,7 +54,7 @@ function countMembers(text: string): number {
     } else if (code === 0x3a) {
       members++
     } else if (code === 0x7b || code === 0x5b) {
-      if (++depth > depthMax) throw new JsonError(`more than ${depthMax} levels`)
+      if (++depth > levels) throw new JsonError(`more than ${levels} levels`)
     } else if (code === 0x7d || code === 0x5d) {
       depth--
     }
@@ -58,10 +64,10 @@ function countMembers(text: string): number {
 
 /** Index of the closing quote, or the end of the text. */
 function endOfString(text: string, start: number): number {
-  for (let index = start; index < text.length; index++) {
-    const code = text.charCodeAt(index)
-    if (code === 0x22) return index
-    if (code === 0x5c) index++
+  for (let at = text.indexOf('"', start); at >= 0; at = text.indexOf('"', at + 1)) {
+    let slashes = 0
+    while (text.charCodeAt(at - 1 - slashes) === 0x5c) slashes++
+    if (slashes % 2 === 0) return at
   }
   return text.length
 }

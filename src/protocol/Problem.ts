@@ -22,6 +22,7 @@ const ownKinds = {
   'invalid-parameter': { status: 400, title: 'Invalid Parameter' },
   'malformed-payment-signature': { status: 400, title: 'Malformed Payment Signature' },
   'multiple-credentials': { status: 400, title: 'Multiple Credentials' },
+  unauthorized: { status: 401, title: 'Unauthorized' },
   'not-found': { status: 404, title: 'Not Found' },
   'method-not-allowed': { status: 405, title: 'Method Not Allowed' },
   'payment-in-progress': { status: 409, title: 'Payment In Progress', retryable: true },

@@ -27,7 +27,12 @@ export type Requirements = {
 export type Resource = { url: string; description?: string; mimeType?: string }
 
 /** Every extension has `info` and `schema`: clients drop all of them if one has not. */
-export type Extensions = Readonly<Record<string, { info: object; schema: object }>>
+export type Extension = { info: object; schema: object; routeTemplate?: string }
+
+export type Extensions = Readonly<Record<string, Extension>>
+
+/** An extension that another part declares; `brief` says less, for a header that is long already. */
+export type Declaration = Extension & { name: string; brief?: Extension }
 
 export type PaymentRequired = {
   x402Version: 2
@@ -78,18 +83,21 @@ export function paymentRequired(input: Omit<PaymentRequired, 'x402Version'>): Pa
 export function extensions(input: {
   offers: readonly SignedOffer[]
   method?: string
-  more?: readonly { name: string; info: object; schema: object }[]
+  more?: readonly Declaration[]
 }): Extensions {
   const offers = input.offers.map((offer, acceptIndex) => ({ ...offer, acceptIndex }))
   const mppx = input.method === undefined ? {} : { method: input.method }
-  const all: Record<string, { info: object; schema: object }> = {
+  const all: Record<string, Extension> = {
     mppx: { info: mppx, schema: { type: 'object' } },
     'payment-identifier': { info: { required: false }, schema: identifierSchema },
-    'offer-receipt': { info: { offers }, schema: { type: 'object', required: ['offers'] } },
+    'offer-receipt': { info: { offers }, schema: offersSchema },
   }
-  for (const { name, info, schema } of input.more ?? []) all[name] = { info, schema }
+  for (const { name, brief: _, ...extension } of input.more ?? []) all[name] = extension
   return all
 }
+
+/** Schema of the offer-receipt extension in a 402. */
+export const offersSchema = { type: 'object', required: ['offers'] }
 
 const identifierSchema = {
   type: 'object',
@@ -98,27 +106,6 @@ const identifierSchema = {
     id: { type: 'string', minLength: 16, maxLength: 128 },
   },
   required: ['required'],
-}
-
-/** What is left out of the header first when it is too long. */
-const dropOrder = ['bazaar', 'payment-identifier', 'erc20ApprovalGasSponsoring', 'offer-receipt']
-
-/**
- * `PAYMENT-REQUIRED` value of at most `maxBytes`, as long as leaving out extensions can reach that,
- * and the whole payload for the body.
- */
-export function fit(
-  full: PaymentRequired,
-  maxBytes: number,
-): { header: string; body: PaymentRequired } {
-  const kept = { ...full.extensions }
-  let header = encodeJson(full)
-  for (const name of dropOrder) {
-    if (header.length <= maxBytes) break
-    delete kept[name]
-    header = encodeJson({ ...full, extensions: kept })
-  }
-  return { header, body: full }
 }
 
 /** A decoded payment payload; nothing in it is compared with our offers yet. */

@@ -1,27 +1,31 @@
 import type { Address } from 'viem'
-import type { Config, Merchant, Method, NetworkConfig, Route } from '../config/Config'
+import type { Config, Merchant, Method, NetworkConfig, Param, Route } from '../config/Config'
 import * as Amount from '../protocol/Amount'
 import * as Permit from '../protocol/Permit'
-import { isServed } from './builtin/serve'
-import { type Segment, segmentsOf, templateOf } from './Tail'
+import * as Catalogue from './Catalogue'
 
 type Json = Record<string, unknown>
 
 export type DiscoveryOptions = {
   /** Signer of our receipts. */
   receiptAddress: Address
+  /** Networks that can settle; all of them when it is left out. */
+  isReady?: Catalogue.IsReady
 }
 
 type Context = { merchant: Merchant; route: Route; networks: readonly NetworkConfig[] }
-type Form = { path: string; suffix: string; segments: readonly Segment[] }
 type PaymentInfo = (context: Context) => Json
+
+/** Registries want no more categories of one service. */
+const categoriesMax = 5
 
 /**
  * OpenAPI 3.1 document of all merchants that can be bought from (specification 2.1). The payment
  * information is flat and names the discovery network, or the first one of a merchant without it.
  */
 export function aggregate(config: Config, options: DiscoveryOptions): Json {
-  const merchants = sold(config)
+  const listings = Catalogue.offered(config, options.isReady)
+  const merchants = listings.map(({ merchant }) => merchant)
   const { title, baseUrl, guidance, contact, discoveryNetwork } = config.service
   const flat: PaymentInfo = (context) => {
     const { networks, merchant, route } = context
@@ -35,12 +39,13 @@ export function aggregate(config: Config, options: DiscoveryOptions): Json {
     openapi: '3.1.0',
     info: infoOf({ title, description: guidance, guidance, contact }),
     servers: [{ url: baseUrl }],
+    security: [],
     tags: [...new Set(merchants.map(({ tag }) => tag))].map((name) => ({ name })),
     paths: Object.assign(
       {},
-      ...merchants.map((merchant) => pathsOf(config, merchant, `/m/${merchant.slug}`, flat)),
+      ...listings.map((listing) => pathsOf(listing, `/m/${listing.merchant.slug}`, flat)),
     ),
-    'x-service-info': serviceInfo(config, merchants, options),
+    ...serviceInfo(config, merchants, options),
   }
 }
 
@@ -48,6 +53,8 @@ export function aggregate(config: Config, options: DiscoveryOptions): Json {
 export function merchant(config: Config, merchant: Merchant, options: DiscoveryOptions): Json {
   const { baseUrl, guidance, contact } = config.service
   const { title, description, tag, slug } = merchant
+  const { isReady = () => true } = options
+  const networks = Catalogue.networksOf(config, merchant).filter(({ id }) => isReady(id))
   const listed: PaymentInfo = (context) => ({
     ...priceOf(context, context.networks),
     offers: context.networks.map((network) => offerOf(context.merchant, context.route, network)),
@@ -56,27 +63,11 @@ export function merchant(config: Config, merchant: Merchant, options: DiscoveryO
     openapi: '3.1.0',
     info: infoOf({ title, description, guidance, contact }),
     servers: [{ url: `${baseUrl}/m/${slug}` }],
+    security: [],
     tags: [{ name: tag }],
-    paths: pathsOf(config, merchant, '', listed),
-    'x-service-info': serviceInfo(config, [merchant], options),
+    paths: pathsOf({ merchant, networks }, '', listed),
+    ...serviceInfo(config, [merchant], options),
   }
-}
-
-/** The list of paid resources that x402 indexers look for at `/.well-known/x402`. */
-export function wellKnown(config: Config, options: DiscoveryOptions): Json {
-  const { baseUrl, guidance } = config.service
-  const resources = sold(config).flatMap(({ slug, routes }) =>
-    routes.map(({ path }) => `${baseUrl}/m/${slug}${path}`),
-  )
-  return { version: 1, resources, instructions: guidance, receiptSigner: options.receiptAddress }
-}
-
-/** What is listed can be sold: merchants without their secrets or their maker answer 503. */
-function sold(config: Config): Merchant[] {
-  return config.merchants.filter(
-    ({ outOfService, builtin }) =>
-      outOfService === undefined && (builtin === undefined || isServed(builtin)),
-  )
 }
 
 function infoOf(info: {
@@ -95,31 +86,40 @@ function infoOf(info: {
   }
 }
 
+/** Both dialects of service metadata: draft-payment-discovery-00 and agentcash. */
 function serviceInfo(
   config: Config,
   merchants: readonly Merchant[],
   options: DiscoveryOptions,
 ): Json {
   const { baseUrl } = config.service
-  const categories = merchants.map(({ tag }) => tag.toLowerCase().replace(/[^a-z0-9]+/g, '-'))
+  const counts = new Map<string, number>()
+  for (const { tag } of merchants) {
+    const category = tag.toLowerCase().replace(/[^a-z0-9]+/g, '-')
+    counts.set(category, (counts.get(category) ?? 0) + 1)
+  }
+  const categories = [...counts].sort(([, a], [, b]) => b - a).map(([category]) => category)
+  const llms = `${baseUrl}/llms.txt`
   return {
-    categories: [...new Set(categories)],
-    docs: { homepage: baseUrl, apiReference: `${baseUrl}/openapi.json` },
-    receiptSigner: options.receiptAddress,
+    'x-service-info': {
+      categories: categories.slice(0, categoriesMax),
+      docs: { homepage: baseUrl, apiReference: `${baseUrl}/openapi.json`, llms },
+      receiptSigner: options.receiptAddress,
+    },
+    'x-agentcash-guidance': { llmsTxtUrl: llms },
   }
 }
 
-function pathsOf(config: Config, merchant: Merchant, prefix: string, info: PaymentInfo): Json {
+function pathsOf({ merchant, networks }: Catalogue.Listing, prefix: string, info: PaymentInfo) {
   const paths: Json = {}
   const ids = new Set<string>()
-  const networks = config.networks.filter(({ id }) => merchant.networks.includes(id))
   for (const route of merchant.routes) {
     const context = { merchant, route, networks }
-    for (const form of formsOf(route)) {
+    for (const form of Catalogue.formsOf(route)) {
       const operations = route.methods.map((method, index) => {
-        const parts = [merchant.slug, ...route.path.split('/'), form.suffix]
-        const base = parts.filter((part) => part !== '').join('-')
-        const id = unique(index === 0 ? base : `${base}-${method.toLowerCase()}`, ids)
+        const base = Catalogue.operationId(merchant, route, form.suffix)
+        const named = index === 0 ? base : `${base}-${method.toLowerCase()}`
+        const id = Catalogue.unique(named, ids)
         return [method.toLowerCase(), operationOf(id, method, form, context, info)]
       })
       paths[`${prefix}${route.path}${form.path}`] = Object.fromEntries(operations)
@@ -128,29 +128,21 @@ function pathsOf(config: Config, merchant: Merchant, prefix: string, info: Payme
   return paths
 }
 
-function unique(id: string, taken: Set<string>): string {
-  let result = id
-  for (let count = 2; taken.has(result); count++) result = `${id}-${count}`
-  taken.add(result)
-  return result
-}
-
 function operationOf(
   operationId: string,
   method: Method,
-  form: Form,
+  form: Catalogue.Form,
   context: Context,
   info: PaymentInfo,
 ): Json {
   const { merchant, route } = context
-  const takesBody = method === 'POST' || method === 'PUT' || method === 'PATCH'
   return {
     operationId,
     summary: route.summary,
     description: route.description,
     tags: [merchant.tag],
-    parameters: parametersOf(route, form),
-    ...(takesBody ? { requestBody: requestBodyOf(route) } : {}),
+    parameters: parametersOf(merchant, route, form),
+    ...(Catalogue.takesBody(method) ? { requestBody: requestBodyOf(route) } : {}),
     responses: {
       200: {
         description: 'The answer of the upstream, passed through verbatim.',
@@ -162,17 +154,18 @@ function operationOf(
   }
 }
 
-function parametersOf(route: Route, form: Form): Json[] {
+function parametersOf(merchant: Merchant, route: Route, form: Catalogue.Form): Json[] {
   const inPath = form.segments
     .filter(({ isLiteral }) => !isLiteral)
     .map(({ name, param }) => ({ ...parameterOf(param, name), in: 'path', required: true }))
   const inQuery = route.params
     .filter((param) => param.in === 'query')
     .map((param) => ({ ...parameterOf(param, param.name), in: 'query', required: param.required }))
-  return [...inPath, ...inQuery]
+  const others = inQuery.some(({ name }) => name === anyQuery) ? [] : [othersOf(merchant)]
+  return [...inPath, ...inQuery, ...others]
 }
 
-function parameterOf(param: Route['params'][number], name: string): Json {
+function parameterOf(param: Param, name: string) {
   const { description, schema, example } = param
   return {
     name,
@@ -182,56 +175,29 @@ function parameterOf(param: Route['params'][number], name: string): Json {
   }
 }
 
-function requestBodyOf(route: Route): Json {
-  const schema = route.body ?? { type: 'object', additionalProperties: true }
-  return { required: false, content: { 'application/json': { schema } } }
-}
+/** Specification 4.1: the name under which arbitrary query parameters are described. */
+const anyQuery = 'params'
 
-/**
- * The paths under which a route is called: without a tail unless it must have one, then one for every
- * place where the described tail may end. An optional last segment with a list of values is one path
- * per value, a sub-resource.
- */
-function formsOf(route: Route): Form[] {
-  const described = segmentsOf(route)
-  const segments = described.length > 0 || route.tail !== 'required' ? described : [anyTail]
-  const required = segments.findLastIndex(({ param }) => param.required) + 1
-  const forms: Form[] = route.tail === 'required' ? [] : [{ path: '', suffix: '', segments: [] }]
-  for (let count = Math.max(1, required); count <= segments.length; count++) {
-    const before = segments.slice(0, count - 1)
-    const last = segments[count - 1]
-    if (last === undefined) continue
-    const path = before.map((segment) => `/${templateOf(segment)}`).join('')
-    const values = last.param.required ? undefined : last.param.schema.enum
-    if (Array.isArray(values)) {
-      for (const value of values)
-        forms.push({
-          path: `${path}/${encodeURIComponent(`${value}`)}`,
-          suffix: `${value}`,
-          segments: before,
-        })
-      continue
-    }
-    const suffix = forms.length === 0 ? '' : last.name.replace(/[^A-Za-z0-9_-]+/g, '-')
-    forms.push({ path: `${path}/${templateOf(last)}`, suffix, segments: [...before, last] })
+/** An exploded object stands for parameters of any name. */
+function othersOf(merchant: Merchant): Json {
+  return {
+    name: anyQuery,
+    in: 'query',
+    required: false,
+    description:
+      merchant.builtin === undefined
+        ? 'Any other query parameters, forwarded verbatim.'
+        : 'Any other query parameters; they change nothing.',
+    style: 'form',
+    explode: true,
+    schema: { type: 'object', additionalProperties: { type: 'string' } },
   }
-  return forms
 }
 
-const anyTail: Segment = {
-  param: {
-    name: 'tail',
-    in: 'tail',
-    required: true,
-    description: 'Further path segments, forwarded to the upstream.',
-    schema: { type: 'string' },
-    example: undefined,
-  },
-  name: 'tail',
-  prefix: '',
-  suffix: '',
-  isLiteral: false,
-  isRest: true,
+function requestBodyOf(route: Route): Json {
+  const schema = Catalogue.bodySchema(route)
+  const example = Catalogue.exampleBody(route)
+  return { required: false, content: { 'application/json': { schema, example } } }
 }
 
 /** Price and protocols, as payment indexers read them beside either form of offers. */
@@ -247,7 +213,8 @@ function priceOf({ route }: Context, networks: readonly NetworkConfig[]): Json {
   }
 }
 
-function offerOf(merchant: Merchant, route: Route, network: NetworkConfig): Json {
+/** One offer, in the terms of the MPP discovery draft and specification 2.1. */
+export function offerOf(merchant: Merchant, route: Route, network: NetworkConfig): Json {
   const { asset } = network
   const isPermit2 = asset.transfer[0] === 'permit2'
   return {

@@ -1,8 +1,11 @@
 import type { Address } from 'viem'
 import type { Config } from '../config/Config'
+import * as Problem from '../protocol/Problem'
+import * as Catalogue from './Catalogue'
 import * as Discovery from './discovery'
+import * as Listing from './listing'
 
-/** Answers a request for a document: 200 with an ETag, or 304. */
+/** Answers a request for a document: 200 with an ETag, or 304. Throws ProblemError. */
 export type Serve = (request: Request) => Response
 
 export type Documents = {
@@ -10,42 +13,145 @@ export type Documents = {
   find(pathname: string): Serve | undefined
   aggregate: Serve
   wellKnown: Serve
+  llms: Serve
+  /** `GET /discovery/resources?type&limit&offset`. */
+  resources: Serve
 }
 
-/** The discovery documents of a configuration, each built once, on first use. */
-export function createDocuments(config: Config, receiptAddress: Address): Documents {
+export type DocumentsOptions = {
+  /** Signer of our receipts. */
+  receiptAddress: Address
+  /** Whether a network can settle now: what cannot be bought is not listed. */
+  isReady: Catalogue.IsReady
+  /** When this configuration came into force, unix ms. */
+  updatedAt: number
+}
+
+type Page = { text: string; etag: string }
+
+/** A document that is whole may be kept for five minutes, as draft-payment-discovery-00 asks. */
+const maxAgeSeconds = 300
+/** One that lacks a network may not: it comes back within seconds. */
+const partialMaxAgeSeconds = 10
+
+/**
+ * The discovery documents of a configuration. Each is built on first use, and again only when a
+ * network has become ready or has ceased to be.
+ */
+export function createDocuments(config: Config, options: DocumentsOptions): Documents {
+  const readiness = () =>
+    config.networks.map(({ id }) => (options.isReady(id) ? '1' : '0')).join('')
+  const whole = '1'.repeat(config.networks.length)
+
+  function document(type: string, build: () => string): Serve {
+    let made: Page | undefined
+    let madeFor = ''
+    return (request) => {
+      const ready = readiness()
+      if (made === undefined || madeFor !== ready) {
+        made = seal(build())
+        madeFor = ready
+      }
+      return respond(request, made, type, ready === whole ? maxAgeSeconds : partialMaxAgeSeconds)
+    }
+  }
+  const json = (build: () => object) => document('application/json', () => JSON.stringify(build()))
+
   const perMerchant = new Map<string, Serve>()
   for (const merchant of config.merchants)
     perMerchant.set(
       `/m/${merchant.slug}/openapi.json`,
-      document(() => Discovery.merchant(config, merchant, { receiptAddress })),
+      json(() => {
+        const listings = Catalogue.offered({ ...config, merchants: [merchant] }, options.isReady)
+        if (listings.length === 0) throw nothingForSale()
+        return Discovery.merchant(config, merchant, options)
+      }),
     )
+  let list: readonly string[] = []
+  let listedFor = ''
   return {
     find: (pathname) => perMerchant.get(pathname),
-    aggregate: document(() => Discovery.aggregate(config, { receiptAddress })),
-    wellKnown: document(() => Discovery.wellKnown(config, { receiptAddress })),
+    aggregate: json(() => {
+      if (Catalogue.offered(config, options.isReady).length === 0) throw nothingForSale()
+      return Discovery.aggregate(config, options)
+    }),
+    wellKnown: json(() => Listing.wellKnown(config, options)),
+    llms: document('text/plain; charset=utf-8', () => Listing.llms(config, options)),
+    resources(request) {
+      const ready = readiness()
+      if (listedFor !== ready) {
+        list = Listing.resources(config, options).map((entry) => JSON.stringify(entry))
+        listedFor = ready
+      }
+      const text = pageOf(list, new URL(request.url).searchParams)
+      const seconds = ready === whole ? maxAgeSeconds : partialMaxAgeSeconds
+      return respond(request, seal(text), 'application/json', seconds)
+    },
   }
 }
 
-function document(build: () => object): Serve {
-  let built: { text: string; etag: string } | undefined
-  return (request) => {
-    built ??= seal(JSON.stringify(build()))
-    const headers = {
-      etag: built.etag,
-      'cache-control': 'public, max-age=300',
-      'access-control-allow-origin': '*',
-    }
-    if (request.method !== 'GET' && request.method !== 'HEAD')
-      return new Response(null, { status: 405, headers: { allow: 'GET, HEAD' } })
-    if (request.headers.get('if-none-match') === built.etag)
-      return new Response(null, { status: 304, headers })
-    return new Response(request.method === 'HEAD' ? null : built.text, {
-      headers: { ...headers, 'content-type': 'application/json' },
-    })
-  }
+/** An indexer that reads an empty document forgets us; one that reads this comes again. */
+function nothingForSale(): Problem.ProblemError {
+  return Problem.of('not-ready', 'Nothing can be bought at the moment.', {
+    headers: { 'retry-after': '10' },
+  })
 }
 
-function seal(text: string): { text: string; etag: string } {
+const limitDefault = 20
+const limitMax = 100
+
+/** x402 v2 section 8.1. Throws ProblemError `invalid-parameter`. */
+function pageOf(entries: readonly string[], query: URLSearchParams): string {
+  const limit = count(query, 'limit', limitDefault, 1, limitMax)
+  const offset = count(query, 'offset', 0, 0, Number.MAX_SAFE_INTEGER)
+  const type = query.get('type') ?? 'http'
+  const found = type === 'http' ? entries : []
+  const items = found.slice(offset, offset + limit).join(',')
+  const pagination = JSON.stringify({ limit, offset, total: found.length })
+  return `{"x402Version":2,"items":[${items}],"pagination":${pagination}}`
+}
+
+function count(
+  query: URLSearchParams,
+  name: string,
+  fallback: number,
+  least: number,
+  most: number,
+): number {
+  const text = query.get(name)
+  if (text === null) return fallback
+  const value = /^\d{1,16}$/.test(text) ? Number(text) : Number.NaN
+  if (value >= least && value <= most) return value
+  const reason = `must be a whole number from ${least}${most === limitMax ? ` to ${most}` : ''}`
+  throw Problem.of('invalid-parameter', `Invalid: ${name}.`, {
+    members: { invalidParams: [{ name, in: 'query', reason }] },
+  })
+}
+
+function respond(request: Request, page: Page, type: string, maxAge: number): Response {
+  const headers = {
+    etag: page.etag,
+    'cache-control': `public, max-age=${maxAge}`,
+    'access-control-allow-origin': '*',
+    'access-control-expose-headers': 'ETag',
+    'x-content-type-options': 'nosniff',
+  }
+  if (request.method !== 'GET' && request.method !== 'HEAD')
+    return new Response(null, { status: 405, headers: { allow: 'GET, HEAD' } })
+  if (isKnown(request.headers.get('if-none-match'), page.etag))
+    return new Response(null, { status: 304, headers })
+  return new Response(request.method === 'HEAD' ? null : page.text, {
+    headers: { ...headers, 'content-type': type },
+  })
+}
+
+/** RFC 9110 section 13.1.2: a list of tags, weak ones too. */
+function isKnown(ifNoneMatch: string | null, etag: string): boolean {
+  if (ifNoneMatch === null) return false
+  const tags = ifNoneMatch.split(',').map((tag) => tag.trim().replace(/^W\//, ''))
+  return tags.includes(etag) || tags.includes('*')
+}
+
+function seal(text: string): Page {
   return { text, etag: `"${new Bun.CryptoHasher('sha256').update(text).digest('base64url')}"` }
 }

@@ -6,27 +6,32 @@ import * as RateLimit from '../http/ratelimit'
 import { pathStart } from '../http/url'
 import type { Log } from '../log'
 import type { Fulfilled } from '../paywall/courier'
+import type { Earlier } from '../paywall/earlier'
 import { extract, type Presented } from '../paywall/extract'
 import { bodyDigest } from '../paywall/fingerprint'
-import { type Item, inMppOrder } from '../paywall/Item'
+import type { Item } from '../paywall/Item'
 import type { Paywall, Sale } from '../paywall/paywall'
 import { failureHeaders } from '../paywall/receipts'
 import * as Problem from '../protocol/Problem'
 import type { Payment } from '../settlement/Payment'
 import type { Breaker } from './breaker'
-import { isServed, serveBuiltin } from './builtin/serve'
+import { invalidInputs, originOf, serveBuiltin } from './builtin/serve'
+import type { Stocks } from './builtin/stocks'
 import type { Documents } from './documents'
 import * as Route from './Route'
+import * as Shelves from './shelves'
 import { type Upstream, UpstreamError } from './upstream'
-import { validateParams } from './validate'
 
 export type GatewayOptions = {
   config: Config
+  earlier: Earlier
   paywall: Paywall
   upstream: Upstream
   breaker: Breaker
   budget: Budget
   documents: Documents
+  /** What chain-stocks sells; undefined when the file lists none. */
+  stocks?: Stocks | undefined
   rateLimit: RateLimit.RateLimit
   now: () => number
   log: Log
@@ -43,9 +48,6 @@ export type Gateway = {
   handle(request: Request, peer: Peer): Response | Promise<Response>
 }
 
-/** A matched route with what is sold there, one item per method. */
-type Shelf = { merchant: Merchant; route: RouteConfig; items: Partial<Record<Method, Item>> }
-
 const urlMaxBytes = 8192
 /** Longest body whose faults are named in a 402. */
 const hintMaxBytes = 64 * 1024
@@ -58,7 +60,7 @@ export function createGateway(options: GatewayOptions): Gateway {
   const { config, log, now } = options
   const { baseUrl } = config.service
   const matcher = Route.compile(config.merchants)
-  const shelves = stock(config)
+  const shelves = Shelves.stock(config, options.earlier)
 
   return {
     handle(request, peer) {
@@ -119,7 +121,7 @@ export function createGateway(options: GatewayOptions): Gateway {
 
   type Visit = {
     match: Route.Match
-    shelf: Shelf
+    shelf: Shelves.Shelf
     item: Item
     path: string
     search: string
@@ -168,7 +170,7 @@ export function createGateway(options: GatewayOptions): Gateway {
   }
 
   function offer(request: Request, visit: Visit, body: Uint8Array): Response | Promise<Response> {
-    const { match, shelf, item, path, search, requestId } = visit
+    const { shelf, item, path, search, requestId } = visit
     const { merchant, route } = shelf
     // Nothing is made for it that only a sale needs: this is answered more often than all else.
     if (visit.presented.kind === 'none') return ask(visit, body)
@@ -187,7 +189,7 @@ export function createGateway(options: GatewayOptions): Gateway {
         return request.signal
       },
       get invalidParams() {
-        return validateParams(route, search, match.tail, body)
+        return invalidInputs(options, visit, body)
       },
       unavailable: () => unavailable(merchant, route),
       fulfil: (payment) => fulfil(request, visit, body, payment),
@@ -195,32 +197,33 @@ export function createGateway(options: GatewayOptions): Gateway {
     return options.paywall.serve(sale)
   }
 
-  function ask({ match, shelf, item, path, search, requestId }: Visit, body: Uint8Array): Response {
-    const { merchant, route } = shelf
-    const problem = unavailable(merchant, route)
+  function ask(visit: Visit, body: Uint8Array): Response {
+    const { shelf, item, path, search, requestId } = visit
+    const problem = unavailable(shelf.merchant, shelf.route)
     if (problem !== undefined) throw problem
     return options.paywall.ask(item, baseUrl + path + search, requestId, {
       digest: bodyDigest(body),
       isBodiless: body.byteLength === 0,
       // Nobody who shows no credential makes us look through a large body.
       invalidParams: () =>
-        body.byteLength > hintMaxBytes ? [] : validateParams(route, search, match.tail, body),
+        body.byteLength > hintMaxBytes ? [] : invalidInputs(options, visit, body),
     })
   }
 
   function unavailable(merchant: Merchant, route: RouteConfig): Problem.ProblemError | undefined {
     if (merchant.outOfService !== undefined)
       return Problem.of('not-ready', 'This merchant is out of service.')
-    if (merchant.builtin !== undefined)
-      return isServed(merchant.builtin)
-        ? undefined
-        : Problem.of('not-ready', 'This merchant is not served yet.')
-    const origin = (route.upstream ?? merchant.upstream)?.origin
+    const origin = failureKey(merchant, route)
     if (origin === undefined || options.breaker.isOpen(origin, now()))
       return Problem.of('not-ready', 'The upstream is not answering; nothing is charged.', {
         headers: { 'retry-after': '10' },
       })
     return undefined
+  }
+
+  /** Under which failures are counted. */
+  function failureKey({ builtin, upstream }: Merchant, route: RouteConfig): string | undefined {
+    return builtin ? originOf(builtin, options) : (route.upstream ?? upstream)?.origin
   }
 
   async function fulfil(
@@ -230,13 +233,17 @@ export function createGateway(options: GatewayOptions): Gateway {
     payment: Payment,
   ): Promise<Fulfilled> {
     const { merchant, route } = visit.shelf
-    if (merchant.builtin !== undefined)
-      return { delivered: true, ...serveBuiltin(merchant.builtin, visit.search, now()) }
-    const origin = (route.upstream ?? merchant.upstream)?.origin ?? ''
+    const origin = failureKey(merchant, route) ?? ''
     const failed = () => {
       // Redemptions are free: with them one payment for a request that breaks the upstream would
       // close it for everybody.
       if (payment.attempts === 1) options.breaker.failure(origin, now())
+    }
+    if (merchant.builtin !== undefined) {
+      const answer = await serveBuiltin(options, visit, body)
+      if (answer.delivered) options.breaker.success(origin)
+      else failed()
+      return answer
     }
     try {
       const answer = await options.upstream.forward({
@@ -297,38 +304,6 @@ function isDelivery(status: number): boolean {
   return ![401, 402, 403, 407, 408, 425, 429].includes(status)
 }
 
-function stock(config: Config): Map<RouteConfig, Shelf> {
-  const { baseUrl, mppOrder } = config.service
-  const shelves = new Map<RouteConfig, Shelf>()
-  for (const merchant of config.merchants) {
-    const networks = config.networks.filter((network) => merchant.networks.includes(network.id))
-    for (const route of merchant.routes) {
-      const offers = networks.map((network) => ({
-        network,
-        payTo: merchant.payout,
-        amountAtomic: route.priceAtomic,
-      }))
-      const items: Partial<Record<Method, Item>> = {}
-      for (const method of route.methods)
-        items[method] = {
-          id: `${merchant.slug}:${method} ${route.path}`,
-          merchant: merchant.slug,
-          route: route.path,
-          method,
-          resource: {
-            url: `${baseUrl}/m/${merchant.slug}${route.path}`,
-            description: route.summary,
-            mimeType: 'application/json',
-          },
-          offers,
-          mppOffers: inMppOrder(offers, mppOrder),
-        }
-      shelves.set(route, { merchant, route, items })
-    }
-  }
-  return shelves
-}
-
 /** Path and query of an absolute URL as Bun normalised it; both as they are, nothing decoded. */
 function split(url: string): [pathname: string, search: string] {
   const start = pathStart(url)
@@ -353,13 +328,13 @@ function hasBody(request: Request): boolean {
   return headers.has('transfer-encoding') || (headers.get('content-length') ?? '0') !== '0'
 }
 
-function methodsOf(shelf: Shelf): string {
+function methodsOf(shelf: Shelves.Shelf): string {
   const methods = Object.keys(shelf.items)
   if (methods.includes('GET')) methods.push('HEAD')
   return [...methods, 'OPTIONS'].join(', ')
 }
 
-function notAllowed(shelf: Shelf): Problem.ProblemError {
+function notAllowed(shelf: Shelves.Shelf): Problem.ProblemError {
   const allow = methodsOf(shelf)
   return Problem.of('method-not-allowed', `This route accepts ${allow}.`, {
     headers: { allow },
@@ -369,7 +344,7 @@ function notAllowed(shelf: Shelf): Problem.ProblemError {
 const headerList = /^[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,1024}$/
 
 /** Preflights are free and answered before the gate; asking which headers may cross costs nothing. */
-function preflight(request: Request, shelf: Shelf): Response {
+function preflight(request: Request, shelf: Shelves.Shelf): Response {
   const asked = request.headers.get('access-control-request-headers') ?? ''
   const allow = methodsOf(shelf)
   return new Response(null, {

@@ -1,9 +1,28 @@
 import { Elysia } from 'elysia'
 import type { Documents } from './documents'
 
-/** The catalogue for machines. What is sold, below `/m/`, is answered by the gateway itself. */
-export function catalogueRoutes(documents: Documents) {
+/**
+ * The catalogue for machines. What is sold, below `/m/`, is answered by the gateway itself. The
+ * documents are asked for at every request, because a reload replaces them.
+ */
+export function catalogueRoutes(documents: () => Documents) {
   return new Elysia({ name: 'catalogue' })
-    .get('/openapi.json', ({ request }) => documents.aggregate(request))
-    .get('/.well-known/x402', ({ request }) => documents.wellKnown(request))
+    .get('/openapi.json', ({ request }) => documents().aggregate(request))
+    .get('/.well-known/x402', ({ request }) => documents().wellKnown(request))
+    .get('/llms.txt', ({ request }) => documents().llms(request))
+    .get('/discovery/resources', ({ request }) => documents().resources(request))
+    .get('/facilitator/discovery/resources', ({ request }) => documents().resources(request))
+    .get('/favicon.svg', () => new Response(favicon, { headers: faviconHeaders }))
+}
+
+/** A toll bar. Indexers show it beside what they list. */
+const favicon =
+  '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">' +
+  '<rect width="32" height="32" rx="6" fill="#16324f"/><rect x="6" y="8" width="5" height="18" fill="#f2f5f8"/>' +
+  '<path d="M8 11 27 7v5L8 16z" fill="#f2f5f8"/><path d="m14 9.700 4-.8v5l-4 .8z" fill="#e4572e"/></svg>'
+
+const faviconHeaders = {
+  'content-type': 'image/svg+xml',
+  'cache-control': 'public, max-age=86400',
+  'x-content-type-options': 'nosniff',
 }

@@ -3,7 +3,7 @@ import type { Merchant, Route as RouteConfig } from '../config/Config'
 import { toBuyer, toUpstream } from './headers'
 import * as Ip from './Ip'
 import * as Route from './Route'
-import { redactAnswer, redactHeaders, secretsOf } from './redact'
+import { redactAnswer, redactHeaders, redactStream, secretsOf } from './redact'
 import { createResolver, type Resolve } from './resolve'
 import { rewriteBody } from './rewrite'
 
@@ -91,10 +91,11 @@ export function createUpstream(options: UpstreamOptions): Upstream {
         secrets.set(route, kept)
         redactHeaders(headers, kept)
         const read = await readStart(response, merchant.idleMs, watch)
-        const { status } = response
-        if ('stream' in read) return { status, headers, body: read.stream, complete: false }
-        const body = redactAnswer({ headers, bytes: read.bytes }, kept)
-        return { status, headers, body, complete: true }
+        const body =
+          'stream' in read
+            ? redactStream({ headers, body: read.stream }, kept)
+            : redactAnswer({ headers, body: read.bytes }, kept)
+        return { status: response.status, headers, body, complete: body instanceof Uint8Array }
       } catch (error) {
         watch.stop()
         throw watch.explain(error)

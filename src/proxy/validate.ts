@@ -7,8 +7,16 @@ import {
 import type { Route } from '../config/Config'
 import { type Segment, segmentsOf } from './Tail'
 
-/** An input that cannot be served. `reason` completes "name ...". */
-export type InvalidParam = { name: string; in: 'query' | 'tail' | 'body'; reason: string }
+/**
+ * An input that cannot be served. `reason` completes "name ...". `status`: of the answer to who pays,
+ * where it is not 400.
+ */
+export type InvalidParam = {
+  name: string
+  in: 'query' | 'tail' | 'body'
+  reason: string
+  status?: 404
+}
 
 type Check = (text: string) => string | undefined
 type BodyCheck = (value: unknown, bytes: number) => ValidationResult
@@ -165,12 +173,19 @@ const containers = new Set(['properties', 'items', 'prefixItems', 'allOf', '$ref
 function invalidBody({ valid, errors }: ValidationResult): InvalidParam[] {
   if (valid) return []
   const leaves = errors.filter((error) => !containers.has(error.keyword))
-  return (leaves.length === 0 ? errors : leaves).map((error) => ({
+  return (leaves.length === 0 ? errors : leaves).map((error) => {
     // A JSON pointer below the body.
-    name: error.instanceLocation.replace(/^#\/?/, ''),
-    in: 'body',
-    reason: reasonOf([error]),
-  }))
+    const place = error.instanceLocation.replace(/^#\/?/, '')
+    const missing = error.keyword === 'required' ? missingIn(error.error) : undefined
+    return missing === undefined
+      ? { name: place, in: 'body', reason: reasonOf([error]) }
+      : { name: place === '' ? missing : `${place}/${missing}`, in: 'body', reason: 'is required' }
+  })
+}
+
+/** The member that an object lacks, which the validator tells in its words only. */
+function missingIn(words: string): string | undefined {
+  return /required property "(.*)"\.$/.exec(words)?.[1]
 }
 
 /** The validator's words; they name the schema, never the value. */

@@ -172,6 +172,8 @@ async function findOwn(context: Context, rail: Rail, payment: Payment) {
 /** A settlement by somebody else that pays for this request. Throws when it cannot be known. */
 async function findElsewhere(context: Context, rail: Rail, payment: Payment) {
   const { transfer, purpose } = payment
+  // A facilitator tells its caller that the money came because of this call, which it did not.
+  if (purpose.product === 'facilitator') return undefined
   const evidence = context.store.evidenceOf(payment.id)
   const first = evidence.knownBlock > lagBlocks ? evidence.knownBlock - lagBlocks : 0n
   let found = await Elsewhere.find(context, rail, transfer, first)

@@ -1,12 +1,16 @@
+import type { Address } from 'viem'
 import { isDuplicate, write } from '../../db/write'
-import { call, type Transfer } from '../protocol/Transfer'
+import { zero } from '../protocol/Address'
+import type { Asset } from '../protocol/Asset'
+import * as Crypto from '../protocol/Crypto'
+import { digest as digestOf, type Transfer } from '../protocol/Transfer'
 import * as Batch from './batch'
 import { type Admission, about, type Context, type Rail, railOf, within } from './context'
 import * as Decide from './decide'
 import * as Elsewhere from './elsewhere'
 import * as Lane from './lane'
 import type { Outcome, Payment, Purpose } from './Payment'
-import { simulate } from './simulate'
+import { examine } from './simulate'
 import * as Verify from './verify'
 
 /** A payment that is asked for. */
@@ -21,19 +25,37 @@ export type Request = {
   write: ((paymentId: string) => void) | undefined
 }
 
-/** Signature, window and simulation; nothing is written or sent. */
+/**
+ * Signature, window and simulation in one call to a node; nothing is written or sent. `told`: the
+ * signing domain that the payer was told, by default the token's own.
+ */
 export async function verify(
   context: Context,
   transfer: Transfer,
+  told: Asset['eip712'] | undefined,
 ): Promise<{ ok: true } | Outcome> {
   const rail = railOf(context, transfer.network)
-  const refusal = Verify.checkWindow(transfer, context.now())
-  if (refusal) return refusal
-  const signed = await Verify.checkSignature(rail, transfer, context.now())
-  if (signed.kind !== 'signed') return signed
-  const candidate = { ...signed, call: call(signed.transfer) }
-  const [simulation] = await simulate(rail, rail.lanes[0]?.address, [candidate])
-  if (!simulation) return Verify.unavailable(undefined)
+  const own = rail.network.asset.eip712
+  const eip712 = told ?? own
+  const digest = digestOf(transfer, { eip712 })
+  let signer: Address | undefined
+  const isSigned = () => {
+    signer ??= Crypto.recover(digest, transfer.signature) ?? zero
+    return signer === transfer.payer
+  }
+  const late = Verify.checkWindow(transfer, context.now())
+  // Whose signature it is comes first: only the chain can tell when no key of the payer signed.
+  if (late && isSigned()) return late
+  const isForeign =
+    transfer.method === 'eip3009' && (eip712.name !== own.name || eip712.version !== own.version)
+  const isDecidedByChain = !isForeign && Crypto.isCanonical(transfer.signature)
+  const isPlain = isDecidedByChain || isSigned()
+  const sent = isPlain ? Verify.assumeSigned(transfer).transfer : Verify.unwrap(transfer)
+  const isWrapped = !isPlain && sent !== transfer
+  const look = { isDecidedByChain, isSigned, isWrapped, digest, eip712 }
+  const simulation = await examine(rail, rail.lanes[0]?.address, sent, look)
+  if (simulation.kind === 'refused' && Verify.isUnsigned(simulation)) return simulation
+  if (late) return late
   if (simulation.kind === 'passes') return { ok: true }
   return simulation.kind === 'used' ? refuseUsed(transfer) : simulation
 }

@@ -1,5 +1,6 @@
 import type { Address, Hex } from 'viem'
 import { fees } from '../chain/head'
+import type { Asset } from '../protocol/Asset'
 import * as Crypto from '../protocol/Crypto'
 import type * as Network from '../protocol/Network'
 import { type Money, moneyKey, type Transfer } from '../protocol/Transfer'
@@ -40,8 +41,11 @@ export type Settlement = {
   findByIdempotencyKey(scope: KeyScope): Payment | undefined
   /** Undefined while another request holds the money. */
   claim(money: Money): Claim | undefined
-  /** Signature, window and simulation; nothing is written or sent. */
-  verify(transfer: Transfer): Promise<{ ok: true } | Outcome>
+  /**
+   * Signature, window and simulation in one call to a node; nothing is written or sent. `eip712`: the
+   * signing domain that the payer was told, by default the token's own.
+   */
+  verify(transfer: Transfer, eip712?: Asset['eip712']): Promise<{ ok: true } | Outcome>
   /**
    * Verifies, writes, broadcasts and waits. The caller holds the claim. `waitMs` bounds the wait, not
    * the work. `proven`: the caller has recovered the payer from the signature. `write` runs inside
@@ -146,7 +150,7 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
     findByRedeemToken: store.findByRedeemToken,
     findByIdempotencyKey: store.findByIdempotencyKey,
     claim: createClaims(),
-    verify: (transfer) => Request.verify(context, transfer),
+    verify: (transfer, eip712) => Request.verify(context, transfer, eip712),
     async settle(transfer, purpose, { waitMs, receivedAt, proven, requestId, write }) {
       if (context.isStopping) return Verify.unavailable(undefined)
       const known = store.find(transfer)

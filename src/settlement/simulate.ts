@@ -3,6 +3,7 @@ import { RpcError } from '../chain/client'
 import * as Multicall from '../chain/multicall'
 import * as Permit2 from '../chain/permit2'
 import * as Token from '../chain/token'
+import type { Asset } from '../protocol/Asset'
 import * as Permit from '../protocol/Permit'
 import * as Transfer from '../protocol/Transfer'
 import type { Rail } from './context'
@@ -97,14 +98,43 @@ export const underWay: Verify.Refusal = {
   retryAfterSeconds: 1,
 }
 
+/** A signature that nobody has judged. */
+export type Look = {
+  /** When the transfer passes with it, it is the payer's: the chain reads it as we do. */
+  isDecidedByChain: boolean
+  /** Whether the payer's own key signed the digest; asked when the chain does not decide. */
+  isSigned: () => boolean
+  /** It came with the call that would deploy the wallet (ERC-6492). */
+  isWrapped: boolean
+  /** What was signed: of the domain below, which need not be the token's. */
+  digest: Uint8Array
+  eip712: Asset['eip712']
+}
+
+/**
+ * All that one call can say of a transfer: whether the payer's contract accepts the signature, whether
+ * the transfer would succeed now, and if not the first reason in the order of the reference facilitator.
+ */
+export function examine(
+  rail: Rail,
+  from: Address | undefined,
+  transfer: Transfer.Transfer,
+  look: Look,
+): Promise<Simulation> {
+  const hasCode = !look.isDecidedByChain && !look.isSigned()
+  return simulateOne(rail, from, { transfer, hasCode, call: Transfer.call(transfer) }, look)
+}
+
 /** With the reads that explain a failure beside it. */
 async function simulateOne(
   rail: Rail,
   from: Address | undefined,
   { transfer, hasCode, call }: Candidate,
+  look?: Look,
 ): Promise<Simulation> {
   const { asset, payer, signature } = transfer
   const isPermit = transfer.method === 'permit2'
+  const digest = look?.digest ?? (hasCode && Transfer.digest(transfer, rail.network.asset))
   const calls = [
     Verify.nonceCall(transfer),
     Token.balanceOf(asset, payer),
@@ -114,9 +144,7 @@ async function simulateOne(
       ? [Token.allowance(asset, payer, Permit.permit2Address), Permit2.proxyPermit2]
       : []),
     call,
-    ...(hasCode
-      ? [Token.isValidSignature(payer, Transfer.digest(transfer, rail.network.asset), signature)]
-      : []),
+    ...(digest ? [Token.isValidSignature(payer, digest, signature)] : []),
   ]
   let results: Multicall.Result[] | undefined
   try {
@@ -131,17 +159,36 @@ async function simulateOne(
   noteBaseFee(rail, read[3])
   const settled = results[isPermit ? 6 : 4]?.success === true
   const used = Verify.isUsed(transfer, read[0])
+  const wallet = results[isPermit ? 7 : 5]
+  const verdict = wallet && judgeWallet(wallet)
+  const passes = settled && used === false
+  if (passes && look?.isDecidedByChain) return { kind: 'passes', balanceAtomic: read[1] ?? 0n }
+  if (look && verdict !== 'accepts' && !look.isSigned()) {
+    const isUndeployed = verdict === 'absent' && look.isWrapped
+    return isUndeployed ? Verify.refuseFactory() : refuseSignature(transfer)
+  }
   if (used) return { kind: 'used' }
-  if (settled && used === false) return { kind: 'passes', balanceAtomic: read[1] ?? 0n }
-  const wallet = hasCode ? results[isPermit ? 7 : 5] : undefined
-  return explain(transfer, {
+  if (passes) return { kind: 'passes', balanceAtomic: read[1] ?? 0n }
+  return explain(rail, transfer, {
     used,
     balance: read[1],
     timestamp: read[2],
     allowance: isPermit ? read[4] : undefined,
     hasProxy: !isPermit || results[5]?.success === true,
-    refusedByWallet: wallet !== undefined && !(wallet.success && Token.isMagic(wallet.data)),
+    refusedByWallet: verdict === 'refuses' || (verdict === 'absent' && hasCode === true),
+    eip712: look?.eip712,
   })
+}
+
+/** `absent`: there is no code that could judge, or none that answers. */
+function judgeWallet({ success, data }: Multicall.Result): 'accepts' | 'refuses' | 'absent' {
+  if (success && Token.isMagic(data)) return 'accepts'
+  return success && data === '0x' ? 'absent' : 'refuses'
+}
+
+/** Neither the payer's key nor a contract of the payer stands behind the signature. */
+function refuseSignature(transfer: Transfer.Transfer): Verify.Refusal {
+  return Verify.refuse(Verify.signatureReason(transfer), 'the signature is not of the payer')
 }
 
 /** The price of the transaction that follows is that of this very block. */
@@ -160,11 +207,14 @@ type Facts = {
   allowance: bigint | undefined
   hasProxy: boolean
   refusedByWallet: boolean
+  /** The signing domain that the payer was told, if it need not be the token's. */
+  eip712: Asset['eip712'] | undefined
 }
 
 /** First matching reason, in the order of the reference facilitator. */
-function explain(transfer: Transfer.Transfer, facts: Facts): Verify.Refusal {
+function explain(rail: Rail, transfer: Transfer.Transfer, facts: Facts): Verify.Refusal {
   const { amountAtomic, validAfter, validBefore } = transfer
+  const { eip712 } = rail.network.asset
   const isPermit = transfer.method === 'permit2'
   const { refuse } = Verify
   if (facts.refusedByWallet) {
@@ -185,6 +235,13 @@ function explain(transfer: Transfer.Transfer, facts: Facts): Verify.Refusal {
   }
   if (facts.used === undefined && !isPermit) {
     return refuse('invalid_exact_evm_eip3009_not_supported', 'the token has no EIP-3009')
+  }
+  if (!isPermit && facts.eip712 && facts.eip712.name !== eip712.name) {
+    return refuse('invalid_exact_evm_token_name_mismatch', `the token is named "${eip712.name}"`)
+  }
+  if (!isPermit && facts.eip712 && facts.eip712.version !== eip712.version) {
+    const detail = `the signing domain of the token has version "${eip712.version}"`
+    return refuse('invalid_exact_evm_token_version_mismatch', detail)
   }
   if (facts.balance !== undefined && facts.balance < amountAtomic) {
     return refuse(

@@ -5,6 +5,7 @@ import * as Multicall from '../chain/multicall'
 import * as Permit2 from '../chain/permit2'
 import { isHex, parseBlock } from '../chain/receipt'
 import * as Token from '../chain/token'
+import * as Counterfactual from '../protocol/Counterfactual'
 import * as Crypto from '../protocol/Crypto'
 import * as Transfer from '../protocol/Transfer'
 import type { Rail } from './context'
@@ -64,14 +65,28 @@ export async function checkSignature(
   if (Crypto.recover(digest, transfer.signature) === transfer.payer) {
     return assumeSigned(transfer)
   }
+  const own = unwrap(transfer)
   try {
     if (await hasCode(rail, transfer.payer, now)) {
-      return { kind: 'signed', transfer, hasCode: true }
+      return { kind: 'signed', transfer: own, hasCode: true }
     }
   } catch (error) {
     return unavailable(error)
   }
+  if (own !== transfer) return refuseFactory()
   return refuse(signatureReason(transfer), 'the signature is not of the payer')
+}
+
+/** The same with the signature that the wallet itself judges, without an ERC-6492 wrapper. */
+export function unwrap(transfer: Transfer.Transfer): Transfer.Transfer {
+  if (transfer.method === 'permit2') return transfer
+  const signature = Counterfactual.innerOf(transfer.signature)
+  return signature === transfer.signature ? transfer : { ...transfer, signature }
+}
+
+/** A wallet that is not deployed yet: the relayer calls no stranger's factory. */
+export function refuseFactory(): Refusal {
+  return refuse('eip6492_factory_not_allowed', 'the wallet of the payer is not deployed')
 }
 
 /** For a caller that has recovered the payer from the signature itself. */
@@ -198,6 +213,15 @@ export function isUsed(transfer: Transfer.Transfer, word: bigint | undefined): b
 /** The reason code for a signature that is not the payer's. */
 export function signatureReason(transfer: Transfer.Transfer): Reason {
   return transfer.method === 'permit2' ? 'invalid_permit2_signature' : 'invalid_exact_evm_signature'
+}
+
+/** Whether it is the signature that is refused, which comes before all that it would settle. */
+export function isUnsigned({ reason }: { reason: Reason }): boolean {
+  return (
+    reason === 'invalid_exact_evm_signature' ||
+    reason === 'invalid_permit2_signature' ||
+    reason === 'eip6492_factory_not_allowed'
+  )
 }
 
 /** The reason code for a transfer that fails in simulation. */

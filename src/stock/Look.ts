@@ -23,7 +23,7 @@ export type Look = {
   /** ERC-8056, times 1e18; for display only. */
   multiplierE18: bigint | undefined
   isPaused: boolean | undefined
-  /** This token alone was stopped. */
+  /** This token alone was stopped: on the chain, or by the issuer's market. */
   isHalted: boolean | undefined
   isOraclePaused: boolean | undefined
   /** Undefined without a feed, or when it has no answer. `priceAtomic` as above; unix ms. */
@@ -105,6 +105,14 @@ export function parse(question: Question, { results, blockNumber, readAt }: Answ
     blockNumber,
     readAt,
   }
+}
+
+/**
+ * The price to show: of the smallest order. A token that does not move has no quote; its pool still
+ * has the price at which it stopped.
+ */
+export function shownPriceAtomic(look: Look): bigint | undefined {
+  return look.priceAtomic ?? (look.isPaused === true ? look.midPriceAtomic : undefined)
 }
 
 function isPinned(

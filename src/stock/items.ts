@@ -38,6 +38,7 @@ export function createItems(options: {
         },
         offers,
         mppOffers: offers,
+        extensions: [],
       }
       const [oldest] = kept.keys()
       if (kept.size >= keptMax && oldest !== undefined) kept.delete(oldest)

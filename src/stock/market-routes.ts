@@ -9,7 +9,7 @@ import * as Amount from '../protocol/Amount'
 import type { Asset } from '../protocol/Asset'
 import * as Problem from '../protocol/Problem'
 import * as Instrument from './Instrument'
-import type { Look } from './Look'
+import * as Look from './Look'
 import type { Market } from './market'
 import { problemOf, type Warning } from './Verdict'
 
@@ -65,8 +65,9 @@ export function marketRoutes(options: MarketRoutesOptions) {
 /** Older than this, the list says of its prices that they are. */
 const staleMs = 15_000
 
-function entryOf(look: Look, market: Market, asset: Asset, now: number) {
-  const { token, priceAtomic, decimals } = look
+function entryOf(look: Look.Look, market: Market, asset: Asset, now: number) {
+  const { token, decimals } = look
+  const priceAtomic = Look.shownPriceAtomic(look)
   const { feeBps, minAtomic, maxAtomic } = market.stock
   const verdict = market.judge(look)
   const usdg = (atomic: bigint) => Amount.toDecimal(atomic, asset.decimals)
@@ -89,7 +90,7 @@ function entryOf(look: Look, market: Market, asset: Asset, now: number) {
 }
 
 /** What a purchase of this look's amount would be. Throws ProblemError when it would be refused. */
-export function quoteOf(look: Look, market: Pick<Market, 'judge' | 'stock'>, asset: Asset) {
+export function quoteOf(look: Look.Look, market: Pick<Market, 'judge' | 'stock'>, asset: Asset) {
   const verdict = market.judge(look)
   if (!verdict.ok) throw problemOf(verdict)
   const { token, usdgAtomic, sharesAtomic, priceAtomic, decimals } = look
@@ -127,7 +128,7 @@ function termsOf(request: Request, stock: Stock, asset: Asset): Instrument.Terms
 }
 
 /** ERC-8056: underlying shares per token, for people. Amounts are always of tokens. */
-function multiplierOf({ multiplierE18 }: Look): string | null {
+function multiplierOf({ multiplierE18 }: Look.Look): string | null {
   return multiplierE18 === undefined ? null : Amount.toDecimal(multiplierE18, 18)
 }
 

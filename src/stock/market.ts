@@ -59,6 +59,8 @@ export type MarketOptions = {
   read: Read
   /** Unix ms. */
   now: () => number
+  /** Whether the issuer halts trading; undefined when it does not say. Must not take long. */
+  isHalted?: (token: StockToken) => Promise<boolean | undefined>
   /** Longest time that a look may take. */
   timeoutMs?: number
 }
@@ -132,7 +134,12 @@ export function createMarket(options: MarketOptions): Market {
 
   async function lookAt(token: StockToken, usdgAtomic: bigint, people: readonly Address[]) {
     const question = { stock, asset, token, usdgAtomic, people }
-    return Look.parse(question, await reader.ask(Look.calls(question)))
+    const [answer, isHalted] = await Promise.all([
+      reader.ask(Look.calls(question)),
+      options.isHalted?.(token),
+    ])
+    const look = Look.parse(question, answer)
+    return isHalted === true ? { ...look, isHalted } : look
   }
 
   async function refresh(): Promise<readonly Look.Look[]> {

@@ -6,7 +6,7 @@ import * as Denial from '../paywall/Denial'
 import type { Presented } from '../paywall/extract'
 import { fingerprint } from '../paywall/fingerprint'
 import type { Item } from '../paywall/Item'
-import { idempotencyKey } from '../paywall/paywall'
+import { idempotencyKey } from '../paywall/idempotency'
 import type { Quoter } from '../paywall/quote'
 import { failureHeaders } from '../paywall/receipts'
 import * as Amount from '../protocol/Amount'
@@ -53,7 +53,7 @@ export type PurchaseOptions = {
   realm: string
   teller: Teller
   /** Longest wait of a buyer, for settlement and swap together. */
-  waitMs: number
+  waitMs: () => number
   now: () => number
 }
 
@@ -120,7 +120,7 @@ export function createPurchase(options: PurchaseOptions): Purchase {
     if (presented.kind === 'redeem') {
       throw Problem.of('invalid-redeem-token', 'Orders are not redeemed: look at the order.')
     }
-    const deadline = now() + options.waitMs
+    const deadline = now() + options.waitMs()
     const named = peek(presented, network)
     try {
       // Money that is known is its order's, before anything else is said about the request.
@@ -199,7 +199,7 @@ export function createPurchase(options: PurchaseOptions): Purchase {
     if (presentation.window !== undefined) {
       throw Problem.ofFault(presentation.window, 'payment-expired')
     }
-    const key = idempotencyKey(visit, presentation)
+    const key = idempotencyKey(visit.headers, presentation.identifier)
     const money = moneyKey(transfer).toLowerCase()
     if (settling.has(money)) {
       const known = await find(transfer)

@@ -1,3 +1,6 @@
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import type { Socket } from 'bun'
 
 /** Closed-loop load: each connection sends its next request when the answer to the last is complete. */
@@ -9,6 +12,8 @@ export type LoadOptions = {
   status: number
   connections: number
   seconds: number
+  /** Asked in turn at the URL's server instead of the URL's own path. */
+  paths?: readonly string[]
 }
 
 /** wrk where it is installed, else sockets of our own; both give requests per second. */
@@ -19,8 +24,9 @@ export function findLoad(): Load {
 }
 
 async function driveWrk(wrk: string, options: LoadOptions): Promise<number> {
-  const { url, status, connections, seconds } = options
-  const child = Bun.spawn([wrk, '-t1', `-c${connections}`, `-d${seconds}s`, url], {
+  const { url, status, connections, seconds, paths } = options
+  const script = paths === undefined ? [] : ['-s', writeScript(paths)]
+  const child = Bun.spawn([wrk, '-t1', `-c${connections}`, `-d${seconds}s`, ...script, url], {
     stdout: 'pipe',
     stderr: 'pipe',
   })
@@ -34,13 +40,44 @@ async function driveWrk(wrk: string, options: LoadOptions): Promise<number> {
   return perSecond
 }
 
+const scripts = new Map<readonly string[], string>()
+
+/** A script for wrk that asks for paths in turn, from requests that are made before. */
+function writeScript(paths: readonly string[]): string {
+  const known = scripts.get(paths)
+  if (known !== undefined) return known
+  const directory = mkdtempSync(join(tmpdir(), 'turnpike-wrk-'))
+  process.once('exit', () => rmSync(directory, { recursive: true, force: true }))
+  const file = join(directory, 'paths.lua')
+  const list = paths.map((path) => JSON.stringify(path)).join(',\n')
+  const lua = `local paths = {\n${list}\n}
+local requests, turn = {}, 0
+init = function()
+  for i, path in ipairs(paths) do requests[i] = wrk.format("GET", path) end
+end
+request = function()
+  turn = turn % #requests + 1
+  return requests[turn]
+end
+`
+  writeFileSync(file, lua)
+  scripts.set(paths, file)
+  return file
+}
+
 type Connection = { pending: Buffer | undefined }
 
 /** The load generator for machines without wrk, and the check of every answer's status. */
 export async function driveSockets(options: LoadOptions): Promise<number> {
   const { url, status, connections, seconds } = options
   const { hostname, port, pathname, search, host } = new URL(url)
-  const request = Buffer.from(`GET ${pathname}${search} HTTP/1.1\r\nHost: ${host}\r\n\r\n`)
+  const paths = options.paths ?? [pathname + search]
+  const requests = paths.map((path) => Buffer.from(`GET ${path} HTTP/1.1\r\nHost: ${host}\r\n\r\n`))
+  let turn = 0
+  const ask = (socket: Socket<Connection>) => {
+    const request = requests[turn++ % requests.length]
+    if (request !== undefined) socket.write(request)
+  }
   const start = Buffer.from(`HTTP/1.1 ${status} `)
   const { promise: failed, reject } = Promise.withResolvers<never>()
   let answers = 0
@@ -58,7 +95,7 @@ export async function driveSockets(options: LoadOptions): Promise<number> {
     if (buffer.length > length || buffer.compare(start, 0, start.length, 0, start.length) !== 0)
       return reject(new Error(`${url}: not ${status}: ${buffer.toString('latin1').slice(0, 200)}`))
     answers++
-    if (!stopped) socket.write(request)
+    if (!stopped) ask(socket)
   }
   const ended = () => {
     if (!stopped) reject(new Error(`${url} closed a connection`))
@@ -73,7 +110,7 @@ export async function driveSockets(options: LoadOptions): Promise<number> {
   )
   const sockets = await Promise.all(opening)
   const startedAt = performance.now()
-  for (const socket of sockets) socket.write(request)
+  for (const socket of sockets) ask(socket)
   await Promise.race([Bun.sleep(seconds * 1000), failed])
   const perSecond = (answers * 1000) / (performance.now() - startedAt)
   stopped = true

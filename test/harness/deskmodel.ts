@@ -49,6 +49,8 @@ export const stock: Stock = {
   router: contract('d'),
   quoter: contract('e'),
   registry: contract('9'),
+  issuerUrl: undefined,
+  explorerUrl: undefined,
   tokens: [token],
 }
 

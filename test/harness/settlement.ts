@@ -5,7 +5,7 @@ import type { Address, Hex } from 'viem'
 import { type Db, open } from '../../db/open'
 import type { NetworkConfig } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
-import { type Chain, prepareChain, startChain } from '../../src/demo/chains'
+import { type Chain, mine, prepareChain, startChain } from '../../src/demo/chains'
 import type { TransferMethod } from '../../src/protocol/Asset'
 import * as Crypto from '../../src/protocol/Crypto'
 import * as Transfer from '../../src/protocol/Transfer'
@@ -258,4 +258,23 @@ export async function until(condition: () => boolean | Promise<boolean>): Promis
     await Bun.sleep(5)
   }
   throw new Error('the condition did not come true')
+}
+
+/** Mines block after block until the work is done. */
+export async function mineWhile<T>(chain: Chain, work: Promise<T>): Promise<T> {
+  let isOver = false
+  const over = () => {
+    isOver = true
+  }
+  work.then(over, over)
+  await until(async () => {
+    await mine(chain)
+    return isOver
+  })
+  return work
+}
+
+/** Waits until a node has the bytes of a transaction. */
+export function untilKnown(chain: Chain, hash: Hex): Promise<void> {
+  return until(async () => (await chain.rpc('eth_getTransactionByHash', [hash])) !== null)
 }

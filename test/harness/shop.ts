@@ -103,6 +103,8 @@ export type Shop = {
   dataDir: string
   /** Moves the gateway's clock; the chains keep theirs. */
   advance(ms: number): void
+  /** The gateway's clock, unix ms. */
+  now(): number
   /** What another process sees in the database. */
   rows(sql: string): Record<string, unknown>[]
   /** Rows of every table that a request could write. */
@@ -110,8 +112,10 @@ export type Shop = {
   balance(network: Network.Id, holder: `0x${string}`): Promise<bigint>
   /** JSON-RPC requests of the gateway so far, by all taps. */
   calls(): number
-  /** Ends the gateway and starts it over the same data directory. */
-  restart(): Promise<void>
+  /** The configuration of the file after a change of its text. */
+  edited(edit: (text: string) => string): Config
+  /** Ends the gateway and starts it over the same data directory, with another configuration if one is given. */
+  restart(config?: Config): Promise<void>
   stop(): Promise<void>
 }
 
@@ -134,8 +138,8 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
   const text = options.edit?.(shipped + merchants) ?? shipped + merchants
   const upstream = await startScripted()
   const away = 'http://127.0.0.1:1'
-  const configure = (rpcUrls: Record<string, string>): Config => {
-    const { config, faults } = parse(text, {
+  const configure = (rpcUrls: Record<string, string>, edit = (all: string) => all): Config => {
+    const { config, faults } = parse(edit(text), {
       file: 'merchants.toml',
       env: { RELAYER_KEYS: account(0).privateKey, ASSISTANT_KEY: 'assistant-s3cret-key' },
       overrides: {
@@ -168,9 +172,10 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
   const secrets = loadSecrets({ dataDir, env: { RELAYER_KEYS: account(0).privateKey } })
   const logged: string[] = []
   let offsetMs = 0
+  let served = config
   const open = () =>
     App.start({
-      config,
+      config: served,
       secrets,
       dataDir,
       log: createLog({ write: (line) => void logged.push(line), pretty: false }),
@@ -196,6 +201,7 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
     advance: (ms) => {
       offsetMs += ms
     },
+    now: () => Date.now() + offsetMs,
     rows,
     counts: () =>
       Object.fromEntries(
@@ -208,8 +214,10 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
       return balanceOf(chain, asset.address, holder)
     },
     calls: () => taps.reduce((sum, tap) => sum + tap.calls.length, 0),
-    async restart() {
+    edited: (edit) => configure(byId(taps.map((tap) => tap.url)), edit),
+    async restart(config = served) {
       await shop.app.stop()
+      served = config
       shop.app = await open()
       shop.url = shop.app.url
     },

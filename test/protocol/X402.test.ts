@@ -11,6 +11,7 @@ import { charge } from 'mppx/evm/client'
 import { privateKeyToAccount } from 'viem/accounts'
 import * as Crypto from '../../src/protocol/Crypto'
 import { encodeJson } from '../../src/protocol/Header'
+import * as HeaderBudget from '../../src/protocol/HeaderBudget'
 import * as Json from '../../src/protocol/Json'
 import * as Offer from '../../src/protocol/Offer'
 import * as Permit from '../../src/protocol/Permit'
@@ -125,7 +126,7 @@ test('behavior: @x402/core reads our header, every extension has info and schema
     accepts,
     extensions: fullExtensions(accepts),
   })
-  const { header, body } = X402.fit(full, 100_000)
+  const { header, body } = HeaderBudget.fit(full, 100_000)
   expect(header).toMatch(/^[A-Za-z0-9+/]+={0,2}$/)
   const decoded = decodePaymentRequiredHeader(header)
   expect(decoded as unknown).toEqual(JSON.parse(JSON.stringify(body)))
@@ -147,16 +148,16 @@ test('behavior: the header drops extensions in order until it fits, the body has
     extensions: fullExtensions(accepts),
   })
   const names = (maxBytes: number) => {
-    const { header, body } = X402.fit(full, maxBytes)
+    const { header, body } = HeaderBudget.fit(full, maxBytes)
     expect(Object.keys(body.extensions)).toHaveLength(6)
     return Object.keys(decodePaymentRequiredHeader(header).extensions ?? {})
   }
-  const all = X402.fit(full, 100_000).header.length
+  const all = HeaderBudget.fit(full, 100_000).header.length
   expect(names(all)).toHaveLength(6)
   expect(names(all - 1)).not.toContain('bazaar')
   expect(names(all - 1)).toContain('payment-identifier')
   expect(names(4096)).toEqual(['mppx', 'eip2612GasSponsoring'])
-  expect(X402.fit(full, 4096).header.length).toBeLessThan(4096)
+  expect(HeaderBudget.fit(full, 4096).header.length).toBeLessThan(4096)
 })
 
 test('behavior: the payment-identifier declaration works with the stock client helper', () => {
@@ -353,7 +354,7 @@ async function mppxPays(required: X402.PaymentRequired): Promise<string> {
       sent = header
       return new Response('paid')
     }
-    const { header: value } = X402.fit(required, 4096)
+    const { header: value } = HeaderBudget.fit(required, 4096)
     return new Response('{}', { status: 402, headers: { 'payment-required': value } })
   }
   const account = privateKeyToAccount(`0x${'44'.repeat(32)}`)

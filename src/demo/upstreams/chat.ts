@@ -27,7 +27,8 @@ function complete({ headers, body }: Ask): Reply {
   const text = typeof last === 'string' ? last.slice(0, 200) : 'something without text'
   const content = `A sample model has read "${text}" and has nothing to add.`
   const words = content.split(/(?<= )/)
-  const promptTokens = Math.ceil(JSON.stringify(asked.messages).length / 4)
+  // Of the text as it came: to write deeply nested content again would overflow the stack.
+  const promptTokens = Math.ceil(body.length / 4)
   const usage = {
     prompt_tokens: promptTokens,
     completion_tokens: words.length,

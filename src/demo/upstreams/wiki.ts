@@ -41,6 +41,16 @@ function key(title: string): string {
   return title.replaceAll(' ', '_')
 }
 
+/** Marks the words that were searched, whatever their case. */
+function highlight(text: string, words: readonly string[]): string {
+  return text
+    .split(/(?<=\s)|(?=[\s.,])/)
+    .map((part) =>
+      words.includes(part.toLowerCase()) ? `<span class="searchmatch">${part}</span>` : part,
+    )
+    .join('')
+}
+
 function search({ url }: Ask): Reply {
   const query = url.searchParams.get('q')?.trim()
   if (!query) {
@@ -58,10 +68,7 @@ function search({ url }: Ask): Reply {
       id: number(`page|${title}`, 1000, 90_000_000),
       key: key(title),
       title,
-      excerpt: words.reduce(
-        (text, word) => text.replace(word, `<span class="searchmatch">${word}</span>`),
-        extract,
-      ),
+      excerpt: highlight(extract, words),
       matched_title: null,
       anchor: null,
       description,

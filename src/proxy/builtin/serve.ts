@@ -1,29 +1,68 @@
 import type { Merchant } from '../../config/Config'
+import type { Fulfilled } from '../../paywall/courier'
 import * as Problem from '../../protocol/Problem'
 import { toBuyer } from '../headers'
+import type { Match } from '../Route'
+import { type InvalidParam, validateParams } from '../validate'
 import { joke } from './jokes'
+import * as Stocks from './stocks'
 
 type Builtin = NonNullable<Merchant['builtin']>
 
-/** Whether this program can deliver what the merchant sells; if not, nothing is offered or charged. */
-export function isServed(builtin: Builtin): boolean {
-  return builtin === 'catjoke'
+/** What the program itself sells from. */
+export type Stock = {
+  /** Undefined: the file lists none. */
+  stocks?: Stocks.Stocks | undefined
+  /** Unix ms. */
+  now: () => number
+}
+
+/** What a request asks for: `search` is '' or has its `?`. */
+export type Wish = { match: Pick<Match, 'merchant' | 'route' | 'tail'>; search: string }
+
+/** Under which its failures are counted; undefined when it cannot be served: nothing is sold then. */
+export function originOf(builtin: Builtin, { stocks }: Pick<Stock, 'stocks'>): string | undefined {
+  const isMissing = builtin === 'chain-stocks' && stocks === undefined
+  return isMissing ? undefined : `builtin ${builtin}`
+}
+
+/** All inputs that cannot be served, by the route's schemas or by what the program knows itself. */
+export function invalidInputs(
+  { stocks }: Pick<Stock, 'stocks'>,
+  { match: { merchant, route, tail }, search }: Wish,
+  body: Uint8Array,
+): readonly InvalidParam[] {
+  if (merchant.builtin !== 'chain-stocks' || stocks === undefined)
+    return validateParams(route, search, tail, body)
+  return Stocks.invalidParams(stocks, route, { search, tail, body })
 }
 
 /**
- * The answer of a merchant that the program serves itself. `search` is the buyer's query, `now` unix
- * ms. Throws ProblemError `not-ready` for one that is not served.
+ * The answer of a merchant that the program serves itself, or why there is none. Throws ProblemError
+ * `not-ready` for one that is not configured.
  */
-export function serveBuiltin(
-  builtin: Builtin,
-  search: string,
-  now: number,
-): { status: number; headers: Headers; body: Uint8Array } {
-  if (!isServed(builtin)) throw Problem.of('not-ready', 'This merchant is not configured.')
-  const answer = joke(new URLSearchParams(search), now)
+export async function serveBuiltin(
+  { stocks, now }: Stock,
+  { match: { merchant, route }, search }: Wish,
+  body: Uint8Array,
+): Promise<Fulfilled> {
+  if (merchant.builtin === 'catjoke') return deliver(joke(new URLSearchParams(search), now()))
+  if (stocks === undefined) throw Problem.of('not-ready', 'This merchant is not configured.')
+  const answer = await Stocks.answer(stocks, route, { search, body })
+  if (answer !== undefined) return deliver(answer)
   return {
+    delivered: false,
+    upstreamStatus: undefined,
+    code: 'upstream-unreachable',
+    detail: 'The network of the stocks gives no answer.',
+  }
+}
+
+function deliver(json: unknown): Fulfilled {
+  return {
+    delivered: true,
     status: 200,
     headers: toBuyer(new Headers({ 'content-type': 'application/json' }), { passHeaders: [] }),
-    body: new TextEncoder().encode(JSON.stringify(answer)),
+    body: new TextEncoder().encode(JSON.stringify(json)),
   }
 }

@@ -30,23 +30,31 @@ export async function sample(
   look?: Look,
 ): Promise<Sample> {
   return withStage(machine, candidate, load, async (stage) => {
-    const { server, warmUp, counted } = stage
-    await pay(server.url, warmUp)
-    const before = machine.cpuSeconds(server.pid)
-    const run = await pay(server.url, counted)
-    const cpuMs = ((machine.cpuSeconds(server.pid) - before) * 1000) / Math.max(1, run.paid)
+    const taken = await sampleOn(machine, stage)
     await look?.(stage)
-    return { ...run, cpuMs }
+    return taken
   })
 }
 
-/** `rpcOf` puts something between the server and the chain. */
+/** Pays what a stage has prepared. */
+export async function sampleOn(
+  machine: Machine,
+  { server, warmUp, counted }: Stage,
+): Promise<Sample> {
+  await pay(server.url, warmUp)
+  const before = machine.cpuSeconds(server.pid)
+  const run = await pay(server.url, counted)
+  const cpuMs = ((machine.cpuSeconds(server.pid) - before) * 1000) / Math.max(1, run.paid)
+  return { ...run, cpuMs }
+}
+
+/** `rpcOf` readies the chain, and can put something between the server and it. */
 export async function withStage<T>(
   machine: Machine,
   candidate: Candidate,
   load: Load,
   use: (stage: Stage) => Promise<T>,
-  rpcOf: (chain: Chain) => string = ({ url }) => url,
+  rpcOf: (chain: Chain) => string | Promise<string> = ({ url }) => url,
 ): Promise<T> {
   const { protocol, script, args, kind } = candidate
   const [chain] = await startChains(
@@ -58,7 +66,7 @@ export async function withStage<T>(
     const holders = payers(load.payers)
     await mint(chain, network(), holders)
     const server = await machine.serve(join('..', 'paid', 'servers', script), [
-      rpcOf(chain),
+      await rpcOf(chain),
       ...args,
     ])
     try {

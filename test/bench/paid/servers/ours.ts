@@ -34,6 +34,7 @@ function unlimited(config: Config): Config {
   return {
     ...config,
     service: { ...config.service, paidPerMinute: 1e9, mppOrder: [networkId] },
+    facilitator: { ...config.facilitator, verifyPerMinute: 1e9, settlePerMinute: 1e9 },
     networks: config.networks
       .filter(({ id }) => id === networkId)
       .map((network) => ({ ...network, gasPerDayWei })),

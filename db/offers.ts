@@ -1,0 +1,87 @@
+import { lt, sql } from 'drizzle-orm'
+import { check, primaryKey, sqliteTable, text } from 'drizzle-orm/sqlite-core'
+import type { Address } from 'viem'
+import type * as Network from '../src/protocol/Network'
+import { address, at, decimal, isAddress, isDecimal } from './columns'
+import type { Db } from './open'
+import { write } from './write'
+
+/** Offers that a configuration made and its successor does not: buyers may still hold them. */
+export const offers = sqliteTable(
+  'offers',
+  {
+    merchant: text('merchant').notNull(),
+    /** Path below the merchant. */
+    route: text('route').notNull(),
+    network: text('network').$type<Network.Id>().notNull(),
+    asset: address('asset').notNull(),
+    payTo: address('pay_to').notNull(),
+    amountAtomic: decimal('amount_atomic').notNull(),
+    retiredAt: at('retired_at').notNull(),
+  },
+  (table) => [
+    primaryKey({
+      columns: [
+        table.merchant,
+        table.route,
+        table.network,
+        table.asset,
+        table.payTo,
+        table.amountAtomic,
+      ],
+    }),
+    check('offers_addresses', isAddress(table.asset)),
+    check('offers_payee', isAddress(table.payTo)),
+    check('offers_amount', isDecimal(table.amountAtomic)),
+  ],
+)
+
+export type RetiredOffer = {
+  merchant: string
+  route: string
+  network: Network.Id
+  asset: Address
+  payTo: Address
+  amountAtomic: bigint
+  /** Unix ms. */
+  retiredAt: number
+}
+
+/**
+ * Adds offers, or renews the time of those that are there, and forgets what was retired before
+ * `keptFrom` (unix ms).
+ */
+export function retireOffers(db: Db, rows: readonly RetiredOffer[], keptFrom: number): void {
+  const values = {
+    merchant: sql.placeholder('merchant'),
+    route: sql.placeholder('route'),
+    network: sql.placeholder('network'),
+    asset: sql.placeholder('asset'),
+    payTo: sql.placeholder('payTo'),
+    amountAtomic: sql.placeholder('amountAtomic'),
+    retiredAt: sql.placeholder('retiredAt'),
+  }
+  const upsert = db.orm
+    .insert(offers)
+    .values(values)
+    .onConflictDoUpdate({ target: keyColumns, set: { retiredAt: sql`excluded.retired_at` } })
+    .prepare()
+  write(db, () => {
+    db.orm.delete(offers).where(lt(offers.retiredAt, keptFrom)).run()
+    for (const row of rows) upsert.run(row)
+  })
+}
+
+const keyColumns = [
+  offers.merchant,
+  offers.route,
+  offers.network,
+  offers.asset,
+  offers.payTo,
+  offers.amountAtomic,
+]
+
+/** All that are kept. */
+export function readOffers(db: Db): RetiredOffer[] {
+  return db.orm.select().from(offers).all()
+}

@@ -1,0 +1,22 @@
+import { BackupError, backup as copy } from '../../db/backup'
+
+export type BackupOptions = {
+  dataDir: string
+  /** Where the copy goes; must not exist. */
+  file: string
+  /** Takes one line. */
+  out: (line: string) => void
+}
+
+/** Copies the live database; `turnpike serve` may be running. Returns the exit code. */
+export function backup({ dataDir, file, out }: BackupOptions): number {
+  try {
+    const bytes = copy({ dataDir, file })
+    out(`${file}: ${bytes} bytes, checked; the keys of ${dataDir} are not in it`)
+    return 0
+  } catch (error) {
+    if (!(error instanceof BackupError)) throw error
+    out(`turnpike: ${error.message}`)
+    return 1
+  }
+}

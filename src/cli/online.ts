@@ -1,0 +1,310 @@
+import type { Address, Hex } from 'viem'
+import { type Client, createClient, RpcFault } from '../chain/client'
+import * as Multicall from '../chain/multicall'
+import * as Token from '../chain/token'
+import type { Config, NetworkConfig, Stock } from '../config/Config'
+import type { Path } from '../config/lines'
+import * as Abi from '../protocol/Abi'
+import * as AddressText from '../protocol/Address'
+import * as Authorization from '../protocol/Authorization'
+import * as Permit from '../protocol/Permit'
+import * as Ip from '../proxy/Ip'
+import { createResolver, type Resolve } from '../proxy/resolve'
+
+/** What is not as the file says, and which of its entries says it. Holds no URL: it may be secret. */
+export type Finding = { path: Path; message: string }
+
+export type OnlineOptions = {
+  /** Unix ms. */
+  now: () => number
+  /** Addresses of a host name; the system's resolver by default. */
+  resolve?: Resolve
+}
+
+const timeoutMs = 10_000
+
+/**
+ * Asks every RPC, every contract that the file names or implies, every pool and every upstream, all at
+ * once. Writes nothing anywhere. Never rejects.
+ */
+export async function findOnline(config: Config, options: OnlineOptions): Promise<Finding[]> {
+  const resolve = createResolver(options)
+  const found = await Promise.all([
+    ...config.networks.map((network) => ofNetwork(config, network)),
+    ...upstreamsOf(config).map((upstream) => ofUpstream(upstream, resolve)),
+  ])
+  return found.flat()
+}
+
+async function ofNetwork(config: Config, network: NetworkConfig): Promise<Finding[]> {
+  const path = ['networks', network.id]
+  const found: Finding[] = []
+  const asked = network.rpcUrls.map((url, index) =>
+    ofRpc(network, url, [...path, 'rpc_urls', index]),
+  )
+  if (network.wsUrl !== '') asked.push(ofSocket(network, network.wsUrl, [...path, 'ws_url']))
+  const verdicts = await Promise.all(asked)
+  const good = network.rpcUrls.filter((_, index) => verdicts[index] === undefined)
+  found.push(...verdicts.filter((finding) => finding !== undefined))
+  if (good.length === 0) return found
+  const client = clientOf(good)
+  try {
+    found.push(...(await ofContracts(client, network, config.stock)))
+  } catch (error) {
+    if (!(error instanceof RpcFault)) throw error
+    found.push({
+      path,
+      message: `the contracts of ${network.id} could not be read: ${error.message}`,
+    })
+  } finally {
+    client.close()
+  }
+  return found
+}
+
+function clientOf(urls: readonly string[]): Client {
+  return createClient({ urls, timeoutMs, log: () => undefined })
+}
+
+async function ofRpc(
+  network: NetworkConfig,
+  url: string,
+  path: Path,
+): Promise<Finding | undefined> {
+  const name = `rpc_urls[${path.at(-1)}] of ${network.id}`
+  const client = clientOf([url])
+  try {
+    const chainId = await client.call('eth_chainId', [])
+    if (chainId === `0x${network.chainId.toString(16)}`) return undefined
+    const shown = typeof chainId === 'string' && /^0x[0-9a-f]{1,16}$/.test(chainId)
+    const told = shown ? `the chain id is ${BigInt(chainId)}` : 'the answer is no chain id'
+    return { path, message: `${name}: ${told}, not ${network.chainId}` }
+  } catch {
+    return { path, message: `${name}: no answer to eth_chainId` }
+  } finally {
+    client.close()
+  }
+}
+
+async function ofSocket(
+  network: NetworkConfig,
+  url: string,
+  path: Path,
+): Promise<Finding | undefined> {
+  const message = `ws_url of ${network.id}: no answer to eth_chainId`
+  const answer = await new Promise<string>((resolve) => {
+    const socket = new WebSocket(url)
+    const timer = setTimeout(() => end(''), timeoutMs)
+    const end = (text: string) => {
+      clearTimeout(timer)
+      resolve(text)
+      socket.close()
+    }
+    socket.onopen = () => socket.send('{"jsonrpc":"2.0","id":1,"method":"eth_chainId","params":[]}')
+    socket.onmessage = ({ data }) => end(`${data}`)
+    socket.onerror = () => end('')
+    socket.onclose = () => end('')
+  })
+  if (answer.includes(`"0x${network.chainId.toString(16)}"`)) return undefined
+  return { path, message: answer === '' ? message : `ws_url of ${network.id}: another chain` }
+}
+
+/** A read of one contract: what it must answer, or else what is wrong. */
+type Probe = {
+  path: Path
+  /** The contract, for messages. */
+  name: string
+  call: Multicall.Call
+  /** Of the first word of the answer; undefined when that is right. */
+  judge: (word: string) => string | undefined
+}
+
+async function ofContracts(
+  client: Client,
+  network: NetworkConfig,
+  stock: Stock | undefined,
+): Promise<Finding[]> {
+  const path = ['networks', network.id]
+  const assetPath = [...path, 'asset', 'address']
+  // Those that no read of ours would tell apart from nothing.
+  const codes: [string, Address, Path][] = [['Multicall3', Multicall.multicallAddress, path]]
+  if (network.asset.transfer.includes('permit2'))
+    codes.push(['x402ExactPermit2Proxy', Permit.proxyAddress, [...path, 'asset', 'transfer']])
+  const missing = (
+    await Promise.all(
+      codes.map(async ([name, address, at]): Promise<Finding[]> => {
+        const code = await client.call('eth_getCode', [address, 'latest'])
+        if (typeof code === 'string' && code.length > 2) return []
+        return [{ path: at, message: `${name}: no contract at ${address} on ${network.id}` }]
+      }),
+    )
+  ).flat()
+  if (missing.some(({ path: at }) => at === path)) return missing
+  const probes = [
+    ...assetProbes(network, assetPath),
+    ...(stock !== undefined && stock.network === network.id ? stockProbes(network, stock) : []),
+  ]
+  const answer = await client.call('eth_call', [
+    Multicall.aggregate(probes.map(({ call }) => call)),
+    'latest',
+  ])
+  const results = Multicall.parseResults(answer, probes.length)
+  if (results === undefined) throw new RpcFault('Multicall3 gives no results')
+  return [
+    ...missing,
+    ...probes.flatMap(({ path: at, name, call, judge }, index): Finding[] => {
+      const result = results[index]
+      const word = result?.success ? Abi.wordAt(result.data.slice(2), 0) : undefined
+      const fault =
+        word === undefined ? `no such contract at ${call.to} on ${network.id}` : judge(word)
+      return fault === undefined ? [] : [{ path: at, message: `${name}: ${fault}` }]
+    }),
+  ]
+}
+
+function assetProbes({ asset, chainId }: NetworkConfig, path: Path): Probe[] {
+  const { symbol, address, decimals, eip712 } = asset
+  const separator = Authorization.domainSeparator(chainId, address, eip712)
+  const probes = [
+    read(path, symbol, address, 'decimals()', (word) => {
+      const found = Abi.toUint(word)
+      return found === BigInt(decimals) ? undefined : `it has ${found} decimals, not ${decimals}`
+    }),
+    {
+      path: [...path.slice(0, -1), 'eip712'],
+      name: symbol,
+      call: Token.domainSeparator(address),
+      judge: (word: string) =>
+        word === separator
+          ? undefined
+          : `DOMAIN_SEPARATOR is not that of "${eip712.name}" "${eip712.version}"`,
+    },
+  ]
+  if (!asset.transfer.includes('permit2')) return probes
+  const permit2 = {
+    path: [...path.slice(0, -1), 'transfer'],
+    name: 'Permit2',
+    call: Token.domainSeparator(Permit.permit2Address),
+    judge: (word: string) =>
+      word === Permit.domainSeparator(chainId) ? undefined : 'DOMAIN_SEPARATOR is another one',
+  }
+  return [...probes, permit2]
+}
+
+function stockProbes({ asset }: NetworkConfig, stock: Stock): Probe[] {
+  const { factory, router, quoter, registry } = stock
+  const isFactory = (word: string) =>
+    isAddress(word, factory) ? undefined : `it works with the factory ${told(word)}`
+  const some = Abi.address(asset.address)
+  return [
+    read(['stock', 'router'], 'router', router, 'factory()', isFactory),
+    read(['stock', 'quoter'], 'quoter', quoter, 'factory()', isFactory),
+    read(['stock', 'registry'], 'registry', registry, 'isBlocked(address)', isFlag, some),
+    ...stock.tokens.flatMap((token, index) => {
+      const path = ['stock', 'tokens', index]
+      const { symbol, address, pool, fee, feed } = token
+      const pair = [asset.address, address].sort((a, b) => (BigInt(a) < BigInt(b) ? -1 : 1))
+      const words = Abi.address(asset.address) + Abi.address(address) + Abi.uint(fee)
+      const hasToken = (expected: Address | undefined) => (word: string) =>
+        expected !== undefined && isAddress(word, expected)
+          ? undefined
+          : `the pool holds ${told(word)}, not ${expected}`
+      const at = (key: string) => [...path, key]
+      return [
+        read(at('address'), symbol, address, 'decimals()', (word) =>
+          Number(Abi.toUint(word)) <= 36 ? undefined : 'decimals() is nonsense',
+        ),
+        read(
+          at('pool'),
+          `${symbol}: factory`,
+          factory,
+          'getPool(address,address,uint24)',
+          (word) =>
+            isAddress(word, pool)
+              ? undefined
+              : `its pool of ${asset.symbol}, ${symbol} and ${fee} is ${told(word)}, not ${pool}`,
+          words,
+        ),
+        read(at('pool'), symbol, pool, 'token0()', hasToken(pair[0])),
+        read(at('pool'), symbol, pool, 'token1()', hasToken(pair[1])),
+        read(at('fee'), symbol, pool, 'fee()', (word) =>
+          Abi.toUint(word) === BigInt(fee)
+            ? undefined
+            : `the fee of the pool is ${Abi.toUint(word)}, not ${fee}`,
+        ),
+        ...(feed === undefined
+          ? []
+          : [read(at('feed'), `${symbol}: feed`, feed, 'latestRoundData()', () => undefined)]),
+      ]
+    }),
+  ]
+}
+
+function read(
+  path: Path,
+  name: string,
+  to: Address,
+  signature: string,
+  judge: Probe['judge'],
+  words = '',
+): Probe {
+  const data: Hex = `0x${Abi.selector(signature)}${words}`
+  return { path, name, call: { to, data }, judge }
+}
+
+function isFlag(word: string): string | undefined {
+  return (Abi.toUint(word) ?? 2n) <= 1n ? undefined : 'isBlocked does not answer yes or no'
+}
+
+function isAddress(word: string, expected: Address): boolean {
+  const found = Abi.toAddress(word)
+  return found !== undefined && AddressText.equal(found, expected)
+}
+
+function told(word: string): string {
+  return Abi.toAddress(word) ?? 'no address'
+}
+
+type Upstream = { url: URL; allowPrivate: boolean; name: string; path: Path }
+
+/** Each origin once, where the file names it first. */
+function upstreamsOf({ merchants }: Config): Upstream[] {
+  const found = new Map<string, Upstream>()
+  const add = (url: URL | undefined, upstream: Omit<Upstream, 'url'>) => {
+    if (url !== undefined && !found.has(url.origin)) found.set(url.origin, { ...upstream, url })
+  }
+  for (const [
+    index,
+    { slug, upstream, routes, outOfService, allowPrivate },
+  ] of merchants.entries()) {
+    if (outOfService !== undefined) continue
+    const path = ['merchants', index]
+    add(upstream, { allowPrivate, name: slug, path: [...path, 'upstream'] })
+    for (const [number, route] of routes.entries()) {
+      const at = [...path, 'routes', number, 'upstream']
+      add(route.upstream, { allowPrivate, name: slug + route.path, path: at })
+    }
+  }
+  return [...found.values()]
+}
+
+/** Any HTTP answer shows that somebody is there. */
+async function ofUpstream(upstream: Upstream, resolve: Resolve): Promise<Finding[]> {
+  const { url, name, path, allowPrivate } = upstream
+  const fault = (message: string) => [{ path, message: `upstream of ${name}: ${message}` }]
+  try {
+    const hostname = url.hostname.replace(/^\[|\]$/g, '')
+    const addresses = await resolve(hostname)
+    if (!allowPrivate && !addresses.some(Ip.isPublic))
+      return fault('its name leads to a private address only; set allow_private = true to allow it')
+  } catch {
+    return fault('its name is not known')
+  }
+  try {
+    const signal = AbortSignal.timeout(timeoutMs)
+    await fetch(url, { method: 'HEAD', redirect: 'manual', signal })
+    return []
+  } catch {
+    return fault('no answer')
+  }
+}

@@ -1,0 +1,64 @@
+import { readFileSync } from 'node:fs'
+import type { App } from '../app'
+import { type Env, EnvironmentError, findRelayerKeys } from '../config/env'
+import { index, lineOf, type Path } from '../config/lines'
+import { format, parse } from '../config/merchants'
+import type { Log } from '../log'
+import * as Crypto from '../protocol/Crypto'
+
+export type ReloadOptions = {
+  app: Pick<App, 'reload'>
+  file: string
+  dataDir: string
+  env: Env
+  /** Of the keys that the process runs with. */
+  relayers: readonly `0x${string}`[]
+  log: Log
+}
+
+/**
+ * Reads the file again and takes it over, or keeps what is served and logs every reason as
+ * `file:line: message`. Returns whether it was taken over. Never throws.
+ */
+export function reload(options: ReloadOptions): boolean {
+  const { app, file, log } = options
+  try {
+    const text = readFileSync(file, 'utf8')
+    const faults = changedKeys(options)
+    const result = parse(text, { file, env: options.env, relayers: () => options.relayers })
+    faults.push(...result.faults.map(format))
+    if (result.config !== undefined && faults.length === 0) {
+      const places = app.reload(result.config)
+      if (places.length === 0) {
+        const { merchants, hash } = result.config
+        const routes = merchants.reduce((sum, merchant) => sum + merchant.routes.length, 0)
+        log('reloaded', { file, merchants: merchants.length, routes, hash })
+        return true
+      }
+      faults.push(...describe(places, text, file))
+    }
+    log.error('reload-refused', { faults })
+  } catch (error) {
+    const isOurs = error instanceof EnvironmentError
+    log.error('reload-refused', { faults: isOurs ? [error.message] : [], error })
+  }
+  return false
+}
+
+/** Keys come from files that can change; payments under way were signed with those of the start. */
+function changedKeys({ dataDir, env, relayers }: ReloadOptions): string[] {
+  const found = findRelayerKeys({ dataDir, env }).map(Crypto.addressOf)
+  if (found.join() === relayers.join()) return []
+  return ['the relayer keys are not those the process was started with: restart to change them']
+}
+
+function describe(places: readonly Path[], text: string, file: string): string[] {
+  const lines = index(text)
+  return places.map((path) =>
+    format({
+      file,
+      line: lineOf(lines, path),
+      message: `${path.join('.')} has changed, which needs a restart`,
+    }),
+  )
+}

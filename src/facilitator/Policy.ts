@@ -1,0 +1,76 @@
+import type { Address, Hex } from 'viem'
+import type { Config } from '../config/Config'
+import * as Crypto from '../protocol/Crypto'
+import type { Request } from '../protocol/Facilitation'
+import * as Permit from '../protocol/Permit'
+import type { Fault } from '../protocol/Problem'
+
+/** For whom and for what this facilitator spends its gas. */
+export type Policy = {
+  /** Undefined: any payee that is not refused. */
+  payees: ReadonlySet<Address> | undefined
+  /** Never paid: our own accounts, and contracts that money would be lost in. */
+  refused: ReadonlySet<Address>
+  /** By network. */
+  assets: ReadonlyMap<string, Address>
+  minAmountAtomic: bigint
+}
+
+/** The policy of a configuration. `own`: addresses of our relayers and of the stock desk. */
+export function from(
+  { service, networks, merchants, facilitator }: Config,
+  own: readonly Address[],
+): Policy {
+  const { payTo, assets, minAmountAtomic } = facilitator
+  const served = merchants.filter(({ outOfService }) => outOfService === undefined)
+  const payouts = [service.payout, ...served.map(({ payout }) => payout)]
+  const allowed = payTo === 'own' ? payouts : payTo === 'any' ? undefined : payTo
+  const accepted = networks.filter(
+    ({ asset }) => assets.length === 0 || assets.includes(asset.address),
+  )
+  return {
+    payees: allowed && new Set(allowed),
+    refused: new Set([
+      ...own,
+      ...networks.map(({ asset }) => asset.address),
+      Permit.permit2Address,
+      Permit.proxyAddress,
+    ]),
+    assets: new Map(accepted.map(({ id, asset }) => [id, asset.address])),
+    minAmountAtomic: minAmountAtomic > 0n ? minAmountAtomic : 1n,
+  }
+}
+
+/** Why nothing is done for these requirements, whoever signed. No I/O. */
+export function check(policy: Policy, { parsed, requirements }: Request): Fault | undefined {
+  const { asset, payTo, amountAtomic, network } = requirements
+  if (policy.assets.get(network) !== asset) {
+    return { code: 'asset_not_allowed', detail: 'The asset is not one that is settled here.' }
+  }
+  if (policy.refused.has(payTo) || policy.payees?.has(payTo) === false) {
+    return { code: 'payee_not_allowed', detail: 'The payee is not one that is settled for here.' }
+  }
+  if (payTo === parsed.signed.payer) {
+    return { code: 'payee_not_allowed', detail: 'The payer and the payee are the same.' }
+  }
+  if (amountAtomic < policy.minAmountAtomic) {
+    const detail = `The amount is below ${policy.minAmountAtomic} atomic units.`
+    return { code: 'amount_below_minimum', detail }
+  }
+  return undefined
+}
+
+/**
+ * The caller's API key, as the sha256 that the configuration lists; undefined when the request shows
+ * none of them. `Authorization: Bearer KEY` or `X-API-Key: KEY`.
+ */
+export function keyOf(headers: Headers, hashes: readonly Hex[]): Hex | undefined {
+  const bearer = /^bearer +(\S+)$/i.exec(headers.get('authorization') ?? '')?.[1]
+  const key = headers.get('x-api-key') ?? bearer
+  if (key === undefined) return undefined
+  const hash: Hex = `0x${new Bun.CryptoHasher('sha256').update(key).digest('hex')}`
+  let isKnown = false
+  // All of them, so that the time does not tell which one matched.
+  for (const known of hashes) isKnown = Crypto.equal(hash, known) || isKnown
+  return isKnown ? hash : undefined
+}

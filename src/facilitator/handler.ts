@@ -1,0 +1,288 @@
+import type { Hex } from 'viem'
+import type { Config } from '../config/Config'
+import { type Budget, readBody } from '../http/body'
+import { clientKey } from '../http/clientip'
+import { corsHeaders, toResponse, unknownError } from '../http/problem'
+import * as RateLimit from '../http/ratelimit'
+import { pathStart } from '../http/url'
+import type { Log } from '../log'
+import * as Problem from '../protocol/Problem'
+import type { Settlement } from '../settlement/settle'
+import { type Case, type JudgeOptions, judge, open, relayers } from './judge'
+import * as Policy from './Policy'
+import { createSettler, type Settled } from './settle'
+import { supported } from './supported'
+
+export type FacilitatorOptions = {
+  config: Config
+  settlement: Settlement
+  /** Addresses that must not be paid, besides the relayers. */
+  ownAccounts: readonly `0x${string}`[]
+  budget: Budget
+  rateLimit: RateLimit.RateLimit
+  now: () => number
+  log: Log
+  requestId: () => string
+  /** False once the process stops: nothing new is begun. */
+  accepts: () => boolean
+}
+
+export type Facilitator = {
+  /** The answer to a request for one of the facilitator's paths; undefined for any other. */
+  handle(request: Request, peer: () => string | undefined): Response | Promise<Response> | undefined
+  /** Calls under way. */
+  inFlight(): number
+}
+
+type Operation = 'supported' | 'verify' | 'settle'
+
+const operations: ReadonlyMap<string, Operation> = new Map(
+  (['supported', 'verify', 'settle'] as const).flatMap((name) => [
+    [`/${name}`, name],
+    [`/facilitator/${name}`, name],
+  ]),
+)
+
+/** Resource servers may echo long extensions, but nobody's payment is longer than this. */
+const bodyMaxBytes = 256 * 1024
+
+const common = {
+  ...corsHeaders,
+  'Content-Type': 'application/json',
+  'Cache-Control': 'no-store',
+  'X-Content-Type-Options': 'nosniff',
+}
+
+/** The x402 v2 facilitator over HTTP: `/supported`, `/verify`, `/settle`. */
+export function createFacilitator(options: FacilitatorOptions): Facilitator {
+  const { config, settlement, now, log, rateLimit } = options
+  const { facilitator, networks, service } = config
+  const signers = relayers(settlement)
+  const judging: JudgeOptions = {
+    settlement,
+    networks,
+    policy: Policy.from(config, [...signers, ...options.ownAccounts]),
+    now,
+  }
+  const settler = createSettler({ ...judging, waitMs: facilitator.settleWaitSeconds * 1000 })
+  const limits = { verify: facilitator.verifyPerMinute, settle: facilitator.settlePerMinute }
+
+  return {
+    inFlight: settler.inFlight,
+    handle(request, peer) {
+      const operation = operations.get(pathOf(request.url))
+      if (operation === undefined) return undefined
+      const requestId = options.requestId()
+      try {
+        const answer = route(operation, request, peer, requestId)
+        return answer instanceof Response
+          ? answer
+          : answer.catch((error) => fail(error, operation, requestId))
+      } catch (error) {
+        return fail(error, operation, requestId)
+      }
+    },
+  }
+
+  function route(
+    operation: Operation,
+    request: Request,
+    peer: () => string | undefined,
+    requestId: string,
+  ): Response | Promise<Response> {
+    const { method, headers } = request
+    const allowed = operation === 'supported' ? 'GET' : 'POST'
+    if (method === 'OPTIONS') return preflight(allowed)
+    if (operation === 'supported') {
+      if (method !== 'GET' && method !== 'HEAD') throw notAllowed(allowed)
+      return answerSupported(method)
+    }
+    if (method !== 'POST') throw notAllowed(allowed)
+    if (!options.accepts()) throw Problem.of('not-ready', 'The service is stopping.')
+    const key = clientKey(peer(), headers.get('x-forwarded-for'), service.trustProxy)
+    const verdict = rateLimit.take(`${operation} ${key}`, limits[operation], now())
+    const limit = RateLimit.headers(verdict)
+    if (!verdict.ok) {
+      const detail = `Too many calls of /${operation} from this address.`
+      throw Problem.of('rate-limited', detail, { headers: limit })
+    }
+    const keyHash = authorize(headers)
+    return answer(operation, request, keyHash, requestId, limit)
+  }
+
+  async function answer(
+    operation: 'verify' | 'settle',
+    request: Request,
+    keyHash: Hex | undefined,
+    requestId: string,
+    limit: Record<string, string>,
+  ): Promise<Response> {
+    const body = await readBody(request, bodyMaxBytes, options.budget)
+    try {
+      const subject = open(judging, body.bytes, keyHash)
+      if ('code' in subject) throw malformed(operation, subject)
+      const headers = { ...common, ...limit, 'X-Request-Id': requestId }
+      if (operation === 'verify') return await verify(subject, headers)
+      const idempotencyKey = keyHash === undefined ? undefined : idempotencyKeyOf(request.headers)
+      return await settle(subject, idempotencyKey, requestId, headers)
+    } finally {
+      body.release()
+    }
+  }
+
+  async function verify(subject: Case, headers: Record<string, string>): Promise<Response> {
+    const judgement = await judge(judging, subject)
+    const { payer } = subject.request
+    switch (judgement.kind) {
+      case 'good':
+        return Response.json({ isValid: true, payer }, { headers })
+      case 'bad': {
+        const { reason, detail } = judgement
+        const verdict = { isValid: false, invalidReason: reason, invalidMessage: detail, payer }
+        return Response.json(verdict, { headers })
+      }
+      case 'unavailable':
+        throw notReady(judgement)
+    }
+  }
+
+  async function settle(
+    subject: Case,
+    idempotencyKey: string | undefined,
+    requestId: string,
+    headers: Record<string, string>,
+  ): Promise<Response> {
+    const settled = await settler.settle({ subject, idempotencyKey, requestId })
+    if (settled.kind === 'unavailable') throw notReady(settled)
+    if (settled.kind === 'conflict') throw conflict(settled.detail, subject)
+    const isReplay = settled.kind === 'success' && settled.isReplay
+    if (isReplay) headers['Idempotency-Replayed'] = 'true'
+    log('facilitator-settle', { requestId, ...told(settled), network: subject.network.id })
+    return Response.json(toJson(settled, subject), { headers })
+  }
+
+  /** With keys in the configuration nobody spends our gas without one. */
+  function authorize(headers: Headers): Hex | undefined {
+    const { apiKeyHashes } = facilitator
+    if (apiKeyHashes.length === 0) return undefined
+    const keyHash = Policy.keyOf(headers, apiKeyHashes)
+    if (keyHash !== undefined) return keyHash
+    throw Problem.of('unauthorized', 'An API key is needed: Authorization: Bearer KEY.', {
+      headers: { 'WWW-Authenticate': 'Bearer' },
+    })
+  }
+
+  function answerSupported(method: string): Response {
+    const isReady = (network: (typeof networks)[number]['id']) =>
+      options.accepts() && settlement.isReady(network)
+    const body = JSON.stringify(supported(networks, isReady, signers, []))
+    const headers = { ...common, 'Cache-Control': 'public, max-age=5' }
+    return new Response(method === 'HEAD' ? null : body, { headers })
+  }
+
+  function fail(error: unknown, operation: Operation, requestId: string): Response {
+    const known = error instanceof Problem.ProblemError
+    if (!known) log.child({ requestId }).error('request-failed', { error })
+    const problem = known ? error : unknownError(error, requestId)
+    const { code, detail } = problem
+    // What the caller sent is at fault: client libraries read the verdict beside the problem.
+    const isVerdict = code === 'bad-request' || code === 'body-too-large'
+    const shown =
+      isVerdict && problem.reason === undefined && operation !== 'supported'
+        ? malformed(operation, { code: 'invalid_payload', detail }, code)
+        : problem
+    return toResponse(shown, { baseUrl: service.baseUrl, requestId })
+  }
+}
+
+/** Path of a request's URL, whose query says nothing here. */
+function pathOf(url: string): string {
+  const start = pathStart(url)
+  if (start === -1) return '/'
+  const query = url.indexOf('?', start)
+  return query === -1 ? url.slice(start) : url.slice(start, query)
+}
+
+/** 400 in the JSON of the operation and as a problem at once. */
+function malformed(
+  operation: Operation,
+  { code, detail }: Problem.Fault,
+  kind: 'bad-request' | 'body-too-large' = 'bad-request',
+): Problem.ProblemError {
+  const verdict =
+    operation === 'verify'
+      ? { isValid: false, invalidReason: code, invalidMessage: detail }
+      : { success: false, errorReason: code, errorMessage: detail, transaction: '', network: '' }
+  return Problem.of(kind, detail, { members: { ...verdict, reason: code } })
+}
+
+function conflict(detail: string, { request }: Case): Problem.ProblemError {
+  const { payer, requirements } = request
+  const members = {
+    ...{ success: false, errorReason: 'idempotency_conflict', errorMessage: detail },
+    ...{ transaction: '', network: requirements.network, payer, field: 'Idempotency-Key' },
+  }
+  return Problem.of('idempotency-conflict', detail, { members })
+}
+
+/** Nobody's verdict: without `isValid` and `success`, which would be read as one. */
+function notReady(state: { detail: string; retryAfterSeconds: number }): Problem.ProblemError {
+  const headers = { 'Retry-After': String(state.retryAfterSeconds) }
+  return Problem.of('not-ready', state.detail, { headers })
+}
+
+function notAllowed(allow: string): Problem.ProblemError {
+  return Problem.of('method-not-allowed', `This path accepts ${allow}.`, { headers: { allow } })
+}
+
+function preflight(allow: string): Response {
+  return new Response(null, {
+    status: 204,
+    headers: {
+      ...corsHeaders,
+      Allow: `${allow}, OPTIONS`,
+      'Access-Control-Allow-Methods': allow,
+      'Access-Control-Allow-Headers': 'Content-Type, Authorization, X-API-Key, Idempotency-Key',
+      'Access-Control-Max-Age': '600',
+    },
+  })
+}
+
+const idempotencyKeyPattern = /^[\x21-\x7e]{1,255}$/
+
+function idempotencyKeyOf(headers: Headers): string | undefined {
+  const key = headers.get('idempotency-key') ?? undefined
+  if (key === undefined || idempotencyKeyPattern.test(key)) return key
+  const detail = 'Idempotency-Key must be 1 to 255 visible ASCII characters.'
+  throw Problem.of('bad-request', detail)
+}
+
+type Answered = Exclude<Settled, { kind: 'unavailable' | 'conflict' }>
+
+function toJson(settled: Answered, { request, network }: Case): object {
+  const { payer } = request
+  switch (settled.kind) {
+    case 'success': {
+      const { transaction, transfer } = settled.payment
+      const amount = String(transfer.amountAtomic)
+      return { success: true, payer, transaction, network: network.id, amount }
+    }
+    case 'pending': {
+      const { transaction } = settled.payment
+      const errorReason = 'settlement_pending'
+      const errorMessage = 'The transfer is not confirmed yet; ask again with the same call.'
+      const pending = { success: false, status: 'pending', errorReason, errorMessage }
+      return { ...pending, payer, transaction, network: network.id }
+    }
+    case 'failed': {
+      const { reason: errorReason, detail: errorMessage, transaction } = settled
+      return { success: false, errorReason, errorMessage, payer, transaction, network: network.id }
+    }
+  }
+}
+
+/** For the log: what was answered, without the buyer. */
+function told(settled: Answered): Record<string, unknown> {
+  if (settled.kind === 'failed') return { answer: settled.reason }
+  return { answer: settled.kind, payment: settled.payment.id }
+}

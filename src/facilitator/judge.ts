@@ -1,0 +1,182 @@
+import type { Address, Hex } from 'viem'
+import { zero } from '../protocol/Address'
+import * as Crypto from '../protocol/Crypto'
+import * as Facilitation from '../protocol/Facilitation'
+import type * as Network from '../protocol/Network'
+import type { Fault } from '../protocol/Problem'
+import * as Transfer from '../protocol/Transfer'
+import type { Payment } from '../settlement/Payment'
+import type { Settlement } from '../settlement/settle'
+import * as Verify from '../settlement/verify'
+import * as Policy from './Policy'
+
+export type JudgeOptions = {
+  settlement: Settlement
+  networks: readonly Network.Network[]
+  policy: Policy.Policy
+  now: () => number
+}
+
+/** What a request asks for, and what is known of it without a chain. */
+export type Case = {
+  request: Facilitation.Request
+  network: Network.Network
+  transfer: Transfer.Transfer
+  /** Whether the payer's key signed it under the domain of the requirements. Costs more than all else. */
+  isSigned: () => boolean
+  /** That domain is the token's own. */
+  isOwnDomain: boolean
+  /** The payment of this money, if there is one. */
+  known: Payment | undefined
+  /** Of the caller, if it showed an API key. */
+  keyHash: Hex | undefined
+}
+
+export type Judgement =
+  | { kind: 'good' }
+  | { kind: 'bad'; reason: string; detail: string }
+  | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }
+
+/** Reads what a request asks for. Faults are answered 400: `invalid_network` and those of `parse`. */
+export function open(
+  { settlement, networks }: JudgeOptions,
+  body: Uint8Array,
+  keyHash: Hex | undefined,
+): Case | Fault {
+  const request = Facilitation.parse(body)
+  if ('code' in request) return request
+  const { requirements } = request
+  const network = networks.find(({ id }) => id === requirements.network)
+  if (network === undefined) {
+    return { code: 'invalid_network', detail: 'The network is not one that is settled here.' }
+  }
+  const transfer = Facilitation.transferOf(request, network.chainId)
+  const eip712 = domainOf(request, network)
+  let signer: Address | undefined
+  const { name, version } = network.asset.eip712
+  return {
+    request,
+    network,
+    transfer,
+    isSigned() {
+      const digest = () => Transfer.digest(transfer, { eip712 })
+      signer ??= Crypto.recover(digest(), transfer.signature) ?? zero
+      return signer === transfer.payer
+    },
+    isOwnDomain:
+      transfer.method === 'permit2' || (eip712.name === name && eip712.version === version),
+    known: transfer.asset === network.asset.address ? settlement.find(transfer) : undefined,
+    keyHash,
+  }
+}
+
+/** The EIP-712 domain that the payer was told to sign. */
+function domainOf({ requirements }: Facilitation.Request, network: Network.Network) {
+  const { name, version } = requirements
+  if (name === undefined || version === undefined) return network.asset.eip712
+  return { name, version }
+}
+
+/** Refusals that come before any look at the signature, in the order of the reference facilitator. */
+export function refuseEarly(options: JudgeOptions, { request, known }: Case): Fault | undefined {
+  const fault = Facilitation.checkScheme(request) ?? Policy.check(options.policy, request)
+  if (fault !== undefined || request.parsed.method !== 'permit2') return fault
+  return Facilitation.checkTerms(request, options.now(), known !== undefined)
+}
+
+/** Refusals that the reference facilitator finds behind a good signature. */
+export function refuseLate({ now }: JudgeOptions, { request, known }: Case): Fault | undefined {
+  if (request.parsed.method === 'permit2') return undefined
+  return Facilitation.checkTerms(request, now(), known !== undefined)
+}
+
+/**
+ * The whole verdict with at most one call to a node, which is spared when the answer is known before.
+ */
+export async function judge(options: JudgeOptions, subject: Case): Promise<Judgement> {
+  const early = refuseEarly(options, subject)
+  if (early !== undefined) return bad(early)
+  const late = refuseLate(options, subject)
+  if (late !== undefined && subject.isSigned()) return bad(late)
+  if (subject.known !== undefined) return judgeKnown(subject, subject.known, late)
+  return judgeByChain(options, subject, late)
+}
+
+/** `late`: what stands against it if its signature is good. */
+export async function judgeByChain(
+  { settlement }: JudgeOptions,
+  { request, network, transfer }: Case,
+  late: Fault | undefined,
+): Promise<Judgement> {
+  if (!settlement.isReady(network.id)) {
+    const detail = 'The network cannot settle now; try again with the same credential.'
+    return { kind: 'unavailable', detail, retryAfterSeconds: 5 }
+  }
+  const verdict = await settlement.verify(transfer, domainOf(request, network))
+  if ('ok' in verdict) return late === undefined ? { kind: 'good' } : bad(late)
+  switch (verdict.kind) {
+    case 'refused':
+    case 'dead':
+    case 'reverted': {
+      const { reason } = verdict
+      if (late !== undefined && !Verify.isUnsigned({ reason })) return bad(late)
+      const detail = verdict.kind === 'reverted' ? 'the transaction failed' : verdict.detail
+      return { kind: 'bad', reason, detail }
+    }
+    case 'unavailable':
+      return verdict
+    case 'pending':
+    case 'confirmed':
+      throw new Error('a verification does not settle')
+  }
+}
+
+/**
+ * Money that is known already: good as long as `settle` would still answer with success, so that a
+ * buyer whose settlement was pending is not asked for a second payment.
+ */
+export function judgeKnown(subject: Case, known: Payment, late: Fault | undefined): Judgement {
+  if (!isGenuine(subject, known)) {
+    const reason = Verify.signatureReason(subject.transfer)
+    return { kind: 'bad', reason, detail: 'the signature is not of the payer' }
+  }
+  if (late !== undefined) return bad(late)
+  const isOpen = known.state === 'broadcast' || known.state === 'confirmed'
+  if (isOpen && known.delivery === 'none' && isSame(subject, known)) return { kind: 'good' }
+  return { kind: 'bad', ...used(known.transfer) }
+}
+
+/** A contract's signature was judged by the chain: here it must be the one that was. */
+export function isGenuine({ isSigned, isOwnDomain, transfer }: Case, known: Payment): boolean {
+  if (isOwnDomain && isSigned()) return true
+  return Verify.unwrap(transfer).signature === known.transfer.signature
+}
+
+/** Whether the money was paid under the same requirements, through this facilitator. */
+export function isSame({ request, keyHash }: Case, { purpose }: Payment): boolean {
+  return (
+    purpose.product === 'facilitator' &&
+    purpose.fingerprint === request.requirements.fingerprint &&
+    purpose.route === routeOf(keyHash)
+  )
+}
+
+/** Payments of a caller with an API key are its own. */
+export function routeOf(keyHash: Hex | undefined): string {
+  return keyHash === undefined ? '' : `key:${keyHash.slice(2, 18)}`
+}
+
+/** What a spent authorization is answered with. */
+export function used(transfer: Pick<Transfer.Transfer, 'method'>) {
+  return { reason: Verify.usedReason(transfer), detail: 'the nonce of the authorization is used' }
+}
+
+function bad({ code, detail }: Fault): Judgement {
+  return { kind: 'bad', reason: code, detail }
+}
+
+/** Addresses that send settlements, each once. */
+export function relayers(settlement: Settlement): readonly Address[] {
+  const all = settlement.status().flatMap(({ lanes }) => lanes.map(({ relayer }) => relayer))
+  return [...new Set(all)]
+}

@@ -1,0 +1,29 @@
+import type { Address } from 'viem'
+import type { NetworkConfig } from '../config/Config'
+
+export type Supported = {
+  kinds: readonly { x402Version: 2; scheme: 'exact'; network: string }[]
+  extensions: readonly string[]
+  /** By CAIP-2 pattern. */
+  signers: Readonly<Record<string, readonly Address[]>>
+}
+
+/**
+ * What is settled here now, in the order of the configuration: a network that cannot settle is left
+ * out, so that nobody offers what would fail. Specification 2.5.
+ */
+export function supported(
+  networks: readonly NetworkConfig[],
+  isReady: (network: NetworkConfig['id']) => boolean,
+  signers: readonly Address[],
+  extensions: readonly string[],
+): Supported {
+  const ready = networks.filter(
+    ({ id, gasPerDayWei }) => gasPerDayWei.facilitator > 0n && isReady(id),
+  )
+  return {
+    kinds: ready.map(({ id }) => ({ x402Version: 2, scheme: 'exact', network: id })),
+    extensions,
+    signers: { 'eip155:*': signers },
+  }
+}

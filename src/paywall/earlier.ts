@@ -1,0 +1,124 @@
+import { type MerchantRow, mirrorMerchants, readMerchants } from '../../db/merchants'
+import { type RetiredOffer, readOffers, retireOffers } from '../../db/offers'
+import type { Db } from '../../db/open'
+import { write } from '../../db/write'
+import type { Config, Merchant } from '../config/Config'
+import type * as Network from '../protocol/Network'
+import type { EarlierOffer } from './Item'
+
+/** What was offered at a merchant's route before the configuration changed; undefined: nothing else. */
+export type Earlier = (merchant: string, route: string) => readonly EarlierOffer[] | undefined
+
+/** From the change on, new payments may still take what was offered: as long as a signature may last. */
+export const honouredMs = 360_000
+
+/** A payment that is known needs its offer to be recognised for as long as it may be redeemed. */
+const keptMs = 2 * 24 * 60 * 60 * 1000
+
+/**
+ * What a configuration must still honour of the one before, whether that ran in this process or an
+ * earlier one. `write` makes it the one that is served: it mirrors the merchants in the database and
+ * keeps the offers that ended. Until then a crash changes nothing: the next start finds the same.
+ */
+export function succeed(db: Db, config: Config, now: number): { earlier: Earlier; write(): void } {
+  const rows = config.merchants.map((merchant) => rowOf(merchant, config))
+  const ended = retired(readMerchants(db), rows, now)
+  const kept = new Map([...readOffers(db), ...ended].map((offer) => [keyOf(offer), offer]))
+  return {
+    earlier: find(kept.values(), config),
+    write: () =>
+      write(db, () => {
+        retireOffers(db, ended, now - keptMs)
+        mirrorMerchants(db, rows, now)
+      }),
+  }
+}
+
+/** What the database keeps of a merchant: header values may be secret and stay out. */
+type Kept = {
+  tag: string
+  description: string
+  /** Nothing was offered. */
+  outOfService: boolean
+  networks: readonly Network.Id[]
+  assets: readonly RetiredOffer['asset'][]
+  payout: RetiredOffer['payTo']
+  upstream: string | undefined
+  routes: readonly { path: string; methods: readonly string[]; priceAtomic: string }[]
+}
+
+function rowOf(merchant: Merchant, config: Config): MerchantRow {
+  const { slug, title, tag, description, payout, routes, hash } = merchant
+  const networks = config.networks.filter(({ id }) => merchant.networks.includes(id))
+  const kept: Kept = {
+    tag,
+    description,
+    outOfService: merchant.outOfService !== undefined,
+    networks: networks.map(({ id }) => id),
+    assets: networks.map(({ asset }) => asset.address),
+    payout,
+    upstream: merchant.upstream?.origin,
+    routes: routes.map(({ path, methods, priceAtomic }) => ({
+      path,
+      methods,
+      priceAtomic: String(priceAtomic),
+    })),
+  }
+  return { slug, title, hash, json: JSON.stringify(kept) }
+}
+
+/** The offers of rows that are not among those of their successors. */
+function retired(
+  before: readonly MerchantRow[],
+  after: readonly MerchantRow[],
+  retiredAt: number,
+): RetiredOffer[] {
+  const successors = new Map(after.map((row) => [row.slug, row.json]))
+  return before.flatMap(({ slug, json }) => {
+    const successor = successors.get(slug)
+    if (successor === json) return []
+    const made = new Set(successor === undefined ? [] : offersOf(slug, successor).map(keyOf))
+    return offersOf(slug, json)
+      .filter((offer) => !made.has(keyOf(offer)))
+      .map((offer) => ({ ...offer, retiredAt }))
+  })
+}
+
+type Bare = Omit<RetiredOffer, 'retiredAt'>
+
+function offersOf(merchant: string, json: string): Bare[] {
+  const kept: Kept = JSON.parse(json)
+  if (kept.outOfService) return []
+  return kept.routes.flatMap(({ path, priceAtomic }) =>
+    kept.networks.flatMap((network, i) => {
+      const asset = kept.assets[i]
+      if (asset === undefined) return []
+      const amountAtomic = BigInt(priceAtomic)
+      return [{ merchant, route: path, network, asset, payTo: kept.payout, amountAtomic }]
+    }),
+  )
+}
+
+function keyOf({ merchant, route, network, asset, payTo, amountAtomic }: Bare): string {
+  return `${merchant} ${route} ${network} ${asset} ${payTo} ${amountAtomic}`
+}
+
+function find(kept: Iterable<RetiredOffer>, config: Config): Earlier {
+  const networks = new Map(config.networks.map((network) => [network.id, network]))
+  const merchants = new Map(config.merchants.map((merchant) => [merchant.slug, merchant]))
+  const found = new Map<string, EarlierOffer[]>()
+  for (const { merchant: slug, route, retiredAt, ...offer } of kept) {
+    const merchant = merchants.get(slug)
+    const network = networks.get(offer.network)
+    // Another asset could not be settled.
+    if (merchant === undefined || network?.asset.address !== offer.asset) continue
+    const { payTo, amountAtomic } = offer
+    // Whoever has changed the payee wants no new money to go to the old one.
+    const until = payTo === merchant.payout ? retiredAt + honouredMs : 0
+    const key = `${slug} ${route}`
+    const all = found.get(key) ?? []
+    all.push({ network, payTo, amountAtomic, until })
+    found.set(key, all)
+  }
+  return (merchant, route) => found.get(`${merchant} ${route}`)
+}

@@ -1,0 +1,215 @@
+import type { Address } from 'viem'
+import { decodeUtf8 } from './Header'
+import * as Json from './Json'
+import * as Permit from './Permit'
+import { type Fault, isFault } from './Problem'
+import type { Transfer } from './Transfer'
+import { windowMinSeconds } from './Transfer'
+import * as X402 from './X402'
+
+/**
+ * What a resource server asks an x402 v2 facilitator, for `/verify` and `/settle` alike, and what can
+ * be said about it without a chain. x402-specification-v2.md section 7.
+ */
+
+/** Terms that a resource server wants to be paid by. */
+export type Requirements = {
+  network: string
+  asset: Address
+  payTo: Address
+  amountAtomic: bigint
+  /** Longest time that the resource server waits for a settlement. */
+  maxTimeoutSeconds: number
+  /** EIP-712 domain of the token, which EIP-3009 signatures need. */
+  name: string | undefined
+  version: string | undefined
+  /** sha256 (hex) over the terms: a repeated call must have the same. */
+  fingerprint: string
+}
+
+export type Request = {
+  parsed: X402.Parsed
+  accepted: { scheme: Json.Json | undefined; network: Json.Json | undefined }
+  requirements: Requirements
+  /** As it was sent: callers compare it as text. */
+  payer: string
+}
+
+const defaultTimeoutSeconds = 60
+
+/**
+ * Reads a request body. Faults are those that no payment can mend: `invalid_payload`,
+ * `invalid_x402_version`, `unsupported_scheme`, `invalid_payment_requirements`.
+ */
+export function parse(body: Uint8Array): Request | Fault {
+  let json: Json.JsonObject
+  let payload: Json.JsonObject
+  try {
+    json = Json.parse(decodeUtf8(body))
+    payload = Json.object(json, 'paymentPayload')
+  } catch (error) {
+    return malformed('invalid_payload', 'The request', error)
+  }
+  const parsed = X402.parsePayloadJson(payload)
+  if (isFault(parsed)) return parsed
+  const { accepted } = parsed
+  if (accepted === undefined) {
+    return { code: 'invalid_payload', detail: 'The payment payload has no accepted.' }
+  }
+  try {
+    const terms = Json.object(json, 'paymentRequirements')
+    if (Json.member(terms, 'scheme') !== 'exact') {
+      return { code: 'unsupported_scheme', detail: 'Only scheme "exact" is settled here.' }
+    }
+    return {
+      parsed,
+      accepted: {
+        scheme: Json.member(accepted, 'scheme'),
+        network: Json.member(accepted, 'network'),
+      },
+      requirements: readRequirements(terms),
+      payer: payerOf(payload),
+    }
+  } catch (error) {
+    return malformed('invalid_payment_requirements', 'paymentRequirements', error)
+  }
+}
+
+function malformed(code: string, what: string, error: unknown): Fault {
+  if (!(error instanceof Json.JsonError)) throw error
+  return { code, detail: `${what} is malformed: ${error.message}.` }
+}
+
+function readRequirements(terms: Json.JsonObject): Requirements {
+  const network = Json.text(terms, 'network')
+  const asset = Json.address(terms, 'asset')
+  const payTo = Json.address(terms, 'payTo')
+  const amountAtomic = Json.uint(terms, 'amount')
+  const extra = Json.optionalObject(terms, 'extra') ?? {}
+  const fields = { network, asset, payTo, amount: String(amountAtomic), extra }
+  return {
+    network,
+    asset,
+    payTo,
+    amountAtomic,
+    maxTimeoutSeconds: readTimeout(terms),
+    name: Json.optionalText(extra, 'name') || undefined,
+    version: Json.optionalText(extra, 'version') || undefined,
+    fingerprint: new Bun.CryptoHasher('sha256').update(Json.canonicalize(fields)).digest('hex'),
+  }
+}
+
+function readTimeout(terms: Json.JsonObject): number {
+  const seconds = Json.member(terms, 'maxTimeoutSeconds')
+  if (seconds === undefined) return defaultTimeoutSeconds
+  if (typeof seconds !== 'number' || !(seconds >= 0)) {
+    throw new Json.JsonError('maxTimeoutSeconds is not a number of seconds')
+  }
+  return seconds
+}
+
+/** After `X402.parsePayloadJson`, which has seen that it is an address. */
+function payerOf(payload: Json.JsonObject): string {
+  const inner = Json.object(payload, 'payload')
+  const authorization = Json.optionalObject(inner, 'authorization')
+  return Json.text(authorization ?? Json.object(inner, 'permit2Authorization'), 'from')
+}
+
+/**
+ * The transfer that was signed, on the chain and in the asset of the requirements. For Permit2 the
+ * signature names its token itself: what it names counts.
+ */
+export function transferOf({ parsed, requirements }: Request, chainId: number): Transfer {
+  const { asset, spender: _, ...signed } = parsed.signed
+  return {
+    method: parsed.method,
+    network: `eip155:${chainId}`,
+    chainId,
+    asset: asset ?? requirements.asset,
+    ...signed,
+  }
+}
+
+/** What the reference facilitator compares before it looks at the signature. */
+export function checkScheme({ parsed, accepted, requirements }: Request): Fault | undefined {
+  const isPermit = parsed.method === 'permit2'
+  if (accepted.scheme !== 'exact') {
+    const code = isPermit ? 'unsupported_payload_type' : 'invalid_exact_evm_scheme'
+    return { code, detail: 'accepted.scheme is not "exact".' }
+  }
+  if (!isPermit && (requirements.name === undefined || requirements.version === undefined)) {
+    const code = 'invalid_exact_evm_missing_eip712_domain'
+    return { code, detail: 'extra.name and extra.version of the token are missing.' }
+  }
+  if (accepted.network !== requirements.network) {
+    const code = 'invalid_exact_evm_network_mismatch'
+    return { code, detail: 'accepted.network is not the network of the requirements.' }
+  }
+  return undefined
+}
+
+/**
+ * Whether what was signed is what is required, at `now` (unix ms), in the order of the reference
+ * facilitator: for EIP-3009 it looks at the signature before this, for Permit2 after. `isKnown`: the
+ * money is known already, so that its time no longer matters.
+ */
+export function checkTerms(request: Request, now: number, isKnown = false): Fault | undefined {
+  const seconds = BigInt(Math.floor(now / 1000))
+  return request.parsed.method === 'permit2'
+    ? checkPermit(request, seconds, isKnown)
+    : checkAuthorization(request, seconds, isKnown)
+}
+
+function checkAuthorization(
+  { parsed: { signed }, requirements }: Request,
+  seconds: bigint,
+  isKnown: boolean,
+): Fault | undefined {
+  const prefix = 'invalid_exact_evm_payload_authorization'
+  if (signed.payee !== requirements.payTo) {
+    return { code: 'invalid_exact_evm_recipient_mismatch', detail: recipient }
+  }
+  if (!isKnown && signed.validBefore < seconds + windowMinSeconds) {
+    return { code: `${prefix}_valid_before`, detail: expired }
+  }
+  if (!isKnown && signed.validAfter > seconds) {
+    return { code: `${prefix}_valid_after`, detail: early }
+  }
+  if (signed.amountAtomic !== requirements.amountAtomic) {
+    return { code: `${prefix}_value_mismatch`, detail: amount }
+  }
+  return undefined
+}
+
+function checkPermit(
+  { parsed: { signed }, requirements }: Request,
+  seconds: bigint,
+  isKnown: boolean,
+): Fault | undefined {
+  if (signed.spender !== Permit.proxyAddress) {
+    const detail = `The spender must be ${Permit.proxyAddress}.`
+    return { code: 'invalid_permit2_spender', detail }
+  }
+  if (signed.payee !== requirements.payTo) {
+    return { code: 'invalid_permit2_recipient_mismatch', detail: recipient }
+  }
+  if (!isKnown && signed.validBefore < seconds + windowMinSeconds) {
+    return { code: 'permit2_deadline_expired', detail: expired }
+  }
+  if (!isKnown && signed.validAfter > seconds) {
+    return { code: 'permit2_not_yet_valid', detail: early }
+  }
+  if (signed.amountAtomic !== requirements.amountAtomic) {
+    return { code: 'permit2_amount_mismatch', detail: amount }
+  }
+  if (signed.asset !== requirements.asset) {
+    const detail = 'The permitted token is not the asset of the requirements.'
+    return { code: 'permit2_token_mismatch', detail }
+  }
+  return undefined
+}
+
+const recipient = 'The signed payee is not payTo of the requirements.'
+const expired = 'The authorization has expired or is about to.'
+const early = 'The authorization is not valid yet.'
+const amount = 'The signed amount is not exactly the amount of the requirements.'

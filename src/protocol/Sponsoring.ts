@@ -1,0 +1,146 @@
+import type { Address, Hex } from 'viem'
+import { infoOf } from './Header'
+import * as Json from './Json'
+import * as Permit from './Permit'
+import type { Fault } from './Problem'
+import type { Transfer } from './Transfer'
+import { windowMinSeconds } from './Transfer'
+
+/**
+ * x402 extensions by which a payer without native gas lets Permit2 take its token: with an EIP-2612
+ * permit that goes into the settling call, or with a signed approve that somebody else funds and sends.
+ * specs/extensions/eip2612_gas_sponsoring.md, erc20_approval_gas_sponsoring.md
+ */
+
+export const permitName = 'eip2612GasSponsoring'
+export const approvalName = 'erc20ApprovalGasSponsoring'
+
+/** What a 402 declares for an extension, as small as clients accept it. */
+export function declaration(name: string): { name: string; info: object; schema: object } {
+  return { name, info: { description: name, version: '1' }, schema: { type: 'object' } }
+}
+
+/** What the payer added to its payment. */
+export type Sponsored = {
+  permit2612: Transfer['permit2612']
+  /** Raw transaction of an approve, not looked into. */
+  approval: Hex | undefined
+}
+
+export const nothing: Sponsored = { permit2612: undefined, approval: undefined }
+
+export type Options = {
+  /** Unix ms. */
+  now: number
+  /** Somebody here sends approves; otherwise that extension is not read. */
+  takesApprovals: boolean
+}
+
+/**
+ * Reads what an extension adds to a Permit2 transfer. An extension that is only the server's own
+ * declaration, echoed, adds nothing. Faults are those of the reference facilitator, in its order.
+ */
+export function read(
+  extensions: Json.JsonObject | undefined,
+  transfer: Transfer,
+  options: Options,
+): Sponsored | Fault {
+  if (transfer.method !== 'permit2') return nothing
+  const permit = infoOf(extensions, permitName)
+  if (permit !== undefined && isComplete(permit, permitMembers)) {
+    return readPermit(permit, transfer, options.now)
+  }
+  const approval = infoOf(extensions, approvalName)
+  if (options.takesApprovals && approval && isComplete(approval, approvalMembers)) {
+    return readApproval(approval, transfer)
+  }
+  return nothing
+}
+
+const common = ['from', 'asset', 'spender', 'amount', 'version']
+const permitMembers = [...common, 'nonce', 'deadline', 'signature']
+const approvalMembers = [...common, 'signedTransaction']
+
+function isComplete(info: Json.JsonObject, members: readonly string[]): boolean {
+  return members.every((name) => {
+    const value = Json.member(info, name)
+    return value !== undefined && value !== '' && value !== 0 && value !== false
+  })
+}
+
+function readPermit(info: Json.JsonObject, transfer: Transfer, now: number): Sponsored | Fault {
+  try {
+    const names = readNames(info)
+    const valueAtomic = Json.uint(info, 'amount')
+    const deadline = Json.uint(info, 'deadline')
+    const signature = Json.signature(info, 'signature')
+    Json.uint(info, 'nonce')
+    // The proxy hands v, r and s on.
+    if (signature.length !== 132) throw new Json.JsonError('signature is not of 65 bytes')
+    const fault = checkNames(names, transfer, 'eip2612')
+    if (fault !== undefined) return fault
+    if (deadline < BigInt(Math.floor(now / 1000)) + windowMinSeconds) {
+      return { code: 'eip2612_deadline_expired', detail: 'The permit has expired or is about to.' }
+    }
+    if (valueAtomic !== transfer.amountAtomic) {
+      const detail = 'The permit is not for exactly the amount that is paid.'
+      return { code: 'permit2_2612_amount_mismatch', detail }
+    }
+    return { permit2612: { valueAtomic, deadline, signature }, approval: undefined }
+  } catch (error) {
+    return malformed('invalid_eip2612_extension_format', error)
+  }
+}
+
+/** `0x` and a transaction: an approve is far below this. */
+const transactionPattern = /^0x(?:[0-9a-fA-F]{2}){1,1024}$/
+
+function readApproval(info: Json.JsonObject, transfer: Transfer): Sponsored | Fault {
+  try {
+    const names = readNames(info)
+    Json.uint(info, 'amount')
+    const raw = Json.text(info, 'signedTransaction')
+    if (!transactionPattern.test(raw)) throw new Json.JsonError('signedTransaction is not hex')
+    const fault = checkNames(names, transfer, 'erc20_approval')
+    if (fault !== undefined) return fault
+    return { permit2612: undefined, approval: raw.toLowerCase() as Hex }
+  } catch (error) {
+    return malformed('invalid_erc20_approval_extension_format', error)
+  }
+}
+
+type Names = { from: Address; asset: Address; spender: Address }
+
+function readNames(info: Json.JsonObject): Names {
+  if (!/^\d+(\.\d+)*$/.test(Json.text(info, 'version'))) {
+    throw new Json.JsonError('version is not a version')
+  }
+  return {
+    from: Json.address(info, 'from'),
+    asset: Json.address(info, 'asset'),
+    spender: Json.address(info, 'spender'),
+  }
+}
+
+function checkNames(
+  { from, asset, spender }: Names,
+  transfer: Transfer,
+  prefix: string,
+): Fault | undefined {
+  if (from !== transfer.payer) {
+    return { code: `${prefix}_from_mismatch`, detail: 'The extension names another payer.' }
+  }
+  if (asset !== transfer.asset) {
+    return { code: `${prefix}_asset_mismatch`, detail: 'The extension names another asset.' }
+  }
+  if (spender !== Permit.permit2Address) {
+    const detail = `The spender of the extension must be ${Permit.permit2Address}.`
+    return { code: `${prefix}_spender_not_permit2`, detail }
+  }
+  return undefined
+}
+
+function malformed(code: string, error: unknown): Fault {
+  if (!(error instanceof Json.JsonError)) throw error
+  return { code, detail: `The extension is malformed: ${error.message}.` }
+}

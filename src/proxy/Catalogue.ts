@@ -1,0 +1,132 @@
+import type { Config, Merchant, Method, NetworkConfig, Param, Route } from '../config/Config'
+import type * as Network from '../protocol/Network'
+import * as Example from './Example'
+import { type Segment, segmentsOf, templateOf } from './Tail'
+
+/** What machines are told about what is sold. */
+
+export type IsReady = (network: Network.Id) => boolean
+
+/** A merchant that can be bought from, with those of its networks that can settle. */
+export type Listing = { merchant: Merchant; networks: readonly NetworkConfig[] }
+
+/**
+ * What can be bought: merchants without their secrets, and networks that cannot
+ * settle, are not offered by a 402 either.
+ */
+export function offered(config: Config, isReady: IsReady = () => true): Listing[] {
+  return config.merchants.flatMap((merchant) => {
+    if (merchant.outOfService !== undefined) return []
+    const networks = networksOf(config, merchant).filter(({ id }) => isReady(id))
+    return networks.length === 0 ? [] : [{ merchant, networks }]
+  })
+}
+
+/** The networks of a merchant in the order of the file. */
+export function networksOf(config: Config, merchant: Merchant): NetworkConfig[] {
+  return config.networks.filter(({ id }) => merchant.networks.includes(id))
+}
+
+/** One path under which a route is called. */
+export type Form = {
+  /** Template below the route's path, '' without a tail. */
+  path: string
+  /** What tells it from the route's other paths, for ids. */
+  suffix: string
+  segments: readonly Segment[]
+}
+
+/**
+ * The paths under which a route is called: without a tail unless it must have one, then one for every
+ * place where the described tail may end. An optional last segment with a list of values is one path
+ * per value, a sub-resource.
+ */
+export function formsOf(route: Route): Form[] {
+  const described = segmentsOf(route)
+  const segments = described.length > 0 || route.tail !== 'required' ? described : [anyTail]
+  const required = segments.findLastIndex(({ param }) => param.required) + 1
+  const forms: Form[] = route.tail === 'required' ? [] : [{ path: '', suffix: '', segments: [] }]
+  for (let count = Math.max(1, required); count <= segments.length; count++) {
+    const before = segments.slice(0, count - 1)
+    const last = segments[count - 1]
+    if (last === undefined) continue
+    const path = before.map((segment) => `/${templateOf(segment)}`).join('')
+    const values = last.param.required ? undefined : last.param.schema.enum
+    if (Array.isArray(values)) {
+      for (const value of values)
+        forms.push({
+          path: `${path}/${encodeURIComponent(`${value}`)}`,
+          suffix: `${value}`,
+          segments: before,
+        })
+      continue
+    }
+    const suffix = forms.length === 0 ? '' : last.name.replace(/[^A-Za-z0-9_-]+/g, '-')
+    forms.push({ path: `${path}/${templateOf(last)}`, suffix, segments: [...before, last] })
+  }
+  return forms
+}
+
+const anyTail: Segment = {
+  param: {
+    name: 'tail',
+    in: 'tail',
+    required: true,
+    description: 'Further path segments, forwarded to the upstream.',
+    schema: { type: 'string' },
+    example: undefined,
+  },
+  name: 'tail',
+  prefix: '',
+  suffix: '',
+  isLiteral: false,
+  isRest: true,
+}
+
+/** Absolute URL of a route that answers 402 when it is asked: a tail it must have is an example. */
+export function exampleUrl(baseUrl: string, merchant: Merchant, route: Route): string {
+  const tail = (formsOf(route)[0]?.segments ?? []).map((segment) => {
+    if (segment.isLiteral) return `/${encodeURIComponent(segment.name)}`
+    const value = exampleOf(segment.param)
+    return `/${segment.prefix}${encodeURIComponent(`${value}`)}${segment.suffix}`
+  })
+  return `${baseUrl}/m/${merchant.slug}${route.path}${tail.join('')}`
+}
+
+/** The declared example of a parameter, else one made from its schema. */
+export function exampleOf(param: Param): unknown {
+  return param.example ?? Example.of(param.schema)
+}
+
+/** An example of a route's JSON body: members that are also parameters look like these. */
+export function exampleBody(route: Route): unknown {
+  if (route.body === undefined) return {}
+  const known = route.params
+    .filter((param) => param.in === 'query' && param.required)
+    .map(({ name, example }) => [name, example])
+  return Example.of(route.body, Object.fromEntries(known))
+}
+
+/** JSON Schema of a route's body. */
+export function bodySchema(route: Route): Readonly<Record<string, unknown>> {
+  return route.body ?? { type: 'object', additionalProperties: true }
+}
+
+/** Whether requests of the method have a body. */
+export function takesBody(method: Method): boolean {
+  return method === 'POST' || method === 'PUT' || method === 'PATCH'
+}
+
+/** The id of a route's operation: `{slug}-{route}`, then what tells its forms apart. */
+export function operationId(merchant: Merchant, route: Route, suffix = ''): string {
+  const parts = [merchant.slug, ...route.path.split('/'), suffix]
+  return parts.filter((part) => part !== '').join('-')
+}
+
+/** The first of the id and the id with a number that is not taken; taken from then on. */
+export function unique(id: string, taken: Set<string>): string {
+  let result = id
+  for (let count = 2; taken.has(result); count++) result = `${id}-${count}`
+  taken.add(result)
+  return result
+}

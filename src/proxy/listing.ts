@@ -1,0 +1,110 @@
+import type { Config } from '../config/Config'
+import * as Amount from '../protocol/Amount'
+import * as X402 from '../protocol/X402'
+import * as Bazaar from './Bazaar'
+import * as Catalogue from './Catalogue'
+import type { DiscoveryOptions } from './discovery'
+
+type Json = Record<string, unknown>
+
+/** The list of paid resources that x402 indexers look for at `/.well-known/x402`. */
+export function wellKnown(config: Config, options: DiscoveryOptions): Json {
+  const { baseUrl, guidance } = config.service
+  const resources = Catalogue.offered(config, options.isReady).flatMap(({ merchant }) =>
+    merchant.routes.map((route) => Catalogue.exampleUrl(baseUrl, merchant, route)),
+  )
+  return { version: 1, resources, instructions: guidance, receiptSigner: options.receiptAddress }
+}
+
+/** Indexers drop a longer name of a service. */
+const serviceNameMax = 32
+
+/**
+ * Every route as an entry of `GET /discovery/resources` (x402 v2 section 8), in the order of the
+ * file. `updatedAt` is unix ms.
+ */
+export function resources(config: Config, options: DiscoveryOptions & { updatedAt: number }) {
+  const { baseUrl, title } = config.service
+  return Catalogue.offered(config, options.isReady).flatMap(({ merchant, networks }) =>
+    merchant.routes.map((route) => {
+      const [method = 'GET'] = route.methods
+      const { name, brief: _, ...extension } = Bazaar.extension(merchant, route, method)
+      const offers = networks.map((network) => ({
+        network,
+        payTo: merchant.payout,
+        amountAtomic: route.priceAtomic,
+      }))
+      return {
+        resource: Catalogue.exampleUrl(baseUrl, merchant, route),
+        type: 'http',
+        x402Version: 2,
+        accepts: X402.accepts(offers),
+        lastUpdated: Math.floor(options.updatedAt / 1000),
+        description: route.description || route.summary,
+        mimeType: 'application/json',
+        serviceName: merchant.title.slice(0, serviceNameMax),
+        tags: [merchant.tag],
+        metadata: {
+          category: merchant.tag,
+          provider: title,
+          operationId: Catalogue.operationId(merchant, route),
+          openapi: `${baseUrl}/m/${merchant.slug}/openapi.json`,
+        },
+        extensions: { [name]: extension },
+      }
+    }),
+  )
+}
+
+/** `/llms.txt` (llmstxt.org): what is sold and how it is paid for, for language models. */
+export function llms(config: Config, options: DiscoveryOptions): string {
+  const { title, baseUrl, guidance, contact } = config.service
+  const listings = Catalogue.offered(config, options.isReady)
+  const networks = config.networks.filter((network) =>
+    listings.some((listing) => listing.networks.includes(network)),
+  )
+  const coins = networks.map(({ name, id, asset }) => `${asset.symbol} on ${name} (${id})`)
+  const sections = listings.map(({ merchant }) => {
+    const { title: name, description, slug, routes } = merchant
+    const lines = routes.map((route) => {
+      const [form] = Catalogue.formsOf(route)
+      const url = `${baseUrl}/m/${slug}${route.path}${form?.path ?? ''}`
+      const price = `$${Amount.toDecimal(route.priceAtomic, 6).replace(/(\.\d\d\d*?)0+$/, '$1')}`
+      return `- ${route.methods.join(', ')} ${url} - ${price} - ${oneLine(route.summary)}`
+    })
+    return [
+      `## ${oneLine(name)}`,
+      '',
+      oneLine(description),
+      `Parameters and schemas: [${slug}](${baseUrl}/m/${slug}/openapi.json)`,
+      '',
+      ...lines,
+      '',
+    ].join('\n')
+  })
+  return `# ${oneLine(title)}
+
+> ${oneLine(guidance)}
+
+Every request is paid for by itself with a stablecoin; there are no accounts and no keys.
+Accepted: ${coins.join(', ')}.
+
+1. Send the request. The answer is 402 with MPP challenges (WWW-Authenticate: Payment) and x402
+   offers (PAYMENT-REQUIRED, also in the body).
+2. Sign one of them and send the same request again with Authorization: Payment or
+   PAYMENT-SIGNATURE. No gas is needed.
+3. The answer comes with a signed receipt in Payment-Receipt or PAYMENT-RESPONSE. If the upstream
+   fails after the payment, the problem has a redeem token: send it as Payment-Redeem with the same
+   request, without paying again.
+
+- [All routes, OpenAPI 3.1](${baseUrl}/openapi.json)
+- [All routes, x402 discovery](${baseUrl}/discovery/resources)
+- MCP (streamable HTTP): ${baseUrl}/mcp
+- Contact: ${contact}
+
+${sections.join('\n')}`
+}
+
+function oneLine(text: string): string {
+  return text.replace(/\s+/g, ' ').trim()
+}

@@ -1,0 +1,58 @@
+import * as Json from '../../protocol/Json'
+
+/** JSON-RPC messages of one POST, before the SDK sees them. */
+
+/** A body that is no message; `code` is that of JSON-RPC. */
+export class MessageError extends Error {
+  override readonly name = 'MessageError'
+  readonly code: number
+
+  constructor(code: number, message: string) {
+    super(message)
+    this.code = code
+  }
+}
+
+const parseError = -32700
+const invalidRequest = -32600
+
+/** Deep enough for a body in the arguments, shallow enough for any parser. */
+const levelsMax = 32
+/** Only clients of protocol 2025-03-26 send several at once. */
+const batchMax = 16
+
+/** Parses a body: one message, or at most 16. Throws a MessageError. */
+export function parse(body: Uint8Array): Json.Json {
+  let value: Json.Json
+  try {
+    const text = new TextDecoder('utf-8', { fatal: true }).decode(body)
+    value = Json.parseAny(text, levelsMax)
+  } catch (error) {
+    const reason = error instanceof Json.JsonError ? error.message : 'not valid UTF-8'
+    throw new MessageError(parseError, `Parse error: ${reason}.`)
+  }
+  if (!Array.isArray(value)) return message(value)
+  if (value.length === 0 || value.length > batchMax)
+    throw new MessageError(invalidRequest, `A batch has 1 to ${batchMax} messages.`)
+  const messages = value.map(message)
+  const ids = messages.flatMap((entry) => ('id' in entry ? [entry.id] : []))
+  if (new Set(ids).size !== ids.length)
+    throw new MessageError(invalidRequest, 'Two messages of a batch have one id.')
+  // Cancelling a message of its own batch would leave that one without an answer.
+  return messages.filter((entry) => entry.method !== 'notifications/cancelled')
+}
+
+/** How many messages were parsed. */
+export function count(messages: Json.Json): number {
+  return Array.isArray(messages) ? messages.length : 1
+}
+
+/** A message whose `_meta` is where MCP has it; payments may also come at the root. */
+function message(value: Json.Json): Json.JsonObject {
+  if (!Json.isObject(value)) throw new MessageError(invalidRequest, 'A message is an object.')
+  const { _meta: root, ...rest } = value
+  if (!Json.isObject(root)) return value
+  const params = Json.isObject(rest.params) ? rest.params : {}
+  const nested = Json.isObject(params._meta) ? params._meta : {}
+  return { ...rest, params: { ...params, _meta: { ...root, ...nested } } }
+}

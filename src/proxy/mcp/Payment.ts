@@ -1,0 +1,80 @@
+import * as Challenge from '../../protocol/Challenge'
+import { base64url, decodeJson, encodeJson } from '../../protocol/Header'
+import * as Json from '../../protocol/Json'
+
+/**
+ * Payments in `_meta` of MCP messages: draft-payment-transport-mcp-00 and the x402 MCP transport.
+ * They are the headers of HTTP in native JSON, and are turned into those.
+ */
+
+export const credentialKey = 'org.paymentauth/credential'
+export const receiptKey = 'org.paymentauth/receipt'
+export const x402PaymentKey = 'x402/payment'
+export const x402ResponseKey = 'x402/payment-response'
+/** What mppx reads from tool results: the data of error -32042. */
+export const requiredKey = 'org.paymentauth/payment-required'
+/** Ours: what is a header of its own over HTTP. */
+export const redeemKey = 'turnpike/redeem'
+export const idempotencyKey = 'turnpike/idempotency-key'
+export const replayedKey = 'turnpike/idempotency-replayed'
+export const truncatedKey = 'turnpike/truncated'
+
+/** What a call pays with. */
+export type Kind = 'none' | 'mpp' | 'x402' | 'redeem'
+
+export type Presented = { kind: Kind; headers: Readonly<Record<string, string>> }
+
+const visible = /^[\x21-\x7e]+$/
+
+/** The payment of a call as the headers of a request. Throws a JsonError that names the member. */
+export function fromMeta(meta: Json.JsonObject): Presented {
+  const headers: Record<string, string> = {}
+  const credential = Json.optionalObject(meta, credentialKey)
+  const payment = Json.optionalObject(meta, x402PaymentKey)
+  const redeem = Json.optionalText(meta, redeemKey)
+  const key = Json.optionalText(meta, idempotencyKey)
+  if (credential !== undefined) headers.authorization = authorization(credential)
+  if (payment !== undefined) headers['payment-signature'] = encodeJson(payment)
+  if (redeem !== undefined) headers['payment-redeem'] = header(redeem, redeemKey)
+  if (key !== undefined) headers['idempotency-key'] = header(key, idempotencyKey)
+  // Several at once are refused by the gateway.
+  const kind =
+    payment !== undefined
+      ? 'x402'
+      : credential !== undefined
+        ? 'mpp'
+        : redeem !== undefined
+          ? 'redeem'
+          : 'none'
+  return { kind, headers }
+}
+
+function header(value: string, name: string): string {
+  if (!visible.test(value)) throw new Json.JsonError(`${name} is not visible ASCII`)
+  return value
+}
+
+/** Over HTTP the challenge's `request` and `opaque` are base64url; here they may be objects. */
+function authorization(credential: Json.JsonObject): string {
+  const challenge = Json.object(credential, 'challenge')
+  const encoded: Record<string, Json.Json> = { ...challenge }
+  for (const name of ['request', 'opaque']) {
+    const value = Json.member(challenge, name)
+    if (Json.isObject(value)) encoded[name] = base64url(Json.canonicalize(value))
+  }
+  return `Payment ${base64url(JSON.stringify({ ...credential, challenge: encoded }))}`
+}
+
+/** Challenges of a WWW-Authenticate value as objects, whose `request` is native JSON. */
+export function challenges(authenticate: string | null, description: string): Json.JsonObject[] {
+  return Challenge.parseHeader(authenticate ?? '').map((params) => ({
+    ...params,
+    request: decodeJson(params.request ?? '', 'base64url'),
+    ...(description === '' ? {} : { description }),
+  }))
+}
+
+/** The JSON of a receipt header of ours; undefined when there is none. */
+export function ofHeader(value: string | null): Json.JsonObject | undefined {
+  return value === null ? undefined : decodeJson(value, 'either')
+}

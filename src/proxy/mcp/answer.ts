@@ -1,0 +1,125 @@
+import * as Json from '../../protocol/Json'
+import { readContent } from './content'
+import * as Payment from './Payment'
+
+/** An error of JSON-RPC: what the SDK sends has these members. */
+export class RpcFault extends Error {
+  override readonly name = 'RpcFault'
+  readonly code: number
+  readonly data: unknown
+
+  constructor(code: number, message: string, data?: unknown) {
+    super(message)
+    this.code = code
+    this.data = data
+  }
+}
+
+export const invalidParams = -32602
+export const methodNotFound = -32601
+const paymentRequired = -32042
+const verificationFailed = -32043
+
+export type Content =
+  | { type: 'text'; text: string }
+  | { type: 'image' | 'audio'; data: string; mimeType: string }
+  | { type: 'resource'; resource: { uri: string; mimeType: string; blob: string } }
+
+export type Result = {
+  content: Content[]
+  isError?: boolean
+  structuredContent?: Record<string, unknown>
+  _meta?: Record<string, unknown>
+}
+
+export type AnswerOptions = {
+  /** What the call paid with. */
+  kind: Payment.Kind
+  /** Ask for payment by a tool result, as the x402 transport does, not by an error. */
+  prefersX402: boolean
+  /** Absolute URL of what was asked for. */
+  url: string
+}
+
+/**
+ * The gateway's answer as the result of a tool call. Throws an RpcFault when it has to be paid for.
+ */
+export async function toResult(response: Response, options: AnswerOptions): Promise<Result> {
+  const receipt = Payment.ofHeader(response.headers.get('payment-receipt'))
+  const settled = Payment.ofHeader(response.headers.get('payment-response'))
+  const meta = {
+    ...(receipt === undefined ? {} : { [Payment.receiptKey]: receipt }),
+    ...(settled === undefined ? {} : { [Payment.x402ResponseKey]: settled }),
+    ...(response.headers.has('idempotency-replayed') ? { [Payment.replayedKey]: true } : {}),
+  }
+  if (receipt !== undefined || settled?.success === true) return bought(response, options, meta)
+  const body = problemOf(await response.text(), response.status)
+  return response.status === 402 ? unpaid(response, options, body, meta) : failed(body, meta)
+}
+
+/** What the upstream answered, whole. */
+async function bought(
+  response: Response,
+  options: AnswerOptions,
+  meta: Record<string, unknown>,
+): Promise<Result> {
+  const { content, truncated } = await readContent(response, options.url)
+  const _meta = { ...meta, ...(truncated ? { [Payment.truncatedKey]: true } : {}) }
+  if (response.ok) return { content, _meta }
+  // Never first in an error: x402 clients would pay an upstream that answers with an offer of its own.
+  const note = { type: 'text' as const, text: `The upstream answered ${response.status}.` }
+  return { isError: true, content: [note, ...content], _meta }
+}
+
+const offerMembers = ['x402Version', 'error', 'resource', 'accepts', 'extensions'] as const
+
+function unpaid(
+  response: Response,
+  options: AnswerOptions,
+  body: Json.JsonObject,
+  meta: Record<string, unknown>,
+): Result {
+  const offers: Record<string, Json.Json> = {}
+  const problem: Record<string, Json.Json> = { ...body }
+  for (const name of offerMembers) {
+    offers[name] = body[name] ?? null
+    delete problem[name]
+  }
+  const { resource } = offers
+  const description = Json.isObject(resource) ? Json.optionalText(resource, 'description') : ''
+  const challenges = Payment.challenges(response.headers.get('www-authenticate'), description ?? '')
+  const data = { httpStatus: 402, challenges, problem }
+  if (options.kind === 'x402' || (options.kind === 'none' && options.prefersX402))
+    return {
+      isError: true,
+      structuredContent: offers,
+      content: [{ type: 'text', text: JSON.stringify(offers) }],
+      _meta: { ...meta, [Payment.requiredKey]: data },
+    }
+  const { code, detail } = problem
+  if (options.kind === 'none')
+    // The x402 clients that read errors look for their offers under this name.
+    throw new RpcFault(paymentRequired, 'Payment Required', { ...data, x402: offers })
+  if (code === 'malformed-credential')
+    throw new RpcFault(invalidParams, 'Invalid params', { detail, ...data })
+  const failure = { reason: code, detail }
+  throw new RpcFault(verificationFailed, 'Payment Verification Failed', { ...data, failure })
+}
+
+/** A problem of ours, for the model to read and for programs to act on. */
+function failed(problem: Json.JsonObject, meta: Record<string, unknown>): Result {
+  const { title, detail, invalidParams: faults } = problem
+  const named = Array.isArray(faults) ? ` ${JSON.stringify(faults)}` : ''
+  return {
+    isError: true,
+    content: [{ type: 'text', text: `${title}: ${detail}${named}` }],
+    structuredContent: { ...problem },
+    _meta: meta,
+  }
+}
+
+/** Our own problem document, which is always an object. */
+function problemOf(text: string, status: number): Json.JsonObject {
+  const value: Json.Json = text === '' ? {} : JSON.parse(text)
+  return Json.isObject(value) ? value : { status, title: 'Error', detail: 'The request failed.' }
+}

@@ -1,0 +1,65 @@
+import { Server } from '@modelcontextprotocol/sdk/server/index.js'
+import { WebStandardStreamableHTTPServerTransport } from '@modelcontextprotocol/sdk/server/webStandardStreamableHttp.js'
+import { isInitializeRequest } from '@modelcontextprotocol/sdk/types.js'
+import * as Json from '../../protocol/Json'
+import { invalidParams, methodNotFound, type Result, RpcFault } from './answer'
+import { MessageError } from './Messages'
+
+export type Handlers = {
+  title: string
+  instructions: string
+  /** Both throw an RpcFault or a JsonError. */
+  list(cursor: string | undefined): Record<string, unknown>
+  call(name: string, args: Json.JsonObject, meta: Json.JsonObject): Promise<Result>
+}
+
+/**
+ * Answers one POST, stateless: each has a server of its own, as the SDK wants it. The only file that
+ * loads the SDK, which takes as long as the whole rest of a start; it is loaded with the first call.
+ * Throws a MessageError.
+ */
+export async function serve(
+  request: Request,
+  message: Json.Json,
+  handlers: Handlers,
+): Promise<Response> {
+  for (const one of [message].flat())
+    if (Json.isObject(one) && one.method === 'initialize' && !isInitializeRequest(one))
+      throw new MessageError(invalidParams, 'initialize lacks what it needs.')
+  const server = new Server(
+    { name: 'turnpike', title: handlers.title, version: '1.0.0' },
+    {
+      capabilities: {
+        tools: {},
+        experimental: { payment: { methods: { evm: { intents: ['charge'] } } } },
+      },
+      instructions: handlers.instructions,
+    },
+  )
+  // A handler with a schema of the SDK answers what does not match it as an error of ours.
+  server.fallbackRequestHandler = async ({ method, params = {} }) => {
+    try {
+      // What the message was parsed to.
+      return await handle(handlers, method, params as Json.JsonObject)
+    } catch (error) {
+      if (!(error instanceof Json.JsonError)) throw error
+      throw new RpcFault(invalidParams, 'Invalid params', { detail: `${error.message}.` })
+    }
+  }
+  const transport = new WebStandardStreamableHTTPServerTransport({ enableJsonResponse: true })
+  // Its optional members are declared without undefined.
+  await server.connect(transport as Parameters<Server['connect']>[0])
+  try {
+    return await transport.handleRequest(request, { parsedBody: message })
+  } finally {
+    await server.close()
+  }
+}
+
+function handle(handlers: Handlers, method: string, params: Json.JsonObject) {
+  if (method === 'tools/list') return handlers.list(Json.optionalText(params, 'cursor'))
+  if (method !== 'tools/call') throw new RpcFault(methodNotFound, 'Method not found')
+  const args = Json.optionalObject(params, 'arguments') ?? {}
+  const meta = Json.optionalObject(params, '_meta') ?? {}
+  return handlers.call(Json.text(params, 'name'), args, meta)
+}

@@ -1,0 +1,56 @@
+import type { StockToken } from '../config/Config'
+import { createSource, decimalOf, member, textOf } from './source'
+
+/** What a Blockscout explorer counts for a token; null where it says nothing. Dollars are decimals. */
+export type Counted = {
+  holders: number | null
+  marketCap: string | null
+  volume24h: string | null
+  reputation: string | null
+  /** When we asked; unix ms. */
+  at: number
+}
+
+export type Explorer = {
+  /** Undefined when it does not answer or does not know the contract. Never rejects. */
+  token(token: StockToken): Promise<Counted | undefined>
+  /** Its page of a token, for people. */
+  link(token: StockToken): string
+}
+
+export type ExplorerOptions = {
+  url: string
+  userAgent: string
+  now: () => number
+  timeoutMs?: number
+}
+
+/** Blockscout API v2: `/api/v2/tokens/{address}`. */
+export function createExplorer(options: ExplorerOptions): Explorer {
+  const { url, userAgent, now, timeoutMs = 3_000 } = options
+  // Without a Referer it blocks what is no browser.
+  const headers = { 'user-agent': userAgent, referer: `${url}/` }
+  const source = createSource({ url, headers, ttlMs: 60_000, timeoutMs, now })
+
+  return {
+    async token({ address }) {
+      const found = await source.get(`/api/v2/tokens/${address}`)
+      const hash = member(found?.value, 'address_hash') ?? member(found?.value, 'address')
+      if (found === undefined || !isSame(hash, address)) return undefined
+      const { value, at } = found
+      const holders = decimalOf(member(value, 'holders_count') ?? member(value, 'holders'))
+      return {
+        holders: holders !== null && /^\d{1,15}$/.test(holders) ? Number(holders) : null,
+        marketCap: decimalOf(member(value, 'circulating_market_cap')),
+        volume24h: decimalOf(member(value, 'volume_24h')),
+        reputation: textOf(member(value, 'reputation')),
+        at,
+      }
+    },
+    link: ({ address }) => `${url}/token/${address}`,
+  }
+}
+
+function isSame(hash: unknown, address: string): boolean {
+  return typeof hash === 'string' && hash.toLowerCase() === address.toLowerCase()
+}

@@ -1,0 +1,36 @@
+import type { Config, NetworkConfig, Stock } from '../config/Config'
+import type { Asset } from '../protocol/Asset'
+import { createExplorer } from './explorer'
+import { createIssuer } from './issuer'
+import { createMarket, type Market } from './market'
+import { createMarketData, type MarketData } from './marketdata'
+import type { Read } from './reader'
+
+/** What the products share of `[stock]`. */
+export type OpenMarket = {
+  market: Market
+  /** Reads for money only, which do not wait behind free requests. */
+  deskMarket: Market
+  data: MarketData
+  stock: Stock
+  network: NetworkConfig
+  asset: Asset
+}
+
+/** The market of a configuration with its sources; undefined when the file has no `[stock]`. */
+export function openMarket(
+  { stock, networks, service }: Pick<Config, 'stock' | 'networks' | 'service'>,
+  { read, now }: { read: Read; now: () => number },
+): OpenMarket | undefined {
+  const network = networks.find(({ id }) => id === stock?.network)
+  if (stock === undefined || network === undefined) return undefined
+  const { asset, chainId } = network
+  const { issuerUrl, explorerUrl } = stock
+  const common = { userAgent: `Turnpike/1.0 (${service.contact})`, now }
+  const issuer = issuerUrl ? createIssuer({ ...common, url: issuerUrl, chainId }) : undefined
+  const explorer = explorerUrl ? createExplorer({ ...common, url: explorerUrl }) : undefined
+  const options = { stock, asset, read, now, ...(issuer && { isHalted: issuer.isHalted }) }
+  const market = createMarket(options)
+  const data = createMarketData({ market, asset, issuer, explorer, now })
+  return { market, deskMarket: createMarket(options), data, stock, network, asset }
+}

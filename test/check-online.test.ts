@@ -1,0 +1,254 @@
+import { afterAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { Address } from 'viem'
+import { check } from '../src/cli/check'
+import { findOnline } from '../src/cli/online'
+import type { NetworkConfig, Stock } from '../src/config/Config'
+import * as Abi from '../src/protocol/Abi'
+import * as Permit from '../src/protocol/Permit'
+import { configOf, lineWith, small } from './harness/config'
+import { testWorld } from './harness/world'
+
+setDefaultTimeout(60_000)
+
+const directory = mkdtempSync(join(tmpdir(), 'turnpike-online-'))
+const world = await testWorld()
+afterAll(async () => {
+  await world.stop()
+  rmSync(directory, { recursive: true, force: true })
+})
+
+function chainOf(chainId: number) {
+  const chain = world.chains[`eip155:${chainId}`]
+  if (chain === undefined) throw new Error(`no chain ${chainId}`)
+  return chain
+}
+
+const urlOf = (chainId: number) => chainOf(chainId).url
+
+/** Bytecode that answers a word to each function, and fails for every other. */
+function answering(words: Readonly<Record<string, string>>): string {
+  const entries = Object.entries(words)
+  const bodiesAt = 5 + entries.length * 11 + 3
+  const jumps = entries.map(([signature], index) => {
+    const target = (bodiesAt + index * 40).toString(16).padStart(4, '0')
+    return `8063${Abi.selector(signature)}1461${target}57`
+  })
+  const bodies = entries.map(([, word]) => `5b7f${word}5f5260205ff3`)
+  return `0x5f3560e01c${jumps.join('')}5f5ffd${bodies.join('')}`
+}
+
+/** Code of the first token's market, at the addresses of the file. */
+function contracts(stock: Stock): Record<Address, string> {
+  const [token] = stock.tokens
+  const usdg = world.config.networks[0]?.asset.address
+  if (token?.feed === undefined || usdg === undefined) throw new Error('no token')
+  const factory = answering({ 'factory()': Abi.address(stock.factory) })
+  const [token0, token1] = [usdg, token.address].sort((a, b) => (BigInt(a) < BigInt(b) ? -1 : 1))
+  return {
+    [stock.factory]: answering({ 'getPool(address,address,uint24)': Abi.address(token.pool) }),
+    [stock.router]: factory,
+    [stock.quoter]: factory,
+    [stock.registry]: answering({ 'isBlocked(address)': Abi.uint(0) }),
+    [token.address]: answering({ 'decimals()': Abi.uint(18) }),
+    [token.feed]: answering({ 'latestRoundData()': Abi.uint(1) }),
+    [token.pool]: answering({
+      'token0()': Abi.address(token0 ?? usdg),
+      'token1()': Abi.address(token1 ?? usdg),
+      'fee()': Abi.uint(token.fee),
+    }),
+  }
+}
+
+async function place(codes: Readonly<Record<Address, string>>): Promise<void> {
+  for (const [address, code] of Object.entries(codes))
+    await chainOf(4663).rpc('anvil_setCode', [address, code])
+}
+
+async function run(text: string) {
+  const name = join(directory, 'check.toml')
+  writeFileSync(name, text)
+  const lines: string[] = []
+  const code = await check({
+    file: name,
+    env: {
+      PAYOUT: '0x5c1f3a86d2e04b7795a1c0de34f6b8927e1d4a03',
+      ASSISTANT_KEY: 'key-of-assistant',
+    },
+    online: true,
+    dataDir: join(directory, 'none'),
+    now: Date.now,
+    out: (line) => void lines.push(line.replaceAll(name, 'check.toml')),
+  })
+  return { code, lines }
+}
+
+/** The file with one text replaced, which must be there. */
+function edited(from: string, to: string): string {
+  if (!file.includes(from)) throw new Error(`not in the file: ${from}`)
+  return file.replace(from, () => to)
+}
+
+const { stock } = world.config
+if (stock === undefined) throw new Error('no stock')
+await place(contracts(stock))
+const shipped = await Bun.file(join(import.meta.dir, '..', 'merchants.toml')).text()
+const [first = '', token = ''] = shipped.split('[[stock.tokens]]')
+/** The shipped file on the world's chains and upstreams, with one stock token. */
+const file = [4663, 8453, 84532]
+  .reduce(
+    (text, chainId) =>
+      text.replace(
+        new RegExp(`(\\[networks\\."eip155:${chainId}"\\][^[]*rpc_urls = )\\[[^\\]]*\\]`),
+        `$1["${urlOf(chainId)}"]`,
+      ),
+    `${first}[[stock.tokens]]${token}`,
+  )
+  .replaceAll(/^upstream = "https:\/\/[^"/]+/gm, `upstream = "${world.upstreams.url}`)
+  .replaceAll(/^slug = .*$/gm, (line) =>
+    /catjoke|chain-stocks/.test(line) ? line : `${line}\nallow_private = true`,
+  )
+
+describe('check --online', () => {
+  test('behavior: finds nothing on chains and upstreams that are as the file says', async () => {
+    const { code, lines } = await run(file)
+    expect([code, lines.at(-1)]).toEqual([0, 'ok'])
+    const socket = edited('ws_url = ""', `ws_url = "${chainOf(4663).wsUrl}"`)
+    expect((await run(socket)).lines.at(-1)).toBe('ok')
+  })
+
+  const [no, other] = [`0x${'12'.repeat(20)}`, `0x${'34'.repeat(20)}`]
+  const usdg = '0x5fc5360D0400a0Fd4f2af552ADD042D716F1d168'
+  const faults: readonly (readonly [what: string, () => string, at: string, message: string])[] = [
+    [
+      'an asset without code',
+      () => edited(`address = "${usdg}"`, `address = "${no}"`),
+      `address = "${no}"`,
+      `USDG: no such contract at ${no} on eip155:4663`,
+    ],
+    [
+      'another signing domain',
+      () => edited('name = "USD Coin"', 'name = "USDC"'),
+      'eip712 = { name = "USDC", version = "2" }',
+      'USDC: DOMAIN_SEPARATOR is not that of "USDC" "2"',
+    ],
+    [
+      'another chain',
+      () => edited(`["${urlOf(8453)}"]`, `["${urlOf(8453)}", "${urlOf(4663)}"]`),
+      `["${urlOf(8453)}", "${urlOf(4663)}"]`,
+      'rpc_urls[1] of eip155:8453: the chain id is 4663, not 8453',
+    ],
+    [
+      'a node that is not there',
+      () => edited(`["${urlOf(84532)}"]`, `["${urlOf(84532)}", "http://127.0.0.1:1"]`),
+      `["${urlOf(84532)}", "http://127.0.0.1:1"]`,
+      'rpc_urls[1] of eip155:84532: no answer to eth_chainId',
+    ],
+    [
+      'a socket that is not there',
+      () => edited('ws_url = ""', 'ws_url = "ws://127.0.0.1:1"'),
+      'ws_url = "ws://127.0.0.1:1"',
+      'ws_url of eip155:4663: no answer to eth_chainId',
+    ],
+    [
+      'a pool that the factory does not know',
+      () => edited('pool = "0xd4EB21209C4D6093f80B5b84f5C45cc093EA14a3"', `pool = "${other}"`),
+      `pool = "${other}"`,
+      'NVDA: factory: its pool of USDG, NVDA and 500 is 0xd4EB21209C4D6093f80B5b84f5C45cc093EA14a3',
+    ],
+    [
+      'another fee',
+      () => edited('fee = 500', 'fee = 3000'),
+      'fee = 3000',
+      'NVDA: the fee of the pool is 500, not 3000',
+    ],
+    [
+      'a token without code',
+      () =>
+        edited(
+          'address = "0xd0601CE157Db5bdC3162BbaC2a2C8aF5320D9EEC"\npool',
+          `address = "${no}"\npool`,
+        ),
+      `address = "${no}"`,
+      `NVDA: no such contract at ${no} on eip155:4663`,
+    ],
+    [
+      'a feed without code',
+      () => edited('feed = "0x379EC4f7C378F34a1B47E4F3cbeBCbAC3E8E9F15"', `feed = "${no}"`),
+      `feed = "${no}"`,
+      `NVDA: feed: no such contract at ${no}`,
+    ],
+    ...(['factory', 'router', 'quoter', 'registry'] as const).map(
+      (key) =>
+        [
+          `a ${key} without code`,
+          () => edited(`${key} = "${stock[key]}"`, `${key} = "${no}"`),
+          key === 'factory' ? 'router = ' : `${key} = "${no}"`,
+          key === 'factory'
+            ? 'router: it works with the factory 0x1f7d7550B1b028f7571E69A784071F0205FD2EfA'
+            : `${key}: no such contract at ${no}`,
+        ] as const,
+    ),
+    [
+      'an upstream that is not there',
+      () => edited(`upstream = "${world.upstreams.url}`, 'upstream = "http://127.0.0.1:1'),
+      'upstream = "http://127.0.0.1:1',
+      'upstream of assistant: no answer',
+    ],
+  ]
+  for (const [what, edit, at, message] of faults)
+    test(`error: names the line of ${what}`, async () => {
+      const text = edit()
+      const { code, lines } = await run(text)
+      expect(code).toBe(1)
+      expect(lines.join('\n')).toContain(`check.toml:${lineWith(text, at)}: ${message}`)
+      expect(lines.at(-1)).toMatch(/^\d+ faults?$/)
+      expect(lines.join('')).not.toContain('http://')
+    })
+
+  test('error: contracts that the file does not name are looked for too', async () => {
+    const { chainId } = chainOf(4663)
+    const code = await chainOf(4663).rpc('eth_getCode', [Permit.proxyAddress, 'latest'])
+    const multicall = '0xcA11bde05977b3631167028862bE2a173976CA11'
+    const aggregate = `${await chainOf(4663).rpc('eth_getCode', [multicall, 'latest'])}`
+    try {
+      await place({ [Permit.proxyAddress]: '0x' })
+      const line = lineWith(file, 'transfer = ["permit2"')
+      expect((await run(file)).lines).toEqual([
+        `check.toml:${line}: x402ExactPermit2Proxy: no contract at ${Permit.proxyAddress} on eip155:${chainId}`,
+        '1 fault',
+      ])
+      await place({ [multicall]: '0x' })
+      expect((await run(file)).lines.join('\n')).toContain(
+        `check.toml:${lineWith(file, '[networks."eip155:4663"]')}: Multicall3: no contract at`,
+      )
+    } finally {
+      await place({ [Permit.proxyAddress]: `${code}`, [multicall]: aggregate })
+    }
+  })
+
+  test('error: an upstream whose name leads here only is named, unless that is allowed', async () => {
+    const config = configOf(small)
+    const networks: readonly NetworkConfig[] = []
+    const resolve = async (hostname: string) => [hostname.startsWith('one') ? '10.0.0.1' : '::1']
+    const found = await findOnline({ ...config, networks }, { now: Date.now, resolve })
+    expect(found).toEqual([
+      {
+        path: ['merchants', 0, 'upstream'],
+        message: expect.stringContaining('upstream of one: its name leads to a private address'),
+      },
+      {
+        path: ['merchants', 1, 'upstream'],
+        message: expect.stringContaining('upstream of two: its name leads to a private address'),
+      },
+    ])
+    const nowhere = async () => Promise.reject(new Error('ENOTFOUND'))
+    const lost = await findOnline({ ...config, networks }, { now: Date.now, resolve: nowhere })
+    expect(lost.map(({ message }) => message)).toEqual([
+      'upstream of one: its name is not known',
+      'upstream of two: its name is not known',
+    ])
+  })
+})

@@ -1,0 +1,260 @@
+import { Database } from 'bun:sqlite'
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { BackupError, backup } from '../db/backup'
+import { open } from '../db/open'
+import { verifyReceipt } from '../src/cli/receipt'
+import { account } from '../src/demo/accounts'
+import * as Crypto from '../src/protocol/Crypto'
+import * as Receipt from '../src/protocol/Receipt'
+import { ask, payMpp, payX402 } from './harness/buyer'
+import { type TestWorld, testWorld } from './harness/world'
+
+// Programs start in some tests, perhaps beside other work.
+setDefaultTimeout(60_000)
+
+const main = join(import.meta.dir, '../src/main.ts')
+let world: TestWorld
+let directory: string
+/** Values of the receipt headers of two purchases. */
+let mpp: string
+let x402: string
+beforeAll(async () => {
+  directory = mkdtempSync(join(tmpdir(), 'turnpike-cli-'))
+  world = await testWorld()
+  const url = `${world.url}/m/catjoke/joke`
+  const buyer = account(1).local()
+  const asked = await ask(url)
+  const [challenge] = asked.challenges
+  if (challenge === undefined) throw new Error('no challenge')
+  const authorization = await payMpp(challenge, buyer)
+  mpp = (await fetch(url, { headers: { authorization } })).headers.get('payment-receipt') ?? ''
+  const terms = { network: 'eip155:4663', method: 'permit2' } as const
+  const payment = await payX402(asked.required, buyer, terms)
+  const paid = await fetch(url, { headers: { 'payment-signature': payment } })
+  x402 = paid.headers.get('payment-response') ?? ''
+})
+afterAll(async () => {
+  await world?.stop()
+  rmSync(directory, { recursive: true, force: true })
+})
+
+async function run(args: readonly string[], stdin = '') {
+  const child = Bun.spawn([process.execPath, main, ...args], {
+    cwd: join(import.meta.dir, '..'),
+    env: { PATH: process.env.PATH ?? '', PAYOUT: '0x5c1f3a86d2e04b7795a1c0de34f6b8927e1d4a03' },
+    stdin: new Blob([stdin]),
+    stdout: 'pipe',
+    stderr: 'pipe',
+  })
+  const [out, err] = await Promise.all([
+    new Response(child.stdout).text(),
+    new Response(child.stderr).text(),
+  ])
+  return { code: await child.exited, out, err }
+}
+
+describe('receipt verify', () => {
+  const verify = async (receipt: string, how: { key?: string; url?: string }, stdin = '') => {
+    const lines: string[] = []
+    const code = await verifyReceipt({
+      receipt,
+      ...how,
+      stdin: async () => stdin,
+      out: (line) => void lines.push(line),
+    })
+    return { code, text: lines.join('\n') }
+  }
+  const key = () => world.app.receiptAddress
+
+  test('behavior: a receipt of either protocol is held against the published key', async () => {
+    for (const value of [mpp, x402])
+      for (const how of [{ key: key() }, { url: world.url }, { url: `${world.url}/m/catjoke` }]) {
+        const { code, text } = await verify(value, how)
+        expect([code, text]).toEqual([
+          0,
+          expect.stringContaining('valid: signed by the receipt key'),
+        ])
+        expect(text).toContain('resource     http://localhost/m/catjoke/joke')
+        expect(text).toContain(`paid by      ${account(1).address}`)
+        expect(text).toMatch(/transaction {2}0x[0-9a-f]{64}/)
+        expect(text).toContain(`signed by    ${key()}`)
+      }
+  })
+
+  test('behavior: it may be JSON, in a file, on stdin, or in the head of an answer', async () => {
+    const json = Buffer.from(x402, 'base64').toString()
+    const { extensions } = JSON.parse(json)
+    const signed = JSON.stringify(extensions['offer-receipt'].info.receipt)
+    const head = `HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nPayment-Receipt: ${mpp}\r\n\r\n`
+    const file = join(directory, 'receipt.txt')
+    for (const text of [json, signed, `${mpp}\n`, head, `< payment-response: ${x402}`]) {
+      writeFileSync(file, text)
+      expect((await verify(file, { key: key() })).code).toBe(0)
+      expect((await verify('-', { key: key() }, text)).code).toBe(0)
+    }
+  })
+
+  test('error: what another key signed, or what was changed after, is not valid', async () => {
+    const json = JSON.parse(Buffer.from(x402, 'base64').toString())
+    const receipt: Receipt.Signed & { payload: Receipt.Fields } =
+      json.extensions['offer-receipt'].info.receipt
+    const forged = Receipt.sign(receipt.payload, Crypto.bytes('55'.repeat(32)))
+    const changed = { ...receipt, payload: { ...receipt.payload, payer: account(2).address } }
+    const other = { ...json, transaction: `0x${'ab'.repeat(32)}` }
+    const cases = [
+      [JSON.stringify(forged), 'NOT VALID: the receipt key is'],
+      [JSON.stringify(changed), 'NOT VALID: the receipt key is'],
+      [JSON.stringify(other), 'NOT VALID: transaction beside the signed receipt'],
+    ] as const
+    for (const [text, message] of cases) {
+      const judged = await verify(text, { url: world.url })
+      expect([judged.code, judged.text]).toEqual([1, expect.stringContaining(message)])
+      expect(judged.text).not.toContain('valid: signed')
+    }
+    expect((await verify(mpp, { key: account(3).address })).code).toBe(1)
+  })
+
+  test('error: what cannot be judged is named, and no text of a stranger steers the terminal', async () => {
+    const wrong: [string, { key?: string; url?: string }, string][] = [
+      ['nothing!', { key: key() }, 'malformed'],
+      ['{', { key: key() }, 'malformed'],
+      ['{"success":false}', { key: key() }, 'malformed'],
+      [mpp, {}, '--key ADDRESS, or its service by --url'],
+      [mpp, { key: `0x${'12'.repeat(32)}` }, '--key is the address'],
+      [mpp, { url: 'pay.example.com' }, '--url is the base URL'],
+      [mpp, { url: 'file:///etc/passwd' }, '--url is the base URL'],
+      [mpp, { url: world.upstreams.url }, 'publishes no receipt key'],
+      [mpp, { url: 'http://127.0.0.1:1' }, 'publishes no receipt key'],
+      ['x'.repeat(1024 * 1024 + 1), { key: key() }, 'too long'],
+    ]
+    for (const [receipt, how, message] of wrong) {
+      const { code, text } = await verify(receipt, how)
+      expect([code, text]).toEqual([1, expect.stringContaining(message)])
+      expect(text).not.toContain('1212')
+    }
+    const fields = {
+      network: 'eip155:1',
+      resourceUrl: 'https://x/\u001b[2J',
+      payer: account(1).address,
+      issuedAt: 9e15,
+      transaction: '0x',
+    } as const
+    const hostile = Receipt.sign(fields, Crypto.bytes('55'.repeat(32)))
+    expect((await verify(JSON.stringify(hostile), { key: key() })).text).not.toContain('\u001b')
+  })
+})
+
+describe('backup', () => {
+  const count = (file: string) => {
+    const database = new Database(file, { readonly: true })
+    const row = database.query<{ n: number }, []>('SELECT count(*) AS n FROM payments').get()
+    database.close()
+    return row?.n
+  }
+
+  test('behavior: copies the database of a running gateway, which goes on', async () => {
+    const file = join(directory, 'copy.sqlite')
+    const ran = await run(['backup', file, '--data', world.dataDir])
+    expect([ran.code, ran.err]).toEqual([0, ''])
+    expect(ran.out).toContain(`${file}: `)
+    expect(count(file)).toBe(2)
+    expect(statSync(file).mode & 0o777).toBe(0o600)
+    expect(readdirSync(directory).filter((name) => name.startsWith('copy'))).toEqual([
+      'copy.sqlite',
+    ])
+    expect((await fetch(`${world.url}/healthz`)).status).toBe(200)
+  })
+
+  test('behavior: the copy is one moment of a database that is being written', () => {
+    const dataDir = join(directory, 'busy')
+    const db = open({ dataDir, now: () => 1 })
+    db.sqlite.run('CREATE TABLE pairs (side TEXT, n INTEGER)')
+    const add = db.sqlite.transaction((n: number) => {
+      db.sqlite.run("INSERT INTO pairs VALUES ('left', ?), ('right', ?)", [n, n])
+    })
+    for (let n = 0; n < 50; n++) add.immediate(n)
+    // A change that is not committed is not in the copy.
+    db.sqlite.run('BEGIN IMMEDIATE')
+    db.sqlite.run("INSERT INTO pairs VALUES ('left', 50)")
+    const file = join(directory, 'moment.sqlite')
+    expect(backup({ dataDir, file })).toBeGreaterThan(0)
+    db.sqlite.run('ROLLBACK')
+    db.close()
+    const restored = join(directory, 'restored')
+    mkdirSync(restored)
+    writeFileSync(join(restored, 'turnpike.sqlite'), readFileSync(file))
+    const again = open({ dataDir: restored, now: () => 2 })
+    const sides = again.sqlite.query('SELECT side, count(*) AS n FROM pairs GROUP BY side').all()
+    expect(sides).toEqual([
+      { side: 'left', n: 50 },
+      { side: 'right', n: 50 },
+    ])
+    again.close()
+  })
+
+  test('error: nothing is overwritten, and nothing is left after a failure', () => {
+    const { dataDir } = world
+    const taken = join(directory, 'taken')
+    writeFileSync(taken, '')
+    const link = join(directory, 'link')
+    symlinkSync(join(directory, 'target'), link)
+    const missing = join(directory, 'missing')
+    const broken = join(directory, 'broken')
+    mkdirSync(broken)
+    writeFileSync(join(broken, 'turnpike.sqlite'), 'this is not a database, but it is long enough')
+    const faults: [string, string, string][] = [
+      [dataDir, taken, 'exists: name a new file'],
+      [dataDir, link, 'exists: name a new file'],
+      [dataDir, directory, 'exists: name a new file'],
+      [dataDir, join(missing, 'copy'), 'cannot be written'],
+      [missing, join(directory, 'none'), 'there is no database in'],
+      [broken, join(directory, 'none'), 'cannot be copied'],
+    ]
+    for (const [from, file, message] of faults) {
+      expect(() => backup({ dataDir: from, file })).toThrow(BackupError)
+      expect(() => backup({ dataDir: from, file })).toThrow(message)
+    }
+    expect(statSync(taken).size).toBe(0)
+    for (const name of ['target', 'none', 'missing'])
+      expect(existsSync(join(directory, name))).toBe(false)
+  })
+})
+
+describe('the command line', () => {
+  test('behavior: help names every command, and check prints line by line', async () => {
+    const { out } = await run(['--help'])
+    for (const name of ['serve', 'check', 'demo', 'pay URL', 'receipt verify', 'backup FILE'])
+      expect(out).toContain(`\n  ${name}`)
+    const checked = await run(['check', '--data', join(directory, 'none')])
+    expect(checked.code).toBe(0)
+    expect(checked.out.split('\n')).toContain('ok')
+  })
+
+  test('error: a command without its operand, or with a wrong one, says so', async () => {
+    const cases: [string[], string][] = [
+      [['receipt'], 'receipt needs verify'],
+      [['receipt', 'show', 'x'], 'unknown command "receipt show"'],
+      [['receipt', 'verify'], 'receipt needs a receipt'],
+      [['receipt', 'verify', 'x', 'y'], 'unexpected argument "y"'],
+      [['backup'], 'backup needs a file'],
+      [['backup', 'x', '--key', 'y'], 'backup does not take --key'],
+      [['pay'], 'pay needs a URL'],
+    ]
+    const runs = await Promise.all(cases.map(([args]) => run(args)))
+    for (const [index, [, message]] of cases.entries())
+      expect(runs[index]).toMatchObject({ code: 2, err: expect.stringContaining(message) })
+  })
+})

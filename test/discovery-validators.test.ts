@@ -1,0 +1,123 @@
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
+import { join } from 'node:path'
+import {
+  checkEndpointSchema,
+  getWarningsForL3,
+  validatePaymentRequiredDetailed,
+} from '@agentcash/discovery'
+import { HTTPFacilitatorClient } from '@x402/core/http'
+import {
+  validateDiscoveryExtension,
+  validateDiscoveryExtensionSpec,
+  withBazaar,
+} from '@x402/extensions/bazaar'
+import { ask } from './harness/buyer'
+import { type TestWorld, testWorld } from './harness/world'
+
+// Other people's programs start in some tests, perhaps beside other work.
+setDefaultTimeout(60_000)
+
+let world: TestWorld
+beforeAll(async () => {
+  world = await testWorld()
+})
+afterAll(() => world?.stop())
+
+async function run(name: string, ...args: string[]) {
+  const program = join(import.meta.dir, '../node_modules', name)
+  const child = Bun.spawn([process.execPath, program, ...args], {
+    env: { PATH: process.env.PATH ?? '', HOME: world.dataDir, NO_COLOR: '1' },
+    stdin: 'ignore',
+    stdout: 'pipe',
+    stderr: 'pipe',
+  })
+  const [out, problems, code] = await Promise.all([
+    child.stdout.text(),
+    child.stderr.text(),
+    child.exited,
+  ])
+  return { out, problems, code }
+}
+
+describe('mppx discover validate', () => {
+  test('behavior: it accepts the document of all merchants and those of each', async () => {
+    const documents = ['/openapi.json', '/m/weather/openapi.json', '/m/assistant/openapi.json']
+    const checks = await Promise.all(
+      documents.map((path) => run('.bin/mppx', 'discover', 'validate', world.url + path)),
+    )
+    for (const { out, problems, code } of checks) {
+      expect(out + problems).toContain('Discovery document is valid')
+      expect(out + problems).not.toMatch(/warning/i)
+      expect(code).toBe(0)
+    }
+  })
+})
+
+describe('discovery discover', () => {
+  test('behavior: every route is found, priced and callable, live 402 included', async () => {
+    const { out, code } = await run('.bin/discovery', 'discover', world.url, '--json')
+    expect(code).toBe(0)
+    const report = JSON.parse(out) as {
+      ok: boolean
+      resources: { authHint: string; priceHint: string; protocols: string[] }[]
+      warnings: { code: string; severity: string }[]
+    }
+    expect(report.ok).toBe(true)
+    for (const resource of report.resources)
+      expect(resource).toMatchObject({ authHint: 'paid', protocols: ['mpp', 'x402'] })
+    // The specification lists more routes than the tool likes to see in one document (40), and asks
+    // for `intent` beside the price, in which the tool sees an older format: nothing else is said.
+    const said = report.warnings.map(({ severity, code }) => `${severity} ${code}`)
+    expect(report.resources.length).toBeGreaterThan(40)
+    expect(said.sort()).toEqual(['info L2_PAYMENT_INFO_LEGACY', 'warn L2_ROUTE_COUNT_HIGH'])
+  })
+
+  test('behavior: of a single route nothing at all is said', async () => {
+    for (const path of ['/m/catjoke/joke', '/m/wiki/summary/Ada_Lovelace', '/m/assistant/chat']) {
+      const found = await checkEndpointSchema({ url: world.url + path, probe: true })
+      if (!found.found) throw new Error(`${path} was not found`)
+      expect(found.advisories.flatMap((advisory) => getWarningsForL3(advisory))).toEqual([])
+    }
+  })
+})
+
+describe('the bazaar', () => {
+  test('behavior: the stock client lists every route, page by page', async () => {
+    const { bazaar } = withBazaar(new HTTPFacilitatorClient({ url: world.url })).extensions
+    const first = await bazaar.listResources({ type: 'http', limit: 30 })
+    const second = await bazaar.listResources({ type: 'http', limit: 30, offset: 30 })
+    const { total } = first.pagination
+    const items = [...first.items, ...second.items]
+    expect(first.items).toHaveLength(30)
+    expect(second.pagination).toEqual({ limit: 30, offset: 30, total })
+    expect(items).toHaveLength(total)
+    expect(new Set(items.map(({ resource }) => resource)).size).toBe(total)
+    expect((await bazaar.listResources({ type: 'mcp' })).items).toEqual([])
+  })
+
+  test('behavior: each entry is the live 402, whose extension the stock validator accepts', async () => {
+    const url = `${world.url}/facilitator/discovery/resources?limit=100`
+    const { items } = (await (await fetch(url)).json()) as {
+      items: { resource: string; accepts: unknown; extensions: { bazaar: Extension } }[]
+    }
+    for (const { resource, accepts, extensions } of items) {
+      const { method } = extensions.bazaar.info.input
+      const { required, body } = await ask(resource.replace('http://localhost', world.url), {
+        method,
+      })
+      expect(required.accepts as unknown, resource).toEqual(accepts)
+      const full = (body as typeof required).extensions.bazaar
+      expect(full as unknown).toEqual(extensions.bazaar)
+      const told = required.extensions.bazaar
+      expect(told, resource).toBeDefined()
+      for (const extension of [full, told] as Extension[]) {
+        expect(validateDiscoveryExtension(extension as Stock)).toEqual({ valid: true })
+        expect(validateDiscoveryExtensionSpec(extension)).toEqual({ valid: true })
+      }
+      expect(validatePaymentRequiredDetailed(required).issues, resource).toEqual([])
+    }
+  })
+})
+
+type Stock = Parameters<typeof validateDiscoveryExtension>[0]
+type Extension = { info: { input: { type: 'http'; method: string } }; schema: object }

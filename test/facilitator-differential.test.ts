@@ -1,0 +1,475 @@
+import { afterAll, beforeAll, expect, setDefaultTimeout, test } from 'bun:test'
+import fc from 'fast-check'
+import {
+  type Address,
+  concat,
+  encodeAbiParameters,
+  encodeFunctionData,
+  getAddress,
+  type Hex,
+  type LocalAccount,
+  maxUint256,
+  parseAbi,
+  parseAbiParameters,
+} from 'viem'
+import { privateKeyToAccount } from 'viem/accounts'
+import { account } from '../src/demo/accounts'
+import { deploy, execute } from '../src/demo/chains'
+import * as Artifacts from '../src/demo/contracts/artifacts'
+import type { Id } from '../src/protocol/Network'
+import { inSeconds } from './harness/buyer'
+import { type Answer, type Body, type Made, makeBody, post } from './harness/facilitation'
+import { createReference, type Reference } from './harness/reference'
+import { payee, type Shop, startShop } from './harness/shop'
+
+/**
+ * The same requests to the reference facilitator and to ours, on the same chains: the same verdict with
+ * the same code, but for the rules below, each of which names what demands it.
+ */
+
+setDefaultTimeout(60_000)
+
+type Verdict = { ok: boolean; code: string; throws?: boolean; status: number }
+type Case = { operation: 'verify' | 'settle'; spec: Spec; ours: Verdict; theirs: Verdict }
+
+const paxos = 'eip155:4663'
+
+const rules: readonly { name: string; by: string; allows(each: Case): boolean }[] = [
+  {
+    name: 'what it throws at, or would if it looked, is a 400 with a code here',
+    by: 'peers.md 4.1, last item; design.md 5',
+    allows: ({ ours, theirs, spec }) =>
+      (theirs.throws === true || spec.faults.includes('noSignature')) &&
+      ours.status === 400 &&
+      /^(invalid_payload|invalid_x402_version|unsupported_scheme|invalid_network|invalid_payment_requirements)$/.test(
+        ours.code,
+      ),
+  },
+  {
+    name: 'amounts are decimal digits without sign, prefix or leading zeros',
+    by: 'peers.md 3, attack 6',
+    allows: ({ ours, spec }) =>
+      spec.faults.some((fault) => fault === 'hexValue' || fault === 'zeroPadded') &&
+      ours.status === 400 &&
+      /^invalid_pay(load|ment_requirements)$/.test(ours.code),
+  },
+  {
+    name: 'an asset that is not configured is refused before all else',
+    by: 'peers.md 3, attack 7',
+    allows: ({ ours, theirs }) => !theirs.ok && ours.code === 'asset_not_allowed',
+  },
+  {
+    name: 'nobody pays itself, and nobody pays our own accounts and contracts',
+    by: 'design.md 5, last item',
+    allows: ({ ours }) => ours.code === 'payee_not_allowed',
+  },
+  {
+    name: 'v of 0 or 1 means 27 or 28',
+    by: 'peers.md 3, attack 18',
+    allows: ({ operation, ours, theirs, spec }) =>
+      ours.ok &&
+      (spec.faults.includes('lowV') || endsInZero(spec)) &&
+      (operation === 'settle' || theirs.code.endsWith('simulation_failed')),
+  },
+  {
+    name: 'a signature with a high s is nobody of theirs',
+    by: 'peers.md 3, attack 18',
+    allows: ({ ours, spec }) =>
+      spec.faults.includes('highS') && ours.code === signatureCode(spec.method),
+  },
+  {
+    name: 'a used Permit2 nonce is called one',
+    by: 'peers.md 4.6; design.md 3.8',
+    allows: ({ ours, theirs }) =>
+      ours.code === 'permit2_invalid_nonce' && theirs.code === 'permit2_simulation_failed',
+  },
+  {
+    name: 'a used nonce counts where the token accepts it without a transfer',
+    by: 'peers.md 1.9 and 3, attack 8',
+    allows: ({ ours, theirs, spec }) =>
+      spec.network === paxos && theirs.ok && ours.code === 'invalid_exact_evm_nonce_already_used',
+  },
+  {
+    name: 'a version is compared with the signing domain, also of a token that does not tell it',
+    by: 'peers.md 1.9',
+    allows: ({ ours, spec }) =>
+      spec.network === paxos && ours.code === 'invalid_exact_evm_token_version_mismatch',
+  },
+  {
+    name: 'what the token accepts from the key of an account with code is accepted',
+    by: 'design.md 5 (EIP-7702 payers); peers.md 2.8',
+    allows: ({ theirs, spec }) =>
+      spec.payer === 'delegated' && theirs.code === signatureCode(spec.method),
+  },
+  {
+    name: 'settle simulates, and so names the reason that verify names',
+    by: 'peers.md 2.9 and 2.10; design.md 3.5',
+    allows: ({ operation, ours, theirs, spec }) =>
+      operation === 'settle' &&
+      !ours.ok &&
+      !theirs.ok &&
+      afterSending.test(theirs.code) &&
+      ours.code !== signatureCode(spec.method),
+  },
+]
+
+/** A byte less and a zero more: v of 0. */
+function endsInZero({ faults }: Spec): boolean {
+  return faults.includes('shortSignature') && faults.includes('longSignature')
+}
+
+/** Codes that the reference finds only when a transaction fails. */
+const afterSending =
+  /^invalid_exact_evm_(transaction_failed(:|$)|transfer_event_mismatch$|signature$)/
+
+function signatureCode(method: Spec['method']): string {
+  return method === 'permit2' ? 'invalid_permit2_signature' : 'invalid_exact_evm_signature'
+}
+
+const payers = [
+  'rich',
+  'rich',
+  'rich',
+  'poor',
+  'unapproved',
+  'wallet',
+  'refusing',
+  'delegated',
+  'undeployed',
+] as const
+
+const faults = {
+  wrongSigner: {},
+  shortSignature: {},
+  longSignature: {},
+  lowV: {},
+  highS: {},
+  otherPayee: {},
+  otherSignedPayee: {},
+  overpaid: {},
+  underpaid: {},
+  expired: {},
+  almostExpired: {},
+  longValid: {},
+  notYet: {},
+  acceptedScheme: {},
+  acceptedNetwork: {},
+  noName: {},
+  otherName: {},
+  otherVersion: {},
+  signedOtherName: {},
+  signedOtherVersion: {},
+  otherAsset: {},
+  emptyAsset: {},
+  otherSpender: {},
+  otherToken: {},
+  tooMuch: {},
+  usedNonce: {},
+  hexValue: {},
+  zeroPadded: {},
+  noAccepted: {},
+  version3: {},
+  otherScheme: {},
+  unknownNetwork: {},
+  noSignature: {},
+  selfPaid: {},
+} as const
+type Fault = keyof typeof faults
+
+type Spec = {
+  network: Id
+  method: 'eip3009' | 'permit2'
+  payer: (typeof payers)[number]
+  faults: readonly Fault[]
+}
+
+let shop: Shop
+let reference: Reference
+const stranger = privateKeyToAccount(`0x${'77'.repeat(32)}`)
+const poor = privateKeyToAccount(`0x${'66'.repeat(32)}`)
+const wallets = new Map<string, Address>()
+const usedNonces = new Map<string, Hex>()
+
+const erc20 = parseAbi([
+  'function mint(address to, uint256 value)',
+  'function approve(address spender, uint256 value) returns (bool)',
+])
+
+beforeAll(async () => {
+  shop = await startShop({
+    adjust: (config) => ({
+      ...config,
+      facilitator: {
+        ...config.facilitator,
+        payTo: 'any',
+        minAmountAtomic: 1n,
+        verifyPerMinute: 1e6,
+        settlePerMinute: 1e6,
+      },
+    }),
+  })
+  const urlOf = (id: Id) => shop.chains[id]?.url ?? ''
+  reference = createReference(shop.config.networks, urlOf, { pollingIntervalMs: 20 })
+  for (const { id, asset } of shop.config.networks) {
+    const chain = shop.chains[id]
+    if (chain === undefined) throw new Error(`no ${id}`)
+    const owner = account(1).address
+    const wallet = await deploy(chain, Artifacts.SmartWallet, [owner])
+    const refusing = await deploy(chain, Artifacts.GreedyWallet, [owner, 3])
+    const delegate = await deploy(chain, Artifacts.SmartWallet, [account(4).address])
+    wallets.set(`${id} wallet`, getAddress(wallet))
+    wallets.set(`${id} refusing`, getAddress(refusing))
+    await chain.rpc('anvil_setCode', [account(4).address, concat(['0xef0100', delegate])])
+    const approve = encodeFunctionData({
+      abi: erc20,
+      functionName: 'approve',
+      args: ['0x000000000022D473030F116dDEE9F6B43aC78BA3', maxUint256],
+    })
+    const mint = (to: Address) =>
+      encodeFunctionData({ abi: erc20, functionName: 'mint', args: [to, 1_000_000n] })
+    const run = encodeFunctionData({
+      abi: Artifacts.SmartWallet.abi,
+      functionName: 'execute',
+      args: [asset.address, 0n, approve],
+    })
+    await chain.rpc('anvil_setBalance', [account(4).address, '0xde0b6b3a7640000'])
+    const calls = [
+      { from: owner, to: asset.address, data: mint(wallet) },
+      { from: owner, to: asset.address, data: mint(refusing) },
+      { from: owner, to: wallet, data: run },
+      { from: owner, to: refusing, data: run },
+      { from: account(4).address, to: asset.address, data: approve },
+    ]
+    // The node may take a batch in any order, and the owner's nonces with it.
+    for (const call of calls) await execute(chain, [call])
+    for (const method of ['eip3009', 'permit2'] as const) {
+      const nonce: Hex = `0x${'ab'.repeat(31)}${method === 'permit2' ? '01' : '02'}`
+      const used = await makeBody(networkOf(id), { method, nonce })
+      const { json } = await post(`${shop.url}/settle`, used)
+      expect(json).toMatchObject({ success: true })
+      usedNonces.set(`${id} ${method}`, nonce)
+    }
+  }
+})
+afterAll(() => shop?.stop())
+
+function networkOf(id: Id) {
+  const network = shop.config.networks.find((each) => each.id === id)
+  if (network === undefined) throw new Error(`no ${id}`)
+  return network
+}
+
+function payerOf({ payer, network }: Spec): { from: LocalAccount; address: Address } {
+  const own = (from: LocalAccount) => ({ from, address: from.address })
+  switch (payer) {
+    case 'rich':
+      return own(account(1).local())
+    case 'poor':
+      return own(poor)
+    case 'unapproved':
+      return own(account(3).local())
+    case 'delegated':
+      return own(account(4).local())
+    case 'wallet':
+    case 'refusing':
+      return {
+        from: account(1).local(),
+        address: wallets.get(`${network} ${payer}`) ?? payee,
+      }
+    case 'undeployed':
+      return { from: account(1).local(), address: stranger.address }
+  }
+}
+
+const order = 0xfffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141n
+
+async function bodyOf(spec: Spec): Promise<Body> {
+  const has = (fault: Fault) => spec.faults.includes(fault)
+  const network = networkOf(spec.network)
+  const { from, address } = payerOf(spec)
+  const amountAtomic = has('tooMuch') ? 90_000_000_000n : 5_000n
+  const other = networkOf('eip155:84532').asset.address
+  const signature = (text: Hex): Hex => {
+    let form = text
+    if (has('lowV')) form = `${form.slice(0, -2)}${form.endsWith('1b') ? '00' : '01'}` as Hex
+    if (has('highS')) {
+      const s = (order - BigInt(`0x${text.slice(66, 130)}`)).toString(16).padStart(64, '0')
+      form = `${text.slice(0, 66)}${s}${text.endsWith('1b') ? '1c' : '1b'}` as Hex
+    }
+    if (has('shortSignature')) form = form.slice(0, -2) as Hex
+    if (has('longSignature')) form = `${form}00`
+    if (spec.payer !== 'undeployed') return form
+    return concat([
+      encodeAbiParameters(parseAbiParameters('address, bytes, bytes'), [payee, '0x1234', form]),
+      `0x${'6492'.repeat(16)}`,
+    ])
+  }
+  const requirements: NonNullable<Made['requirements']> = {
+    ...(has('otherPayee') ? { payTo: account(8).address } : {}),
+    ...(has('otherAsset') ? { asset: other } : {}),
+    ...(has('emptyAsset') ? { asset: '0x00000000000000000000000000000000000012A4' } : {}),
+    ...(has('overpaid') ? { amount: '4999' } : {}),
+    ...(has('underpaid') ? { amount: '5001' } : {}),
+    ...extraOf(spec),
+  }
+  const used = usedNonces.get(`${spec.network} ${spec.method}`)
+  const body = await makeBody(network, {
+    method: spec.method,
+    from: has('wrongSigner') ? account(5).local() : from,
+    payer: address,
+    amountAtomic,
+    ...(has('otherSignedPayee') ? { to: account(8).address } : {}),
+    ...(has('selfPaid') ? { to: address, requirements: { payTo: address } } : {}),
+    ...(has('expired') ? { validBefore: inSeconds(-60) } : {}),
+    ...(has('almostExpired') ? { validBefore: inSeconds(3) } : {}),
+    ...(has('longValid') ? { validBefore: inSeconds(86_400) } : {}),
+    ...(has('notYet') ? { validAfter: inSeconds(120) } : {}),
+    ...(has('otherSpender') ? { spender: account(8).address } : {}),
+    ...(has('usedNonce') && used !== undefined ? { nonce: used } : {}),
+    ...(has('otherToken') && spec.method === 'permit2'
+      ? { domain: { verifyingContract: other } }
+      : {}),
+    ...signedDomain(spec),
+    signature,
+    requirements: has('selfPaid') ? { ...requirements, payTo: address } : requirements,
+    accepted: {
+      ...(has('acceptedScheme') ? { scheme: 'upto' } : {}),
+      ...(has('acceptedNetwork') ? { network: 'eip155:10' } : {}),
+    },
+  })
+  return broken(body, has)
+}
+
+function extraOf({ faults, network, method }: Spec): { extra?: Record<string, unknown> } {
+  const { eip712 } = networkOf(network).asset
+  const extra: Record<string, unknown> = { ...eip712 }
+  if (method === 'permit2') extra.assetTransferMethod = 'permit2'
+  if (faults.includes('noName')) delete extra.name
+  if (faults.includes('otherName')) extra.name = 'Another Coin'
+  if (faults.includes('otherVersion')) extra.version = '9'
+  return { extra }
+}
+
+/** What the payer signs is what it was told, unless it knows better. */
+function signedDomain({ faults, method }: Spec): Pick<Made, 'domain'> {
+  if (method === 'permit2') return {}
+  const name = faults.includes('otherName') || faults.includes('signedOtherName')
+  const version = faults.includes('otherVersion') || faults.includes('signedOtherVersion')
+  if (!name && !version) return {}
+  return {
+    domain: { ...(name ? { name: 'Another Coin' } : {}), ...(version ? { version: '9' } : {}) },
+  }
+}
+
+/** Faults of the JSON itself. */
+function broken(body: Body, has: (fault: Fault) => boolean): Body {
+  const copy = structuredClone(body)
+  const { payload } = copy.paymentPayload
+  const signed = (payload.authorization ?? payload.permit2Authorization) as Record<string, unknown>
+  const permitted = signed.permitted as Record<string, unknown> | undefined
+  const amounts = permitted ?? signed
+  const member = permitted === undefined ? 'value' : 'amount'
+  if (has('hexValue')) amounts[member] = `0x${BigInt(String(amounts[member])).toString(16)}`
+  else if (has('zeroPadded')) amounts[member] = `00${amounts[member]}`
+  if (has('version3')) copy.paymentPayload.x402Version = 3
+  if (has('otherScheme')) copy.paymentRequirements.scheme = 'upto'
+  if (has('unknownNetwork')) copy.paymentRequirements.network = 'eip155:10'
+  if (has('noSignature')) delete (payload as Record<string, unknown>).signature
+  if (has('noAccepted')) delete (copy.paymentPayload as Record<string, unknown>).accepted
+  return copy
+}
+
+function ofAnswer({ status, json }: Answer): Verdict {
+  const ok = json.isValid === true || json.success === true
+  return { ok, code: String(json.invalidReason ?? json.errorReason ?? ''), status }
+}
+
+type Sent = Parameters<Reference['verify']>
+
+async function ask(operation: 'verify' | 'settle', body: Body): Promise<Verdict> {
+  const sent = [body.paymentPayload, body.paymentRequirements] as unknown as Sent
+  try {
+    const answer = await reference[operation](...sent)
+    const json = { ...answer } as Record<string, unknown>
+    return ofAnswer({ status: 200, json, headers: new Headers() })
+  } catch (error) {
+    return { ok: false, code: String(error), throws: true, status: 500 }
+  }
+}
+
+const specs: fc.Arbitrary<Spec> = fc
+  .record({
+    kind: fc.constantFrom(
+      ['eip155:8453', 'eip3009'] as const,
+      ['eip155:8453', 'eip3009'] as const,
+      [paxos, 'eip3009'] as const,
+      [paxos, 'permit2'] as const,
+      [paxos, 'permit2'] as const,
+    ),
+    payer: fc.constantFrom(...payers),
+    faults: fc.uniqueArray(fc.constantFrom(...(Object.keys(faults) as Fault[])), { maxLength: 3 }),
+  })
+  .map(({ kind: [network, method], payer, faults }) => ({ network, method, payer, faults }))
+
+function ruleOf(each: Case): string | undefined {
+  if (each.ours.ok === each.theirs.ok && each.ours.code === each.theirs.code) return 'same'
+  const rule = rules.find(({ allows }) => allows(each))
+  if (rule !== undefined) needed.add(rule.name)
+  return rule?.name
+}
+
+/** Names of the rules that explained something. */
+const needed = new Set<string>()
+
+const seed = 4663
+
+/** Every fault alone with every kind of payer, and several at once as they fall. */
+function generated(): Spec[] {
+  const kinds = [
+    ['eip155:8453', 'eip3009'],
+    [paxos, 'eip3009'],
+    [paxos, 'permit2'],
+  ] as const
+  const alone = (Object.keys(faults) as Fault[]).flatMap((fault) =>
+    kinds.map(([network, method]): Spec => ({ network, method, payer: 'rich', faults: [fault] })),
+  )
+  const plain = [...new Set(payers)].flatMap((payer) =>
+    kinds.map(([network, method]): Spec => ({ network, method, payer, faults: [] })),
+  )
+  return [...plain, ...alone, ...fc.sample(specs, { seed, numRuns: 350 })]
+}
+
+async function compare(operation: 'verify' | 'settle', all: readonly Spec[]) {
+  const counts = new Map<string, number>()
+  const unexplained: unknown[] = []
+  for (const spec of all) {
+    const body = await bodyOf(spec)
+    // What one has settled the other cannot.
+    const other = operation === 'settle' ? await bodyOf(spec) : body
+    const [ours, theirs] = await Promise.all([
+      post(`${shop.url}/${operation}`, body).then(ofAnswer),
+      ask(operation, other),
+    ])
+    const rule = ruleOf({ operation, spec, ours, theirs })
+    if (rule === undefined) unexplained.push({ ...spec, ours, theirs })
+    else counts.set(rule, (counts.get(rule) ?? 0) + 1)
+  }
+  return { counts, unexplained }
+}
+
+test('behavior: verify says what the reference says, but for the named rules', async () => {
+  expect(rules.length).toBeLessThanOrEqual(12)
+  const { counts, unexplained } = await compare('verify', generated())
+  expect(unexplained).toEqual([])
+  expect(counts.get('same')).toBeGreaterThan(250)
+})
+
+test('behavior: settle says what the reference says, but for the named rules', async () => {
+  const { counts, unexplained } = await compare('settle', generated().slice(0, 220))
+  expect(unexplained).toEqual([])
+  expect(counts.get('same')).toBeGreaterThan(130)
+})
+
+test('behavior: no rule is there for nothing', () => {
+  expect(rules.filter(({ name }) => !needed.has(name))).toEqual([])
+})

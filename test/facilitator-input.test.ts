@@ -1,0 +1,260 @@
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
+import fc from 'fast-check'
+import { account } from '../src/demo/accounts'
+import { type Body, type Made, makeBody, post } from './harness/facilitation'
+import { type Shop, startShop } from './harness/shop'
+
+/** What no honest resource server sends: never a 5xx, never a row, never a yes. */
+
+let shop: Shop
+let good: Body
+beforeAll(async () => {
+  shop = await startShop({
+    adjust: (config) => ({
+      ...config,
+      facilitator: { ...config.facilitator, verifyPerMinute: 1e6, settlePerMinute: 1e6 },
+    }),
+  })
+})
+afterAll(() => shop?.stop())
+beforeEach(async () => {
+  good = await make()
+})
+
+function make(made?: Made, id = 'eip155:8453') {
+  const network = shop.config.networks.find((each) => each.id === id)
+  if (network === undefined) throw new Error(`no ${id}`)
+  return makeBody(network, made)
+}
+
+/** A value that is no object is written in its place; undefined removes the member. */
+function changed(body: Body, path: string, value: unknown): Body {
+  const copy = structuredClone(body)
+  const names = path.split('.')
+  const last = names.pop() ?? ''
+  let at: Record<string, unknown> = copy as unknown as Record<string, unknown>
+  for (const name of names) at = at[name] as Record<string, unknown>
+  if (value === undefined) delete at[last]
+  else at[last] = value
+  return copy
+}
+
+async function expectMalformed(what: string, body: unknown, code: string): Promise<void> {
+  const verified = await post(`${shop.url}/verify`, body)
+  expect([what, verified.status, verified.json.invalidReason]).toEqual([what, 400, code])
+  expect(verified.json).toMatchObject({ isValid: false, status: 400, code: 'bad-request' })
+  const settled = await post(`${shop.url}/settle`, body)
+  expect([what, settled.status, settled.json.errorReason]).toEqual([what, 400, code])
+  expect(settled.json).toMatchObject({ success: false, transaction: '', network: '' })
+}
+
+const authorization = 'paymentPayload.payload.authorization'
+
+describe('malformed requests', () => {
+  const bodies: readonly [string, string, unknown, string][] = [
+    ['no payload', 'paymentPayload', undefined, 'invalid_payload'],
+    ['a payload of text', 'paymentPayload', 'x', 'invalid_payload'],
+    ['no inner payload', 'paymentPayload.payload', undefined, 'invalid_payload'],
+    ['no accepted', 'paymentPayload.accepted', undefined, 'invalid_payload'],
+    ['version 1', 'paymentPayload.x402Version', 1, 'invalid_x402_version'],
+    ['version "2"', 'paymentPayload.x402Version', '2', 'invalid_x402_version'],
+    ['no authorization', authorization, undefined, 'invalid_payload'],
+    ['no signature', 'paymentPayload.payload.signature', undefined, 'invalid_payload'],
+    ['an empty signature', 'paymentPayload.payload.signature', '0x', 'invalid_payload'],
+    ['half a byte', 'paymentPayload.payload.signature', '0x123', 'invalid_payload'],
+    [
+      'an endless signature',
+      'paymentPayload.payload.signature',
+      `0x${'00'.repeat(5000)}`,
+      'invalid_payload',
+    ],
+    ['a hex amount', `${authorization}.value`, '0x1388', 'invalid_payload'],
+    ['an exponent', `${authorization}.value`, '5e3', 'invalid_payload'],
+    ['a float', `${authorization}.value`, 5000.5, 'invalid_payload'],
+    ['a leading zero', `${authorization}.value`, '05000', 'invalid_payload'],
+    ['a negative amount', `${authorization}.value`, '-1', 'invalid_payload'],
+    ['2^256', `${authorization}.value`, String(2n ** 256n), 'invalid_payload'],
+    ['a short nonce', `${authorization}.nonce`, '0x01', 'invalid_payload'],
+    ['a payer of text', `${authorization}.from`, 'vitalik.eth', 'invalid_payload'],
+    ['no requirements', 'paymentRequirements', undefined, 'invalid_payment_requirements'],
+    ['a list of requirements', 'paymentRequirements', [], 'invalid_payment_requirements'],
+    ['another scheme', 'paymentRequirements.scheme', 'upto', 'unsupported_scheme'],
+    ['no scheme', 'paymentRequirements.scheme', undefined, 'unsupported_scheme'],
+    ['another network', 'paymentRequirements.network', 'eip155:1', 'invalid_network'],
+    ['a family', 'paymentRequirements.network', 'eip155:*', 'invalid_network'],
+    ['a name', 'paymentRequirements.network', 'base', 'invalid_network'],
+    ['a number', 'paymentRequirements.network', 8453, 'invalid_payment_requirements'],
+    [
+      'a required hex amount',
+      'paymentRequirements.amount',
+      '0x1388',
+      'invalid_payment_requirements',
+    ],
+    ['no amount', 'paymentRequirements.amount', undefined, 'invalid_payment_requirements'],
+    ['a bad asset', 'paymentRequirements.asset', '0x12', 'invalid_payment_requirements'],
+    ['a bad payee', 'paymentRequirements.payTo', null, 'invalid_payment_requirements'],
+    [
+      'a negative wait',
+      'paymentRequirements.maxTimeoutSeconds',
+      -1,
+      'invalid_payment_requirements',
+    ],
+    [
+      'a wait of text',
+      'paymentRequirements.maxTimeoutSeconds',
+      '60',
+      'invalid_payment_requirements',
+    ],
+  ]
+  for (const [what, path, value, code] of bodies) {
+    test(`error: ${what} at ${path} is 400 ${code}`, () =>
+      expectMalformed(what, changed(good, path, value), code))
+  }
+
+  test('error: JSON that parsers disagree about is 400, before anything is looked at', async () => {
+    const text = JSON.stringify(good)
+    const twice = text.replace('"value":"5000"', '"value":"5000","value":"1"')
+    const deep = `{"paymentPayload":${'['.repeat(5000)}${']'.repeat(5000)}}`
+    for (const body of ['', 'null', '[]', '{', twice, deep, text.replace('"extra"', '"__proto__"')])
+      await expectMalformed(body.slice(0, 40), body, 'invalid_payload')
+    const response = await fetch(`${shop.url}/verify`, {
+      method: 'POST',
+      body: new Uint8Array([0x7b, 0xff, 0x7d]),
+    })
+    expect(response.status).toBe(400)
+  })
+
+  test('error: a body above 256 KiB is 413, another method 405', async () => {
+    const long = await post(`${shop.url}/settle`, `{"x":"${'y'.repeat(300_000)}"}`)
+    expect(long.status).toBe(413)
+    expect(long.json).toMatchObject({ success: false, code: 'body-too-large' })
+    for (const path of ['verify', 'settle']) {
+      const got = await fetch(`${shop.url}/${path}`)
+      expect([got.status, got.headers.get('allow')]).toEqual([405, 'POST'])
+    }
+    const posted = await fetch(`${shop.url}/supported`, { method: 'POST' })
+    expect([posted.status, posted.headers.get('allow')]).toEqual([405, 'GET'])
+  })
+})
+
+describe('signatures in other forms', () => {
+  const halved = 0xfffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141n
+  const forms: readonly [string, (signature: string) => string, boolean][] = [
+    ['v of 0 or 1', (s) => s.slice(0, -2) + (s.endsWith('1b') ? '00' : '01'), true],
+    ['capital letters', (s) => `0x${s.slice(2).toUpperCase()}`, true],
+    [
+      'a high s',
+      (s) => {
+        const high = (halved - BigInt(`0x${s.slice(66, 130)}`)).toString(16).padStart(64, '0')
+        return s.slice(0, 66) + high + (s.endsWith('1b') ? '1c' : '1b')
+      },
+      false,
+    ],
+    ['64 bytes', (s) => s.slice(0, -2), false],
+    ['66 bytes', (s) => `${s}00`, false],
+    ['v of 29', (s) => `${s.slice(0, -2)}1d`, false],
+    ['nothing but zeros', (s) => `0x${'0'.repeat(s.length - 2)}`, false],
+  ]
+  for (const method of ['eip3009', 'permit2'] as const) {
+    for (const [what, form, isGood] of forms) {
+      test(`attack 18: ${method} with ${what}`, async () => {
+        const id = method === 'permit2' ? 'eip155:4663' : 'eip155:8453'
+        const body = await make({ method }, id)
+        const other = structuredClone(body)
+        other.paymentPayload.payload.signature = form(
+          body.paymentPayload.payload.signature,
+        ) as `0x${string}`
+        const { json } = await post(`${shop.url}/verify`, other)
+        expect(json.isValid).toBe(isGood)
+        if (!isGood) {
+          const prefix = method === 'permit2' ? 'invalid_permit2' : 'invalid_exact_evm'
+          expect(json.invalidReason).toBe(`${prefix}_signature`)
+          return
+        }
+        // The same money in two forms succeeds once.
+        const answers = await Promise.all(
+          [body, other, other].map((each) => post(`${shop.url}/settle`, each)),
+        )
+        expect(answers.filter((answer) => answer.json.success === true)).toHaveLength(1)
+      })
+    }
+  }
+})
+
+describe('a node that is out of order', () => {
+  test('error: is 503 and says nothing about the payment', async () => {
+    const tap = shop.taps['eip155:8453']
+    if (tap === undefined) throw new Error('no tap')
+    tap.intercept = ({ method }) =>
+      method === 'eth_call' ? new Response('down', { status: 502 }) : undefined
+    try {
+      for (const path of ['verify', 'settle']) {
+        const { status, json, headers } = await post(`${shop.url}/${path}`, good)
+        expect(status).toBe(503)
+        expect(json).toMatchObject({ code: 'not-ready' })
+        expect([json.isValid, json.success]).toEqual([undefined, undefined])
+        expect(Number(headers.get('retry-after'))).toBeGreaterThan(0)
+      }
+    } finally {
+      tap.intercept = undefined
+    }
+    expect((await post(`${shop.url}/settle`, good)).json).toMatchObject({ success: true })
+  })
+})
+
+describe('fuzzed requests', () => {
+  /** Answers of both operations; fails on a 5xx or a yes. */
+  async function refuse(body: unknown): Promise<void> {
+    const text = typeof body === 'string' ? body : JSON.stringify(body)
+    for (const path of ['verify', 'settle']) {
+      const { status, json } = await post(`${shop.url}/${path}`, text)
+      if (status >= 500 || json.isValid === true || json.success === true)
+        throw new Error(`${path} answered ${status} to ${text}`)
+    }
+  }
+
+  const values = fc.oneof(
+    fc.jsonValue(),
+    fc.constantFrom<unknown>(undefined, null, '', '0', '-0', '0x', '1e400', 2 ** 60, -1, [], {}),
+    fc.bigInt({ min: 0n, max: 2n ** 257n }).map(String),
+    fc.uint8Array({ maxLength: 100 }).map((bytes) => `0x${Buffer.from(bytes).toString('hex')}`),
+    fc.constantFrom(account(1).address, account(0).address, 'eip155:4663', 'eip155:84532'),
+  )
+
+  test('error: whatever is sent, it is refused without a 5xx, and no row is written', async () => {
+    const rows = shop.counts()
+    const unsigned = await make({ from: account(2).local(), payer: account(1).address })
+    const permit = await make(
+      { method: 'permit2', from: account(2).local(), payer: account(1).address },
+      'eip155:4663',
+    )
+    const paths = [...pathsOf(unsigned), 'paymentPayload.extensions', authorization]
+    const permitPaths = pathsOf(permit)
+    await fc.assert(fc.asyncProperty(fc.string({ maxLength: 300 }), refuse), { numRuns: 60 })
+    await fc.assert(fc.asyncProperty(fc.jsonValue(), refuse), { numRuns: 60 })
+    const mutate = (body: Body, of: readonly string[]) =>
+      fc
+        .array(fc.tuple(fc.constantFrom(...of), values), { minLength: 1, maxLength: 3 })
+        .map((changes) =>
+          changes.reduce((before, [path, value]) => {
+            try {
+              return changed(before, path, value)
+            } catch {
+              return before
+            }
+          }, body),
+        )
+    await fc.assert(fc.asyncProperty(mutate(unsigned, paths), refuse), { numRuns: 250 })
+    await fc.assert(fc.asyncProperty(mutate(permit, permitPaths), refuse), { numRuns: 250 })
+    expect(shop.counts()).toEqual(rows)
+  })
+})
+
+/** Every member of a body, as paths. */
+function pathsOf(value: unknown, prefix = ''): string[] {
+  if (typeof value !== 'object' || value === null) return []
+  return Object.entries(value).flatMap(([name, inner]) => {
+    const path = prefix === '' ? name : `${prefix}.${name}`
+    return [path, ...pathsOf(inner, path)]
+  })
+}

@@ -1,0 +1,179 @@
+import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
+import { decodePaymentResponseHeader } from '@x402/core/http'
+import { HTTPFacilitatorClient } from '@x402/core/server'
+import { Elysia } from 'elysia'
+import { evm, Mppx } from 'mppx/elysia'
+import { account } from '../src/demo/accounts'
+import { buyWithMppx } from '../src/demo/buyers'
+import type { Id } from '../src/protocol/Network'
+import { makeBody } from './harness/facilitation'
+import { buyFrom, type Flow, replay, startResourceServer } from './harness/resourceserver'
+import { payee, type Shop, startShop } from './harness/shop'
+
+/** Other people's programs against the facilitator, as they are in the registry. */
+
+let shop: Shop
+beforeAll(async () => {
+  // Two hundred calls from one address.
+  shop = await startShop({
+    adjust: (config) => ({
+      ...config,
+      facilitator: { ...config.facilitator, verifyPerMinute: 10_000, settlePerMinute: 10_000 },
+    }),
+  })
+})
+afterAll(() => shop?.stop())
+
+const base: Id = 'eip155:8453'
+const robinhood: Id = 'eip155:4663'
+
+function networkOf(id: Id) {
+  const network = shop.config.networks.find((each) => each.id === id)
+  if (network === undefined) throw new Error(`no ${id}`)
+  return network
+}
+
+type Sent = Parameters<HTTPFacilitatorClient['verify']>
+
+describe('HTTPFacilitatorClient', () => {
+  const sent = async (made: Parameters<typeof makeBody>[1]): Promise<Sent> => {
+    const body = await makeBody(networkOf(base), made)
+    return [body.paymentPayload, body.paymentRequirements] as unknown as Sent
+  }
+
+  test('behavior: it reads what is supported, verifies and settles', async () => {
+    const client = new HTTPFacilitatorClient({ url: shop.url })
+    const { kinds } = await client.getSupported()
+    expect(kinds.map(({ network }) => network)).toEqual([robinhood, base, 'eip155:84532'])
+    const payment = await sent({})
+    expect(await client.verify(...payment)).toEqual({
+      isValid: true,
+      payer: account(1).address,
+    })
+    expect(await client.settle(...payment)).toMatchObject({ success: true, network: base })
+    expect(await client.settle(...payment)).toMatchObject({
+      success: false,
+      errorReason: 'invalid_exact_evm_nonce_already_used',
+    })
+  })
+
+  test('error: it reads the code of a request that is malformed', async () => {
+    const client = new HTTPFacilitatorClient({ url: `${shop.url}/facilitator` })
+    const [payload, requirements] = await sent({})
+    const other = { ...requirements, network: 'eip155:1' } as Sent[1]
+    await expect(client.verify(payload, other)).rejects.toMatchObject({
+      name: 'VerifyError',
+      statusCode: 400,
+      invalidReason: 'invalid_network',
+    })
+    await expect(client.settle(payload, other)).rejects.toMatchObject({
+      name: 'SettleError',
+      statusCode: 400,
+      errorReason: 'invalid_network',
+    })
+  })
+})
+
+describe('@x402/hono with @x402/fetch', () => {
+  const sales = [
+    [base, 'eip3009', 'authorization'],
+    [base, 'eip3009', 'upfront'],
+    [robinhood, 'permit2', 'authorization'],
+    [robinhood, 'permit2', 'upfront'],
+  ] as const
+  for (const [id, method, flow] of sales) {
+    test(`attack 1: ${method}, ${flow}: a credential is served once, replayed one by one and at once`, async () => {
+      await sellAndReplay(id, method, flow)
+    })
+  }
+
+  async function sellAndReplay(id: Id, method: 'eip3009' | 'permit2', flow: Flow) {
+    const server = startResourceServer(shop.url, networkOf(id), { method, flow })
+    try {
+      const before = await shop.balance(id, payee)
+      const { response, credential } = await buyFrom(server.url, networkOf(id), account(1).local())
+      expect(response.status).toBe(200)
+      const told = decodePaymentResponseHeader(response.headers.get('payment-response') ?? '')
+      expect(told).toMatchObject({ success: true, network: id, payer: account(1).address })
+      expect((await shop.balance(id, payee)) - before).toBe(10_000n)
+      const statuses: number[] = []
+      for (let i = 0; i < 5; i++) statuses.push((await replay(server.url, credential)).status)
+      const atOnce = Array.from({ length: 5 }, () => replay(server.url, credential))
+      statuses.push(...(await Promise.all(atOnce)).map(({ status }) => status))
+      expect(statuses).toEqual(new Array(10).fill(402))
+      expect((await shop.balance(id, payee)) - before).toBe(10_000n)
+    } finally {
+      server.stop()
+    }
+  }
+
+  for (const flow of ['authorization', 'upfront'] as const) {
+    test(`attack 2: ${flow}: five at once are served once, and never again after a restart`, async () => {
+      const network = networkOf(base)
+      const first = startResourceServer(shop.url, network, { flow })
+      const credential = await sign(first.url)
+      const atOnce = Array.from({ length: 5 }, () => replay(first.url, credential))
+      const statuses = (await Promise.all(atOnce)).map(({ status }) => status)
+      expect(statuses.filter((status) => status === 200)).toHaveLength(1)
+      first.stop()
+      await shop.restart()
+      // Neither the facilitator nor the resource server remembers anything but the database.
+      const second = startResourceServer(shop.url, network, { flow })
+      const again: number[] = []
+      for (let i = 0; i < 5; i++) again.push((await replay(second.url, credential)).status)
+      expect(again).toEqual(new Array(5).fill(402))
+      second.stop()
+    })
+  }
+})
+
+/** A credential for a resource, not yet presented. */
+async function sign(url: string): Promise<string> {
+  const asked = await fetch(url)
+  const required = JSON.parse(atob(asked.headers.get('payment-required') ?? ''))
+  const [accepted] = required.accepts
+  const body = await makeBody(networkOf(base), {
+    amountAtomic: BigInt(accepted.amount),
+    requirements: accepted,
+  })
+  const { payload } = body.paymentPayload
+  const { resource } = required
+  return btoa(JSON.stringify({ x402Version: 2, payload, accepted, resource }))
+}
+
+describe("mppx's Elysia middleware with x402.facilitator", () => {
+  test('behavior: a credential of either protocol is settled here, and once', async () => {
+    const { asset, chainId } = networkOf(base)
+    const mppx = Mppx.create({
+      realm: 'localhost',
+      secretKey: 'interop-interop-interop-interop-1234',
+      methods: [
+        evm({
+          currency: evm.assets.base.USDC,
+          recipient: payee,
+          x402: { facilitator: shop.url },
+        }),
+      ],
+    })
+    expect(evm.assets.base.USDC.address).toBe(asset.address)
+    const elysia = new Elysia()
+      .guard({ beforeHandle: mppx.evm.charge({ amount: '0.01' }) }, (guarded) =>
+        guarded.get('/paid', () => ({ served: true })),
+      )
+      .listen({ port: 0, hostname: '127.0.0.1' })
+    const url = `http://127.0.0.1:${elysia.server?.port}/paid`
+    try {
+      const before = await shop.balance(base, payee)
+      const bought = await buyWithMppx({ config: shop.config }, url, account(1))
+      expect([bought.response.status, chainId]).toEqual([200, 8453])
+      const spent = bought.requests.at(-1)?.headers ?? new Headers()
+      expect((await fetch(url, { headers: spent })).status).toBe(402)
+      const { response, credential } = await buyFrom(url, networkOf(base), account(2).local())
+      expect(response.status).toBe(200)
+      expect((await replay(url, credential)).status).toBe(402)
+      expect((await shop.balance(base, payee)) - before).toBe(20_000n)
+    } finally {
+      await elysia.stop(true)
+    }
+  })
+})

@@ -1,0 +1,194 @@
+import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
+import type { Config } from '../src/config/Config'
+import { account } from '../src/demo/accounts'
+import * as Permit from '../src/protocol/Permit'
+import { type Made, makeBody, post } from './harness/facilitation'
+import { payee, type Shop, startShop } from './harness/shop'
+
+/** Who may use the facilitator, how often, and for whom it spends its gas. */
+
+const base = 'eip155:8453'
+const shops: Shop[] = []
+afterAll(async () => {
+  for (const shop of shops) await shop.stop()
+})
+
+async function open(
+  changes: Partial<Config['facilitator']>,
+  adjust: (config: Config) => Config = (config) => config,
+): Promise<Shop> {
+  const shop = await startShop({
+    adjust: (config) => adjust({ ...config, facilitator: { ...config.facilitator, ...changes } }),
+  })
+  shops.push(shop)
+  return shop
+}
+
+function make({ config }: Shop, made?: Made) {
+  const network = config.networks.find(({ id }) => id === base)
+  if (network === undefined) throw new Error('no network')
+  return makeBody(network, made)
+}
+
+describe('limits per client', () => {
+  let shop: Shop
+  beforeAll(async () => {
+    shop = await open({ verifyPerMinute: 3, settlePerMinute: 2 }, (config) => ({
+      ...config,
+      service: { ...config.service, trustProxy: 1 },
+    }))
+  })
+
+  const from = (address: string) => ({ 'x-forwarded-for': address })
+
+  test('error: above the limit 429 says when, and the two limits are apart', async () => {
+    const body = await make(shop)
+    for (const remaining of ['2', '1', '0']) {
+      const { status, headers } = await post(`${shop.url}/verify`, body, from('192.0.2.1'))
+      expect(status).toBe(200)
+      expect(headers.get('ratelimit-limit')).toBe('3')
+      expect(headers.get('ratelimit-remaining')).toBe(remaining)
+    }
+    const calls = shop.calls()
+    const refused = await post(`${shop.url}/verify`, body, from('192.0.2.1'))
+    expect(refused.status).toBe(429)
+    expect(refused.json).toMatchObject({ code: 'rate-limited' })
+    expect(refused.json.isValid).toBeUndefined()
+    expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(0)
+    expect(refused.headers.get('ratelimit-remaining')).toBe('0')
+    expect(shop.calls()).toBe(calls)
+    expect((await post(`${shop.url}/verify`, body, from('192.0.2.2'))).status).toBe(200)
+    expect((await post(`${shop.url}/settle`, body, from('192.0.2.1'))).status).toBe(200)
+  })
+
+  test('error: addresses of one /64 are one client', async () => {
+    const statuses: number[] = []
+    for (const tail of ['1', '2', '3:4'])
+      statuses.push((await post(`${shop.url}/settle`, '{}', from(`2001:db8:0:1::${tail}`))).status)
+    expect(statuses).toEqual([400, 400, 429])
+    const other = await post(`${shop.url}/settle`, '{}', from('2001:db8:0:2::1'))
+    expect(other.status).toBe(400)
+  })
+})
+
+describe('attack 43: strangers who want their payments settled', () => {
+  test('error: a payee that is not ours is refused, without a call to a node', async () => {
+    const shop = await open({})
+    const calls = shop.calls()
+    const rows = shop.counts()
+    const stranger = account(8).address
+    const body = await make(shop, { to: stranger, requirements: { payTo: stranger } })
+    for (const operation of ['verify', 'settle']) {
+      const { status, json } = await post(`${shop.url}/${operation}`, body)
+      expect(status).toBe(200)
+      expect(json.invalidReason ?? json.errorReason).toBe('payee_not_allowed')
+    }
+    expect([shop.calls(), shop.counts()]).toEqual([calls, rows])
+  })
+
+  test('error: our own accounts and contracts are never paid, nor a payer by itself', async () => {
+    const shop = await open({ payTo: 'any', minAmountAtomic: 10n })
+    const { networks } = shop.config
+    const nobody = [
+      account(0).address,
+      ...networks.map(({ asset }) => asset.address),
+      Permit.permit2Address,
+      Permit.proxyAddress,
+      account(1).address,
+    ]
+    for (const to of nobody) {
+      const body = await make(shop, { to, requirements: { payTo: to } })
+      const { json } = await post(`${shop.url}/settle`, body)
+      expect([to, json.errorReason]).toEqual([to, 'payee_not_allowed'])
+    }
+    const stranger = account(8).address
+    const body = await make(shop, { to: stranger, requirements: { payTo: stranger } })
+    expect((await post(`${shop.url}/settle`, body)).json).toMatchObject({ success: true })
+    const little = await make(shop, { amountAtomic: 9n })
+    const { json } = await post(`${shop.url}/settle`, little)
+    expect(json).toMatchObject({ success: false, errorReason: 'amount_below_minimum' })
+  })
+
+  test('error: an asset that is not listed is refused', async () => {
+    const shop = await open({ assets: ['0x5fc5360D0400a0Fd4f2af552ADD042D716F1d168'] })
+    const { json } = await post(`${shop.url}/verify`, await make(shop))
+    expect(json).toMatchObject({ isValid: false, invalidReason: 'asset_not_allowed' })
+  })
+
+  test('error: its gas budget ends without ending that of the gateway', async () => {
+    const shop = await open({}, (config) => ({
+      ...config,
+      networks: config.networks.map((network) => ({
+        ...network,
+        gasPerDayWei: { ...network.gasPerDayWei, facilitator: 1n },
+      })),
+    }))
+    expect((await post(`${shop.url}/settle`, await make(shop))).json.success).toBe(true)
+    const { status, json, headers } = await post(`${shop.url}/settle`, await make(shop))
+    expect(status).toBe(503)
+    expect(json.success).toBeUndefined()
+    expect(Number(headers.get('retry-after'))).toBeGreaterThan(0)
+    expect(shop.app.settlement.isReady(base)).toBe(true)
+  })
+})
+
+describe('API keys', () => {
+  const key = 'k3y-of-a-resource-server'
+  const hash = (text: string): `0x${string}` =>
+    `0x${new Bun.CryptoHasher('sha256').update(text).digest('hex')}`
+  let shop: Shop
+  beforeAll(async () => {
+    shop = await open({ payTo: 'any', apiKeyHashes: [hash('another'), hash(key)] })
+  })
+  const bearer = { authorization: `Bearer ${key}` }
+
+  test('error: without one of the keys nothing is verified or settled', async () => {
+    const body = await make(shop)
+    const wrong: Record<string, string>[] = [
+      {},
+      { authorization: `Bearer ${key}x` },
+      { authorization: key },
+      { 'x-api-key': hash(key) },
+      { 'x-api-key': '' },
+    ]
+    const calls = shop.calls()
+    for (const headers of wrong) {
+      const answer = await post(`${shop.url}/settle`, body, headers)
+      expect(answer.status).toBe(401)
+      expect(answer.headers.get('www-authenticate')).toBe('Bearer')
+      expect(JSON.stringify(answer.json)).not.toContain(key)
+    }
+    expect(shop.calls()).toBe(calls)
+    expect((await post(`${shop.url}/verify`, body, bearer)).json).toMatchObject({ isValid: true })
+    const plain = await post(`${shop.url}/verify`, body, { 'x-api-key': key })
+    expect(plain.json).toMatchObject({ isValid: true })
+    expect((await fetch(`${shop.url}/supported`)).status).toBe(200)
+    expect(shop.logged.join('\n')).not.toContain(key)
+  })
+
+  test('behavior: with its own Idempotency-Key a caller gets its answer again', async () => {
+    const body = await make(shop)
+    const mine = { ...bearer, 'idempotency-key': 'order-1' }
+    const first = await post(`${shop.url}/settle`, body, mine)
+    const again = await post(`${shop.url}/settle`, body, mine)
+    expect(first.json).toMatchObject({ success: true })
+    expect(again.json).toEqual(first.json)
+    expect(again.headers.get('idempotency-replayed')).toBe('true')
+    for (const headers of [bearer, { ...bearer, 'idempotency-key': 'order-2' }]) {
+      expect((await post(`${shop.url}/settle`, body, headers)).json.success).toBe(false)
+    }
+    const elsewhere = { authorization: 'Bearer another', 'idempotency-key': 'order-1' }
+    expect((await post(`${shop.url}/settle`, body, elsewhere)).json.success).toBe(false)
+    const other = await post(`${shop.url}/settle`, await make(shop), mine)
+    expect(other.status).toBe(409)
+    expect(other.json).toMatchObject({ success: false, errorReason: 'idempotency_conflict' })
+    expect(await shop.balance(base, payee)).toBe(5_000n)
+  })
+
+  test('error: an Idempotency-Key that is none is 400', async () => {
+    const headers = { ...bearer, 'idempotency-key': 'a b' }
+    const { status, json } = await post(`${shop.url}/settle`, await make(shop), headers)
+    expect(status).toBe(400)
+    expect(json).toMatchObject({ success: false, errorReason: 'invalid_payload' })
+  })
+})

@@ -1,0 +1,521 @@
+/**
+ * What the shipped merchants sell, in each shape: what a buyer asks below `/m/`, and the request that
+ * the upstream must get. Routes of the service itself are not here: they have no upstream.
+ */
+export type Sample = {
+  /** Path and query below `/m/`, as the buyer writes them. */
+  ask: string
+  /** Whole URL of the upstream's request; its path and query are compared byte by byte. */
+  upstream: string
+  /** 200 unless told otherwise. */
+  status?: number
+  /** Part of the answer, after its encoding is taken off. */
+  has?: string
+  /** `application/json` unless told otherwise. */
+  type?: string
+}
+
+const address = '0xd0601CE157Db5bdC3162BbaC2a2C8aF5320D9EEC'
+const stranger = `0x${'11'.repeat(20)}`
+const hash = `0x${'1f'.repeat(32)}`
+const zeros = `0x${'00'.repeat(32)}`
+const openMeteo = 'https://api.open-meteo.com/v1'
+const frankfurter = 'https://api.frankfurter.dev/v1'
+const coins = 'https://coins.llama.fi'
+const llama = 'https://api.llama.fi'
+const wikipedia = 'https://en.wikipedia.org'
+const dictionary = 'https://api.dictionaryapi.dev/api/v2/entries/en'
+const datamuse = 'https://api.datamuse.com/words'
+const hackerNews = 'https://hn.algolia.com/api/v1/search'
+const worldBank = 'https://api.worldbank.org/v2/country'
+const blockscout = 'https://robinhoodchain.blockscout.com/api/v2'
+const openLibrary = 'https://openlibrary.org'
+const edgar = 'https://data.sec.gov'
+const fiscal = 'https://api.fiscaldata.treasury.gov/services/api/fiscal_service'
+const coinGecko = 'https://api.coingecko.com/api/v3'
+const coinDefaults =
+  'localization=false&tickers=false&community_data=false&developer_data=false'.split('&')
+const berlin = 'latitude=52.52&longitude=13.41'
+const base = 'base:0x833589fcd6edb6e08f4c7c32d4f71b54bda02913'
+const worldBankError = '[{"message":[{"id":"120","key":"Invalid value"'
+
+const weather: readonly Sample[] = [
+  {
+    ask: `weather/air-quality?${berlin}&current=pm2_5,us_aqi`,
+    upstream: `https://air-quality-api.open-meteo.com/v1/air-quality?${berlin}&current=pm2_5,us_aqi`,
+    has: '"us_aqi":',
+  },
+  {
+    ask: `weather/air-quality?${berlin}&current=pm2_5%2Cus_aqi`,
+    upstream: `https://air-quality-api.open-meteo.com/v1/air-quality?${berlin}&current=pm2_5%2Cus_aqi`,
+    has: '"us_aqi":',
+  },
+  {
+    ask: `weather/forecast?${berlin}&current=temperature_2m,wind_speed_10m&daily=temperature_2m_max,sunrise`,
+    upstream: `${openMeteo}/forecast?${berlin}&current=temperature_2m,wind_speed_10m&daily=temperature_2m_max,sunrise`,
+    has: '"sunrise":',
+  },
+  // Parameters that the route does not describe cross too.
+  {
+    ask: 'weather/forecast?latitude=-33.9&longitude=%2B151.2&forecast_days=16&hourly=rain&timezone=auto',
+    upstream: `${openMeteo}/forecast?latitude=-33.9&longitude=%2B151.2&forecast_days=16&hourly=rain&timezone=auto`,
+    has: '"rain":',
+  },
+  {
+    ask: 'weather/geocode?name=Z%C3%BCrich&count=1',
+    upstream: 'https://geocoding-api.open-meteo.com/v1/search?name=Z%C3%BCrich&count=1',
+    has: '"Europe/Zurich"',
+  },
+  {
+    ask: 'weather/geocode?name=s%C3%A3o+paulo&language=pt',
+    upstream: 'https://geocoding-api.open-meteo.com/v1/search?name=s%C3%A3o+paulo&language=pt',
+    has: 'Sao_Paulo',
+  },
+  {
+    ask: 'weather/geocode?name=Nowhereville',
+    upstream: 'https://geocoding-api.open-meteo.com/v1/search?name=Nowhereville',
+    has: '{"generationtime_ms":0.44}',
+  },
+]
+
+const fx: readonly Sample[] = [
+  { ask: 'fx/currencies', upstream: `${frankfurter}/currencies`, has: '"USD":' },
+  { ask: 'fx/currencies?a=&a=1&b', upstream: `${frankfurter}/currencies?a=&a=1&b` },
+  {
+    ask: 'fx/historical/2024-11-25?base=USD',
+    upstream: `${frankfurter}/2024-11-25?base=USD`,
+    has: '"date":"2024-11-25"',
+  },
+  {
+    ask: 'fx/historical/1999-01-04',
+    upstream: `${frankfurter}/1999-01-04`,
+    has: '"date":"1999-01-04"',
+  },
+  {
+    ask: 'fx/historical/2015-01-02..2015-01-09?base=USD&symbols=EUR,GBP',
+    upstream: `${frankfurter}/2015-01-02..2015-01-09?base=USD&symbols=EUR,GBP`,
+    has: '"start_date":"2015-01-02","end_date":"2015-01-09"',
+  },
+  {
+    ask: 'fx/historical/2026-11-02..',
+    upstream: `${frankfurter}/2026-11-02..`,
+    has: '"end_date":"2026-11-19"',
+  },
+  {
+    ask: 'fx/latest?base=USD&symbols=EUR,GBP',
+    upstream: `${frankfurter}/latest?base=USD&symbols=EUR,GBP`,
+    has: '"base":"USD"',
+  },
+  {
+    ask: 'fx/latest?base=XXX',
+    upstream: `${frankfurter}/latest?base=XXX`,
+    status: 404,
+    has: '{"message":"not found"}',
+  },
+]
+
+const crypto: readonly Sample[] = [
+  {
+    ask: 'crypto-prices/chart/coingecko:bitcoin?period=1d&span=10',
+    upstream: `${coins}/chart/coingecko:bitcoin?period=1d&span=10`,
+    has: '"prices":[{"timestamp":',
+  },
+  {
+    ask: `crypto-prices/current/coingecko:bitcoin,${base}`,
+    upstream: `${coins}/prices/current/coingecko:bitcoin,${base}`,
+    has: `"${base}":{"decimals":6`,
+  },
+  // Reserved characters stay as the buyer wrote them.
+  {
+    ask: 'crypto-prices/current/coingecko%3Abitcoin%2Ccoingecko:solana',
+    upstream: `${coins}/prices/current/coingecko%3Abitcoin%2Ccoingecko:solana`,
+    has: '"symbol":"SOL"',
+  },
+  {
+    ask: 'crypto-prices/current/nowhere:none',
+    upstream: `${coins}/prices/current/nowhere:none`,
+    has: '{"coins":{}}',
+  },
+  {
+    ask: `crypto-prices/historical/1648680149/coingecko:ethereum,${base}?searchWidth=4h`,
+    upstream: `${coins}/prices/historical/1648680149/coingecko:ethereum,${base}?searchWidth=4h`,
+    has: '"timestamp":1648680149',
+  },
+  { ask: 'defi/chains', upstream: `${llama}/v2/chains`, has: '[{"gecko_id":' },
+  { ask: 'defi/protocols', upstream: `${llama}/protocols`, has: '"Sample Protocol 420"' },
+  {
+    ask: 'defi/stablecoins?includePrices=true',
+    upstream: 'https://stablecoins.llama.fi/stablecoins?includePrices=true',
+    has: '"price":',
+  },
+  {
+    ask: 'defi/stablecoins',
+    upstream: 'https://stablecoins.llama.fi/stablecoins',
+    has: '"peggedAssets":[',
+  },
+  { ask: 'defi/tvl/aave', upstream: `${llama}/tvl/aave`, has: '.' },
+  {
+    ask: 'defi/tvl/nothing',
+    upstream: `${llama}/tvl/nothing`,
+    status: 404,
+    has: 'Protocol not found',
+    type: 'text/plain',
+  },
+  {
+    ask: 'crypto-markets/coin/bitcoin',
+    upstream: `${coinGecko}/coins/bitcoin?${coinDefaults.join('&')}`,
+    has: '"symbol":"btc"',
+  },
+  {
+    ask: 'crypto-markets/coin/ethereum?tickers=true',
+    upstream: `${coinGecko}/coins/ethereum?tickers=true&${coinDefaults.filter((pair) => !pair.startsWith('tickers')).join('&')}`,
+    has: '"symbol":"eth"',
+  },
+  {
+    ask: 'crypto-markets/coin/nothing',
+    upstream: `${coinGecko}/coins/nothing?${coinDefaults.join('&')}`,
+    status: 404,
+    has: '{"error":"coin not found"}',
+  },
+  { ask: 'crypto-markets/global', upstream: `${coinGecko}/global`, has: '"market_cap_percentage"' },
+]
+
+const knowledge: readonly Sample[] = [
+  {
+    ask: 'wiki/search?q=earth&limit=3',
+    upstream: `${wikipedia}/w/rest.php/v1/search/page?q=earth&limit=3`,
+    has: '>Earth</span>',
+  },
+  ...['Alan_Turing', 'AC%2FDC', 'S%C3%A3o_Paulo', 'What%3F', 'C%2B%2B', '%22Heroes%22'].map(
+    (title) => ({
+      ask: `wiki/summary/${title}`,
+      upstream: `${wikipedia}/api/rest_v1/page/summary/${title}?redirect=false`,
+      has: `"title":${JSON.stringify(decodeURIComponent(title).replaceAll('_', ' '))}`,
+    }),
+  ),
+  // What the route fixes wins over the buyer's; other names cross.
+  {
+    ask: 'wiki/summary/Earth?redirect=true&lang=en',
+    upstream: `${wikipedia}/api/rest_v1/page/summary/Earth?lang=en&redirect=false`,
+    has: 'third planet',
+  },
+  {
+    ask: 'wiki/summary/No_such_page',
+    upstream: `${wikipedia}/api/rest_v1/page/summary/No_such_page?redirect=false`,
+    status: 404,
+    has: '"title":"Not found."',
+    type: 'application/problem+json',
+  },
+  { ask: 'words/define/serendipity', upstream: `${dictionary}/serendipity`, has: '[{"word":' },
+  { ask: 'words/define/ice%20cream', upstream: `${dictionary}/ice%20cream`, has: '"ice cream"' },
+  {
+    ask: 'words/define/is',
+    upstream: `${dictionary}/is`,
+    status: 404,
+    has: 'No Definitions Found',
+  },
+  ...['ml=ringing+in+the+ears', 'rel_rhy=light', 'rel_syn=ocean', 'sp=hipp*', 'sp=h%3Fpp%2A'].map(
+    (query) => ({
+      ask: `words/related?${query}&max=4`,
+      upstream: `${datamuse}?${query}&max=4`,
+      has: '"score":',
+    }),
+  ),
+  { ask: 'words/related?ml=zzzz', upstream: `${datamuse}?ml=zzzz`, has: '[]' },
+  {
+    ask: 'books/search?q=dune&author=Frank+Herbert&limit=2',
+    upstream: `${openLibrary}/search.json?q=dune&author=Frank+Herbert&limit=2`,
+    has: '"docs":[{',
+  },
+  {
+    ask: 'books/work/works/OL893415W.json',
+    upstream: `${openLibrary}/works/OL893415W.json`,
+    has: '"title":"Dune"',
+  },
+  {
+    ask: 'books/work/works/OL0W.json',
+    upstream: `${openLibrary}/works/OL0W.json`,
+    status: 404,
+    has: '"error":"notfound"',
+  },
+  { ask: 'tech-news/front-page', upstream: `${hackerNews}?tags=front_page`, has: '"hits":[' },
+  {
+    ask: 'tech-news/front-page?hitsPerPage=5&tags=story',
+    upstream: `${hackerNews}?hitsPerPage=5&tags=front_page`,
+    has: '"hitsPerPage":5',
+  },
+  {
+    ask: 'tech-news/search?query=payments&tags=author_pg,(story,poll)&hitsPerPage=2&numericFilters=points%3E100',
+    upstream: `${hackerNews}?query=payments&tags=author_pg,(story,poll)&hitsPerPage=2&numericFilters=points%3E100`,
+    has: '"query":"payments"',
+  },
+]
+
+const worldData: readonly Sample[] = [
+  {
+    ask: 'world-data/country',
+    upstream: `${worldBank}?format=json`,
+    has: '[{"page":1,',
+  },
+  {
+    ask: 'world-data/country/US',
+    upstream: `${worldBank}/US?format=json`,
+    has: '"Washington D.C."',
+  },
+  {
+    ask: 'world-data/country/USA;DE?per_page=1',
+    upstream: `${worldBank}/USA;DE?per_page=1&format=json`,
+    has: '"per_page":"1","total":2',
+  },
+  {
+    ask: 'world-data/country/US?format=xml',
+    upstream: `${worldBank}/US?format=xml`,
+    has: '<?xml',
+    type: 'text/xml',
+  },
+  // Its errors have status 200, and are an answer like any other.
+  {
+    ask: 'world-data/country/ZZ',
+    upstream: `${worldBank}/ZZ?format=json`,
+    has: worldBankError,
+  },
+  {
+    ask: 'world-data/indicator/US/indicator/NY.GDP.PCAP.CD?date=2015:2023&format=json',
+    upstream: `${worldBank}/US/indicator/NY.GDP.PCAP.CD?date=2015:2023&format=json`,
+    has: '"date":"2023"',
+  },
+  {
+    ask: 'world-data/indicator/all/indicator/SP.POP.TOTL?date=1960&per_page=2',
+    upstream: `${worldBank}/all/indicator/SP.POP.TOTL?date=1960&per_page=2&format=json`,
+    has: '"value":null',
+  },
+  {
+    ask: 'world-data/indicator/US/indicator/nope',
+    upstream: `${worldBank}/US/indicator/nope?format=json`,
+    has: worldBankError,
+  },
+]
+
+const chain: readonly Sample[] = [
+  {
+    ask: `chainscan/address/${address}`,
+    upstream: `${blockscout}/addresses/${address}`,
+    has: '"coin_balance"',
+  },
+  {
+    ask: `chainscan/address/${address}/transactions?filter=from`,
+    upstream: `${blockscout}/addresses/${address}/transactions?filter=from`,
+    has: '"next_page_params"',
+  },
+  {
+    ask: `chainscan/address/${stranger}/token-balances`,
+    upstream: `${blockscout}/addresses/${stranger}/token-balances`,
+    has: '"token_instance"',
+  },
+  { ask: 'chainscan/stats', upstream: `${blockscout}/stats`, has: '"total_blocks":"' },
+  { ask: 'chainscan/token', upstream: `${blockscout}/tokens`, has: '"symbol":"USDG"' },
+  { ask: 'chainscan/token?q=nvda', upstream: `${blockscout}/tokens?q=nvda`, has: '"NVDA"' },
+  {
+    ask: `chainscan/token/${address}`,
+    upstream: `${blockscout}/tokens/${address}`,
+    has: '"holders_count"',
+  },
+  {
+    ask: `chainscan/token/${address}/holders`,
+    upstream: `${blockscout}/tokens/${address}/holders`,
+    has: '"items":[{"address"',
+  },
+  {
+    ask: `chainscan/token/${stranger}`,
+    upstream: `${blockscout}/tokens/${stranger}`,
+    status: 404,
+    has: '{"message":"Not found"}',
+  },
+  { ask: 'chainscan/tx', upstream: `${blockscout}/transactions`, has: '"items":[{"hash"' },
+  {
+    ask: `chainscan/tx/${hash}`,
+    upstream: `${blockscout}/transactions/${hash}`,
+    has: `"hash":"${hash}"`,
+  },
+  {
+    ask: `chainscan/tx/${hash}/logs`,
+    upstream: `${blockscout}/transactions/${hash}/logs`,
+    has: '"topics"',
+  },
+  {
+    ask: `chainscan/tx/${hash}/token-transfers`,
+    upstream: `${blockscout}/transactions/${hash}/token-transfers`,
+    has: '"token_transfer"',
+  },
+  {
+    ask: `chainscan/tx/${zeros}`,
+    upstream: `${blockscout}/transactions/${zeros}`,
+    status: 404,
+    has: '{"message":"Not found"}',
+  },
+]
+
+const finance: readonly Sample[] = [
+  {
+    ask: 'company-filings/facts/0000320193.json',
+    upstream: `${edgar}/api/xbrl/companyfacts/CIK0000320193.json`,
+    has: '"us-gaap"',
+  },
+  {
+    ask: 'company-filings/facts/0000000001.json',
+    upstream: `${edgar}/api/xbrl/companyfacts/CIK0000000001.json`,
+    status: 404,
+    has: '<Code>NoSuchKey</Code>',
+    type: 'application/xml',
+  },
+  {
+    ask: 'company-filings/filings/0000320193.json',
+    upstream: `${edgar}/submissions/CIK0000320193.json`,
+    has: '"accessionNumber":[',
+  },
+  {
+    ask: 'company-filings/filings/0000320193-submissions-001.json',
+    upstream: `${edgar}/submissions/CIK0000320193-submissions-001.json`,
+    has: '"accessionNumber":[',
+  },
+  {
+    ask: 'company-filings/tickers',
+    upstream: 'https://www.sec.gov/files/company_tickers.json',
+    has: '"ticker":"AAPL"',
+  },
+  {
+    ask: 'us-treasury/debt?sort=-record_date&page[size]=2&filter=record_date:gte:2026-01-01',
+    upstream: `${fiscal}/v2/accounting/od/debt_to_penny?sort=-record_date&page[size]=2&filter=record_date:gte:2026-01-01`,
+    has: '"meta":{"count":2,',
+  },
+  {
+    ask: 'us-treasury/debt?page%5Bsize%5D=3&page%5Bnumber%5D=2',
+    upstream: `${fiscal}/v2/accounting/od/debt_to_penny?page%5Bsize%5D=3&page%5Bnumber%5D=2`,
+    has: '"prev":"&page%5Bnumber%5D=1&page%5Bsize%5D=3"',
+  },
+  {
+    ask: 'us-treasury/debt?filter=nope:eq:1',
+    upstream: `${fiscal}/v2/accounting/od/debt_to_penny?filter=nope:eq:1`,
+    status: 400,
+    has: "Invalid filter 'nope:eq:1'",
+  },
+  {
+    ask: 'us-treasury/exchange-rates?filter=country_currency_desc:in:(Canada-Dollar,Mexico-Peso),record_date:gte:2025-01-01&sort=-record_date,country&page[size]=1',
+    upstream: `${fiscal}/v1/accounting/od/rates_of_exchange?filter=country_currency_desc:in:(Canada-Dollar,Mexico-Peso),record_date:gte:2025-01-01&sort=-record_date,country&page[size]=1`,
+    has: '"Canada-Dollar"',
+  },
+  {
+    ask: 'us-treasury/interest-rates?sort=-record_date&page[size]=1',
+    upstream: `${fiscal}/v2/accounting/od/avg_interest_rates?sort=-record_date&page[size]=1`,
+    has: '"avg_interest_rate_amt"',
+  },
+]
+
+export const samples: readonly Sample[] = [
+  ...weather,
+  ...fx,
+  ...crypto,
+  ...knowledge,
+  ...worldData,
+  ...chain,
+  ...finance,
+]
+
+/** Requests that no upstream could serve, with the names that are refused. */
+export const refusals: readonly (readonly [ask: string, ...names: string[]])[] = [
+  ['weather/forecast', 'latitude', 'longitude'],
+  [`weather/forecast?${berlin}&forecast_days=17`, 'forecast_days'],
+  ['weather/forecast?latitude=90.1&longitude=-180.5', 'latitude', 'longitude'],
+  [`weather/forecast?${berlin}&current=a%20b&daily=,`, 'current', 'daily'],
+  ['weather/air-quality?latitude=north&longitude=1', 'latitude'],
+  ['weather/geocode?count=3', 'name'],
+  ['weather/geocode?name=Berlin&count=101', 'count'],
+  ['fx/historical/1998-12-31', 'date'],
+  ['fx/historical/2024-13-01?base=EURO', 'base', 'date'],
+  ['fx/historical/2024-01-01..1998-01-01', 'date'],
+  ['fx/historical/yesterday', 'date'],
+  ['fx/latest?base=E&symbols=EUR;GBP', 'base', 'symbols'],
+  ['crypto-prices/chart/bitcoin?period=day&span=0', 'period', 'span', 'coins'],
+  ['crypto-prices/current/coingecko:bitcoin,', 'coins'],
+  ['crypto-prices/historical/yesterday/coingecko:bitcoin', 'timestamp'],
+  ['crypto-prices/historical/1648680149', 'coins'],
+  ['defi/stablecoins?includePrices=maybe', 'includePrices'],
+  ['wiki/search?limit=101', 'q', 'limit'],
+  [`wiki/summary/${'x'.repeat(256)}`, 'title'],
+  ['words/related?max=1001', 'max'],
+  ['tech-news/front-page?hitsPerPage=many', 'hitsPerPage'],
+  ['tech-news/search?tags=%3Cb%3E&hitsPerPage=0', 'tags', 'hitsPerPage'],
+  ['world-data/country/GERMANY?format=yaml&per_page=0', 'format', 'per_page', 'iso'],
+  ['world-data/indicator/US', 'indicator', 'code'],
+  ['world-data/indicator/US/indicators/NY.GDP.PCAP.CD?date=15', 'date', 'indicator'],
+  ['chainscan/address/0x12', 'address'],
+  [`chainscan/address/${address}/counters`, 'resource'],
+  [`chainscan/token/${address}/holder`, 'resource'],
+  ['chainscan/tx/latest', 'hash'],
+  ['books/search?limit=0', 'limit'],
+  ['books/work/OL893415W.json', 'works', 'id'],
+  ['books/work/works/dune.json', 'id'],
+  ['company-filings/facts/320193.json', 'padded_cik'],
+  ['company-filings/filings/0000320193', 'padded_cik'],
+  [
+    'us-treasury/debt?sort=record%20date&page[size]=0&filter=record_date',
+    'sort',
+    'page[size]',
+    'filter',
+  ],
+  ['us-treasury/exchange-rates?filter=record_date:like:2026', 'filter'],
+  ['us-treasury/interest-rates?page%5Bsize%5D=10001', 'page[size]'],
+  [`crypto-markets/coin/${'x'.repeat(256)}`, 'coin_id'],
+  ['catjoke/joke?id=41', 'id'],
+]
+
+/** Bodies that `assistant/chat` refuses, with the places that are named. */
+export const refusedChats: readonly (readonly [body: string, ...names: string[]])[] = [
+  ['model=assistant-fast', ''],
+  ['[]', ''],
+  ['{"messages":"hello"}', 'messages'],
+  ['{"messages":[{"content":"x"}]}', 'messages/0/role'],
+  ['{"messages":[{"role":"user","content":{}}],"stream":"yes"}', 'stream', 'messages/0/content'],
+  ['{"model":""}', 'model'],
+]
+
+/** Inputs of `chain-stocks/quote` and `token`, with the names that are refused: none when it is good. */
+export const stockInputs: readonly (readonly [search: string, body: string, ...names: string[]])[] =
+  [
+    ['?symbol=NVDA', ''],
+    [`?symbol=NVDA&address=${address}&other=1`, ''],
+    ['', '{"symbol":"NVDA"}'],
+    ['', `{"symbol":"NVDA","address":"${address}"}`],
+    ['', '', 'symbol'],
+    ['?symbol=', '', 'symbol'],
+    ['?symbol=ALONGERTICKER', '', 'symbol'],
+    ['?symbol=NVDA&address=0x12', '', 'address'],
+    ['?symbol=NVDA', '{"symbol":"NVDA","amount":1}', 'amount'],
+    ['?symbol=NVDA', '{}', 'symbol'],
+    ['', '{"symbol":7}', 'symbol'],
+    ['', '{"symbol":"NVDA","address":null}', 'address'],
+    ['?symbol=NVDA', '[]', ''],
+    ['?symbol=NVDA', 'symbol=NVDA', ''],
+  ]
+
+/** Paths that are not sold: a required tail is missing, or there is one where none may be. */
+export const unsold: readonly string[] = [
+  'wiki/summary',
+  'wiki/summary/',
+  'fx/historical',
+  'crypto-prices/chart',
+  'crypto-prices/current',
+  'crypto-prices/historical',
+  'crypto-markets/coin',
+  'defi/tvl',
+  'words/define',
+  'chainscan/address',
+  'books/work',
+  'company-filings/facts',
+  'company-filings/filings',
+  'world-data/indicator',
+  'catjoke/joke/1',
+  'chain-stocks/quote/NVDA',
+  'weather',
+  'weather/forecasts',
+]

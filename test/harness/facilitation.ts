@@ -1,0 +1,196 @@
+import type { Address, Hex, LocalAccount } from 'viem'
+import type { NetworkConfig } from '../../src/config/Config'
+import { account } from '../../src/demo/accounts'
+import * as Permit from '../../src/protocol/Permit'
+import { inSeconds, randomNonce } from './buyer'
+
+/**
+ * Requests of a resource server to a facilitator, signed by viem, every member spelt out, so that
+ * tests can send what no honest caller would.
+ */
+
+export type Requirements = {
+  scheme: string
+  network: string
+  asset: Address
+  amount: string
+  payTo: Address
+  maxTimeoutSeconds: number
+  extra: Record<string, unknown>
+}
+
+export type Body = {
+  x402Version: number
+  paymentPayload: {
+    x402Version: number
+    payload: Record<string, unknown> & { signature: Hex }
+    accepted: Record<string, unknown>
+    resource?: Record<string, unknown>
+    extensions?: Record<string, unknown>
+  }
+  paymentRequirements: Requirements
+}
+
+export type Made = {
+  method?: 'eip3009' | 'permit2'
+  from?: LocalAccount
+  /** The payer that is named instead of the signer. */
+  payer?: Address
+  to?: Address
+  amountAtomic?: bigint
+  validAfter?: bigint
+  validBefore?: bigint
+  nonce?: Hex
+  spender?: Address
+  /** Domain that is signed instead of the token's. */
+  domain?: { name?: string; version?: string; chainId?: number; verifyingContract?: Address }
+  signature?: (signature: Hex) => Hex
+  /** Of the requirements, instead of what is signed. */
+  requirements?: Partial<Requirements>
+  accepted?: Record<string, unknown>
+  extensions?: Record<string, unknown>
+}
+
+const payee = account(7).address
+
+const authorizationTypes = {
+  TransferWithAuthorization: [
+    { name: 'from', type: 'address' },
+    { name: 'to', type: 'address' },
+    { name: 'value', type: 'uint256' },
+    { name: 'validAfter', type: 'uint256' },
+    { name: 'validBefore', type: 'uint256' },
+    { name: 'nonce', type: 'bytes32' },
+  ],
+} as const
+
+const permitTypes = {
+  PermitWitnessTransferFrom: [
+    { name: 'permitted', type: 'TokenPermissions' },
+    { name: 'spender', type: 'address' },
+    { name: 'nonce', type: 'uint256' },
+    { name: 'deadline', type: 'uint256' },
+    { name: 'witness', type: 'Witness' },
+  ],
+  TokenPermissions: [
+    { name: 'token', type: 'address' },
+    { name: 'amount', type: 'uint256' },
+  ],
+  Witness: [
+    { name: 'to', type: 'address' },
+    { name: 'validAfter', type: 'uint256' },
+  ],
+} as const
+
+/** A request that is good unless the options make it bad. */
+export async function makeBody(network: NetworkConfig, made: Made = {}): Promise<Body> {
+  const { method = 'eip3009', amountAtomic = 5_000n, to = payee } = made
+  const signer = made.from ?? account(1).local()
+  const { asset, id } = network
+  const requirements: Requirements = {
+    scheme: 'exact',
+    network: id,
+    asset: asset.address,
+    amount: String(amountAtomic),
+    payTo: payee,
+    maxTimeoutSeconds: 60,
+    extra: { ...asset.eip712, ...(method === 'permit2' ? { assetTransferMethod: 'permit2' } : {}) },
+    ...made.requirements,
+  }
+  const terms = {
+    from: made.payer ?? signer.address,
+    to,
+    amountAtomic,
+    validAfter: made.validAfter ?? 0n,
+    validBefore: made.validBefore ?? inSeconds(300),
+    nonce: made.nonce ?? randomNonce(),
+    domain: made.domain ?? {},
+    spender: made.spender ?? Permit.proxyAddress,
+  }
+  const payload = await (method === 'eip3009' ? authorize : permit)(network, signer, terms)
+  const signature = made.signature?.(payload.signature) ?? payload.signature
+  return {
+    x402Version: 2,
+    paymentPayload: {
+      x402Version: 2,
+      payload: { ...payload, signature },
+      accepted: { ...requirements, ...made.accepted },
+      resource: { url: 'https://shop.example.com/item', description: '', mimeType: '' },
+      ...(made.extensions === undefined ? {} : { extensions: made.extensions }),
+    },
+    paymentRequirements: requirements,
+  }
+}
+
+type Terms = {
+  from: Address
+  to: Address
+  amountAtomic: bigint
+  validAfter: bigint
+  validBefore: bigint
+  nonce: Hex
+  domain: NonNullable<Made['domain']>
+  spender: Address
+}
+
+async function authorize({ asset, chainId }: NetworkConfig, signer: LocalAccount, terms: Terms) {
+  const { from, to, amountAtomic: value, validAfter, validBefore, nonce } = terms
+  const message = { from, to, value, validAfter, validBefore, nonce }
+  const domain = { ...asset.eip712, chainId, verifyingContract: asset.address, ...terms.domain }
+  const types = authorizationTypes
+  const primaryType = 'TransferWithAuthorization'
+  const signature = await signer.signTypedData({ domain, types, primaryType, message })
+  const text = {
+    value: String(value),
+    validAfter: String(validAfter),
+    validBefore: String(validBefore),
+  }
+  return { signature, authorization: { ...message, ...text } }
+}
+
+async function permit({ asset, chainId }: NetworkConfig, signer: LocalAccount, terms: Terms) {
+  const { from, to, amountAtomic, validAfter, validBefore, nonce, spender } = terms
+  const token = terms.domain.verifyingContract ?? asset.address
+  const signature = await signer.signTypedData({
+    domain: {
+      name: 'Permit2',
+      chainId: terms.domain.chainId ?? chainId,
+      verifyingContract: Permit.permit2Address,
+    },
+    types: permitTypes,
+    primaryType: 'PermitWitnessTransferFrom',
+    message: {
+      permitted: { token, amount: amountAtomic },
+      spender,
+      nonce: BigInt(nonce),
+      deadline: validBefore,
+      witness: { to, validAfter },
+    },
+  })
+  const permit2Authorization = {
+    from,
+    permitted: { token, amount: String(amountAtomic) },
+    spender,
+    nonce: String(BigInt(nonce)),
+    deadline: String(validBefore),
+    witness: { to, validAfter: String(validAfter) },
+  }
+  return { signature, permit2Authorization }
+}
+
+export type Answer = { status: number; headers: Headers; json: Record<string, unknown> }
+
+/** Posts a body, or the text of one, and reads the JSON of the answer. */
+export async function post(
+  url: string,
+  body: unknown,
+  headers: Record<string, string> = {},
+): Promise<Answer> {
+  const response = await fetch(url, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json', ...headers },
+    body: typeof body === 'string' ? body : JSON.stringify(body),
+  })
+  const json = (await response.json()) as Record<string, unknown>
+  return { status: response.status, headers: response.headers, json }
+}

@@ -1,0 +1,52 @@
+import { x402Facilitator } from '@x402/core/facilitator'
+import { toFacilitatorEvmSigner } from '@x402/evm'
+import { ExactEvmScheme } from '@x402/evm/exact/facilitator'
+import { createWalletClient, defineChain, http, publicActions } from 'viem'
+import { privateKeyToAccount } from 'viem/accounts'
+import type { NetworkConfig } from '../../src/config/Config'
+import { account } from '../../src/demo/accounts'
+
+export type Reference = Pick<x402Facilitator, 'verify' | 'settle' | 'getSupported'>
+
+export type ReferenceOptions = {
+  /** Index of the demo account that sends its settlements. */
+  relayer?: number
+  pollingIntervalMs?: number
+}
+
+/** The reference facilitator with the viem wallet that its documentation builds. */
+export function createReference(
+  networks: readonly Pick<NetworkConfig, 'id' | 'chainId' | 'name'>[],
+  urlOf: (id: NetworkConfig['id']) => string,
+  options: ReferenceOptions = {},
+): Reference {
+  const facilitator = new x402Facilitator()
+  for (const { id, chainId, name } of networks) {
+    const wallet = createWalletClient({
+      account: privateKeyToAccount(account(options.relayer ?? 9).privateKey),
+      chain: defineChain({
+        id: chainId,
+        name,
+        nativeCurrency: { name: 'Ether', symbol: 'ETH', decimals: 18 },
+        rpcUrls: { default: { http: [urlOf(id)] } },
+        contracts: { multicall3: { address: '0xcA11bde05977b3631167028862bE2a173976CA11' } },
+      }),
+      transport: http(urlOf(id)),
+      ...(options.pollingIntervalMs === undefined
+        ? {}
+        : { pollingInterval: options.pollingIntervalMs }),
+    }).extend(publicActions)
+    const signer = toFacilitatorEvmSigner({
+      address: wallet.account.address,
+      getCode: (args) => wallet.getCode(args),
+      readContract: (args) => wallet.readContract({ ...args, args: args.args ?? [] }),
+      verifyTypedData: (args) =>
+        wallet.verifyTypedData(args as Parameters<typeof wallet.verifyTypedData>[0]),
+      writeContract: (args) => wallet.writeContract(args),
+      sendTransaction: (args) => wallet.sendTransaction(args),
+      waitForTransactionReceipt: (args) => wallet.waitForTransactionReceipt(args),
+    })
+    facilitator.register(id, new ExactEvmScheme(signer))
+  }
+  return facilitator
+}

@@ -1,0 +1,101 @@
+import type { RoutesConfig } from '@x402/core/server'
+import { HTTPFacilitatorClient } from '@x402/core/server'
+import { ExactEvmScheme as ClientScheme } from '@x402/evm/exact/client'
+import { ExactEvmScheme as ServerScheme } from '@x402/evm/exact/server'
+import { wrapFetchWithPayment, x402Client } from '@x402/fetch'
+import { paymentMiddleware, x402ResourceServer } from '@x402/hono'
+import { Hono } from 'hono'
+import type { LocalAccount } from 'viem'
+import type { NetworkConfig } from '../../src/config/Config'
+import type { TransferMethod } from '../../src/protocol/Asset'
+import { payee } from './shop'
+
+/** How a resource server pays its facilitator's attention: before or after it serves. */
+export type Flow = 'authorization' | 'upfront'
+
+export type ResourceServer = { url: string; served(): number; stop(): void }
+
+export type Selling = {
+  method?: TransferMethod
+  flow?: Flow
+  amountAtomic?: bigint
+  /** Extensions that its 402 declares, by name. */
+  extensions?: readonly string[]
+}
+
+/** The reference resource server (@x402/hono) over a facilitator's URL. Sells `GET /paid`. */
+export function startResourceServer(
+  facilitatorUrl: string,
+  network: NetworkConfig,
+  selling: Selling = {},
+): ResourceServer {
+  const { method = 'eip3009', flow = 'authorization', amountAtomic = 10_000n } = selling
+  const { id, asset } = network
+  const routes: RoutesConfig = {
+    'GET /paid': {
+      accepts: {
+        scheme: 'exact',
+        network: id,
+        payTo: payee,
+        price: { amount: String(amountAtomic), asset: asset.address },
+        extra: {
+          ...asset.eip712,
+          assetTransferMethod: method,
+          ...(flow === 'upfront' ? { paymentFlow: flow } : {}),
+        },
+      },
+      description: 'one answer',
+      mimeType: 'application/json',
+      extensions: Object.fromEntries(
+        (selling.extensions ?? []).map((name) => [
+          name,
+          { info: { description: name, version: '1' }, schema: { type: 'object' } },
+        ]),
+      ),
+    },
+  }
+  let served = 0
+  const resources = new x402ResourceServer(new HTTPFacilitatorClient({ url: facilitatorUrl }))
+  const hono = new Hono()
+  hono.use(paymentMiddleware(routes, resources.register(id, new ServerScheme())))
+  hono.get('/paid', (context) => context.json({ served: ++served }))
+  const server = Bun.serve({ port: 0, hostname: '127.0.0.1', fetch: hono.fetch, idleTimeout: 60 })
+  return {
+    url: `http://127.0.0.1:${server.port}/paid`,
+    served: () => served,
+    stop: () => void server.stop(true),
+  }
+}
+
+/**
+ * Buys with @x402/fetch; also what was sent as `PAYMENT-SIGNATURE`, for replays. With an `rpcUrl` the
+ * client looks at its allowance, and signs what a sponsoring extension asks for.
+ */
+export async function buyFrom(
+  url: string,
+  network: NetworkConfig,
+  signer: LocalAccount,
+  rpcUrl?: string,
+): Promise<{ response: Response; credential: string }> {
+  const client = new x402Client()
+    .register(network.id, new ClientScheme(signer, rpcUrl === undefined ? undefined : { rpcUrl }))
+    .setSpendControls({
+      allowedAssets: [
+        { network: network.id, asset: network.asset.address, maxAmountPerPayment: '2000000' },
+      ],
+    })
+  let credential = ''
+  const record = async (input: string | URL | Request, init?: RequestInit) => {
+    const request =
+      input instanceof Request ? new Request(input, init) : new Request(`${input}`, init)
+    credential = request.headers.get('payment-signature') ?? credential
+    return fetch(request)
+  }
+  const pay = wrapFetchWithPayment(Object.assign(record, { preconnect: fetch.preconnect }), client)
+  const response = await pay(url)
+  return { response, credential }
+}
+
+/** Presents a credential once more. */
+export const replay = (url: string, credential: string) =>
+  fetch(url, { headers: { 'payment-signature': credential } })

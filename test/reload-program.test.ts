@@ -1,0 +1,149 @@
+import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { lineWith } from './harness/config'
+import { until } from './harness/world'
+
+const root = join(import.meta.dir, '..')
+const directory = mkdtempSync(join(tmpdir(), 'turnpike-reload-'))
+const file = join(directory, 'merchants.toml')
+const keyFile = join(directory, 'key')
+
+const text = `
+[service]
+payout = "0x1111111111111111111111111111111111111111"
+listen = "127.0.0.1:0"
+base_url = "http://localhost"
+
+[networks."eip155:8453"]
+name = "Base"
+rpc_urls = ["http://127.0.0.1:1"]
+[networks."eip155:8453".asset]
+symbol = "USDC"
+address = "0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913"
+transfer = ["eip3009"]
+eip712 = { name = "USD Coin", version = "2" }
+
+[[merchants]]
+slug = "one"
+upstream = "https://one.example.com"
+headers = { "X-Key" = "\${ONE_KEY}" }
+[[merchants.routes]]
+path = "/a"
+price = "0.005"
+`
+
+type Line = { event: string; faults?: string[]; merchants?: number; routes?: number }
+const logged: Line[] = []
+let url = ''
+let child: ReturnType<typeof start>
+
+function start() {
+  writeFileSync(file, text)
+  writeFileSync(keyFile, `0x${'11'.repeat(32)}`)
+  return Bun.spawn([process.execPath, join(root, 'src/main.ts'), 'serve'], {
+    cwd: directory,
+    env: { PATH: process.env.PATH, RELAYER_KEYS_FILE: keyFile, ONE_KEY: 'b@d"key' },
+    stdout: 'pipe',
+    stderr: 'pipe',
+  })
+}
+
+beforeAll(async () => {
+  child = start()
+  void follow(child.stdout, (line) => logged.push(JSON.parse(line)))
+  void follow(child.stderr, (line) => {
+    url ||= /listens on (http:\S+)/.exec(line)?.[1] ?? ''
+  })
+  await until('it listens', () => url !== '')
+})
+afterAll(async () => {
+  child.kill('SIGKILL')
+  await child.exited
+  rmSync(directory, { recursive: true })
+})
+
+async function follow(stream: ReadableStream<Uint8Array>, take: (line: string) => void) {
+  const decoder = new TextDecoder()
+  let rest = ''
+  for await (const chunk of stream) {
+    const lines = (rest + decoder.decode(chunk, { stream: true })).split('\n')
+    rest = lines.pop() ?? ''
+    for (const line of lines) take(line)
+  }
+}
+
+/** Writes the file, sends the signal, and gives what was logged about it. */
+async function reload(contents: string): Promise<Line> {
+  writeFileSync(file, contents)
+  const seen = logged.length
+  child.kill('SIGHUP')
+  const answer = () => logged.slice(seen).find(({ event }) => event.startsWith('reload'))
+  await until('the reload is logged', () => answer() !== undefined)
+  return answer() ?? { event: '' }
+}
+
+async function price(): Promise<string | undefined> {
+  const document = await (await fetch(`${url}/m/one/openapi.json`)).text()
+  return /"amount":"(\d+\.\d+)"/.exec(document)?.[1]
+}
+
+describe('SIGHUP', () => {
+  test('behavior: takes the file over', async () => {
+    expect(await price()).toBe('0.005000')
+    const line = await reload(text.replace('0.005', '0.25'))
+    expect(line).toMatchObject({ event: 'reloaded', merchants: 1, routes: 1 })
+    expect(await price()).toBe('0.250000')
+  })
+
+  test('error: a broken file is refused with every fault and its line, and the old one stays', async () => {
+    await reload(text)
+    const broken = text.replace('"/a"', '"a"').replace('slug = "one"', 'slug = "one"\nprise = 1')
+    const line = await reload(broken)
+    expect(line.event).toBe('reload-refused')
+    expect(line.faults).toHaveLength(2)
+    expect(line.faults?.join('\n')).toContain(`merchants.toml:${lineWith(broken, 'prise')}: `)
+    expect(line.faults?.join('\n')).toContain(`merchants.toml:${lineWith(broken, 'path')}: `)
+    expect(await price()).toBe('0.005000')
+  })
+
+  test('error: a file that is no TOML, or not there, changes nothing', async () => {
+    expect((await reload('[[merchants]\n')).faults?.[0]).toStartWith('merchants.toml:1: ')
+    rmSync(file)
+    const seen = logged.length
+    child.kill('SIGHUP')
+    await until('it is logged', () => logged.length > seen)
+    expect(logged.at(-1)?.event).toBe('reload-refused')
+    expect(await price()).toBe('0.005000')
+  })
+
+  test('error: what needs a restart is named with its line, and nothing else is taken over', async () => {
+    const moved = text
+      .replace('127.0.0.1:0', '127.0.0.1:4444')
+      .replace('http://127.0.0.1:1', 'http://127.0.0.1:2')
+      .replace('0.005', '0.25')
+    const { event, faults } = await reload(moved)
+    expect(event).toBe('reload-refused')
+    expect(faults).toEqual([
+      `merchants.toml:${lineWith(moved, 'listen')}: service.listen has changed, which needs a restart`,
+      `merchants.toml:${lineWith(moved, 'rpc_urls')}: networks.eip155:8453.rpc_urls has changed, which needs a restart`,
+    ])
+    expect(await price()).toBe('0.005000')
+  })
+
+  test('error: another relayer key needs a restart', async () => {
+    writeFileSync(keyFile, `0x${'22'.repeat(32)}`)
+    const { event, faults } = await reload(text.replace('0.005', '0.25'))
+    expect(event).toBe('reload-refused')
+    expect(faults?.join()).toContain('relayer keys')
+    writeFileSync(keyFile, `0x${'11'.repeat(32)}`)
+    expect(await price()).toBe('0.005000')
+  })
+
+  test('behavior: SIGTERM still ends it, with 0', async () => {
+    child.kill('SIGTERM')
+    child.kill('SIGHUP')
+    expect(await child.exited).toBe(0)
+  })
+})
