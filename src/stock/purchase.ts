@@ -1,5 +1,4 @@
 import type { Address } from 'viem'
-import { RpcFault } from '../chain/client'
 import type { NetworkConfig, Stock } from '../config/Config'
 import { isProven, type Presentation, peek, present } from '../paywall/credential'
 import * as Denial from '../paywall/Denial'
@@ -14,16 +13,15 @@ import * as Problem from '../protocol/Problem'
 import { moneyKey, type Transfer } from '../protocol/Transfer'
 import type { Outcome, Payment, Protocol, Purpose } from '../settlement/Payment'
 import type { Settlement } from '../settlement/settle'
+import { type Admitted, createAdmission } from './admission'
 import type { Desk } from './desk'
 import * as Instrument from './Instrument'
 import { createItems } from './items'
-import type { Look } from './Look'
 import type { Market } from './market'
 import { quoteOf } from './market-routes'
 import type { Order } from './Order'
 import * as Orders from './Order'
 import { buyPath, type Teller } from './teller'
-import { problemOf } from './Verdict'
 
 /** A request to `POST /api/stock/buy`. */
 export type Visit = {
@@ -69,6 +67,7 @@ export function createPurchase(options: PurchaseOptions): Purchase {
   const { desk, settlement, stock, network, teller, now } = options
   const { asset } = network
   const items = createItems({ network, payTo: desk.address, baseUrl: options.baseUrl })
+  const admission = createAdmission(options)
   /** Credentials that are being settled, so that the same one at the same time waits for its order. */
   const settling = new Map<string, Promise<unknown>>()
   const reservations = new Set<string>()
@@ -89,19 +88,17 @@ export function createPurchase(options: PurchaseOptions): Purchase {
   /** The 402 with its quote; what would be refused after payment is refused now. */
   async function ask(visit: Visit): Promise<Response> {
     const { terms } = visit
-    if (terms.recipient !== undefined) assertRecipient(terms.recipient)
-    assertReady()
-    const people = [desk.address, ...(terms.recipient === undefined ? [] : [terms.recipient])]
-    const look = await options.market
-      .look(terms.token, terms.usdgAtomic, { people })
-      .catch(unavailable)
-    const quote = quoteOf(look, options.market, asset)
-    const { floorAtomic } = priceOf(terms, look)
+    const { recipient } = terms
+    if (recipient !== undefined) admission.assertRecipient(recipient)
+    admission.assertReady()
+    const { market } = options
+    const { look, floorAtomic } = await admission.look(market, terms, { recipient, fresh: false })
     const minimum = {
       minimumShares: Amount.toDecimal(floorAtomic, Instrument.shareDecimals),
       minimumSharesAtomic: String(floorAtomic),
     }
-    return challenge(visit, { members: { quote: { ...quote, ...minimum } } })
+    const quote = { ...quoteOf(look, market, asset), ...minimum }
+    return challenge(visit, { members: { quote } })
   }
 
   function challenge(visit: Visit, details: Parameters<Quoter['challenge']>[3]): Response {
@@ -285,15 +282,11 @@ export function createPurchase(options: PurchaseOptions): Purchase {
     const { terms } = visit
     const { transfer, protocol } = presentation
     const recipient = terms.recipient ?? transfer.payer
-    assertRecipient(recipient)
-    assertRecipient(transfer.payer)
-    assertReady()
-    const look = await options.deskMarket
-      .look(terms.token, terms.usdgAtomic, { people: [desk.address, recipient], fresh: true })
-      .catch(unavailable)
-    const verdict = options.deskMarket.judge(look)
-    if (!verdict.ok) throw problemOf(verdict)
-    const price = priceOf(terms, look)
+    admission.assertRecipient(recipient)
+    admission.assertRecipient(transfer.payer)
+    admission.assertReady()
+    const market = options.deskMarket
+    const admitted = await admission.look(market, terms, { recipient, fresh: true })
     const purpose: Purpose = {
       product: 'desk',
       protocol,
@@ -311,7 +304,8 @@ export function createPurchase(options: PurchaseOptions): Purchase {
       receivedAt: now(),
       proven: presentation.proven,
       requestId: visit.requestId,
-      write: (paymentId) => desk.insert(orderOf(id, paymentId, { ...terms, ...price, recipient })),
+      write: (paymentId) =>
+        desk.insert(orderOf(id, paymentId, { ...terms, ...admitted, recipient })),
     })
     return { orderId: id, outcome }
   }
@@ -319,7 +313,7 @@ export function createPurchase(options: PurchaseOptions): Purchase {
   function orderOf(
     id: string,
     paymentId: string,
-    agreed: Price & Pick<Instrument.Terms, 'token' | 'usdgAtomic'> & { recipient: Address },
+    agreed: Admitted & Pick<Instrument.Terms, 'token' | 'usdgAtomic'> & { recipient: Address },
   ): Order {
     const payment = settlement.findById(paymentId)
     if (payment === undefined) throw new Error(`payment ${paymentId} is not written`)
@@ -354,21 +348,6 @@ export function createPurchase(options: PurchaseOptions): Purchase {
     }
   }
 
-  type Price = { quotedAtomic: bigint; floorAtomic: bigint }
-
-  /** Throws when the pool gives less than the buyer insists on. */
-  function priceOf({ token, minimumAtomic }: Instrument.Terms, { sharesAtomic }: Look): Price {
-    if (sharesAtomic === undefined) throw new Error('a look without a quote was let through')
-    const floorAtomic = Instrument.floorOf(token, sharesAtomic, minimumAtomic)
-    if (floorAtomic > sharesAtomic) {
-      const shares = Amount.toDecimal(sharesAtomic, Instrument.shareDecimals)
-      throw Problem.of('below-minimum', `The pool gives ${shares} now, less than minimumShares.`, {
-        members: { estimatedShares: shares },
-      })
-    }
-    return { quotedAtomic: sharesAtomic, floorAtomic }
-  }
-
   async function conclude(
     orderId: string,
     protocol: Protocol,
@@ -397,25 +376,6 @@ export function createPurchase(options: PurchaseOptions): Purchase {
     })
     return fingerprint('POST', buyPath, `?${query}`, undefined)
   }
-
-  function assertRecipient(recipient: Address): void {
-    const reason = Instrument.refusalOf(recipient, { stock, asset, own: options.own })
-    if (reason === undefined) return
-    const name = 'recipient'
-    throw Problem.of('invalid-parameter', `Invalid: recipient ${reason}.`, {
-      members: { invalidParams: [{ name, reason, in: 'query' }] },
-    })
-  }
-
-  /** Nobody pays a desk that cannot swap or refund. */
-  function assertReady(): void {
-    const status = settlement.status().find((each) => each.network === network.id)
-    const lane = status?.lanes.find((each) => each.relayer === desk.address)
-    if (settlement.isReady(network.id) && lane?.ready !== false) return
-    throw Problem.of('not-ready', 'The stock desk cannot send transactions now.', {
-      headers: { 'retry-after': '10' },
-    })
-  }
 }
 
 /** No part of the body is read. */
@@ -424,10 +384,4 @@ const digest = undefined
 /** Nothing more will happen by itself. */
 function isOver({ state }: Order): boolean {
   return state === 'delivered' || state === 'refunded' || state === 'failed' || state === 'held'
-}
-
-function unavailable(cause: unknown): never {
-  if (!(cause instanceof RpcFault)) throw cause
-  const headers = { 'retry-after': '2' }
-  throw Problem.of('not-ready', 'The network gives no answer now; try again.', { headers, cause })
 }
