@@ -64,12 +64,14 @@ function readOrders({ orm }: Db) {
   return {
     find: (id: string) => toOrder(byId.get({ id })),
     findByPayment: (id: string) => toOrder(byPayment.get({ id })),
-    /** Everything that is not at an end, oldest first; those that are held only when asked to go on. */
+    /** Everything that is not at an end, oldest first. */
+    open: (): Order[] => open.all().map(fromRow),
+    /** What the desk has to do: those that are held only when an operator asks to go on. */
     toDrive: (): Order[] =>
-      open.all().flatMap((row) => {
-        const order = fromRow(row)
-        return unfinished.includes(order.state) || order.retryAt !== undefined ? [order] : []
-      }),
+      open
+        .all()
+        .map(fromRow)
+        .filter(({ state, retryAt }) => unfinished.includes(state) || retryAt !== undefined),
     /** Newest first. */
     history: ({ payer, limit, before = newest }: HistoryQuery): Order[] =>
       (payer === undefined
@@ -150,7 +152,6 @@ function changeOrders({ orm }: Db) {
     sql`refund_reason IS NOT NULL`,
   )
   const retry = change({ retryAt: parameter('at') }, eq(orders.state, 'held'))
-  const unretry = change({ retryAt: null }, eq(orders.state, 'held'))
   return {
     insert: (order: Order): void => void insert.run(toRow(order)),
     settle: (id: string, hash: Hex, at: number) => toOrder(settle.get({ id, tx: hash, at })),
@@ -183,7 +184,6 @@ function changeOrders({ orm }: Db) {
     resumeRefund: (id: string, refundTx: Hex | undefined, at: number) =>
       toOrder(resumeRefund.get({ id, refundTx: refundTx ?? null, at })),
     requestRetry: (id: string, at: number) => toOrder(retry.get({ id, at })),
-    dropRetry: (id: string, at: number) => toOrder(unretry.get({ id, at })),
   }
 }
 
