@@ -46,6 +46,9 @@ export type DeskOptions = {
 /** Largest orders that one allowance of the router is good for. */
 const allowedOrders = 100n
 
+/** More than any order needs at once: one that goes in circles must not stop all others. */
+const stepsMax = 20
+
 /** Makes the desk; nothing is driven before `recover`. */
 export function createDesk(options: DeskOptions): Desk {
   const { db, settlement, stock, now, log } = options
@@ -152,7 +155,7 @@ export function createDesk(options: DeskOptions): Desk {
   async function run(id: string, delayMs: number): Promise<void> {
     let last: Order['state'] | undefined
     try {
-      for (;;) {
+      for (let steps = 0; steps < stepsMax; steps++) {
         const order = store.find(id)
         if (order === undefined || isStopping) return
         const next = await step(context, order)
@@ -160,6 +163,7 @@ export function createDesk(options: DeskOptions): Desk {
         if (next === 'later') return later(id, last === undefined ? delayMs : 0)
         last = order.state
       }
+      later(id, delayMs)
     } catch (error) {
       if (isStopping) return
       log('order-fault', { order: id, error })
