@@ -92,6 +92,8 @@ export const payments = sqliteTable(
     permit2612Value: decimal('permit2612_value'),
     permit2612Deadline: decimal('permit2612_deadline'),
     permit2612Signature: hex('permit2612_signature'),
+    /** Of an expired payment: its nonce was used or cancelled, not only its time over. */
+    nonceUsed: flag('nonce_used').notNull().default(false),
     createdAt: at('created_at').notNull(),
     confirmedAt: at('confirmed_at'),
     deliveredAt: at('delivered_at'),

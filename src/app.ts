@@ -1,5 +1,6 @@
 import { Elysia } from 'elysia'
 import { open } from '../db/open'
+import { readPending } from '../db/pending'
 import type { Config, Merchant } from './config/Config'
 import type { Secrets } from './config/env'
 import type { Path } from './config/lines'
@@ -12,24 +13,34 @@ import { errors } from './http/problem'
 import { createRateLimit } from './http/ratelimit'
 import { pathStart } from './http/url'
 import type { Log } from './log'
+import { withChallenges, withDeliveries } from './paywall/counted'
 import { type Earlier, succeed } from './paywall/earlier'
 import { createPaywall } from './paywall/paywall'
-import { createQuoter, type Quoter } from './paywall/quote'
+import { createQuoter } from './paywall/quote'
 import { createAnswers } from './paywall/store'
 import * as Crypto from './protocol/Crypto'
 import * as Secp256k1 from './protocol/Secp256k1'
 import { createBreaker } from './proxy/breaker'
+import { originOf } from './proxy/builtin/serve'
 import { createDocuments } from './proxy/documents'
 import { createMcp, isMcp } from './proxy/mcp/endpoint'
 import { createGateway, type Gateway, type GatewayOptions } from './proxy/merchant'
 import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
-import type { Delivered } from './settlement/delivery'
 import { createSettlement, type Settlement } from './settlement/settle'
+import { pathsOf, sponsorRoutes } from './sponsor/routes'
+import { createSponsor, type Sponsor } from './sponsor/sponsor'
 import { type Counter, createCounter } from './stock/counter'
 import { marketRoutes } from './stock/market-routes'
+import * as Orders from './stock/Order'
 import { openMarket } from './stock/open'
 import { orderRoutes } from './stock/routes'
+import type { AdminState } from './web/admin'
+import type { Health } from './web/catalogue'
+import { webRoutes } from './web/routes'
+
+/** Pending payments that the page for operators lists. */
+const pendingShown = 20
 
 export type AppOptions = {
   config: Config
@@ -85,6 +96,18 @@ export async function start(options: AppOptions): Promise<App> {
     now,
     log,
   })
+  const sponsor = createSponsor({
+    db,
+    settlement,
+    networks: options.config.networks,
+    accounts: [...secrets.relayerKeys.map(Crypto.addressOf), settlement.desk],
+    meter: registry,
+    now,
+    log,
+    waitMs: () => service().settleWaitSeconds * 1000,
+  })
+  const isSponsored = options.config.networks.some((network) => network.sponsor !== undefined)
+  const approvals = isSponsored ? sponsor.approvals : undefined
   const paywallOptions = {
     settlement: withDeliveries(settlement, registry),
     challengeSecrets: secrets.challengeSecrets,
@@ -97,12 +120,14 @@ export async function start(options: AppOptions): Promise<App> {
     createQuoter({
       ...paywallOptions,
       isReady: settlement.isReady,
+      takesApprovals: approvals !== undefined,
       processNonce: base36(9),
     }),
     registry,
   )
   const paywall = createPaywall({
     ...paywallOptions,
+    sponsor: approvals,
     quoter,
     answers: createAnswers(db, options.answersMaxBytes),
     get settleWaitMs() {
@@ -120,6 +145,7 @@ export async function start(options: AppOptions): Promise<App> {
       settlement,
       quoter,
       exchange,
+      sponsor: approvals,
       stockBaseUrl: options.config.service.stockBaseUrl,
       waitMs: () => service().settleWaitSeconds * 1000,
       receiptAddress,
@@ -129,6 +155,8 @@ export async function start(options: AppOptions): Promise<App> {
   let stopping = false
   const parts: Parts = {
     settlement,
+    sponsor,
+    approvals,
     paywall,
     registry,
     exchange,
@@ -142,6 +170,8 @@ export async function start(options: AppOptions): Promise<App> {
     receiptAddress,
     requestId: requestIds(),
     accepts: () => !stopping,
+    adminToken: secrets.adminToken,
+    pending: () => readPending(db, pendingShown),
     now,
     log,
   }
@@ -216,6 +246,9 @@ type Parts = Pick<
   | 'accepts'
 > & {
   settlement: Settlement
+  sponsor: Sponsor
+  /** Undefined where no network has a sponsor. */
+  approvals: Sponsor['approvals'] | undefined
   registry: Registry
   receiptAddress: `0x${string}`
   exchange: ReturnType<typeof openMarket>
@@ -223,6 +256,8 @@ type Parts = Pick<
   deskAddress: `0x${string}`
   /** Address of the other end of a request's connection. */
   peerOf: (request: Request) => string | undefined
+  adminToken: string
+  pending: () => AdminState['pending']
 }
 
 /** A configuration as it answers requests. */
@@ -238,7 +273,7 @@ type Catalogue = {
 
 /** Built anew for each configuration, so that nothing in it is a mixture of two. */
 function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalogue {
-  const { settlement, registry, breaker, exchange, counter, deskAddress } = parts
+  const { settlement, sponsor, registry, breaker, exchange, counter, deskAddress } = parts
   const { now, log, requestId } = parts
   const { baseUrl } = config.service
   const { isReady } = settlement
@@ -246,20 +281,46 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
   const documents = createDocuments(config, { receiptAddress, isReady, updatedAt: now() })
   const serving = { ...parts, config }
   const gateway = createGateway({ ...serving, earlier, documents, stocks: exchange?.data })
-  const origins = [...new Set(config.merchants.flatMap(originsOf))]
+  const origins = new Set(config.merchants.flatMap((merchant) => originsOf(merchant, exchange)))
+  const isOpen = (origin: string) => breaker.isOpen(origin, now())
   const canSell = () => parts.accepts() && settlement.status().some((network) => network.ready)
+  const openCircuits = () => [...origins].filter(isOpen)
   const site = new Elysia({ handler: { standardHostname: false } })
     .use(errors({ baseUrl, log, requestId }))
-    .use(catalogueRoutes(() => documents))
+    .use(catalogueRoutes(documents))
+    .use(
+      sponsorRoutes({
+        ...parts,
+        granting: sponsor.granting,
+        paths: pathsOf([baseUrl, config.service.stockBaseUrl]),
+        trustProxy: config.service.trustProxy,
+      }),
+    )
     .use(
       healthRoutes({
         canSell,
         networks: () => settlement.status(),
         merchantsOutOfService: () => config.merchants.flatMap(outOfService),
-        openCircuits: () => origins.filter((origin) => breaker.isOpen(origin, now())),
+        spentBudgets: sponsor.spent,
+        openCircuits,
       }),
     )
     .use(metricsRoutes(registry))
+    .use(
+      webRoutes({
+        ...serving,
+        hasMarket: exchange !== undefined,
+        isReady: ({ id }) => isReady(id),
+        healthOf: (merchant) => healthOf(originsOf(merchant, exchange), merchant, isOpen),
+        adminState: () => ({
+          networks: settlement.status(),
+          pending: parts.pending(),
+          openCircuits: openCircuits(),
+          outOfService: config.merchants.flatMap(outOfService),
+          heldOrders: counter?.desk.held().map(Orders.toHeld),
+        }),
+      }),
+    )
   if (exchange !== undefined)
     site.use(marketRoutes({ ...exchange, ...serving, payTo: deskAddress, service: config.service }))
   if (exchange !== undefined && counter !== undefined)
@@ -268,64 +329,35 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
     config,
     site,
     gateway,
-    facilitator: createFacilitator({ ...serving, ownAccounts: [deskAddress] }),
+    facilitator: createFacilitator({
+      ...serving,
+      sponsor: parts.approvals,
+      ownAccounts: [deskAddress],
+    }),
     mcp: createMcp({ ...serving, gateway, isReady }),
   }
 }
 
-/** Counts the challenges that go out, by merchant. */
-function withChallenges(quoter: Quoter, registry: Registry): Quoter {
-  const count = registry.counter('challenges_total', 'Answers 402 with a challenge.', ['merchant'])
-  // Finding the series costs more than counting: it is done when somebody looks.
-  const fresh = new Map<string, number>()
-  registry.onRender(() => {
-    for (const [merchant, times] of fresh) count.inc({ merchant }, times)
-    fresh.clear()
-  })
-  return {
-    ...quoter,
-    challenge(item, url, requestId, details) {
-      fresh.set(item.merchant, (fresh.get(item.merchant) ?? 0) + 1)
-      return quoter.challenge(item, url, requestId, details)
-    },
-  }
+/** What a merchant needs to deliver; none for a builtin one that cannot. */
+function originsOf(merchant: Merchant, exchange: Parts['exchange']): string[] {
+  const { builtin, upstream, routes } = merchant
+  const all =
+    builtin === undefined
+      ? [upstream, ...routes.map((route) => route.upstream)].map((url) => url?.origin)
+      : [originOf(builtin, { stocks: exchange?.data })]
+  return [...new Set(all.filter((origin) => origin !== undefined))]
 }
 
-/** Counts the forwards of paid requests and how they ended. */
-function withDeliveries(settlement: Settlement, registry: Registry): Settlement {
-  const attempts = registry.counter('delivery_attempts_total', 'Paid requests that were forwarded.')
-  const count = registry.counter(
-    'deliveries_total',
-    'Ends of forwarded requests; one that is cut after its first byte counts as delivered before.',
-    ['outcome'],
-  )
-  return {
-    ...settlement,
-    beginDelivery(id) {
-      attempts.inc()
-      return settlement.beginDelivery(id)
-    },
-    async endDelivery(id, told) {
-      // Decided at the write, so known after it.
-      let result: Delivered | undefined
-      await settlement.endDelivery(id, () => {
-        result = typeof told === 'function' ? told() : told
-        return result
-      })
-      if (result !== undefined) count.inc({ outcome: outcomeOf(result) })
-    },
-  }
-}
-
-function outcomeOf(result: Delivered): string {
-  if (!result.delivered) return 'undelivered'
-  return result.truncated ? 'truncated' : 'delivered'
-}
-
-function originsOf(merchant: Merchant): string[] {
-  return [merchant.upstream, ...merchant.routes.map((route) => route.upstream)].flatMap((url) =>
-    url === undefined ? [] : [url.origin],
-  )
+/** Whether what a merchant sells can be delivered now, as far as the last requests tell. */
+function healthOf(
+  origins: readonly string[],
+  { outOfService }: Merchant,
+  isOpen: (origin: string) => boolean,
+): Health {
+  if (outOfService !== undefined || origins.length === 0) return 'out-of-service'
+  const silent = origins.filter(isOpen).length
+  if (silent === 0) return 'available'
+  return silent < origins.length ? 'partly' : 'unavailable'
 }
 
 /** Whether a request's URL is below `/m/`. */

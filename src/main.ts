@@ -33,6 +33,7 @@ Options
                    receipt: address of the receipt key
   --url URL        receipt: service that publishes the receipt key
   --max AMOUNT     pay: refuse to pay more dollars (default: 1)
+  --rpc URL        pay: node of the network, if the wallet must approve Permit2 first
   --redeem TOKEN   pay: ask again for what was paid for and not delivered
   --help           this text
 `
@@ -53,7 +54,7 @@ const allowed: Readonly<Record<Command, readonly string[]>> = {
   serve: ['config', 'data'],
   check: ['config', 'data', 'online'],
   demo: ['once', 'config'],
-  pay: ['protocol', 'network', 'transfer', 'method', 'data', 'key', 'max', 'redeem'],
+  pay: ['protocol', 'network', 'transfer', 'method', 'data', 'key', 'max', 'redeem', 'rpc'],
   receipt: ['key', 'url'],
   orders: ['data'],
   backup: ['data'],
@@ -156,6 +157,7 @@ type Values = {
   url?: string
   max?: string
   redeem?: string
+  rpc?: string
   help?: boolean
 }
 
@@ -181,6 +183,7 @@ function parse(argv: string[]): Parsed | string {
         url: { type: 'string' },
         max: { type: 'string' },
         redeem: { type: 'string' },
+        rpc: { type: 'string' },
         help: { type: 'boolean', short: 'h' },
       },
     })

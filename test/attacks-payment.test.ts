@@ -272,6 +272,8 @@ describe('what is offered', () => {
         const headers = await way.pay(withAsset(asked, asset), buyer)
         await refused(headers)
         if (way.protocol === 'x402') await refused(tampered(headers, { accepted: undefined }))
+        // Zeros are padding in every call.
+        if (asset === zero) continue
         expect(JSON.stringify(tap.calls).toLowerCase()).not.toContain(asset.slice(2).toLowerCase())
       }
     }

@@ -43,6 +43,28 @@ test('behavior: the executable starts in a hostile directory with its version an
   expect(await run.exited).toBe(0)
 })
 
+const mcp = `
+const { serve } = await import(${JSON.stringify(join(import.meta.dir, '../src/proxy/mcp/server'))})
+const message = { jsonrpc: '2.0', id: 1, method: 'tools/list' }
+const request = new Request('http://localhost/mcp', {
+  method: 'POST',
+  headers: { 'content-type': 'application/json', accept: 'application/json, text/event-stream' },
+})
+const handlers = { title: '', instructions: '', list: () => ({ tools: [] }), call: () => {} }
+console.log(await (await serve(request, message, handlers)).text())
+`
+
+test('behavior: the MCP SDK, loaded when it is first needed, works inside the executable', async () => {
+  const entry = join(directory, 'mcp.ts')
+  const outfile = join(directory, 'mcp')
+  writeFileSync(entry, mcp)
+  await build({ entry, outfile })
+  const run = Bun.spawn([outfile], { cwd: directory, env: {}, stdout: 'pipe', stderr: 'pipe' })
+  const [out, problems] = await Promise.all([run.stdout.text(), run.stderr.text()])
+  expect(problems).toBe('')
+  expect(JSON.parse(out)).toEqual({ jsonrpc: '2.0', id: 1, result: { tools: [] } })
+})
+
 test('error: what does not compile is reported with the compiler text', async () => {
   const entry = join(directory, 'broken.ts')
   writeFileSync(entry, 'import { nothing } from "./nowhere"\nconsole.log(nothing)\n')

@@ -283,6 +283,18 @@ describe('sources that fail', () => {
   })
 })
 
+test('error: of contracts that are not there nothing is sold, once that is known', async () => {
+  const bare = await testWorld()
+  try {
+    for (const path of ['quote?symbol=NVDA', 'token?symbol=NVDA', 'stocks', 'report', 'stocks'])
+      expect([path, (await buy(path, {}, bare)).response.status]).toEqual([path, 502])
+    const { response } = await ask(`${bare.url}/m/chain-stocks/stocks`)
+    expect(response.status).toBe(503)
+  } finally {
+    await bare.stop()
+  }
+})
+
 describe('the issuer and the explorer', () => {
   let reply: (path: string) => Response = () => new Response('nothing', { status: 500 })
   let asked = 0

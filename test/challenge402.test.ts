@@ -285,7 +285,8 @@ describe('x402 challenge', () => {
   test('behavior: every extension has info and schema, and mppx is told the method', async () => {
     const { required, body } = await ask(item(), { method: 'POST' })
     const full = body.extensions as typeof required.extensions
-    const names = ['bazaar', 'mppx', 'offer-receipt', 'payment-identifier']
+    const sponsoring = ['eip2612GasSponsoring', 'erc20ApprovalGasSponsoring']
+    const names = ['bazaar', ...sponsoring, 'mppx', 'offer-receipt', 'payment-identifier']
     expect(Object.keys(full).sort()).toEqual(names)
     for (const { info, schema } of [
       ...Object.values(full),

@@ -5,8 +5,7 @@ import { join } from 'node:path'
 import type { Address } from 'viem'
 import { check } from '../src/cli/check'
 import { findOnline } from '../src/cli/online'
-import type { NetworkConfig, Stock } from '../src/config/Config'
-import * as Abi from '../src/protocol/Abi'
+import type { NetworkConfig } from '../src/config/Config'
 import * as Permit from '../src/protocol/Permit'
 import { configOf, lineWith, small } from './harness/config'
 import { testWorld } from './harness/world'
@@ -14,7 +13,7 @@ import { testWorld } from './harness/world'
 setDefaultTimeout(60_000)
 
 const directory = mkdtempSync(join(tmpdir(), 'turnpike-online-'))
-const world = await testWorld()
+const world = await testWorld({ exchange: true })
 afterAll(async () => {
   await world.stop()
   rmSync(directory, { recursive: true, force: true })
@@ -27,40 +26,6 @@ function chainOf(chainId: number) {
 }
 
 const urlOf = (chainId: number) => chainOf(chainId).url
-
-/** Bytecode that answers a word to each function, and fails for every other. */
-function answering(words: Readonly<Record<string, string>>): string {
-  const entries = Object.entries(words)
-  const bodiesAt = 5 + entries.length * 11 + 3
-  const jumps = entries.map(([signature], index) => {
-    const target = (bodiesAt + index * 40).toString(16).padStart(4, '0')
-    return `8063${Abi.selector(signature)}1461${target}57`
-  })
-  const bodies = entries.map(([, word]) => `5b7f${word}5f5260205ff3`)
-  return `0x5f3560e01c${jumps.join('')}5f5ffd${bodies.join('')}`
-}
-
-/** Code of the first token's market, at the addresses of the file. */
-function contracts(stock: Stock): Record<Address, string> {
-  const [token] = stock.tokens
-  const usdg = world.config.networks[0]?.asset.address
-  if (token?.feed === undefined || usdg === undefined) throw new Error('no token')
-  const factory = answering({ 'factory()': Abi.address(stock.factory) })
-  const [token0, token1] = [usdg, token.address].sort((a, b) => (BigInt(a) < BigInt(b) ? -1 : 1))
-  return {
-    [stock.factory]: answering({ 'getPool(address,address,uint24)': Abi.address(token.pool) }),
-    [stock.router]: factory,
-    [stock.quoter]: factory,
-    [stock.registry]: answering({ 'isBlocked(address)': Abi.uint(0) }),
-    [token.address]: answering({ 'decimals()': Abi.uint(18) }),
-    [token.feed]: answering({ 'latestRoundData()': Abi.uint(1) }),
-    [token.pool]: answering({
-      'token0()': Abi.address(token0 ?? usdg),
-      'token1()': Abi.address(token1 ?? usdg),
-      'fee()': Abi.uint(token.fee),
-    }),
-  }
-}
 
 async function place(codes: Readonly<Record<Address, string>>): Promise<void> {
   for (const [address, code] of Object.entries(codes))
@@ -93,10 +58,8 @@ function edited(from: string, to: string): string {
 
 const { stock } = world.config
 if (stock === undefined) throw new Error('no stock')
-await place(contracts(stock))
 const shipped = await Bun.file(join(import.meta.dir, '..', 'merchants.toml')).text()
-const [first = '', token = ''] = shipped.split('[[stock.tokens]]')
-/** The shipped file on the world's chains and upstreams, with one stock token. */
+/** The shipped file on the world's chains and upstreams. */
 const file = [4663, 8453, 84532]
   .reduce(
     (text, chainId) =>
@@ -104,7 +67,7 @@ const file = [4663, 8453, 84532]
         new RegExp(`(\\[networks\\."eip155:${chainId}"\\][^[]*rpc_urls = )\\[[^\\]]*\\]`),
         `$1["${urlOf(chainId)}"]`,
       ),
-    `${first}[[stock.tokens]]${token}`,
+    shipped,
   )
   .replaceAll(/^upstream = "https:\/\/[^"/]+/gm, `upstream = "${world.upstreams.url}`)
   .replaceAll(/^slug = .*$/gm, (line) =>

@@ -171,6 +171,12 @@ stock limits | [stock] | [stock]\nmin = "2"\nmax = "1"
   min =  | must not exceed max
 stock network | network = "eip155:8453" | network = "eip155:1"
   network = "eip155:1" | no \[networks\]
+issuer | [stock] | [stock]\nissuer_url = "http://issuer.example.com"
+  issuer_url | public https URL
+explorer | [stock] | [stock]\nexplorer_url = "https://10.0.0.7"
+  explorer_url | public https URL
+explorer query | [stock] | [stock]\nexplorer_url = "https://explorer.example.com/?key=1"
+  explorer_url | must not have a query
 stock builtin + | [stock] | [extra]
   [extra] | unknown key extra
 open facilitator | pay_to = "own" | pay_to = "any"

@@ -70,6 +70,16 @@ describe('a document', () => {
     expect(await text(aggregate)).toBe(both)
   })
 
+  test('error: it is only read: another method is 405, and a preflight is answered', () => {
+    const { aggregate, resources } = documents()
+    for (const serve of [aggregate, resources]) {
+      const ask = (method: string) => serve(new Request('http://localhost/document', { method }))
+      expect(() => ask('POST')).toThrow('GET, HEAD, OPTIONS')
+      expect(ask('OPTIONS').status).toBe(204)
+      expect(ask('HEAD').headers.get('etag')).toBe(get(serve).headers.get('etag'))
+    }
+  })
+
   test('error: with nothing to sell it is 503, so that no indexer forgets us', () => {
     const { aggregate, find, ready } = documents()
     const closed = find('/m/closed/openapi.json')

@@ -127,6 +127,62 @@ describe('@x402/hono with @x402/fetch', () => {
   }
 })
 
+describe('eip2612GasSponsoring with @x402/fetch', () => {
+  // Holds USDG, no native gas, and has not approved Permit2.
+  const poor = account(3)
+  const chainUrl = () => shop.chains[robinhood]?.url ?? ''
+
+  test('behavior: both sides declare it', async () => {
+    const { extensions } = (await (await fetch(`${shop.url}/supported`)).json()) as {
+      extensions: string[]
+    }
+    expect(extensions).toEqual(['eip2612GasSponsoring', 'erc20ApprovalGasSponsoring'])
+    const asked = await fetch(`${shop.url}/m/shop/item`)
+    const required = JSON.parse(atob(asked.headers.get('payment-required') ?? ''))
+    expect(required.extensions.eip2612GasSponsoring).toEqual({
+      info: { version: '1' },
+      schema: {},
+    })
+    expect(asked.headers.get('payment-required')?.length).toBeLessThan(4096)
+  })
+
+  for (const flow of ['authorization', 'upfront'] as const) {
+    test(`behavior: a payer without gas pays a resource server, ${flow}`, async () => {
+      const network = networkOf(robinhood)
+      const extensions = ['eip2612GasSponsoring']
+      const server = startResourceServer(shop.url, network, { method: 'permit2', flow, extensions })
+      try {
+        const before = await shop.balance(robinhood, payee)
+        const { response, credential } = await buyFrom(
+          server.url,
+          network,
+          poor.local(),
+          chainUrl(),
+        )
+        expect(response.status).toBe(200)
+        expect((await replay(server.url, credential)).status).toBe(402)
+        expect((await shop.balance(robinhood, payee)) - before).toBe(10_000n)
+      } finally {
+        server.stop()
+      }
+    })
+  }
+
+  test('behavior: a payer without gas pays the gateway', async () => {
+    const url = `${shop.url}/m/shop/item`
+    const before = await shop.balance(robinhood, payee)
+    const { response, credential } = await buyFrom(
+      url,
+      networkOf(robinhood),
+      poor.local(),
+      chainUrl(),
+    )
+    expect(response.status).toBe(200)
+    expect((await replay(url, credential)).status).toBe(402)
+    expect((await shop.balance(robinhood, payee)) - before).toBe(5_000n)
+  })
+})
+
 /** A credential for a resource, not yet presented. */
 async function sign(url: string): Promise<string> {
   const asked = await fetch(url)

@@ -204,6 +204,7 @@ describe('health', () => {
       ],
       merchantsOutOfService: () =>
         broken ? [{ merchant: 'assistant', reason: 'ASSISTANT_KEY is not set' }] : [],
+      spentBudgets: () => (broken ? [{ network: 'eip155:4663', reason: 'spent' }] : []),
       openCircuits: () => (broken ? ['https://user:pw@api.example.com/x?key=1'] : []),
     })
 
@@ -224,6 +225,7 @@ describe('health', () => {
       notReady: {
         networks: [{ network: 'eip155:4663', reason: 'https://rpc.example.com/... timed out' }],
         merchants: [{ merchant: 'assistant', reason: 'ASSISTANT_KEY is not set' }],
+        sponsor: [{ network: 'eip155:4663', reason: 'spent' }],
         circuits: ['api.example.com'],
       },
     })

@@ -146,6 +146,20 @@ describe('before money moves', () => {
       expect(await judged({ ...nvda, ...wrong })).toMatchObject({ code: 'pool-mismatch' })
   })
 
+  test('error: a pool that calls itself another pair or fee than the factory does', async () => {
+    const word = (value: bigint) => `0x${value.toString(16).padStart(64, '0')}` as const
+    // Behind the quote and the factory's answer: token0, token1 and fee.
+    const lies = [2, 3, 4].map((index) => [index, word(1n)] as const)
+    for (const [index, lie] of lies) {
+      const read: Read = async (...call) => {
+        const answer = await world.app.settlement.read(...call)
+        return { ...answer, results: answer.results.with(index, lie) }
+      }
+      const { market } = spied({ read })
+      expect(await market.check(nvda, [])).toMatchObject({ code: 'pool-mismatch', status: 503 })
+    }
+  })
+
   test('error: a price too far from a fresh feed, on either side', async () => {
     const price = samplePrice(nvda.symbol)
     for (const factor of [1.02, 0.98]) {

@@ -211,6 +211,18 @@ describe('messages', () => {
   })
 })
 
+test('error: bad credentials of one client are 429 to it, as over HTTP, and to no other', async () => {
+  const meta = { 'org.paymentauth/credential': { challenge: {}, payload: {} } }
+  const batch = Array.from({ length: 16 }, (_, id) => call('shop-item', {}, meta, id))
+  const from = async (address: string) =>
+    (await (await post(batch, { 'x-forwarded-for': address })).json()) as Answer[]
+  // A tenth of the 600 credentials a minute may be refused.
+  const answers = (await Promise.all(Array.from({ length: 6 }, () => from('192.0.2.3')))).flat()
+  const codes = answers.map(({ result, error }) => result?.structuredContent.code ?? error?.code)
+  expect(new Set(codes)).toEqual(new Set([-32602, 'rate-limited']))
+  expect((await from('192.0.2.4'))[0]?.error?.code).toBe(-32602)
+})
+
 describe('what is bought', () => {
   test('behavior: tail, query and body reach the upstream as over HTTP, no payment does', async () => {
     shop.upstream.requests.length = 0

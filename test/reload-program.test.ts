@@ -85,16 +85,16 @@ async function reload(contents: string): Promise<Line> {
 }
 
 async function price(): Promise<string | undefined> {
-  const document = await (await fetch(`${url}/m/one/openapi.json`)).text()
-  return /"amount":"(\d+\.\d+)"/.exec(document)?.[1]
+  const page = await (await fetch(url)).text()
+  return /class="price">\$([\d.]+)</.exec(page)?.[1]
 }
 
 describe('SIGHUP', () => {
   test('behavior: takes the file over', async () => {
-    expect(await price()).toBe('0.005000')
+    expect(await price()).toBe('0.005')
     const line = await reload(text.replace('0.005', '0.25'))
     expect(line).toMatchObject({ event: 'reloaded', merchants: 1, routes: 1 })
-    expect(await price()).toBe('0.250000')
+    expect(await price()).toBe('0.25')
   })
 
   test('error: a broken file is refused with every fault and its line, and the old one stays', async () => {
@@ -105,7 +105,7 @@ describe('SIGHUP', () => {
     expect(line.faults).toHaveLength(2)
     expect(line.faults?.join('\n')).toContain(`merchants.toml:${lineWith(broken, 'prise')}: `)
     expect(line.faults?.join('\n')).toContain(`merchants.toml:${lineWith(broken, 'path')}: `)
-    expect(await price()).toBe('0.005000')
+    expect(await price()).toBe('0.005')
   })
 
   test('error: a file that is no TOML, or not there, changes nothing', async () => {
@@ -115,7 +115,7 @@ describe('SIGHUP', () => {
     child.kill('SIGHUP')
     await until('it is logged', () => logged.length > seen)
     expect(logged.at(-1)?.event).toBe('reload-refused')
-    expect(await price()).toBe('0.005000')
+    expect(await price()).toBe('0.005')
   })
 
   test('error: what needs a restart is named with its line, and nothing else is taken over', async () => {
@@ -129,7 +129,7 @@ describe('SIGHUP', () => {
       `merchants.toml:${lineWith(moved, 'listen')}: service.listen has changed, which needs a restart`,
       `merchants.toml:${lineWith(moved, 'rpc_urls')}: networks.eip155:8453.rpc_urls has changed, which needs a restart`,
     ])
-    expect(await price()).toBe('0.005000')
+    expect(await price()).toBe('0.005')
   })
 
   test('error: another relayer key needs a restart', async () => {
@@ -138,7 +138,7 @@ describe('SIGHUP', () => {
     expect(event).toBe('reload-refused')
     expect(faults?.join()).toContain('relayer keys')
     writeFileSync(keyFile, `0x${'11'.repeat(32)}`)
-    expect(await price()).toBe('0.005000')
+    expect(await price()).toBe('0.005')
   })
 
   test('behavior: SIGTERM still ends it, with 0', async () => {

@@ -259,11 +259,21 @@ describe('requests under way', () => {
 })
 
 describe('what a running process cannot change', () => {
+  test('behavior: the facilitator and the limits are not among it', () => {
+    const config = shop.edited((text) =>
+      text
+        .replace('verify_per_minute = 120', 'verify_per_minute = 7')
+        .replace('paid_per_minute = 600', 'paid_per_minute = 601')
+        .replace('settle_wait_seconds = 25', 'settle_wait_seconds = 24'),
+    )
+    expect(config.facilitator.verifyPerMinute).toBe(7)
+    expect(shop.app.reload(config)).toEqual([])
+  })
+
   const cases: readonly (readonly [string, string, string])[] = [
     ['service.buffered_max', 'buffered_max = "256MiB"', 'buffered_max = "128MiB"'],
     ['networks.eip155:8453.name', 'name = "Base"', 'name = "Basis"'],
     ['stock', '\nfee_bps = 0', '\nfee_bps = 7'],
-    ['facilitator', 'verify_per_minute = 120', 'verify_per_minute = 7'],
   ]
   for (const [place, from, to] of cases)
     test(`error: ${place} is named and nothing is taken over`, async () => {

@@ -155,11 +155,17 @@ describe('what we send to Uniswap', () => {
   })
 
   test('error: a pool that runs dry on the way gives no quote', async () => {
-    const amountInAtomic = 10n ** 40n
-    const { to, data } = Uniswap.quoteExactInputSingle(stock.quoter, { ...trade, amountInAtomic })
-    const answer = await call(chain, to, data)
-    expect(BigInt(answer.slice(0, 66))).toBeGreaterThan(0n)
-    expect(Uniswap.parseQuote(answer)).toBeUndefined()
+    // The asset is token0 of some pools, token1 of others: the price ends at either bound.
+    const sides = new Set<boolean>()
+    for (const { address, fee } of stock.tokens) {
+      sides.add(Uniswap.isFirst(asset.address, address))
+      const most = { ...trade, tokenOut: address, fee, amountInAtomic: 10n ** 40n }
+      const { to, data } = Uniswap.quoteExactInputSingle(stock.quoter, most)
+      const answer = await call(chain, to, data)
+      expect(BigInt(answer.slice(0, 66))).toBeGreaterThan(0n)
+      expect(Uniswap.parseQuote(answer)).toBeUndefined()
+    }
+    expect(sides.size).toBe(2)
     expect(Uniswap.parseQuote('0x')).toBeUndefined()
     expect(Uniswap.parseQuote(undefined)).toBeUndefined()
   })

@@ -4,11 +4,13 @@ import * as Abi from '../protocol/Abi'
 /** Multicall3, at the same address on every chain. github.com/mds1/multicall3 */
 export const multicallAddress: Address = '0xcA11bde05977b3631167028862bE2a173976CA11'
 
-export type Call = { to: Address; data: Hex }
+/** `isRequired`: when it fails, all of them do. */
+export type Call = { to: Address; data: Hex; isRequired?: boolean }
 export type Result = { success: boolean; data: Hex }
 
 const selectorAggregate = Abi.selector('aggregate3((address,bool,bytes)[])')
 const selectorBaseFee = Abi.selector('getBasefee()')
+const selectorEthBalance = Abi.selector('getEthBalance(address)')
 const selectorTimestamp = Abi.selector('getCurrentBlockTimestamp()')
 
 /** Timestamp of the block that the calls beside it run in. */
@@ -39,10 +41,16 @@ export function blockNumberOf([own, arbitrum]: readonly Result[]): bigint | unde
   return undefined
 }
 
+/** Native coin of an address, in wei. */
+export function nativeBalance(holder: Address): Call {
+  return { to: multicallAddress, data: `0x${selectorEthBalance}${Abi.address(holder)}` }
+}
+
 /** `aggregate3` in which each call may fail by itself. */
 export function aggregate(calls: readonly Call[]): Call {
   const tuples = calls.map(
-    (call) => Abi.address(call.to) + Abi.uint(1) + Abi.uint(3 * 32) + Abi.dynamicBytes(call.data),
+    ({ to, data, isRequired }) =>
+      Abi.address(to) + Abi.uint(isRequired ? 0 : 1) + Abi.uint(3 * 32) + Abi.dynamicBytes(data),
   )
   let offset = calls.length * 32
   let heads = ''

@@ -8,9 +8,10 @@ import type { Log } from './receipt'
 const selectors = {
   authorizationState: Abi.selector('authorizationState(address,bytes32)'),
   balanceOf: Abi.selector('balanceOf(address)'),
-  allowance: Abi.selector('allowance(address,address)'),
-  domainSeparator: Abi.selector('DOMAIN_SEPARATOR()'),
   approve: Abi.selector('approve(address,uint256)'),
+  allowance: Abi.selector('allowance(address,address)'),
+  nonces: Abi.selector('nonces(address)'),
+  domainSeparator: Abi.selector('DOMAIN_SEPARATOR()'),
   transfer: Abi.selector('transfer(address,uint256)'),
   isValidSignature: Abi.selector('isValidSignature(bytes32,bytes)'),
 }
@@ -38,6 +39,11 @@ export function approve(token: Address, spender: Address, amountAtomic: bigint):
 
 export function transfer(token: Address, to: Address, amountAtomic: bigint): Call {
   return at(token, selectors.transfer + Abi.address(to) + Abi.uint(amountAtomic))
+}
+
+/** EIP-2612: the nonce of the owner's next permit. */
+export function nonces(token: Address, owner: Address): Call {
+  return at(token, selectors.nonces + Abi.address(owner))
 }
 
 export function domainSeparator(token: Address): Call {

@@ -15,9 +15,54 @@ export type Request = {
 
 export type Signed = { hash: Hex; raw: Hex }
 
+/** A transaction that somebody else signed. */
+export type Parsed = Request & {
+  hash: Hex
+  /** Undefined when the signature is not canonical, or nobody's. */
+  signer: Address | undefined
+}
+
 /** The bytes to send and their hash. Throws when the key is not a valid scalar. */
 export function sign(request: Request, privateKey: Uint8Array): Signed {
-  const fields =
+  const fields = encode(request)
+  return complete(fields, Crypto.sign(keccak(`02${list(fields)}`), privateKey))
+}
+
+/**
+ * Takes a signed EIP-1559 transaction without an access list apart and recovers its signer. Undefined
+ * for every other type, for what creates a contract and for bytes that `sign` would not have written
+ * but for the signature: nodes disagree about such.
+ */
+export function parse(raw: string): Parsed | undefined {
+  if (!/^0x02(?:[0-9a-fA-F]{2}){1,4096}$/.test(raw)) return undefined
+  const items = itemsOf(raw.slice(4).toLowerCase())
+  if (items?.length !== 12) return undefined
+  const [chainId, nonce, tip, maxFee, gas, to, value, data, access, parity, r, s] = items
+  if (to?.length !== 40 || access !== undefined || data === undefined) return undefined
+  const [id, count] = [uintOf(chainId), uintOf(nonce)].map(Number)
+  if (!Number.isSafeInteger(id) || !Number.isSafeInteger(count)) return undefined
+  const request: Request = {
+    chainId: id ?? 0,
+    nonce: count ?? 0,
+    maxTipWei: uintOf(tip),
+    maxFeeWei: uintOf(maxFee),
+    gasLimit: uintOf(gas),
+    to: Crypto.checksum(to),
+    valueWei: uintOf(value),
+    data: `0x${data}`,
+  }
+  const fields = encode(request)
+  if (uintOf(parity) > 1n || (r?.length ?? 65) > 64 || (s?.length ?? 65) > 64) return undefined
+  const v = uintOf(parity) === 0n ? '1b' : '1c'
+  const signature: Hex = `0x${(r ?? '').padStart(64, '0')}${(s ?? '').padStart(64, '0')}${v}`
+  const signer = Crypto.recover(keccak(`02${list(fields)}`), signature)
+  const again = complete(fields, signature)
+  if (again.raw !== raw.toLowerCase()) return undefined
+  return { ...request, hash: again.hash, signer }
+}
+
+function encode(request: Request): string {
+  return (
     integer(request.chainId) +
     integer(request.nonce) +
     integer(request.maxTipWei) +
@@ -28,7 +73,10 @@ export function sign(request: Request, privateKey: Uint8Array): Signed {
     text(request.data.slice(2).toLowerCase()) +
     // No access list.
     'c0'
-  const signature = Crypto.sign(keccak(`02${list(fields)}`), privateKey)
+  )
+}
+
+function complete(fields: string, signature: Hex): Signed {
   const parity = signature.slice(130) === '1c' ? 1 : 0
   const raw = `02${list(
     fields +
@@ -60,6 +108,45 @@ function header(base: number, size: number): string {
   const digits = size.toString(16)
   const length = digits.length % 2 ? `0${digits}` : digits
   return byte(base + 55 + length.length / 2) + length
+}
+
+/**
+ * Items of an RLP list of texts and one empty list, which is undefined here. Lenient: who needs the
+ * one right spelling encodes again and compares. Undefined when the bytes are no such list.
+ */
+function itemsOf(digits: string): (string | undefined)[] | undefined {
+  const outer = headOf(digits, 0)
+  if (outer?.isList !== true || outer.end !== digits.length) return undefined
+  const items: (string | undefined)[] = []
+  for (let at = outer.start; at < outer.end; ) {
+    const head = headOf(digits, at)
+    if (head === undefined || head.end > outer.end) return undefined
+    if (head.isList && head.start !== head.end) return undefined
+    items.push(head.isList ? undefined : digits.slice(head.start, head.end))
+    at = head.end
+  }
+  return items
+}
+
+/** Where the content of an item begins and ends, in digits. */
+function headOf(
+  digits: string,
+  at: number,
+): { isList: boolean; start: number; end: number } | undefined {
+  const first = Number.parseInt(digits.slice(at, at + 2), 16)
+  if (Number.isNaN(first)) return undefined
+  if (first < 0x80) return { isList: false, start: at, end: at + 2 }
+  const isList = first >= 0xc0
+  const short = first - (isList ? 0xc0 : 0x80)
+  const sizeDigits = short > 55 ? (short - 55) * 2 : 0
+  const start = at + 2 + sizeDigits
+  const size = sizeDigits > 0 ? Number.parseInt(digits.slice(at + 2, start), 16) : short
+  const end = start + size * 2
+  return end <= digits.length ? { isList, start, end } : undefined
+}
+
+function uintOf(digits: string | undefined): bigint {
+  return digits === undefined || digits === '' ? 0n : BigInt(`0x${digits}`)
 }
 
 function byte(value: number): string {

@@ -15,6 +15,7 @@ const selectors = {
   token0: Abi.selector('token0()'),
   token1: Abi.selector('token1()'),
   fee: Abi.selector('fee()'),
+  factory: Abi.selector('factory()'),
   quote: Abi.selector('quoteExactInputSingle((address,address,uint256,uint24,uint160))'),
   swap: Abi.selector('exactInputSingle((address,address,uint24,address,uint256,uint256,uint160))'),
   multicall: Abi.selector('multicall(uint256,bytes[])'),
@@ -27,6 +28,11 @@ const sqrtPriceMax = 1_461_446_703_485_210_103_287_273_052_203_988_822_378_723_9
 /** The pool of a pair and a fee; the zero address when there is none. */
 export function getPool(factory: Address, tokenA: Address, tokenB: Address, fee: number): Call {
   return at(factory, selectors.getPool + Abi.address(tokenA) + Abi.address(tokenB) + Abi.uint(fee))
+}
+
+/** The factory whose pools a router or quoter works with. */
+export function factoryOf(periphery: Address): Call {
+  return at(periphery, selectors.factory)
 }
 
 /** What a pool is made of: token0, token1 and fee, in this order. */

@@ -9,6 +9,7 @@ import * as Json from '../protocol/Json'
 import * as Network from '../protocol/Network'
 import * as Permit from '../protocol/Permit'
 import * as Transfer from '../protocol/Transfer'
+import type * as TokenPermit from './TokenPermit'
 
 /** The buyer's side of a 402: what it asks for, and the credential that pays it. */
 
@@ -88,7 +89,13 @@ export type Credential = { header: string; value: string; transfer: Transfer.Tra
  */
 export function pay(
   terms: Terms,
-  input: { privateKey: Uint8Array; now: number; random: Uint8Array },
+  input: {
+    privateKey: Uint8Array
+    now: number
+    random: Uint8Array
+    /** The permit that goes with an x402 payment whose server sponsors the approval by it. */
+    permit?: TokenPermit.Info
+  },
 ): Credential {
   return terms.source.kind === 'mpp'
     ? payMpp(terms, terms.source, input)
@@ -96,6 +103,14 @@ export function pay(
 }
 
 type Input = Parameters<typeof pay>[1]
+
+const permitExtension = 'eip2612GasSponsoring'
+
+/** Whether the server takes an EIP-2612 permit with the payment in place of an approval. */
+export function takesPermit({ method, source }: Terms): boolean {
+  const extensions = source.kind === 'x402' ? source.extensions : undefined
+  return method === 'permit2' && Json.isObject(extensions?.[permitExtension])
+}
 
 function payMpp(terms: Terms, source: MppSource, input: Input): Credential {
   const { echo, params } = source
@@ -158,8 +173,17 @@ function payX402(terms: Terms, source: X402Source, input: Input): Credential {
     terms.method === 'eip3009'
       ? { authorization: authorization(transfer), signature }
       : { permit2Authorization: permit2Authorization(transfer), signature }
-  const json = { x402Version: 2, resource, accepted, payload, extensions }
+  const sent = input.permit === undefined ? extensions : withPermit(extensions, input.permit)
+  const json = { x402Version: 2, resource, accepted, payload, extensions: sent }
   return { header: 'payment-signature', value: encodeJson(json), transfer }
+}
+
+function withPermit(
+  extensions: Json.JsonObject | undefined,
+  info: TokenPermit.Info,
+): Json.JsonObject {
+  const declared = extensions && Json.member(extensions, permitExtension)
+  return { ...extensions, [permitExtension]: { ...(Json.isObject(declared) && declared), info } }
 }
 
 /** mppx's route binding: with this salt, the nonce is a hash of everything that is bought. */

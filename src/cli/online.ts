@@ -1,7 +1,9 @@
-import type { Address, Hex } from 'viem'
+import type { Address } from 'viem'
 import { type Client, createClient, RpcFault } from '../chain/client'
 import * as Multicall from '../chain/multicall'
+import * as StockToken from '../chain/stocktoken'
 import * as Token from '../chain/token'
+import * as Uniswap from '../chain/uniswap'
 import type { Config, NetworkConfig, Stock } from '../config/Config'
 import type { Path } from '../config/lines'
 import * as Abi from '../protocol/Abi'
@@ -165,11 +167,16 @@ async function ofContracts(
 function assetProbes({ asset, chainId }: NetworkConfig, path: Path): Probe[] {
   const { symbol, address, decimals, eip712 } = asset
   const separator = Authorization.domainSeparator(chainId, address, eip712)
-  const probes = [
-    read(path, symbol, address, 'decimals()', (word) => {
-      const found = Abi.toUint(word)
-      return found === BigInt(decimals) ? undefined : `it has ${found} decimals, not ${decimals}`
-    }),
+  const probes: Probe[] = [
+    {
+      path,
+      name: symbol,
+      call: StockToken.decimals(address),
+      judge: (word) => {
+        const found = Abi.toUint(word)
+        return found === BigInt(decimals) ? undefined : `it has ${found} decimals, not ${decimals}`
+      },
+    },
     {
       path: [...path.slice(0, -1), 'eip712'],
       name: symbol,
@@ -195,65 +202,76 @@ function stockProbes({ asset }: NetworkConfig, stock: Stock): Probe[] {
   const { factory, router, quoter, registry } = stock
   const isFactory = (word: string) =>
     isAddress(word, factory) ? undefined : `it works with the factory ${told(word)}`
-  const some = Abi.address(asset.address)
   return [
-    read(['stock', 'router'], 'router', router, 'factory()', isFactory),
-    read(['stock', 'quoter'], 'quoter', quoter, 'factory()', isFactory),
-    read(['stock', 'registry'], 'registry', registry, 'isBlocked(address)', isFlag, some),
-    ...stock.tokens.flatMap((token, index) => {
-      const path = ['stock', 'tokens', index]
-      const { symbol, address, pool, fee, feed } = token
-      const pair = [asset.address, address].sort((a, b) => (BigInt(a) < BigInt(b) ? -1 : 1))
-      const words = Abi.address(asset.address) + Abi.address(address) + Abi.uint(fee)
-      const hasToken = (expected: Address | undefined) => (word: string) =>
-        expected !== undefined && isAddress(word, expected)
-          ? undefined
-          : `the pool holds ${told(word)}, not ${expected}`
-      const at = (key: string) => [...path, key]
-      return [
-        read(at('address'), symbol, address, 'decimals()', (word) =>
-          Number(Abi.toUint(word)) <= 36 ? undefined : 'decimals() is nonsense',
-        ),
-        read(
-          at('pool'),
-          `${symbol}: factory`,
-          factory,
-          'getPool(address,address,uint24)',
-          (word) =>
-            isAddress(word, pool)
-              ? undefined
-              : `its pool of ${asset.symbol}, ${symbol} and ${fee} is ${told(word)}, not ${pool}`,
-          words,
-        ),
-        read(at('pool'), symbol, pool, 'token0()', hasToken(pair[0])),
-        read(at('pool'), symbol, pool, 'token1()', hasToken(pair[1])),
-        read(at('fee'), symbol, pool, 'fee()', (word) =>
-          Abi.toUint(word) === BigInt(fee)
-            ? undefined
-            : `the fee of the pool is ${Abi.toUint(word)}, not ${fee}`,
-        ),
-        ...(feed === undefined
-          ? []
-          : [read(at('feed'), `${symbol}: feed`, feed, 'latestRoundData()', () => undefined)]),
-      ]
-    }),
+    {
+      path: ['stock', 'router'],
+      name: 'router',
+      call: Uniswap.factoryOf(router),
+      judge: isFactory,
+    },
+    {
+      path: ['stock', 'quoter'],
+      name: 'quoter',
+      call: Uniswap.factoryOf(quoter),
+      judge: isFactory,
+    },
+    {
+      path: ['stock', 'registry'],
+      name: 'registry',
+      call: StockToken.isBlocked(registry, asset.address),
+      judge: (word) =>
+        StockToken.parseFlag(`0x${word}`) === undefined
+          ? 'isBlocked does not answer yes or no'
+          : undefined,
+    },
+    ...stock.tokens.flatMap((token, index) => tokenProbes(asset, factory, token, index)),
   ]
 }
 
-function read(
-  path: Path,
-  name: string,
-  to: Address,
-  signature: string,
-  judge: Probe['judge'],
-  words = '',
-): Probe {
-  const data: Hex = `0x${Abi.selector(signature)}${words}`
-  return { path, name, call: { to, data }, judge }
-}
-
-function isFlag(word: string): string | undefined {
-  return (Abi.toUint(word) ?? 2n) <= 1n ? undefined : 'isBlocked does not answer yes or no'
+function tokenProbes(
+  asset: NetworkConfig['asset'],
+  factory: Address,
+  { symbol, address, pool, fee, feed }: Stock['tokens'][number],
+  index: number,
+): Probe[] {
+  const at = (key: string) => ['stock', 'tokens', index, key]
+  const pair = Uniswap.isFirst(address, asset.address)
+    ? ([address, asset.address] as const)
+    : ([asset.address, address] as const)
+  const [token0, token1, feeOf] = Uniswap.identityOf(pool)
+  const holds = (expected: Address) => (word: string) =>
+    isAddress(word, expected) ? undefined : `the pool holds ${told(word)}, not ${expected}`
+  const probes: Probe[] = [
+    {
+      path: at('address'),
+      name: symbol,
+      call: StockToken.decimals(address),
+      judge: (word) => (Number(Abi.toUint(word)) <= 36 ? undefined : 'decimals() is nonsense'),
+    },
+    {
+      path: at('pool'),
+      name: `${symbol}: factory`,
+      call: Uniswap.getPool(factory, asset.address, address, fee),
+      judge: (word) =>
+        isAddress(word, pool)
+          ? undefined
+          : `its pool of ${asset.symbol}, ${symbol} and ${fee} is ${told(word)}, not ${pool}`,
+    },
+    { path: at('pool'), name: symbol, call: token0, judge: holds(pair[0]) },
+    { path: at('pool'), name: symbol, call: token1, judge: holds(pair[1]) },
+    {
+      path: at('fee'),
+      name: symbol,
+      call: feeOf,
+      judge: (word) =>
+        Abi.toUint(word) === BigInt(fee)
+          ? undefined
+          : `the fee of the pool is ${Abi.toUint(word)}, not ${fee}`,
+    },
+  ]
+  if (feed === undefined) return probes
+  const call = StockToken.latestRoundData(feed)
+  return [...probes, { path: at('feed'), name: `${symbol}: feed`, call, judge: () => undefined }]
 }
 
 function isAddress(word: string, expected: Address): boolean {

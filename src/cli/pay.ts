@@ -2,8 +2,10 @@ import { type Env, EnvironmentError, readEnv } from '../config/env'
 import * as Amount from '../protocol/Amount'
 import * as Crypto from '../protocol/Crypto'
 import * as Json from '../protocol/Json'
+import { AllowanceError, approve, signPermit, type Wallet } from './allowance'
 import { finish, type Order, problemOf, say } from './outcome'
 import * as Terms from './Terms'
+import type * as TokenPermit from './TokenPermit'
 
 export type PayOptions = {
   url: string
@@ -18,6 +20,8 @@ export type PayOptions = {
   max?: string | undefined
   /** Token of a failed delivery: asks again without paying. */
   redeem?: string | undefined
+  /** RPC URL of the network; used only when the wallet must approve Permit2 first. */
+  rpc?: string | undefined
   env: Env
   /** Unix ms. */
   now: () => number
@@ -42,14 +46,18 @@ export async function pay(options: PayOptions): Promise<number> {
       ? await buy(order, options)
       : await finish(await send(order, { 'payment-redeem': options.redeem }), order, undefined)
   } catch (error) {
-    if (!(error instanceof PayError || error instanceof EnvironmentError)) throw error
+    const isForUser =
+      error instanceof PayError ||
+      error instanceof EnvironmentError ||
+      error instanceof AllowanceError
+    if (!isForUser) throw error
     say(`turnpike: ${error.message}`)
     return 1
   }
 }
 
 function parse(options: PayOptions): Order {
-  const { protocol, network, transfer, data, max = '1', now } = options
+  const { protocol, network, transfer, data, rpc, max = '1', now } = options
   if (!URL.canParse(options.url)) throw new PayError(`${options.url} is not an absolute URL.`)
   const url = new URL(options.url)
   if (url.protocol !== 'http:' && url.protocol !== 'https:')
@@ -60,6 +68,8 @@ function parse(options: PayOptions): Order {
     throw new PayError('--network is a CAIP-2 id such as eip155:8453.')
   if (transfer !== undefined && transfer !== 'eip3009' && transfer !== 'permit2')
     throw new PayError('--transfer is eip3009 or permit2.')
+  if (rpc !== undefined && !/^https?:\/\//.test(rpc))
+    throw new PayError('--rpc is an http or https URL.')
   if (!/^\d{1,12}(\.\d{1,6})?$/.test(max)) throw new PayError('--max is an amount such as 0.25.')
   const method = (options.method ?? (data === undefined ? 'GET' : 'POST')).toUpperCase()
   if (data !== undefined && (method === 'GET' || method === 'HEAD'))
@@ -68,17 +78,68 @@ function parse(options: PayOptions): Order {
 }
 
 async function buy(order: Order, options: PayOptions): Promise<number> {
-  const privateKey = keyOf(options)
+  const wallet: Wallet = { privateKey: keyOf(options), rpc: options.rpc, now: order.now }
   const asked = await send(order, {})
   if (asked.status !== 402) return finish(asked, order, undefined)
   const invalid = await invalidParams(asked)
   if (invalid !== '') throw new PayError(`The request would be refused: ${invalid}.`)
-  const terms = choose(Terms.decode(asked.headers), order)
+  const offered = Terms.decode(asked.headers)
+  const terms = choose(offered, order)
+  const { credential, response } = await payBy(terms, order, wallet)
+  if (!(await lacksAllowance(response, terms))) return finish(response, order, credential)
+  say('           the wallet has never approved Permit2 for this token')
+  const bySignature = offered.find(
+    (other) => Terms.takesPermit(other) && isSame(other, terms) && isWanted(other, order),
+  )
+  if (bySignature !== undefined) {
+    const permit = await signPermit(bySignature, wallet)
+    const paid = await payBy(bySignature, order, wallet, permit)
+    return finish(paid.response, order, paid.credential)
+  }
+  await approve(terms, wallet, order.url)
+  // The refused credential may not be shown again: its challenge was for another try.
+  const again = await send(order, {})
+  if (again.status !== 402) return finish(again, order, undefined)
+  const fresh = choose(
+    Terms.decode(again.headers).filter((other) => isSame(other, terms)),
+    order,
+  )
+  const paid = await payBy(fresh, order, wallet)
+  return finish(paid.response, order, paid.credential)
+}
+
+async function payBy(
+  terms: Terms.Terms,
+  order: Order,
+  { privateKey }: Wallet,
+  permit?: TokenPermit.Info,
+): Promise<{ credential: Terms.Credential; response: Response }> {
   say(`402        ${Terms.describe(terms)}`)
   say(`pays       ${Crypto.addressOf(privateKey)} -> ${terms.payTo}`)
   const random = crypto.getRandomValues(new Uint8Array(32))
-  const credential = Terms.pay(terms, { privateKey, now: order.now(), random })
-  return finish(await present(order, credential), order, credential)
+  const input = { privateKey, now: order.now(), random, ...(permit && { permit }) }
+  const credential = Terms.pay(terms, input)
+  return { credential, response: await present(order, credential) }
+}
+
+/**
+ * Whether the server refused because Permit2 is not approved: nothing was paid then. Leaves the body
+ * readable. 412 is what resource servers on the reference middleware answer.
+ */
+async function lacksAllowance(response: Response, { method }: Terms.Terms): Promise<boolean> {
+  if (method !== 'permit2' || (response.status !== 402 && response.status !== 412)) return false
+  return (await response.clone().text()).includes('permit2_allowance_required')
+}
+
+/** The same money to the same payee, whatever carries it. */
+function isSame(other: Terms.Terms, { network, asset, method, payTo, amountAtomic }: Terms.Terms) {
+  return (
+    other.network === network &&
+    other.asset === asset &&
+    other.method === method &&
+    other.payTo === payTo &&
+    other.amountAtomic === amountAtomic
+  )
 }
 
 /** What a 402 says about the request itself, before anybody pays for it. */
@@ -108,15 +169,12 @@ function keyOf({ key, env }: PayOptions): Uint8Array {
 
 /** The first terms that are wanted and within the limit. Throws a PayError that says what there was. */
 function choose(offered: readonly Terms.Terms[], order: Order): Terms.Terms {
-  const { protocol, network, transfer } = order.wanted
   if (offered.length === 0)
     throw new PayError('The 402 asks for nothing that this buyer knows how to pay.')
-  const wanted = offered.filter(
-    (terms) =>
-      (protocol === undefined || terms.protocol === protocol) &&
-      (network === undefined || terms.network === network) &&
-      (transfer === undefined || terms.method === transfer),
-  )
+  const wanted = offered
+    .filter((terms) => isWanted(terms, order))
+    // Needs no approval.
+    .toSorted((a, b) => Number(a.method === 'permit2') - Number(b.method === 'permit2'))
   if (wanted.length === 0)
     throw new PayError(`The 402 does not offer that. It offers:\n${list(offered)}`)
   const affordable = wanted.find(
@@ -125,6 +183,15 @@ function choose(offered: readonly Terms.Terms[], order: Order): Terms.Terms {
   if (affordable === undefined)
     throw new PayError(`More than --max ${order.max} is asked:\n${list(wanted)}`)
   return affordable
+}
+
+function isWanted(terms: Terms.Terms, { wanted }: Order): boolean {
+  const { protocol, network, transfer } = wanted
+  return (
+    (protocol === undefined || terms.protocol === protocol) &&
+    (network === undefined || terms.network === network) &&
+    (transfer === undefined || terms.method === transfer)
+  )
 }
 
 function list(terms: readonly Terms.Terms[]): string {

@@ -11,14 +11,13 @@ const fixed = {
 
 /**
  * Where a file differs in what a running process cannot change: the sockets, the chains and the
- * products that hold state. Empty when it can be taken over as it is.
+ * market that holds what it read from them. Empty when it can be taken over as it is.
  */
 export function needsRestart(before: Config, after: Config): Path[] {
   const found: Path[] = []
   for (const [name, key] of Object.entries(fixed) as [keyof typeof fixed, string][])
     if (!isSame(before.service[name], after.service[name])) found.push(['service', key])
   found.push(...changedNetworks(before.networks, after.networks))
-  if (!isSame(before.facilitator, after.facilitator)) found.push(['facilitator'])
   if (!isSame(before.stock, after.stock)) found.push(['stock'])
   return found
 }

@@ -9,7 +9,7 @@ import { format, parse } from '../config/merchants'
 import type { Log } from '../log'
 import type * as Network from '../protocol/Network'
 import { account } from './accounts'
-import { type Chain, prepareChain, startChain } from './chains'
+import { type Chain, mine, prepareChain, startChain } from './chains'
 import { MissingExchangeError, openExchange } from './exchange'
 import { startUpstreams, type Upstreams } from './upstreams'
 
@@ -77,6 +77,8 @@ export async function startWorld(options: WorldOptions): Promise<World> {
         })
         endings.push(() => chain.stop())
         await prepareChain(chain, network)
+        // Until the balances are old enough nobody would be sponsored.
+        if (network.sponsor) await mine(chain, network.sponsor.minBalanceAgeBlocks)
         progress(`chain ${network.chainId} on ${chain.url}`)
         if (options.exchange === true && stock?.network === network.id) {
           progress(await tryExchange(chain, network.asset.address, stock))

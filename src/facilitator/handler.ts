@@ -7,6 +7,8 @@ import * as RateLimit from '../http/ratelimit'
 import { pathStart } from '../http/url'
 import type { Log } from '../log'
 import * as Problem from '../protocol/Problem'
+import * as Sponsoring from '../protocol/Sponsoring'
+import type { ApprovalSponsor } from '../settlement/Sponsorship'
 import type { Settlement } from '../settlement/settle'
 import { type Case, type JudgeOptions, judge, open, relayers } from './judge'
 import * as Policy from './Policy'
@@ -16,6 +18,8 @@ import { supported } from './supported'
 export type FacilitatorOptions = {
   config: Config
   settlement: Settlement
+  /** Sends the approves that payers sign; undefined when nobody does. */
+  sponsor: ApprovalSponsor | undefined
   /** Addresses that must not be paid, besides the relayers. */
   ownAccounts: readonly `0x${string}`[]
   budget: Budget
@@ -60,10 +64,15 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
   const signers = relayers(settlement)
   const judging: JudgeOptions = {
     settlement,
+    sponsor: options.sponsor,
     networks,
     policy: Policy.from(config, [...signers, ...options.ownAccounts]),
     now,
   }
+  const extensions = [
+    ...(networks.some(({ asset }) => asset.eip2612) ? [Sponsoring.permitName] : []),
+    ...(options.sponsor === undefined ? [] : [Sponsoring.approvalName]),
+  ]
   const settler = createSettler({ ...judging, waitMs: facilitator.settleWaitSeconds * 1000 })
   const limits = { verify: facilitator.verifyPerMinute, settle: facilitator.settlePerMinute }
 
@@ -175,7 +184,7 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
   function answerSupported(method: string): Response {
     const isReady = (network: (typeof networks)[number]['id']) =>
       options.accepts() && settlement.isReady(network)
-    const body = JSON.stringify(supported(networks, isReady, signers, []))
+    const body = JSON.stringify(supported(networks, isReady, signers, extensions))
     const headers = { ...common, 'Cache-Control': 'public, max-age=5' }
     return new Response(method === 'HEAD' ? null : body, { headers })
   }

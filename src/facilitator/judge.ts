@@ -4,14 +4,19 @@ import * as Crypto from '../protocol/Crypto'
 import * as Facilitation from '../protocol/Facilitation'
 import type * as Network from '../protocol/Network'
 import type { Fault } from '../protocol/Problem'
+import * as Sponsoring from '../protocol/Sponsoring'
 import * as Transfer from '../protocol/Transfer'
 import type { Payment } from '../settlement/Payment'
+import type { ApprovalSponsor } from '../settlement/Sponsorship'
 import type { Settlement } from '../settlement/settle'
+import { lacksAllowance, reasonOf } from '../settlement/sponsored'
 import * as Verify from '../settlement/verify'
 import * as Policy from './Policy'
 
 export type JudgeOptions = {
   settlement: Settlement
+  /** Sends the approves that payers sign; undefined when nobody does. */
+  sponsor: ApprovalSponsor | undefined
   networks: readonly Network.Network[]
   policy: Policy.Policy
   now: () => number
@@ -26,6 +31,8 @@ export type Case = {
   isSigned: () => boolean
   /** That domain is the token's own. */
   isOwnDomain: boolean
+  /** What the payer added so that Permit2 may take its token, or what is wrong with that. */
+  sponsored: Sponsoring.Sponsored | Fault
   /** The payment of this money, if there is one. */
   known: Payment | undefined
   /** Of the caller, if it showed an API key. */
@@ -39,7 +46,7 @@ export type Judgement =
 
 /** Reads what a request asks for. Faults are answered 400: `invalid_network` and those of `parse`. */
 export function open(
-  { settlement, networks }: JudgeOptions,
+  { settlement, sponsor, networks, now }: JudgeOptions,
   body: Uint8Array,
   keyHash: Hex | undefined,
 ): Case | Fault {
@@ -50,7 +57,13 @@ export function open(
   if (network === undefined) {
     return { code: 'invalid_network', detail: 'The network is not one that is settled here.' }
   }
-  const transfer = Facilitation.transferOf(request, network.chainId)
+  const signed = Facilitation.transferOf(request, network.chainId)
+  const sponsored = Sponsoring.read(request.parsed.extensions, signed, {
+    now: now(),
+    takesApprovals: sponsor !== undefined,
+  })
+  const permit2612 = 'code' in sponsored ? undefined : sponsored.permit2612
+  const transfer = { ...signed, ...(permit2612 && { permit2612 }) }
   const eip712 = domainOf(request, network)
   let signer: Address | undefined
   const { name, version } = network.asset.eip712
@@ -65,6 +78,7 @@ export function open(
     },
     isOwnDomain:
       transfer.method === 'permit2' || (eip712.name === name && eip712.version === version),
+    sponsored,
     known: transfer.asset === network.asset.address ? settlement.find(transfer) : undefined,
     keyHash,
   }
@@ -85,9 +99,14 @@ export function refuseEarly(options: JudgeOptions, { request, known }: Case): Fa
 }
 
 /** Refusals that the reference facilitator finds behind a good signature. */
-export function refuseLate({ now }: JudgeOptions, { request, known }: Case): Fault | undefined {
-  if (request.parsed.method === 'permit2') return undefined
-  return Facilitation.checkTerms(request, now(), known !== undefined)
+export function refuseLate(
+  { now }: JudgeOptions,
+  { request, known, sponsored }: Case,
+): Fault | undefined {
+  if (request.parsed.method === 'eip3009') {
+    return Facilitation.checkTerms(request, now(), known !== undefined)
+  }
+  return known === undefined && 'code' in sponsored ? sponsored : undefined
 }
 
 /**
@@ -104,8 +123,8 @@ export async function judge(options: JudgeOptions, subject: Case): Promise<Judge
 
 /** `late`: what stands against it if its signature is good. */
 export async function judgeByChain(
-  { settlement }: JudgeOptions,
-  { request, network, transfer }: Case,
+  { settlement, sponsor }: JudgeOptions,
+  { request, network, transfer, sponsored }: Case,
   late: Fault | undefined,
 ): Promise<Judgement> {
   if (!settlement.isReady(network.id)) {
@@ -114,6 +133,12 @@ export async function judgeByChain(
   }
   const verdict = await settlement.verify(transfer, domainOf(request, network))
   if ('ok' in verdict) return late === undefined ? { kind: 'good' } : bad(late)
+  const approval = 'code' in sponsored ? undefined : sponsored.approval
+  if (late === undefined && approval && sponsor && lacksAllowance(verdict)) {
+    const checked = await sponsor.check(transfer, approval)
+    if (checked.kind !== 'refused') return checked
+    return { kind: 'bad', reason: reasonOf(checked.code), detail: checked.detail }
+  }
   switch (verdict.kind) {
     case 'refused':
     case 'dead':
@@ -136,13 +161,15 @@ export async function judgeByChain(
  * buyer whose settlement was pending is not asked for a second payment.
  */
 export function judgeKnown(subject: Case, known: Payment, late: Fault | undefined): Judgement {
-  if (!isGenuine(subject, known)) {
+  const isOurs = isGenuine(subject, known)
+  if (!isOurs && !subject.isSigned()) {
     const reason = Verify.signatureReason(subject.transfer)
     return { kind: 'bad', reason, detail: 'the signature is not of the payer' }
   }
   if (late !== undefined) return bad(late)
   const isOpen = known.state === 'broadcast' || known.state === 'confirmed'
-  if (isOpen && known.delivery === 'none' && isSame(subject, known)) return { kind: 'good' }
+  const isUnspent = isOpen && known.delivery === 'none'
+  if (isOurs && isUnspent && isSame(subject, known)) return { kind: 'good' }
   return { kind: 'bad', ...used(known.transfer) }
 }
 

@@ -3,6 +3,7 @@ import { moneyKey } from '../protocol/Transfer'
 import { within } from '../settlement/context'
 import type { Outcome, Payment, Purpose } from '../settlement/Payment'
 import type { Claim } from '../settlement/settle'
+import { settleSponsored } from '../settlement/sponsored'
 import * as Verify from '../settlement/verify'
 import {
   type Case,
@@ -66,9 +67,10 @@ export function createSettler(options: SettleOptions): Settler {
     if (early !== undefined) return failed(early.code, early.detail)
     const late = refuseLate(options, subject)
     if (known !== undefined) {
-      if (!isGenuine(subject, known)) return notSigned(subject)
+      const isOurs = isGenuine(subject, known)
+      if (!isOurs && !subject.isSigned()) return notSigned(subject)
       if (late !== undefined) return failed(late.code, late.detail)
-      if (!isSame(subject, known)) return spent(subject, known)
+      if (!isOurs || !isSame(subject, known)) return spent(subject, known)
     } else if (late !== undefined || !subject.isOwnDomain) {
       if (late !== undefined && subject.isSigned()) return failed(late.code, late.detail)
       const judgement = await judgeByChain(options, subject, late)
@@ -86,10 +88,11 @@ export function createSettler(options: SettleOptions): Settler {
 
   /** Undefined while another product has the money in its hands. */
   function begin({ subject, idempotencyKey, requestId }: Order): Running | undefined {
-    const { transfer, known, request, keyHash, isSigned } = subject
+    const { transfer, known, request, keyHash, isSigned, sponsored } = subject
     const claim = settlement.claim(transfer)
     if (claim === undefined) return undefined
     const waitMs = waitOf(subject)
+    const approval = 'code' in sponsored ? undefined : sponsored.approval
     const purpose: Purpose = {
       product: 'facilitator',
       protocol: 'x402',
@@ -103,7 +106,7 @@ export function createSettler(options: SettleOptions): Settler {
     }
     const outcome =
       known === undefined
-        ? settlement.settle(transfer, purpose, {
+        ? settleSponsored(options, transfer, approval, purpose, {
             waitMs,
             receivedAt: now(),
             proven: isSigned(),

@@ -8,6 +8,8 @@ export type Sources = {
   networks(): readonly { network: string; ready: boolean; reason?: string | undefined }[]
   /** Merchants that are configured but not served, with the reason (a variable's name, never its value). */
   merchantsOutOfService(): readonly { merchant: string; reason: string }[]
+  /** Networks whose budget for sponsoring is spent. */
+  spentBudgets(): readonly { network: string; reason: string }[]
   /** Upstream origins whose circuit is open. */
   openCircuits(): readonly string[]
 }
@@ -32,6 +34,7 @@ export function healthRoutes(sources: Sources) {
         merchants: sources
           .merchantsOutOfService()
           .map(({ merchant, reason }) => ({ merchant, reason: scrub(reason) })),
+        sponsor: sources.spentBudgets(),
         circuits: sources.openCircuits().map(hostOf),
       }
       const ok = Object.values(notReady).every((list) => list.length === 0)
@@ -45,5 +48,5 @@ function answer(ok: boolean, body: Record<string, unknown>): Response {
 }
 
 function hostOf(origin: string): string {
-  return URL.parse(origin)?.host ?? 'unknown'
+  return URL.parse(origin)?.host ?? origin
 }

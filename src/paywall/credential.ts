@@ -1,3 +1,4 @@
+import type { Hex } from 'viem'
 import type { Asset } from '../protocol/Asset'
 import * as Challenge from '../protocol/Challenge'
 import * as Credential from '../protocol/Credential'
@@ -5,6 +6,7 @@ import * as Crypto from '../protocol/Crypto'
 import type { Network } from '../protocol/Network'
 import type { Offer } from '../protocol/Offer'
 import * as Problem from '../protocol/Problem'
+import * as Sponsoring from '../protocol/Sponsoring'
 import * as Transfer from '../protocol/Transfer'
 import * as X402 from '../protocol/X402'
 import type { Protocol, Reason } from '../settlement/Payment'
@@ -28,6 +30,8 @@ export type Presentation = {
   identifier: string | undefined
   /** Of the MPP challenge that it answers; part of the receipt. */
   challengeId: string | undefined
+  /** The payer's signed approve of Permit2, for whoever sponsors it. */
+  approval: Hex | undefined
 }
 
 export type CredentialContext = {
@@ -38,6 +42,8 @@ export type CredentialContext = {
   digest: string | undefined
   challengeSecrets: readonly Uint8Array[]
   realm: string
+  /** Somebody here sends approves that payers signed. */
+  takesApprovals: boolean
   now: () => number
 }
 
@@ -114,13 +120,14 @@ function mpp(value: string, context: CredentialContext): Presentation {
     bound: true,
     identifier: undefined,
     challengeId: challenge.id,
+    approval: undefined,
   }
 }
 
 function x402(value: string, context: CredentialContext): Presentation {
   const parsed = X402.parsePayload(value)
   if (Problem.isFault(parsed)) throw Problem.ofFault(parsed, 'malformed-payment-signature')
-  const { item, url, now } = context
+  const { item, url, now, takesApprovals } = context
   const offers = item.earlier === undefined ? item.offers : [...item.offers, ...item.earlier]
   const matches = X402.matchOffer(parsed, offers)
   if ('code' in matches) throw Problem.ofFault(matches, 'verification-failed')
@@ -132,14 +139,27 @@ function x402(value: string, context: CredentialContext): Presentation {
   }))
   const chosen = presented.find((candidate) => candidate.proven) ?? presented[0]
   if (chosen === undefined) throw new Error('an x402 match without an offer')
+  const options = { now: now(), takesApprovals }
+  const sponsored = Sponsoring.read(parsed.extensions, chosen.transfer, options)
+  const late = isLate(sponsored) ? sponsored : undefined
+  if (Problem.isFault(sponsored) && !late) throw Problem.ofFault(sponsored, 'verification-failed')
+  const { permit2612, approval } = Problem.isFault(sponsored) ? Sponsoring.nothing : sponsored
   return {
     ...chosen,
+    transfer: { ...chosen.transfer, ...(permit2612 && { permit2612 }) },
+    window: chosen.window ?? late,
+    approval,
     protocol: 'x402',
     alternatives: chosen.proven ? [] : presented.filter((candidate) => candidate !== chosen),
     bound: X402.isRouteBound(parsed, { url, method: item.method }),
     identifier: parsed.identifier,
     challengeId: undefined,
   }
+}
+
+/** Time, which a payment that is known already does not care about. */
+function isLate(sponsored: object): sponsored is Problem.Fault {
+  return Problem.isFault(sponsored) && sponsored.code === 'eip2612_deadline_expired'
 }
 
 /** Whether an offer may be taken by a new payment. */

@@ -41,7 +41,8 @@ type Kept = {
   /** Nothing was offered. */
   outOfService: boolean
   networks: readonly Network.Id[]
-  assets: readonly RetiredOffer['asset'][]
+  /** Of the networks, in their order; rows of earlier programs have none. */
+  assets?: readonly RetiredOffer['asset'][]
   payout: RetiredOffer['payTo']
   upstream: string | undefined
   routes: readonly { path: string; methods: readonly string[]; priceAtomic: string }[]
@@ -91,7 +92,7 @@ function offersOf(merchant: string, json: string): Bare[] {
   if (kept.outOfService) return []
   return kept.routes.flatMap(({ path, priceAtomic }) =>
     kept.networks.flatMap((network, i) => {
-      const asset = kept.assets[i]
+      const asset = kept.assets?.[i]
       if (asset === undefined) return []
       const amountAtomic = BigInt(priceAtomic)
       return [{ merchant, route: path, network, asset, payTo: kept.payout, amountAtomic }]

@@ -1,6 +1,8 @@
 import * as Problem from '../protocol/Problem'
 import type { Outcome, Payment, Purpose } from '../settlement/Payment'
+import type { ApprovalSponsor } from '../settlement/Sponsorship'
 import type { Settlement } from '../settlement/settle'
+import { settleSponsored } from '../settlement/sponsored'
 import { createCourier, type Fulfilment } from './courier'
 import { type Presentation, present } from './credential'
 import * as Denial from './Denial'
@@ -40,6 +42,8 @@ export type Sale = {
 export type PaywallOptions = {
   quoter: Quoter
   settlement: Settlement
+  /** Sends the approves that payers sign; undefined when nobody does. */
+  sponsor: ApprovalSponsor | undefined
   answers: Answers
   challengeSecrets: readonly Uint8Array[]
   receiptKey: Uint8Array
@@ -92,7 +96,9 @@ export function createPaywall(options: PaywallOptions): Paywall {
 
   async function buy(sale: Sale, presented: Presented): Promise<Response> {
     const url = sale.resource + sale.search
-    const context = { ...options, item: sale.item, url, digest: bodyDigest(sale.body) }
+    const takesApprovals = options.sponsor !== undefined
+    const digest = bodyDigest(sale.body)
+    const context = { ...options, item: sale.item, url, digest, takesApprovals }
     let presentation: Presentation | undefined
     try {
       presentation = await choose(present(presented, context))
@@ -251,7 +257,8 @@ export function createPaywall(options: PaywallOptions): Paywall {
       challengeId: presentation.challengeId,
       bound: presentation.bound,
     }
-    const outcome = await settlement.settle(presentation.transfer, purpose, {
+    const { transfer, approval } = presentation
+    const outcome = await settleSponsored(options, transfer, approval, purpose, {
       waitMs: options.settleWaitMs,
       receivedAt: now(),
       proven: presentation.proven,

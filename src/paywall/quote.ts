@@ -4,6 +4,7 @@ import * as HeaderBudget from '../protocol/HeaderBudget'
 import type * as Network from '../protocol/Network'
 import * as Offer from '../protocol/Offer'
 import * as Problem from '../protocol/Problem'
+import * as Sponsoring from '../protocol/Sponsoring'
 import * as X402 from '../protocol/X402'
 import type { Item } from './Item'
 
@@ -19,7 +20,7 @@ const headerMaxBytes = 4095
 /** All headers of a 402 together; what the challenges and the others need is not for the offers. */
 const headersMaxBytes = 6144
 
-/** Of these, so many are kept for the URL: 127 characters. */
+/** Of `headerMaxBytes`, so many are kept for the URL: 127 characters. */
 const urlRoom = 172
 
 export type QuoterOptions = {
@@ -29,6 +30,8 @@ export type QuoterOptions = {
   challengeSecrets: readonly Uint8Array[]
   receiptKey: Uint8Array
   isReady: (network: Network.Id) => boolean
+  /** Somebody here sends approves that payers signed. */
+  takesApprovals: boolean
   now: () => number
   /** Nine characters, different in every process: keeps challenges unique across restarts. */
   processNonce: string
@@ -75,7 +78,7 @@ type Sheet = {
   challenges: Challenge.Compiled
   required: X402.PaymentRequired
   /** Shorter forms of its extensions. */
-  brief: X402.Extensions
+  briefs: HeaderBudget.Briefs
   /** Longest `PAYMENT-REQUIRED` beside these challenges. */
   mostBytes: number
   /** Base64 of the header's JSON before and after the URL. */
@@ -167,7 +170,7 @@ function compile(
   const signed = accepts.map((requirements) =>
     Offer.sign({ resourceUrl: item.resource.url, requirements, validUntil }, options.receiptKey),
   )
-  const more = item.extensions
+  const more = [...item.extensions, ...Sponsoring.declarations(offers, options.takesApprovals)]
   const required = X402.paymentRequired({
     resource: item.resource,
     accepts,
@@ -175,7 +178,7 @@ function compile(
     error: 'Payment required',
   })
   const testnets = offers.filter(({ network }) => network.testnet).map(({ network }) => network.id)
-  const brief = HeaderBudget.briefs({
+  const briefs = HeaderBudget.briefsOf({
     offers: signed,
     more,
     isTestnet: (network) => testnets.some((id) => id === network),
@@ -186,10 +189,10 @@ function compile(
     routeId: item.id,
     secret,
   })
-  const mostBytes = Math.min(headerMaxBytes, headersMaxBytes - bytesBeside(challenges))
+  const mostBytes = Math.min(headerMaxBytes, headersMaxBytes - bytesBeside(challenges, item))
   // Whatever fits beside a URL of this length.
   const fitting = Buffer.from(
-    HeaderBudget.fit(required, mostBytes - urlRoom, brief).header,
+    HeaderBudget.fit(required, Math.min(headerMaxBytes - urlRoom, mostBytes), briefs).header,
     'base64',
   )
   const { url } = item.resource
@@ -199,7 +202,7 @@ function compile(
     ready,
     challenges,
     required,
-    brief,
+    briefs,
     mostBytes,
     // Spaces are nothing in JSON, and groups of three bytes can be encoded apart.
     header: [base64(before.padEnd(Math.ceil(before.length / 3) * 3)), base64(after)],
@@ -209,11 +212,12 @@ function compile(
 }
 
 /** What the other headers of a 402 take at most, with their names. */
-function bytesBeside(challenges: Challenge.Compiled): number {
+function bytesBeside(challenges: Challenge.Compiled, item: Item): number {
   const longest = {
     expires: '2026-01-01T00:00:00Z',
     unique: 'u'.repeat(Challenge.uniqueLength),
-    digest: `sha-256=:${'A'.repeat(44)}:`,
+    // A GET has no body that could have one.
+    digest: item.method === 'GET' ? undefined : `sha-256=:${'A'.repeat(44)}:`,
   }
   // Those of the server itself, such as Date, and the request's id.
   let bytes = 200 + 'www-authenticate'.length + 'payment-required'.length
@@ -240,11 +244,12 @@ function pageFor(sheet: Sheet, url: string): Page {
   const [before, after] = sheet.header
   const padding = '  '.slice(0, (3 - (quoted.length % 3)) % 3)
   let header = before + btoa(quoted + padding) + after
-  const { mostBytes, brief } = sheet
+  const { mostBytes, briefs } = sheet
   if (header.length > mostBytes) {
-    header = HeaderBudget.fit(withUrl(sheet.required, url), mostBytes, brief).header
+    header = HeaderBudget.fit(withUrl(sheet.required, url), mostBytes, briefs).header
     // Without any extension it is still too long: the route's own URL has to do.
-    if (header.length > mostBytes) ({ header } = HeaderBudget.fit(sheet.required, mostBytes, brief))
+    if (header.length > mostBytes)
+      ({ header } = HeaderBudget.fit(sheet.required, mostBytes, briefs))
   }
   const body = sheet.body[0] + quoted + sheet.body[1]
   const headers = new Headers({

@@ -1,31 +1,28 @@
 import { encodeJson } from './Header'
 import type { SignedOffer } from './Offer'
-import type { PaymentRequired } from './X402'
-import { type Declaration, type Extension, type Extensions, offersSchema } from './X402'
+import type { Declaration, Extension, PaymentRequired } from './X402'
 
 /** `PAYMENT-REQUIRED` within what clients and proxies take as a header. */
 
-/** What is said more briefly first when the header is too long. */
-const briefOrder = ['offer-receipt', 'payment-identifier', 'bazaar']
+/** Shorter forms of extensions, in the order in which they are taken. */
+export type Briefs = readonly (readonly [name: string, extension: Extension])[]
 
 /** What is left out of the header first when it is still too long. */
 const dropOrder = ['bazaar', 'payment-identifier', 'erc20ApprovalGasSponsoring', 'offer-receipt']
 
 /**
  * `PAYMENT-REQUIRED` value of at most `maxBytes`, as long as leaving out extensions can reach that,
- * and the whole payload for the body. `brief` are shorter forms that are tried before.
+ * and the whole payload for the body. `briefs` are tried before.
  */
 export function fit(
   full: PaymentRequired,
   maxBytes: number,
-  brief: Extensions = {},
+  briefs: Briefs = [],
 ): { header: string; body: PaymentRequired } {
   const kept = { ...full.extensions }
   let header = encodeJson(full)
-  for (const name of briefOrder) {
-    const shorter = brief[name]
+  for (const [name, shorter] of briefs) {
     if (header.length <= maxBytes) break
-    if (shorter === undefined) continue
     kept[name] = shorter
     header = encodeJson({ ...full, extensions: kept })
   }
@@ -38,25 +35,29 @@ export function fit(
 }
 
 /**
- * What stands in for extensions in a header that is too long, before any is left out: the shorter
- * forms of what others declare, and only such signed offers as say something of their own (transfer
- * methods of one asset share their terms) about real money. `accepts` as in `extensions`.
+ * What stands in for extensions in a header that is too long, before any is left out: only such signed
+ * offers as say something of their own (transfer methods of one asset share their terms) about real
+ * money, the shorter forms of what others declare, and at last only the first of the signed offers.
+ * `accepts` as in `extensions`.
  */
-export function briefs(input: {
+export function briefsOf(input: {
   offers: readonly SignedOffer[]
   more?: readonly Declaration[]
   isTestnet: (network: string) => boolean
-}): Extensions {
+}): Briefs {
   const stated = new Set<string>()
   const offers = input.offers.flatMap((offer, acceptIndex) => {
     if (stated.has(offer.signature) || input.isTestnet(offer.payload.network)) return []
     stated.add(offer.signature)
     return [{ ...offer, acceptIndex }]
   })
-  const all: Record<string, Extension> = {
-    'payment-identifier': { info: { required: false }, schema: { type: 'object' } },
-  }
-  if (offers.length > 0) all['offer-receipt'] = { info: { offers }, schema: offersSchema }
-  for (const { name, brief } of input.more ?? []) if (brief !== undefined) all[name] = brief
-  return all
+  const schema = { type: 'object' }
+  const signed = (some: typeof offers): Briefs =>
+    some.length === 0 ? [] : [['offer-receipt', { info: { offers: some }, schema }]]
+  return [
+    ...signed(offers),
+    ['payment-identifier', { info: { required: false }, schema }],
+    ...(input.more ?? []).flatMap(({ name, brief }): Briefs => (brief ? [[name, brief]] : [])),
+    ...signed(offers.slice(0, 1)),
+  ]
 }

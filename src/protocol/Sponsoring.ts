@@ -1,10 +1,12 @@
 import type { Address, Hex } from 'viem'
 import { infoOf } from './Header'
 import * as Json from './Json'
+import type { Offer } from './Offer'
 import * as Permit from './Permit'
 import type { Fault } from './Problem'
 import type { Transfer } from './Transfer'
 import { windowMinSeconds } from './Transfer'
+import type { Declaration } from './X402'
 
 /**
  * x402 extensions by which a payer without native gas lets Permit2 take its token: with an EIP-2612
@@ -15,9 +17,18 @@ import { windowMinSeconds } from './Transfer'
 export const permitName = 'eip2612GasSponsoring'
 export const approvalName = 'erc20ApprovalGasSponsoring'
 
-/** What a 402 declares for an extension, as small as clients accept it. */
-export function declaration(name: string): { name: string; info: object; schema: object } {
-  return { name, info: { description: name, version: '1' }, schema: { type: 'object' } }
+/** What a 402 declares for its offers, as small as clients accept it. */
+export function declarations(
+  offers: readonly Offer[],
+  takesApprovals: boolean,
+): readonly Declaration[] {
+  const assets = offers.map(({ network }) => network.asset)
+  const sponsored = assets.filter(({ transfer }) => transfer.includes('permit2'))
+  const declare = (name: string) => ({ name, info: { version: '1' }, schema: {} })
+  return [
+    ...(sponsored.some(({ eip2612 }) => eip2612) ? [declare(permitName)] : []),
+    ...(takesApprovals && sponsored.length > 0 ? [declare(approvalName)] : []),
+  ]
 }
 
 /** What the payer added to its payment. */

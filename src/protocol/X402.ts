@@ -90,14 +90,11 @@ export function extensions(input: {
   const all: Record<string, Extension> = {
     mppx: { info: mppx, schema: { type: 'object' } },
     'payment-identifier': { info: { required: false }, schema: identifierSchema },
-    'offer-receipt': { info: { offers }, schema: offersSchema },
+    'offer-receipt': { info: { offers }, schema: { type: 'object', required: ['offers'] } },
   }
   for (const { name, brief: _, ...extension } of input.more ?? []) all[name] = extension
   return all
 }
-
-/** Schema of the offer-receipt extension in a 402. */
-export const offersSchema = { type: 'object', required: ['offers'] }
 
 const identifierSchema = {
   type: 'object',

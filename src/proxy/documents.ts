@@ -1,5 +1,6 @@
 import type { Address } from 'viem'
 import type { Config } from '../config/Config'
+import type * as Network from '../protocol/Network'
 import * as Problem from '../protocol/Problem'
 import * as Catalogue from './Catalogue'
 import * as Discovery from './discovery'
@@ -39,14 +40,17 @@ const partialMaxAgeSeconds = 10
  * network has become ready or has ceased to be.
  */
 export function createDocuments(config: Config, options: DocumentsOptions): Documents {
-  const readiness = () =>
-    config.networks.map(({ id }) => (options.isReady(id) ? '1' : '0')).join('')
+  const networks = config.networks.map(({ id }) => id)
+  const readiness = () => networks.map((id) => (options.isReady(id) ? '1' : '0')).join('')
+  const listing = { ...options, isReady: orAll(networks, options.isReady) }
   const whole = '1'.repeat(config.networks.length)
 
   function document(type: string, build: () => string): Serve {
     let made: Page | undefined
     let madeFor = ''
     return (request) => {
+      const early = withoutReading(request)
+      if (early !== undefined) return early
       const ready = readiness()
       if (made === undefined || madeFor !== ready) {
         made = seal(build())
@@ -62,9 +66,10 @@ export function createDocuments(config: Config, options: DocumentsOptions): Docu
     perMerchant.set(
       `/m/${merchant.slug}/openapi.json`,
       json(() => {
-        const listings = Catalogue.offered({ ...config, merchants: [merchant] }, options.isReady)
+        const isReady = orAll(merchant.networks, options.isReady)
+        const listings = Catalogue.offered({ ...config, merchants: [merchant] }, isReady)
         if (listings.length === 0) throw nothingForSale()
-        return Discovery.merchant(config, merchant, options)
+        return Discovery.merchant(config, merchant, { ...options, isReady })
       }),
     )
   let list: readonly string[] = []
@@ -72,15 +77,17 @@ export function createDocuments(config: Config, options: DocumentsOptions): Docu
   return {
     find: (pathname) => perMerchant.get(pathname),
     aggregate: json(() => {
-      if (Catalogue.offered(config, options.isReady).length === 0) throw nothingForSale()
-      return Discovery.aggregate(config, options)
+      if (Catalogue.offered(config, listing.isReady).length === 0) throw nothingForSale()
+      return Discovery.aggregate(config, listing)
     }),
-    wellKnown: json(() => Listing.wellKnown(config, options)),
-    llms: document('text/plain; charset=utf-8', () => Listing.llms(config, options)),
+    wellKnown: json(() => Listing.wellKnown(config, listing)),
+    llms: document('text/plain; charset=utf-8', () => Listing.llms(config, listing)),
     resources(request) {
+      const early = withoutReading(request)
+      if (early !== undefined) return early
       const ready = readiness()
       if (listedFor !== ready) {
-        list = Listing.resources(config, options).map((entry) => JSON.stringify(entry))
+        list = Listing.resources(config, listing).map((entry) => JSON.stringify(entry))
         listedFor = ready
       }
       const text = pageOf(list, new URL(request.url).searchParams)
@@ -88,6 +95,14 @@ export function createDocuments(config: Config, options: DocumentsOptions): Docu
       return respond(request, seal(text), 'application/json', seconds)
     },
   }
+}
+
+/**
+ * While none of the networks can settle all are listed: the prices still stand, and whoever wants to
+ * pay is told to come again.
+ */
+function orAll(networks: readonly Network.Id[], isReady: Catalogue.IsReady): Catalogue.IsReady {
+  return (id) => isReady(id) || !networks.some(isReady)
 }
 
 /** An indexer that reads an empty document forgets us; one that reads this comes again. */
@@ -128,6 +143,25 @@ function count(
   })
 }
 
+const allowed = 'GET, HEAD, OPTIONS'
+
+/** What is answered whatever a document says: preflights, and methods that it does not have. */
+function withoutReading({ method }: Request): Response | undefined {
+  if (method === 'GET' || method === 'HEAD') return undefined
+  if (method !== 'OPTIONS')
+    throw Problem.of('method-not-allowed', `This document accepts ${allowed}.`, {
+      headers: { allow: allowed },
+    })
+  const headers = {
+    allow: allowed,
+    'access-control-allow-origin': '*',
+    'access-control-allow-methods': allowed,
+    'access-control-allow-headers': 'If-None-Match',
+    'access-control-max-age': '600',
+  }
+  return new Response(null, { status: 204, headers })
+}
+
 function respond(request: Request, page: Page, type: string, maxAge: number): Response {
   const headers = {
     etag: page.etag,
@@ -136,8 +170,6 @@ function respond(request: Request, page: Page, type: string, maxAge: number): Re
     'access-control-expose-headers': 'ETag',
     'x-content-type-options': 'nosniff',
   }
-  if (request.method !== 'GET' && request.method !== 'HEAD')
-    return new Response(null, { status: 405, headers: { allow: 'GET, HEAD' } })
   if (isKnown(request.headers.get('if-none-match'), page.etag))
     return new Response(null, { status: 304, headers })
   return new Response(request.method === 'HEAD' ? null : page.text, {

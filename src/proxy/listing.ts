@@ -99,7 +99,7 @@ Accepted: ${coins.join(', ')}.
 
 - [All routes, OpenAPI 3.1](${baseUrl}/openapi.json)
 - [All routes, x402 discovery](${baseUrl}/discovery/resources)
-- MCP (streamable HTTP): ${baseUrl}/mcp
+- MCP (streamable HTTP): ${baseUrl}/mcp, with the x402 transport ${baseUrl}/mcp/x402
 - Contact: ${contact}
 
 ${sections.join('\n')}`

@@ -1,19 +1,23 @@
 import { Elysia } from 'elysia'
 import type { Documents } from './documents'
 
-/**
- * The catalogue for machines. What is sold, below `/m/`, is answered by the gateway itself. The
- * documents are asked for at every request, because a reload replaces them.
- */
-export function catalogueRoutes(documents: () => Documents) {
+/** The catalogue for machines. What is sold, below `/m/`, is answered by the gateway itself. */
+export function catalogueRoutes(documents: Documents) {
   return new Elysia({ name: 'catalogue' })
-    .get('/openapi.json', ({ request }) => documents().aggregate(request))
-    .get('/.well-known/x402', ({ request }) => documents().wellKnown(request))
-    .get('/llms.txt', ({ request }) => documents().llms(request))
-    .get('/discovery/resources', ({ request }) => documents().resources(request))
-    .get('/facilitator/discovery/resources', ({ request }) => documents().resources(request))
+    .all('/openapi.json', ({ request }) => documents.aggregate(request), bodiless)
+    .all('/.well-known/x402', ({ request }) => documents.wellKnown(request), bodiless)
+    .all('/llms.txt', ({ request }) => documents.llms(request), bodiless)
+    .all('/discovery/resources', ({ request }) => documents.resources(request), bodiless)
+    .all(
+      '/facilitator/discovery/resources',
+      ({ request }) => documents.resources(request),
+      bodiless,
+    )
     .get('/favicon.svg', () => new Response(favicon, { headers: faviconHeaders }))
 }
+
+/** Nothing that is sent along is read. */
+const bodiless = { parse: 'none' } as const
 
 /** A toll bar. Indexers show it beside what they list. */
 const favicon =

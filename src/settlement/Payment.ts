@@ -51,6 +51,8 @@ export type Payment = {
   transfer: Transfer
   purpose: Purpose
   state: State
+  /** Of an expired one: its nonce was used or cancelled, not only its time over. */
+  nonceUsed: boolean
   /** The settling transaction once confirmed; before, the newest one sent. */
   transaction: Hex
   logIndex: number | undefined
@@ -107,3 +109,5 @@ export type Reason =
   | 'permit2_allowance_required'
   | 'permit2_proxy_not_deployed'
   | 'permit2_simulation_failed'
+  /** Why a signed approve is not sponsored. */
+  | `erc20_approval_${string}`

@@ -16,7 +16,7 @@ export function tellPayments(store: Store, bell: Bell): Store {
       return payment
     },
     revert: (id, hashes) => tell(bell, id, store.revert(id, hashes)),
-    expire: (id) => tell(bell, id, store.expire(id)),
+    expire: (id, isUsed) => tell(bell, id, store.expire(id, isUsed)),
     rebroadcast: (id, hash) => tell(bell, id, store.rebroadcast(id, hash)),
   }
 }

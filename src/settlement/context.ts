@@ -47,6 +47,8 @@ export type Rail = {
   /** Payers that had no code when they were looked at (unix ms until when that is believed). */
   plain: Map<string, number>
   isProbing: boolean
+  /** Contracts that may be called to deploy a payer's wallet (ERC-6492), checksummed. */
+  factories: ReadonlySet<Address>
   /** Gas that a settling call used lately, by its kind. */
   gasUsed: Map<string, bigint>
   /** Where transactions were included that a reorganisation can still take away. */
@@ -95,6 +97,8 @@ export type Order = {
   payment: Payment | undefined
   /** Never shares a transaction. */
   isAlone: boolean
+  /** Nobody waits for it any more: it must not wait for another turn. */
+  isGivenUp: boolean
   /** Waiting longer gives it no company. */
   isUrgent: boolean
   /** Runs inside the database transaction that inserts the payment. */
@@ -167,6 +171,11 @@ export type SettlementOptions = {
   random?: (length: number) => Uint8Array
   /** Where it is counted what happens; by default nowhere. */
   meter?: Meter
+  /**
+   * Factories that may deploy the wallet of a payer in its first payment (ERC-6492); by default none.
+   * Whoever pays chooses what one of them is called with, and we pay the gas.
+   */
+  walletFactories?: readonly Address[]
   /** Transactions that may fail on chain for one payer in ten minutes; 5 by default. */
   payerFailuresMax?: number | undefined
   /** Time between two looks at a network's health. */
@@ -201,7 +210,10 @@ export type Context = {
   /** Request ids of payments under way, for the log. */
   requestIds: Map<string, string>
   /** Waits for a lane. The promise never rejects. */
-  submit(rail: Rail, order: Omit<Order, 'done' | 'logKey' | 'call' | 'isUrgent'>): Submitted
+  submit(
+    rail: Rail,
+    order: Omit<Order, 'done' | 'logKey' | 'call' | 'isUrgent' | 'isGivenUp'>,
+  ): Submitted
   /** Gives what waits to the lanes that are free; call whenever one may have become so. */
   pump(rail: Rail): void
   /** Ends the waiting, not the money: what is unfinished is in the database. */
@@ -217,7 +229,10 @@ export function railOf(context: Context, id: Network.Id): Rail {
 
 export type Submitted = {
   admission: Promise<Admission>
-  /** Takes it out of the queue; false when its turn has come already. */
+  /**
+   * Takes it out of the queue; false when its turn has come already: then the admission follows as
+   * soon as that is over.
+   */
   cancel(): boolean
 }
 

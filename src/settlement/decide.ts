@@ -62,13 +62,13 @@ export async function decide(context: Context, id: string, reason: Reason): Prom
     if (payment.state === 'broadcast' && (money.used || !isOver))
       return { kind: 'pending', payment }
     if (!money.used && !isOver) return { kind: 'reverted', payment, reason }
-    write(context.db, () => store.expire(id))
-    const verdict = money.used ? Verify.usedReason : Verify.expiredReason
+    write(context.db, () => store.expire(id, money.used))
+    const outcome = current(context, payment)
     context.log('payment-expired', {
       ...about(context, id),
-      reason: verdict(payment.transfer),
+      reason: outcome.kind === 'dead' ? outcome.reason : undefined,
     })
-    return dead(store.findById(id), verdict(payment.transfer))
+    return outcome
   } catch (error) {
     // Not known is not lost: the same credential may ask again.
     context.log('settlement-undecided', { ...about(context, id), error })
@@ -127,7 +127,7 @@ export async function endIfOver(context: Context, rail: Rail, payment: Payment):
   try {
     const money = await Verify.readMoney(rail, payment.transfer)
     if (money.used || money.timestamp <= payment.transfer.validBefore) return
-    write(context.db, () => context.store.expire(payment.id))
+    write(context.db, () => context.store.expire(payment.id, false))
   } catch (error) {
     context.log('settlement-undecided', { ...about(context, payment.id), error })
   }
@@ -145,7 +145,10 @@ export function current(context: Context, { id }: Pick<Payment, 'id'>): Outcome 
     case 'reverted':
       return { kind: 'reverted', payment, reason: 'invalid_exact_evm_transaction_failed' }
     case 'expired':
-      return dead(payment, Verify.expiredReason(payment.transfer))
+      return dead(
+        payment,
+        (payment.nonceUsed ? Verify.usedReason : Verify.expiredReason)(payment.transfer),
+      )
   }
 }
 

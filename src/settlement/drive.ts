@@ -55,6 +55,11 @@ export async function drive(context: Context, rail: Rail, lane: Lane, slot: Slot
     }
     const seen = await inspect(rail, lane, slot, isDoubtful)
     if (seen.receipt) return included(rail, lane, slot, seen.receipt)
+    // The nonce is free again: what was passed over is wanted now.
+    if (seen.isTaken === false && misses > 0) {
+      sendAtMs = elapsedMs
+      intervalMs = pollMs(rail.head)
+    }
     misses = seen.isTaken === undefined ? misses : seen.isTaken ? misses + 1 : 0
     takenAt = misses === 0 ? undefined : (takenAt ?? seen.top)
     if (misses >= proofLooks) {
@@ -66,8 +71,11 @@ export async function drive(context: Context, rail: Rail, lane: Lane, slot: Slot
       if (tryReplace(context, rail, lane, slot)) sendAtMs = elapsedMs
     }
     if (misses > 0) intervalMs = misses > proofLooks ? rail.head.blockTimeMs : pollMs(rail.head)
+    const waitsFrom = context.now()
     const why = await rail.heads.wait(intervalMs, signal)
-    elapsedMs += why === 'block' ? Math.min(intervalMs, rail.head.blockTimeMs) : intervalMs
+    // A clock that was set counts for no more than the wait itself.
+    const waitedMs = Math.min(intervalMs, Math.max(0, context.now() - waitsFrom))
+    elapsedMs += why === 'time' ? intervalMs : waitedMs
     intervalMs = Math.min(pollMaxMs, Math.ceil(intervalMs * 1.3))
   }
 }

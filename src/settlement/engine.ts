@@ -6,6 +6,7 @@ import { createClient } from '../chain/client'
 import { createHead, observe } from '../chain/head'
 import { createHeads } from '../chain/heads'
 import type { NetworkConfig } from '../config/Config'
+import * as Address from '../protocol/Address'
 import type * as Network from '../protocol/Network'
 import { createBell } from './bell'
 import { tellErrands, tellPayments } from './changes'
@@ -89,9 +90,7 @@ export function start(context: Context, checkMs: number): Engine {
   const watch = rails.map(async (rail, index) => {
     await first[index]
     for (;;) {
-      // A network that cannot settle is what an operator waits for.
-      const isWell = rail.health.ready && !rail.lanes.some(Lane.pausedBy)
-      await rail.heads.waitFork(isWell ? checkMs : Math.min(checkMs, 2_000), context.signal)
+      await rail.heads.waitFork(checkAfterMs(rail, checkMs), context.signal)
       if (context.signal.aborted) return
       await Health.check(context, rail)
       try {
@@ -114,6 +113,14 @@ export function start(context: Context, checkMs: number): Engine {
     },
     stopped: Promise.all(watch).then(() => undefined),
   }
+}
+
+/**
+ * Time to the next look at a network. One that cannot settle is what an operator waits for; a lane
+ * without gas among others that work is not.
+ */
+export function checkAfterMs(rail: Pick<Rail, 'health' | 'lanes'>, checkMs: number): number {
+  return Lane.isReady(rail) ? checkMs : Math.min(checkMs, 2_000)
 }
 
 /** What was confirmed may have been taken away while nobody looked. Never rejects. */
@@ -162,10 +169,12 @@ function sourcesOf(context: () => Context): Sources {
   }
 }
 
-function createRail(
-  network: NetworkConfig,
-  options: Pick<SettlementOptions, 'log' | 'relayerKeys' | 'deskKey' | 'deskNetwork'>,
-): Rail {
+type RailOptions = Pick<
+  SettlementOptions,
+  'log' | 'relayerKeys' | 'deskKey' | 'deskNetwork' | 'walletFactories'
+>
+
+function createRail(network: NetworkConfig, options: RailOptions): Rail {
   const { log } = options
   const head = createHead()
   const client = createClient({ urls: network.rpcUrls, timeoutMs: rpcTimeoutMs, log })
@@ -185,6 +194,7 @@ function createRail(
     codes: new Map(),
     plain: new Map(),
     isProbing: false,
+    factories: new Set(options.walletFactories?.flatMap((each) => Address.parse(each) ?? [])),
     gasUsed: new Map(),
     watch: Reorg.createWatch(),
   }

@@ -16,8 +16,8 @@ const patience = 3
 /**
  * Payments that somebody else's transaction had paid before a reorganisation took it away: we have
  * no bytes of our own to send again. Theirs are sent again where they are known; if they stay out and
- * the authorization can still pay, it is settled by us. Whatever is in doubt stays in `broadcast`.
- * Returns at once.
+ * the authorization can still pay, it is settled by us. Whatever is in doubt stays in `broadcast` for
+ * `reorg_depth` blocks: what has not come back then is as final as what came. Returns at once.
  */
 export function revive(context: Context, rail: Rail): void {
   const { lostRaw, revivals } = rail.watch
@@ -36,8 +36,9 @@ export function revive(context: Context, rail: Rail): void {
 
 async function drive(context: Context, rail: Rail, payment: Payment): Promise<Outcome> {
   const { id, transaction } = payment
-  const looks = (rail.watch.revivals.get(id) ?? 0) + 1
-  rail.watch.revivals.set(id, looks)
+  const before = rail.watch.revivals.get(id) ?? { looks: 0, since: rail.head.number }
+  const { looks, since } = { ...before, looks: before.looks + 1 }
+  rail.watch.revivals.set(id, { looks, since })
   if (await confirmAgain(context, rail, payment)) return Decide.current(context, payment)
   const isSent = looks <= patience && (await sendAgain(rail, transaction))
   const outcome = await Decide.decide(context, id, 'invalid_exact_evm_transaction_failed')
@@ -46,7 +47,10 @@ async function drive(context: Context, rail: Rail, payment: Payment): Promise<Ou
   const money = await Verify.readMoney(rail, payment.transfer)
   if (money.used || money.timestamp > payment.transfer.validBefore) {
     context.log('payment-undecided', { payment: id, transaction })
-    return outcome
+    if (rail.head.number < since + BigInt(rail.network.reorgDepth)) return outcome
+    // Nothing of ours is under way: what used the nonce did not pay for this.
+    write(context.db, () => context.store.revert(id, [transaction]))
+    return Decide.decide(context, id, 'invalid_exact_evm_transaction_failed')
   }
   context.log('payment-settled-again', { payment: id, transaction })
   write(context.db, () => context.store.revert(id, [transaction]))

@@ -1,9 +1,9 @@
 import { fees } from '../chain/head'
-import * as Transfer from '../protocol/Transfer'
 import * as Assign from './assign'
 import * as Batch from './batch'
 import { findPlain, plainKeptMs } from './code'
 import type { Context, Lane as LaneState, Order, Rail, Submitted } from './context'
+import { callOf } from './deploy'
 import { dispatch } from './errands'
 import * as Gas from './gas'
 import * as Lane from './lane'
@@ -25,7 +25,8 @@ export function submit(
     hasCode: input.hasCode ?? (isPlain(context, rail, transfer.payer) ? false : undefined),
     isUrgent: input.isAlone || input.hasCode === true,
     logKey: Assign.keyOf(transfer),
-    call: Transfer.call(transfer),
+    call: callOf(transfer),
+    isGivenUp: false,
     done: resolve,
   }
   rail.queue.push(order)
@@ -39,6 +40,7 @@ export function submit(
     cancel() {
       const index = rail.queue.indexOf(order)
       if (index >= 0) rail.queue.splice(index, 1)
+      order.isGivenUp = true
       return index >= 0
     },
   }
@@ -60,7 +62,8 @@ export function pump(context: Context, rail: Rail): void {
     lane.isPreparing = true
     void Batch.dispatch(context, rail, lane, orders).then((returned) => {
       lane.isPreparing = false
-      rail.queue.unshift(...returned)
+      for (const order of returned) if (order.isGivenUp) order.done(Verify.busy)
+      rail.queue.unshift(...returned.filter(({ isGivenUp }) => !isGivenUp))
       pump(context, rail)
     })
   }

@@ -14,8 +14,8 @@ export type Watch = {
   from: bigint | undefined
   /** Bytes of somebody else's transactions that a reorganisation took away. */
   lostRaw: Map<Hex, Hex>
-  /** Looks since then, by payment. */
-  revivals: Map<string, number>
+  /** Looks since then, by payment, and the newest block at the first of them. */
+  revivals: Map<string, { looks: number; since: bigint }>
 }
 
 type Sight = {

@@ -50,7 +50,11 @@ export async function verify(
     transfer.method === 'eip3009' && (eip712.name !== own.name || eip712.version !== own.version)
   const isDecidedByChain = !isForeign && Crypto.isCanonical(transfer.signature)
   const isPlain = isDecidedByChain || isSigned()
-  const sent = isPlain ? Verify.assumeSigned(transfer).transfer : Verify.unwrap(transfer)
+  const signed = isPlain
+    ? Verify.assumeSigned(transfer)
+    : await Verify.openWrapper(rail, transfer, context.now())
+  if (signed.kind !== 'signed') return signed
+  const sent = signed.transfer
   const isWrapped = !isPlain && sent !== transfer
   const look = { isDecidedByChain, isSigned, isWrapped, digest, eip712 }
   const simulation = await examine(rail, rail.lanes[0]?.address, sent, look)
@@ -96,7 +100,7 @@ export async function settle(context: Context, request: Request, waitMs: number)
   const outcome = await within(ended, waitMs)
   if (outcome === undefined && submitted.cancel()) {
     context.requestIds.delete(id)
-    return unavailable('The network is busy; try again with the same credential.', 2)
+    return Verify.busy
   }
   // Too late to take it back: it is being simulated or has been written.
   const result = outcome ?? (await admission)

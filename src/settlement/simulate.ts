@@ -7,6 +7,7 @@ import type { Asset } from '../protocol/Asset'
 import * as Permit from '../protocol/Permit'
 import * as Transfer from '../protocol/Transfer'
 import type { Rail } from './context'
+import { callOf } from './deploy'
 import * as Gas from './gas'
 import * as Verify from './verify'
 
@@ -122,7 +123,7 @@ export function examine(
   look: Look,
 ): Promise<Simulation> {
   const hasCode = !look.isDecidedByChain && !look.isSigned()
-  return simulateOne(rail, from, { transfer, hasCode, call: Transfer.call(transfer) }, look)
+  return simulateOne(rail, from, { transfer, hasCode, call: callOf(transfer) }, look)
 }
 
 /** With the reads that explain a failure beside it. */
@@ -132,7 +133,8 @@ async function simulateOne(
   { transfer, hasCode, call }: Candidate,
   look?: Look,
 ): Promise<Simulation> {
-  const { asset, payer, signature } = transfer
+  const { asset, payer } = transfer
+  const { signature } = Verify.unwrap(transfer)
   const isPermit = transfer.method === 'permit2'
   const digest = look?.digest ?? (hasCode && Transfer.digest(transfer, rail.network.asset))
   const calls = [

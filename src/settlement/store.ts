@@ -111,7 +111,7 @@ function changePayments(db: Db) {
   // Only what still hangs on these transactions: a newer one may carry the payment by now.
   const isCarried = sql`transaction_hash IN (SELECT value FROM json_each(${parameter('hashes')}))`
   const revert = change({ state: 'reverted' }).when(into('reverted'), isCarried)
-  const expire = change({ state: 'expired' }).when(into('expired'))
+  const expire = change({ state: 'expired', nonceUsed: parameter('used') }).when(into('expired'))
   const isSent = eq(payments.state, 'broadcast')
   const renew = change({ transactionHash: parameter('hash') }).when(isSent, isCarried)
   const rebroadcast = change({
@@ -133,7 +133,8 @@ function changePayments(db: Db) {
       ),
     revert: (id: string, hashes: readonly Hex[]) =>
       revert.get({ id, hashes: JSON.stringify(hashes) }) !== undefined,
-    expire: (id: string) => expire.get({ id }) !== undefined,
+    /** `isUsed`: the chain has its nonce used, by something else. */
+    expire: (id: string, isUsed: boolean) => expire.get({ id, used: isUsed ? 1 : 0 }) !== undefined,
     /** Another transaction at the nonce of these carries the payment. */
     renew: (id: string, hash: Hex, hashes: readonly Hex[]) =>
       renew.get({ id, hash, hashes: JSON.stringify(hashes) }) !== undefined,
@@ -203,10 +204,11 @@ function toPayment(row: PaymentRow | undefined): Payment | undefined {
 }
 
 function fromRow(row: PaymentRow): Payment {
-  const { id, state, delivery, attempts, truncated, answered, createdAt } = row
+  const { id, state, nonceUsed, delivery, attempts, truncated, answered, createdAt } = row
   return {
     id,
     state,
+    nonceUsed,
     delivery,
     attempts,
     truncated,

@@ -9,6 +9,7 @@ import * as Counterfactual from '../protocol/Counterfactual'
 import * as Crypto from '../protocol/Crypto'
 import * as Transfer from '../protocol/Transfer'
 import type { Rail } from './context'
+import * as Deploy from './deploy'
 import type { Reason } from './Payment'
 
 /** Why nothing is sent: the money's fault, or nobody's. */
@@ -54,7 +55,8 @@ export function checkWindow(transfer: Transfer.Transfer, now: number): Refusal |
 
 /**
  * Recovers the signer without I/O. Only when that is not the payer the chain is asked whether the
- * payer has code, which may accept what no key signed (ERC-1271, EIP-7702).
+ * payer has code, which may accept what no key signed (ERC-1271, EIP-7702). An ERC-6492 wrapper stays
+ * on the signature when, and only when, the settling call is to deploy the payer.
  */
 export async function checkSignature(
   rail: Rail,
@@ -66,6 +68,9 @@ export async function checkSignature(
     return assumeSigned(transfer)
   }
   const own = unwrap(transfer)
+  const mayDeploy = Deploy.isAllowed(rail, transfer)
+  // It may have been deployed since: a second deployment would burn all gas.
+  if (mayDeploy) rail.codes.delete(transfer.payer)
   try {
     if (await hasCode(rail, transfer.payer, now)) {
       return { kind: 'signed', transfer: own, hasCode: true }
@@ -73,6 +78,7 @@ export async function checkSignature(
   } catch (error) {
     return unavailable(error)
   }
+  if (mayDeploy) return { kind: 'signed', transfer, hasCode: true }
   if (own !== transfer) return refuseFactory()
   return refuse(signatureReason(transfer), 'the signature is not of the payer')
 }
@@ -82,6 +88,16 @@ export function unwrap(transfer: Transfer.Transfer): Transfer.Transfer {
   if (transfer.method === 'permit2') return transfer
   const signature = Counterfactual.innerOf(transfer.signature)
   return signature === transfer.signature ? transfer : { ...transfer, signature }
+}
+
+/** A transfer that no key of the payer signed, as it would be settled. Nothing is judged yet. */
+export async function openWrapper(
+  rail: Rail,
+  transfer: Transfer.Transfer,
+  now: number,
+): Promise<Signed | Refusal> {
+  if (Deploy.isAllowed(rail, transfer)) return checkSignature(rail, transfer, now)
+  return { kind: 'signed', transfer: unwrap(transfer), hasCode: true }
 }
 
 /** A wallet that is not deployed yet: the relayer calls no stranger's factory. */
@@ -120,13 +136,15 @@ export async function readMoney(
 
 /** Gas limit of a settling transaction: what is not used costs nothing, what is burnt is bounded. */
 export function gasLimit(
-  transfer: Pick<Transfer.Transfer, 'method' | 'permit2612'>,
+  transfer: Pick<Transfer.Transfer, 'method' | 'permit2612'> & { signature?: Hex },
   hasCode: boolean | undefined,
 ): bigint {
-  if (hasCode) return 600_000n
+  const { method, signature } = transfer
+  const isNew = hasCode && signature !== undefined && Deploy.deploys({ method, signature })
+  if (hasCode) return 600_000n + (isNew ? Deploy.deployGas : 0n)
   if (transfer.permit2612) return 400_000n
   // Chains that charge for L1 data fold it into gas: wide.
-  return transfer.method === 'permit2' ? 300_000n : 200_000n
+  return method === 'permit2' ? 300_000n : 200_000n
 }
 
 /** The reason code for a nonce that something else used. */
@@ -147,6 +165,13 @@ export function expiredReason(transfer: Pick<Transfer.Transfer, 'method'>): Reas
 export function lockedOut(retryAfterSeconds: number): Refusal {
   const detail = 'Transactions of this payer failed on chain; nothing is charged now.'
   return { kind: 'unavailable', detail, retryAfterSeconds }
+}
+
+/** A payment whose turn did not come in time, as an outcome: nothing was written. */
+export const busy: Refusal = {
+  kind: 'unavailable',
+  detail: 'The network is busy; try again with the same credential.',
+  retryAfterSeconds: 2,
 }
 
 /** Network trouble as an outcome: the credential is unspent. */

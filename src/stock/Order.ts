@@ -153,6 +153,11 @@ export function toJson(order: Order, units: Units): Readonly<Record<string, unkn
   }
 }
 
+/** What the page for operators tells of an order that is held. */
+export function toHeld({ id, symbol, state, heldReason, updatedAt }: Order) {
+  return { id, symbol, status: state, reason: heldReason ?? '', updatedAt }
+}
+
 /** Errand id of the one swap of an order. */
 export function swapId({ id }: Pick<Order, 'id'>): string {
   return `swap:${id}`

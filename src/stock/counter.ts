@@ -2,6 +2,7 @@ import type { Address } from 'viem'
 import type { Db } from '../../db/open'
 import type { Quoter } from '../paywall/quote'
 import * as Crypto from '../protocol/Crypto'
+import type { ApprovalSponsor } from '../settlement/Sponsorship'
 import type { Settlement } from '../settlement/settle'
 import { type Log, viewOf } from './context'
 import { createDesk, type Desk } from './desk'
@@ -18,6 +19,7 @@ export type CounterOptions = {
   quoter: Quoter
   exchange: OpenMarket
   stockBaseUrl: string
+  sponsor: ApprovalSponsor | undefined
   /** Longest wait of a buyer. */
   waitMs: () => number
   challengeSecrets: readonly Uint8Array[]

@@ -19,6 +19,8 @@ export type Desk = {
   findByPayment(paymentId: string): Order | undefined
   /** Newest first; only what the chain knows. */
   history(query: HistoryQuery): Order[]
+  /** Orders that an operator must look at, oldest first. */
+  held(): Order[]
   /** Looks at an order now. Safe at any time. */
   drive(id: string): void
   /** Resolves with the order as soon as it is as wanted, or as it is after the time. */
@@ -110,6 +112,7 @@ export function createDesk(options: DeskOptions): Desk {
     find: (id) => view(store.find(id)),
     findByPayment: (id) => view(store.findByPayment(id)),
     history: (query) => store.history(query).flatMap((order) => view(order) ?? []),
+    held: () => store.open().filter(({ state }) => state === 'held'),
     drive,
     wait,
     recover() {

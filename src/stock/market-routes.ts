@@ -39,12 +39,19 @@ export function marketRoutes(options: MarketRoutesOptions) {
     throw Problem.of('rate-limited', 'Too many requests from this address.', { headers })
   }
 
+  let page: { looks: readonly Look.Look[]; second: number; text: string } | undefined
   const list = async (request: Request): Promise<Response> => {
     assertGet(request)
     const headers = limited(request)
     const looks = await market.snapshots().catch(unavailable)
-    const stocks = looks.map((look) => entryOf(look, market, asset, now()))
-    return answer({ network: stock.network, asset: asset.address, payTo, stocks }, headers)
+    const second = Math.floor(now() / 1000)
+    // The same looks read the same within a second.
+    if (page?.looks !== looks || page.second !== second) {
+      const stocks = looks.map((look) => entryOf(look, market, asset, now()))
+      const body = { network: stock.network, asset: asset.address, payTo, stocks }
+      page = { looks, second, text: JSON.stringify(body) }
+    }
+    return answer(page.text, headers)
   }
 
   const quote = async (request: Request): Promise<Response> => {
@@ -52,7 +59,7 @@ export function marketRoutes(options: MarketRoutesOptions) {
     const headers = limited(request)
     const terms = termsOf(request, stock, asset)
     const look = await market.look(terms.token, terms.usdgAtomic).catch(unavailable)
-    return answer(quoteOf(look, market, asset), headers)
+    return answer(JSON.stringify(quoteOf(look, market, asset)), headers)
   }
 
   // Nobody's body is read: whatever the method, no route here takes one.
@@ -122,7 +129,8 @@ export function quoteOf(look: Look.Look, market: Pick<Market, 'judge' | 'stock'>
 }
 
 function termsOf(request: Request, stock: Stock, asset: Asset): Instrument.Terms {
-  const asked = [...new URL(request.url).searchParams]
+  // A request of HTTP/1.0 may come as a path alone.
+  const asked = [...(URL.parse(request.url, 'http://localhost')?.searchParams ?? [])]
   const query = new URLSearchParams(asked.filter(([name]) => name === 'symbol' || name === 'usdg'))
   return Instrument.assertTerms(Instrument.parseTerms(query, stock, asset))
 }
@@ -148,8 +156,7 @@ function assertGet({ method }: Request): void {
   throw Problem.of('method-not-allowed', 'This route accepts GET, HEAD.', { headers })
 }
 
-function answer(body: unknown, headers: Record<string, string>): Response {
-  return Response.json(body, {
-    headers: { ...corsHeaders, ...headers, 'cache-control': 'no-store' },
-  })
+function answer(json: string, headers: Record<string, string>): Response {
+  const own = { 'content-type': 'application/json', 'cache-control': 'no-store' }
+  return new Response(json, { headers: { ...corsHeaders, ...headers, ...own } })
 }

@@ -10,7 +10,7 @@ import * as Verdict from './Verdict'
 
 /**
  * What is told of the listed tokens, as JSON. Amounts are decimal texts; what no source has is null.
- * Every method throws RpcFault when the chain has not answered for a minute.
+ * Every method throws RpcFault when the chain has not answered for a minute, or has no such contracts.
  */
 export type MarketData = {
   find(symbolOrAddress: string): StockToken | undefined
@@ -49,11 +49,11 @@ export function createMarketData(options: MarketDataOptions): MarketData {
   return {
     find: market.find,
     async quote(token) {
-      const known = await know(recent(await market.snapshot(token)))
+      const known = await knowOne(token)
       return { ...nameOf(token), ...quoteOf(known), ...timesOf([known]) }
     },
     async token(token) {
-      const known = await know(recent(await market.snapshot(token)))
+      const known = await knowOne(token)
       return { ...nameOf(token), ...contractOf(known), ...timesOf([known]) }
     },
     async stocks() {
@@ -86,7 +86,16 @@ export function createMarketData(options: MarketDataOptions): MarketData {
   }
 
   async function knowAll(): Promise<Known[]> {
-    return Promise.all((await market.snapshots()).map(recent).map(know))
+    const looks = await market.snapshots()
+    // One that cannot be read is told as such among the others.
+    if (!looks.some(isReadable)) throw new RpcFault('no token can be read')
+    return Promise.all(looks.map(recent).map(know))
+  }
+
+  async function knowOne(token: StockToken): Promise<Known> {
+    const look = await market.snapshot(token)
+    if (!isReadable(look)) throw new RpcFault('the token cannot be read')
+    return know(recent(look))
   }
 
   /** Nobody pays for live data to get that of an hour ago. */
@@ -194,6 +203,10 @@ export function createMarketData(options: MarketDataOptions): MarketData {
   function ageOf(at: number): number {
     return Math.max(0, Math.floor((now() - at) / 1000))
   }
+}
+
+function isReadable({ decimals }: Look.Look): boolean {
+  return decimals !== undefined
 }
 
 function headOf(stock: Stock, asset: Asset) {

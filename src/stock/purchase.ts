@@ -12,7 +12,9 @@ import * as Amount from '../protocol/Amount'
 import * as Problem from '../protocol/Problem'
 import { moneyKey, type Transfer } from '../protocol/Transfer'
 import type { Outcome, Payment, Protocol, Purpose } from '../settlement/Payment'
+import type { ApprovalSponsor } from '../settlement/Sponsorship'
 import type { Settlement } from '../settlement/settle'
+import { settleSponsored } from '../settlement/sponsored'
 import { type Admitted, createAdmission } from './admission'
 import type { Desk } from './desk'
 import * as Instrument from './Instrument'
@@ -50,6 +52,8 @@ export type PurchaseOptions = {
   challengeSecrets: readonly Uint8Array[]
   realm: string
   teller: Teller
+  /** Sends approves that payers have signed; undefined when nobody does. */
+  sponsor: ApprovalSponsor | undefined
   /** Longest wait of a buyer, for settlement and swap together. */
   waitMs: () => number
   now: () => number
@@ -123,7 +127,13 @@ export function createPurchase(options: PurchaseOptions): Purchase {
       // Money that is known is its order's, before anything else is said about the request.
       const known = await find(named)
       if (known !== undefined) return await join(visit, named, known, deadline)
-      const presentation = present(presented, { ...options, ...visit, item: itemOf(visit), digest })
+      const presentation = present(presented, {
+        ...options,
+        ...visit,
+        item: itemOf(visit),
+        digest,
+        takesApprovals: options.sponsor !== undefined,
+      })
       return await payNow(visit, presentation, deadline)
     } catch (error) {
       if (!(error instanceof Problem.ProblemError)) throw error
@@ -299,7 +309,7 @@ export function createPurchase(options: PurchaseOptions): Purchase {
       bound: presentation.bound,
     }
     const id = Orders.newId(now(), crypto.getRandomValues(new Uint8Array(10)))
-    const outcome = await settlement.settle(transfer, purpose, {
+    const outcome = await settleSponsored(options, transfer, presentation.approval, purpose, {
       waitMs: Math.max(0, deadline - now()),
       receivedAt: now(),
       proven: presentation.proven,

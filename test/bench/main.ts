@@ -1,11 +1,12 @@
 import { parseArgs } from 'node:util'
 import { benchCold } from './cold'
 import { prepareMachine } from './machine'
+import { benchPages } from './pages'
 import { benchPaid } from './paid'
 import * as Report from './Report'
 import { benchUnpaid } from './unpaid'
 
-const sections = { unpaid: benchUnpaid, paid: benchPaid, cold: benchCold }
+const sections = { unpaid: benchUnpaid, paid: benchPaid, cold: benchCold, pages: benchPages }
 type Section = keyof typeof sections
 
 const { values } = parseArgs({ options: { only: { type: 'string' } } })

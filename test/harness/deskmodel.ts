@@ -289,7 +289,7 @@ export function createModel(db: Db, random: Random) {
           store.confirm(id, { transaction, logIndex: serial++, blockNumber: block }, 1),
         )
       } else if (!payment.wasPaid) {
-        write(db, () => store.expire(id))
+        write(db, () => store.expire(id, false))
       }
       ring(id)
     },

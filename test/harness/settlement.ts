@@ -148,6 +148,7 @@ export async function startDesk(
     meter?: Meter
     relayerKeys?: readonly Uint8Array[]
     deskKey?: Uint8Array
+    walletFactories?: readonly Address[]
   } = {},
 ): Promise<Desk> {
   const now = options.now ?? Date.now
@@ -161,6 +162,7 @@ export async function startDesk(
     log: (event, fields) => void events.push({ event, fields }),
     checkMs: options.checkMs ?? 200,
     deskKey: options.deskKey,
+    ...(options.walletFactories ? { walletFactories: options.walletFactories } : {}),
     ...(options.meter ? { meter: options.meter } : {}),
   })
   if (options.recover === false) await settlement.ready

@@ -43,7 +43,7 @@ async function load(root: string): Promise<Record<string, string>> {
   const texts: Record<string, string> = {}
   for (const pattern of [
     '{src,db,test}/**/*.ts',
-    '{src,db,test}/**/*.{json,sql,html,css}',
+    '{src,db,test}/**/*.{json,sql,html,css,svg,js}',
     '*.{json,toml}',
   ]) {
     for await (const path of new Bun.Glob(pattern).scan(root)) {

@@ -1,0 +1,1 @@
+ALTER TABLE `payments` ADD `nonce_used` integer DEFAULT false NOT NULL;

@@ -1,0 +1,197 @@
+import type { Address, Hex } from 'viem'
+import { type Client, createClient, RpcError, RpcFault } from '../chain/client'
+import * as Receipt from '../chain/receipt'
+import * as Token from '../chain/token'
+import * as Transaction from '../chain/transaction'
+import * as Crypto from '../protocol/Crypto'
+import * as Json from '../protocol/Json'
+import type * as Network from '../protocol/Network'
+import * as Permit from '../protocol/Permit'
+import * as Grant from '../sponsor/Grant'
+import { problemOf, say } from './outcome'
+import type { Terms } from './Terms'
+import * as TokenPermit from './TokenPermit'
+
+/** How a wallet that never approved Permit2 comes to pay by it, the cheapest way first. */
+
+export type Wallet = {
+  privateKey: Uint8Array
+  /** RPC URL of the network; undefined: its public one. */
+  rpc: string | undefined
+  /** Unix ms. */
+  now: () => number
+}
+
+/** Why the wallet cannot be made ready; the message is for the user. */
+export class AllowanceError extends Error {
+  override readonly name = 'AllowanceError'
+}
+
+const publicRpcs: Readonly<Record<Network.Id, string>> = {
+  'eip155:4663': 'https://rpc.mainnet.chain.robinhood.com',
+  'eip155:8453': 'https://mainnet.base.org',
+  'eip155:84532': 'https://sepolia.base.org',
+}
+
+const maxUint256 = (1n << 256n) - 1n
+/** Longest wait for what was sent to be there. */
+const waitMs = 60_000
+const permitSeconds = 300n
+
+/** Reads the token's nonce and signs a permit of the amount. Throws an AllowanceError. */
+export function signPermit(terms: Terms, wallet: Wallet): Promise<TokenPermit.Info> {
+  return withClient(terms, wallet, async (client) => {
+    const owner = Crypto.addressOf(wallet.privateKey)
+    const nonce = await word(client, Token.nonces(terms.asset.address, owner))
+    const deadline = BigInt(Math.floor(wallet.now() / 1000)) + permitSeconds
+    say(`permit     Permit2 may take ${terms.amountAtomic} atomic units, by signature (EIP-2612)`)
+    return TokenPermit.sign(terms, wallet.privateKey, { nonce, deadline })
+  })
+}
+
+/**
+ * Approves Permit2 for the token, once for ever. Asks the seller for native coin when the wallet has
+ * not what that costs. Prints each step. Throws an AllowanceError.
+ */
+export function approve(terms: Terms, wallet: Wallet, shop: URL): Promise<void> {
+  return withClient(terms, wallet, async (client) => {
+    const owner = Crypto.addressOf(wallet.privateKey)
+    const { asset } = terms
+    const allowance = Token.allowance(asset.address, owner, Permit.permit2Address)
+    if ((await word(client, allowance)) >= terms.amountAtomic) return
+    const call = Token.approve(asset.address, Permit.permit2Address, maxUint256)
+    const gas = await quantity(client, 'eth_estimateGas', [{ from: owner, ...call }])
+    let price = await priceOf(client)
+    let balanceWei = await quantity(client, 'eth_getBalance', [owner, 'latest'])
+    if (balanceWei < gas * price) {
+      await askForGas(terms, wallet, shop)
+      await until(wallet, 'the grant has arrived', async () => {
+        price = await priceOf(client)
+        balanceWei = await quantity(client, 'eth_getBalance', [owner, 'latest'])
+        return balanceWei >= gas * price
+      })
+    }
+    const affordable = balanceWei / gas
+    const signed = Transaction.sign(
+      {
+        chainId: terms.chainId,
+        nonce: Number(await quantity(client, 'eth_getTransactionCount', [owner, 'pending'])),
+        maxTipWei: 0n,
+        maxFeeWei: 2n * price < affordable ? 2n * price : affordable,
+        gasLimit: gas,
+        ...call,
+        valueWei: 0n,
+      },
+      wallet.privateKey,
+    )
+    await client.call('eth_sendRawTransaction', [signed.raw])
+    say(`approve    Permit2 may take ${asset.symbol} of ${owner}, ${signed.hash}`)
+    await assertSucceeded(client, wallet, signed.hash)
+  })
+}
+
+/** The seller's grant of native coin. It is given once: an earlier one is as good. */
+async function askForGas(terms: Terms, { privateKey }: Wallet, shop: URL): Promise<void> {
+  const address = Crypto.addressOf(privateKey)
+  const { network } = terms
+  const message = Grant.messageOf(network, address)
+  const signature = Crypto.sign(Grant.digestOf(message), privateKey)
+  const url = new URL('/api/gas/sponsor', shop)
+  let response: Response
+  try {
+    response = await fetch(url, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ address, network, signature }),
+      redirect: 'manual',
+    })
+  } catch {
+    throw new AllowanceError(`${url.origin} did not answer the request for gas.`)
+  }
+  if (response.ok) {
+    const { amountWei, transaction } = await granted(response)
+    say(`sponsor    ${amountWei} wei for the approve, ${transaction}`)
+    return
+  }
+  const problem = await problemOf(response)
+  if (problem.transaction !== undefined) {
+    say(`sponsor    ${problem.code}, ${problem.transaction}`)
+    return
+  }
+  throw new AllowanceError(
+    `The wallet has no gas to approve Permit2, and none is given: ${problem.code}: ${problem.detail}`,
+  )
+}
+
+async function granted(response: Response): Promise<{ amountWei: string; transaction: string }> {
+  try {
+    const json = Json.parse(await response.text())
+    return { amountWei: Json.text(json, 'amountWei'), transaction: Json.text(json, 'transaction') }
+  } catch {
+    throw new AllowanceError('The answer to the request for gas cannot be read.')
+  }
+}
+
+async function assertSucceeded(client: Client, wallet: Wallet, hash: Hex): Promise<void> {
+  await until(wallet, `${hash} is confirmed`, async () => {
+    const receipt = Receipt.parse(await client.call('eth_getTransactionReceipt', [hash]))
+    if (receipt?.success === false) throw new AllowanceError('The approve failed on chain.')
+    return receipt !== undefined
+  })
+}
+
+async function until(
+  { now }: Wallet,
+  what: string,
+  condition: () => Promise<boolean>,
+): Promise<void> {
+  const deadline = now() + waitMs
+  while (!(await condition())) {
+    if (now() > deadline) throw new AllowanceError(`Waited in vain until ${what}.`)
+    await Bun.sleep(200)
+  }
+}
+
+/** What a unit of gas costs now, without a tip. */
+async function priceOf(client: Client): Promise<bigint> {
+  const block = Receipt.parseBlock(await client.call('eth_getBlockByNumber', ['latest', false]))
+  if (block === undefined) throw new RpcFault('not a block')
+  return block.baseFeeWei
+}
+
+async function withClient<T>(
+  { network, chainId }: Terms,
+  { rpc = publicRpcs[network] }: Wallet,
+  work: (client: Client) => Promise<T>,
+): Promise<T> {
+  if (rpc === undefined) throw new AllowanceError(`Name an RPC URL of ${network}: --rpc URL.`)
+  const client = createClient({ urls: [rpc], timeoutMs: 10_000, log: () => undefined })
+  try {
+    const found = await quantity(client, 'eth_chainId', [])
+    if (found !== BigInt(chainId))
+      throw new AllowanceError(`${client.hosts[0]} is chain ${found}, not ${chainId}.`)
+    return await work(client)
+  } catch (error) {
+    if (!(error instanceof RpcError || error instanceof RpcFault)) throw error
+    throw new AllowanceError(`${client.hosts[0]}: ${error.message}; --rpc URL names another node.`)
+  } finally {
+    client.close()
+  }
+}
+
+async function word(client: Client, call: { to: Address; data: Hex }): Promise<bigint> {
+  const answer = await client.call('eth_call', [call, 'latest'])
+  const value = Receipt.isHex(answer) ? Token.toUint(answer) : undefined
+  if (value === undefined) throw new RpcFault('the token does not answer')
+  return value
+}
+
+async function quantity(
+  client: Client,
+  method: string,
+  params: readonly unknown[],
+): Promise<bigint> {
+  const answer = await client.call(method, params)
+  if (!Receipt.isHex(answer) || answer.length < 3) throw new RpcFault(`not an answer to ${method}`)
+  return BigInt(answer)
+}

@@ -1,0 +1,53 @@
+import type { Registry } from '../http/metrics'
+import type { Delivered } from '../settlement/delivery'
+import type { Settlement } from '../settlement/settle'
+import type { Quoter } from './quote'
+
+/** Counts the challenges that go out, by merchant. */
+export function withChallenges(quoter: Quoter, registry: Registry): Quoter {
+  const count = registry.counter('challenges_total', 'Answers 402 with a challenge.', ['merchant'])
+  // Finding the series costs more than counting: it is done when somebody looks.
+  const fresh = new Map<string, number>()
+  registry.onRender(() => {
+    for (const [merchant, times] of fresh) count.inc({ merchant }, times)
+    fresh.clear()
+  })
+  return {
+    ...quoter,
+    challenge(item, url, requestId, details) {
+      fresh.set(item.merchant, (fresh.get(item.merchant) ?? 0) + 1)
+      return quoter.challenge(item, url, requestId, details)
+    },
+  }
+}
+
+/** Counts the forwards of paid requests and how they ended. */
+export function withDeliveries(settlement: Settlement, registry: Registry): Settlement {
+  const attempts = registry.counter('delivery_attempts_total', 'Paid requests that were forwarded.')
+  const count = registry.counter(
+    'deliveries_total',
+    'Ends of forwarded requests; one that is cut after its first byte counts as delivered before.',
+    ['outcome'],
+  )
+  return {
+    ...settlement,
+    beginDelivery(id) {
+      attempts.inc()
+      return settlement.beginDelivery(id)
+    },
+    async endDelivery(id, told) {
+      // Decided at the write, so known after it.
+      let result: Delivered | undefined
+      await settlement.endDelivery(id, () => {
+        result = typeof told === 'function' ? told() : told
+        return result
+      })
+      if (result !== undefined) count.inc({ outcome: outcomeOf(result) })
+    },
+  }
+}
+
+function outcomeOf(result: Delivered): string {
+  if (!result.delivered) return 'undelivered'
+  return result.truncated ? 'truncated' : 'delivered'
+}

@@ -1,0 +1,149 @@
+import type { Address } from 'viem'
+import type { Sponsor } from '../config/Config'
+import type { Asset } from '../protocol/Asset'
+import * as Crypto from '../protocol/Crypto'
+import type * as Network from '../protocol/Network'
+import type { Code } from '../protocol/Problem'
+
+/**
+ * Who is given native coin for the approve of Permit2, and how much. Holders of the asset only, and
+ * never more than what it takes: what is left over must be worth less than the way of getting it.
+ */
+
+/** What the chain says of an address, read in one block where that is possible. */
+export type Facts = {
+  hasCode: boolean
+  assetAtomic: bigint
+  /** `min_balance_age_blocks` earlier; undefined when the chain is younger than that. */
+  assetBeforeAtomic: bigint | undefined
+  allowanceAtomic: bigint
+  balanceWei: bigint
+}
+
+/** What an approve costs now. `gas` is the node's estimate for this very address. */
+export type Price = { gas: bigint; baseFeeWei: bigint; tipWei: bigint }
+
+/** Why an address gets nothing; `detail` is safe to send. */
+export type Refusal = { code: Code; detail: string }
+
+/** How much of the day's budget is left: `signed` is for requests that the address itself signed. */
+export type Room = 'open' | 'signed' | 'spent'
+
+/** What was given on a UTC day. */
+export type Tally = { grants: number; wei: bigint }
+
+/** Ways to pay that cost less than an approval, the cheapest first: x402 names. */
+export type Alternative = 'eip3009' | 'eip2612'
+
+/** A sponsored transfer runs no code of the receiver; chains that fold L1 data into gas need room. */
+export const transferGasLimit = 100_000n
+
+/** Id of the errand that carries the only grant of an address. */
+export function idOf(network: Network.Id, address: Address): string {
+  return `grant:${network}:${address}`
+}
+
+/** What an address signs (EIP-191) to show that it asks itself. */
+export function messageOf(network: Network.Id, address: Address): string {
+  return `turnpike gas sponsor ${network} ${address}`
+}
+
+/** Whether the address signed the message, in either spelling of the address. */
+export function isSigned(network: Network.Id, address: Address, signature: string): boolean {
+  const lower = address.toLowerCase() as Address
+  return [address, lower].some((spelling) => {
+    const digest = digestOf(messageOf(network, spelling))
+    return Crypto.recover(digest, signature) === address
+  })
+}
+
+/** EIP-191 digest of an ASCII message. */
+export function digestOf(message: string): Uint8Array {
+  return Crypto.keccak256(`\x19Ethereum Signed Message:\n${message.length}${message}`)
+}
+
+/** Ways that need no approval, or no grant for it. */
+export function alternatives(asset: Asset): Alternative[] {
+  return [
+    ...(asset.transfer.includes('eip3009') ? (['eip3009'] as const) : []),
+    ...(asset.eip2612 ? (['eip2612'] as const) : []),
+  ]
+}
+
+/** Why nothing is given to the address, whoever asks. */
+export function refusalOf(facts: Facts, asset: Asset, sponsor: Sponsor): Refusal | undefined {
+  const { minBalanceAtomic, minBalanceAgeBlocks } = sponsor
+  if (facts.hasCode) {
+    const detail = 'The address has code, or delegates to code; only plain accounts are sponsored.'
+    return { code: 'not-an-eoa', detail }
+  }
+  if (facts.assetAtomic < minBalanceAtomic) {
+    const detail = `The address needs at least ${minBalanceAtomic} atomic units of ${asset.symbol}.`
+    return { code: 'asset-balance-too-low', detail }
+  }
+  if ((facts.assetBeforeAtomic ?? 0n) < minBalanceAtomic) {
+    const detail = `The address must have held its ${asset.symbol} for ${minBalanceAgeBlocks} blocks.`
+    return { code: 'balance-too-young', detail }
+  }
+  return undefined
+}
+
+/** What one approve costs at least; who has that needs no grant. */
+export function costWei({ gas, baseFeeWei }: Price): bigint {
+  return gas * baseFeeWei
+}
+
+/**
+ * What an approve may cost until it is sent: an eighth more gas, a base fee a fifth higher, which is
+ * what wallets offer, and the tip that the node suggests up to an eighth of the base fee. Together at
+ * most half as much again: a larger margin would pay for more than an approve, and moving the asset
+ * on to the next address and sweeping the rest must stay dearer than the grant.
+ */
+export function costWithMarginWei({ gas, baseFeeWei, tipWei }: Price): bigint {
+  const tipMaxWei = baseFeeWei / 8n
+  const tip = tipWei < tipMaxWei ? tipWei : tipMaxWei
+  return ceilDiv(gas * 9n, 8n) * (ceilDiv(baseFeeWei * 6n, 5n) + tip)
+}
+
+/**
+ * The most that one grant may be: `max_grant_wei`, and never worth more than the balance that an
+ * address must hold.
+ */
+export function capWei(sponsor: Sponsor, decimals: number): bigint {
+  // The price may have a fraction; six digits of it are kept.
+  const priceMicroUsd = BigInt(Math.ceil(sponsor.ethPriceUsd * 1e6))
+  const worth = (sponsor.minBalanceAtomic * 10n ** 24n) / (priceMicroUsd * 10n ** BigInt(decimals))
+  return worth < sponsor.maxGrantWei ? worth : sponsor.maxGrantWei
+}
+
+/**
+ * The grant: what is missing for one approve with margin, within the cap. `too-dear`: the cap does
+ * not pay for an approve now.
+ */
+export function amountOf(
+  balanceWei: bigint,
+  price: Price,
+  cap: bigint,
+): { kind: 'amount'; wei: bigint } | { kind: 'has-gas' } | { kind: 'too-dear' } {
+  const least = costWei(price)
+  if (balanceWei >= least) return { kind: 'has-gas' }
+  const wanted = costWithMarginWei(price) - balanceWei
+  const wei = wanted < cap ? wanted : cap
+  return balanceWei + wei < least ? { kind: 'too-dear' } : { kind: 'amount', wei }
+}
+
+/** How much room a day has for one more grant that may cost `wei` with its own gas. */
+export function roomFor(tally: Tally, budget: { grants: number; wei: bigint }, wei: bigint): Room {
+  if (tally.grants >= budget.grants || tally.wei + wei > budget.wei) return 'spent'
+  const isHalf = 2 * tally.grants >= budget.grants || 2n * tally.wei >= budget.wei
+  return isHalf ? 'signed' : 'open'
+}
+
+/** Unix ms at which the UTC day of a time began. */
+export function dayOf(at: number): number {
+  return at - (at % 86_400_000)
+}
+
+function ceilDiv(value: bigint, by: bigint): bigint {
+  return (value + by - 1n) / by
+}

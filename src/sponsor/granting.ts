@@ -1,0 +1,259 @@
+import type { Address, Hex } from 'viem'
+import { RpcError, RpcFault } from '../chain/client'
+import * as AddressText from '../protocol/Address'
+import * as Permit from '../protocol/Permit'
+import type { Code } from '../protocol/Problem'
+import type { Meter } from '../settlement/metrics'
+import { createClients } from './clients'
+import * as Grant from './Grant'
+import type { Engine, Funded, Ledger, Sponsored } from './ledger'
+import { estimateApprove, look } from './look'
+
+/** A request as it came. */
+export type Request = {
+  address: unknown
+  network?: unknown
+  signature?: unknown
+  /** What the client is counted under: its IPv4 address or the /64 of its IPv6 address. */
+  client: string
+}
+
+/** JSON of a grant. */
+export type Granted = {
+  granted: true
+  transaction: Hex
+  amountWei: string
+  network: string
+  token: Address
+  spender: Address
+  /** What this address could have used without a grant. */
+  alternatives: readonly Grant.Alternative[]
+}
+
+export type Refused = {
+  code: Code
+  detail: string
+  members?: Readonly<Record<string, unknown>>
+  retryAfterSeconds?: number
+}
+
+export type Result = { kind: 'granted'; body: Granted } | ({ kind: 'refused' } & Refused)
+
+export type Granting = {
+  /** Answers one request; a grant is confirmed then. Rejects only on faults of ours. */
+  grant(request: Request): Promise<Result>
+}
+
+export type GrantingOptions = {
+  engine: Engine
+  ledger: Ledger
+  networks: readonly Sponsored[]
+  /** Accounts that nobody may send to: our own, and contracts of the network. */
+  excluded: readonly Address[]
+  meter: Meter
+  now: () => number
+  waitMs: () => number
+}
+
+/** Requests that read the chain at once; more wait at their sender. */
+const readingMax = 32
+
+/** Refusals of one request, not of its address. */
+const ownCodes: readonly Code[] = ['signature-required', 'rate-limited']
+
+type Asked = { network: Sponsored; address: Address; signature: string | undefined }
+
+/** Gives native coin for one approve, once to an address. */
+export function createGranting(options: GrantingOptions): Granting {
+  const { engine, ledger, networks, meter, now } = options
+  const excluded = new Set(options.excluded.map((address) => address.toLowerCase()))
+  const clients = createClients()
+  const underWay = new Map<string, Promise<Result>>()
+  const refusals = meter.counter('sponsor_refusals_total', 'Grants refused.', ['reason'])
+
+  async function first(asked: Asked, client: string): Promise<Result> {
+    const { network, address } = asked
+    const day = Grant.dayOf(now())
+    const room = ledger.room(network)
+    if (room === 'spent') return spent(now())
+    if (room === 'signed' && asked.signature === undefined) return unsigned(network, address)
+    if (!clients.hasRoom(client, day)) return tooMany(now())
+    if (!engine.isReady(network.id)) return notReady('The network cannot send now.')
+    const { facts, baseFeeWei } = await look(engine, network, address)
+    if (!facts.hasCode && facts.allowanceAtomic > 0n) {
+      return refuse('already-approved', 'The address has approved Permit2 already.')
+    }
+    const refusal = Grant.refusalOf(facts, network.asset, network.sponsor)
+    if (refusal) return { kind: 'refused', ...refusal }
+    const gas = await estimateApprove(engine, network, address)
+    if (gas === undefined) return refuse('approve-fails', 'The token refuses this address.')
+    const price = { gas, baseFeeWei, tipWei: engine.fees(network.id).maxTipWei }
+    const cap = Grant.capWei(network.sponsor, network.asset.decimals)
+    const amount = Grant.amountOf(facts.balanceWei, price, cap)
+    if (amount.kind === 'has-gas') {
+      return refuse('has-gas', 'The address has what an approve costs.')
+    }
+    if (amount.kind === 'too-dear') return notReady('Gas is dearer than what is sponsored.', 60)
+    if (!clients.take(client, day)) return tooMany(now())
+    const funded = await ledger.fund(
+      {
+        network,
+        address,
+        amountWei: amount.wei,
+        isSigned: asked.signature !== undefined,
+        approveHash: undefined,
+      },
+      { waitMs: options.waitMs() },
+    )
+    // Only what was given counts against the client.
+    if (funded.kind !== 'funded' && funded.kind !== 'pending') clients.giveBack(client, day)
+    return resultOf(funded, asked, now())
+  }
+
+  function again({ network, address }: Asked): Result {
+    const row = ledger.find(network.id, address)
+    if (row === undefined) throw new Error(`${address} has no grant`)
+    const { transaction, isConfirmed } = ledger.stands(row)
+    const detail = isConfirmed
+      ? 'The address was sponsored before; it happens once.'
+      : 'The address is being sponsored; the transaction is on its way.'
+    return refuse('already-sponsored', detail, { transaction, confirmed: isConfirmed })
+  }
+
+  async function grant(asked: Asked, client: string): Promise<Result> {
+    const { network, address } = asked
+    if (ledger.find(network.id, address)) return again(asked)
+    const id = Grant.idOf(network.id, address)
+    const running = underWay.get(id)
+    if (running) {
+      const result = await running
+      if (ledger.find(network.id, address)) return again(asked)
+      // What was learnt of the address is true for this request too; what was asked of the sender is not.
+      const isOwn = result.kind === 'refused' && ownCodes.includes(result.code)
+      return isOwn ? grant(asked, client) : result
+    }
+    if (underWay.size >= readingMax) return notReady('Too many requests are being looked at.', 1)
+    const work = first(asked, client).catch((error: unknown): Result => {
+      if (!(error instanceof RpcFault || error instanceof RpcError)) throw error
+      return notReady('The network does not tell what must be known.', 5)
+    })
+    underWay.set(id, work)
+    try {
+      const result = await work
+      return result.kind === 'refused' && result.code === 'already-sponsored'
+        ? again(asked)
+        : result
+    } finally {
+      underWay.delete(id)
+    }
+  }
+
+  return {
+    async grant(request) {
+      const asked = parse(request, networks, excluded)
+      const result = 'kind' in asked ? asked : await grant(asked, request.client)
+      if (result.kind === 'granted') return result
+      refusals.inc({ reason: result.code })
+      if ('kind' in asked) return result
+      const alternatives = Grant.alternatives(asked.network.asset)
+      return { ...result, members: { ...result.members, alternatives } }
+    },
+  }
+}
+
+function parse(
+  request: Request,
+  networks: readonly Sponsored[],
+  excluded: ReadonlySet<string>,
+): Asked | Result {
+  const address = AddressText.parseStrict(request.address)
+  if (address === undefined || BigInt(address) < 1n << 16n) {
+    const detail = 'address must be an account: 0x and 40 hex digits, with its checksum if mixed.'
+    return refuse('invalid-address', detail)
+  }
+  if (excluded.has(address.toLowerCase())) {
+    return refuse('invalid-address', 'address belongs to the service or to a contract it uses.')
+  }
+  const [main] = networks
+  if (main === undefined) return refuse('not-found', 'No network sponsors approvals.')
+  const network =
+    request.network === undefined ? main : networks.find(({ id }) => id === request.network)
+  if (network === undefined) {
+    const ids = networks.map(({ id }) => id).join(', ')
+    return refuse('invalid-parameter', `network must be one that is sponsored: ${ids}.`)
+  }
+  const { signature } = request
+  if (signature === undefined) return { network, address, signature }
+  if (typeof signature !== 'string' || !Grant.isSigned(network.id, address, signature)) {
+    const message = Grant.messageOf(network.id, address)
+    const detail = `signature must be the EIP-191 signature of address over: ${message}`
+    return refuse('invalid-signature', detail)
+  }
+  return { network, address, signature }
+}
+
+function resultOf(funded: Funded, { network, address }: Asked, now: number): Result {
+  switch (funded.kind) {
+    case 'funded':
+      return {
+        kind: 'granted',
+        body: {
+          granted: true,
+          transaction: funded.transaction,
+          amountWei: String(funded.amountWei),
+          network: network.id,
+          token: network.asset.address,
+          spender: Permit.permit2Address,
+          alternatives: Grant.alternatives(network.asset),
+        },
+      }
+    case 'pending': {
+      const { transaction } = funded
+      const detail = 'The grant is sent and not confirmed yet; it is not sent twice.'
+      return { ...refuse('settlement-pending', detail, { transaction }), retryAfterSeconds: 2 }
+    }
+    case 'lost': {
+      const { transaction } = funded
+      return refuse('already-sponsored', 'The grant did not arrive.', { transaction })
+    }
+    case 'taken':
+      return refuse('already-sponsored', 'The address was sponsored before.')
+    case 'full':
+      return funded.room === 'spent' ? spent(now) : unsigned(network, address)
+    case 'unavailable':
+      return notReady(funded.detail, funded.retryAfterSeconds)
+  }
+}
+
+function unsigned(network: Sponsored, address: Address): Result {
+  const message = Grant.messageOf(network.id, address)
+  const detail = 'Half of the budget is spent: the address must sign the message (EIP-191).'
+  return refuse('signature-required', detail, { message })
+}
+
+function spent(now: number): Result {
+  const detail = 'The sponsoring budget of today is spent.'
+  return { ...refuse('budget-spent', detail), retryAfterSeconds: secondsLeft(now) }
+}
+
+function tooMany(now: number): Result {
+  const detail = 'Enough addresses were sponsored for this client today.'
+  return { ...refuse('rate-limited', detail), retryAfterSeconds: secondsLeft(now) }
+}
+
+function notReady(detail: string, retryAfterSeconds = 5): Result {
+  return { ...refuse('not-ready', detail), retryAfterSeconds }
+}
+
+function refuse(
+  code: Code,
+  detail: string,
+  members?: Readonly<Record<string, unknown>>,
+): { kind: 'refused' } & Refused {
+  return { kind: 'refused', code, detail, ...(members && { members }) }
+}
+
+/** Until the next UTC day. */
+function secondsLeft(now: number): number {
+  return Math.max(1, Math.ceil((Grant.dayOf(now) + 86_400_000 - now) / 1000))
+}

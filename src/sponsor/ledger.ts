@@ -1,0 +1,204 @@
+import type { Address, Hex } from 'viem'
+import type { GrantRow } from '../../db/grants'
+import type { Db } from '../../db/open'
+import { isDuplicate } from '../../db/write'
+import type { NetworkConfig, Sponsor } from '../config/Config'
+import type { Log } from '../log'
+import type * as Network from '../protocol/Network'
+import type { Settlement } from '../settlement/settle'
+import * as Grant from './Grant'
+import { createStore } from './store'
+
+/** What sponsoring needs of settlement. */
+export type Engine = Pick<
+  Settlement,
+  'run' | 'errand' | 'read' | 'rpc' | 'fees' | 'isReady' | 'verify'
+>
+
+/** A network on which approvals are sponsored. */
+export type Sponsored = NetworkConfig & { sponsor: Sponsor }
+
+export type Order = {
+  network: Sponsored
+  address: Address
+  amountWei: bigint
+  /** The address itself asked, which its signature shows. */
+  isSigned: boolean
+  /** Hash of the approve that the address had signed. */
+  approveHash: Hex | undefined
+}
+
+export type Funded =
+  | { kind: 'funded'; transaction: Hex; amountWei: bigint }
+  /** Sent, not confirmed in time; the work goes on. */
+  | { kind: 'pending'; transaction: Hex }
+  /** Another request was first; it is the only one. */
+  | { kind: 'taken' }
+  /** The transfer failed or was displaced; nothing more is given. */
+  | { kind: 'lost'; transaction: Hex }
+  | { kind: 'full'; room: Exclude<Grant.Room, 'open'> }
+  | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }
+
+/** One ledger for grants by request and for approves that came signed. */
+export type Ledger = {
+  find(network: Network.Id, address: Address): GrantRow | undefined
+  /** How much room today has for another grant of any size. */
+  room(network: Sponsored): Grant.Room
+  /**
+   * Reserves the address and sends, in one database transaction, and waits for the confirmation. An
+   * order whose row has the same approve goes on with what was sent. Rejects only on faults of ours.
+   */
+  fund(order: Order, options: { waitMs: number }): Promise<Funded>
+  /** How the transfer of a row stands. */
+  stands(row: GrantRow): { transaction: Hex; isConfirmed: boolean }
+  /** Networks whose budget of today is spent. */
+  spent(): readonly { network: Network.Id; reason: string }[]
+  tally(network: Network.Id): Grant.Tally
+}
+
+export type LedgerOptions = {
+  db: Db
+  engine: Engine
+  networks: readonly Sponsored[]
+  now: () => number
+  log: Log
+}
+
+/** The day has no room for the order, found inside the transaction that would have written it. */
+class FullError extends Error {
+  override readonly name = 'FullError'
+  readonly room: Exclude<Grant.Room, 'open'>
+
+  constructor(room: Exclude<Grant.Room, 'open'>) {
+    super(`the budget is ${room}`)
+    this.room = room
+  }
+}
+
+/** The ledger of a database. */
+export function createLedger(options: LedgerOptions): Ledger {
+  const { engine, now, log } = options
+  const store = createStore(options.db)
+  const tallies = new Map<Network.Id, Grant.Tally & { day: number }>()
+
+  /** Of today; read once a day, because only this process writes. */
+  function tally(network: Network.Id): Grant.Tally {
+    const day = Grant.dayOf(now())
+    const known = tallies.get(network)
+    if (known?.day === day) return known
+    const fresh = { day, ...store.tallySince(network, day) }
+    tallies.set(network, fresh)
+    return fresh
+  }
+
+  function room({ id, sponsor, gasPerDayWei }: Sponsored, wei: bigint): Grant.Room {
+    const budget = { grants: sponsor.grantsPerDay, wei: gasPerDayWei.sponsor }
+    return Grant.roomFor(tally(id), budget, wei)
+  }
+
+  /** Inside the transaction that stores the signed transfer: all of it or nothing is kept. */
+  function reserve(order: Order, transaction: Hex, feeWei: bigint): void {
+    const { network, address, amountWei, approveHash, isSigned } = order
+    const left = room(network, amountWei + feeWei)
+    if (left === 'spent' || (left === 'signed' && !isSigned)) throw new FullError(left)
+    store.insert({
+      network: network.id,
+      address,
+      token: network.asset.address,
+      kind: approveHash === undefined ? 'grant' : 'approval',
+      transactionHash: transaction,
+      amountWei,
+      feeWei,
+      approveHash: approveHash ?? null,
+      createdAt: now(),
+    })
+    const today = tally(network.id)
+    // Also when the commit fails: then a little less is given today.
+    tallies.set(network.id, {
+      day: Grant.dayOf(now()),
+      grants: today.grants + 1,
+      wei: today.wei + amountWei + feeWei,
+    })
+  }
+
+  function learnFee(order: Order, spentWei: bigint): void {
+    const { id } = order.network
+    const row = store.find(id, order.address)
+    if (row === undefined || row.feeWei === spentWei) return
+    store.setFee(id, order.address, spentWei)
+    const today = tally(id)
+    if (row.createdAt < Grant.dayOf(now())) return
+    tallies.set(id, {
+      day: Grant.dayOf(now()),
+      grants: today.grants,
+      wei: today.wei - row.feeWei + spentWei,
+    })
+  }
+
+  async function fund(order: Order, waitMs: number): Promise<Funded> {
+    const { network, address, approveHash } = order
+    const known = store.find(network.id, address)
+    if (known && (approveHash === undefined || known.approveHash !== approveHash)) {
+      return { kind: 'taken' }
+    }
+    const amountWei = known?.amountWei ?? order.amountWei
+    const feeWei = Grant.transferGasLimit * engine.fees(network.id).maxFeeWei
+    const end = await engine.run(
+      {
+        id: Grant.idOf(network.id, address),
+        kind: 'grant',
+        product: 'sponsor',
+        network: network.id,
+        relayer: undefined,
+        to: address,
+        data: '0x',
+        valueWei: amountWei,
+        gasLimit: Grant.transferGasLimit,
+      },
+      { waitMs, write: (transaction) => reserve(order, transaction, feeWei) },
+    )
+    switch (end.kind) {
+      case 'confirmed':
+        learnFee(order, end.receipt.spentWei)
+        return { kind: 'funded', transaction: end.transaction, amountWei }
+      case 'pending':
+        return end
+      case 'unavailable':
+        return end
+      case 'failed':
+      case 'replaced':
+        log.error('grant-lost', { network: network.id, address, transaction: end.transaction })
+        return { kind: 'lost', transaction: end.transaction }
+    }
+  }
+
+  return {
+    find: store.find,
+    room: (network) => room(network, 0n),
+    tally,
+    async fund(order, { waitMs }) {
+      try {
+        return await fund(order, waitMs)
+      } catch (error) {
+        if (error instanceof FullError) return { kind: 'full', room: error.room }
+        if (isDuplicate(error)) return { kind: 'taken' }
+        throw error
+      }
+    },
+    stands(row) {
+      const errand = engine.errand(Grant.idOf(row.network, row.address))
+      return {
+        transaction: errand?.transaction ?? row.transactionHash,
+        isConfirmed: errand?.state === 'confirmed',
+      }
+    },
+    spent: () =>
+      options.networks
+        // Nothing to give is a choice, not a fault.
+        .filter(
+          ({ sponsor, gasPerDayWei }) => sponsor.grantsPerDay > 0 && gasPerDayWei.sponsor > 0n,
+        )
+        .filter((network) => room(network, 0n) === 'spent')
+        .map(({ id }) => ({ network: id, reason: 'the sponsoring budget of today is spent' })),
+  }
+}

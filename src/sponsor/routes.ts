@@ -1,0 +1,107 @@
+import { Elysia } from 'elysia'
+import { type Budget, readBody } from '../http/body'
+import { clientKey } from '../http/clientip'
+import { corsHeaders } from '../http/problem'
+import * as RateLimit from '../http/ratelimit'
+import * as Json from '../protocol/Json'
+import * as Problem from '../protocol/Problem'
+import { networkOf } from './clients'
+import type { Granting, Refused } from './granting'
+
+export type RoutesOptions = {
+  granting: Granting
+  /** Where it is served: `/api/gas/sponsor` below each base URL. */
+  paths: readonly string[]
+  budget: Budget
+  rateLimit: RateLimit.RateLimit
+  trustProxy: number
+  now: () => number
+  /** Address of the other end of a request's connection. */
+  peerOf(request: Request): string | undefined
+}
+
+const bodyMaxBytes = 4096
+/** Requests in a minute of one client, and of all clients of its network together. */
+const perClient = 10
+const perNetwork = 40
+
+/** `POST /api/gas/sponsor`: native coin for the one approve that a holder of the asset needs. */
+export function sponsorRoutes(options: RoutesOptions) {
+  const app = new Elysia({ name: 'sponsor' })
+  for (const path of options.paths) {
+    app.all(path, ({ request }) => answer(options, request), { parse: 'none' })
+  }
+  return app
+}
+
+/** Paths of the route for base URLs that may have a path of their own. */
+export function pathsOf(baseUrls: readonly string[]): string[] {
+  const prefixes = ['', ...baseUrls.map((url) => new URL(url).pathname.replace(/\/+$/, ''))]
+  return [...new Set(prefixes.map((prefix) => `${prefix}/api/gas/sponsor`))]
+}
+
+async function answer(options: RoutesOptions, request: Request): Promise<Response> {
+  const { granting, rateLimit, now } = options
+  if (request.method === 'OPTIONS') return preflight()
+  if (request.method !== 'POST') {
+    throw Problem.of('method-not-allowed', 'Only POST is served here.', {
+      headers: { allow: 'POST, OPTIONS' },
+    })
+  }
+  const forwarded = request.headers.get('x-forwarded-for')
+  const client = clientKey(options.peerOf(request), forwarded, options.trustProxy)
+  assertWithin(rateLimit.take(`sponsor ${networkOf(client)}`, perNetwork, now()))
+  assertWithin(rateLimit.take(`sponsor ${client}`, perClient, now()))
+  const { address, network, signature } = await read(request, options.budget)
+  const result = await granting.grant({ address, network, signature, client })
+  if (result.kind === 'refused') throw problemOf(result)
+  return Response.json(result.body, { headers: { ...corsHeaders, 'Cache-Control': 'no-store' } })
+}
+
+async function read(request: Request, budget: Budget): Promise<Json.JsonObject> {
+  const type = request.headers.get('content-type') ?? ''
+  if (!/^application\/json\s*(;|$)/i.test(type)) {
+    throw Problem.of('bad-request', 'The content type must be application/json.')
+  }
+  const body = await readBody(request, bodyMaxBytes, budget)
+  try {
+    const json = Json.parse(new TextDecoder('utf-8', { fatal: true }).decode(body.bytes))
+    const unknown = Object.keys(json).find((name) => !members.includes(name))
+    if (unknown === undefined) return json
+    throw new Json.JsonError(`${JSON.stringify(unknown.slice(0, 40))} is not a member`)
+  } catch (error) {
+    const reason = error instanceof Json.JsonError ? error.message : 'not UTF-8'
+    throw Problem.of('bad-request', `The body must be {address, network?, signature?}: ${reason}.`)
+  } finally {
+    body.release()
+  }
+}
+
+const members: readonly string[] = ['address', 'network', 'signature']
+
+function problemOf({ code, detail, members, retryAfterSeconds }: Refused): Problem.ProblemError {
+  return Problem.of(code, detail, {
+    ...(members && { members }),
+    ...(retryAfterSeconds && { headers: { 'retry-after': String(retryAfterSeconds) } }),
+  })
+}
+
+function assertWithin(verdict: RateLimit.Verdict): void {
+  if (verdict.ok) return
+  throw Problem.of('rate-limited', 'Too many requests from this address.', {
+    headers: RateLimit.headers(verdict),
+  })
+}
+
+function preflight(): Response {
+  return new Response(null, {
+    status: 204,
+    headers: {
+      ...corsHeaders,
+      Allow: 'POST, OPTIONS',
+      'Access-Control-Allow-Methods': 'POST, OPTIONS',
+      'Access-Control-Allow-Headers': 'Content-Type',
+      'Access-Control-Max-Age': '86400',
+    },
+  })
+}

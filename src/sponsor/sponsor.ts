@@ -1,0 +1,69 @@
+import type { Address } from 'viem'
+import type { Db } from '../../db/open'
+import * as Multicall from '../chain/multicall'
+import type { NetworkConfig } from '../config/Config'
+import type { Log } from '../log'
+import type * as Network from '../protocol/Network'
+import * as Permit from '../protocol/Permit'
+import type { Meter } from '../settlement/metrics'
+import type { ApprovalSponsor } from '../settlement/Sponsorship'
+import { createApprovalSponsor } from './approval'
+import { createGranting, type Granting } from './granting'
+import { createLedger, type Engine, type Sponsored } from './ledger'
+
+export type Sponsor = {
+  granting: Granting
+  approvals: ApprovalSponsor
+  /** Networks whose budget of today is spent, for health. */
+  spent(): readonly { network: Network.Id; reason: string }[]
+}
+
+export type SponsorOptions = {
+  db: Db
+  settlement: Engine
+  networks: readonly NetworkConfig[]
+  /** Accounts of ours. */
+  accounts: readonly Address[]
+  meter: Meter
+  now: () => number
+  log: Log
+  /** Longest wait for a grant's confirmation. */
+  waitMs: () => number
+}
+
+/** Sponsoring of approves of Permit2: by request, and for those that come signed. One ledger. */
+export function createSponsor(options: SponsorOptions): Sponsor {
+  const { db, settlement: engine, meter, now, log, waitMs } = options
+  const networks = options.networks.filter(isSponsored)
+  const ledger = createLedger({ db, engine, networks, now, log })
+  const count = meter.gauge('sponsor_grants_today', 'Addresses sponsored on this UTC day.', [
+    'network',
+  ])
+  const spent = meter.gauge('sponsor_spent_wei_today', 'Given on this UTC day, gas included.', [
+    'network',
+  ])
+  meter.onRender(() => {
+    for (const { id } of networks) {
+      const tally = ledger.tally(id)
+      count.set(tally.grants, { network: id })
+      spent.set(Number(tally.wei), { network: id })
+    }
+  })
+  const excluded = [
+    ...options.accounts,
+    Permit.permit2Address,
+    Permit.proxyAddress,
+    Multicall.multicallAddress,
+    ...options.networks.map(({ asset }) => asset.address),
+  ]
+  return {
+    granting: createGranting({ engine, ledger, networks, excluded, meter, now, waitMs }),
+    approvals: createApprovalSponsor({ engine, ledger, networks, meter, now }),
+    spent: ledger.spent,
+  }
+}
+
+/** Where nobody pays by Permit2 there is nothing to sponsor. */
+function isSponsored(network: NetworkConfig): network is Sponsored {
+  return network.sponsor !== undefined && network.asset.transfer.includes('permit2')
+}

@@ -1,0 +1,47 @@
+import { and, eq, gte, sql } from 'drizzle-orm'
+import type { Address } from 'viem'
+import { type GrantRow, grants } from '../../db/grants'
+import type { Db } from '../../db/open'
+import type * as Network from '../protocol/Network'
+import type { Tally } from './Grant'
+
+/** The ledger's rows. They are only ever added; of one that is there, only the gas is learnt. */
+export type Store = ReturnType<typeof createStore>
+
+export function createStore(db: Db) {
+  const { orm } = db
+  const network = sql`${sql.placeholder('network')}`
+  const isOne = and(
+    eq(grants.network, network),
+    eq(grants.address, sql`${sql.placeholder('address')}`),
+  )
+  const one = orm.select().from(grants).where(isOne).prepare()
+  const since = orm
+    .select({ amountWei: grants.amountWei, feeWei: grants.feeWei })
+    .from(grants)
+    .where(and(eq(grants.network, network), gte(grants.createdAt, sql.placeholder('at'))))
+    .prepare()
+  return {
+    find(id: Network.Id, address: Address): GrantRow | undefined {
+      return one.get({ network: id, address })
+    },
+    /** Throws when the address has a row: see `isDuplicate`. */
+    insert(row: GrantRow): void {
+      orm.insert(grants).values(row).run()
+    },
+    /** What the transfer cost in gas, once that is known. */
+    setFee(id: Network.Id, address: Address, feeWei: bigint): void {
+      orm
+        .update(grants)
+        .set({ feeWei })
+        .where(and(eq(grants.network, id), eq(grants.address, address)))
+        .run()
+    },
+    /** What was given since a time (unix ms), gas included. */
+    tallySince(id: Network.Id, at: number): Tally {
+      const rows = since.all({ network: id, at })
+      const wei = rows.reduce((sum, row) => sum + row.amountWei + row.feeWei, 0n)
+      return { grants: rows.length, wei }
+    },
+  }
+}

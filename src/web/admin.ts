@@ -1,0 +1,154 @@
+import type { Config } from '../config/Config'
+import { scrub } from '../log'
+import * as Amount from '../protocol/Amount'
+import { badge } from './catalogue'
+import { type Html, html } from './html'
+
+/** A network with its lanes, as the settlement tells it. */
+export type NetworkState = {
+  network: string
+  ready: boolean
+  reason?: string | undefined
+  lanes: readonly {
+    relayer: string
+    ready: boolean
+    reason?: string | undefined
+    balanceWei?: bigint | undefined
+    inFlight: number
+  }[]
+}
+
+export type PendingPayment = {
+  id: string
+  network: string
+  merchant: string
+  route: string
+  amountAtomic: bigint
+  state: string
+  transaction: string
+  /** Unix ms. */
+  createdAt: number
+}
+
+export type HeldOrder = {
+  id: string
+  symbol: string
+  status: string
+  reason: string
+  updatedAt: number
+}
+
+/** What an operator looks at. Nothing here is secret, but it is not everybody's either. */
+export type AdminState = {
+  networks: readonly NetworkState[]
+  /** The oldest ones, and how many there are in all. */
+  pending: { count: number; oldest: readonly PendingPayment[] }
+  openCircuits: readonly string[]
+  outOfService: readonly { merchant: string; reason: string }[]
+  /** Undefined where there is no stock desk. */
+  heldOrders: readonly HeldOrder[] | undefined
+}
+
+/** Asks for the token. Nothing is kept: every look needs it again. */
+export function adminForm(fault?: string): Html {
+  return html`<h1>Operation</h1>
+<p>For whoever has <code>ADMIN_TOKEN</code>. The token is used for this one look and kept nowhere.</p>
+${fault !== undefined && html`<p class="fault" role="alert">${fault}</p>`}
+<form class="token" method="post" action="/admin">
+<label for="token">Token</label>
+<div><input type="password" id="token" name="token" autocomplete="off" required><button>Show</button></div>
+</form>`
+}
+
+export function adminPage({ networks: configured }: Config, state: AdminState, now: number): Html {
+  const symbols = new Map(configured.map(({ id, asset }) => [String(id), asset]))
+  const amount = ({ network, amountAtomic }: PendingPayment) => {
+    const asset = symbols.get(network)
+    if (asset === undefined) return String(amountAtomic)
+    return `${Amount.toDecimal(amountAtomic, asset.decimals)} ${asset.symbol}`
+  }
+  const { networks, pending, openCircuits, outOfService, heldOrders } = state
+  return html`<h1>Operation</h1>
+<p class="quiet">At ${time(now)}.</p>
+<h2>Networks and lanes</h2>
+${table(
+  'Networks and lanes',
+  ['Network', 'Relayer', 'State', 'Balance', 'Under way'],
+  networks.flatMap((network) =>
+    network.lanes.map((lane) => [
+      network.network,
+      html`<code>${lane.relayer}</code>`,
+      stateOf(lane.ready && network.ready, network.reason ?? lane.reason),
+      lane.balanceWei === undefined ? 'unknown' : Amount.toDecimal(lane.balanceWei, 18),
+      lane.inFlight,
+    ]),
+  ),
+)}
+<h2>Pending payments</h2>
+<p>${pending.count === 0 ? 'None.' : `${pending.count} in all; the oldest:`}</p>
+${
+  pending.count > 0 &&
+  table(
+    'Pending payments',
+    ['Payment', 'For', 'Amount', 'State', 'Age', 'Transaction'],
+    pending.oldest.map((payment) => [
+      html`<code>${payment.id}</code>`,
+      `${payment.merchant}${payment.route}`,
+      amount(payment),
+      payment.state,
+      `${Math.max(0, Math.round((now - payment.createdAt) / 1000))} s`,
+      html`<code>${payment.transaction}</code> ${payment.network}`,
+    ]),
+  )
+}
+<h2>Open circuits</h2>
+${list(openCircuits)}
+<h2>Merchants out of service</h2>
+${list(outOfService.map(({ merchant, reason }) => `${merchant}: ${reason}`))}
+${
+  heldOrders !== undefined &&
+  html`<h2>Held orders</h2>
+${
+  heldOrders.length === 0
+    ? list([])
+    : table(
+        'Held orders',
+        ['Order', 'Token', 'State', 'Reason', 'Since'],
+        heldOrders.map(({ id, symbol, status, reason, updatedAt }) => [
+          html`<code>${id}</code>`,
+          symbol,
+          status,
+          scrub(reason),
+          time(updatedAt),
+        ]),
+      )
+}`
+}`
+}
+
+function stateOf(isReady: boolean, reason: string | undefined): Html {
+  return isReady
+    ? badge('good', 'ready')
+    : html`${badge('bad', 'paused')} ${scrub(reason ?? 'unknown')}`
+}
+
+function list(lines: readonly string[]): Html {
+  if (lines.length === 0) return html`<p>None.</p>`
+  return html`<ul>${lines.map((line) => html`<li>${scrub(line)}</li>`)}</ul>`
+}
+
+function table(
+  name: string,
+  columns: readonly string[],
+  rows: readonly (readonly (Html | string | number)[])[],
+): Html {
+  return html`<div class="scroll" role="region" aria-label="${name}" tabindex="0"><table>
+<thead><tr>${columns.map((column) => html`<th scope="col">${column}</th>`)}</tr></thead>
+<tbody>${rows.map((row) => html`<tr>${row.map((cell) => html`<td>${cell}</td>`)}</tr>`)}</tbody>
+</table></div>`
+}
+
+/** RFC 3339 in UTC, to the second. */
+function time(at: number): string {
+  return new Date(at).toISOString().replace(/\.\d+Z$/, 'Z')
+}

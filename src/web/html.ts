@@ -1,0 +1,37 @@
+/** Markup that is safe to send: every text in it has been escaped. */
+export type Html = { readonly markup: string }
+
+type Part = Html | string | number | false | undefined | readonly Part[]
+
+const escapes: Readonly<Record<string, string>> = {
+  '&': '&amp;',
+  '<': '&lt;',
+  '>': '&gt;',
+  '"': '&quot;',
+  "'": '&#39;',
+}
+
+/** Escapes what stands between tags or in a quoted attribute; control characters become blanks. */
+export function escaped(text: string): string {
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what is looked for
+  const printable = text.replace(/[\u0000-\u0008\u000b-\u001f\u007f]/g, ' ')
+  return printable.replace(/[&<>"']/g, (character) => escapes[character] ?? '')
+}
+
+/**
+ * A template of markup. Strings and numbers are escaped, so that they must stand between tags or in
+ * double quotes; lists are joined; undefined and false are nothing.
+ */
+export function html(fixed: TemplateStringsArray, ...parts: readonly Part[]): Html {
+  let markup = fixed[0] ?? ''
+  for (const [i, part] of parts.entries()) markup += render(part) + (fixed[i + 1] ?? '')
+  return { markup }
+}
+
+function render(part: Part): string {
+  if (part === undefined || part === false) return ''
+  if (typeof part === 'string') return escaped(part)
+  if (typeof part === 'number') return String(part)
+  if ('markup' in part) return part.markup
+  return part.map(render).join('')
+}

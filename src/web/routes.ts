@@ -1,0 +1,109 @@
+import { Elysia } from 'elysia'
+import type { Config } from '../config/Config'
+import { type Budget, readBody } from '../http/body'
+import { clientKey } from '../http/clientip'
+import * as RateLimit from '../http/ratelimit'
+import * as Crypto from '../protocol/Crypto'
+import * as Problem from '../protocol/Problem'
+import { type AdminState, adminForm, adminPage } from './admin'
+import { findAsset } from './assets'
+import { createCataloguePage, type Live } from './catalogue'
+import { layout, respond } from './layout'
+import { stocksPage } from './stocks'
+
+export type WebOptions = Live & {
+  config: Config
+  adminToken: string
+  /** Asked only for those who have the token. */
+  adminState: () => AdminState
+  /** Whether `GET /api/stock/list` is served. */
+  hasMarket: boolean
+  rateLimit: RateLimit.RateLimit
+  budget: Budget
+  /** Address of the other end of the connection. */
+  peerOf(request: Request): string | undefined
+  now: () => number
+}
+
+const searchesPerMinute = 120
+const looksPerMinute = 30
+const formMaxBytes = 4096
+
+/** The pages for people: the catalogue, the stock tokens, and the state of operation. */
+export function webRoutes(options: WebOptions) {
+  const { config, rateLimit, now } = options
+  const { trustProxy } = config.service
+  const catalogue = createCataloguePage(config)
+
+  const limit = (request: Request, what: string, perMinute: number) => {
+    const forwarded = request.headers.get('x-forwarded-for')
+    const key = clientKey(options.peerOf(request), forwarded, trustProxy)
+    const verdict = rateLimit.take(`${what} ${key}`, perMinute, now())
+    if (verdict.ok) return
+    throw Problem.of('rate-limited', 'Too many requests from this address.', {
+      headers: RateLimit.headers(verdict),
+    })
+  }
+
+  const admin = (request: Request, token: string) => {
+    const isRight = Crypto.equal(digest(token), digest(options.adminToken))
+    const headers = isRight ? {} : { 'www-authenticate': 'Bearer realm="admin"' }
+    const main = isRight
+      ? adminPage(config, options.adminState(), now())
+      : adminForm('This is not the token.')
+    return respond(request, layout(config, { title: 'Operation', path: '/admin', main }), {
+      status: isRight ? 200 : 401,
+      isPrivate: true,
+      headers,
+    })
+  }
+
+  return new Elysia({ name: 'web' })
+    .get('/', ({ request }) => {
+      const searchParams = new URLSearchParams(URL.parse(request.url)?.search)
+      const text = (searchParams.get('q') ?? '').slice(0, 100)
+      // Looking through a large catalogue costs more than a page that is known.
+      if (text !== '') limit(request, 'search', searchesPerMinute)
+      const page = Number(searchParams.get('page') ?? 1)
+      const main = catalogue(options, { text, page: Number.isSafeInteger(page) ? page : 1 })
+      return respond(request, layout(config, { title: 'Catalogue', path: '/', main }))
+    })
+    .get('/stocks', ({ request }) => {
+      if (config.stock === undefined) throw Problem.of('not-found', 'No stocks are sold here.')
+      const main = stocksPage(config, config.stock, options.hasMarket)
+      return respond(request, layout(config, { title: 'Stocks', path: '/stocks', main }))
+    })
+    .get('/assets/:name', ({ request }) => {
+      const found = findAsset(URL.parse(request.url)?.pathname ?? '')
+      if (found === undefined) throw Problem.of('not-found', 'There is no such file.')
+      return found
+    })
+    .get('/admin', ({ request }) => {
+      const authorization = request.headers.get('authorization')
+      if (authorization === null) {
+        const page = { title: 'Operation', path: '/admin', main: adminForm() } as const
+        return respond(request, layout(config, page), { isPrivate: true })
+      }
+      limit(request, 'admin', looksPerMinute)
+      return admin(request, /^bearer +(\S+) *$/i.exec(authorization)?.[1] ?? '')
+    })
+    .post(
+      '/admin',
+      async ({ request }) => {
+        limit(request, 'admin', looksPerMinute)
+        const body = await readBody(request, formMaxBytes, options.budget)
+        try {
+          const form = new URLSearchParams(new TextDecoder().decode(body.bytes))
+          return admin(request, form.get('token') ?? '')
+        } finally {
+          body.release()
+        }
+      },
+      { parse: 'none' },
+    )
+}
+
+/** Of equal length for all tokens, so that the comparison tells nothing about it. */
+function digest(token: string): string {
+  return new Bun.CryptoHasher('sha256').update(token).digest('hex')
+}

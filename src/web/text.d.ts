@@ -1,0 +1,17 @@
+declare module '*.css' {
+  const text: string
+  // biome-ignore lint/style/noDefaultExport: the shape of a text import
+  export default text
+}
+
+declare module '*.svg' {
+  const text: string
+  // biome-ignore lint/style/noDefaultExport: the shape of a text import
+  export default text
+}
+
+declare module '*/script.js' {
+  const text: string
+  // biome-ignore lint/style/noDefaultExport: the shape of a text import
+  export default text
+}

@@ -1,0 +1,86 @@
+import { startChains } from '../../src/demo/chains'
+import { chromiumPath, startBrowser } from '../harness/browser'
+import type { Machine } from './machine'
+import * as Report from './Report'
+import * as Stats from './Stats'
+import { rpcUrlsOf, shippedConfig } from './shipped'
+
+const rounds = 9
+/** Longest median until everything is loaded, on loopback and with an empty cache. */
+const loadMaxMs = 500
+
+/** Of one visit, in ms from its start. */
+type Visit = { answer: number; painted: number; loaded: number; bytes: number }
+
+/** How long Chromium takes to load the catalogue, each time with an empty cache. */
+export async function benchPages(
+  machine: Machine,
+): Promise<{ rows: Report.Row[]; notes: string[] }> {
+  if (chromiumPath === undefined)
+    return { rows: [], notes: ['pages: NOT MEASURED, there is no Chromium'] }
+  const chains = await startChains(shippedConfig().networks)
+  const rpcUrls = JSON.stringify(rpcUrlsOf(chains))
+  const large = JSON.stringify({ merchants: 625, routes: 16 })
+  const servers = [
+    { what: 'of the shipped file', ...(await machine.serve('ours.ts', [rpcUrls])) },
+    { what: 'of 10,000 routes', ...(await machine.serve('catalogue.ts', [rpcUrls, large])) },
+  ]
+  const browser = await startBrowser()
+  const visit = async (url: string): Promise<Visit> => {
+    const context = await browser.newContext()
+    try {
+      const page = await context.newPage()
+      await page.goto(url, { waitUntil: 'load' })
+      return await page.evaluate(timings)
+    } finally {
+      await context.close()
+    }
+  }
+  try {
+    const rows: Report.Row[] = []
+    const notes: string[] = []
+    for (const { what, url } of servers) {
+      const visits: Visit[] = []
+      for (let round = -1; round < rounds; round++) {
+        const seen = await machine.sample(() => visit(url))
+        if (round >= 0) visits.push(seen)
+      }
+      const loaded = visits.map((each) => each.loaded)
+      const { median, min, max } = Stats.summarize(loaded)
+      rows.push({
+        what: `page / ${what}, loaded`,
+        against: 'a budget',
+        ratio: undefined,
+        ...Report.judge(median, { atMost: loadMaxMs }),
+        ours: `${median.toFixed(0)} ms`,
+        theirs: `${loadMaxMs} ms`,
+      })
+      const of = (name: keyof Visit) => Stats.median(visits.map((each) => each[name])).toFixed(0)
+      notes.push(
+        `pages: / ${what}: ${of('bytes')} bytes, answered after ${of('answer')} ms, painted after ` +
+          `${of('painted')} ms, loaded after ${median.toFixed(0)} ms [${min.toFixed(0)}..${max.toFixed(0)}]`,
+      )
+    }
+    return { rows, notes }
+  } finally {
+    await browser.close()
+    await Promise.all(servers.map((server) => server.stop()))
+    await Promise.all(chains.map((chain) => chain.stop()))
+  }
+}
+
+const timings = `new Promise((resolve) => {
+  const read = () => {
+    const [page] = performance.getEntriesByType('navigation')
+    const [paint] = performance.getEntriesByName('first-contentful-paint')
+    const assets = performance.getEntriesByType('resource')
+    if (paint === undefined || page.loadEventEnd === 0) return requestAnimationFrame(read)
+    resolve({
+      answer: page.responseStart,
+      painted: paint.startTime,
+      loaded: page.loadEventEnd,
+      bytes: [page, ...assets].reduce((sum, { transferSize }) => sum + transferSize, 0),
+    })
+  }
+  read()
+})`

@@ -1,0 +1,298 @@
+import { type Address, type Hex, numberToHex } from 'viem'
+import * as Multicall from '../../src/chain/multicall'
+import * as Transaction from '../../src/chain/transaction'
+import { account } from '../../src/demo/accounts'
+import { balanceOf, receiptOf } from '../../src/demo/chains'
+import * as Authorization from '../../src/protocol/Authorization'
+import * as Crypto from '../../src/protocol/Crypto'
+import * as Transfer from '../../src/protocol/Transfer'
+import * as Grant from '../../src/sponsor/Grant'
+import { type startNetwork, temporary } from './settlement'
+import {
+  age,
+  baseFeeOf,
+  batch,
+  type Sponsoring,
+  setAllowances,
+  setTokens,
+  sponsorDefaults,
+  sponsoredNetwork,
+  startSponsoring,
+  wallets,
+  weiOf,
+} from './sponsor'
+
+/** Attacks on sponsoring, by many addresses at once and by one farmer that counts its gain. */
+
+type Net = Awaited<ReturnType<typeof startNetwork>>
+type Wallet = ReturnType<typeof wallets>[number]
+type Try = { wallet: Wallet; client: string; isSigned: boolean; honest?: boolean }
+
+export type Figures = {
+  addresses: number
+  requests: number
+  seconds: number
+  /** Answers by code; `granted` among them. */
+  answers: Readonly<Record<string, number>>
+  grants: number
+  grantsPerDay: number
+  spentWei: bigint
+  budgetWei: bigint
+  /** Addresses that hold more than one grant. */
+  doubled: number
+  /** What the honest wallets were answered, in order. */
+  honest: readonly string[]
+}
+
+const sponsorKind = { least: 100_000n, dust: 99_999n }
+const concurrency = 24
+
+/**
+ * Asks for grants from `addresses` addresses: some with enough of old, unsigned from a hundred
+ * networks or signed from four, some with dust, code, gas, an approval or money that was just moved
+ * there, everything twice in parallel. An honest wallet asks and signs every so often.
+ */
+export async function flood(net: Net, addresses: number): Promise<Figures> {
+  const directory = temporary()
+  const budgetWei = 10n ** 16n
+  const network = sponsoredNetwork(net.tap.url, {}, budgetWei)
+  const token = network.asset.address
+  const all = wallets(addresses, `flood ${addresses}`)
+  const take = (percent: number) => all.splice(0, Math.floor((addresses * percent) / 100))
+  const [dusty, coded, rich, approved, moved, signing] = [2, 2, 2, 2, 2, 5].map(take)
+  const honest = wallets(8, 'honest')
+  const of = (list: readonly Wallet[] | undefined) => (list ?? []).map(({ address }) => address)
+  await setTokens(net.chain, token, of(dusty), sponsorKind.dust)
+  const enough = [coded, rich, approved, signing, all, honest].flatMap(of)
+  await setTokens(net.chain, token, enough, sponsorKind.least)
+  await batch(
+    net.chain,
+    of(coded).map((each) => ['anvil_setCode', [each, '0x00']]),
+  )
+  await batch(
+    net.chain,
+    of(rich).map((each) => ['anvil_setBalance', [each, '0xde0b6b3a7640000']]),
+  )
+  await setAllowances(net.chain, token, of(approved), 1n)
+  await age(net.chain)
+  await setTokens(net.chain, token, of(moved), sponsorKind.least)
+  await holdPrice(net, usualBaseFeeWei)
+  const sponsoring = await startSponsoring([network], directory.path)
+  const relayer = account(0).address
+  const before = await weiOf(net.chain, relayer)
+  try {
+    const tries = [dusty, coded, rich, approved, moved].flatMap((list, kind) =>
+      (list ?? []).map((wallet, index) => from(wallet, 100 + kind, index, false)),
+    )
+    // In the order of what hurts most: first the checks, then the unsigned half, then the signed one.
+    tries.push(...all.map((wallet, index) => from(wallet, 1, index, false)))
+    tries.push(
+      ...(signing ?? []).map((wallet, index) =>
+        from(wallet, 2, (index % 4) * 254 + (Math.floor(index / 4) % 254), true),
+      ),
+    )
+    const everything = withHonest(
+      tries.flatMap((each) => [each, each]),
+      honest,
+    )
+    const begun = performance.now()
+    const answers = await askAll(sponsoring, network.id, everything)
+    const seconds = (performance.now() - begun) / 1000
+    const rows = sponsoring.rows()
+    const given = await Promise.all(rows.map(({ address }) => weiOf(net.chain, address as Address)))
+    return {
+      addresses,
+      requests: everything.length,
+      seconds,
+      answers: countOf(answers.map(({ code }) => code)),
+      grants: rows.length,
+      grantsPerDay: sponsorDefaults.grantsPerDay,
+      spentWei: before - (await weiOf(net.chain, relayer)),
+      budgetWei,
+      doubled: rows.filter((row, index) => String(given[index]) !== String(row.amount_wei)).length,
+      honest: answers.flatMap(({ isHonest, code }) => (isHonest ? [code] : [])),
+    }
+  } finally {
+    net.tap.intercept = undefined
+    await sponsoring.desk.stop()
+    directory.remove()
+  }
+}
+
+/** What was seen on the chain most of the time. */
+const usualBaseFeeWei = 40_000_000n
+
+/**
+ * Keeps the base fee about there, however empty the blocks are that transactions through the tap make,
+ * and suggests no tip, as nodes do where it has no effect.
+ */
+async function holdPrice({ chain, tap }: Net, baseFeeWei: bigint): Promise<void> {
+  const set = (wei: bigint) =>
+    chain.rpc('anvil_setNextBlockBaseFeePerGas', [numberToHex(wei < baseFeeWei ? wei : baseFeeWei)])
+  await set(baseFeeWei)
+  await chain.rpc('anvil_mine', ['0x1'])
+  tap.intercept = async ({ method }) => {
+    if (method === 'eth_maxPriorityFeePerGas') return { result: '0x0' }
+    // It sinks in a burst of blocks, and rises by an eighth at most, as it does on chains.
+    if (method.startsWith('eth_sendRaw')) await set(((await baseFeeOf(chain)) * 9n) / 8n)
+    return undefined
+  }
+}
+
+/** Each /24 has 254 clients; `block` tells the attackers apart. */
+function from(wallet: Wallet, block: number, index: number, isSigned: boolean): Try {
+  const network = Math.floor(index / 254)
+  return { wallet, client: `${block}.0.${network}.${1 + (index % 254)}`, isSigned }
+}
+
+function withHonest(tries: readonly Try[], honest: readonly Wallet[]): Try[] {
+  const step = Math.ceil(tries.length / honest.length)
+  return honest.flatMap((wallet, index) => [
+    ...tries.slice(index * step, (index + 1) * step),
+    { wallet, client: `203.0.${index}.1`, isSigned: true, honest: true },
+  ])
+}
+
+async function askAll(
+  sponsoring: Sponsoring,
+  network: `eip155:${number}`,
+  tries: readonly Try[],
+): Promise<{ code: string; isHonest: boolean }[]> {
+  const answers: { code: string; isHonest: boolean }[] = []
+  const queue = tries.values()
+  const worker = async () => {
+    for (const { wallet, client, isSigned, honest } of queue) {
+      const { address, privateKey } = wallet
+      const digest = Grant.digestOf(Grant.messageOf(network, address))
+      const signature = isSigned && { signature: Crypto.sign(digest, Crypto.bytes(privateKey)) }
+      const result = await sponsoring.granting.grant({ address, client, ...signature })
+      const code = result.kind === 'granted' ? 'granted' : result.code
+      answers.push({ code, isHonest: honest === true })
+    }
+  }
+  await Promise.all(Array.from({ length: concurrency }, worker))
+  return answers
+}
+
+function countOf(codes: readonly string[]): Record<string, number> {
+  const counts: Record<string, number> = {}
+  for (const code of codes) counts[code] = (counts[code] ?? 0) + 1
+  return counts
+}
+
+export type Gain = {
+  baseFeeWei: bigint
+  addresses: number
+  /** Native coin of all grants. */
+  grantedWei: bigint
+  /** What the farmer has more at the end than at the beginning; negative: it paid for the farming. */
+  gainWei: bigint
+}
+
+/**
+ * One farmer with one tenth of a dollar for each address of a row. When they are sponsored it moves the
+ * dollars on to a fresh row, all in one transaction of its own (EIP-3009 in Multicall3), and sweeps
+ * the grants: the cheapest way that there is. `baseFeeWei` stands still.
+ */
+export async function farm(net: Net, count: number, baseFeeWei: bigint): Promise<Gain> {
+  const directory = temporary()
+  const network = sponsoredNetwork(net.tap.url)
+  const { chain } = net
+  const token = network.asset.address
+  const rows = [0, 1].map((row) => wallets(count, `farm ${baseFeeWei} ${row}`))
+  const [full = [], empty = []] = rows
+  const farmer = account(8).address
+  await setTokens(
+    chain,
+    token,
+    full.map(({ address }) => address),
+    sponsorKind.least,
+  )
+  await age(chain)
+  const price = () => chain.rpc('anvil_setNextBlockBaseFeePerGas', [numberToHex(baseFeeWei)])
+  await holdPrice(net, baseFeeWei)
+  const sponsoring = await startSponsoring([network], directory.path)
+  try {
+    let grantedWei = 0n
+    for (const [index, { address }] of full.entries()) {
+      const client = `10.${index}.0.1`
+      const result = await sponsoring.granting.grant({ address, client })
+      if (result.kind === 'granted') grantedWei += BigInt(result.body.amountWei)
+    }
+    const before = await weiOf(chain, farmer)
+    await moveOn(net, network, full, empty, baseFeeWei)
+    for (const { address, privateKey } of full) {
+      const wei = (await weiOf(chain, address)) - 21_000n * baseFeeWei
+      if (wei <= 0n) continue
+      await price()
+      const { raw } = Transaction.sign(
+        {
+          chainId: network.chainId,
+          nonce: 0,
+          maxTipWei: 0n,
+          maxFeeWei: baseFeeWei,
+          gasLimit: 21_000n,
+          to: farmer,
+          valueWei: wei,
+          data: '0x',
+        },
+        Crypto.bytes(privateKey),
+      )
+      await receiptOf(chain, (await chain.rpc('eth_sendRawTransaction', [raw])) as Hex)
+    }
+    const after = await weiOf(chain, farmer)
+    const moved = await Promise.all(empty.map(({ address }) => balanceOf(chain, token, address)))
+    if (moved.some((atomic) => atomic !== sponsorKind.least)) throw new Error('not moved on')
+    return { baseFeeWei, addresses: count, grantedWei, gainWei: after - before }
+  } finally {
+    net.tap.intercept = undefined
+    await sponsoring.desk.stop()
+    directory.remove()
+  }
+}
+
+async function moveOn(
+  net: Net,
+  network: ReturnType<typeof sponsoredNetwork>,
+  from: readonly Wallet[],
+  to: readonly Wallet[],
+  baseFeeWei: bigint,
+): Promise<void> {
+  const calls = from.map(({ address, privateKey }, index) => {
+    const unsigned = {
+      method: 'eip3009' as const,
+      network: network.id,
+      chainId: network.chainId,
+      asset: network.asset.address,
+      payer: address,
+      payee: to[index]?.address ?? address,
+      amountAtomic: sponsorKind.least,
+      nonce: Crypto.hex(Crypto.keccak256(`move ${address}`)),
+      validAfter: 0n,
+      validBefore: BigInt(Math.floor(Date.now() / 1000) + 3600),
+    }
+    const digest = Transfer.digest(unsigned, network.asset)
+    return Authorization.call({
+      ...unsigned,
+      signature: Crypto.sign(digest, Crypto.bytes(privateKey)),
+    })
+  })
+  const { data } = Multicall.aggregate(calls)
+  const { address, privateKey } = account(8)
+  const nonce = (await net.chain.rpc('eth_getTransactionCount', [address, 'latest'])) as Hex
+  const { raw } = Transaction.sign(
+    {
+      chainId: network.chainId,
+      nonce: Number(nonce),
+      maxTipWei: 0n,
+      maxFeeWei: baseFeeWei,
+      gasLimit: 100_000n * BigInt(from.length) + 100_000n,
+      to: Multicall.multicallAddress,
+      valueWei: 0n,
+      data,
+    },
+    Crypto.bytes(privateKey),
+  )
+  await net.chain.rpc('anvil_setNextBlockBaseFeePerGas', [numberToHex(baseFeeWei)])
+  await receiptOf(net.chain, (await net.chain.rpc('eth_sendRawTransaction', [raw])) as Hex)
+}

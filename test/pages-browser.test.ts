@@ -1,0 +1,248 @@
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
+import type { Browser, BrowserContextOptions, Page } from 'playwright-core'
+import { chromiumPath, complaintsOf, startBrowser, violationsOf } from './harness/browser'
+import { testWorld } from './harness/world'
+
+setDefaultTimeout(60_000)
+
+const isMissing = chromiumPath === undefined
+if (isMissing)
+  process.stderr.write('SKIPPED: the browser tests need Chromium (apt-get install chromium)\n')
+
+type World = Awaited<ReturnType<typeof testWorld>>
+let world: World
+let browser: Browser
+let token: string
+beforeAll(async () => {
+  if (isMissing) return
+  ;[world, browser] = await Promise.all([testWorld(), startBrowser()])
+  token = (await Bun.file(`${world.dataDir}/admin.token`).text()).trim()
+})
+afterAll(async () => {
+  if (isMissing) return
+  await browser.close()
+  await world.stop()
+})
+
+const schemes = ['light', 'dark'] as const
+const paths = ['/', '/stocks', '/admin', '/?q=weather&page=1'] as const
+
+async function look<T>(
+  options: BrowserContextOptions,
+  path: string,
+  see: (page: Page, complaints: string[]) => Promise<T>,
+): Promise<T> {
+  const context = await browser.newContext(options)
+  try {
+    const page = await context.newPage()
+    const complaints = complaintsOf(page)
+    await page.goto(world.url + path)
+    return await see(page, complaints)
+  } finally {
+    await context.close()
+  }
+}
+
+const routeOf = (page: Page, path: string) =>
+  page.locator('details.route').filter({ has: page.locator(`summary code:text-is("${path}")`) })
+
+/** Opens a route and asks for its price. */
+async function tryOut(page: Page, path: string) {
+  const route = routeOf(page, path)
+  await route.locator('summary').first().click()
+  await route.getByRole('button', { name: 'Ask for the price' }).click()
+  await route.locator('.answer h4').first().waitFor()
+  return route
+}
+
+/** Chromium itself reports every answer of 400 or more; here the 402 is what was asked for. */
+const isOwn402 = (text: string) => text.includes('status of 402')
+
+describe.skipIf(isMissing)('every page', () => {
+  for (const colorScheme of schemes)
+    test(`behavior: nothing to complain about in ${colorScheme}, wide and at 360 pixels`, () =>
+      look({ colorScheme }, paths[0], async (page, found) => {
+        for (const path of paths) {
+          await page.setViewportSize({ width: 1200, height: 900 })
+          await page.goto(world.url + path)
+          expect(await violationsOf(page)).toEqual([])
+          await page.setViewportSize({ width: 360, height: 740 })
+          await page.evaluate(openAll)
+          expect(await widthOf(page)).toBe(360)
+        }
+        expect(found).toEqual([])
+      }))
+})
+
+const openAll = `for (const each of document.querySelectorAll('details')) each.open = true`
+
+function widthOf(page: Page): Promise<number> {
+  return page.evaluate('document.documentElement.scrollWidth')
+}
+
+describe.skipIf(isMissing)('the try-it panel', () => {
+  test('behavior: it shows the live 402 of both protocols, decoded', () =>
+    look({ viewport: { width: 360, height: 740 } }, '/', async (page, found) => {
+      const route = await tryOut(page, '/m/weather/forecast')
+      const answer = route.locator('.answer')
+      const text = await answer.textContent()
+      expect(text).toContain('402 Payment Required')
+      expect(text).toContain('MPP: WWW-Authenticate')
+      expect(text).toContain('0.005 USDC on Base')
+      expect(text).toContain('x402: PAYMENT-REQUIRED')
+      expect(text).toContain('0.005 USDG on Robinhood Chain')
+      expect(text).toContain('permit2')
+      const [payout] = world.config.merchants.map((merchant) => merchant.payout)
+      expect(text).toContain(payout ?? 'a payout')
+      await answer.getByText('The whole PAYMENT-REQUIRED').click()
+      expect(await answer.textContent()).toContain('"x402Version": 2')
+      for (const colorScheme of schemes) {
+        await page.emulateMedia({ colorScheme })
+        expect(await violationsOf(page)).toEqual([])
+      }
+      expect(await widthOf(page)).toBe(360)
+      expect(found.filter((text) => !isOwn402(text))).toEqual([])
+    }))
+
+  test('behavior: a POST is tried with its body, and a missing parameter is named', () =>
+    look({}, '/', async (page, found) => {
+      const chat = await tryOut(page, '/m/assistant/chat')
+      expect(await chat.locator('.answer').textContent()).toContain('0.05 USDC on Base')
+      const route = routeOf(page, '/m/weather/forecast')
+      await route.locator('summary').first().click()
+      await route.locator('[name=target]').fill('/m/weather/forecast?longitude=1')
+      await route.getByRole('button', { name: 'Ask for the price' }).click()
+      await route.locator('.answer .fault').waitFor()
+      expect(await route.locator('.answer .fault').textContent()).toContain('latitude')
+      expect(found.filter((text) => !isOwn402(text))).toEqual([])
+    }))
+
+  test('error: nothing but what is sold here is asked', () =>
+    look({}, '/', async (page) => {
+      const asked: string[] = []
+      page.on('request', (request) => {
+        if (!request.url().includes('/assets/')) asked.push(request.url())
+      })
+      const route = routeOf(page, '/m/weather/forecast')
+      await route.locator('summary').first().click()
+      for (const target of [
+        'https://example.com/m/',
+        '//example.com/m/',
+        '/admin',
+        'javascript:1',
+      ]) {
+        await route.locator('[name=target]').fill(target)
+        await route.getByRole('button', { name: 'Ask for the price' }).click()
+        await route.locator('.answer .fault').waitFor()
+      }
+      expect(asked).toEqual([])
+    }))
+
+  test('behavior: commands are copied as they stand', () =>
+    look({ permissions: ['clipboard-read', 'clipboard-write'] }, '/', async (page) => {
+      const route = routeOf(page, '/m/catjoke/joke')
+      await route.locator('summary').first().click()
+      await route.getByRole('button', { name: 'Copy curl' }).click()
+      await route.getByText('Copied').waitFor()
+      const copied: string = await page.evaluate('navigator.clipboard.readText()')
+      expect(copied).toStartWith(`curl -i '${world.config.service.baseUrl}/m/catjoke/joke`)
+      expect(copied).toBe((await route.locator('pre').first().textContent()) ?? '')
+    }))
+})
+
+describe.skipIf(isMissing)('without a mouse', () => {
+  test('behavior: everything is reached by Tab, is seen to have the focus, and works by Enter', () =>
+    look({ viewport: { width: 900, height: 700 } }, '/', async (page) => {
+      await page.keyboard.press('Tab')
+      expect(await focused(page)).toMatchObject({ text: 'Skip to the content', isVisible: true })
+      await page.keyboard.press('Enter')
+      expect(await page.evaluate('document.activeElement.id')).toBe('main')
+      const joke = '/m/catjoke/joke'
+      let last = ''
+      // From the content on: the search, the merchants, then their routes.
+      for (let step = 0; step < 60 && !last.includes(joke); step++) {
+        await page.keyboard.press('Tab')
+        const now = await focused(page)
+        expect(now).toMatchObject({ isVisible: true, hasOutline: true })
+        last = now.text
+      }
+      expect(last).toContain(joke)
+      await page.keyboard.press('Enter')
+      const route = routeOf(page, joke)
+      await route.locator('form').waitFor()
+      await page.keyboard.press('Tab')
+      expect((await focused(page)).text).toBe('target')
+      await page.keyboard.press('Tab')
+      expect((await focused(page)).text).toBe('Ask for the price')
+      await page.keyboard.press('Enter')
+      await route.getByText('MPP: WWW-Authenticate').waitFor()
+    }))
+})
+
+type Focus = { text: string; isVisible: boolean; hasOutline: boolean }
+
+function focused(page: Page): Promise<Focus> {
+  return page.evaluate(`(() => {
+    const element = document.activeElement
+    const { top, bottom, left, width } = element.getBoundingClientRect()
+    const style = getComputedStyle(element)
+    return {
+      text: element.innerText || element.name || '',
+      isVisible: width > 0 && left >= 0 && bottom > 0 && top < innerHeight,
+      hasOutline: style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2,
+    }
+  })()`)
+}
+
+describe.skipIf(isMissing)('without JavaScript', () => {
+  const plain = { javaScriptEnabled: false }
+
+  test('behavior: the catalogue is read, opened and searched, and says what is missing', () =>
+    look(plain, '/', async (page, found) => {
+      const routes = world.config.merchants.flatMap((merchant) => merchant.routes)
+      expect(await page.locator('details.route').count()).toBe(routes.length)
+      const route = routeOf(page, '/m/weather/forecast')
+      expect(await route.locator('pre').first().isVisible()).toBe(false)
+      await route.locator('summary').first().click()
+      expect(await route.locator('pre').first().isVisible()).toBe(true)
+      expect(await page.getByText('Without JavaScript the try-it panel').isVisible()).toBe(true)
+      expect(await page.getByRole('button', { name: 'Copy' }).count()).toBe(0)
+      await page.getByLabel('Search the catalogue').fill('bitcoin price')
+      await page.getByRole('button', { name: 'Search' }).click()
+      await page.getByText(/ of \d+ routes/).waitFor()
+      expect(found).toEqual([])
+    }))
+
+  test('behavior: the operator gets in by the form and nothing stays behind', () =>
+    look(plain, '/admin', async (page, found) => {
+      await page.getByLabel('Token').fill(token)
+      await page.getByRole('button', { name: 'Show' }).click()
+      await page.getByRole('heading', { name: 'Networks and lanes' }).waitFor()
+      expect(await page.locator('tbody tr').count()).toBe(world.config.networks.length)
+      expect(await page.context().cookies()).toEqual([])
+      expect(found).toEqual([])
+      await page.goto(`${world.url}/admin`)
+      expect(await page.getByLabel('Token').isVisible()).toBe(true)
+    }))
+
+  test('behavior: the tokens are listed', () =>
+    look(plain, '/stocks', async (page) => {
+      const tokens = world.config.stock?.tokens.length ?? 0
+      expect(await page.locator('tbody tr').count()).toBe(tokens)
+    }))
+})
+
+describe.skipIf(isMissing)('what the operator sees', () => {
+  test('behavior: it has nothing to complain about, in light, in dark and on a phone', () =>
+    look({ viewport: { width: 360, height: 740 } }, '/admin', async (page, found) => {
+      await page.getByLabel('Token').fill(token)
+      await page.getByRole('button', { name: 'Show' }).click()
+      await page.getByRole('heading', { name: 'Networks and lanes' }).waitFor()
+      for (const colorScheme of schemes) {
+        await page.emulateMedia({ colorScheme })
+        expect(await violationsOf(page)).toEqual([])
+      }
+      expect(await widthOf(page)).toBe(360)
+      expect(found).toEqual([])
+    }))
+})

@@ -1,0 +1,405 @@
+import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
+import { join } from 'node:path'
+import { account } from '../src/demo/accounts'
+import { createBudget } from '../src/http/body'
+import { errors } from '../src/http/problem'
+import { createRateLimit } from '../src/http/ratelimit'
+import { silent } from '../src/log'
+import * as Example from '../src/web/Example'
+import { escaped } from '../src/web/html'
+import { type WebOptions, webRoutes } from '../src/web/routes'
+import { configOf, small } from './harness/config'
+import { merchant, param, route } from './harness/merchants'
+import { testWorld } from './harness/world'
+
+type World = Awaited<ReturnType<typeof testWorld>>
+let world: World
+beforeAll(async () => {
+  world = await testWorld()
+})
+afterAll(() => world.stop())
+
+const token = 'a-token-of-the-operator'
+
+/** The pages alone, over a configuration of the test's. */
+function pages(options: Partial<WebOptions> = {}) {
+  const config = options.config ?? configOf(small)
+  const { baseUrl } = config.service
+  const routes = webRoutes({
+    config,
+    adminToken: token,
+    adminState: () => ({
+      networks: [],
+      pending: { count: 0, oldest: [] },
+      openCircuits: [],
+      outOfService: [],
+      heldOrders: undefined,
+    }),
+    hasMarket: false,
+    isReady: () => true,
+    healthOf: () => 'available',
+    rateLimit: createRateLimit(),
+    budget: createBudget(1_000_000),
+    peerOf: () => '192.0.2.1',
+    now: () => Date.now(),
+    ...options,
+  })
+  const app = errors({ baseUrl, log: silent, requestId: () => 'id' }).use(routes)
+  return {
+    get: (path: string, headers: Record<string, string> = {}) =>
+      Promise.resolve(app.fetch(new Request(`http://localhost${path}`, { headers }))),
+    post: (path: string, body: string, headers: Record<string, string> = {}) =>
+      Promise.resolve(
+        app.fetch(new Request(`http://localhost${path}`, { method: 'POST', body, headers })),
+      ),
+  }
+}
+
+describe('the catalogue', () => {
+  test('behavior: every merchant, every route and every price is on it', async () => {
+    const text = await (await fetch(`${world.url}/`)).text()
+    for (const { slug, title, routes } of world.config.merchants) {
+      expect(text).toContain(`<h3 id="m-${slug}">${escaped(title)}</h3>`)
+      for (const { path } of routes) expect(text).toContain(`<code>/m/${slug}${path}`)
+    }
+    for (const { name } of world.config.networks) expect(text).toContain(name)
+    expect(text).toContain('<li>0.005 USDG on Robinhood Chain</li>')
+    expect(text).toContain('<li>0.005 USDC on Base</li>')
+    // Nothing that the catalogue hides from buyers.
+    expect(text).not.toContain(world.upstreams.url)
+    expect(text).not.toContain('open-meteo.com/v1')
+  })
+
+  test('behavior: health follows the circuit of the upstream', async () => {
+    const config = { ...configOf(small), merchants: [merchant('one', { routes: [route('/a')] })] }
+    const words = {
+      available: 'available',
+      partly: 'partly available',
+      unavailable: 'not answering, nothing is charged',
+      'out-of-service': 'out of service',
+    } as const
+    for (const health of Object.keys(words) as (keyof typeof words)[]) {
+      const text = await (await pages({ config, healthOf: () => health }).get('/')).text()
+      expect(text).toContain(`>${words[health]}</span>`)
+    }
+  })
+
+  test('behavior: a second look costs a 304, until something changes', async () => {
+    let isReady = true
+    const app = pages({ isReady: () => isReady })
+    const first = await app.get('/')
+    const etag = first.headers.get('etag') ?? ''
+    expect(first.headers.get('cache-control')).toBe('no-cache')
+    expect((await app.get('/', { 'if-none-match': `"x", W/${etag}` })).status).toBe(304)
+    isReady = false
+    expect((await app.get('/', { 'if-none-match': etag })).status).toBe(200)
+  })
+
+  test('behavior: a large one has pages and a search, which needs no script', async () => {
+    const config = {
+      ...configOf(small),
+      merchants: [
+        merchant('big', { routes: Array.from({ length: 250 }, (_, i) => route(`/r${i}`)) }),
+        merchant('other', { routes: [route('/needle', { summary: 'Find & keep' })] }),
+      ],
+    }
+    const app = pages({ config })
+    const textOf = async (path: string) => (await app.get(path)).text()
+    const first = await textOf('/')
+    expect(first.split('<details class="route">')).toHaveLength(101)
+    expect(first).toContain('251 routes, page 1 of 3')
+    expect(first).toContain('href="/?page=2"')
+    expect(await textOf('/?page=3')).toContain('/m/other/needle')
+    for (const page of ['0', '-4', '99', 'x', '1e9', '2.5'])
+      expect(await textOf(`/?page=${page}`)).toContain('of 3</p>')
+    const found = await textOf('/?q=FIND+keep')
+    expect(found).toContain('1 of 251 routes')
+    expect(found).toContain('/m/other/needle')
+    expect(await textOf('/?q=nothing-like-it')).toContain('0 of 251 routes')
+    expect(await textOf('/?q=r&page=2')).toContain('href="/?q=r&amp;page=3"')
+  })
+
+  test('error: searches of one address are limited, the page itself is not', async () => {
+    const app = pages()
+    for (let i = 0; i < 120; i++) expect((await app.get('/?q=a')).status).toBe(200)
+    const refused = await app.get('/?q=a')
+    expect(refused.status).toBe(429)
+    expect(refused.headers.get('retry-after')).not.toBeNull()
+    expect((await app.get('/')).status).toBe(200)
+  })
+})
+
+describe('what a page may do', () => {
+  test('behavior: the policy runs our script by its hash and nothing inline', async () => {
+    for (const path of ['/', '/stocks', '/admin']) {
+      const response = await fetch(world.url + path)
+      expect(response.status).toBe(200)
+      const policy = response.headers.get('content-security-policy') ?? ''
+      expect(policy).toContain("default-src 'none'")
+      expect(policy).toMatch(/script-src 'sha256-[A-Za-z0-9+/]{43}='(;|$)/)
+      expect(policy).not.toContain('unsafe')
+      expect(response.headers.get('x-content-type-options')).toBe('nosniff')
+      const text = await response.text()
+      expect(text.match(/<style|\sstyle="|\son[a-z]+="|<script>|(src|href)="https?:/g)).toBeNull()
+    }
+  })
+
+  test('behavior: assets are named by their content and kept for ever', async () => {
+    const text = await (await fetch(`${world.url}/`)).text()
+    const paths = [...text.matchAll(/\/assets\/[a-z]+-[0-9a-f]{16}\.[a-z]+/g)].map(([path]) => path)
+    expect(new Set(paths).size).toBe(3)
+    for (const path of paths) {
+      const response = await fetch(world.url + path)
+      expect(response.status).toBe(200)
+      expect(response.headers.get('cache-control')).toContain('immutable')
+    }
+    expect((await fetch(`${world.url}/assets/script.js`)).status).toBe(404)
+    expect((await fetch(`${world.url}/assets/..%2fconfig`)).status).toBe(404)
+  })
+
+  test('behavior: hostile texts of the configuration stay texts', async () => {
+    const hostile = `</code></title><script>alert(1)</script><img src=x onerror=alert(1)>"' onfocus=alert(1) ${bell}`
+    const base = configOf(small)
+    const one = merchant('one', {
+      title: hostile,
+      tag: hostile,
+      description: hostile,
+      routes: [
+        route('/a', {
+          summary: hostile,
+          description: hostile,
+          methods: ['POST'],
+          params: [
+            param(hostile, {
+              in: 'tail',
+              description: hostile,
+              example: hostile,
+              schema: { type: 'string', enum: [hostile] },
+            }),
+            param(hostile, { description: hostile, example: hostile, required: true }),
+          ],
+          body: { properties: { text: { type: 'string', example: hostile } } },
+        }),
+      ],
+    })
+    const { stock } = base
+    if (stock === undefined) throw new Error('the small file has stocks')
+    const config = {
+      ...base,
+      service: { ...base.service, title: hostile, guidance: hostile, contact: hostile },
+      networks: base.networks.map((network) => ({ ...network, name: hostile })),
+      merchants: [{ ...one, networks: base.networks.map(({ id }) => id) }],
+      stock: {
+        ...stock,
+        tokens: stock.tokens.map((each) => ({ ...each, name: hostile, symbol: hostile })),
+      },
+    }
+    const app = pages({
+      config,
+      hasMarket: true,
+      adminState: () => ({
+        networks: [
+          {
+            network: hostile,
+            ready: false,
+            reason: hostile,
+            lanes: [{ relayer: hostile, ready: false, reason: hostile, inFlight: 0 }],
+          },
+        ],
+        pending: {
+          count: 1,
+          oldest: [
+            {
+              id: hostile,
+              network: hostile,
+              merchant: hostile,
+              route: hostile,
+              amountAtomic: 1n,
+              state: hostile,
+              transaction: hostile,
+              createdAt: 0,
+            },
+          ],
+        },
+        openCircuits: [hostile],
+        outOfService: [{ merchant: hostile, reason: hostile }],
+        heldOrders: [
+          { id: hostile, symbol: hostile, status: hostile, reason: hostile, updatedAt: 0 },
+        ],
+      }),
+    })
+    const authorization = `Bearer ${token}`
+    for (const path of [
+      '/',
+      `/?q=${encodeURIComponent('"><script>alert(1)')}`,
+      '/stocks',
+      '/admin',
+    ]) {
+      const text = await (await app.get(path, { authorization })).text()
+      expect(text).toContain('&lt;script&gt;')
+      expect(text.match(/<script>|<img|<\/code><\/title>/g)).toBeNull()
+      expect(text).not.toContain(bell)
+      expect(withoutTags(text).match(/.{0,40}[<>].{0,40}/)).toBeNull()
+    }
+  })
+})
+
+const bell = String.fromCharCode(7)
+
+/** What remains when every well-formed tag is taken out. */
+function withoutTags(text: string): string {
+  return text.replace(/<!doctype html>|<\/?[a-z][a-z0-9]*(?:\s+[a-z-]+(?:="[^"<>]*")?)*\s*>/g, '')
+}
+
+describe('commands', () => {
+  test('behavior: an example has what is required and what has an example', () => {
+    const params = [
+      param('iso', { in: 'tail', required: true, example: 'DE' }),
+      param('indicator', { in: 'tail', required: true, schema: { const: 'indicator' } }),
+      param('{code}.json', { in: 'tail', required: true, example: 'A B' }),
+      param('more', { in: 'tail' }),
+      param('page[size]', { example: 10 }),
+      param('skipped'),
+    ]
+    expect(Example.from('world', route('/indicator', { params })).target).toBe(
+      '/m/world/indicator/DE/indicator/A%20B.json?page%5Bsize%5D=10',
+    )
+  })
+
+  test('behavior: quotes cannot leave their command', () => {
+    const example = { method: 'POST', target: '/m/a/b', body: `{"a":"it's $(id)\\\\"}` } as const
+    const [curl, , program] = Example.commands(example, {
+      baseUrl: 'http://localhost',
+      network: configOf(small).networks[0],
+      priceAtomic: 5000n,
+    })
+    const echoed = Bun.spawnSync(['sh', '-c', `printf '%s\\n' ${curl?.text.slice('curl '.length)}`])
+    expect(echoed.stdout.toString().split('\n')).toContain(example.body)
+    const literal = /body: ('.*'),/.exec(program?.text ?? '')?.[1] ?? ''
+    expect(new Function(`return ${literal}`)()).toBe(example.body)
+  })
+})
+
+describe('the commands of the page', () => {
+  const root = join(import.meta.dir, '..')
+  const payKey = account(1).privateKey
+
+  /** As they stand on the page of the demo, whose base_url has no port. */
+  async function commandsOf(path: string): Promise<string[]> {
+    const text = await (await fetch(`${world.url}/`)).text()
+    const [, item = ''] = text.split(`<code>${path}`)
+    return [...(item.split('</details>')[0] ?? '').matchAll(/<pre><code>([^<]*)<\/code>/g)].map(
+      ([, code = '']) => unescaped(code).replaceAll('http://localhost/', `${world.url}/`),
+    )
+  }
+
+  async function run(command: readonly string[], home = root): Promise<string> {
+    const child = Bun.spawn([...command], {
+      cwd: root,
+      env: { PATH: process.env.PATH, HOME: home, PAY_KEY: payKey },
+      stdout: 'pipe',
+      stderr: 'pipe',
+    })
+    const [out, problems] = await Promise.all([child.stdout.text(), child.stderr.text()])
+    return (await child.exited) === 0 ? out : problems
+  }
+
+  test('behavior: curl shows the 402, mppx and @x402/fetch buy', async () => {
+    const [curl = '', mppx = '', program = ''] = await commandsOf('/m/weather/forecast')
+    const mppxHere = mppx.replace('npx mppx', `'${process.execPath}' node_modules/.bin/mppx`)
+    const answers = await Promise.all([
+      Bun.which('curl') === null ? 'HTTP/1.1 402' : run(['sh', '-c', curl]),
+      run(['sh', '-c', mppxHere], world.dataDir),
+      run([process.execPath, '-e', program]),
+    ])
+    expect(answers[0]).toStartWith('HTTP/1.1 402')
+    expect(answers[1]).toContain('temperature_2m')
+    expect(answers[2]).toContain('temperature_2m')
+  })
+
+  test('behavior: a POST is bought with its body', async () => {
+    const [, mppx = '', program = ''] = await commandsOf('/m/assistant/chat')
+    const mppxHere = mppx.replace('npx mppx', `'${process.execPath}' node_modules/.bin/mppx`)
+    const answers = await Promise.all([
+      run(['sh', '-c', mppxHere], world.dataDir),
+      run([process.execPath, '-e', program]),
+    ])
+    for (const answer of answers) expect(answer).toContain('chat.completion')
+  })
+})
+
+function unescaped(text: string): string {
+  const names = { amp: '&', lt: '<', gt: '>', quot: '"', '#39': "'" }
+  return text.replace(/&(amp|lt|gt|quot|#39);/g, (_, name: keyof typeof names) => names[name])
+}
+
+describe('/admin', () => {
+  const secretsOf = (text: string) =>
+    [
+      world.dataDir,
+      'Bearer',
+      'ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80',
+    ].filter((secret) => text.includes(secret))
+
+  test('behavior: without the token there is only the form', async () => {
+    const response = await pages().get('/admin')
+    expect(response.status).toBe(200)
+    expect(response.headers.get('cache-control')).toBe('no-store')
+    expect(response.headers.get('set-cookie')).toBeNull()
+    const text = await response.text()
+    expect(text).toContain('<form class="token" method="post" action="/admin">')
+    expect(text).not.toContain('Networks and lanes')
+  })
+
+  test('behavior: the token shows it, by header and by form, and nothing is set', async () => {
+    const app = pages()
+    for (const response of [
+      await app.get('/admin', { authorization: `Bearer ${token}` }),
+      await app.get('/admin', { authorization: `bearer ${token}` }),
+      await app.post('/admin', `token=${token}`),
+    ]) {
+      expect(response.status).toBe(200)
+      expect(response.headers.get('cache-control')).toBe('no-store')
+      expect(response.headers.get('set-cookie')).toBeNull()
+      expect(response.headers.get('etag')).toBeNull()
+      expect(await response.text()).toContain('Networks and lanes')
+    }
+  })
+
+  test('error: another token is refused, whatever it looks like', async () => {
+    const app = pages()
+    const wrong = ['', 'x', `${token}x`, token.slice(1), token.toUpperCase(), 'x'.repeat(4000)]
+    for (const guess of wrong) {
+      const byHeader = await app.get('/admin', { authorization: `Bearer ${guess}` })
+      expect(byHeader.status).toBe(401)
+      expect(byHeader.headers.get('www-authenticate')).toContain('Bearer')
+      const byForm = await app.post('/admin', `token=${guess}`)
+      expect(byForm.status).toBe(401)
+      expect(await byForm.text()).not.toContain('Networks and lanes')
+    }
+    expect((await app.post('/admin', `token=${'x'.repeat(5000)}`)).status).toBe(413)
+    expect((await app.get('/admin', { authorization: 'Payment abc' })).status).toBe(401)
+  })
+
+  test('error: guesses of one address are limited, also the right one then', async () => {
+    const app = pages()
+    for (let i = 0; i < 30; i++) await app.post('/admin', 'token=guess')
+    expect((await app.post('/admin', `token=${token}`)).status).toBe(429)
+    expect((await app.get('/admin', { authorization: `Bearer ${token}` })).status).toBe(429)
+  })
+
+  test('behavior: the running program shows its lanes and no secret', async () => {
+    const adminToken = (await Bun.file(join(world.dataDir, 'admin.token')).text()).trim()
+    const response = await fetch(`${world.url}/admin`, {
+      headers: { authorization: `Bearer ${adminToken}` },
+    })
+    expect(response.status).toBe(200)
+    const text = await response.text()
+    for (const { network, relayer } of world.app.settlement.status()) {
+      expect(text).toContain(network)
+      expect(text).toContain(relayer)
+    }
+    expect(text).not.toContain(adminToken)
+    expect(secretsOf(text)).toEqual([])
+  })
+})

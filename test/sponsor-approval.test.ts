@@ -1,0 +1,259 @@
+import {
+  afterAll,
+  beforeAll,
+  beforeEach,
+  describe,
+  expect,
+  setDefaultTimeout,
+  test,
+} from 'bun:test'
+import type { Hex } from 'viem'
+import type { NetworkConfig } from '../src/config/Config'
+import { account } from '../src/demo/accounts'
+import { balanceOf, setAutomine } from '../src/demo/chains'
+import { payee, startNetwork, temporary, until } from './harness/settlement'
+import {
+  age,
+  baseFeeOf,
+  freshWallet,
+  type Sponsoring,
+  setTokens,
+  signApprove,
+  signPermit2,
+  sponsoredNetwork,
+  startSponsoring,
+  weiOf,
+} from './harness/sponsor'
+
+setDefaultTimeout(30_000)
+
+let net: Awaited<ReturnType<typeof startNetwork>>
+const directory = temporary()
+let network: NetworkConfig
+let sponsoring: Sponsoring
+beforeAll(async () => {
+  net = await startNetwork('usdg')
+  await age(net.chain)
+  network = sponsoredNetwork(net.tap.url)
+  sponsoring = await startSponsoring([network], directory.path)
+})
+afterAll(async () => {
+  await sponsoring?.desk.stop()
+  await net?.stop()
+  directory.remove()
+})
+beforeEach(() => {
+  net.tap.intercept = undefined
+  net.tap.calls.length = 0
+})
+
+type Changes = Parameters<typeof signApprove>[3]
+
+/** A payer of old with USDG alone, a payment of it and the approve that it signed. */
+async function payer(options: { atomic?: bigint; isNew?: boolean; approve?: Changes } = {}) {
+  const wallet = freshWallet()
+  await setTokens(net.chain, network.asset.address, [wallet.address], options.atomic ?? 100_000n)
+  if (!options.isNew) await age(net.chain)
+  return {
+    wallet,
+    transfer: signPermit2(network, wallet.privateKey),
+    raw: await approveOf(wallet.privateKey, options.approve),
+  }
+}
+const approveOf = (privateKey: Hex, changes?: Changes) =>
+  signApprove(net.chain, privateKey, network.asset.address, changes)
+const rowOf = (address: string) => sponsoring.rows().filter((row) => row.address === address)
+const waiting = { waitMs: 10_000 }
+const sends = () => net.tap.calls.filter(({ method }) => method.startsWith('eth_sendRaw')).length
+
+test('behavior: funded with exactly what it may cost, sent, and the payment follows', async () => {
+  const { wallet, transfer, raw } = await payer()
+  const { approvals, desk } = sponsoring
+  expect(await approvals.check(transfer, raw)).toEqual({ kind: 'good' })
+  expect(rowOf(wallet.address)).toEqual([])
+  expect(sends()).toBe(0)
+  const approved = await approvals.approve(transfer, raw, waiting)
+  expect(approved).toMatchObject({ kind: 'approved' })
+  const [row] = rowOf(wallet.address)
+  const fee = ((await baseFeeOf(net.chain)) * 6n) / 5n
+  // The base fee sinks with each block here.
+  expect(BigInt(String(row?.amount_wei))).toBeGreaterThanOrEqual(70_000n * fee)
+  expect(row).toMatchObject({
+    kind: 'approval',
+    approve_hash: 'transaction' in approved && approved.transaction,
+  })
+  const before = await balanceOf(net.chain, transfer.asset, payee)
+  expect((await desk.pay(transfer)).kind).toBe('confirmed')
+  expect(await balanceOf(net.chain, transfer.asset, payee)).toBe(before + 5_000n)
+})
+
+test('behavior: what the payer has already is not given', async () => {
+  const { wallet, transfer, raw } = await payer()
+  await net.chain.rpc('anvil_setBalance', [wallet.address, '0x3e8'])
+  expect(await sponsoring.approvals.approve(transfer, raw, waiting)).toMatchObject({
+    kind: 'approved',
+  })
+  const [row] = rowOf(wallet.address)
+  const whole = await sponsoring.desk.settlement.rpc(network.id, 'eth_getTransactionByHash', [
+    row?.approve_hash,
+  ])
+  const { gas, maxFeePerGas } = whole as { gas: Hex; maxFeePerGas: Hex }
+  expect(String(row?.amount_wei)).toBe(String(BigInt(gas) * BigInt(maxFeePerGas) - 1000n))
+})
+
+test('behavior: a payer that can pay for it is sent for, and given nothing', async () => {
+  const { wallet, transfer, raw } = await payer()
+  await net.chain.rpc('anvil_setBalance', [wallet.address, '0x38d7ea4c68000'])
+  expect(await sponsoring.approvals.approve(transfer, raw, waiting)).toMatchObject({
+    kind: 'approved',
+  })
+  expect(rowOf(wallet.address)).toEqual([])
+})
+
+test('behavior: repeated and in parallel it is funded once and approved for all', async () => {
+  const { wallet, transfer, raw } = await payer()
+  const first = await Promise.all(
+    Array.from({ length: 5 }, () => sponsoring.approvals.approve(transfer, raw, waiting)),
+  )
+  const again = await sponsoring.approvals.approve(transfer, raw, waiting)
+  for (const each of first) expect(each).toEqual(again)
+  expect(again).toMatchObject({ kind: 'approved' })
+  expect(rowOf(wallet.address)).toHaveLength(1)
+})
+
+test('behavior: one ledger with the grants, in both orders', async () => {
+  const one = await payer()
+  await sponsoring.approvals.approve(one.transfer, one.raw, waiting)
+  const asked = { address: one.wallet.address, client: '10.9.9.9' }
+  expect(await sponsoring.granting.grant(asked)).toMatchObject({ code: 'already-sponsored' })
+
+  const two = await payer()
+  const granted = await sponsoring.granting.grant({
+    address: two.wallet.address,
+    client: '10.9.9.9',
+  })
+  expect(granted.kind).toBe('granted')
+  await net.chain.rpc('anvil_setBalance', [two.wallet.address, '0x0'])
+  expect(await sponsoring.approvals.approve(two.transfer, two.raw, waiting)).toMatchObject({
+    kind: 'refused',
+    code: 'erc20_approval_already_sponsored',
+  })
+})
+
+test('behavior: not confirmed in time is told so, and goes on when it is asked again', async () => {
+  const { wallet, transfer, raw } = await payer()
+  await setAutomine(net.chain, false)
+  try {
+    const first = await sponsoring.approvals.approve(transfer, raw, { waitMs: 100 })
+    expect(first).toMatchObject({ kind: 'unavailable' })
+  } finally {
+    await setAutomine(net.chain, true)
+  }
+  await net.chain.rpc('anvil_mine', ['0x1'])
+  await until(async () => (await weiOf(net.chain, wallet.address)) > 0n)
+  expect(await sponsoring.approvals.approve(transfer, raw, waiting)).toMatchObject({
+    kind: 'approved',
+  })
+  expect(rowOf(wallet.address)).toHaveLength(1)
+})
+
+describe('what is not sponsored', () => {
+  const refusal = async (transfer: Parameters<Sponsoring['approvals']['check']>[0], raw: Hex) => {
+    const checked = await sponsoring.approvals.check(transfer, raw)
+    const approved = await sponsoring.approvals.approve(transfer, raw, waiting)
+    expect(approved).toEqual(checked as typeof approved)
+    expect(rowOf(transfer.payer)).toEqual([])
+    return 'code' in checked ? checked.code : checked.kind
+  }
+
+  test('error: a payer that gains nothing by it: too little, too new, a contract', async () => {
+    const poor = await payer({ atomic: 99_999n })
+    expect(await refusal(poor.transfer, poor.raw)).toBe('erc20_approval_balance_too_low')
+    const young = await payer({ isNew: true })
+    expect(await refusal(young.transfer, young.raw)).toBe('erc20_approval_balance_too_young')
+  })
+
+  test('error: gas, fee and nonce that are not those of an approve now', async () => {
+    const fee = await baseFeeOf(net.chain)
+    const cases: [Changes, string][] = [
+      [{ gas: 1_000_000n }, 'erc20_approval_tx_gas_too_high'],
+      [{ gas: 30_000n }, 'erc20_approval_tx_gas_too_low'],
+      [{ maxFeePerGas: fee * 1000n + 10n ** 11n }, 'erc20_approval_tx_fee_too_high'],
+      [{ nonce: 1 }, 'erc20_approval_tx_wrong_nonce'],
+    ]
+    for (const [approve, code] of cases) {
+      const { transfer, raw } = await payer({ approve })
+      expect(await refusal(transfer, raw)).toBe(code)
+    }
+  })
+
+  test('error: a payment that fails for another reason than the allowance', async () => {
+    const { wallet, raw } = await payer()
+    const { privateKey } = wallet
+    const over = signPermit2(network, privateKey, { amountAtomic: 100_001n })
+    expect(await refusal(over, raw)).toBe('permit2_insufficient_balance')
+    const late = signPermit2(network, privateKey, { validBefore: 1n })
+    expect(await refusal(late, raw)).toBe('permit2_deadline_expired')
+    const forged = signPermit2(network, privateKey, { signature: `0x${'11'.repeat(65)}` })
+    expect(await refusal(forged, raw)).toBe('invalid_permit2_signature')
+  })
+
+  test('error: a transaction of somebody else, and one that the payer has replaced', async () => {
+    const { wallet, transfer } = await payer()
+    const foreign = await approveOf(freshWallet().privateKey)
+    expect(await refusal(transfer, foreign)).toBe('erc20_approval_tx_signer_mismatch')
+    expect(await refusal(transfer, '0x02c0')).toBe('erc20_approval_tx_parse_failed')
+    // It used its nonce meanwhile.
+    const raw = await approveOf(wallet.privateKey)
+    await net.chain.rpc('anvil_setNonce', [wallet.address, '0x1'])
+    expect(await refusal(transfer, raw)).toBe('erc20_approval_tx_wrong_nonce')
+  })
+
+  test('error: a payer with another transaction on its way', async () => {
+    const { wallet, transfer, raw } = await payer()
+    net.tap.intercept = ({ method, params }) =>
+      method === 'eth_getTransactionCount' &&
+      params[0] === wallet.address &&
+      params[1] === 'pending'
+        ? { result: '0x1' }
+        : undefined
+    expect(await refusal(transfer, raw)).toBe('erc20_approval_tx_wrong_nonce')
+  })
+
+  test('error: a payment by EIP-3009, and a token that nobody sponsors', async () => {
+    const { wallet, raw } = await payer()
+    const other = signPermit2(network, wallet.privateKey, { method: 'eip3009' })
+    expect(await refusal(other, raw)).toBe('erc20_approval_not_sponsored')
+    const foreign = signPermit2(network, wallet.privateKey, { asset: account(5).address })
+    expect(await refusal(foreign, raw)).toBe('erc20_approval_not_sponsored')
+  })
+
+  test('error: a node that is down is trouble of nobody', async () => {
+    const { transfer, raw } = await payer()
+    net.tap.intercept = ({ method }) =>
+      method === 'eth_getTransactionCount' ? new Response('', { status: 502 }) : undefined
+    expect(await sponsoring.approvals.check(transfer, raw)).toMatchObject({ kind: 'unavailable' })
+  })
+})
+
+test('behavior: a payer that spends the money elsewhere gets no approve and no more money', async () => {
+  const { wallet, transfer, raw } = await payer()
+  // Its other transaction comes first: ours is refused or can never be included.
+  net.tap.intercept = async ({ method, params }) => {
+    if (method !== 'eth_sendRawTransaction' || params[0] !== raw) return undefined
+    await net.chain.rpc('anvil_setBalance', [wallet.address, '0x0'])
+    await net.chain.rpc('anvil_setNonce', [wallet.address, '0x1'])
+    return undefined
+  }
+  expect(await sponsoring.approvals.approve(transfer, raw, waiting)).toMatchObject({
+    kind: 'refused',
+    code: 'erc20_approval_broadcast_failed',
+  })
+  const next = await approveOf(wallet.privateKey, { nonce: 1 })
+  expect(await sponsoring.approvals.approve(transfer, next, waiting)).toMatchObject({
+    kind: 'refused',
+    code: 'erc20_approval_already_sponsored',
+  })
+  expect(await weiOf(net.chain, wallet.address)).toBe(0n)
+  expect((await sponsoring.desk.pay(transfer)).kind).toBe('refused')
+})

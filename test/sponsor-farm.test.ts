@@ -1,0 +1,35 @@
+import { afterAll, beforeAll, expect, setDefaultTimeout, test } from 'bun:test'
+import { farm, flood } from './harness/farm'
+import { describeFlood, describeGain } from './harness/farmreport'
+import { startNetwork } from './harness/settlement'
+
+setDefaultTimeout(60_000)
+
+let net: Awaited<ReturnType<typeof startNetwork>>
+beforeAll(async () => {
+  net = await startNetwork('usdg')
+})
+afterAll(() => net?.stop())
+
+test('behavior: 10,000 addresses get what the day has, once each, and an honest wallet gets its own', async () => {
+  const figures = await flood(net, 10_000)
+  console.log(describeFlood(figures))
+  expect(figures.grants).toBeGreaterThan(100)
+  expect(figures.grants).toBeLessThanOrEqual(figures.grantsPerDay)
+  expect(figures.answers.granted).toBe(figures.grants)
+  expect(figures.spentWei).toBeGreaterThan(0n)
+  expect(figures.spentWei).toBeLessThanOrEqual(figures.budgetWei)
+  expect(figures.doubled).toBe(0)
+  expect(figures.honest).toEqual(Array<string>(8).fill('granted'))
+  for (const code of ['asset-balance-too-low', 'not-an-eoa', 'has-gas', 'balance-too-young'])
+    expect(figures.answers[code] ?? 0).toBe(400)
+})
+
+test('behavior: a farmer that moves its dollars on pays more than it is granted', async () => {
+  for (const baseFeeWei of [36_000_000n, 300_000_000n]) {
+    const gain = await farm(net, 6, baseFeeWei)
+    console.log(describeGain(gain))
+    expect(gain.grantedWei).toBeGreaterThan(0n)
+    expect(gain.gainWei).toBeLessThan(0n)
+  }
+})

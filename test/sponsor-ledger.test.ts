@@ -1,0 +1,239 @@
+import {
+  afterAll,
+  afterEach,
+  beforeAll,
+  beforeEach,
+  describe,
+  expect,
+  setDefaultTimeout,
+  test,
+} from 'bun:test'
+import { join } from 'node:path'
+import type { NetworkConfig } from '../src/config/Config'
+import { account } from '../src/demo/accounts'
+import { startNetwork, temporary, until } from './harness/settlement'
+import {
+  age,
+  freshWallet,
+  type Sponsoring,
+  setTokens,
+  sponsoredNetwork,
+  startSponsoring,
+  weiOf,
+} from './harness/sponsor'
+
+setDefaultTimeout(30_000)
+
+const { address } = account(3)
+const id = 'eip155:4663'
+let net: Awaited<ReturnType<typeof startNetwork>>
+let directory: ReturnType<typeof temporary>
+let network: NetworkConfig
+let sponsoring: Sponsoring | undefined
+beforeAll(async () => {
+  net = await startNetwork('usdg')
+  await age(net.chain)
+})
+afterAll(() => net?.stop())
+beforeEach(async () => {
+  directory = temporary()
+  network = sponsoredNetwork(net.tap.url)
+  net.tap.intercept = undefined
+  net.tap.calls.length = 0
+})
+afterEach(async () => {
+  await sponsoring?.desk.stop()
+  sponsoring = undefined
+  directory.remove()
+})
+
+/** An address that is sponsored if nothing is against it. */
+async function candidate() {
+  const wallet = freshWallet()
+  await setTokens(net.chain, network.asset.address, [wallet.address], 100_000n)
+  await age(net.chain)
+  return wallet
+}
+
+let clients = 0
+const ask = (of: Sponsoring, asked: { address: string; signature?: string; client?: string }) =>
+  of.granting.grant({ client: `10.1.${++clients}.1`, ...asked })
+const codeOf = async (result: ReturnType<typeof ask>): Promise<string> => {
+  const { kind, ...rest } = await result
+  return kind === 'granted' ? kind : 'code' in rest ? rest.code : ''
+}
+const isSend = (method: string) => method.startsWith('eth_sendRawTransaction')
+
+/** Grants in a process of its own, which says what came of it. */
+const program = (url: string, dataDir: string) => `
+  const { sponsoredNetwork, startSponsoring } = await import(${JSON.stringify(
+    join(import.meta.dir, 'harness/sponsor.ts'),
+  )})
+  const sponsoring = await startSponsoring([sponsoredNetwork(${JSON.stringify(url)})], ${JSON.stringify(dataDir)})
+  process.stdin.on('end', () => process.exit(1)).resume()
+  await sponsoring.granting.grant({ address: ${JSON.stringify(address)}, client: '10.0.0.1' })
+`
+
+test('behavior: killed between the reservation and the send, it is sent after the start, once', async () => {
+  // The bytes never leave: the program dies while it believes that it sends them.
+  let tried = false
+  net.tap.intercept = ({ method }) => {
+    if (!isSend(method)) return undefined
+    tried = true
+    return new Promise(() => undefined)
+  }
+  const child = Bun.spawn([process.execPath, '-e', program(net.tap.url, directory.path)], {
+    stdin: 'pipe',
+    stdout: 'ignore',
+    stderr: 'ignore',
+  })
+  await until(() => tried)
+  child.kill('SIGKILL')
+  await child.exited
+  net.tap.intercept = undefined
+  expect(await weiOf(net.chain, address)).toBe(0n)
+
+  sponsoring = await startSponsoring([network], directory.path)
+  await until(async () => (await weiOf(net.chain, address)) > 0n)
+  const [row, ...others] = sponsoring.rows()
+  expect(others).toEqual([])
+  expect(String(await weiOf(net.chain, address))).toBe(String(row?.amount_wei))
+  const again = await ask(sponsoring, { address })
+  expect(again).toMatchObject({
+    kind: 'refused',
+    code: 'already-sponsored',
+    members: { transaction: row?.transaction_hash },
+  })
+  // The budget knows of it too.
+  expect(sponsoring.registry.render()).toContain(`sponsor_grants_today{network="${id}"} 1`)
+})
+
+test('behavior: a grant whose transaction is dropped is sent again, never a second one', async () => {
+  const { address } = await candidate()
+  sponsoring = await startSponsoring([network], directory.path, { waitMs: 300 })
+  const raws = new Set<unknown>()
+  let dropped = 0
+  net.tap.intercept = ({ method, params }) => {
+    if (!isSend(method)) return undefined
+    raws.add(params[0])
+    // Taken and forgotten, as a node does whose pool is full.
+    return ++dropped <= 2 ? { result: `0x${'ab'.repeat(32)}` } : undefined
+  }
+  expect(await codeOf(ask(sponsoring, { address }))).toBe('settlement-pending')
+  expect(await codeOf(ask(sponsoring, { address }))).toBe('already-sponsored')
+  await until(async () => (await weiOf(net.chain, address)) > 0n)
+  expect(raws.size).toBe(1)
+  expect(sponsoring.rows()).toHaveLength(1)
+  expect(String(await weiOf(net.chain, address))).toBe(String(sponsoring.rows()[0]?.amount_wei))
+})
+
+describe('the day', () => {
+  const day = Date.UTC(2030, 0, 1, 12)
+
+  test('behavior: half for anybody, half for who signs, then 503 and a word in readyz', async () => {
+    let at = day
+    network = sponsoredNetwork(net.tap.url, { grantsPerDay: 4 })
+    sponsoring = await startSponsoring([network], directory.path, { now: () => at })
+    const wallets = await Promise.all(Array.from({ length: 6 }, candidate))
+    const one = async (index: number, isSigned: boolean) => {
+      const wallet = wallets[index]
+      if (!wallet || !sponsoring) throw new Error('none')
+      const message = `turnpike gas sponsor ${id} ${wallet.address}`
+      const signature = isSigned ? { signature: await wallet.signMessage({ message }) } : {}
+      return codeOf(ask(sponsoring, { address: wallet.address, ...signature }))
+    }
+    expect([await one(0, false), await one(1, false)]).toEqual(['granted', 'granted'])
+    expect(await one(2, false)).toBe('signature-required')
+    expect([await one(2, true), await one(3, true)]).toEqual(['granted', 'granted'])
+    expect([await one(4, true), await one(4, false)]).toEqual(['budget-spent', 'budget-spent'])
+    expect(sponsoring.spent()).toEqual([
+      { network: id, reason: 'the sponsoring budget of today is spent' },
+    ])
+    at += 86_400_000
+    expect(sponsoring.spent()).toEqual([])
+    expect(await one(4, false)).toBe('granted')
+    expect(await one(0, false)).toBe('already-sponsored')
+  })
+
+  test('behavior: requests in parallel do not pass the budget together', async () => {
+    network = sponsoredNetwork(net.tap.url, { grantsPerDay: 6 })
+    sponsoring = await startSponsoring([network], directory.path)
+    const of = sponsoring
+    const wallets = await Promise.all(Array.from({ length: 12 }, candidate))
+    const codes = await Promise.all(wallets.map(({ address }) => codeOf(ask(of, { address }))))
+    expect(codes.toSorted()).toEqual([
+      ...Array<string>(3).fill('granted'),
+      ...Array<string>(9).fill('signature-required'),
+    ])
+    expect(of.rows()).toHaveLength(3)
+  })
+
+  test('error: the budget in wei counts what the transfers cost', async () => {
+    network = sponsoredNetwork(net.tap.url, {}, 1n)
+    sponsoring = await startSponsoring([network], directory.path)
+    const { address } = await candidate()
+    expect(await codeOf(ask(sponsoring, { address }))).toBe('budget-spent')
+    expect(sponsoring.rows()).toEqual([])
+  })
+
+  test('error: one client has enough at some time, its network later', async () => {
+    sponsoring = await startSponsoring([network], directory.path)
+    const of = sponsoring
+    const wallets = await Promise.all(Array.from({ length: 7 }, candidate))
+    const codes: string[] = []
+    for (const { address } of wallets.slice(0, 6)) {
+      codes.push(await codeOf(ask(of, { address, client: '192.0.2.1' })))
+    }
+    expect(codes).toEqual([...Array<string>(5).fill('granted'), 'rate-limited'])
+    const last = wallets[6]?.address ?? ''
+    expect(await codeOf(ask(of, { address: last, client: '192.0.2.2' }))).toBe('granted')
+  })
+})
+
+describe('a node that does not tell', () => {
+  test('error: without the older state nobody is judged, and nothing is written', async () => {
+    const { address } = await candidate()
+    sponsoring = await startSponsoring([network], directory.path)
+    net.tap.intercept = ({ method, params }) =>
+      method === 'eth_call' && params[1] !== 'latest'
+        ? { error: { code: -32000, message: 'missing trie node' } }
+        : undefined
+    const result = await ask(sponsoring, { address })
+    expect(result).toMatchObject({ kind: 'refused', code: 'not-ready', retryAfterSeconds: 5 })
+    expect(sponsoring.rows()).toEqual([])
+    net.tap.intercept = undefined
+    expect(await codeOf(ask(sponsoring, { address }))).toBe('granted')
+  })
+
+  test('error: an estimate that fails without a revert says nothing of the address', async () => {
+    const { address } = await candidate()
+    sponsoring = await startSponsoring([network], directory.path)
+    net.tap.intercept = ({ method }) =>
+      method === 'eth_estimateGas'
+        ? { error: { code: -32000, message: 'rate of this method is limited' } }
+        : undefined
+    expect(await codeOf(ask(sponsoring, { address }))).toBe('not-ready')
+  })
+
+  test('error: gas that is dearer than the cap pays for', async () => {
+    const { address } = await candidate()
+    network = sponsoredNetwork(net.tap.url, { maxGrantWei: 1n })
+    sponsoring = await startSponsoring([network], directory.path)
+    expect(await codeOf(ask(sponsoring, { address }))).toBe('not-ready')
+    expect(sponsoring.rows()).toEqual([])
+  })
+
+  test('error: a relayer without money grants nothing', async () => {
+    const { address } = await candidate()
+    const relayer = account(0).address
+    const had = await weiOf(net.chain, relayer)
+    await net.chain.rpc('anvil_setBalance', [relayer, '0x0'])
+    try {
+      sponsoring = await startSponsoring([network], directory.path)
+      expect(await codeOf(ask(sponsoring, { address }))).toBe('not-ready')
+      expect(sponsoring.rows()).toEqual([])
+    } finally {
+      await net.chain.rpc('anvil_setBalance', [relayer, `0x${had.toString(16)}`])
+    }
+  })
+})

@@ -1,0 +1,114 @@
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
+import { join } from 'node:path'
+import { maxUint256 } from 'viem'
+import * as Token from '../src/chain/token'
+import { account } from '../src/demo/accounts'
+import { balanceOf, type Chain } from '../src/demo/chains'
+import * as Permit from '../src/protocol/Permit'
+import { age, freshWallet, setTokens, weiOf } from './harness/sponsor'
+import { type TestWorld, testWorld } from './harness/world'
+
+setDefaultTimeout(60_000)
+
+const main = join(import.meta.dir, '../src/main.ts')
+const network = 'eip155:4663'
+let world: TestWorld
+let chain: Chain
+let token: `0x${string}`
+beforeAll(async () => {
+  world = await testWorld()
+  const found = world.chains[network]
+  const asset = world.config.networks.find(({ id }) => id === network)?.asset
+  if (!found || !asset) throw new Error('no chain')
+  chain = found
+  token = asset.address
+})
+afterAll(() => world?.stop())
+
+async function pay(privateKey: string, options: readonly string[], rpc = chain.url) {
+  const url = `${world.url}/m/weather/forecast?latitude=52.52&longitude=13.41`
+  const child = Bun.spawn(
+    [process.execPath, main, 'pay', url, '--network', network, '--rpc', rpc, ...options],
+    {
+      env: { PATH: process.env.PATH ?? '', PAY_KEY: privateKey },
+      stdin: 'ignore',
+      stdout: 'pipe',
+      stderr: 'pipe',
+    },
+  )
+  const [out, err, code] = await Promise.all([
+    new Response(child.stdout).text(),
+    new Response(child.stderr).text(),
+    child.exited,
+  ])
+  return { code, out, err }
+}
+
+async function fresh() {
+  const wallet = freshWallet()
+  await setTokens(chain, token, [wallet.address], 1_000_000n)
+  await age(chain)
+  return wallet
+}
+
+describe('turnpike pay, for a wallet that holds only USDG', () => {
+  for (const protocol of ['x402', 'mpp']) {
+    test(`behavior: by Permit2 and ${protocol} it is sponsored, approves and buys`, async () => {
+      const { privateKey, address } = protocol === 'x402' ? account(5) : await fresh()
+      const before = await balanceOf(chain, token, address)
+      const ran = await pay(privateKey, ['--transfer', 'permit2', '--protocol', protocol])
+      expect(ran.code).toBe(0)
+      expect(JSON.parse(ran.out)).toHaveProperty('latitude')
+      expect(ran.err).toMatch(/sponsor {4}\d+ wei for the approve, 0x[0-9a-f]{64}/)
+      expect(ran.err).toMatch(/approve {4}Permit2 may take USDG of 0x\w{40}, 0x[0-9a-f]{64}/)
+      expect(ran.err).not.toContain(privateKey.slice(2))
+      expect(await balanceOf(chain, token, address)).toBe(before - 5_000n)
+      const allowance = Token.allowance(token, address, Permit.permit2Address)
+      const left = await chain.rpc('eth_call', [allowance, 'latest'])
+      expect(BigInt(String(left))).toBe(maxUint256)
+      // From now on a payment is a signature.
+      const again = await pay(privateKey, ['--transfer', 'permit2', '--protocol', protocol])
+      expect(again.code).toBe(0)
+      expect(again.err).not.toContain('sponsor ')
+    })
+  }
+
+  test('behavior: by EIP-3009, which it prefers, nothing is asked for', async () => {
+    const { privateKey, address } = await fresh()
+    const ran = await pay(privateKey, [])
+    expect(ran.code).toBe(0)
+    expect(ran.err).toContain('by eip3009')
+    expect(ran.err).not.toContain('sponsor ')
+    expect(await weiOf(chain, address)).toBe(0n)
+  })
+
+  test('behavior: a wallet with gas approves by itself', async () => {
+    const { privateKey, address } = await fresh()
+    await chain.rpc('anvil_setBalance', [address, '0x38d7ea4c68000'])
+    const ran = await pay(privateKey, ['--transfer', 'permit2'])
+    expect(ran.code).toBe(0)
+    expect(ran.err).toContain('approve ')
+    expect(ran.err).not.toContain('sponsor ')
+  })
+
+  test('error: who is not sponsored is told why, and has paid nothing', async () => {
+    const wallet = freshWallet()
+    await setTokens(chain, token, [wallet.address], 1_000_000n)
+    const ran = await pay(wallet.privateKey, ['--transfer', 'permit2'])
+    expect(ran.code).toBe(1)
+    expect(ran.err).toContain('balance-too-young')
+    expect(await balanceOf(chain, token, wallet.address)).toBe(1_000_000n)
+  })
+
+  test('error: a node of another chain, and none at all', async () => {
+    const { privateKey } = await fresh()
+    const other = world.chains['eip155:8453']?.url ?? ''
+    const wrong = await pay(privateKey, ['--transfer', 'permit2'], other)
+    expect(wrong.code).toBe(1)
+    expect(wrong.err).toContain('is chain 8453, not 4663')
+    const away = await pay(privateKey, ['--transfer', 'permit2'], 'http://127.0.0.1:1')
+    expect(away.code).toBe(1)
+    expect(away.err).toContain('127.0.0.1:1: cannot connect; --rpc URL names another node')
+    expect((await pay(privateKey, [], 'ftp://x')).err).toContain('--rpc is an http or https URL')
+  })
+})

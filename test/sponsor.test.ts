@@ -1,0 +1,253 @@
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
+import { type Address, encodeFunctionData, type Hex, parseAbi } from 'viem'
+import { account } from '../src/demo/accounts'
+import { buyWithX402 } from '../src/demo/buyers'
+import { balanceOf, type Chain, execute, receiptOf } from '../src/demo/chains'
+import * as Permit from '../src/protocol/Permit'
+import { age, freshWallet, setTokens, signApprove, weiOf } from './harness/sponsor'
+import { type TestWorld, testWorld } from './harness/world'
+
+setDefaultTimeout(30_000)
+
+const network = 'eip155:4663'
+const abi = parseAbi(['function setBlocked(address account, bool value)'])
+let world: TestWorld
+let chain: Chain
+let token: Address
+beforeAll(async () => {
+  world = await testWorld({
+    edit: (text) => text.replace('trust_proxy = 0 ', 'trust_proxy = 1 '),
+  })
+  const found = world.chains[network]
+  const asset = world.config.networks.find(({ id }) => id === network)?.asset
+  if (!found || !asset) throw new Error('no chain')
+  chain = found
+  token = asset.address
+})
+afterAll(() => world?.stop())
+
+let clients = 0
+/** Each request from a network of its own, so that limits are met only where they are meant. */
+const somewhere = () => `10.${++clients >> 8}.${clients & 255}.1`
+
+type Answer = { status: number; headers: Headers; json: Record<string, unknown> }
+
+async function ask(
+  body: unknown,
+  options: {
+    client?: string
+    headers?: Record<string, string>
+    method?: string
+    path?: string
+  } = {},
+): Promise<Answer> {
+  const { client = somewhere(), method = 'POST', path = '/api/gas/sponsor' } = options
+  const response = await fetch(world.url + path, {
+    method,
+    headers: {
+      'content-type': 'application/json',
+      'x-forwarded-for': client,
+      ...options.headers,
+    },
+    ...(method === 'POST' ? { body: typeof body === 'string' ? body : JSON.stringify(body) } : {}),
+  })
+  const text = await response.text()
+  return {
+    status: response.status,
+    headers: response.headers,
+    json: text === '' ? {} : JSON.parse(text),
+  }
+}
+
+const codeOf = async (body: unknown, options?: Parameters<typeof ask>[1]) => {
+  const { status, json, headers } = await ask(body, options)
+  expect(headers.get('content-type')).toBe('application/problem+json')
+  return `${status} ${json.code}`
+}
+
+describe('a wallet with USDG and nothing else', () => {
+  const wallet = account(3)
+  let first: Answer
+
+  test('behavior: is given what one approve costs, confirmed before the answer', async () => {
+    expect(await weiOf(chain, wallet.address)).toBe(0n)
+    first = await ask({ address: wallet.address })
+    expect(first.status).toBe(200)
+    const amountWei = await weiOf(chain, wallet.address)
+    expect(amountWei).toBeGreaterThan(0n)
+    expect(first.json).toEqual({
+      granted: true,
+      transaction: expect.stringMatching(/^0x[0-9a-f]{64}$/),
+      amountWei: String(amountWei),
+      network,
+      token,
+      spender: Permit.permit2Address,
+      alternatives: ['eip3009', 'eip2612'],
+    })
+    const receipt = await chain.rpc('eth_getTransactionReceipt', [first.json.transaction])
+    expect(receipt).toMatchObject({ status: '0x1', to: wallet.address.toLowerCase() })
+  })
+
+  test('error: is given nothing again, in whatever letters, with the first transaction', async () => {
+    for (const address of [wallet.address, wallet.address.toLowerCase()]) {
+      const again = await ask({ address, network })
+      expect(again.status).toBe(409)
+      expect(again.json).toMatchObject({
+        code: 'already-sponsored',
+        transaction: first.json.transaction,
+        confirmed: true,
+        alternatives: ['eip3009', 'eip2612'],
+      })
+    }
+  })
+
+  test('behavior: approves with it and buys by Permit2 with a stock client', async () => {
+    const raw = await signApprove(chain, wallet.privateKey, token)
+    const hash = (await chain.rpc('eth_sendRawTransaction', [raw])) as Hex
+    expect((await receiptOf(chain, hash)).status).toBe('0x1')
+    const before = await balanceOf(chain, token, wallet.address)
+    const url = `${world.url}/m/weather/forecast?latitude=52.52&longitude=13.41`
+    const bought = await buyWithX402(world, url, wallet, { network, method: 'permit2' })
+    expect(bought.response.status).toBe(200)
+    expect(await balanceOf(chain, token, wallet.address)).toBe(before - 5_000n)
+    expect(await codeOf({ address: wallet.address })).toBe('409 already-sponsored')
+  })
+})
+
+test('behavior: parallel requests for one address make one grant', async () => {
+  const { address } = account(4)
+  const answers = await Promise.all(
+    Array.from({ length: 30 }, (_, index) =>
+      ask({ address: index % 2 ? address : address.toLowerCase() }),
+    ),
+  )
+  const granted = answers.filter(({ status }) => status === 200)
+  expect(granted).toHaveLength(1)
+  expect(String(await weiOf(chain, address))).toBe(String(granted[0]?.json.amountWei))
+  for (const { status, json } of answers.filter((answer) => answer !== granted[0])) {
+    expect(status).toBe(409)
+    expect(json).toMatchObject({
+      code: 'already-sponsored',
+      transaction: granted[0]?.json.transaction,
+    })
+  }
+})
+
+describe('who needs no grant or may have none', () => {
+  /** A fresh address with tokens, perhaps of old, perhaps with code or native coin. */
+  async function holder(options: { atomic?: bigint; wei?: bigint; code?: Hex; isNew?: boolean }) {
+    const { atomic = 100_000n, wei = 0n, code, isNew = false } = options
+    const { address } = freshWallet()
+    await setTokens(chain, token, [address], atomic)
+    if (wei > 0n) await chain.rpc('anvil_setBalance', [address, `0x${wei.toString(16)}`])
+    if (code) await chain.rpc('anvil_setCode', [address, code])
+    if (!isNew) await age(chain)
+    return address
+  }
+
+  test('behavior: exactly the least balance, held for long enough, is enough', async () => {
+    expect((await ask({ address: await holder({}) })).status).toBe(200)
+  })
+
+  test('behavior: dust of native coin is taken off the grant', async () => {
+    const address = await holder({ wei: 5n })
+    const { json } = await ask({ address })
+    expect(await weiOf(chain, address)).toBe(BigInt(String(json.amountWei)) + 5n)
+  })
+
+  const cases: [name: string, () => Promise<Address>, answer: string][] = [
+    ['has approved', async () => account(1).address, '409 already-approved'],
+    ['holds too little', () => holder({ atomic: 99_999n }), '422 asset-balance-too-low'],
+    ['holds nothing', async () => freshWallet().address, '422 asset-balance-too-low'],
+    ['holds it since now', () => holder({ isNew: true }), '422 balance-too-young'],
+    ['has gas', () => holder({ wei: 10n ** 15n }), '422 has-gas'],
+    ['is a contract', () => holder({ code: '0x00' }), '422 not-an-eoa'],
+    [
+      'delegates to a contract (EIP-7702)',
+      () => holder({ code: `0xef0100${token.slice(2)}` as Hex }),
+      '422 not-an-eoa',
+    ],
+    ['is the token', async () => token, '400 invalid-address'],
+    ['is the relayer', async () => account(0).address, '400 invalid-address'],
+    ['is zero', async () => `0x${'0'.repeat(40)}`, '400 invalid-address'],
+    ['is a precompile', async () => `0x${'0'.repeat(37)}064`, '400 invalid-address'],
+  ]
+  for (const [name, address, answer] of cases) {
+    test(`error: an address that ${name}: ${answer}`, async () => {
+      expect(await codeOf({ address: await address() })).toBe(answer)
+    })
+  }
+
+  test('error: a token that refuses the address', async () => {
+    const address = await holder({})
+    const data = encodeFunctionData({ abi, functionName: 'setBlocked', args: [address, true] })
+    await execute(chain, [{ from: account(9).address, to: token, data }])
+    expect(await codeOf({ address })).toBe('422 approve-fails')
+  })
+})
+
+describe('what is asked', () => {
+  const address = account(5).address
+  const bad: [name: string, body: unknown, answer: string][] = [
+    ['no address', {}, '400 invalid-address'],
+    ['an address that is too short', { address: '0x12' }, '400 invalid-address'],
+    ['an address with a typo', { address: address.replace('9', '8') }, '400 invalid-address'],
+    ['a number', { address: 5 }, '400 invalid-address'],
+    ['a list of addresses', { address: [address] }, '400 invalid-address'],
+    ['an unknown network', { address, network: 'eip155:1' }, '400 invalid-parameter'],
+    ['a network without sponsoring', { address, network: 'eip155:8453' }, '400 invalid-parameter'],
+    ['a network that is no text', { address, network: 4663 }, '400 invalid-parameter'],
+    ['a signature that is none', { address, signature: '0x00' }, '400 invalid-signature'],
+    ['no signature text', { address, signature: {} }, '400 invalid-signature'],
+    ['another member', { address, amount: '1' }, '400 bad-request'],
+    ['a member twice', `{"address":"${address}","address":"${address}"}`, '400 bad-request'],
+    ['no JSON', 'address=1', '400 bad-request'],
+    ['no object', '[]', '400 bad-request'],
+    ['nothing', '', '400 bad-request'],
+    ['too much', JSON.stringify({ address, network: 'x'.repeat(5000) }), '413 body-too-large'],
+  ]
+  for (const [name, body, answer] of bad) {
+    test(`error: ${name}: ${answer}`, async () => {
+      expect(await codeOf(body)).toBe(answer)
+    })
+  }
+
+  test('error: other methods and content types', async () => {
+    const wrong = await ask(undefined, { method: 'GET' })
+    expect(wrong.status).toBe(405)
+    expect(wrong.headers.get('allow')).toBe('POST, OPTIONS')
+    const headers = { 'content-type': 'text/plain' }
+    expect(await codeOf({ address }, { headers })).toBe('400 bad-request')
+  })
+
+  test('behavior: a page of another origin may ask', async () => {
+    const { status, headers } = await ask(undefined, { method: 'OPTIONS' })
+    expect(status).toBe(204)
+    expect(headers.get('access-control-allow-headers')).toBe('Content-Type')
+    expect(headers.get('access-control-allow-origin')).toBe('*')
+  })
+
+  test('error: one client asks too often, then its network does', async () => {
+    const asked = (client: string) => ask({}, { client }).then(({ status }) => status)
+    const own = await Promise.all(Array.from({ length: 11 }, () => asked('192.0.2.1')))
+    expect(own.filter((status) => status === 429)).toHaveLength(1)
+    const others = await Promise.all(
+      Array.from({ length: 40 }, (_, index) => asked(`192.0.2.${2 + index}`)),
+    )
+    expect(others.filter((status) => status === 429)).toHaveLength(11)
+    const refused = await ask({}, { client: '192.0.2.1' })
+    expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(0)
+    expect(refused.json.code).toBe('rate-limited')
+  })
+
+  test('behavior: no address was given anything by it', async () => {
+    expect(await weiOf(chain, address)).toBe(0n)
+  })
+})
+
+test('behavior: metrics count grants and refusals', async () => {
+  const text = await (await fetch(`${world.url}/metrics`)).text()
+  expect(text).toMatch(/turnpike_sponsor_grants_today\{network="eip155:4663"\} [1-9]/)
+  expect(text).toMatch(/turnpike_sponsor_spent_wei_today\{network="eip155:4663"\} [1-9]/)
+  expect(text).toMatch(/turnpike_sponsor_refusals_total\{reason="already-sponsored"\} [1-9]/)
+})
