@@ -83,6 +83,9 @@ async function configuration(rpcUrl: string): Promise<string> {
   )
   const stock = /^\[stock\][\s\S]*/m.exec(shipped)
   if (!network || !stock) throw new Error('the shipped file has no stocks')
+  const budgets = ['gateway', 'facilitator', 'desk', 'sponsor']
+    .map((product) => `${product} = "${10n ** 20n}"`)
+    .join(', ')
   const service = [
     '[service]',
     'base_url = "http://localhost:4020"',
@@ -93,6 +96,9 @@ async function configuration(rpcUrl: string): Promise<string> {
     'quote_per_minute = 100000',
     '',
   ]
-  const local = network[0].replace(/rpc_urls = \[.*\]/, `rpc_urls = ["${rpcUrl}"]`)
+  const local = network[0]
+    .replace(/rpc_urls = \[.*\]/, `rpc_urls = ["${rpcUrl}"]`)
+    // A local chain is dearer than the real one.
+    .replace(/gas_per_day_wei = .*/, `gas_per_day_wei = { ${budgets} }`)
   return [...service, local, stock[0]].join('\n')
 }
