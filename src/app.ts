@@ -27,11 +27,15 @@ import { createMcp, isMcp } from './proxy/mcp/endpoint'
 import { createGateway, type Gateway, type GatewayOptions } from './proxy/merchant'
 import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
+import type { ApprovalSponsor } from './settlement/Sponsorship'
 import { createSettlement, type Settlement } from './settlement/settle'
 import { pathsOf, sponsorRoutes } from './sponsor/routes'
 import { createSponsor, type Sponsor } from './sponsor/sponsor'
+import { type Counter, createCounter } from './stock/counter'
 import { marketRoutes } from './stock/market-routes'
+import * as Orders from './stock/Order'
 import { openMarket } from './stock/open'
+import { orderRoutes } from './stock/routes'
 import type { AdminState } from './web/admin'
 import type { Health } from './web/catalogue'
 import { webRoutes } from './web/routes'
@@ -93,7 +97,7 @@ export async function start(options: AppOptions): Promise<App> {
     now,
     log,
   })
-  const sponsor = createSponsor({
+  const sponsoring = createSponsor({
     db,
     settlement,
     networks: options.config.networks,
@@ -103,7 +107,7 @@ export async function start(options: AppOptions): Promise<App> {
     log,
     waitMs: () => service().settleWaitSeconds * 1000,
   })
-  const { approvals } = sponsor
+  const sponsor = sponsoring.approvals
   const paywallOptions = {
     settlement: withDeliveries(settlement, registry),
     challengeSecrets: secrets.challengeSecrets,
@@ -116,15 +120,15 @@ export async function start(options: AppOptions): Promise<App> {
     createQuoter({
       ...paywallOptions,
       isReady: settlement.isReady,
-      takesApprovals: approvals !== undefined,
-      gasSponsor: { url: `${baseUrl}/api/gas/sponsor`, networks: sponsor.networks },
+      takesApprovals: sponsor !== undefined,
+      gasSponsor: { url: `${baseUrl}/api/gas/sponsor`, networks: sponsoring.networks },
       processNonce: base36(9),
     }),
     registry,
   )
   const paywall = createPaywall({
     ...paywallOptions,
-    sponsor: approvals,
+    sponsor,
     quoter,
     answers: createAnswers(db, options.answersMaxBytes),
     get settleWaitMs() {
@@ -133,14 +137,31 @@ export async function start(options: AppOptions): Promise<App> {
     log,
   })
   const receiptAddress = Crypto.addressOf(secrets.receiptKey)
+  const exchange = openMarket(options.config, { read: settlement.read, now })
+  const counter =
+    exchange &&
+    createCounter({
+      ...paywallOptions,
+      db,
+      settlement,
+      quoter,
+      exchange,
+      sponsor,
+      stockBaseUrl: options.config.service.stockBaseUrl,
+      waitMs: () => service().settleWaitSeconds * 1000,
+      receiptAddress,
+      relayerKeys: secrets.relayerKeys,
+      log,
+    })
   let stopping = false
   const parts: Parts = {
     settlement,
     sponsor,
-    approvals,
+    sponsoring,
     paywall,
     registry,
-    exchange: openMarket(options.config, { read: settlement.read, now }),
+    exchange,
+    counter,
     deskAddress: Crypto.addressOf(secrets.deskKey),
     peerOf: (request) => server.requestIP(request)?.address,
     upstream: createUpstream({ now }),
@@ -177,6 +198,7 @@ export async function start(options: AppOptions): Promise<App> {
   })
   // Behind the socket: a chain that hangs must not keep the health endpoints from saying so.
   await settlement.recover()
+  counter?.desk.recover()
   first.write()
   Secp256k1.warm()
 
@@ -200,9 +222,10 @@ export async function start(options: AppOptions): Promise<App> {
       const deadline = now() + service().stopSeconds * 1000
       const closed = server.stop(false)
       const inFlight = () =>
-        facilitators.reduce((sum, each) => sum + each.inFlight(), paywall.inFlight())
+        facilitators.reduce((sum, each) => sum + each.inFlight(), paywall.inFlight()) +
+        (counter?.purchase.inFlight() ?? 0)
       while (inFlight() > 0 && now() < deadline) await Bun.sleep(10)
-      await settlement.stop(Math.max(0, deadline - now()))
+      await Promise.all([counter?.desk.stop(), settlement.stop(Math.max(0, deadline - now()))])
       await Promise.race([closed, Bun.sleep(200)])
       await server.stop(true)
       db.close()
@@ -224,11 +247,12 @@ type Parts = Pick<
   | 'accepts'
 > & {
   settlement: Settlement
-  sponsor: Sponsor
-  approvals: Sponsor['approvals']
+  sponsor: ApprovalSponsor | undefined
+  sponsoring: Sponsor
   registry: Registry
   receiptAddress: `0x${string}`
   exchange: ReturnType<typeof openMarket>
+  counter: Counter | undefined
   deskAddress: `0x${string}`
   /** Address of the other end of a request's connection. */
   peerOf: (request: Request) => string | undefined
@@ -249,7 +273,8 @@ type Catalogue = {
 
 /** Built anew for each configuration, so that nothing in it is a mixture of two. */
 function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalogue {
-  const { settlement, registry, breaker, exchange, deskAddress, now, log, requestId } = parts
+  const { settlement, registry, breaker, exchange, counter, deskAddress } = parts
+  const { now, log, requestId } = parts
   const { baseUrl } = config.service
   const { isReady } = settlement
   const { receiptAddress } = parts
@@ -266,7 +291,7 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
     .use(
       sponsorRoutes({
         ...parts,
-        granting: parts.sponsor.granting,
+        granting: parts.sponsoring.granting,
         paths: pathsOf([baseUrl, config.service.stockBaseUrl]),
         trustProxy: config.service.trustProxy,
       }),
@@ -276,7 +301,7 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
         canSell,
         networks: () => settlement.status(),
         merchantsOutOfService: () => config.merchants.flatMap(outOfService),
-        spentBudgets: parts.sponsor.spent,
+        spentBudgets: parts.sponsoring.spent,
         openCircuits,
       }),
     )
@@ -292,19 +317,20 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
           pending: parts.pending(),
           openCircuits: openCircuits(),
           outOfService: config.merchants.flatMap(outOfService),
-          heldOrders: undefined,
+          heldOrders: counter?.desk.held().map(Orders.toHeld),
         }),
       }),
     )
   if (exchange !== undefined)
     site.use(marketRoutes({ ...exchange, ...serving, payTo: deskAddress, service: config.service }))
+  if (exchange !== undefined && counter !== undefined)
+    site.use(orderRoutes({ ...exchange, ...serving, ...counter, service: config.service }))
   return {
     config,
     site,
     gateway,
     facilitator: createFacilitator({
       ...serving,
-      sponsor: parts.approvals,
       ownAccounts: [deskAddress],
     }),
     mcp: createMcp({ ...serving, gateway, isReady }),

@@ -67,6 +67,8 @@ export type ChallengeDetails = {
   invalidParams?: () => readonly { name: string; reason: string }[]
   /** There was no body, so that the URL alone decides about the parameters. */
   isBodiless?: boolean
+  /** Further members of the body, for people and programs that read it. */
+  members?: Readonly<Record<string, unknown>> | undefined
   refusal?: Refusal | undefined
 }
 
@@ -207,8 +209,8 @@ function compile(
     ready,
     challenges,
     required,
-    beside,
     briefs,
+    beside,
     mostBytes,
     // Spaces are nothing in JSON, and groups of three bytes can be encoded apart.
     header: [base64(before.padEnd(Math.ceil(before.length / 3) * 3)), base64(after)],
@@ -308,6 +310,8 @@ function respond(sheet: Sheet, page: Page, details: ChallengeDetails | undefined
 
 function unpaidBody(page: Page, details: ChallengeDetails | undefined): string {
   const invalidParams = details?.invalidParams?.() ?? []
+  if (details?.members !== undefined)
+    return `${page.open},${JSON.stringify(details.members).slice(1)}`
   if (invalidParams.length === 0) return page.body
   return `${page.open},"invalidParams":${JSON.stringify(invalidParams)}}`
 }

@@ -10,7 +10,6 @@ import * as Grant from '../../src/sponsor/Grant'
 import { type startNetwork, temporary } from './settlement'
 import {
   age,
-  baseFeeOf,
   batch,
   type Sponsoring,
   setAllowances,
@@ -76,7 +75,10 @@ export async function flood(net: Net, addresses: number): Promise<Figures> {
   await setAllowances(net.chain, token, of(approved), 1n)
   await age(net.chain)
   await setTokens(net.chain, token, of(moved), sponsorKind.least)
-  await holdPrice(net, usualBaseFeeWei)
+  // From here the base fee only sinks: were it raised beside transactions that are under way, one of
+  // them could fall below it.
+  await setPrice(net, firstBaseFeeWei)
+  net.tap.intercept = withoutTip
   const sponsoring = await startSponsoring([network], directory.path)
   const relayer = account(0).address
   const before = await weiOf(net.chain, relayer)
@@ -119,25 +121,18 @@ export async function flood(net: Net, addresses: number): Promise<Figures> {
   }
 }
 
-/** What was seen on the chain most of the time. */
-const usualBaseFeeWei = 40_000_000n
+/** Near the highest that was seen on the chain. */
+const firstBaseFeeWei = 300_000_000n
 
-/**
- * Keeps the base fee about there, however empty the blocks are that transactions through the tap make,
- * and suggests no tip, as nodes do where it has no effect.
- */
-async function holdPrice({ chain, tap }: Net, baseFeeWei: bigint): Promise<void> {
-  const set = (wei: bigint) =>
-    chain.rpc('anvil_setNextBlockBaseFeePerGas', [numberToHex(wei < baseFeeWei ? wei : baseFeeWei)])
-  await set(baseFeeWei)
+/** The base fee of the next block, which is mined. */
+async function setPrice({ chain }: Net, baseFeeWei: bigint): Promise<void> {
+  await chain.rpc('anvil_setNextBlockBaseFeePerGas', [numberToHex(baseFeeWei)])
   await chain.rpc('anvil_mine', ['0x1'])
-  tap.intercept = async ({ method }) => {
-    if (method === 'eth_maxPriorityFeePerGas') return { result: '0x0' }
-    // It sinks in a burst of blocks, and rises by an eighth at most, as it does on chains.
-    if (method.startsWith('eth_sendRaw')) await set(((await baseFeeOf(chain)) * 9n) / 8n)
-    return undefined
-  }
 }
+
+/** Suggests no tip, as nodes do where it has no effect. */
+const withoutTip = ({ method }: { method: string }) =>
+  method === 'eth_maxPriorityFeePerGas' ? { result: '0x0' } : undefined
 
 /** Each /24 has 254 clients; `block` tells the attackers apart. */
 function from(wallet: Wallet, block: number, index: number, isSigned: boolean): Try {
@@ -210,11 +205,14 @@ export async function farm(net: Net, count: number, baseFeeWei: bigint): Promise
   )
   await age(chain)
   const price = () => chain.rpc('anvil_setNextBlockBaseFeePerGas', [numberToHex(baseFeeWei)])
-  await holdPrice(net, baseFeeWei)
+  net.tap.intercept = withoutTip
+  await setPrice(net, baseFeeWei)
   const sponsoring = await startSponsoring([network], directory.path)
   try {
     let grantedWei = 0n
     for (const [index, { address }] of full.entries()) {
+      await setPrice(net, baseFeeWei)
+      await price()
       const client = `10.${index}.0.1`
       const result = await sponsoring.granting.grant({ address, client })
       if (result.kind === 'granted') grantedWei += BigInt(result.body.amountWei)
