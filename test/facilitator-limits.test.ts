@@ -129,6 +129,10 @@ describe('attack 43: strangers who want their payments settled', () => {
     expect(json.success).toBeUndefined()
     expect(Number(headers.get('retry-after'))).toBeGreaterThan(0)
     expect(shop.app.settlement.isReady(base)).toBe(true)
+    const supported = (await (await fetch(`${shop.url}/supported`)).json()) as {
+      kinds: { network: string }[]
+    }
+    expect(supported.kinds.map(({ network }) => network)).not.toContain(base)
   })
 })
 

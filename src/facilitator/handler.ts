@@ -183,7 +183,9 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
 
   function answerSupported(method: string): Response {
     const isReady = (network: (typeof networks)[number]['id']) =>
-      options.accepts() && settlement.isReady(network)
+      options.accepts() &&
+      settlement.isReady(network) &&
+      settlement.hasBudget(network, 'facilitator')
     const body = JSON.stringify(supported(networks, isReady, signers, extensions))
     const headers = { ...common, 'Cache-Control': 'public, max-age=5' }
     return new Response(method === 'HEAD' ? null : body, { headers })
