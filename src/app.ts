@@ -8,7 +8,7 @@ import { needsRestart } from './config/restart'
 import { createFacilitator, type Facilitator } from './facilitator/handler'
 import { createBudget } from './http/body'
 import { healthRoutes } from './http/health'
-import { createRegistry, metricsRoutes, type Registry } from './http/metrics'
+import { type Counter, createRegistry, metricsRoutes, type Registry } from './http/metrics'
 import { errors } from './http/problem'
 import { createRateLimit } from './http/ratelimit'
 import { pathStart } from './http/url'
@@ -156,6 +156,10 @@ export async function start(options: AppOptions): Promise<App> {
   let stopping = false
   const parts: Parts = {
     settlement,
+    calls: registry.counter('facilitator_calls_total', 'Calls of the facilitator by answer.', [
+      'operation',
+      'answer',
+    ]),
     sponsor,
     sponsoring,
     paywall,
@@ -247,6 +251,8 @@ type Parts = Pick<
   | 'accepts'
 > & {
   settlement: Settlement
+  /** Of the facilitator. */
+  calls: Counter
   sponsor: ApprovalSponsor | undefined
   sponsoring: Sponsor
   registry: Registry
