@@ -8,7 +8,7 @@ import { needsRestart } from './config/restart'
 import { createFacilitator, type Facilitator } from './facilitator/handler'
 import { createBudget } from './http/body'
 import { healthRoutes } from './http/health'
-import { type Counter, createRegistry, metricsRoutes, type Registry } from './http/metrics'
+import { createRegistry, metricsRoutes, type Registry } from './http/metrics'
 import { errors } from './http/problem'
 import { createRateLimit } from './http/ratelimit'
 import { pathStart } from './http/url'
@@ -252,7 +252,7 @@ type Parts = Pick<
 > & {
   settlement: Settlement
   /** Of the facilitator. */
-  calls: Counter
+  calls: ReturnType<Registry['counter']>
   sponsor: ApprovalSponsor | undefined
   sponsoring: Sponsor
   registry: Registry
