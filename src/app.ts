@@ -8,7 +8,7 @@ import { needsRestart } from './config/restart'
 import { createFacilitator, type Facilitator } from './facilitator/handler'
 import { createBudget } from './http/body'
 import { healthRoutes } from './http/health'
-import { type Counter, createRegistry, metricsRoutes, type Registry } from './http/metrics'
+import { createRegistry, metricsRoutes, type Registry } from './http/metrics'
 import { errors } from './http/problem'
 import { createRateLimit } from './http/ratelimit'
 import { pathStart } from './http/url'
@@ -27,11 +27,15 @@ import { createMcp, isMcp } from './proxy/mcp/endpoint'
 import { createGateway, type Gateway, type GatewayOptions } from './proxy/merchant'
 import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
+import type { ApprovalSponsor } from './settlement/Sponsorship'
 import { createSettlement, type Settlement } from './settlement/settle'
 import { pathsOf, sponsorRoutes } from './sponsor/routes'
 import { createSponsor, type Sponsor } from './sponsor/sponsor'
+import { type Counter, createCounter } from './stock/counter'
 import { marketRoutes } from './stock/market-routes'
+import * as Orders from './stock/Order'
 import { openMarket } from './stock/open'
+import { orderRoutes } from './stock/routes'
 import type { AdminState } from './web/admin'
 import type { Health } from './web/catalogue'
 import { webRoutes } from './web/routes'
@@ -93,7 +97,7 @@ export async function start(options: AppOptions): Promise<App> {
     now,
     log,
   })
-  const sponsor = createSponsor({
+  const sponsoring = createSponsor({
     db,
     settlement,
     networks: options.config.networks,
@@ -103,8 +107,7 @@ export async function start(options: AppOptions): Promise<App> {
     log,
     waitMs: () => service().settleWaitSeconds * 1000,
   })
-  const isSponsored = options.config.networks.some((network) => network.sponsor !== undefined)
-  const approvals = isSponsored ? sponsor.approvals : undefined
+  const sponsor = sponsoring.approvals
   const paywallOptions = {
     settlement: withDeliveries(settlement, registry),
     challengeSecrets: secrets.challengeSecrets,
@@ -117,14 +120,15 @@ export async function start(options: AppOptions): Promise<App> {
     createQuoter({
       ...paywallOptions,
       isReady: settlement.isReady,
-      takesApprovals: approvals !== undefined,
+      takesApprovals: sponsor !== undefined,
+      gasSponsor: { url: `${baseUrl}/api/gas/sponsor`, networks: sponsoring.networks },
       processNonce: base36(9),
     }),
     registry,
   )
   const paywall = createPaywall({
     ...paywallOptions,
-    sponsor: approvals,
+    sponsor,
     quoter,
     answers: createAnswers(db, options.answersMaxBytes),
     get settleWaitMs() {
@@ -133,6 +137,22 @@ export async function start(options: AppOptions): Promise<App> {
     log,
   })
   const receiptAddress = Crypto.addressOf(secrets.receiptKey)
+  const exchange = openMarket(options.config, { read: settlement.read, now })
+  const counter =
+    exchange &&
+    createCounter({
+      ...paywallOptions,
+      db,
+      settlement,
+      quoter,
+      exchange,
+      sponsor,
+      stockBaseUrl: options.config.service.stockBaseUrl,
+      waitMs: () => service().settleWaitSeconds * 1000,
+      receiptAddress,
+      relayerKeys: secrets.relayerKeys,
+      log,
+    })
   let stopping = false
   const parts: Parts = {
     settlement,
@@ -141,10 +161,11 @@ export async function start(options: AppOptions): Promise<App> {
       'answer',
     ]),
     sponsor,
-    approvals,
+    sponsoring,
     paywall,
     registry,
-    exchange: openMarket(options.config, { read: settlement.read, now }),
+    exchange,
+    counter,
     deskAddress: Crypto.addressOf(secrets.deskKey),
     peerOf: (request) => server.requestIP(request)?.address,
     upstream: createUpstream({ now }),
@@ -181,6 +202,7 @@ export async function start(options: AppOptions): Promise<App> {
   })
   // Behind the socket: a chain that hangs must not keep the health endpoints from saying so.
   await settlement.recover()
+  counter?.desk.recover()
   first.write()
   Secp256k1.warm()
 
@@ -204,9 +226,10 @@ export async function start(options: AppOptions): Promise<App> {
       const deadline = now() + service().stopSeconds * 1000
       const closed = server.stop(false)
       const inFlight = () =>
-        facilitators.reduce((sum, each) => sum + each.inFlight(), paywall.inFlight())
+        facilitators.reduce((sum, each) => sum + each.inFlight(), paywall.inFlight()) +
+        (counter?.purchase.inFlight() ?? 0)
       while (inFlight() > 0 && now() < deadline) await Bun.sleep(10)
-      await settlement.stop(Math.max(0, deadline - now()))
+      await Promise.all([counter?.desk.stop(), settlement.stop(Math.max(0, deadline - now()))])
       await Promise.race([closed, Bun.sleep(200)])
       await server.stop(true)
       db.close()
@@ -229,13 +252,13 @@ type Parts = Pick<
 > & {
   settlement: Settlement
   /** Of the facilitator. */
-  calls: Counter
-  sponsor: Sponsor
-  /** Undefined where no network has a sponsor. */
-  approvals: Sponsor['approvals'] | undefined
+  calls: ReturnType<Registry['counter']>
+  sponsor: ApprovalSponsor | undefined
+  sponsoring: Sponsor
   registry: Registry
   receiptAddress: `0x${string}`
   exchange: ReturnType<typeof openMarket>
+  counter: Counter | undefined
   deskAddress: `0x${string}`
   /** Address of the other end of a request's connection. */
   peerOf: (request: Request) => string | undefined
@@ -256,8 +279,8 @@ type Catalogue = {
 
 /** Built anew for each configuration, so that nothing in it is a mixture of two. */
 function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalogue {
-  const { settlement, registry, breaker, exchange, deskAddress, now, log, requestId } = parts
-  const { sponsor } = parts
+  const { settlement, registry, breaker, exchange, counter, deskAddress } = parts
+  const { now, log, requestId } = parts
   const { baseUrl } = config.service
   const { isReady } = settlement
   const { receiptAddress } = parts
@@ -274,7 +297,7 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
     .use(
       sponsorRoutes({
         ...parts,
-        granting: sponsor.granting,
+        granting: parts.sponsoring.granting,
         paths: pathsOf([baseUrl, config.service.stockBaseUrl]),
         trustProxy: config.service.trustProxy,
       }),
@@ -284,7 +307,7 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
         canSell,
         networks: () => settlement.status(),
         merchantsOutOfService: () => config.merchants.flatMap(outOfService),
-        spentBudgets: sponsor.spent,
+        spentBudgets: parts.sponsoring.spent,
         openCircuits,
       }),
     )
@@ -300,19 +323,20 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
           pending: parts.pending(),
           openCircuits: openCircuits(),
           outOfService: config.merchants.flatMap(outOfService),
-          heldOrders: undefined,
+          heldOrders: counter?.desk.held().map(Orders.toHeld),
         }),
       }),
     )
   if (exchange !== undefined)
     site.use(marketRoutes({ ...exchange, ...serving, payTo: deskAddress, service: config.service }))
+  if (exchange !== undefined && counter !== undefined)
+    site.use(orderRoutes({ ...exchange, ...serving, ...counter, service: config.service }))
   return {
     config,
     site,
     gateway,
     facilitator: createFacilitator({
       ...serving,
-      sponsor: parts.approvals,
       ownAccounts: [deskAddress],
     }),
     mcp: createMcp({ ...serving, gateway, isReady }),
