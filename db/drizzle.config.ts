@@ -4,7 +4,13 @@
  */
 const config = {
   dialect: 'sqlite',
-  schema: ['./db/schema.ts', './db/errands.ts', './db/offers.ts', './db/grants.ts'],
+  schema: [
+    './db/schema.ts',
+    './db/errands.ts',
+    './db/offers.ts',
+    './db/orders.ts',
+    './db/grants.ts',
+  ],
   out: './db/migrations',
 }
 

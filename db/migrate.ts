@@ -3,6 +3,7 @@ import payments from './migrations/0001_payments.sql' with { type: 'text' }
 import errands from './migrations/0002_errands.sql' with { type: 'text' }
 import nonceUsed from './migrations/0003_nonce_used.sql' with { type: 'text' }
 import offers from './migrations/0004_offers.sql' with { type: 'text' }
+import orders from './migrations/0005_orders.sql' with { type: 'text' }
 import grants from './migrations/0006_grants.sql' with { type: 'text' }
 
 /** In order. Embedded as text, so that the compiled binary carries them. */
@@ -11,6 +12,7 @@ const migrations: readonly { name: string; sql: string }[] = [
   { name: '0002_errands', sql: errands },
   { name: '0003_nonce_used', sql: nonceUsed },
   { name: '0004_offers', sql: offers },
+  { name: '0005_orders', sql: orders },
   { name: '0006_grants', sql: grants },
 ]
 

@@ -1,5 +1,5 @@
 import { Database } from 'bun:sqlite'
-import { chmodSync, mkdirSync } from 'node:fs'
+import { chmodSync, existsSync, mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { type BunSQLiteDatabase, drizzle } from 'drizzle-orm/bun-sqlite'
 import { lock } from './lock'
@@ -45,6 +45,21 @@ export function open(options: { dataDir: string; now: () => number }): Db {
     throw cause
   }
   return from(sqlite, file, unlock)
+}
+
+/**
+ * A connection beside a process that may own the data directory, for commands of the operator. Takes
+ * no lock and migrates nothing: write only what that process expects others to write. Undefined when
+ * there is no database.
+ */
+export function openBeside(options: { dataDir: string }): Db | undefined {
+  const file = join(options.dataDir, databaseName)
+  if (!existsSync(file)) return undefined
+  const sqlite = new Database(file, { readwrite: true, create: false, strict: true })
+  sqlite.run('PRAGMA busy_timeout = 5000')
+  sqlite.run('PRAGMA synchronous = FULL')
+  sqlite.run('PRAGMA foreign_keys = ON')
+  return from(sqlite, file, () => undefined)
 }
 
 function from(sqlite: Database, file: string, unlock: () => void): Db {

@@ -31,8 +31,11 @@ import type { ApprovalSponsor } from './settlement/Sponsorship'
 import { createSettlement, type Settlement } from './settlement/settle'
 import { pathsOf, sponsorRoutes } from './sponsor/routes'
 import { createSponsor, type Sponsor } from './sponsor/sponsor'
+import { type Counter, createCounter } from './stock/counter'
 import { marketRoutes } from './stock/market-routes'
+import * as Orders from './stock/Order'
 import { openMarket } from './stock/open'
+import { orderRoutes } from './stock/routes'
 import type { AdminState } from './web/admin'
 import type { Health } from './web/catalogue'
 import { webRoutes } from './web/routes'
@@ -134,14 +137,35 @@ export async function start(options: AppOptions): Promise<App> {
     log,
   })
   const receiptAddress = Crypto.addressOf(secrets.receiptKey)
+  const exchange = openMarket(options.config, { read: settlement.read, now })
+  const counter =
+    exchange &&
+    createCounter({
+      ...paywallOptions,
+      db,
+      settlement,
+      quoter,
+      exchange,
+      sponsor,
+      stockBaseUrl: options.config.service.stockBaseUrl,
+      waitMs: () => service().settleWaitSeconds * 1000,
+      receiptAddress,
+      relayerKeys: secrets.relayerKeys,
+      log,
+    })
   let stopping = false
   const parts: Parts = {
     settlement,
+    calls: registry.counter('facilitator_calls_total', 'Calls of the facilitator by answer.', [
+      'operation',
+      'answer',
+    ]),
     sponsor,
     sponsoring,
     paywall,
     registry,
-    exchange: openMarket(options.config, { read: settlement.read, now }),
+    exchange,
+    counter,
     deskAddress: Crypto.addressOf(secrets.deskKey),
     peerOf: (request) => server.requestIP(request)?.address,
     upstream: createUpstream({ now }),
@@ -178,6 +202,7 @@ export async function start(options: AppOptions): Promise<App> {
   })
   // Behind the socket: a chain that hangs must not keep the health endpoints from saying so.
   await settlement.recover()
+  counter?.desk.recover()
   first.write()
   Secp256k1.warm()
 
@@ -201,9 +226,10 @@ export async function start(options: AppOptions): Promise<App> {
       const deadline = now() + service().stopSeconds * 1000
       const closed = server.stop(false)
       const inFlight = () =>
-        facilitators.reduce((sum, each) => sum + each.inFlight(), paywall.inFlight())
+        facilitators.reduce((sum, each) => sum + each.inFlight(), paywall.inFlight()) +
+        (counter?.purchase.inFlight() ?? 0)
       while (inFlight() > 0 && now() < deadline) await Bun.sleep(10)
-      await settlement.stop(Math.max(0, deadline - now()))
+      await Promise.all([counter?.desk.stop(), settlement.stop(Math.max(0, deadline - now()))])
       await Promise.race([closed, Bun.sleep(200)])
       await server.stop(true)
       db.close()
@@ -225,11 +251,14 @@ type Parts = Pick<
   | 'accepts'
 > & {
   settlement: Settlement
+  /** Of the facilitator. */
+  calls: ReturnType<Registry['counter']>
   sponsor: ApprovalSponsor | undefined
   sponsoring: Sponsor
   registry: Registry
   receiptAddress: `0x${string}`
   exchange: ReturnType<typeof openMarket>
+  counter: Counter | undefined
   deskAddress: `0x${string}`
   /** Address of the other end of a request's connection. */
   peerOf: (request: Request) => string | undefined
@@ -250,7 +279,8 @@ type Catalogue = {
 
 /** Built anew for each configuration, so that nothing in it is a mixture of two. */
 function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalogue {
-  const { settlement, registry, breaker, exchange, deskAddress, now, log, requestId } = parts
+  const { settlement, registry, breaker, exchange, counter, deskAddress } = parts
+  const { now, log, requestId } = parts
   const { baseUrl } = config.service
   const { isReady } = settlement
   const { receiptAddress } = parts
@@ -293,12 +323,14 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
           pending: parts.pending(),
           openCircuits: openCircuits(),
           outOfService: config.merchants.flatMap(outOfService),
-          heldOrders: undefined,
+          heldOrders: counter?.desk.held().map(Orders.toHeld),
         }),
       }),
     )
   if (exchange !== undefined)
     site.use(marketRoutes({ ...exchange, ...serving, payTo: deskAddress, service: config.service }))
+  if (exchange !== undefined && counter !== undefined)
+    site.use(orderRoutes({ ...exchange, ...serving, ...counter, service: config.service }))
   return {
     config,
     site,

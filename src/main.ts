@@ -13,6 +13,9 @@ Usage: turnpike [command] [options]
   receipt verify RECEIPT
                    check a Payment-Receipt or PAYMENT-RESPONSE value, a file with one, or - for
                    stdin, against the receipt key of --key or --url
+  orders list      stock orders: those that are held first, then the unfinished and the newest
+  orders show ID   one order with every transaction of it
+  orders retry ID  go on with a held order; serve may be running
   backup FILE      consistent copy of the live database; serve may be running
   version          print the version
 
@@ -35,7 +38,16 @@ Options
   --help           this text
 `
 
-const commands = ['serve', 'check', 'demo', 'pay', 'receipt', 'backup', 'version'] as const
+const commands = [
+  'serve',
+  'check',
+  'demo',
+  'pay',
+  'receipt',
+  'orders',
+  'backup',
+  'version',
+] as const
 type Command = (typeof commands)[number]
 
 const allowed: Readonly<Record<Command, readonly string[]>> = {
@@ -44,6 +56,7 @@ const allowed: Readonly<Record<Command, readonly string[]>> = {
   demo: ['once', 'config'],
   pay: ['protocol', 'network', 'transfer', 'method', 'data', 'key', 'max', 'redeem', 'rpc'],
   receipt: ['key', 'url'],
+  orders: ['data'],
   backup: ['data'],
   version: [],
 }
@@ -52,7 +65,14 @@ const allowed: Readonly<Record<Command, readonly string[]>> = {
 const operandsOf: Partial<Readonly<Record<Command, readonly string[]>>> = {
   pay: ['a URL'],
   receipt: ['verify', 'a receipt'],
+  orders: ['list, show or retry', 'the id of an order'],
   backup: ['a file'],
+}
+
+/** First words that a command knows. */
+const verbsOf: Partial<Readonly<Record<Command, readonly string[]>>> = {
+  receipt: ['verify'],
+  orders: ['list', 'show', 'retry'],
 }
 
 process.exitCode = await main(Bun.argv.slice(2))
@@ -63,7 +83,7 @@ async function main(argv: string[]): Promise<number> {
     process.stderr.write(`turnpike: ${args}\nRun turnpike --help.\n`)
     return 2
   }
-  const { command, values, operand } = args
+  const { command, values, word, operand } = args
   if (values.help) {
     process.stdout.write(usage)
     return 0
@@ -103,6 +123,10 @@ async function main(argv: string[]): Promise<number> {
         out: print,
       })
     }
+    case 'orders': {
+      const { orders } = await import('./cli/orders')
+      return orders({ dataDir, verb: word, id: operand, now: Date.now, out: print })
+    }
     case 'backup': {
       const { backup } = await import('./cli/backup')
       return backup({ dataDir, file: operand, out: print })
@@ -137,8 +161,11 @@ type Values = {
   help?: boolean
 }
 
+/** `operand` is the last word behind the command, `word` the first. */
+type Parsed = { command: Command; values: Values; word: string; operand: string }
+
 /** The command and its options, or what is wrong with them. */
-function parse(argv: string[]): { command: Command; values: Values; operand: string } | string {
+function parse(argv: string[]): Parsed | string {
   try {
     const { values, positionals } = parseArgs({
       args: argv,
@@ -166,17 +193,18 @@ function parse(argv: string[]): { command: Command; values: Values; operand: str
     const expected = operandsOf[command] ?? []
     const extra = operands[expected.length]
     if (extra !== undefined) return `unexpected argument ${JSON.stringify(extra)}`
-    const [word = 'verify'] = operands
-    if (command === 'receipt' && word !== 'verify')
-      return `unknown command ${JSON.stringify(`receipt ${word}`)}`
-    const missing = expected[operands.length]
+    const [word = command === 'receipt' ? 'verify' : ''] = operands
+    const verbs = verbsOf[command]
+    if (word !== '' && verbs !== undefined && !verbs.includes(word))
+      return `unknown command ${JSON.stringify(`${command} ${word}`)}`
+    const missing = word === 'list' ? undefined : expected[operands.length]
     if (missing !== undefined && !values.help) return `${command} needs ${missing}`
     const operand = operands.at(-1) ?? ''
     const wrong = Object.keys(values).find(
       (option) => option !== 'help' && !allowed[command].includes(option),
     )
     if (wrong !== undefined) return `${command} does not take --${wrong}`
-    return { command, values, operand }
+    return { command, values, word, operand }
   } catch (error) {
     return error instanceof Error ? error.message : 'bad arguments'
   }

@@ -127,7 +127,7 @@ describe('turnpike demo', () => {
     const commands = run.out
       .replaceAll('\\\n', ' ')
       .match(/^ {2}(PAY_KEY=|curl |MPPX_PRIVATE_KEY=.*--protocol x402$).*$/gm)
-    expect(commands).toHaveLength(4)
+    expect(commands).toHaveLength(5)
     for (const command of commands ?? []) {
       // The same program without asking the registry for it.
       const local = command
@@ -171,8 +171,12 @@ describe('turnpike demo', () => {
       '1. mppx, USDC on eip155:8453',
       '2. @x402/fetch with eip3009, USDC on eip155:8453',
       '3. @x402/fetch with permit2, USDG on eip155:4663',
+      '4. @x402/fetch with permit2, a tokenized stock, USDG on eip155:4663',
     ])
-    expect(run.out.match(/settled by {2}0x[0-9a-f]{64}/g)).toHaveLength(3)
+    expect(run.out.match(/settled by {2}0x[0-9a-f]{64}/g)).toHaveLength(4)
+    expect(run.out).toMatch(
+      /delivered {3}0\.\d{18} NVDA to 0x3C44CdDdB6a900fa2b585dd299e03d12FA4293BC/,
+    )
     expect(run.out).toContain('payer   10000.000000 ->  9999.995000 USDC')
     expect(run.out).toContain('payee       0.000000 ->     0.005000 USDC')
     expect(run.out).toContain('relayer     0.000000 ->     0.000000 USDC')

@@ -12,6 +12,7 @@ const selectors = {
   allowance: Abi.selector('allowance(address,address)'),
   nonces: Abi.selector('nonces(address)'),
   domainSeparator: Abi.selector('DOMAIN_SEPARATOR()'),
+  transfer: Abi.selector('transfer(address,uint256)'),
   isValidSignature: Abi.selector('isValidSignature(bytes32,bytes)'),
 }
 
@@ -34,6 +35,10 @@ export function allowance(token: Address, owner: Address, spender: Address): Cal
 
 export function approve(token: Address, spender: Address, amountAtomic: bigint): Call {
   return at(token, selectors.approve + Abi.address(spender) + Abi.uint(amountAtomic))
+}
+
+export function transfer(token: Address, to: Address, amountAtomic: bigint): Call {
+  return at(token, selectors.transfer + Abi.address(to) + Abi.uint(amountAtomic))
 }
 
 /** EIP-2612: the nonce of the owner's next permit. */
@@ -75,6 +80,23 @@ export function isTransfer(
     log.data.length === 66 &&
     BigInt(log.data) === transfer.amountAtomic
   )
+}
+
+/** Amounts of the token's Transfers from one account to another, in the order of the logs. */
+export function transfersOf(
+  logs: readonly Log[],
+  { token, from, to }: { token: Address; from: Address; to: Address },
+): bigint[] {
+  return logs.flatMap((log) => {
+    const isOne =
+      log.address.toLowerCase() === token.toLowerCase() &&
+      log.topics.length === 3 &&
+      log.topics[0] === transferTopic &&
+      log.topics[1] === addressTopic(from) &&
+      log.topics[2] === addressTopic(to) &&
+      log.data.length === 66
+    return isOne ? [BigInt(log.data)] : []
+  })
 }
 
 /** First word of a result as an integer; undefined when there is none. */

@@ -111,6 +111,25 @@ function tellBalances(bought: Bought): Told {
   return { lines, faults }
 }
 
+/** The shares of a stock order: what the order says must be what arrived. */
+export function tellDelivery(purchase: Purchase, symbol: string, arrivedAtomic: bigint): Told {
+  let order: Json.JsonObject
+  try {
+    order = Json.parse(purchase.body)
+  } catch {
+    return { lines: [], faults: ['the answer is no order'] }
+  }
+  const told = (name: string) => String(Json.member(order, name) ?? '')
+  const isRight = arrivedAtomic > 0n && told('deliveredSharesAtomic') === String(arrivedAtomic)
+  return {
+    lines: [
+      `  swapped by  ${told('swapTx')}`,
+      `  delivered   ${told('deliveredShares')} ${symbol} to ${told('recipient')}`,
+    ],
+    faults: isRight ? [] : [`${arrivedAtomic} atomic shares arrived`],
+  }
+}
+
 function status(code: number): string {
   const names: Readonly<Record<number, string>> = { 200: 'OK', 402: 'Payment Required' }
   return `${code} ${names[code] ?? ''}`.trimEnd()

@@ -1,15 +1,18 @@
+import type { Address } from 'viem'
+import type { Config, StockToken } from '../config/Config'
 import { account, type DemoAccount } from '../demo/accounts'
 import { buyWithMppx, buyWithX402, type Purchase } from '../demo/buyers'
 import { balanceOf, type Chain } from '../demo/chains'
 import type { World } from '../demo/world'
 import type * as Network from '../protocol/Network'
-import { type Balances, tell } from './transcript'
+import { type Balances, tell, tellDelivery } from './transcript'
 
 /** Something that costs half a cent, a cent or five, with every network and both protocols. */
 export const goods = {
   forecast: '/m/weather/forecast?latitude=52.52&longitude=13.41&current=temperature_2m',
   price: '/m/crypto-prices/current/coingecko:ethereum',
   chat: '/m/assistant/chat',
+  stock: '/api/stock/buy?symbol=NVDA&usdg=2',
 }
 
 export const question = JSON.stringify({
@@ -20,8 +23,9 @@ export const question = JSON.stringify({
 type Trial = {
   client: string
   /** Of the shipped file: the price is read from there, not from the 402. */
-  merchant: string
-  route: string
+  sold: (config: Config) => { priceAtomic: bigint; payee: Address } | undefined
+  /** What is bought beside an answer: a token, which must arrive. */
+  token?: (config: Config) => StockToken | undefined
   network: Network.Id
   buyer: DemoAccount
   buy: (world: World, base: string, buyer: DemoAccount) => Promise<Purchase>
@@ -30,16 +34,14 @@ type Trial = {
 const trials: readonly Trial[] = [
   {
     client: 'mppx',
-    merchant: 'weather',
-    route: '/forecast',
+    sold: routeOf('weather', '/forecast'),
     network: 'eip155:8453',
     buyer: account(1),
     buy: (world, base, buyer) => buyWithMppx(world, base + goods.forecast, buyer),
   },
   {
     client: '@x402/fetch with eip3009',
-    merchant: 'crypto-prices',
-    route: '/current',
+    sold: routeOf('crypto-prices', '/current'),
     network: 'eip155:8453',
     buyer: account(2),
     buy: (world, base, buyer) =>
@@ -47,8 +49,7 @@ const trials: readonly Trial[] = [
   },
   {
     client: '@x402/fetch with permit2',
-    merchant: 'assistant',
-    route: '/chat',
+    sold: routeOf('assistant', '/chat'),
     network: 'eip155:4663',
     buyer: account(1),
     buy: (world, base, buyer) =>
@@ -62,7 +63,36 @@ const trials: readonly Trial[] = [
         },
       }),
   },
+  {
+    client: '@x402/fetch with permit2, a tokenized stock',
+    // What is paid to the desk goes on into the pool.
+    sold: ({ stock }) => {
+      const token = listed(stock)
+      return token && { priceAtomic: 2_000_000n, payee: token.pool }
+    },
+    token: ({ stock }) => listed(stock),
+    network: 'eip155:4663',
+    buyer: account(2),
+    buy: (world, base, buyer) =>
+      buyWithX402(world, base + goods.stock, buyer, {
+        network: 'eip155:4663',
+        method: 'permit2',
+        init: { method: 'POST' },
+      }),
+  },
 ]
+
+function routeOf(slug: string, path: string) {
+  return ({ merchants }: Config) => {
+    const merchant = merchants.find((each) => each.slug === slug)
+    const route = merchant?.routes.find((each) => each.path === path)
+    return merchant && route && { priceAtomic: route.priceAtomic, payee: merchant.payout }
+  }
+}
+
+function listed(stock: Config['stock']): StockToken | undefined {
+  return stock?.tokens.find(({ symbol }) => symbol === 'NVDA')
+}
 
 /** Whether every purchase went as it should. */
 export async function buyWithEveryClient(
@@ -90,20 +120,22 @@ async function attempt(input: {
   const { world, base, print, trial, position } = input
   const { client, network: id, buyer } = trial
   const { config, chains } = world
-  const merchant = config.merchants.find(({ slug }) => slug === trial.merchant)
-  const route = merchant?.routes.find(({ path }) => path === trial.route)
+  const sold = trial.sold(config)
+  const token = trial.token?.(config)
   const network = config.networks.find((each) => each.id === id)
   const chain = chains[id]
-  if (merchant === undefined || route === undefined || network === undefined || !chain)
-    return [`${trial.merchant}${trial.route} on ${id} is not configured`]
+  if (sold === undefined || network === undefined || !chain)
+    return [`what ${client} buys on ${id} is not configured`]
   const { address, symbol, decimals } = network.asset
   const relayer = world.app.settlement.status()[0]?.relayer ?? account(0).address
   const balances = async (): Promise<Balances> => ({
     payer: await balanceOf(chain, address, buyer.address),
-    payee: await balanceOf(chain, address, merchant.payout),
+    payee: await balanceOf(chain, address, sold.payee),
     relayer: await balanceOf(chain, address, relayer),
   })
+  const shares = async () => (token ? balanceOf(chain, token.address, buyer.address) : 0n)
   const before = await balances()
+  const sharesBefore = await shares()
   let purchase: Purchase
   try {
     purchase = await trial.buy(world, base, buyer)
@@ -115,14 +147,17 @@ async function attempt(input: {
     purchase,
     symbol,
     decimals,
-    priceAtomic: route.priceAtomic,
+    priceAtomic: sold.priceAtomic,
     before,
     after: await balances(),
     receiptSigner: world.app.receiptAddress,
     mined: (transaction) => isMined(chain, transaction),
   })
   print(lines.join('\n'))
-  return faults
+  if (token === undefined) return faults
+  const delivered = tellDelivery(purchase, token.symbol, (await shares()) - sharesBefore)
+  print(delivered.lines.join('\n'))
+  return [...faults, ...delivered.faults]
 }
 
 async function isMined(chain: Chain, transaction: string): Promise<boolean> {

@@ -2,7 +2,12 @@ import type { Config, NetworkConfig } from './Config'
 import type { Path } from './lines'
 
 /** Of `[service]`: the socket, what every challenge and document names, what requests share. */
-const fixed = { listen: 'listen', baseUrl: 'base_url', bufferedMaxBytes: 'buffered_max' } as const
+const fixed = {
+  listen: 'listen',
+  baseUrl: 'base_url',
+  stockBaseUrl: 'stock_base_url',
+  bufferedMaxBytes: 'buffered_max',
+} as const
 
 /**
  * Where a file differs in what a running process cannot change: the sockets, the chains and the

@@ -1,5 +1,6 @@
+import type * as Network from '../protocol/Network'
 import * as Problem from '../protocol/Problem'
-import type { Payment } from '../settlement/Payment'
+import type { Outcome, Payment } from '../settlement/Payment'
 
 const retry = { headers: { 'retry-after': '5' } }
 
@@ -69,4 +70,34 @@ export function storeFull(): Problem.ProblemError {
 /** Money that was paid for another request. */
 export function mismatch(detail: string): Problem.ProblemError {
   return Problem.of('payment-mismatch', detail)
+}
+
+/** What a buyer is told whose transfer is not confirmed. 402 only when it is proven not to pay. */
+export function unpaid(
+  outcome: Exclude<Outcome, { kind: 'confirmed' }>,
+  network: Network.Id,
+): Problem.ProblemError {
+  switch (outcome.kind) {
+    case 'pending':
+      return Problem.of('settlement-pending', 'The transfer is not confirmed yet.', {
+        headers: { 'retry-after': '2' },
+        members: {
+          reason: 'settlement_pending',
+          transaction: outcome.payment.transaction,
+          network,
+        },
+      })
+    case 'reverted':
+      return Problem.of('settlement-reverted', 'The transfer failed on chain and may be retried.', {
+        headers: { 'retry-after': '2' },
+        members: { reason: outcome.reason, transaction: outcome.payment.transaction, network },
+      })
+    case 'refused':
+    case 'dead':
+      return verificationFailed(outcome.reason, outcome.detail)
+    case 'unavailable':
+      return Problem.of('not-ready', outcome.detail, {
+        headers: { 'retry-after': String(outcome.retryAfterSeconds) },
+      })
+  }
 }

@@ -1,7 +1,9 @@
 import type { Hex } from 'viem'
+import type { Asset } from '../protocol/Asset'
 import * as Challenge from '../protocol/Challenge'
 import * as Credential from '../protocol/Credential'
 import * as Crypto from '../protocol/Crypto'
+import type { Network } from '../protocol/Network'
 import type { Offer } from '../protocol/Offer'
 import * as Problem from '../protocol/Problem'
 import * as Sponsoring from '../protocol/Sponsoring'
@@ -62,6 +64,28 @@ export function present(presented: Presented, context: CredentialContext): Prese
     case 'redeem':
       throw new Error(`not a credential: ${presented.kind}`)
   }
+}
+
+/**
+ * The transfer that a credential names if it pays on this network, before anything about it is
+ * checked: only for looking up what is known already. Undefined for what cannot be read.
+ */
+export function peek(presented: Presented, network: Network): Transfer.Transfer | undefined {
+  if (presented.kind === 'mpp') {
+    const parsed = Credential.parse(presented.value)
+    return Problem.isFault(parsed) ? undefined : parsed.transfer
+  }
+  if (presented.kind !== 'x402') return undefined
+  const parsed = X402.parsePayload(presented.value)
+  if (Problem.isFault(parsed)) return undefined
+  const { method, signed } = parsed
+  const { spender: _, asset = network.asset.address, ...rest } = signed
+  return { method, network: network.id, chainId: network.chainId, ...rest, asset }
+}
+
+/** Whether the payer's own key signed a transfer in its asset's domain. */
+export function isProven(transfer: Transfer.Transfer, asset: Asset): boolean {
+  return Crypto.recover(Transfer.digest(transfer, asset), transfer.signature) === transfer.payer
 }
 
 function mpp(value: string, context: CredentialContext): Presentation {
@@ -153,8 +177,7 @@ function signed(
   offer: Offer,
 ): Pick<Presentation, 'transfer' | 'proven' | 'signatureReason'> {
   const { asset } = offer.network
-  const signer = Crypto.recover(Transfer.digest(transfer, asset), transfer.signature)
-  const proven = signer === transfer.payer
+  const proven = isProven(transfer, asset)
   return {
     // Token contracts want v as 27 or 28, whatever the buyer's library writes.
     transfer: proven

@@ -328,42 +328,15 @@ export function createPaywall(options: PaywallOptions): Paywall {
     outcome: Outcome,
     release: () => void,
   ): Promise<Response> {
-    const { network } = presentation.transfer
-    switch (outcome.kind) {
-      case 'confirmed':
-        return courier.deliver(sale, outcome.payment, presentation.protocol, release)
-      case 'pending':
-        throw Problem.of('settlement-pending', 'The transfer is not confirmed yet.', {
-          headers: { 'retry-after': '2' },
-          members: {
-            reason: 'settlement_pending',
-            transaction: outcome.payment.transaction,
-            network,
-          },
-        })
-      case 'reverted':
-        throw Problem.of(
-          'settlement-reverted',
-          'The transfer failed on chain and may be retried.',
-          {
-            headers: { 'retry-after': '2' },
-            members: { reason: outcome.reason, transaction: outcome.payment.transaction, network },
-          },
-        )
-      case 'refused':
-        throw Denial.verificationFailed(outcome.reason, outcome.detail)
-      case 'dead':
-        log('payment-dead', {
-          requestId: sale.requestId,
-          payment: outcome.payment?.id,
-          reason: outcome.reason,
-        })
-        throw Denial.verificationFailed(outcome.reason, outcome.detail)
-      case 'unavailable':
-        throw Problem.of('not-ready', outcome.detail, {
-          headers: { 'retry-after': String(outcome.retryAfterSeconds) },
-        })
-    }
+    if (outcome.kind === 'confirmed')
+      return courier.deliver(sale, outcome.payment, presentation.protocol, release)
+    if (outcome.kind === 'dead')
+      log('payment-dead', {
+        requestId: sale.requestId,
+        payment: outcome.payment?.id,
+        reason: outcome.reason,
+      })
+    throw Denial.unpaid(outcome, presentation.transfer.network)
   }
 
   async function redeem(sale: Sale, token: string): Promise<Response> {

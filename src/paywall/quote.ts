@@ -67,6 +67,8 @@ export type ChallengeDetails = {
   invalidParams?: () => readonly { name: string; reason: string }[]
   /** There was no body, so that the URL alone decides about the parameters. */
   isBodiless?: boolean
+  /** Further members of the body, for people and programs that read it. */
+  members?: Readonly<Record<string, unknown>> | undefined
   refusal?: Refusal | undefined
 }
 
@@ -308,6 +310,8 @@ function respond(sheet: Sheet, page: Page, details: ChallengeDetails | undefined
 
 function unpaidBody(page: Page, details: ChallengeDetails | undefined): string {
   const invalidParams = details?.invalidParams?.() ?? []
+  if (details?.members !== undefined)
+    return `${page.open},${JSON.stringify(details.members).slice(1)}`
   if (invalidParams.length === 0) return page.body
   return `${page.open},"invalidParams":${JSON.stringify(invalidParams)}}`
 }

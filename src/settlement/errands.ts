@@ -157,8 +157,9 @@ function spareWei({ balanceWei = 0n, slots }: LaneState): bigint {
 
 /** What is under way counts as spent: many at once must not pass the budget together. */
 function isOverBudget(context: Context, rail: Rail, { kind, product }: Errand): boolean {
-  // Somebody else's money is given back whatever it costs.
-  if (kind === 'refund') return false
+  // Somebody else's money goes on its way, or back, whatever it costs: the budget is asked when a
+  // payment comes in.
+  if (kind !== 'grant') return false
   const { network, lanes } = rail
   let wei = context.store.gasSpentOn(network.id, product, context.now())
   for (const { slots } of lanes) {

@@ -4,6 +4,7 @@ import * as AddressText from '../protocol/Address'
 import * as Amount from '../protocol/Amount'
 import type { Asset } from '../protocol/Asset'
 import * as Permit from '../protocol/Permit'
+import * as Problem from '../protocol/Problem'
 
 /** Decimals of every official stock token; shares are told with all of them. */
 export const shareDecimals = 18
@@ -78,6 +79,22 @@ export function parseTerms(
   const token = find(stock, symbol)
   if (token === undefined) return { kind: 'unknown-symbol', symbol: symbol.toUpperCase() }
   return { kind: 'terms', terms: { token, usdgAtomic, recipient, minimumAtomic } }
+}
+
+/** The terms. Throws ProblemError, 400 with everything that is wrong or 404. */
+export function assertTerms(parsed: ParsedTerms): Terms {
+  switch (parsed.kind) {
+    case 'terms':
+      return parsed.terms
+    case 'unknown-symbol':
+      throw Problem.of('not-found', `${parsed.symbol} is not listed.`)
+    case 'invalid': {
+      const names = [...new Set(parsed.wrong.map(({ name }) => name))].join(', ')
+      throw Problem.of('invalid-parameter', `Invalid: ${names}.`, {
+        members: { invalidParams: parsed.wrong.map((wrong) => ({ ...wrong, in: 'query' })) },
+      })
+    }
+  }
 }
 
 type Refuse = (name: string, reason: string) => void

@@ -132,19 +132,7 @@ function termsOf(request: Request, stock: Stock, asset: Asset): Instrument.Terms
   // A request of HTTP/1.0 may come as a path alone.
   const asked = [...(URL.parse(request.url, 'http://localhost')?.searchParams ?? [])]
   const query = new URLSearchParams(asked.filter(([name]) => name === 'symbol' || name === 'usdg'))
-  const parsed = Instrument.parseTerms(query, stock, asset)
-  switch (parsed.kind) {
-    case 'terms':
-      return parsed.terms
-    case 'unknown-symbol':
-      throw Problem.of('not-found', `${parsed.symbol} is not listed.`)
-    case 'invalid': {
-      const names = [...new Set(parsed.wrong.map(({ name }) => name))].join(', ')
-      throw Problem.of('invalid-parameter', `Invalid: ${names}.`, {
-        members: { invalidParams: parsed.wrong.map((wrong) => ({ ...wrong, in: 'query' })) },
-      })
-    }
-  }
+  return Instrument.assertTerms(Instrument.parseTerms(query, stock, asset))
 }
 
 /** ERC-8056: underlying shares per token, for people. Amounts are always of tokens. */

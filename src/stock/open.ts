@@ -1,4 +1,4 @@
-import type { Config } from '../config/Config'
+import type { Config, NetworkConfig, Stock } from '../config/Config'
 import type { Asset } from '../protocol/Asset'
 import { createExplorer } from './explorer'
 import { createIssuer } from './issuer'
@@ -7,7 +7,15 @@ import { createMarketData, type MarketData } from './marketdata'
 import type { Read } from './reader'
 
 /** What the products share of `[stock]`. */
-export type OpenMarket = { market: Market; data: MarketData; asset: Asset }
+export type OpenMarket = {
+  market: Market
+  /** Reads for money only, which do not wait behind free requests. */
+  deskMarket: Market
+  data: MarketData
+  stock: Stock
+  network: NetworkConfig
+  asset: Asset
+}
 
 /** The market of a configuration with its sources; undefined when the file has no `[stock]`. */
 export function openMarket(
@@ -21,12 +29,8 @@ export function openMarket(
   const common = { userAgent: `Turnpike/1.0 (${service.contact})`, now }
   const issuer = issuerUrl ? createIssuer({ ...common, url: issuerUrl, chainId }) : undefined
   const explorer = explorerUrl ? createExplorer({ ...common, url: explorerUrl }) : undefined
-  const market = createMarket({
-    stock,
-    asset,
-    read,
-    now,
-    ...(issuer && { isHalted: issuer.isHalted }),
-  })
-  return { market, asset, data: createMarketData({ market, asset, issuer, explorer, now }) }
+  const options = { stock, asset, read, now, ...(issuer && { isHalted: issuer.isHalted }) }
+  const market = createMarket(options)
+  const data = createMarketData({ market, asset, issuer, explorer, now })
+  return { market, deskMarket: createMarket(options), data, stock, network, asset }
 }

@@ -9,6 +9,7 @@ import { loadSecrets, type Secrets } from '../../src/config/env'
 import { format, parse } from '../../src/config/merchants'
 import { account } from '../../src/demo/accounts'
 import { balanceOf, type Chain, startChains } from '../../src/demo/chains'
+import { openExchange } from '../../src/demo/exchange'
 import { createLog } from '../../src/log'
 import type * as Network from '../../src/protocol/Network'
 import { ask, type MppOptions, payMpp, payMppPermit2, payX402, type X402Options } from './buyer'
@@ -125,6 +126,8 @@ export type ShopOptions = {
   adjust?: (config: Config) => Config
   /** Cap of the stored answers. */
   answersMaxBytes?: number
+  /** Also the Uniswap pools, stock tokens and price feeds of `[stock]`. */
+  exchange?: boolean
 }
 
 const tables = ['payments', 'transactions', 'transaction_members', 'answers', 'gas_spent']
@@ -152,8 +155,14 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
     return config
   }
   const ids = ['eip155:4663', 'eip155:8453', 'eip155:84532']
-  const { networks } = configure(Object.fromEntries(ids.map((id) => [id, away])))
+  const { networks, stock } = configure(Object.fromEntries(ids.map((id) => [id, away])))
   const started = await startChains(networks)
+  if (options.exchange === true && stock !== undefined) {
+    const index = networks.findIndex(({ id }) => id === stock.network)
+    const [chain, network] = [started[index], networks[index]]
+    if (chain === undefined || network === undefined) throw new Error(`no ${stock.network}`)
+    await openExchange(chain, network.asset.address, stock)
+  }
   const taps = started.map((chain) => startTap(chain.url))
   const byId = <T>(list: readonly T[]): Record<Network.Id, T> =>
     Object.fromEntries(networks.map(({ id }, index) => [id, list[index] as T]))

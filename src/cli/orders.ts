@@ -1,0 +1,146 @@
+import { type Db, openBeside } from '../../db/open'
+import { write } from '../../db/write'
+import * as Amount from '../protocol/Amount'
+import * as Order from '../stock/Order'
+import { createStore, type Store } from '../stock/store'
+
+export type OrdersOptions = {
+  dataDir: string
+  /** `list`, `show` or `retry`. */
+  verb: string
+  /** Of an order; for `list` it means nothing. */
+  id: string
+  /** Unix ms. */
+  now: () => number
+  /** Takes one line. */
+  out: (line: string) => void
+  /** How long `retry` waits for a running service to act. */
+  waitMs?: number
+}
+
+/** Of USDG, and of every stock token. */
+const units: Order.Units = { assetDecimals: 6, tokenDecimals: 18 }
+const listed = 50
+
+/**
+ * Stock orders for the operator, read beside a service that may be running. `retry` leaves a wish in
+ * the database, which the service takes up within seconds, or at its next start. Returns the exit
+ * code: 1 when there is no such order, or nothing came of the retry.
+ */
+export async function orders(options: OrdersOptions): Promise<number> {
+  const { dataDir, out } = options
+  const db = openBeside({ dataDir })
+  if (db === undefined) {
+    out(`turnpike: there is no database in ${dataDir}`)
+    return 1
+  }
+  try {
+    if (!hasOrders(db)) {
+      out('turnpike: this database has no orders yet: start serve once')
+      return 1
+    }
+    const store = createStore(db)
+    if (options.verb === 'list') return list(store, out)
+    const order = Order.isId(options.id) ? store.find(options.id) : undefined
+    if (order === undefined) {
+      out(`turnpike: there is no order ${options.id}`)
+      return 1
+    }
+    return options.verb === 'show' ? show(db, order, out) : await retry(db, store, order, options)
+  } finally {
+    db.close()
+  }
+}
+
+function hasOrders({ sqlite }: Db): boolean {
+  const row = sqlite
+    .query<{ name: string }, []>("SELECT name FROM sqlite_master WHERE name = 'orders'")
+    .get()
+  return row !== null
+}
+
+function list(store: Store, out: OrdersOptions['out']): number {
+  const open = store.open()
+  const held = open.filter(({ state }) => state === 'held')
+  const rest = open.filter(({ state }) => state !== 'held')
+  const seen = new Set(open.map(({ id }) => id))
+  const newest = store
+    .history({ payer: undefined, limit: listed, before: undefined })
+    .filter(({ id }) => !seen.has(id))
+  for (const order of [...held, ...rest, ...newest].slice(0, Math.max(listed, open.length))) {
+    out(lineOf(order))
+  }
+  out(`${held.length} held, ${rest.length} unfinished`)
+  return 0
+}
+
+function lineOf(order: Order.Order): string {
+  const { id, state, symbol, usdgAtomic, payer, heldReason, refundReason, createdAt } = order
+  const usdg = Amount.toDecimal(usdgAtomic, units.assetDecimals)
+  const reason = heldReason ?? refundReason ?? ''
+  const columns = [id, state.padEnd(9), symbol.padEnd(6), usdg.padStart(11), payer]
+  return [...columns, new Date(createdAt).toISOString(), reason].join('  ').trimEnd()
+}
+
+function show(db: Db, order: Order.Order, out: OrdersOptions['out']): number {
+  const { paymentId, refundAttempts, retryAt } = order
+  out(
+    JSON.stringify({ ...Order.toJson(order, units), paymentId, refundAttempts, retryAt }, null, 2),
+  )
+  for (const { id, state, hash, nonce } of errandsOf(db, order)) {
+    out(`${id}  ${state}  account nonce ${nonce}  ${hash}`)
+  }
+  if (order.heldReason !== undefined) out(advice[order.heldReason])
+  return 0
+}
+
+type ErrandLine = { id: string; state: string; hash: string; nonce: number }
+
+function errandsOf({ sqlite }: Db, { id }: Order.Order): ErrandLine[] {
+  return sqlite
+    .query<ErrandLine, [string, string, string]>(
+      'SELECT id, state, transaction_hash AS hash, nonce FROM errands ' +
+        'WHERE id IN (?, ?) OR id GLOB ? ORDER BY nonce',
+    )
+    .all(`swap:${id}`, `refund:${id}`, `refund:${id}:*`)
+}
+
+const advice: Readonly<Record<Order.HeldReason, string>> = {
+  'delivery-not-found':
+    'The swap succeeded and no Transfer to the recipient was found. It is never refunded: look at ' +
+    'the transaction, then retry; what was delivered by hand stays held.',
+  'refund-failed':
+    'The asset refused the refund, for instance because it blocks the payer. Retry when it can ' +
+    'receive again: another refund is written once the failed one is out of reach of a reorganisation.',
+  'refund-not-found':
+    'The refund succeeded and no Transfer to the payer was found. Look at the transaction, then retry.',
+  'settlement-lost':
+    'A reorganisation took the payment away for good: there is nothing to give back.',
+}
+
+async function retry(
+  db: Db,
+  store: Store,
+  order: Order.Order,
+  { now, out, waitMs = 10_000 }: OrdersOptions,
+): Promise<number> {
+  const { id, state } = order
+  if (write(db, () => store.requestRetry(id, now()) ?? null) === null) {
+    out(`${id} is ${state}: only an order that is held can be retried`)
+    return 1
+  }
+  const until = now() + waitMs
+  for (;;) {
+    const current = store.find(id)
+    if (current === undefined || current.retryAt === undefined) {
+      const reason = current?.heldReason === undefined ? '' : `: ${current.heldReason}`
+      out(`${id} is ${current?.state}${reason}`)
+      return reason === '' ? 0 : 1
+    }
+    if (now() >= until) {
+      out('No running service has taken it up. It will be retried when serve starts.')
+      return 1
+    }
+    await Bun.sleep(100)
+  }
+}

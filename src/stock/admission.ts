@@ -1,0 +1,83 @@
+import type { Address } from 'viem'
+import { RpcFault } from '../chain/client'
+import type { NetworkConfig, Stock } from '../config/Config'
+import * as Amount from '../protocol/Amount'
+import * as Problem from '../protocol/Problem'
+import type { Settlement } from '../settlement/settle'
+import * as Instrument from './Instrument'
+import type { Look } from './Look'
+import type { Market } from './market'
+import { problemOf } from './Verdict'
+
+/** Everything that must hold before money moves, but the buyer's credential. */
+export type Admission = {
+  /** Throws ProblemError, 400, for an account that would keep or lose the shares. */
+  assertRecipient(recipient: Address): void
+  /** Throws ProblemError, 503, for a desk that can neither swap nor refund. */
+  assertReady(): void
+  /** A look at the market that lets the order through. Throws ProblemError. */
+  look(market: Market, terms: Instrument.Terms, options: LookOptions): Promise<Admitted>
+}
+
+type LookOptions = { recipient: Address | undefined; fresh: boolean }
+
+export type Admitted = { look: Look; quotedAtomic: bigint; floorAtomic: bigint }
+
+export type AdmissionOptions = {
+  settlement: Pick<Settlement, 'desk' | 'status' | 'isReady'>
+  stock: Stock
+  network: NetworkConfig
+  /** Accounts of this service, which receive nothing. */
+  own: readonly Address[]
+}
+
+export function createAdmission(options: AdmissionOptions): Admission {
+  const { settlement, stock, network, own } = options
+  const { asset } = network
+  return {
+    assertRecipient(recipient) {
+      const reason = Instrument.refusalOf(recipient, { stock, asset, own })
+      if (reason === undefined) return
+      const name = 'recipient'
+      throw Problem.of('invalid-parameter', `Invalid: recipient ${reason}.`, {
+        members: { invalidParams: [{ name, reason, in: 'query' }] },
+      })
+    },
+    assertReady() {
+      const status = settlement.status().find((each) => each.network === network.id)
+      const lane = status?.lanes.find((each) => each.relayer === settlement.desk)
+      if (settlement.isReady(network.id) && lane?.ready !== false) return
+      throw Problem.of('not-ready', 'The stock desk cannot send transactions now.', {
+        headers: { 'retry-after': '10' },
+      })
+    },
+    async look(market, terms, { recipient, fresh }) {
+      const people = [settlement.desk, ...(recipient === undefined ? [] : [recipient])]
+      const look = await market
+        .look(terms.token, terms.usdgAtomic, { people, fresh })
+        .catch(unavailable)
+      const verdict = market.judge(look)
+      if (!verdict.ok) throw problemOf(verdict)
+      return { look, ...priceOf(terms, look) }
+    },
+  }
+}
+
+/** Throws when the pool gives less than the buyer insists on. */
+function priceOf({ token, minimumAtomic }: Instrument.Terms, { sharesAtomic }: Look) {
+  if (sharesAtomic === undefined) throw new Error('a look without a quote was let through')
+  const floorAtomic = Instrument.floorOf(token, sharesAtomic, minimumAtomic)
+  if (floorAtomic > sharesAtomic) {
+    const shares = Amount.toDecimal(sharesAtomic, Instrument.shareDecimals)
+    throw Problem.of('below-minimum', `The pool gives ${shares} now, less than minimumShares.`, {
+      members: { estimatedShares: shares },
+    })
+  }
+  return { quotedAtomic: sharesAtomic, floorAtomic }
+}
+
+function unavailable(cause: unknown): never {
+  if (!(cause instanceof RpcFault)) throw cause
+  const headers = { 'retry-after': '2' }
+  throw Problem.of('not-ready', 'The network gives no answer now; try again.', { headers, cause })
+}

@@ -1,0 +1,69 @@
+import type { Address } from 'viem'
+import type { Db } from '../../db/open'
+import type { Stock, StockToken } from '../config/Config'
+import type { Asset } from '../protocol/Asset'
+import type { Settlement } from '../settlement/settle'
+import type { Allowance } from './allowance'
+import type { Market } from './market'
+import type { Order } from './Order'
+import type { Store } from './store'
+import type { Verdict } from './Verdict'
+
+/** What the desk needs of the settlement. */
+export type DeskSettlement = Pick<
+  Settlement,
+  'desk' | 'run' | 'errand' | 'onErrand' | 'onPayment' | 'findById' | 'read' | 'rpc'
+>
+
+/** The market that the desk buys in. */
+export type DeskMarket = {
+  /**
+   * What the pinned pool gives now, undefined when it takes no such amount, and whether everything
+   * holds that must before money moves; of one block. Throws RpcFault when no node answers.
+   */
+  see(token: StockToken, usdgAtomic: bigint, people: readonly Address[]): Promise<Sight>
+  /** The router's call that swaps exactly `usdgAtomic`, or reverts. */
+  swap: Market['swap']
+}
+
+export type Sight = { verdict: Verdict; sharesAtomic: bigint | undefined }
+
+/** The desk's view of a market: always the newest block. */
+export function viewOf(market: Pick<Market, 'look' | 'judge' | 'swap'>): DeskMarket {
+  return {
+    async see(token, usdgAtomic, people) {
+      const look = await market.look(token, usdgAtomic, { people, fresh: true })
+      return { verdict: market.judge(look), sharesAtomic: look.sharesAtomic }
+    },
+    swap: market.swap,
+  }
+}
+
+export type Log = (event: string, fields?: Readonly<Record<string, unknown>>) => void
+
+/** Everything that the steps of an order share. */
+export type Context = {
+  db: Db
+  store: Store
+  settlement: DeskSettlement
+  market: DeskMarket
+  allowance: Allowance
+  stock: Stock
+  asset: Asset
+  /** Blocks that a reorganisation may take away. */
+  reorgDepth: number
+  now: () => number
+  log: Log
+  /** Block at which an errand was first seen to have ended without effect, by its id. */
+  endedAt: Map<string, bigint>
+  /** Writes one change of an order and tells whoever waits for it. False: it was in another state. */
+  change(make: () => Order | undefined): boolean
+}
+
+/** The listed token of an order, with what was pinned when it was taken. */
+export function tokenOf({ stock }: Context, order: Order): StockToken | undefined {
+  return stock.tokens.find(
+    ({ address, pool, fee }) =>
+      address === order.token && pool === order.pool && fee === order.poolFee,
+  )
+}

@@ -1,0 +1,235 @@
+import type { Address } from 'viem'
+import type { Db } from '../../db/open'
+import { write } from '../../db/write'
+import type { NetworkConfig, Stock } from '../config/Config'
+import { createAllowance } from './allowance'
+import type { Context, DeskMarket, DeskSettlement, Log } from './context'
+import { type Order, refundId, swapId } from './Order'
+import { step } from './steps'
+import { createStore, type HistoryQuery } from './store'
+
+/** The stock desk: takes orders and drives each to its end, whatever happens in between. */
+export type Desk = {
+  /** Who is paid, swaps and refunds. */
+  address: Address
+  /** Writes a new order. Call inside the database transaction that inserts its payment. */
+  insert(order: Order): void
+  /** The order with the transactions that are under way for it now. */
+  find(id: string): Order | undefined
+  findByPayment(paymentId: string): Order | undefined
+  /** Newest first; only what the chain knows. */
+  history(query: HistoryQuery): Order[]
+  /** Orders that an operator must look at, oldest first. */
+  held(): Order[]
+  /** Looks at an order now. Safe at any time. */
+  drive(id: string): void
+  /** Resolves with the order as soon as it is as wanted, or as it is after the time. */
+  wait(id: string, isWanted: (order: Order) => boolean, ms: number): Promise<Order>
+  /** Takes up what an earlier process left, and looks from now on what nobody drives. */
+  recover(): void
+  /** Begins nothing new; resolves when no step runs. What is unfinished is in the database. */
+  stop(): Promise<void>
+}
+
+export type DeskOptions = {
+  db: Db
+  settlement: DeskSettlement
+  market: DeskMarket
+  stock: Stock
+  network: Pick<NetworkConfig, 'id' | 'asset' | 'reorgDepth'>
+  now: () => number
+  log: Log
+  /** Between two looks for orders that nobody drives, and for the wishes of operators. */
+  sweepMs?: number
+  /** First wait before a step is tried again; doubles up to thirty times that. */
+  laterMs?: number
+}
+
+/** Largest orders that one allowance of the router is good for. */
+const allowedOrders = 100n
+
+/** More than any order needs at once: one that goes in circles must not stop all others. */
+const stepsMax = 20
+
+/** Makes the desk; nothing is driven before `recover`. */
+export function createDesk(options: DeskOptions): Desk {
+  const { db, settlement, stock, now, log } = options
+  const { sweepMs = 1_000, laterMs = 250 } = options
+  const { asset, reorgDepth, id: network } = options.network
+  const store = createStore(db)
+  const waiters = new Map<string, Set<() => void>>()
+  const running = new Map<string, Promise<void>>()
+  const woken = new Set<string>()
+  /** What happened before `recover`. */
+  const early = new Set<string>()
+  const timers = new Map<string, { timer: ReturnType<typeof setTimeout>; delayMs: number }>()
+  let sweeping: ReturnType<typeof setInterval> | undefined
+  let isStarted = false
+  let isStopping = false
+
+  const context: Context = {
+    db,
+    store,
+    settlement,
+    market: options.market,
+    stock,
+    asset,
+    reorgDepth,
+    now,
+    log,
+    endedAt: new Map(),
+    allowance: createAllowance({
+      settlement,
+      network,
+      asset: asset.address,
+      desk: settlement.desk,
+      router: stock.router,
+      boundAtomic: stock.maxAtomic * allowedOrders,
+    }),
+    change(make) {
+      const changed = write(db, () => make() ?? null)
+      if (changed === null) return false
+      const { id, state, refundReason, heldReason } = changed
+      // Inside a write of the settlement the change is told when that is done.
+      queueMicrotask(() => tell(id))
+      log('order', { order: id, state, refundReason, heldReason })
+      return true
+    },
+  }
+
+  settlement.onErrand((id) => {
+    const order = id.split(':')[1]
+    if (order !== undefined && !id.startsWith('allowance:')) drive(order)
+  })
+  settlement.onPayment((id) => {
+    const order = store.findByPayment(id)
+    if (order !== undefined) drive(order.id)
+  })
+
+  return {
+    address: settlement.desk,
+    insert: store.insert,
+    find: (id) => view(store.find(id)),
+    findByPayment: (id) => view(store.findByPayment(id)),
+    history: (query) => store.history(query).flatMap((order) => view(order) ?? []),
+    held: () => store.open().filter(({ state }) => state === 'held'),
+    drive,
+    wait,
+    recover() {
+      for (const order of store.toDrive()) {
+        if (order.state === 'swapping') context.allowance.adopt(order.id, order.usdgAtomic)
+      }
+      isStarted = true
+      for (const id of early) drive(id)
+      sweep()
+      sweeping ??= setInterval(sweep, sweepMs)
+    },
+    async stop() {
+      isStopping = true
+      clearInterval(sweeping)
+      for (const { timer } of timers.values()) clearTimeout(timer)
+      timers.clear()
+      await Promise.all(running.values())
+    },
+  }
+
+  function drive(id: string): void {
+    if (isStopping) return
+    if (!isStarted) {
+      early.add(id)
+      return
+    }
+    if (running.has(id)) {
+      // What is being decided may be older than the news.
+      woken.add(id)
+      return
+    }
+    const scheduled = timers.get(id)
+    clearTimeout(scheduled?.timer)
+    timers.delete(id)
+    const work = run(id, scheduled?.delayMs ?? 0).finally(() => {
+      running.delete(id)
+      if (woken.delete(id)) drive(id)
+    })
+    running.set(id, work)
+  }
+
+  /** Steps until there is nothing to do now. Never rejects. */
+  async function run(id: string, delayMs: number): Promise<void> {
+    let last: Order['state'] | undefined
+    try {
+      for (let steps = 0; steps < stepsMax; steps++) {
+        const order = store.find(id)
+        if (order === undefined || isStopping) return
+        const next = await step(context, order)
+        if (next === 'wait') return
+        if (next === 'later') return later(id, last === undefined ? delayMs : 0)
+        last = order.state
+      }
+      later(id, delayMs)
+    } catch (error) {
+      if (isStopping) return
+      log('order-fault', { order: id, error })
+      later(id, delayMs)
+    }
+  }
+
+  function later(id: string, delayMs: number): void {
+    if (isStopping) return
+    const next = Math.min(Math.max(laterMs, delayMs * 2), laterMs * 30)
+    timers.set(id, { timer: setTimeout(() => drive(id), next), delayMs: next })
+  }
+
+  function sweep(): void {
+    try {
+      for (const { id } of store.toDrive()) if (!running.has(id) && !timers.has(id)) drive(id)
+    } catch (error) {
+      log('order-fault', { error })
+    }
+  }
+
+  function tell(id: string): void {
+    for (const wake of waiters.get(id) ?? []) wake()
+  }
+
+  function wait(id: string, isWanted: (order: Order) => boolean, ms: number): Promise<Order> {
+    return new Promise((resolve, reject) => {
+      const waiting = waiters.get(id) ?? new Set()
+      waiters.set(id, waiting)
+      const end = (order: Order | undefined) => {
+        clearTimeout(timer)
+        waiting.delete(look)
+        if (waiting.size === 0 && waiters.get(id) === waiting) waiters.delete(id)
+        if (order === undefined) reject(new Error(`no order ${id}`))
+        else resolve(order)
+      }
+      const look = () => {
+        const order = view(store.find(id))
+        if (order === undefined || isWanted(order)) end(order)
+      }
+      const timer = setTimeout(() => end(view(store.find(id))), ms)
+      waiting.add(look)
+      look()
+    })
+  }
+
+  /** Fees may have been raised since the transaction was written. */
+  function view(order: Order | undefined): Order | undefined {
+    if (order === undefined) return undefined
+    const { state, swapTx, refundTx, settlementTx, paymentId } = order
+    switch (state) {
+      case 'settling':
+        return {
+          ...order,
+          settlementTx: settlement.findById(paymentId)?.transaction ?? settlementTx,
+        }
+      case 'swapping':
+        return { ...order, swapTx: settlement.errand(swapId(order))?.transaction ?? swapTx }
+      case 'refunding':
+        if (refundTx === undefined) return order
+        return { ...order, refundTx: settlement.errand(refundId(order))?.transaction ?? refundTx }
+      default:
+        return order
+    }
+  }
+}

@@ -1,0 +1,49 @@
+import type { Address } from 'viem'
+import type { NetworkConfig } from '../config/Config'
+import type { Item } from '../paywall/Item'
+import type { Terms } from './Instrument'
+
+/** What is sold: one item for each combination of parameters, because the price is among them. */
+export type Items = { of(terms: Terms, totalAtomic: bigint): Item }
+
+/** The constants of a 402 are kept with its item: so many of the newest ones are kept. */
+const keptMax = 500
+
+/**
+ * Items of the desk. The id holds the terms, so that an MPP challenge for one order opens no other:
+ * not for another stock, and not for another recipient.
+ */
+export function createItems(options: {
+  network: NetworkConfig
+  payTo: Address
+  baseUrl: string
+}): Items {
+  const { network, payTo, baseUrl } = options
+  const kept = new Map<string, Item>()
+  return {
+    of({ token, usdgAtomic, recipient, minimumAtomic }, totalAtomic) {
+      const terms = [token.symbol, usdgAtomic, recipient ?? '', minimumAtomic ?? ''].join(' ')
+      const known = kept.get(terms)
+      if (known !== undefined) return known
+      const offers = [{ network, payTo, amountAtomic: totalAtomic }]
+      const item: Item = {
+        id: `desk:POST /api/stock/buy ${terms}`,
+        merchant: 'stock',
+        route: '/api/stock/buy',
+        method: 'POST',
+        resource: {
+          url: `${baseUrl}/api/stock/buy`,
+          description: `Tokenized stock ${token.symbol}`,
+          mimeType: 'application/json',
+        },
+        offers,
+        mppOffers: offers,
+        extensions: [],
+      }
+      const [oldest] = kept.keys()
+      if (kept.size >= keptMax && oldest !== undefined) kept.delete(oldest)
+      kept.set(terms, item)
+      return item
+    },
+  }
+}

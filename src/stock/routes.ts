@@ -1,0 +1,170 @@
+import { Elysia } from 'elysia'
+import type { Config, NetworkConfig, Stock } from '../config/Config'
+import { clientKey } from '../http/clientip'
+import { corsHeaders } from '../http/problem'
+import * as RateLimit from '../http/ratelimit'
+import { extract } from '../paywall/extract'
+import * as AddressText from '../protocol/Address'
+import * as Problem from '../protocol/Problem'
+import type { Desk } from './desk'
+import * as Instrument from './Instrument'
+import * as Orders from './Order'
+import type { Purchase } from './purchase'
+import { buyPath, orderPath, type Teller } from './teller'
+
+export type OrderRoutesOptions = {
+  desk: Desk
+  purchase: Purchase
+  teller: Teller
+  stock: Stock
+  network: Pick<NetworkConfig, 'asset'>
+  service: Pick<
+    Config['service'],
+    'trustProxy' | 'quotePerMinute' | 'paidPerMinute' | 'stockBaseUrl'
+  >
+  rateLimit: RateLimit.RateLimit
+  now: () => number
+  requestId: () => string
+  /** Address of the other end of the connection. */
+  peerOf: (request: Request) => string | undefined
+  /** False once the process stops: nothing new is begun. */
+  accepts: () => boolean
+}
+
+/** `POST /api/stock/buy`, `GET /api/stock/order/{id}` and `GET /api/stock/orders`. */
+export function orderRoutes(options: OrderRoutesOptions) {
+  const { desk, teller, stock, service, rateLimit, now } = options
+
+  const keyOf = (request: Request) =>
+    clientKey(options.peerOf(request), request.headers.get('x-forwarded-for'), service.trustProxy)
+
+  const limit = (name: string, request: Request, perMinute: number): Record<string, string> => {
+    const verdict = rateLimit.take(`${name} ${keyOf(request)}`, perMinute, now())
+    const headers = RateLimit.headers(verdict)
+    if (verdict.ok) return headers
+    throw Problem.of('rate-limited', 'Too many requests from this address.', { headers })
+  }
+
+  const buy = async (request: Request): Promise<Response> => {
+    if (request.method === 'OPTIONS') return preflight(request)
+    if (request.method !== 'POST') throw notAllowed('POST, OPTIONS')
+    if (!options.accepts()) throw Problem.of('not-ready', 'The service is stopping.')
+    const presented = extract(request.headers)
+    const isPaid = presented.kind !== 'none'
+    // A price costs calls to a node, and so does a credential.
+    const limits = isPaid
+      ? limit('paid', request, service.paidPerMinute)
+      : limit('quote', request, service.quotePerMinute)
+    const refusedPerMinute = Math.ceil(service.paidPerMinute * refusedShare)
+    const refusedKey = `refused ${keyOf(request)}`
+    if (isPaid) {
+      const verdict = rateLimit.peek(refusedKey, refusedPerMinute, now())
+      const headers = RateLimit.headers(verdict)
+      if (!verdict.ok) {
+        throw Problem.of('rate-limited', 'Too many refused credentials.', { headers })
+      }
+    }
+    const { searchParams, search } = new URL(request.url)
+    const parsed = Instrument.parseTerms(searchParams, stock, options.network.asset)
+    const response = await options.purchase.buy({
+      terms: Instrument.assertTerms(parsed),
+      url: `${service.stockBaseUrl}${buyPath}${search}`,
+      headers: request.headers,
+      presented,
+      requestId: options.requestId(),
+    })
+    if (isPaid && response.status === 402) rateLimit.take(refusedKey, refusedPerMinute, now())
+    for (const [name, value] of Object.entries({ ...corsHeaders, ...limits })) {
+      response.headers.set(name, value)
+    }
+    return response
+  }
+
+  const order = (request: Request, id: string): Response => {
+    assertGet(request)
+    const headers = limit('orders', request, service.paidPerMinute)
+    const found = Orders.isId(id) ? desk.find(id) : undefined
+    if (found === undefined) throw Problem.of('not-found', 'There is no such order.')
+    return answer(teller.tell(found), headers)
+  }
+
+  const orders = (request: Request): Response => {
+    assertGet(request)
+    const headers = limit('orders', request, service.paidPerMinute)
+    const query = historyOf(new URL(request.url).searchParams)
+    const found = desk.history({ ...query, limit: query.limit + 1 })
+    const page = found.slice(0, query.limit)
+    const last = page.at(-1)
+    const next = found.length > page.length && last !== undefined ? { next: last.id } : {}
+    return answer({ orders: page.map(teller.tell), ...next }, headers)
+  }
+
+  // The parameters are in the query: nobody's body is read.
+  const bodiless = { parse: 'none' } as const
+  return new Elysia({ name: 'orders' })
+    .all(buyPath, ({ request }) => buy(request), bodiless)
+    .all(`${orderPath}/:id`, ({ request, params }) => order(request, params.id), bodiless)
+    .all('/api/stock/orders', ({ request }) => orders(request), bodiless)
+}
+
+/** Of the credentials that an address may present in a minute, so many may be refused. */
+const refusedShare = 0.1
+const limitMax = 100
+
+/** Throws ProblemError, 400 with everything that is wrong. */
+function historyOf(query: URLSearchParams) {
+  const invalidParams: { name: string; reason: string; in: 'query' }[] = []
+  const refuse = (name: string, reason: string) =>
+    void invalidParams.push({ name, reason, in: 'query' })
+  for (const name of new Set(query.keys())) {
+    if (!['payer', 'limit', 'before'].includes(name)) refuse(name, 'is not a parameter here')
+    else if (query.getAll(name).length > 1) refuse(name, 'is given more than once')
+  }
+  const [payerText, limitText, before] = ['payer', 'limit', 'before'].map((name) => query.get(name))
+  const payer = payerText == null ? undefined : AddressText.parse(payerText)
+  if (payerText != null && payer === undefined) refuse('payer', 'must be an address')
+  const limit = limitText == null ? 20 : Number(limitText)
+  const isLimit = limitText == null || /^[1-9]\d{0,2}$/.test(limitText)
+  if (!isLimit || limit > limitMax) refuse('limit', `must be an integer from 1 to ${limitMax}`)
+  if (before != null && !Orders.isId(before)) refuse('before', 'must be the id of an order')
+  if (invalidParams.length > 0) {
+    const names = [...new Set(invalidParams.map(({ name }) => name))].join(', ')
+    throw Problem.of('invalid-parameter', `Invalid: ${names}.`, { members: { invalidParams } })
+  }
+  return { payer, limit, before: before ?? undefined }
+}
+
+function assertGet({ method }: Request): void {
+  if (method !== 'GET' && method !== 'HEAD') throw notAllowed('GET, HEAD')
+}
+
+function notAllowed(allow: string): Problem.ProblemError {
+  return Problem.of('method-not-allowed', `This route accepts ${allow}.`, { headers: { allow } })
+}
+
+function answer(body: unknown, headers: Record<string, string>): Response {
+  return Response.json(body, {
+    headers: { ...corsHeaders, ...headers, 'cache-control': 'no-store' },
+  })
+}
+
+const headerList = /^[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,1024}$/
+
+/** Before the gate: a browser asks without a credential which headers it may send. */
+function preflight(request: Request): Response {
+  const asked = request.headers.get('access-control-request-headers') ?? ''
+  const allowed =
+    'Authorization, Payment-Signature, X-Payment, Accept-Payment, Idempotency-Key, ' +
+    'Access-Control-Expose-Headers'
+  return new Response(null, {
+    status: 204,
+    headers: {
+      ...corsHeaders,
+      allow: 'POST, OPTIONS',
+      'access-control-allow-methods': 'POST, OPTIONS',
+      'access-control-allow-headers': headerList.test(asked) ? `${allowed}, ${asked}` : allowed,
+      'access-control-max-age': '600',
+      'cache-control': 'no-store',
+    },
+  })
+}

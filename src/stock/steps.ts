@@ -1,0 +1,288 @@
+import type { Hex } from 'viem'
+import * as Receipt from '../chain/receipt'
+import * as Token from '../chain/token'
+import type { Errand } from '../settlement/Errand'
+import type { Payment } from '../settlement/Payment'
+import { type Context, tokenOf } from './context'
+import { type Order, type RefundReason, refundId, swapId } from './Order'
+
+/**
+ * One step of an order, decided only from what the database and the chain say now, so that it may be
+ * made again at any time: after a crash, twice, or in vain.
+ */
+
+/**
+ * `again`: the state has changed. `wait`: an event of the settlement wakes the order. `later`: nothing
+ * else will, so it is tried again after a while.
+ */
+export type Next = 'again' | 'wait' | 'later'
+
+/** The swap reverts after this, and then the money goes back. */
+const swapSeconds = 120n
+/** Money that could not be swapped for so long goes back. */
+const lateMs = 15 * 60 * 1000
+const runWaitMs = 2_000
+const swapGas = 1_500_000n
+const refundGas = 400_000n
+
+/** Moves an order on by one step. Throws what the node or the settlement throws: try again. */
+export function step(context: Context, order: Order): Promise<Next> | Next {
+  switch (order.state) {
+    case 'settling':
+      return settling(context, order)
+    case 'settled':
+      return settled(context, order)
+    case 'swapping':
+      return swapping(context, order)
+    case 'delivered':
+      return delivered(context, order)
+    case 'refunding':
+      return order.refundTx === undefined ? beginRefund(context, order) : refunding(context, order)
+    case 'refunded':
+      return refunded(context, order)
+    case 'held':
+      return held(context, order)
+    case 'failed':
+      return 'wait'
+  }
+}
+
+function settling(context: Context, { id, paymentId }: Order): Next {
+  const { store, now } = context
+  const payment = paymentOf(context, paymentId)
+  if (payment.state === 'confirmed') {
+    return turn(context.change(() => store.settle(id, payment.transaction, now())))
+  }
+  if (payment.state === 'expired') context.change(() => store.fail(id, now()))
+  return 'wait'
+}
+
+async function settled(context: Context, order: Order): Promise<Next> {
+  const { store, now, market, allowance } = context
+  const { id, usdgAtomic, recipient } = order
+  const payment = paymentOf(context, order.paymentId)
+  if (payment.state !== 'confirmed') return turn(context.change(() => store.unsettle(id, now())))
+  const token = tokenOf(context, order)
+  // Asked together: the answers are as old as each other when the swap is written.
+  const [isHere, sight] = await Promise.all([
+    isSettled(context, payment),
+    token && market.see(token, usdgAtomic, [recipient, context.settlement.desk]),
+  ])
+  if (!isHere) {
+    context.change(() => store.unsettle(id, now()))
+    return 'later'
+  }
+  const refuse = (reason: RefundReason, detail: unknown) => {
+    context.log('order-refused', { order: id, reason, detail })
+    return turn(context.change(() => store.refund(id, reason, now())))
+  }
+  if (sight === undefined) return refuse('check-failed', 'the token is not listed any more')
+  if (order.settledAt !== undefined && now() > order.settledAt + lateMs) {
+    return refuse('too-late', undefined)
+  }
+  const { verdict, sharesAtomic } = sight
+  if (sharesAtomic === undefined) return refuse('no-quote', undefined)
+  if (sharesAtomic < order.floorAtomic) return refuse('below-floor', sharesAtomic)
+  if (!verdict.ok) return refuse('check-failed', verdict.code)
+  const reservation = await allowance.reserve(id, usdgAtomic)
+  if (reservation === 'refused') return refuse('no-allowance', undefined)
+  if (reservation === 'busy') return 'later'
+  try {
+    const ended = await context.settlement.run(swapOf(context, order), {
+      waitMs: runWaitMs,
+      write: (hash) => must(context.change(() => store.swap(id, hash, now()))),
+    })
+    return turn(ended.kind !== 'unavailable' && store.find(id)?.state === 'swapping')
+  } finally {
+    if (store.find(id)?.state !== 'swapping') allowance.release(id)
+  }
+}
+
+async function swapping(context: Context, order: Order): Promise<Next> {
+  const { store, now, settlement, allowance } = context
+  const { id } = order
+  const errand = settlement.errand(swapId(order))
+  if (errand === undefined) throw new Error(`order ${id} has no swap`)
+  if (errand.state === 'broadcast') return 'wait'
+  if (errand.state === 'failed' || errand.state === 'replaced') {
+    const reason = errand.state === 'failed' ? 'swap-failed' : 'swap-replaced'
+    const isDone = context.change(() => store.refund(id, reason, now()))
+    if (isDone) allowance.release(id)
+    return turn(isDone)
+  }
+  const ended = await settlement.run(swapOf(context, order), { waitMs: 0 })
+  if (ended.kind !== 'confirmed') return 'later'
+  const { receipt, transaction: hash } = ended
+  const amounts = Token.transfersOf(receipt.logs, {
+    token: order.token,
+    from: order.pool,
+    to: order.recipient,
+  })
+  const amountAtomic = amounts.reduce((total, each) => total + each, 0n)
+  // The swap succeeded: whatever its receipt says, the money is spent and nothing is refunded.
+  const isDone = context.change(() =>
+    amountAtomic > 0n
+      ? store.deliver(id, { hash, amountAtomic }, now())
+      : store.hold(id, 'delivery-not-found', now()),
+  )
+  if (isDone) allowance.release(id)
+  return turn(isDone)
+}
+
+function delivered(context: Context, order: Order): Next {
+  if (context.settlement.errand(swapId(order))?.state === 'confirmed') return 'wait'
+  context.allowance.adopt(order.id, order.usdgAtomic)
+  return turn(context.change(() => context.store.undeliver(order.id, context.now())))
+}
+
+/** Writes the refund, once everything is proven that it rests on. */
+async function beginRefund(context: Context, order: Order): Promise<Next> {
+  const { store, now, settlement } = context
+  const { id, refundAttempts: attempts } = order
+  const payment = paymentOf(context, order.paymentId)
+  if (payment.state === 'expired') {
+    return turn(context.change(() => store.hold(id, 'settlement-lost', now())))
+  }
+  if (payment.state !== 'confirmed') return 'wait'
+  if (order.swapTx !== undefined && !isWithoutEffect(context, swapId(order))) {
+    // A reorganisation took the failed swap away.
+    context.allowance.adopt(id, order.usdgAtomic)
+    return turn(context.change(() => store.reswap(id, now())))
+  }
+  if (attempts > 0 && !(await isOver(context, refundId(order)))) return 'later'
+  if (!(await isSettled(context, payment))) return 'later'
+  const next = { ...order, refundAttempts: attempts + 1 }
+  const ended = await settlement.run(refundOf(context, next), {
+    waitMs: runWaitMs,
+    write: (hash) => must(context.change(() => store.attemptRefund(id, attempts, hash, now()))),
+  })
+  return turn(ended.kind !== 'unavailable' && store.find(id)?.refundTx !== undefined)
+}
+
+async function refunding(context: Context, order: Order): Promise<Next> {
+  const { store, now, settlement } = context
+  const { id, payer: to, totalAtomic } = order
+  const errand = settlement.errand(refundId(order))
+  if (errand === undefined) throw new Error(`order ${id} has no refund`)
+  if (errand.state === 'broadcast') return 'wait'
+  if (errand.state === 'failed') {
+    return turn(context.change(() => store.hold(id, 'refund-failed', now())))
+  }
+  if (errand.state === 'replaced') {
+    return turn(context.change(() => store.abandonRefund(id, order.refundAttempts, now())))
+  }
+  const ended = await settlement.run(refundOf(context, order), { waitMs: 0 })
+  if (ended.kind !== 'confirmed') return 'later'
+  const { receipt, transaction: hash } = ended
+  const terms = { token: context.asset.address, from: settlement.desk, to }
+  const isPaid = Token.transfersOf(receipt.logs, terms).includes(totalAtomic)
+  return turn(
+    context.change(() =>
+      isPaid ? store.refunded(id, hash, now()) : store.hold(id, 'refund-not-found', now()),
+    ),
+  )
+}
+
+function refunded(context: Context, order: Order): Next {
+  if (context.settlement.errand(refundId(order))?.state === 'confirmed') return 'wait'
+  return turn(context.change(() => context.store.unrefund(order.id, context.now())))
+}
+
+/** Goes on when an operator asks for it, or when the chain has changed what the order is held for. */
+function held(context: Context, order: Order): Next {
+  const { store, now, settlement } = context
+  const { id, refundTx, retryAt } = order
+  if (order.refundReason === undefined) {
+    const isSame = settlement.errand(swapId(order))?.state === 'confirmed'
+    if (isSame && retryAt === undefined) return 'wait'
+    return turn(context.change(() => store.resumeSwap(id, now())))
+  }
+  if (order.heldReason === 'refund-failed') {
+    const isSame = settlement.errand(refundId(order))?.state === 'failed'
+    // Under way again by itself, or for good without effect: only then may another one be written.
+    if (!isSame) return turn(context.change(() => store.resumeRefund(id, refundTx, now())))
+    if (retryAt === undefined) return 'wait'
+    return turn(context.change(() => store.resumeRefund(id, undefined, now())))
+  }
+  if (retryAt === undefined) return 'wait'
+  return turn(context.change(() => store.resumeRefund(id, refundTx, now())))
+}
+
+/** Whether the chain still has the transfer that the payment rests on. Throws RpcFault or RpcError. */
+async function isSettled(
+  { settlement }: Context,
+  { transfer, transaction }: Payment,
+): Promise<boolean> {
+  const answer = await settlement.rpc(transfer.network, 'eth_getTransactionReceipt', [transaction])
+  const receipt = Receipt.parse(answer)
+  if (receipt?.hash !== transaction || !receipt.success) return false
+  return receipt.logs.some((log) => Token.isTransfer(log, transfer))
+}
+
+/** Whether an errand is included and failed, or can never be included. */
+function isWithoutEffect({ settlement }: Context, id: string): boolean {
+  const state = settlement.errand(id)?.state
+  return state === 'failed' || state === 'replaced'
+}
+
+/** Whether no reorganisation can bring an errand back that ended without effect. */
+async function isOver(context: Context, id: string): Promise<boolean> {
+  const { settlement, stock, endedAt, reorgDepth } = context
+  const errand = settlement.errand(id)
+  if (!isWithoutEffect(context, id)) return false
+  const answer = await settlement.rpc(stock.network, 'eth_blockNumber', [])
+  if (!Receipt.isHex(answer)) return false
+  const head = BigInt(answer)
+  const since = errand?.blockNumber ?? endedAt.get(id) ?? head
+  endedAt.set(id, since)
+  return head >= since + BigInt(reorgDepth)
+}
+
+function swapOf(context: Context, order: Order): Errand {
+  const { settlement, market, stock, now } = context
+  const token = tokenOf(context, order)
+  const deadline = BigInt(Math.floor(now() / 1000)) + swapSeconds
+  // A token that is not listed any more is only asked about: nothing is written for it.
+  const call = token
+    ? market.swap({ ...order, token, deadline })
+    : { to: stock.router, data: '0x' as Hex }
+  return {
+    id: swapId(order),
+    kind: 'swap',
+    product: 'desk',
+    network: order.network,
+    relayer: settlement.desk,
+    ...call,
+    valueWei: 0n,
+    gasLimit: swapGas,
+  }
+}
+
+function refundOf({ settlement, asset }: Context, order: Order): Errand {
+  return {
+    id: refundId(order),
+    kind: 'refund',
+    product: 'desk',
+    network: order.network,
+    relayer: settlement.desk,
+    ...Token.transfer(asset.address, order.payer, order.totalAtomic),
+    valueWei: 0n,
+    gasLimit: refundGas,
+  }
+}
+
+function paymentOf({ settlement }: Context, id: string): Payment {
+  const payment = settlement.findById(id)
+  if (payment === undefined) throw new Error(`no payment ${id}`)
+  return payment
+}
+
+/** Inside a write: what does not belong together is rolled back, and nothing was sent. */
+function must(isDone: boolean): void {
+  if (!isDone) throw new Error('the order has changed meanwhile')
+}
+
+/** What was overtaken is looked at again, but never in a tight loop. */
+function turn(isDone: boolean): Next {
+  return isDone ? 'again' : 'later'
+}

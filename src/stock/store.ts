@@ -1,0 +1,219 @@
+import { and, desc, eq, inArray, isNull, lt, sql } from 'drizzle-orm'
+import type { SQLiteUpdateSetSource } from 'drizzle-orm/sqlite-core'
+import type { Address, Hex } from 'viem'
+import type { Db } from '../../db/open'
+import { type OrderRow, orders } from '../../db/orders'
+import { parameter, placeholders } from '../../db/statement'
+import {
+  type HeldReason,
+  type Order,
+  type RefundReason,
+  type State,
+  transitions,
+  unfinished,
+} from './Order'
+
+/**
+ * Prepared statements. Every change is a compare-and-swap on the state: undefined when the order was
+ * in another one. Call changes inside `write`.
+ */
+export type Store = ReturnType<typeof createStore>
+
+export type HistoryQuery = {
+  payer: Address | undefined
+  limit: number
+  /** Only orders older than this one. */
+  before: string | undefined
+}
+
+export function createStore(db: Db) {
+  return { ...readOrders(db), ...changeOrders(db) }
+}
+
+function readOrders({ orm }: Db) {
+  const byId = orm
+    .select()
+    .from(orders)
+    .where(eq(orders.id, parameter('id')))
+    .prepare()
+  const byPayment = orm
+    .select()
+    .from(orders)
+    .where(eq(orders.paymentId, parameter('id')))
+    .prepare()
+  const open = orm
+    .select()
+    .from(orders)
+    .where(sql`state IN ('settling', 'settled', 'swapping', 'refunding', 'held')`)
+    .orderBy(orders.id)
+    .prepare()
+  // What no chain knows is nobody's business but its buyer's.
+  const isPublic = sql`state NOT IN ('settling', 'failed')`
+  const feed = (...conditions: Parameters<typeof and>) =>
+    orm
+      .select()
+      .from(orders)
+      .where(and(isPublic, lt(orders.id, parameter('before')), ...conditions))
+      .orderBy(desc(orders.id))
+      .limit(sql.placeholder('limit'))
+      .prepare()
+  const all = feed()
+  const ofPayer = feed(eq(orders.payer, parameter('payer')))
+  // Above every id.
+  const newest = 'ord_~'
+  return {
+    find: (id: string) => toOrder(byId.get({ id })),
+    findByPayment: (id: string) => toOrder(byPayment.get({ id })),
+    /** Everything that is not at an end, oldest first. */
+    open: (): Order[] => open.all().map(fromRow),
+    /** What the desk has to do: those that are held only when an operator asks to go on. */
+    toDrive: (): Order[] =>
+      open
+        .all()
+        .map(fromRow)
+        .filter(({ state, retryAt }) => unfinished.includes(state) || retryAt !== undefined),
+    /** Newest first. */
+    history: ({ payer, limit, before = newest }: HistoryQuery): Order[] =>
+      (payer === undefined
+        ? all.all({ before, limit })
+        : ofPayer.all({ before, limit, payer })
+      ).map(fromRow),
+  }
+}
+
+function changeOrders({ orm }: Db) {
+  const insert = orm.insert(orders).values(placeholders(orders)).prepare()
+  const change = (
+    set: SQLiteUpdateSetSource<typeof orders>,
+    ...conditions: Parameters<typeof and>
+  ) =>
+    orm
+      .update(orders)
+      .set({ ...set, updatedAt: parameter('at') })
+      .where(and(eq(orders.id, parameter('id')), ...conditions))
+      .returning()
+      .prepare()
+  const into = (state: State, ...from: readonly State[]) => {
+    if (!from.every((source) => transitions[source].includes(state)))
+      throw new Error(`${from.join(', ')} do not lead to ${state}`)
+    return inArray(orders.state, [...from])
+  }
+  const tx = parameter('tx')
+  const settle = change(
+    { state: 'settled', settlementTx: tx, settledAt: parameter('at') },
+    into('settled', 'settling'),
+  )
+  const unsettle = change({ state: 'settling', settledAt: null }, into('settling', 'settled'))
+  const fail = change({ state: 'failed' }, into('failed', 'settling'))
+  const swap = change({ state: 'swapping', swapTx: tx }, into('swapping', 'settled'))
+  const deliver = change(
+    { state: 'delivered', swapTx: tx, deliveredAtomic: parameter('amount') },
+    into('delivered', 'swapping'),
+  )
+  const undeliver = change(
+    { state: 'swapping', deliveredAtomic: null },
+    into('swapping', 'delivered'),
+  )
+  const refund = change(
+    { state: 'refunding', refundReason: parameter('reason') },
+    into('refunding', 'settled', 'swapping'),
+  )
+  const attempt = change(
+    { refundAttempts: sql`refund_attempts + 1`, refundTx: tx },
+    eq(orders.state, 'refunding'),
+    eq(orders.refundAttempts, parameter('attempts')),
+    isNull(orders.refundTx),
+  )
+  const again = change(
+    { refundTx: null },
+    eq(orders.state, 'refunding'),
+    eq(orders.refundAttempts, parameter('attempts')),
+  )
+  const refunded = change({ state: 'refunded', refundTx: tx }, into('refunded', 'refunding'))
+  const unrefund = change({ state: 'refunding' }, into('refunding', 'refunded'))
+  const reswap = change(
+    { state: 'swapping', refundReason: null },
+    into('swapping', 'refunding'),
+    eq(orders.refundAttempts, 0),
+  )
+  const hold = change(
+    { state: 'held', heldReason: parameter('reason') },
+    into('held', 'swapping', 'refunding'),
+  )
+  const released = { heldReason: null, retryAt: null }
+  const resumeSwap = change(
+    { ...released, state: 'swapping' },
+    into('swapping', 'held'),
+    isNull(orders.refundReason),
+  )
+  const resumeRefund = change(
+    { ...released, state: 'refunding', refundTx: parameter('refundTx') },
+    into('refunding', 'held'),
+    sql`refund_reason IS NOT NULL`,
+  )
+  const retry = change({ retryAt: parameter('at') }, eq(orders.state, 'held'))
+  return {
+    insert: (order: Order): void => void insert.run(toRow(order)),
+    settle: (id: string, hash: Hex, at: number) => toOrder(settle.get({ id, tx: hash, at })),
+    /** The settlement is not on the chain any more. */
+    unsettle: (id: string, at: number) => toOrder(unsettle.get({ id, at })),
+    fail: (id: string, at: number) => toOrder(fail.get({ id, at })),
+    swap: (id: string, hash: Hex, at: number) => toOrder(swap.get({ id, tx: hash, at })),
+    deliver: (
+      id: string,
+      { hash, amountAtomic }: { hash: Hex; amountAtomic: bigint },
+      at: number,
+    ) => toOrder(deliver.get({ id, tx: hash, amount: String(amountAtomic), at })),
+    /** A reorganisation took the swap away: the same bytes are under way again. */
+    undeliver: (id: string, at: number) => toOrder(undeliver.get({ id, at })),
+    refund: (id: string, reason: RefundReason, at: number) =>
+      toOrder(refund.get({ id, reason, at })),
+    /** A refund is written: the attempt after `attempts`. */
+    attemptRefund: (id: string, attempts: number, hash: Hex, at: number) =>
+      toOrder(attempt.get({ id, attempts, tx: hash, at })),
+    /** The refund under way can never succeed: the next attempt may be written. */
+    abandonRefund: (id: string, attempts: number, at: number) =>
+      toOrder(again.get({ id, attempts, at })),
+    refunded: (id: string, hash: Hex, at: number) => toOrder(refunded.get({ id, tx: hash, at })),
+    unrefund: (id: string, at: number) => toOrder(unrefund.get({ id, at })),
+    /** A reorganisation took the failed swap away before a refund was written: it may succeed now. */
+    reswap: (id: string, at: number) => toOrder(reswap.get({ id, at })),
+    hold: (id: string, reason: HeldReason, at: number) => toOrder(hold.get({ id, reason, at })),
+    resumeSwap: (id: string, at: number) => toOrder(resumeSwap.get({ id, at })),
+    /** `refundTx` undefined: what was sent can never succeed, and a new attempt may be written. */
+    resumeRefund: (id: string, refundTx: Hex | undefined, at: number) =>
+      toOrder(resumeRefund.get({ id, refundTx: refundTx ?? null, at })),
+    requestRetry: (id: string, at: number) => toOrder(retry.get({ id, at })),
+  }
+}
+
+function toOrder(row: OrderRow | undefined): Order | undefined {
+  return row && fromRow(row)
+}
+
+function fromRow(row: OrderRow): Order {
+  return {
+    ...row,
+    swapTx: row.swapTx ?? undefined,
+    refundTx: row.refundTx ?? undefined,
+    deliveredAtomic: row.deliveredAtomic ?? undefined,
+    // Written by `refund` and `hold` only.
+    refundReason: (row.refundReason as RefundReason | null) ?? undefined,
+    heldReason: (row.heldReason as HeldReason | null) ?? undefined,
+    retryAt: row.retryAt ?? undefined,
+    settledAt: row.settledAt ?? undefined,
+  }
+}
+
+function toRow(order: Order): OrderRow {
+  return {
+    ...order,
+    swapTx: order.swapTx ?? null,
+    refundTx: order.refundTx ?? null,
+    deliveredAtomic: order.deliveredAtomic ?? null,
+    refundReason: order.refundReason ?? null,
+    heldReason: order.heldReason ?? null,
+    retryAt: order.retryAt ?? null,
+    settledAt: order.settledAt ?? null,
+  }
+}

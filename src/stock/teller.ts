@@ -1,0 +1,93 @@
+import * as Denial from '../paywall/Denial'
+import { failureHeaders, type Issuer, successHeaders } from '../paywall/receipts'
+import * as Problem from '../protocol/Problem'
+import type { Payment, Protocol } from '../settlement/Payment'
+import * as Instrument from './Instrument'
+import type { Order } from './Order'
+import * as Orders from './Order'
+
+/** Says how an order stands. */
+export type Teller = {
+  /** The order as everybody may see it. */
+  tell(order: Order): Readonly<Record<string, unknown>>
+  /**
+   * What its buyer is answered: 200 when delivered, 202 while it is not decided. Throws ProblemError:
+   * 502 with the refund, 503 while the payment is not confirmed, 402 when it never was.
+   */
+  answer(order: Order, payment: Payment, protocol: Protocol): Response
+  /** A problem of the buyer's with what became of the order. */
+  about(problem: Problem.ProblemError, order: Order): Problem.ProblemError
+}
+
+export type TellerOptions = {
+  /** Absolute, without a trailing slash. */
+  baseUrl: string
+  assetDecimals: number
+  issuer: Issuer
+  now: () => number
+}
+
+export const buyPath = '/api/stock/buy'
+export const orderPath = '/api/stock/order'
+
+export function createTeller(options: TellerOptions): Teller {
+  const { baseUrl, assetDecimals, issuer, now } = options
+  const units = { assetDecimals, tokenDecimals: Instrument.shareDecimals }
+  return { tell, answer, about }
+
+  function tell(order: Order): Readonly<Record<string, unknown>> {
+    return Orders.toJson(order, units)
+  }
+
+  function answer(order: Order, payment: Payment, protocol: Protocol): Response {
+    const { refundTx, state } = order
+    if (refundTx !== undefined) throw undelivered(order, refundTx, payment, protocol)
+    if (state === 'failed') {
+      throw Denial.verificationFailed('settlement_failed', 'The transfer did not happen.')
+    }
+    if (state === 'settling') {
+      throw about(Denial.unpaid({ kind: 'pending', payment }, order.network), order)
+    }
+    const isDelivered = state === 'delivered'
+    const headers = {
+      'cache-control': 'private, no-store',
+      location: urlOf(order),
+      ...(isDelivered ? {} : { 'retry-after': '2' }),
+      ...successHeaders(payment, protocol, issuer, now()),
+    }
+    return Response.json(tell(order), { status: isDelivered ? 200 : 202, headers })
+  }
+
+  /** The money is on its way back, or came back: the buyer is told by which transaction. */
+  function undelivered(
+    order: Order,
+    refundTx: string,
+    payment: Payment,
+    protocol: Protocol,
+  ): Problem.ProblemError {
+    const detail =
+      order.state === 'refunded'
+        ? 'The shares could not be delivered; the payment was refunded.'
+        : 'The shares could not be delivered; the refund is not confirmed yet.'
+    const { transaction, transfer } = payment
+    const failure = { code: 'delivery-failed', members: { reason: 'delivery_failed', transaction } }
+    const headers = protocol === 'x402' ? failureHeaders(failure, transfer) : {}
+    const members = { reason: order.refundReason, transaction, refundTx }
+    return about(Problem.of('delivery-failed', detail, { headers, members }), order)
+  }
+
+  /** RFC 9457 has `status` for itself: how the order stands is `orderStatus`. */
+  function about(problem: Problem.ProblemError, order: Order): Problem.ProblemError {
+    const members = {
+      ...problem.members,
+      orderStatus: order.state,
+      orderUrl: urlOf(order),
+      order: tell(order),
+    }
+    return new Problem.ProblemError({ ...problem, members, cause: problem.cause })
+  }
+
+  function urlOf({ id }: Order): string {
+    return `${baseUrl}${orderPath}/${id}`
+  }
+}

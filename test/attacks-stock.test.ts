@@ -1,0 +1,193 @@
+import { afterAll, afterEach, describe, expect, test } from 'bun:test'
+import { decodeFunctionData, type Hex, parseAbi } from 'viem'
+import { account } from '../src/demo/accounts'
+import { samplePrice } from '../src/demo/exchange'
+import { movePrice } from './harness/exchange'
+import { before, buyStock, type OrderJson, signOrder, startStockShop } from './harness/stockshop'
+
+// Attacks 38 and 39 of the catalogue: refunds, and the price of a swap.
+
+const shop = await startStockShop({
+  adjust: (config) => {
+    const { stock } = config
+    const [first, second] = stock?.tokens ?? []
+    if (!stock || !first || !second) throw new Error('no stocks')
+    // The second token is pinned to a pool of another fee than the factory knows it under.
+    const tokens = [first, { ...second, fee: second.fee === 500 ? 3_000 : 500 }]
+    return { ...config, stock: { ...stock, tokens: [...tokens, ...stock.tokens.slice(2)] } }
+  },
+})
+afterAll(() => shop.stop())
+const { chain, asset, nvda, stock } = shop
+const price = samplePrice('NVDA')
+const buyer = account(1).address
+const thief = account(6).address
+let isMoved = false
+afterEach(async () => {
+  shop.tap.intercept = undefined
+  if (isMoved) await movePrice(chain, asset, nvda, price)
+  isMoved = false
+})
+
+function move(to: number): Promise<void> {
+  isMoved = true
+  return movePrice(chain, asset, nvda, to)
+}
+const post = (url: string, headers: Record<string, string>) =>
+  fetch(url, { method: 'POST', headers })
+const refunds = (id: string) =>
+  shop.rows(`SELECT * FROM errands WHERE kind = 'refund' AND id LIKE '%${id}%'`)
+const written = () => shop.rows('SELECT * FROM payments').length
+
+describe('attack 38: refunds', () => {
+  test('attack 38: the money goes back to the payer of record, whoever was to receive', async () => {
+    const url = shop.buyUrl({ recipient: thief })
+    const headers = await signOrder(url)
+    const start = { buyer: await shop.usdg(buyer), thief: await shop.usdg(thief) }
+    before(shop, 'look', 2, () => move(price * 1.02))
+    const response = await post(url, headers)
+    const { order } = (await response.json()) as { order: OrderJson }
+    expect([response.status, order.status, order.payer]).toEqual([502, 'refunded', buyer])
+    expect(await shop.usdg(buyer)).toBe(start.buyer)
+    expect(await shop.usdg(thief)).toBe(start.thief)
+    expect(await shop.shares(thief)).toBe(0n)
+  })
+
+  test('attack 38: however often and by whomever it is asked for, it is paid once', async () => {
+    const url = shop.buyUrl({ usdg: '26' })
+    const headers = await signOrder(url)
+    const start = await shop.usdg(buyer)
+    before(shop, 'look', 2, () => move(price * 1.02))
+    const answers = await Promise.all(Array.from({ length: 10 }, () => post(url, headers)))
+    const bodies = (await Promise.all(answers.map((each) => each.json()))) as {
+      refundTx: string
+      order: OrderJson
+    }[]
+    expect(answers.map((each) => each.status)).toEqual(Array(10).fill(502))
+    expect(new Set(bodies.map((each) => each.refundTx)).size).toBe(1)
+    await shop.restart()
+    const later = await post(shop.buyUrl({ usdg: '26' }), headers)
+    expect(later.status).toBe(502)
+    expect(await shop.usdg(buyer)).toBe(start)
+    expect(await shop.usdg(shop.desk)).toBe(0n)
+    expect(refunds(bodies[0]?.order.id ?? '')).toHaveLength(1)
+  })
+
+  test('attack 38: a wish of the operator cannot refund what was delivered', async () => {
+    const order = (await (await buyStock(shop.buyUrl())).json()) as OrderJson
+    const { Database } = await import('bun:sqlite')
+    const other = new Database(`${shop.dataDir}/turnpike.sqlite`)
+    try {
+      const set = (text: string) =>
+        other.run(`UPDATE orders SET ${text} WHERE id = ?`, [order.id]).changes
+      expect(() => set('retry_at = 1')).toThrow()
+      expect(() => set("state = 'refunding', refund_reason = 'no-quote'")).toThrow()
+      expect(() => set("state = 'held', held_reason = 'refund-failed'")).toThrow()
+    } finally {
+      other.close()
+    }
+    expect(refunds(order.id)).toEqual([])
+  })
+})
+
+describe('attack 38: refund loops', () => {
+  test('attack 38: a day has so much gas; what was paid before still ends', async () => {
+    const poor = await startStockShop({
+      adjust: (config) => ({
+        ...config,
+        networks: config.networks.map((network) => ({
+          ...network,
+          gasPerDayWei: { ...network.gasPerDayWei, desk: 1n },
+        })),
+      }),
+    })
+    try {
+      const price = samplePrice('NVDA')
+      const headers = await signOrder(poor.buyUrl())
+      const start = await poor.usdg(buyer)
+      before(poor, 'look', 2, () => movePrice(poor.chain, poor.asset, poor.nvda, price * 1.02))
+      const first = await post(poor.buyUrl(), headers)
+      expect(first.status).toBe(502)
+      expect(await poor.usdg(buyer)).toBe(start)
+      await movePrice(poor.chain, poor.asset, poor.nvda, price)
+      const payments = poor.rows('SELECT * FROM payments').length
+      const second = await buyStock(poor.buyUrl({ usdg: '31' }))
+      expect(second.status).toBe(503)
+      expect(poor.rows('SELECT * FROM payments')).toHaveLength(payments)
+    } finally {
+      await poor.stop()
+    }
+  })
+})
+
+describe('attack 39: the price', () => {
+  const abi = parseAbi([
+    'function multicall(uint256 deadline, bytes[] data) payable returns (bytes[])',
+    'function exactInputSingle((address tokenIn, address tokenOut, uint24 fee, address recipient, uint256 amountIn, uint256 amountOutMinimum, uint160 sqrtPriceLimitX96) params) payable returns (uint256)',
+  ])
+
+  test('attack 39: a pool that was moved before the payment is refused by its feed', async () => {
+    const url = shop.buyUrl({ usdg: '35' })
+    const headers = await signOrder(url)
+    await move(price * 1.05)
+    const count = written()
+    const asked = await post(shop.buyUrl({ usdg: '36' }), {})
+    expect([asked.status, ((await asked.json()) as { reason: string }).reason]).toEqual([
+      503,
+      'feed-distance',
+    ])
+    const paid = await post(url, headers)
+    expect(paid.status).toBe(503)
+    expect(written()).toBe(count)
+  })
+
+  test('attack 39: the swap names floor, amount, recipient and a deadline', async () => {
+    const order = (await (await buyStock(shop.buyUrl({ recipient: thief }))).json()) as OrderJson
+    const sent = (await chain.rpc('eth_getTransactionByHash', [order.swapTx])) as {
+      input: Hex
+      to: string
+    }
+    expect(sent.to).toBe(stock.router.toLowerCase())
+    const outer = decodeFunctionData({ abi, data: sent.input })
+    if (outer.functionName !== 'multicall') throw new Error('no multicall')
+    const [deadline, calls] = outer.args
+    const seconds = Number(deadline) - Date.now() / 1000
+    expect(seconds).toBeGreaterThan(0)
+    expect(seconds).toBeLessThanOrEqual(120)
+    expect(calls).toHaveLength(1)
+    const inner = decodeFunctionData({ abi, data: calls[0] ?? '0x' })
+    const shares = BigInt(order.minimumShares.replace('.', ''))
+    expect(inner.args).toEqual([
+      {
+        tokenIn: asset,
+        tokenOut: nvda.address,
+        fee: nvda.fee,
+        recipient: thief,
+        amountIn: 25_000_000n,
+        amountOutMinimum: shares,
+        sqrtPriceLimitX96: 0n,
+      },
+    ])
+    expect(shares).toBeGreaterThan(0n)
+  })
+
+  test('attack 39: a pool that is not the one of the factory takes no money', async () => {
+    const [, spoofed] = stock.tokens
+    const count = written()
+    const response = await post(shop.buyUrl({ symbol: spoofed?.symbol ?? '' }), {})
+    const { reason } = (await response.json()) as { reason: string }
+    expect([response.status, reason]).toEqual([503, 'pool-mismatch'])
+    expect(written()).toBe(count)
+  })
+
+  test('attack 39: a credential for one order fills no other at a worse price', async () => {
+    const url = shop.buyUrl({ minimumShares: '0.12', usdg: '25' })
+    const headers = await signOrder(url)
+    await post(url, headers)
+    const worse = await post(shop.buyUrl({ usdg: '25' }), headers)
+    expect([worse.status, ((await worse.json()) as { code: string }).code]).toEqual([
+      409,
+      'payment-mismatch',
+    ])
+  })
+})

@@ -1,0 +1,160 @@
+import { type Address, encodeFunctionData, erc20Abi, type Hex, parseAbi } from 'viem'
+import type { Stock, StockToken } from '../../src/config/Config'
+import { account } from '../../src/demo/accounts'
+import { balanceOf, type Chain, execute } from '../../src/demo/chains'
+import { type Asked, ask } from './buyer'
+import type { Scheme, Shop, ShopOptions, Tap, Terms } from './shop'
+import { sign, startShop } from './shop'
+
+/** A shop with the stock desk on real Uniswap contracts. */
+export type StockShop = Shop & {
+  stock: Stock
+  /** The token that the tests buy. */
+  nvda: StockToken
+  chain: Chain
+  tap: Tap
+  asset: Address
+  desk: Address
+  /** URL of a purchase; 25 USDG of NVDA unless told otherwise. */
+  buyUrl(query?: Record<string, string>): string
+  shares(holder: Address, token?: StockToken): Promise<bigint>
+  usdg(holder: Address): Promise<bigint>
+  order(id: string): Promise<OrderJson>
+}
+
+/** What is told of an order. */
+export type OrderJson = {
+  id: string
+  status: string
+  symbol: string
+  payer: Address
+  recipient: Address
+  usdg: string
+  usdgAtomic: string
+  quotedShares: string
+  minimumShares: string
+  deliveredShares?: string
+  deliveredSharesAtomic?: string
+  settlementTx: Hex
+  swapTx?: Hex
+  refundTx?: Hex
+  refundReason?: string
+  heldReason?: string
+}
+
+export const network = 'eip155:4663'
+
+const stablecoin = parseAbi([
+  'function setPaused(bool value)',
+  'function setBlocked(address account, bool value)',
+])
+
+export async function startStockShop(options: ShopOptions = {}): Promise<StockShop> {
+  const shop = await startShop({ ...options, exchange: true })
+  const { config, chains, taps } = shop
+  const { stock } = config
+  const [nvda] = stock?.tokens ?? []
+  const chain = chains[network]
+  const tap = taps[network]
+  const asset = config.networks.find(({ id }) => id === network)?.asset.address
+  if (!stock || !nvda || !chain || !tap || !asset) throw new Error('the shop has no stocks')
+  // The buyers' own gas: nobody sponsors their approval here.
+  for (const index of [3, 4, 5]) {
+    await chain.rpc('anvil_setBalance', [account(index).address, '0xde0b6b3a7640000'])
+  }
+  await execute(
+    chain,
+    [3, 4, 5].map((index) => ({
+      from: account(index).address,
+      to: asset,
+      data: encodeFunctionData({
+        abi: erc20Abi,
+        functionName: 'approve',
+        args: ['0x000000000022D473030F116dDEE9F6B43aC78BA3', 2n ** 256n - 1n],
+      }),
+      gas: 100_000n,
+    })),
+  )
+  return Object.assign(shop, {
+    stock,
+    nvda,
+    chain,
+    tap,
+    asset,
+    desk: shop.app.settlement.desk,
+    buyUrl: (query: Record<string, string> = {}) =>
+      `${shop.url}/api/stock/buy?${new URLSearchParams({ symbol: 'NVDA', usdg: '25', ...query })}`,
+    shares: (holder: Address, token = nvda) => balanceOf(chain, token.address, holder),
+    usdg: (holder: Address) => balanceOf(chain, asset, holder),
+    order: async (id: string) =>
+      (await (await fetch(`${shop.url}/api/stock/order/${id}`)).json()) as OrderJson,
+  })
+}
+
+export const askToBuy = (url: string): Promise<Asked> => ask(url, { method: 'POST' })
+
+/** Signs what the 402 of a purchase asks for. */
+export function signOrder(
+  url: string,
+  terms: Omit<Terms, 'scheme' | 'network'> & { scheme?: Scheme } = {},
+): Promise<Record<string, string>> {
+  const { scheme = 'x402-permit2', ...rest } = terms
+  return sign(url, { scheme, network, init: { method: 'POST' }, ...rest })
+}
+
+/** Asks, signs, pays. */
+export async function buyStock(
+  url: string,
+  terms: Parameters<typeof signOrder>[1] = {},
+  headers: Record<string, string> = {},
+): Promise<Response> {
+  const credential = await signOrder(url, terms)
+  return fetch(url, { method: 'POST', headers: { ...headers, ...credential } })
+}
+
+/** The stablecoin's own switches. */
+export function pauseAsset(shop: StockShop, isPaused: boolean): Promise<void> {
+  return send(
+    shop,
+    encodeFunctionData({ abi: stablecoin, functionName: 'setPaused', args: [isPaused] }),
+  )
+}
+
+/** The stablecoin does not let this account send or receive. */
+export function freeze(shop: StockShop, person: Address, isFrozen = true): Promise<void> {
+  const args = [person, isFrozen] as const
+  return send(shop, encodeFunctionData({ abi: stablecoin, functionName: 'setBlocked', args }))
+}
+
+async function send({ chain, asset }: StockShop, data: Hex): Promise<void> {
+  await execute(chain, [{ from: account(8).address, to: asset, data, gas: 200_000n }])
+}
+
+/** Which of the desk's own requests to the node: what happens before it is forwarded. */
+export type Moment = 'look' | 'receipt' | 'swap' | 'refund' | 'approve'
+
+/**
+ * Does something at the instant before the node gets the n-th request of a kind, once. The look at
+ * the pool comes first without payment, then with it, then after settlement.
+ */
+export function before(shop: StockShop, moment: Moment, turn: number, act: () => unknown): void {
+  let seen = 0
+  shop.tap.intercept = async (call) => {
+    if (momentOf(shop, call) !== moment || ++seen !== turn) return undefined
+    return act()
+  }
+}
+
+function momentOf(
+  { stock, asset }: StockShop,
+  { method, params }: { method: string; params: readonly unknown[] },
+): Moment | undefined {
+  const text = JSON.stringify(params).toLowerCase()
+  const has = (digits: string) => text.includes(digits.replace(/^0x/, '').toLowerCase())
+  if (method === 'eth_getTransactionReceipt') return 'receipt'
+  if (method === 'eth_call') return has('c6a5026a') ? 'look' : undefined
+  if (!method.startsWith('eth_sendRawTransaction')) return undefined
+  if (has(`${stock.router.slice(2)}80`) || has('5ae401dc')) return 'swap'
+  if (has('095ea7b3') && has(stock.router)) return 'approve'
+  return has('a9059cbb') && has(asset) ? 'refund' : undefined
+}

@@ -1,0 +1,107 @@
+import { parseArgs } from 'node:util'
+import { createRandom, type Random } from './random'
+import { auditStocks } from './stockaudit'
+import { createBuyers } from './stockbuyers'
+import { startStockField } from './stockfield'
+import { play } from './stockplay'
+
+/**
+ * Orders under everything that can go wrong, in two parts. First thousands of them against a model of
+ * the chain, where every interleaving can happen. Then hundreds against the real program, which is
+ * killed again and again, on a local chain with Uniswap whose pools move, whose tokens are paused and
+ * whose people are blocked. At the end every cent is accounted for. A seed repeats the draws, not the timing.
+ */
+
+const { values } = parseArgs({
+  options: {
+    orders: { type: 'string', default: '500' },
+    plays: { type: 'string', default: '10' },
+    seed: { type: 'string' },
+  },
+})
+const seed = values.seed ?? crypto.randomUUID().slice(0, 8)
+const wanted = numberOf('orders')
+const plays = numberOf('plays')
+const say = (text: string) => void process.stdout.write(`${text}\n`)
+
+process.exitCode = await soak()
+
+async function soak(): Promise<number> {
+  say(`soak:stock --orders ${wanted} --plays ${plays} --seed ${seed}`)
+  const faults = [...(await playAll()), ...(await runAll())]
+  for (const fault of faults.slice(0, 20)) say(`FAULT ${fault}`)
+  say(faults.length === 0 ? 'every cent is accounted for' : `${faults.length} faults`)
+  return faults.length === 0 ? 0 : 1
+}
+
+async function playAll(): Promise<string[]> {
+  const faults: string[] = []
+  const sums = { orders: 0, kills: 0, reorganisations: 0, delivered: 0, refunded: 0, held: 0 }
+  for (let index = 0; index < plays; index++) {
+    const name = `${seed} ${index}`
+    const played = await play({ seed: name, orders: 500, reorganises: index % 2 === 1 })
+    sums.orders += played.orders
+    sums.kills += played.kills
+    sums.reorganisations += played.reorganisations
+    for (const end of ['delivered', 'refunded', 'held'] as const) {
+      sums[end] += played.ends[end] ?? 0
+    }
+    faults.push(...played.faults.map((fault) => `play ${name}: ${fault}`))
+  }
+  say(`model    ${lineOf(sums)}  faults ${faults.length}`)
+  return faults
+}
+
+async function runAll(): Promise<readonly string[]> {
+  const startedAt = performance.now()
+  const random = createRandom(seed)
+  const field = await startStockField(random.fork('field'))
+  const { program } = field
+  try {
+    await program.start()
+    const buyers = createBuyers(field, random.fork('buyers'), wanted)
+    const work = buyers.run()
+    let isOver = false
+    const killing = killAgain(random.fork('kills'), () => isOver)
+    const storm = field.storm(random.fork('storm'), () => isOver)
+    await work
+    isOver = true
+    const kills = await killing
+    await storm
+    await field.calm()
+    // The last start has nothing against it: it drives all that is left to its end.
+    await program.kill()
+    await program.start()
+    await buyers.settle()
+    const audit = await auditStocks(field, buyers.answers)
+    const seconds = ((performance.now() - startedAt) / 1000).toFixed(1)
+    say(`program  ${lineOf({ ...audit.figures, kills })}  seconds ${seconds}`)
+    return audit.faults
+  } finally {
+    await field.stop()
+  }
+
+  async function killAgain(draws: Random, isOver: () => boolean): Promise<number> {
+    let kills = 0
+    while (!isOver()) {
+      await Bun.sleep(draws.between(300, 2_500))
+      if (isOver()) return kills
+      await program.kill()
+      await program.start()
+      kills++
+    }
+    return kills
+  }
+}
+
+function lineOf(figures: Readonly<Record<string, number | bigint | string>>): string {
+  return Object.entries(figures)
+    .map(([name, value]) => `${name} ${value}`)
+    .join('  ')
+}
+
+function numberOf(name: 'orders' | 'plays'): number {
+  const number = Number(values[name])
+  if (!Number.isSafeInteger(number) || number < 0) throw new Error(`--${name} wants a number`)
+  return number
+}

@@ -1,0 +1,153 @@
+import { type Address, type Hex, numberToHex } from 'viem'
+import * as Receipt from '../../src/chain/receipt'
+import * as Token from '../../src/chain/token'
+import { balanceOf } from '../../src/demo/chains'
+import type { Told } from './stockbuyers'
+import type { StockField } from './stockfield'
+
+export type StockAudit = {
+  figures: Readonly<Record<string, number | string>>
+  faults: readonly string[]
+}
+
+type OrderRow = {
+  id: string
+  state: string
+  payer: Address
+  recipient: Address
+  token: Address
+  pool: Address
+  usdg_atomic: string
+  total_atomic: string
+  floor_atomic: string
+  delivered_atomic: string | null
+  settlement_tx: Hex
+  swap_tx: Hex | null
+  refund_tx: Hex | null
+}
+
+/**
+ * Compares what was told and stored with the chain, which alone is believed: each order is exactly
+ * one payment and exactly one swap or refund, and the desk has what it had.
+ */
+export async function auditStocks(
+  field: StockField,
+  answers: ReadonlyMap<string, Told>,
+): Promise<StockAudit> {
+  const { chain, network, desk } = field
+  const asset = network.asset.address
+  const faults: string[] = []
+  const rows = field.rows('SELECT * FROM orders') as OrderRow[]
+  const moves = await movesOf(field, asset)
+  const into = moves.filter(({ to }) => same(to, desk))
+  const out = moves.filter(({ from }) => same(from, desk))
+  const sums = { paid: 0n, swapped: 0n, refunded: 0n }
+  const ends: Record<string, number> = { delivered: 0, refunded: 0, failed: 0 }
+  const taken = new Set<Move>()
+  const take = (list: readonly Move[], wanted: Move) => {
+    const found = list.find(
+      (each) =>
+        !taken.has(each) &&
+        each.transaction === wanted.transaction &&
+        each.amount === wanted.amount &&
+        same(each.from, wanted.from) &&
+        same(each.to, wanted.to),
+    )
+    if (found) taken.add(found)
+    return found !== undefined
+  }
+  for (const row of rows) {
+    ends[row.state] = (ends[row.state] ?? 0) + 1
+    const fault = (what: string) => void faults.push(`${row.id} ${row.state}: ${what}`)
+    const total = BigInt(row.total_atomic)
+    const usdg = BigInt(row.usdg_atomic)
+    const paid = { transaction: row.settlement_tx, from: row.payer, to: desk, amount: total }
+    const isPaid = take(into, paid)
+    if (isPaid === (row.state === 'failed')) fault(`paid: ${isPaid}`)
+    if (isPaid) sums.paid += total
+    if (row.state === 'delivered') {
+      const swap = { transaction: row.swap_tx ?? '0x', from: desk, to: row.pool, amount: usdg }
+      if (take(out, swap)) sums.swapped += usdg
+      else fault('no swap of this amount')
+      if (!(await isDelivered(field, row))) fault('the shares are not those of the receipt')
+    } else if (row.state === 'refunded') {
+      const refund = {
+        transaction: row.refund_tx ?? '0x',
+        from: desk,
+        to: row.payer,
+        amount: total,
+      }
+      if (take(out, refund)) sums.refunded += total
+      else fault('no refund of this amount')
+    } else if (row.state !== 'failed') fault('is at no end')
+  }
+  const strays = [...into, ...out].filter((move) => !taken.has(move))
+  for (const { transaction, amount } of strays)
+    faults.push(`${transaction} moved ${amount} for no order`)
+  if (sums.paid !== sums.swapped + sums.refunded) faults.push('paid is not swapped and refunded')
+  const left = await balanceOf(chain, asset, desk)
+  if (left !== 0n) faults.push(`the desk is left with ${left}`)
+  const states = new Map(rows.map((row) => [row.id, row.state]))
+  for (const { status, orderId } of answers.values()) {
+    const state = states.get(orderId ?? '')
+    const isTrue =
+      (status === 200 && state === 'delivered') ||
+      (status === 502 && state === 'refunded') ||
+      // Nothing was taken for it, and nothing was paid.
+      (orderId === undefined && status >= 400 && status < 500)
+    if (!isTrue) faults.push(`${orderId} ${state} was told as ${status}`)
+  }
+  const usdg = (amount: bigint) => (Number(amount) / 1e6).toFixed(2)
+  const figures = {
+    orders: rows.length,
+    ...ends,
+    held_and_retried: rows.length === 0 ? 0 : countRetried(field),
+    paid: usdg(sums.paid),
+    swapped: usdg(sums.swapped),
+    refunded_usdg: usdg(sums.refunded),
+    desk_change: usdg(left),
+    faults: faults.length,
+  }
+  return { figures, faults }
+}
+
+type Move = { transaction: Hex; from: Address; to: Address; amount: bigint }
+
+/** Every transfer of the asset to or from the desk, from the first block on. */
+async function movesOf({ chain, desk }: StockField, asset: Address): Promise<Move[]> {
+  const newest = Number(await chain.rpc('eth_blockNumber', []))
+  const moves: Move[] = []
+  for (let from = 0; from <= newest; from += 500) {
+    const fromBlock = numberToHex(from)
+    const toBlock = numberToHex(Math.min(newest, from + 499))
+    const filter = { address: asset, topics: [Token.transferTopic], fromBlock, toBlock }
+    for (const value of (await chain.rpc('eth_getLogs', [filter])) as unknown[]) {
+      const log = Receipt.parseLog(value)
+      if (log === undefined || log.data.length !== 66) continue
+      const [, sender = '', receiver = ''] = log.topics
+      const move: Move = {
+        transaction: log.transactionHash,
+        from: `0x${sender.slice(26)}`,
+        to: `0x${receiver.slice(26)}`,
+        amount: BigInt(log.data),
+      }
+      if (same(move.from, desk) || same(move.to, desk)) moves.push(move)
+    }
+  }
+  return moves
+}
+
+async function isDelivered({ chain }: StockField, row: OrderRow): Promise<boolean> {
+  const receipt = Receipt.parse(await chain.rpc('eth_getTransactionReceipt', [row.swap_tx]))
+  const { token, pool: from, recipient: to } = row
+  const [amount] = Token.transfersOf(receipt?.logs ?? [], { token, from, to })
+  return amount === BigInt(row.delivered_atomic ?? 0) && amount >= BigInt(row.floor_atomic)
+}
+
+function countRetried({ rows }: StockField): number {
+  return rows('SELECT id FROM orders WHERE refund_attempts > 1').length
+}
+
+function same(left: string, right: string): boolean {
+  return left.toLowerCase() === right.toLowerCase()
+}

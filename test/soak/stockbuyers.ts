@@ -1,0 +1,120 @@
+import type { DemoAccount } from '../../src/demo/accounts'
+import { ask, payMpp, payMppPermit2, payX402 } from '../harness/buyer'
+import type { Random } from './random'
+import { buyers, type StockField } from './stockfield'
+
+/** What a buyer was told last about a purchase. */
+export type Told = { status: number; orderId: string | undefined; recipient: string }
+
+export type Buyers = {
+  /** Every purchase that was paid for, by its credential. */
+  answers: ReadonlyMap<string, Told>
+  /** Buys until enough orders were placed. */
+  run(): Promise<void>
+  /** Repeats every request that has no end yet, until it has. */
+  settle(): Promise<void>
+}
+
+const network = 'eip155:4663'
+const atOnce = 12
+const init = { method: 'POST' }
+/** Answers after which the same request is sent again. */
+const openStatuses = [0, 202, 409, 429, 500, 503]
+
+type Purchase = { path: string; headers: Record<string, string>; key: string; recipient: string }
+
+/** Twelve at a time, each with its own credential and patience; some ask twice at once. */
+export function createBuyers(field: StockField, random: Random, wanted: number): Buyers {
+  const { program } = field
+  const answers = new Map<string, Told>()
+  const purchases: Purchase[] = []
+
+  async function one(): Promise<void> {
+    const buyer = random.pick(buyers)
+    const recipient = random.chance(0.3) ? random.pick(buyers).address : buyer.address
+    const query = new URLSearchParams({
+      symbol: random.pick(field.tokens).symbol,
+      usdg: (random.between(1_000_000, 20_000_000) / 1e6).toFixed(6),
+      ...(recipient === buyer.address ? {} : { recipient }),
+    })
+    const path = `/api/stock/buy?${query}`
+    const headers = await sign(path, buyer)
+    if (headers === undefined) return
+    const key = Object.values(headers).join()
+    const purchase = { path, headers, key, recipient }
+    purchases.push(purchase)
+    if (random.chance(0.2)) await Promise.all([send(purchase), send(purchase)])
+    for (let look = 0; look < random.between(1, 20); look++) {
+      const { status } = await send(purchase)
+      if (!openStatuses.includes(status)) return
+      await Bun.sleep(random.between(10, 300))
+    }
+  }
+
+  async function sign(
+    path: string,
+    buyer: DemoAccount,
+  ): Promise<Record<string, string> | undefined> {
+    try {
+      const asked = await ask(program.url + path, init)
+      if (asked.response.status !== 402) return undefined
+      const [challenge] = asked.challenges
+      const signer = buyer.local()
+      const draw = random.between(0, 3)
+      if (draw > 1 && challenge !== undefined) {
+        const pay = draw === 2 ? payMpp : payMppPermit2
+        return { authorization: await pay(challenge, signer) }
+      }
+      const method = draw === 0 ? 'permit2' : 'eip3009'
+      return { 'payment-signature': await payX402(asked.required, signer, { network, method }) }
+    } catch {
+      // The program is being killed.
+      await Bun.sleep(50)
+      return undefined
+    }
+  }
+
+  async function send({ path, headers, key, recipient }: Purchase): Promise<Told> {
+    try {
+      const response = await fetch(program.url + path, { ...init, headers })
+      const body = (await response.json()) as { id?: string; order?: { id: string } }
+      const told = { status: response.status, orderId: body.order?.id ?? body.id, recipient }
+      answers.set(key, told)
+      return told
+    } catch {
+      return { status: 0, orderId: undefined, recipient }
+    }
+  }
+
+  return {
+    answers,
+    async run() {
+      const work = async () => {
+        while (count() < wanted) await one()
+      }
+      await Promise.all(Array.from({ length: atOnce }, work))
+    },
+    async settle() {
+      for (let look = 0; look < 300; look++) {
+        for (const row of field.rows("SELECT id FROM orders WHERE state = 'held'")) {
+          field.retry(String(row.id))
+        }
+        const open = field.rows(
+          "SELECT id FROM orders WHERE state IN ('settled', 'swapping', 'refunding', 'held')",
+        )
+        const settling = field.rows("SELECT id FROM payments WHERE state = 'broadcast'")
+        if (open.length + settling.length === 0) break
+        await Bun.sleep(100)
+      }
+      for (const purchase of purchases) await send(purchase)
+    },
+  }
+
+  function count(): number {
+    try {
+      return Number(field.rows('SELECT count(*) AS n FROM orders')[0]?.n)
+    } catch {
+      return 0
+    }
+  }
+}

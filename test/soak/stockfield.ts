@@ -1,0 +1,143 @@
+import { Database } from 'bun:sqlite'
+import { join } from 'node:path'
+import { type Address, encodeFunctionData, erc20Abi, parseAbi } from 'viem'
+import type { NetworkConfig, Stock, StockToken } from '../../src/config/Config'
+import { account } from '../../src/demo/accounts'
+import { type Chain, execute, prepareChain, startChain } from '../../src/demo/chains'
+import { openExchange, samplePrice } from '../../src/demo/exchange'
+import { block, movePrice, pause } from '../harness/exchange'
+import { startTap } from '../harness/settlement'
+import { shipped } from '../harness/stock'
+import { createStockProgram, type StockProgram } from '../harness/stockserve'
+import type { Random } from './random'
+
+/** A chain with Uniswap, the program on it, and the weather. */
+export type StockField = {
+  chain: Chain
+  stock: Stock
+  network: NetworkConfig
+  tokens: readonly StockToken[]
+  program: StockProgram
+  desk: Address
+  /** Reads of the program's database. */
+  rows(sql: string): Record<string, unknown>[]
+  /** An operator's wish. */
+  retry(id: string): void
+  /** Pools move, tokens are paused, people are blocked, the node fails: until it is over. */
+  storm(random: Random, isOver: () => boolean): Promise<void>
+  /** All of that ends. */
+  calm(): Promise<void>
+  stop(): Promise<void>
+}
+
+const stablecoin = parseAbi(['function setBlocked(address account, bool value)'])
+export const buyers = [1, 2, 3, 4, 5].map(account)
+
+export async function startStockField(random: Random): Promise<StockField> {
+  const { stock, network } = await shipped()
+  const chain = await startChain({ chainId: network.chainId, blockTimeMs: 100 })
+  await prepareChain(chain, network)
+  await openExchange(chain, network.asset.address, stock)
+  await approveAll(chain, network.asset.address)
+  const tap = startTap(chain.url)
+  const program = await createStockProgram({ rpcUrl: tap.url })
+  const tokens = stock.tokens.slice(0, 3)
+  const file = join(program.dataDir, 'turnpike.sqlite')
+  let faults = 0
+  const draws = random.fork('node')
+  tap.intercept = () => (draws.chance(faults) ? Response.json({}, { status: 503 }) : undefined)
+
+  const field: StockField = {
+    chain,
+    stock,
+    network,
+    tokens,
+    program,
+    desk: account(0).address,
+    rows: (sql) => withDatabase(file, (database) => database.query(sql).all()) as Row[],
+    retry: (id) =>
+      withDatabase(file, (database) =>
+        database.run("UPDATE orders SET retry_at = 1 WHERE id = ? AND state = 'held'", [id]),
+      ),
+    async storm(weather, isOver) {
+      while (!isOver()) {
+        await happen(weather)
+        await Bun.sleep(weather.between(5, 60))
+      }
+    },
+    async calm() {
+      faults = 0
+      for (const token of tokens) {
+        await pause(chain, token, {})
+        await movePrice(chain, network.asset.address, token, samplePrice(token.symbol) * 1.001)
+        await movePrice(chain, network.asset.address, token, samplePrice(token.symbol))
+      }
+      for (const { address } of buyers) {
+        await block(chain, stock.registry, address, false)
+        await freeze(address, false)
+      }
+    },
+    async stop() {
+      await program.remove()
+      tap.stop()
+      await chain.stop()
+    },
+  }
+  return field
+
+  async function happen(weather: Random): Promise<void> {
+    const token = weather.pick(tokens)
+    const person = weather.pick(buyers).address
+    const price = samplePrice(token.symbol)
+    const draw = weather.next()
+    try {
+      if (draw < 0.5) {
+        const factor = weather.pick([0.97, 0.985, 0.99, 1, 1, 1, 1.01, 1.015, 1.02])
+        const jitter = 1 + weather.next() / 1_000
+        await movePrice(chain, network.asset.address, token, price * factor * jitter)
+      } else if (draw < 0.65) {
+        await pause(chain, token, weather.chance(0.3) ? { everything: true } : {})
+      } else if (draw < 0.8) {
+        await block(chain, stock.registry, person, weather.chance(0.3))
+      } else if (draw < 0.9) {
+        await freeze(person, weather.chance(0.3))
+      } else {
+        faults = weather.pick([0, 0, 0.05, 0.5])
+      }
+    } catch {
+      // A pool that is there already does not move.
+    }
+  }
+
+  async function freeze(person: Address, isFrozen: boolean): Promise<void> {
+    const args = [person, isFrozen] as const
+    const data = encodeFunctionData({ abi: stablecoin, functionName: 'setBlocked', args })
+    const to = network.asset.address
+    await execute(chain, [{ from: account(8).address, to, data, gas: 200_000n }])
+  }
+}
+
+type Row = Record<string, unknown>
+
+/** The buyers' own gas: nobody sponsors their approval here. */
+async function approveAll(chain: Chain, asset: Address): Promise<void> {
+  const args = ['0x000000000022D473030F116dDEE9F6B43aC78BA3', 2n ** 256n - 1n] as const
+  const data = encodeFunctionData({ abi: erc20Abi, functionName: 'approve', args })
+  for (const { address } of buyers) {
+    await chain.rpc('anvil_setBalance', [address, '0xde0b6b3a7640000'])
+  }
+  await execute(
+    chain,
+    buyers.map(({ address }) => ({ from: address, to: asset, data, gas: 100_000n })),
+  )
+}
+
+function withDatabase<T>(file: string, use: (database: Database) => T): T {
+  const database = new Database(file)
+  try {
+    database.run('PRAGMA busy_timeout = 5000')
+    return use(database)
+  } finally {
+    database.close()
+  }
+}

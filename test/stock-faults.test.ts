@@ -1,0 +1,334 @@
+import { afterAll, afterEach, beforeEach, describe, expect, test } from 'bun:test'
+import { account } from '../src/demo/accounts'
+import { mine, revert, setAutomine, snapshot } from '../src/demo/chains'
+import { samplePrice } from '../src/demo/exchange'
+import { settlementOf } from './harness/buyer'
+import { block, drain, movePrice, pause } from './harness/exchange'
+import {
+  before,
+  freeze,
+  type Moment,
+  type OrderJson,
+  pauseAsset,
+  signOrder,
+  startStockShop,
+} from './harness/stockshop'
+import { until } from './harness/world'
+
+// Something breaks between any two steps of an order: it ends delivered or refunded, exactly once,
+// and the desk is left with what it had.
+
+const shop = await startStockShop()
+afterAll(() => shop.stop())
+const { stock, nvda, chain, asset } = shop
+const price = samplePrice(nvda.symbol)
+const buyer = account(1).address
+const down = () => Response.json({}, { status: 503 })
+
+type Refund = { refundTx: string; orderStatus: string; orderUrl: string; order: OrderJson }
+
+async function books() {
+  const [desk, usdg, shares] = await Promise.all([
+    shop.usdg(shop.desk),
+    shop.usdg(buyer),
+    shop.shares(buyer),
+  ])
+  return { desk, usdg, shares }
+}
+
+let start: Awaited<ReturnType<typeof books>>
+let credential: Record<string, string>
+let serial = 0
+let url: string
+
+beforeEach(async () => {
+  // Another amount each time: nobody's look at the pool is shared.
+  url = shop.buyUrl({ usdg: `${40 + ++serial}` })
+  credential = await signOrder(url)
+  start = await books()
+})
+
+afterEach(async () => {
+  shop.tap.intercept = undefined
+  await setAutomine(chain, true)
+  await mine(chain)
+  await pause(chain, nvda, {})
+  await pauseAsset(shop, false)
+  if (isMoved) await movePrice(chain, asset, nvda, price)
+  isMoved = false
+})
+
+let isMoved = false
+function move(to: number): Promise<void> {
+  isMoved = true
+  return movePrice(chain, asset, nvda, to)
+}
+
+const stateOf = (id: string) => shop.rows(`SELECT state FROM orders WHERE id = '${id}'`)[0]?.state
+const pay = () => fetch(url, { method: 'POST', headers: credential })
+const amount = () => BigInt(40 + serial) * 1_000_000n
+
+async function isDelivered(response: Response): Promise<OrderJson> {
+  const order = (await response.json()) as OrderJson
+  expect([response.status, order.status]).toEqual([200, 'delivered'])
+  const end = await books()
+  expect(end.desk).toBe(start.desk)
+  expect(start.usdg - end.usdg).toBe(amount())
+  expect(end.shares - start.shares).toBe(BigInt(order.deliveredSharesAtomic ?? 0))
+  return order
+}
+
+async function isRefunded(response: Response, reason: string): Promise<OrderJson> {
+  const body = (await response.json()) as Refund & { status: number; reason: string }
+  expect([response.status, body.status, body.orderStatus]).toEqual([502, 502, 'refunded'])
+  expect(body.reason).toBe(reason)
+  expect(body.refundTx).toBe(body.order.refundTx ?? 'none')
+  expect(settlementOf(response)).toMatchObject({
+    success: false,
+    errorReason: 'delivery_failed',
+    transaction: body.order.settlementTx,
+  })
+  expect(await books()).toEqual(start)
+  const { id } = body.order
+  expect(
+    shop.rows(`SELECT * FROM errands WHERE kind = 'refund' AND id LIKE '%${id}%'`),
+  ).toHaveLength(1)
+  return body.order
+}
+
+describe('between payment and swap', () => {
+  test('behavior: a pool that moved below the floor is a refund, not a bad fill (attack 39: sandwich)', async () => {
+    before(shop, 'look', 2, () => move(price * 1.02))
+    const order = await isRefunded(await pay(), 'below-floor')
+    expect(order.swapTx).toBeUndefined()
+  })
+
+  test('behavior: a pool that moved within the floor is a fill at the new price', async () => {
+    before(shop, 'look', 2, () => move(price * 1.005))
+    const order = await isDelivered(await pay())
+    expect(Number(order.deliveredShares)).toBeLessThan(Number(order.quotedShares))
+    expect(Number(order.deliveredShares)).toBeGreaterThan(Number(order.minimumShares))
+  })
+
+  test('behavior: a pool without liquidity is a refund', async () => {
+    // Of another token: nobody fills it up again.
+    const [, , , other = nvda] = stock.tokens
+    url = shop.buyUrl({ usdg: `${40 + serial}`, symbol: other.symbol })
+    credential = await signOrder(url)
+    before(shop, 'look', 2, () => drain(chain, other, 999_999))
+    await isRefunded(await pay(), 'below-floor')
+  })
+
+  const stops: readonly (readonly [string, string, () => Promise<void>, () => Promise<void>])[] = [
+    [
+      'a token that is paused',
+      'no-quote',
+      () => pause(chain, nvda, { everything: true }),
+      () => pause(chain, nvda, {}),
+    ],
+    [
+      'a recipient that is blocked',
+      'check-failed',
+      () => block(chain, stock.registry, buyer),
+      () => block(chain, stock.registry, buyer, false),
+    ],
+  ]
+  for (const [name, reason, stop, release] of stops) {
+    test(`behavior: ${name} after payment is a refund`, async () => {
+      before(shop, 'look', 2, stop)
+      const response = await pay()
+      await release()
+      await isRefunded(response, reason)
+    })
+  }
+
+  test('behavior: a node that is down delays the order and loses nothing', async () => {
+    let looks = 0
+    shop.tap.intercept = (call) =>
+      JSON.stringify(call.params).includes('c6a5026a') && ++looks > 1 && looks < 4
+        ? down()
+        : undefined
+    await isDelivered(await pay())
+    expect(looks).toBeGreaterThan(3)
+  })
+
+  test('behavior: a node that does not know the settlement receipt yet is asked again', async () => {
+    let isSettled = false
+    let gone = 0
+    shop.tap.intercept = ({ method }) => {
+      isSettled ||= shop.rows("SELECT id FROM orders WHERE state = 'settled'").length > 0
+      if (method !== 'eth_getTransactionReceipt' || !isSettled || gone > 1) return undefined
+      gone++
+      return { result: null }
+    }
+    await isDelivered(await pay())
+    expect(gone).toBe(2)
+    expect(shop.logged.filter((line) => line.includes('"state":"settling"'))).toHaveLength(2)
+  })
+})
+
+describe('at the swap', () => {
+  test('behavior: a pool that moves in front of the swap makes it revert, and the money goes back', async () => {
+    before(shop, 'swap', 1, () => move(price * 1.02))
+    const order = await isRefunded(await pay(), 'swap-failed')
+    expect(order.swapTx).toBeDefined()
+  })
+
+  const stops: readonly (readonly [string, () => Promise<void>, () => Promise<void>])[] = [
+    [
+      'a token that is paused',
+      () => pause(chain, nvda, { token: true }),
+      () => pause(chain, nvda, {}),
+    ],
+    [
+      'a recipient that is blocked',
+      () => block(chain, stock.registry, buyer),
+      () => block(chain, stock.registry, buyer, false),
+    ],
+    [
+      'a router without code',
+      async () => {
+        code = await chain.rpc('eth_getCode', [stock.router, 'latest'])
+        // Whatever is called: it reverts.
+        await chain.rpc('anvil_setCode', [stock.router, '0x60006000fd'])
+      },
+      async () => void (await chain.rpc('anvil_setCode', [stock.router, code])),
+    ],
+  ]
+  let code: unknown
+  for (const [name, stop, release] of stops) {
+    test(`behavior: ${name} in front of the swap is a refund`, async () => {
+      before(shop, 'swap', 1, stop)
+      const response = await pay()
+      await release()
+      await isRefunded(response, 'swap-failed')
+    })
+  }
+
+  test('behavior: a send that no node answers is sent again, once included', async () => {
+    let sends = 0
+    shop.tap.intercept = (call) => {
+      const isSwap = JSON.stringify(call.params).includes('5ae401dc')
+      return isSwap && call.method.startsWith('eth_sendRaw') && ++sends < 2 ? down() : undefined
+    }
+    await isDelivered(await pay())
+    expect(sends).toBeGreaterThan(1)
+  })
+
+  test('error: a swap that succeeded without a Transfer is held, never refunded', async () => {
+    shop.tap.intercept = async ({ method }, forward) => {
+      if (!/Receipt|Sync/.test(method)) return undefined
+      const answer = (await (await forward()).json()) as {
+        result?: { logs?: { address: string }[] }
+      }
+      const { result } = answer
+      if (result?.logs) result.logs = result.logs.filter(({ address }) => !isNvda(address))
+      return answer
+    }
+    const isNvda = (address: string) => address.toLowerCase() === nvda.address.toLowerCase()
+    const response = await pay()
+    const order = (await response.json()) as OrderJson
+    expect([response.status, order.status]).toEqual([202, 'held'])
+    expect(order.heldReason).toBe('delivery-not-found')
+    expect((await books()).desk).toBe(start.desk)
+    expect(shop.rows(`SELECT * FROM errands WHERE id LIKE 'refund:${order.id}%'`)).toEqual([])
+    // The row itself refuses what must never be.
+    expect(() =>
+      shop.rows(`UPDATE orders SET state = 'refunding' WHERE id = '${order.id}'`),
+    ).toThrow()
+  })
+})
+
+describe('at the refund', () => {
+  const fail = (...more: [Moment, () => unknown][]) => {
+    const seen = new Map<Moment, number>()
+    before(shop, 'look', 2, () => move(price * 1.02))
+    const look = shop.tap.intercept
+    shop.tap.intercept = async (call, forward) => {
+      for (const [moment, act] of more) {
+        const isIt = JSON.stringify(call.params).includes('a9059cbb') && moment === 'refund'
+        if (!isIt || !call.method.startsWith('eth_sendRaw') || seen.has(moment)) continue
+        seen.set(moment, 1)
+        return act()
+      }
+      return look?.(call, forward)
+    }
+  }
+
+  test('behavior: a refund that no node answers is sent again and pays once', async () => {
+    fail(['refund', down])
+    await isRefunded(await pay(), 'below-floor')
+  })
+
+  test('behavior: while the refund is not included the buyer has its hash; it is confirmed later', async () => {
+    let isOff = false
+    fail([
+      'refund',
+      async () => {
+        await setAutomine(chain, false)
+        isOff = true
+      },
+    ])
+    const paying = pay()
+    await until('the refund is on its way', () => isOff)
+    const [row] = shop.rows("SELECT id, refund_tx FROM orders WHERE state = 'refunding'")
+    const order = await shop.order(String(row?.id))
+    expect([order.status, order.refundTx]).toEqual(['refunding', String(row?.refund_tx)])
+    await setAutomine(chain, true)
+    await until('it is included', async () => {
+      await mine(chain)
+      return stateOf(String(row?.id)) === 'refunded'
+    })
+    await isRefunded(await paying, 'below-floor')
+  })
+
+  test('error: a payer that the asset blocks is held; when it is free again, a retry refunds it once', async () => {
+    fail(['refund', () => freeze(shop, buyer)])
+    const response = await pay()
+    const body = (await response.json()) as Refund
+    expect([response.status, body.orderStatus]).toEqual([502, 'held'])
+    expect(body.refundTx).toBe(body.order.refundTx ?? 'none')
+    expect(body.order.heldReason).toBe('refund-failed')
+    const { id } = body.order
+    await freeze(shop, buyer, false)
+    await retry(id)
+    // Not before the failed refund is deeper than any reorganisation.
+    expect((await shop.order(id)).status).not.toBe('refunded')
+    await mine(chain, 20)
+    await until('the order is refunded', () => stateOf(id) === 'refunded')
+    expect(await books()).toEqual(start)
+    const refunds = shop.rows(
+      `SELECT state FROM errands WHERE id LIKE 'refund:${id}%' ORDER BY nonce`,
+    )
+    expect(refunds).toEqual([{ state: 'failed' }, { state: 'confirmed' }])
+  })
+
+  async function retry(id: string): Promise<void> {
+    const { Database } = await import('bun:sqlite')
+    const other = new Database(`${shop.dataDir}/turnpike.sqlite`)
+    other.run("UPDATE orders SET retry_at = 1 WHERE id = ? AND state = 'held'", [id])
+    other.close()
+    await until('the retry is taken up', () => stateOf(id) !== 'held')
+  }
+})
+
+describe('a reorganisation', () => {
+  test('behavior: one that takes swap and settlement away delivers once, by the same bytes', async () => {
+    const state = await snapshot(chain)
+    const order = await isDelivered(await pay())
+    await revert(chain, state)
+    await mine(chain, 2)
+    expect(await shop.usdg(buyer)).toBe(start.usdg)
+    // Looks at the newest blocks at once.
+    await shop.restart()
+    const ends = ['delivered', 'refunded']
+    await until('money has moved and the order has ended', async () => {
+      const isPaid = (await shop.usdg(buyer)) !== start.usdg || stateOf(order.id) === 'refunded'
+      return isPaid && ends.includes(String(stateOf(order.id)))
+    })
+    const now = await shop.order(order.id)
+    expect(now.settlementTx).toBe(order.settlementTx)
+    if (now.status === 'delivered') expect(now.swapTx).toBe(order.swapTx)
+    expect((await books()).desk).toBe(start.desk)
+  })
+})

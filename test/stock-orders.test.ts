@@ -1,0 +1,204 @@
+import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
+import { type Db, open } from '../db/open'
+import { orderStates } from '../db/orders'
+import { payments } from '../db/schema'
+import { write } from '../db/write'
+import { account } from '../src/demo/accounts'
+import * as Instrument from '../src/stock/Instrument'
+import type { Order } from '../src/stock/Order'
+import * as Orders from '../src/stock/Order'
+import { createStore, type Store } from '../src/stock/store'
+import { orderOf, paymentRow, stock } from './harness/deskmodel'
+import { temporary } from './harness/settlement'
+import { createRandom } from './soak/random'
+import { play } from './soak/stockplay'
+
+const directory = temporary()
+let db: Db
+let store: Store
+beforeAll(() => {
+  db = open({ dataDir: directory.path, now: () => 1 })
+  store = createStore(db)
+})
+afterAll(() => {
+  db.close()
+  directory.remove()
+})
+
+const random = createRandom('orders')
+const hash = (digit: string): `0x${string}` => `0x${digit.repeat(64)}`
+let serial = 0
+
+/** An order of a state, written as a whole. */
+function insert(changes: Partial<Order> = {}): Order {
+  const order = { ...orderOf(random), paymentId: `p${++serial}`, settlementTx: hash('a') }
+  const full: Order = { ...order, ...changes }
+  write(db, () => {
+    db.orm.insert(payments).values(paymentRow(full)).run()
+    store.insert(full)
+  })
+  return full
+}
+
+const settledAt = 2
+const shapes: Readonly<Record<Orders.State, Partial<Order>>> = {
+  settling: {},
+  settled: { settledAt },
+  swapping: { settledAt, swapTx: hash('b') },
+  delivered: { settledAt, swapTx: hash('b'), deliveredAtomic: 5n },
+  refunding: { settledAt, refundReason: 'below-floor' },
+  refunded: {
+    settledAt,
+    refundReason: 'below-floor',
+    refundTx: hash('c'),
+    refundAttempts: 1,
+  },
+  held: { settledAt, swapTx: hash('b'), heldReason: 'delivery-not-found' },
+  failed: {},
+}
+const shaped = (state: Orders.State) => insert({ ...shapes[state], state })
+
+describe('the table of states', () => {
+  test('behavior: the database knows the states of the code, and a row of each', () => {
+    expect([...orderStates]).toEqual([...Orders.states])
+    for (const state of Orders.states) expect(store.find(shaped(state).id)?.state).toBe(state)
+  })
+
+  test('behavior: the database refuses exactly the changes that the code does not know', () => {
+    for (const from of Orders.states) {
+      for (const to of Orders.states) {
+        if (from === to) continue
+        const { id } = shaped(from)
+        // Everything that the target wants is there, and nothing else stands in the way.
+        const shape = { ...shapes[to] }
+        const swapTx =
+          shape.swapTx ?? (from === 'swapping' || from === 'delivered' ? hash('b') : null)
+        const set = {
+          swap_tx: to === 'settling' || to === 'settled' || to === 'failed' ? null : swapTx,
+          refund_tx: shape.refundTx ?? null,
+          refund_attempts: shape.refundAttempts ?? 0,
+          refund_reason: shape.refundReason ?? null,
+          held_reason: shape.heldReason ?? null,
+          delivered_atomic: shape.deliveredAtomic === undefined ? null : '5',
+          settled_at: shape.settledAt ?? null,
+        }
+        const assignments = Object.keys(set).map((name) => `${name} = $${name}`)
+        const change = () =>
+          db.sqlite
+            .query(`UPDATE orders SET state = $to, ${assignments.join(', ')} WHERE id = $id`)
+            .run({ ...set, to, id })
+        const isKnown = Orders.transitions[from].includes(to)
+        // This swap succeeded: it is the one change of the table that depends on the row.
+        const isAllowed = isKnown && !(from === 'held' && to === 'refunding')
+        if (isAllowed) expect(change, `${from} to ${to}`).not.toThrow()
+        else expect(change, `${from} to ${to}`).toThrow()
+        expect(store.find(id)?.state).toBe(isAllowed ? to : from)
+      }
+    }
+  })
+
+  const impossible: readonly (readonly [string, Partial<Order>])[] = [
+    ['delivered without an amount', { ...shapes.delivered, deliveredAtomic: undefined }],
+    ['delivered nothing', { ...shapes.delivered, deliveredAtomic: 0n }],
+    ['delivered without a swap', { ...shapes.delivered, swapTx: undefined }],
+    ['delivered and refunded', { ...shapes.delivered, ...shapes.refunded, state: 'delivered' }],
+    ['delivered with a reason to refund', { ...shapes.delivered, refundReason: 'below-floor' }],
+    ['refunded without a transaction', { ...shapes.refunded, refundTx: undefined }],
+    ['refunded without a reason', { ...shapes.refunded, refundReason: undefined }],
+    ['a refund that is no attempt', { ...shapes.refunded, refundAttempts: 0 }],
+    ['settled with a swap', { ...shapes.settled, swapTx: hash('b') }],
+    ['failed with a refund', { ...shapes.failed, refundTx: hash('c'), refundAttempts: 1 }],
+    ['held without a reason', { ...shapes.held, heldReason: undefined }],
+    ['a wish for one that is not held', { ...shapes.settled, retryAt: 1 }],
+    ['settled at no time', { ...shapes.settled, settledAt: undefined }],
+    ['no money', { usdgAtomic: 0n }],
+    ['no floor', { floorAtomic: 0n }],
+    ['an id that is none', { id: 'x' }],
+  ]
+  for (const [name, shape] of impossible) {
+    test(`error: no row says: ${name}`, () => {
+      const state = Orders.states.find((each) => name.startsWith(each)) ?? 'settling'
+      expect(() => insert({ state, ...shape })).toThrow()
+    })
+  }
+
+  test('error: two orders for one payment', () => {
+    const { paymentId } = shaped('settled')
+    const other = { ...orderOf(random), paymentId, settlementTx: hash('a') }
+    expect(() => write(db, () => store.insert(other))).toThrow()
+  })
+
+  test('error: nothing that was agreed on changes, and no order disappears', () => {
+    const { id } = shaped('settled')
+    const fixed = {
+      payer: account(5).address,
+      recipient: account(5).address,
+      usdg_atomic: '1',
+      total_atomic: '1',
+      floor_atomic: '1',
+      token: account(5).address,
+      payment_id: 'p1',
+      created_at: 5,
+    }
+    for (const [name, value] of Object.entries(fixed)) {
+      const change = () =>
+        db.sqlite.query(`UPDATE orders SET ${name} = ?1 WHERE id = ?2`).run(value, id)
+      expect(change, name).toThrow()
+    }
+    expect(() => db.sqlite.query('DELETE FROM orders WHERE id = ?').run(id)).toThrow()
+    const swapped = shaped('swapping')
+    const forget = () =>
+      db.sqlite.query('UPDATE orders SET swap_tx = NULL WHERE id = ?').run(swapped.id)
+    expect(forget).toThrow()
+  })
+
+  test('error: of two that change one order, one loses', () => {
+    const { id } = shaped('settled')
+    expect(store.swap(id, hash('d'), 3)?.state).toBe('swapping')
+    expect(store.refund(id, 'no-quote', 3)?.state).toBe('refunding')
+    expect(store.swap(id, hash('e'), 3)).toBeUndefined()
+    expect(store.deliver(id, { hash: hash('d'), amountAtomic: 1n }, 3)).toBeUndefined()
+    expect(store.attemptRefund(id, 0, hash('e'), 3)?.refundAttempts).toBe(1)
+    expect(store.attemptRefund(id, 0, hash('f'), 3)).toBeUndefined()
+    expect(store.refunded(id, hash('e'), 3)?.state).toBe('refunded')
+    expect(store.hold(id, 'refund-failed', 3)).toBeUndefined()
+  })
+})
+
+describe('what is agreed on', () => {
+  const [token] = stock.tokens
+  if (token === undefined) throw new Error('no token')
+
+  test('behavior: the floor is the quote less the slippage, or what the buyer insists on', () => {
+    expect(Instrument.floorOf(token, 10_000n)).toBe(9_900n)
+    expect(Instrument.floorOf(token, 10_000n, 9_950n)).toBe(9_950n)
+    expect(Instrument.floorOf(token, 10_000n, 1n)).toBe(9_900n)
+    expect(Instrument.floorOf(token, 0n)).toBe(1n)
+  })
+
+  test('behavior: a fee comes on top and rounds up; none costs nothing', () => {
+    expect(Instrument.totalOf({ feeBps: 0 }, 25_000_000n)).toBe(25_000_000n)
+    expect(Instrument.totalOf({ feeBps: 50 }, 25_000_001n)).toBe(25_125_002n)
+  })
+
+  test('behavior: ids grow with time and hold no path', () => {
+    const bytes = new Uint8Array(10)
+    const ids = [1, 2, 1_000_000, 1_795_000_000_000].map((now) => Orders.newId(now, bytes))
+    expect(ids).toEqual(ids.toSorted())
+    expect(ids.every(Orders.isId)).toBe(true)
+    expect(Orders.isId(`${ids[0]}/..`)).toBe(false)
+  })
+})
+
+describe('orders on a chain that misbehaves', () => {
+  for (const reorganises of [false, true]) {
+    const what = reorganises ? ', reorganisations among them' : ''
+    test(`behavior: whatever happens${what}, each ends delivered or refunded, once`, async () => {
+      const played = await play({ seed: `short ${reorganises}`, orders: 120, reorganises })
+      expect(played.faults).toEqual([])
+      expect(played.ends.delivered).toBeGreaterThan(10)
+      expect(played.ends.refunded).toBeGreaterThan(10)
+      expect(played.kills).toBeGreaterThan(3)
+    })
+  }
+})
