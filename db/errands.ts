@@ -99,6 +99,7 @@ export function createErrands(db: Db) {
     .prepare()
   return {
     ...changeErrands(db),
+    ...resendErrands(db),
     find: (id: string): ErrandRow | undefined => byId.get({ id }),
     /** Id of the errand that a transaction is of. */
     findByTransaction: (hash: Hex): string | undefined => byTransaction.get({ hash })?.id,
@@ -140,23 +141,6 @@ function changeErrands(db: Db) {
     )
     .returning({ id: errands.id })
     .prepare()
-  const resend = orm
-    .update(transactions)
-    .set({
-      state: 'sent',
-      blockNumber: null,
-      firstSentAt: sql`coalesce(first_sent_at, ${sql.placeholder('at')})`,
-    })
-    .where(
-      and(
-        inArray(
-          transactions.hash,
-          sql`(SELECT transaction_hash FROM errand_transactions WHERE errand_id = ${parameter('id')})`,
-        ),
-        inArray(transactions.state, ['signed', 'replaced']),
-      ),
-    )
-    .prepare()
   return {
     insert(row: ErrandRow): void {
       insert.run(row)
@@ -187,6 +171,29 @@ function changeErrands(db: Db) {
       }) !== undefined,
     /** A reorganisation took the transaction away. The id of its errand, which is under way again. */
     reopen: (hash: Hex): string | undefined => reopen.get({ hash })?.id,
+  }
+}
+
+function resendErrands(db: Db) {
+  const { orm } = db
+  const resend = orm
+    .update(transactions)
+    .set({
+      state: 'sent',
+      blockNumber: null,
+      firstSentAt: sql`coalesce(first_sent_at, ${sql.placeholder('at')})`,
+    })
+    .where(
+      and(
+        inArray(
+          transactions.hash,
+          sql`(SELECT transaction_hash FROM errand_transactions WHERE errand_id = ${parameter('id')})`,
+        ),
+        inArray(transactions.state, ['signed', 'replaced']),
+      ),
+    )
+    .prepare()
+  return {
     /**
      * All transactions of an errand that is under way may be included: what was given up for a
      * sibling that a reorganisation took away, and what was signed and never sent.

@@ -27,6 +27,7 @@ import { createMcp, isMcp } from './proxy/mcp/endpoint'
 import { createGateway, type Gateway, type GatewayOptions } from './proxy/merchant'
 import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
+import type { ApprovalSponsor } from './settlement/Sponsorship'
 import { createSettlement, type Settlement } from './settlement/settle'
 import { pathsOf, sponsorRoutes } from './sponsor/routes'
 import { createSponsor, type Sponsor } from './sponsor/sponsor'
@@ -96,7 +97,7 @@ export async function start(options: AppOptions): Promise<App> {
     now,
     log,
   })
-  const sponsor = createSponsor({
+  const sponsoring = createSponsor({
     db,
     settlement,
     networks: options.config.networks,
@@ -106,8 +107,7 @@ export async function start(options: AppOptions): Promise<App> {
     log,
     waitMs: () => service().settleWaitSeconds * 1000,
   })
-  const isSponsored = options.config.networks.some((network) => network.sponsor !== undefined)
-  const approvals = isSponsored ? sponsor.approvals : undefined
+  const sponsor = sponsoring.approvals
   const paywallOptions = {
     settlement: withDeliveries(settlement, registry),
     challengeSecrets: secrets.challengeSecrets,
@@ -120,14 +120,15 @@ export async function start(options: AppOptions): Promise<App> {
     createQuoter({
       ...paywallOptions,
       isReady: settlement.isReady,
-      takesApprovals: approvals !== undefined,
+      takesApprovals: sponsor !== undefined,
+      gasSponsor: { url: `${baseUrl}/api/gas/sponsor`, networks: sponsoring.networks },
       processNonce: base36(9),
     }),
     registry,
   )
   const paywall = createPaywall({
     ...paywallOptions,
-    sponsor: approvals,
+    sponsor,
     quoter,
     answers: createAnswers(db, options.answersMaxBytes),
     get settleWaitMs() {
@@ -145,7 +146,7 @@ export async function start(options: AppOptions): Promise<App> {
       settlement,
       quoter,
       exchange,
-      sponsor: approvals,
+      sponsor,
       stockBaseUrl: options.config.service.stockBaseUrl,
       waitMs: () => service().settleWaitSeconds * 1000,
       receiptAddress,
@@ -156,7 +157,7 @@ export async function start(options: AppOptions): Promise<App> {
   const parts: Parts = {
     settlement,
     sponsor,
-    approvals,
+    sponsoring,
     paywall,
     registry,
     exchange,
@@ -246,9 +247,8 @@ type Parts = Pick<
   | 'accepts'
 > & {
   settlement: Settlement
-  sponsor: Sponsor
-  /** Undefined where no network has a sponsor. */
-  approvals: Sponsor['approvals'] | undefined
+  sponsor: ApprovalSponsor | undefined
+  sponsoring: Sponsor
   registry: Registry
   receiptAddress: `0x${string}`
   exchange: ReturnType<typeof openMarket>
@@ -273,7 +273,7 @@ type Catalogue = {
 
 /** Built anew for each configuration, so that nothing in it is a mixture of two. */
 function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalogue {
-  const { settlement, sponsor, registry, breaker, exchange, counter, deskAddress } = parts
+  const { settlement, registry, breaker, exchange, counter, deskAddress } = parts
   const { now, log, requestId } = parts
   const { baseUrl } = config.service
   const { isReady } = settlement
@@ -291,7 +291,7 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
     .use(
       sponsorRoutes({
         ...parts,
-        granting: sponsor.granting,
+        granting: parts.sponsoring.granting,
         paths: pathsOf([baseUrl, config.service.stockBaseUrl]),
         trustProxy: config.service.trustProxy,
       }),
@@ -301,7 +301,7 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
         canSell,
         networks: () => settlement.status(),
         merchantsOutOfService: () => config.merchants.flatMap(outOfService),
-        spentBudgets: sponsor.spent,
+        spentBudgets: parts.sponsoring.spent,
         openCircuits,
       }),
     )
@@ -331,7 +331,6 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
     gateway,
     facilitator: createFacilitator({
       ...serving,
-      sponsor: parts.approvals,
       ownAccounts: [deskAddress],
     }),
     mcp: createMcp({ ...serving, gateway, isReady }),

@@ -1,15 +1,25 @@
 import { expect, test } from 'bun:test'
 import { join } from 'node:path'
-import { balanceOf } from '../src/demo/chains'
+import { account } from '../src/demo/accounts'
+import { balanceOf, type Chain } from '../src/demo/chains'
+import * as Crypto from '../src/protocol/Crypto'
 import { networkOf, payee, startDesk, startNetwork, temporary, until } from './harness/settlement'
 
-/** Pays without an end, sixteen at a time, each its own amount. */
+const deskKey = account(5).privateKey
+const weiOf = async (chain: Chain) =>
+  BigInt((await chain.rpc('eth_getBalance', [account(8).address, 'latest'])) as string)
+
+/**
+ * Pays without an end, sixteen at a time, each its own amount; beside that it runs errands, those of
+ * the round before once more.
+ */
 const program = (url: string, dataDir: string, round: number) => `
-  const { networkOf, signTransfer, startDesk } = await import(${JSON.stringify(
+  const { errandOf, networkOf, signTransfer, startDesk } = await import(${JSON.stringify(
     join(import.meta.dir, 'harness/settlement.ts'),
   )})
   const network = networkOf(${JSON.stringify(url)})
-  const desk = await startDesk([network], ${JSON.stringify(dataDir)})
+  const deskKey = Buffer.from('${deskKey.slice(2)}', 'hex')
+  const desk = await startDesk([network], ${JSON.stringify(dataDir)}, { deskKey })
   let count = 0
   const buyer = async (index) => {
     for (;;) {
@@ -22,7 +32,18 @@ const program = (url: string, dataDir: string, round: number) => `
       console.log(outcome.kind)
     }
   }
+  const errands = async (index) => {
+    const relayer = index % 2 ? desk.settlement.desk : undefined
+    for (let serial = Math.max(0, ${round} - 1) * 1000; ; serial++) {
+      if (serial === (${round} - 1) * 1000 + 60) serial = ${round} * 1000
+      const errand = errandOf(network, { id: index + '/' + serial, relayer })
+      const end = await desk.settlement.run(errand, { waitMs: 20000 })
+      if (end.kind === 'unavailable') process.exit(1)
+      if (end.kind !== 'confirmed') console.log(end.kind)
+    }
+  }
   for (let index = 0; index < 16; index++) buyer(index)
+  for (let index = 0; index < 4; index++) errands(index)
   process.stdin.on('end', () => process.exit(1)).resume()
 `
 
@@ -31,7 +52,9 @@ test('behavior: killed again and again, no money is lost, doubled or forgotten',
   const directory = temporary()
   const network = networkOf(net.tap.url)
   try {
+    await net.chain.rpc('anvil_setBalance', [account(5).address, '0xde0b6b3a7640000'])
     const before = await balanceOf(net.chain, network.asset.address, payee)
+    const weiBefore = await weiOf(net.chain)
     for (let round = 0; round < 4; round++) {
       const child = Bun.spawn(
         [process.execPath, '-e', program(net.tap.url, directory.path, round)],
@@ -49,10 +72,15 @@ test('behavior: killed again and again, no money is lost, doubled or forgotten',
         await child.exited
       }
     }
-    const desk = await startDesk([network], directory.path)
+    const desk = await startDesk([network], directory.path, { deskKey: Crypto.bytes(deskKey) })
     const count = (sql: string) =>
       desk.db.sqlite.query<{ n: number }, []>(`SELECT count(*) n FROM ${sql}`).get()?.n ?? -1
     await until(() => count("payments WHERE state IN ('broadcast', 'reverted')") === 0)
+    await until(() => count("errands WHERE state = 'broadcast'") === 0)
+    const errands = count('errands')
+    expect(errands).toBeGreaterThan(40)
+    expect(count("errands WHERE state = 'confirmed'")).toBe(errands)
+    expect(await weiOf(net.chain)).toBe(weiBefore + 7n * BigInt(errands))
     const payments = count('payments')
     expect(payments).toBeGreaterThan(100)
     expect(count("payments WHERE state = 'confirmed'")).toBe(payments)
@@ -62,7 +90,7 @@ test('behavior: killed again and again, no money is lost, doubled or forgotten',
     const after = await balanceOf(net.chain, network.asset.address, payee)
     expect(after).toBe(before + BigInt(paid?.sum ?? -1))
     expect(count("transactions WHERE state <> 'mined'")).toBe(0)
-    expect(count('(SELECT DISTINCT nonce FROM transactions)')).toBe(count('transactions'))
+    expect(count('(SELECT DISTINCT relayer, nonce FROM transactions)')).toBe(count('transactions'))
     expect(count("transactions WHERE kind = 'batch'")).toBeGreaterThan(0)
     await desk.stop()
   } finally {

@@ -2,7 +2,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'bun:test'
 import { encodeFunctionData, parseAbi } from 'viem'
 import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
-import { execute, mine, setAutomine } from '../src/demo/chains'
+import { balanceOf, execute, mine, setAutomine } from '../src/demo/chains'
 import * as Crypto from '../src/protocol/Crypto'
 import * as Transfer from '../src/protocol/Transfer'
 import { checkAfterMs } from '../src/settlement/engine'
@@ -186,4 +186,68 @@ describe('the time to the next check', () => {
     expect(after([lane('poor'), { ...reserved, poor: undefined }])).toBe(2_000)
     expect(after([lane()], false)).toBe(2_000)
   })
+})
+
+test('behavior: a disk that refuses the replacement does not end the watch over what was sent', async () => {
+  await start({}, { replaceAfterSeconds: 0.2 })
+  await setAutomine(net.chain, false)
+  net.tap.intercept = ({ method }) =>
+    method === 'eth_sendRawTransactionSync'
+      ? { error: { code: -32601, message: 'the method does not exist' } }
+      : undefined
+  const transfer = signTransfer(network)
+  const paying = desk.pay(transfer)
+  await until(() => desk.settlement.find(transfer) !== undefined)
+  desk.db.sqlite.run(
+    "CREATE TRIGGER full BEFORE INSERT ON transactions BEGIN SELECT RAISE(ABORT, 'disk full'); END",
+  )
+  await until(() => desk.events.some(({ event }) => event === 'settlement-fault'))
+  expect((await mineWhile(net.chain, paying)).kind).toBe('confirmed')
+  expect(desk.db.sqlite.query('SELECT hash FROM transactions').all()).toHaveLength(1)
+})
+
+test('error: a payment whose window closed while it waited for a lane is not sent', async () => {
+  await start()
+  await desk.stop()
+  let ahead = 0
+  desk = await startDesk([network], directory.path, { now: () => Date.now() + ahead })
+  await setAutomine(net.chain, false)
+  for (let index = 0; index < 16; index++)
+    await desk.settlement.run(errandOf(network, { id: `refund:${index}` }), { waitMs: 0 })
+  const transfer = signTransfer(network)
+  const paying = desk.pay(transfer)
+  await until(() => asked('eth_sendRawTransactionSync') + asked('eth_sendRawTransaction') >= 16)
+  ahead = 400_000
+  expect(await mineWhile(net.chain, paying)).toMatchObject({
+    kind: 'refused',
+    reason: 'invalid_exact_evm_payload_authorization_valid_before',
+  })
+  expect(desk.settlement.find(transfer)).toBeUndefined()
+})
+
+test('error: a balance that was read before a payment was included is not promised again', async () => {
+  await start()
+  await setAutomine(net.chain, false)
+  const amountAtomic = await balanceOf(net.chain, network.asset.address, account(1).address)
+  const first = signTransfer(network, { amountAtomic })
+  const paying = desk.pay(first)
+  await until(() => desk.settlement.find(first) !== undefined)
+  // The node answers the second simulation from before, and late.
+  const held = Promise.withResolvers<void>()
+  let isAsked = false
+  net.tap.intercept = async ({ method, params }, forward) => {
+    const [call] = params as [{ to?: string }]
+    if (method !== 'eth_call' || call.to === undefined) return undefined
+    const answer = await (await forward()).text()
+    isAsked = true
+    await held.promise
+    return new Response(answer)
+  }
+  const second = signTransfer(network, { amountAtomic })
+  const late = desk.pay(second)
+  await until(() => isAsked)
+  expect((await mineWhile(net.chain, paying)).kind).toBe('confirmed')
+  held.resolve()
+  expect(await late).toMatchObject({ kind: 'unavailable' })
+  expect(desk.settlement.find(second)).toBeUndefined()
 })

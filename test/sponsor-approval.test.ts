@@ -134,6 +134,9 @@ test('behavior: one ledger with the grants, in both orders', async () => {
   })
   expect(granted.kind).toBe('granted')
   await net.chain.rpc('anvil_setBalance', [two.wallet.address, '0x0'])
+  expect(await sponsoring.approvals.check(two.transfer, two.raw)).toMatchObject({
+    code: 'erc20_approval_already_sponsored',
+  })
   expect(await sponsoring.approvals.approve(two.transfer, two.raw, waiting)).toMatchObject({
     kind: 'refused',
     code: 'erc20_approval_already_sponsored',
@@ -155,6 +158,79 @@ test('behavior: not confirmed in time is told so, and goes on when it is asked a
     kind: 'approved',
   })
   expect(rowOf(wallet.address)).toHaveLength(1)
+})
+
+test('behavior: a request and a signed approve at once make one grant', async () => {
+  const { wallet, transfer, raw } = await payer()
+  const { granting, approvals } = sponsoring
+  const [granted, approved] = await Promise.all([
+    granting.grant({ address: wallet.address, client: '10.8.8.8' }),
+    approvals.approve(transfer, raw, waiting),
+  ])
+  expect([granted.kind === 'granted', approved.kind === 'approved'].toSorted()).toEqual([
+    false,
+    true,
+  ])
+  expect(rowOf(wallet.address)).toHaveLength(1)
+})
+
+test('behavior: a request and a signed approve that wait for the relayer make one grant', async () => {
+  const { granting, approvals } = sponsoring
+  // A lane has room for sixteen.
+  const others = await Promise.all(Array.from({ length: 16 }, () => payer()))
+  const { wallet, transfer, raw } = await payer()
+  await setAutomine(net.chain, false)
+  const estimates = () => net.tap.calls.filter(({ method }) => method === 'eth_estimateGas').length
+  const full = others.map((each, index) =>
+    granting.grant({ address: each.wallet.address, client: `10.5.${index}.1` }),
+  )
+  try {
+    await until(() => others.every((each) => rowOf(each.wallet.address).length === 1))
+    const both = Promise.all([
+      granting.grant({ address: wallet.address, client: '10.6.6.6' }),
+      approvals.approve(transfer, raw, waiting),
+    ])
+    await until(() => estimates() === 18)
+    // What they were told arrives before the next answer of the node.
+    await sponsoring.desk.settlement.rpc(network.id, 'eth_chainId', [])
+    expect(rowOf(wallet.address)).toEqual([])
+    await setAutomine(net.chain, true)
+    await net.chain.rpc('anvil_mine', ['0x1'])
+    const ends = (await both).map((end) => ('code' in end ? end.code : end.kind))
+    const [row] = rowOf(wallet.address)
+    expect(ends).toEqual(
+      row?.kind === 'grant'
+        ? ['granted', 'erc20_approval_already_sponsored']
+        : ['already-sponsored', 'approved'],
+    )
+    expect((await Promise.all(full)).map(({ kind }) => kind)).toEqual(Array(16).fill('granted'))
+  } finally {
+    await setAutomine(net.chain, true)
+  }
+})
+
+test('behavior: the second half of the day is for requests', async () => {
+  const other = temporary()
+  const small = sponsoredNetwork(net.tap.url, { grantsPerDay: 2 })
+  const own = await startSponsoring([small], other.path)
+  try {
+    const first = await payer()
+    expect(await own.approvals.approve(first.transfer, first.raw, waiting)).toMatchObject({
+      kind: 'approved',
+    })
+    const { wallet, transfer, raw } = await payer()
+    expect(await own.approvals.check(transfer, raw)).toMatchObject({ kind: 'unavailable' })
+    expect(await own.approvals.approve(transfer, raw, waiting)).toMatchObject({
+      kind: 'unavailable',
+    })
+    const message = `turnpike gas sponsor ${network.id} ${wallet.address}`
+    const signature = await wallet.signMessage({ message })
+    const asked = { address: wallet.address, signature, client: '10.7.7.7' }
+    expect((await own.granting.grant(asked)).kind).toBe('granted')
+  } finally {
+    await own.desk.stop()
+    other.remove()
+  }
 })
 
 describe('what is not sponsored', () => {

@@ -8,6 +8,7 @@ import * as Permit from '../src/protocol/Permit'
 import * as Approve from '../src/sponsor/Approve'
 import { createClients, networkOf } from '../src/sponsor/clients'
 import * as Grant from '../src/sponsor/Grant'
+import { createTurns } from '../src/sponsor/turns'
 import { networkOf as network } from './harness/settlement'
 
 const payer = account(3)
@@ -213,10 +214,32 @@ describe('a signed approve', () => {
     expect(await faultOf({ gas: 70_001n })).toBe('erc20_approval_tx_gas_too_high')
     expect(await faultOf({ gas: 45_999n })).toBe('erc20_approval_tx_gas_too_low')
     expect(await faultOf({ gas: 46_000n })).toBeUndefined()
-    expect(await faultOf({ maxFeePerGas: 60_000_001n })).toBe('erc20_approval_tx_fee_too_high')
+    expect(await faultOf({ maxFeePerGas: 52_000_001n })).toBe('erc20_approval_tx_fee_too_high')
     expect(await faultOf({ maxFeePerGas: 39_999_999n })).toBe('erc20_approval_tx_fee_too_low')
-    expect(await faultOf({ maxFeePerGas: 60_000_000n })).toBeUndefined()
+    expect(await faultOf({ maxFeePerGas: 52_000_000n })).toBeUndefined()
   })
+})
+
+test('behavior: turns are taken in order, and the crowd behind them is limited', async () => {
+  const turns = createTurns(2, 3)
+  const gates = Array.from({ length: 6 }, () => Promise.withResolvers<void>())
+  const begun: number[] = []
+  const works = gates.map((gate, index) =>
+    turns.take(async () => {
+      begun.push(index)
+      await gate.promise
+      if (index === 1) throw new Error('failed')
+      return index
+    }),
+  )
+  expect(works.map((work) => work === undefined)).toEqual([...Array(5).fill(false), true])
+  expect(begun).toEqual([0, 1])
+  gates[1]?.resolve()
+  await expect(works[1]).rejects.toThrow('failed')
+  expect(begun).toEqual([0, 1, 2])
+  for (const gate of gates) gate.resolve()
+  expect(await Promise.all([works[0], works[2], works[3], works[4]])).toEqual([0, 2, 3, 4])
+  expect(await turns.take(async () => 'free again')).toBe('free again')
 })
 
 describe('clients', () => {

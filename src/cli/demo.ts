@@ -146,6 +146,11 @@ function instructions(world: World, port: number): string {
     'Buy by x402, with USDG on 4663 through Permit2',
     `  ${pay} '${base}${goods.chat}' --data '${question}' \\`,
     '    --protocol x402 --network eip155:4663 --transfer permit2',
+    '',
+    'Buy with a wallet that has USDG and no gas: it is sponsored, approves Permit2, pays',
+    `  PAY_KEY=${account(3).privateKey} ${self()} pay ${forecast} \\`,
+    '    --protocol mpp --network eip155:4663 --transfer permit2 ' +
+      `--rpc ${world.chains['eip155:4663']?.url}`,
     ...mppx,
     '',
     'Ctrl-C stops everything.',

@@ -176,14 +176,14 @@ export function judgeKnown(subject: Case, known: Payment, late: Fault | undefine
 /** A contract's signature was judged by the chain: here it must be the one that was. */
 export function isGenuine({ isSigned, isOwnDomain, transfer }: Case, known: Payment): boolean {
   if (isOwnDomain && isSigned()) return true
-  return Verify.unwrap(transfer).signature === known.transfer.signature
+  return Verify.unwrap(transfer).signature === Verify.unwrap(known.transfer).signature
 }
 
 /** Whether the money was paid under the same requirements, through this facilitator. */
 export function isSame({ request, keyHash }: Case, { purpose }: Payment): boolean {
   return (
     purpose.product === 'facilitator' &&
-    purpose.fingerprint === request.requirements.fingerprint &&
+    purpose.fingerprint === Facilitation.fingerprint(request.requirements) &&
     purpose.route === routeOf(keyHash)
   )
 }

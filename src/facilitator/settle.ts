@@ -1,4 +1,5 @@
 import type { Hex } from 'viem'
+import * as Facilitation from '../protocol/Facilitation'
 import { moneyKey } from '../protocol/Transfer'
 import { within } from '../settlement/context'
 import type { Outcome, Payment, Purpose } from '../settlement/Payment'
@@ -62,7 +63,7 @@ export function createSettler(options: SettleOptions): Settler {
   async function settle(order: Order): Promise<Settled> {
     const { subject } = order
     const { request, transfer, known } = subject
-    const { fingerprint } = request.requirements
+    const fingerprint = Facilitation.fingerprint(request.requirements)
     const early = refuseEarly(options, subject)
     if (early !== undefined) return failed(early.code, early.detail)
     const late = refuseLate(options, subject)
@@ -98,7 +99,7 @@ export function createSettler(options: SettleOptions): Settler {
       protocol: 'x402',
       merchant: '',
       route: routeOf(keyHash),
-      fingerprint: request.requirements.fingerprint,
+      fingerprint: Facilitation.fingerprint(request.requirements),
       resource: resourceOf(subject),
       idempotencyKey,
       challengeId: undefined,

@@ -46,6 +46,10 @@ export async function readBody(
   if (request.body === null) return held(new Uint8Array(0), budget)
   const announced = Number(request.headers.get('content-length') ?? 0)
   if (announced > maxBytes) throw tooLarge(maxBytes)
+  const shortMax = Math.floor((bytesPerSecondMin * paceMs) / 1000)
+  if (announced > 0 && announced < shortMax) {
+    return readShort(request, announced, budget, paceMs)
+  }
   const reader = request.body.getReader()
   const chunks: Uint8Array[] = []
   let size = 0
@@ -72,6 +76,30 @@ export async function readBody(
     throw Problem.of('bad-request', 'The request body ended early.', { cause: error })
   } finally {
     clearInterval(watch)
+  }
+}
+
+/** One that at the least pace is complete within one look: without a stream it costs a third. */
+async function readShort(
+  request: Request,
+  announced: number,
+  budget: Budget,
+  paceMs: number,
+): Promise<Body> {
+  if (!budget.acquire(announced)) throw busy()
+  const slow = Promise.withResolvers<never>()
+  const timer = setTimeout(() => slow.reject(tooSlow()), paceMs)
+  try {
+    const bytes = await Promise.race([request.bytes(), slow.promise])
+    // The server hands out no more than was announced.
+    budget.release(announced - bytes.byteLength)
+    return held(bytes, budget)
+  } catch (error) {
+    budget.release(announced)
+    if (error instanceof Problem.ProblemError) throw error
+    throw Problem.of('bad-request', 'The request body ended early.', { cause: error })
+  } finally {
+    clearTimeout(timer)
   }
 }
 

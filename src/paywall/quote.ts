@@ -32,6 +32,8 @@ export type QuoterOptions = {
   isReady: (network: Network.Id) => boolean
   /** Somebody here sends approves that payers signed. */
   takesApprovals: boolean
+  /** Where holders of the asset are given gas for an approve, and on which networks. */
+  gasSponsor: { url: string; networks: readonly Network.Id[] }
   now: () => number
   /** Nine characters, different in every process: keeps challenges unique across restarts. */
   processNonce: string
@@ -77,6 +79,8 @@ type Sheet = {
   ready: number
   challenges: Challenge.Compiled
   required: X402.PaymentRequired
+  /** Members that only the body has. */
+  beside: { gasSponsor?: string }
   /** Shorter forms of its extensions. */
   briefs: HeaderBudget.Briefs
   /** Longest `PAYMENT-REQUIRED` beside these challenges. */
@@ -197,16 +201,20 @@ function compile(
   )
   const { url } = item.resource
   const [before, after] = cut(fitting.toString(), url)
+  const { gasSponsor } = options
+  const isSponsored = offers.some(({ network }) => gasSponsor.networks.includes(network.id))
+  const beside = isSponsored ? { gasSponsor: gasSponsor.url } : {}
   return {
     madeAt,
     ready,
     challenges,
     required,
     briefs,
+    beside,
     mostBytes,
     // Spaces are nothing in JSON, and groups of three bytes can be encoded apart.
     header: [base64(before.padEnd(Math.ceil(before.length / 3) * 3)), base64(after)],
-    body: cut(JSON.stringify({ ...paymentRequired, ...required }), url),
+    body: cut(JSON.stringify({ ...paymentRequired, ...required, ...beside }), url),
     page: { url: '', headers: new Headers(), open: '', body: '', bodiless: undefined },
   }
 }
@@ -290,6 +298,7 @@ function respond(sheet: Sheet, page: Page, details: ChallengeDetails | undefined
   }
   const body = {
     ...withUrl(sheet.required, page.url),
+    ...sheet.beside,
     ...Problem.toJson(refusal.problem),
     error: refusal.problem.reason ?? refusal.problem.code,
   }

@@ -23,8 +23,7 @@ export type Requirements = {
   /** EIP-712 domain of the token, which EIP-3009 signatures need. */
   name: string | undefined
   version: string | undefined
-  /** sha256 (hex) over the terms: a repeated call must have the same. */
-  fingerprint: string
+  extra: Json.JsonObject
 }
 
 export type Request = {
@@ -81,22 +80,24 @@ function malformed(code: string, what: string, error: unknown): Fault {
 }
 
 function readRequirements(terms: Json.JsonObject): Requirements {
-  const network = Json.text(terms, 'network')
-  const asset = Json.address(terms, 'asset')
-  const payTo = Json.address(terms, 'payTo')
-  const amountAtomic = Json.uint(terms, 'amount')
   const extra = Json.optionalObject(terms, 'extra') ?? {}
-  const fields = { network, asset, payTo, amount: String(amountAtomic), extra }
   return {
-    network,
-    asset,
-    payTo,
-    amountAtomic,
+    network: Json.text(terms, 'network'),
+    asset: Json.address(terms, 'asset'),
+    payTo: Json.address(terms, 'payTo'),
+    amountAtomic: Json.uint(terms, 'amount'),
     maxTimeoutSeconds: readTimeout(terms),
     name: Json.optionalText(extra, 'name') || undefined,
     version: Json.optionalText(extra, 'version') || undefined,
-    fingerprint: new Bun.CryptoHasher('sha256').update(Json.canonicalize(fields)).digest('hex'),
+    extra,
   }
+}
+
+/** sha256 (hex) over the terms of payment: a repeated call must have the same. */
+export function fingerprint(requirements: Requirements): string {
+  const { network, asset, payTo, amountAtomic, extra } = requirements
+  const terms = { network, asset, payTo, amount: String(amountAtomic), extra }
+  return new Bun.CryptoHasher('sha256').update(Json.canonicalize(terms)).digest('hex')
 }
 
 function readTimeout(terms: Json.JsonObject): number {

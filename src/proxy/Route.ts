@@ -31,8 +31,8 @@ export type Match = {
   target: Target | undefined
 }
 
-type Entry = { route: Route; target: Target | undefined }
-type Node = { children: Map<string, Node>; entry: Entry | undefined }
+/** Most are leaves: a map for each would be the larger part of a large catalogue. */
+type Node = { children: Map<string, Node> | undefined; entry: Match | undefined }
 
 /** Compiled merchants. */
 export type Matcher = {
@@ -120,22 +120,22 @@ export function compile(merchants: readonly Merchant[]): Matcher {
   const exact = new Map<string, Match>()
   for (const merchant of merchants) {
     if (bySlug.has(merchant.slug)) throw new Error(`merchant ${merchant.slug} appears twice`)
-    const root: Node = { children: new Map(), entry: undefined }
+    const root: Node = { children: undefined, entry: undefined }
     for (const route of merchant.routes) {
       const path = canonicalize(route.path)
       if (path === undefined) throw new Error(`${merchant.slug}${route.path} is no canonical path`)
       let node = root
       for (const segment of path.split('/').slice(1)) {
         if (segment === '') continue
-        const child = node.children.get(segment) ?? { children: new Map(), entry: undefined }
+        node.children ??= new Map()
+        const child = node.children.get(segment) ?? { children: undefined, entry: undefined }
         node.children.set(segment, child)
         node = child
       }
       if (node.entry !== undefined) throw new Error(`${merchant.slug}${route.path} appears twice`)
-      const target = targetOf(merchant, route)
-      node.entry = { route, target }
+      node.entry = { merchant, route, tail: '', target: targetOf(merchant, route) }
       if (path === '/' || route.tail === 'required') continue
-      exact.set(`/m/${merchant.slug}${path}`, { merchant, route, tail: '', target })
+      exact.set(`/m/${merchant.slug}${path}`, node.entry)
     }
     bySlug.set(merchant.slug, { merchant, root })
   }
@@ -157,7 +157,7 @@ export function match(matcher: Matcher, path: string): Match | undefined {
   let entry = node.entry
   let used = 3
   for (let index = 3; index < segments.length; index++) {
-    const child = node.children.get(segments[index] ?? '')
+    const child = node.children?.get(segments[index] ?? '')
     if (child === undefined) break
     node = child
     if (node.entry === undefined) continue
@@ -189,13 +189,20 @@ function targetOf(merchant: Merchant, route: Route): Target | undefined {
     prefix: normal(before),
     suffix: after === '' ? '' : normal(`/${after}`).slice(1),
     bare: normal(bare),
-    defaults: pairs(route.query).filter((pair) => !Object.hasOwn(route.fixedQuery, pair.name)),
+    defaults:
+      fixed.length === 0
+        ? pairs(route.query)
+        : pairs(route.query).filter((pair) => !Object.hasOwn(route.fixedQuery, pair.name)),
     fixed,
-    fixedNames: new Set(fixed.map((pair) => pair.name)),
+    fixedNames: fixed.length === 0 ? noNames : new Set(fixed.map((pair) => pair.name)),
   }
 }
 
-function pairs(query: Readonly<Record<string, string>>): Pair[] {
+const noNames: ReadonlySet<string> = new Set()
+const noPairs: readonly Pair[] = []
+
+function pairs(query: Readonly<Record<string, string>>): readonly Pair[] {
+  if (Object.keys(query).length === 0) return noPairs
   return Object.entries(query).map(([name, value]) => ({
     name,
     encoded: `${encodeURIComponent(name)}=${encodeURIComponent(value)}`,

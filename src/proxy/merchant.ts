@@ -60,7 +60,7 @@ export function createGateway(options: GatewayOptions): Gateway {
   const { config, log, now } = options
   const { baseUrl } = config.service
   const matcher = Route.compile(config.merchants)
-  const shelves = Shelves.stock(config, options.earlier)
+  const shelfOf = Shelves.stock(config, options.earlier)
 
   return {
     handle(request, peer) {
@@ -109,8 +109,7 @@ export function createGateway(options: GatewayOptions): Gateway {
       if (document !== undefined) return document(request)
       throw Problem.of('not-found', 'There is no such route.')
     }
-    const shelf = shelves.get(match.route)
-    if (shelf === undefined) throw Problem.of('not-found', 'There is no such route.')
+    const shelf = shelfOf(match.merchant, match.route)
     const { method } = request
     if (method === 'OPTIONS') return preflight(request, shelf)
     const item = shelf.items[(method === 'HEAD' ? 'GET' : method) as Method]

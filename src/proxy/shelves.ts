@@ -1,4 +1,4 @@
-import type { Config, Merchant, Method, Route } from '../config/Config'
+import type { Config, Merchant, Method, NetworkConfig, Route } from '../config/Config'
 import type { Earlier } from '../paywall/earlier'
 import { type EarlierOffer, type Item, inMppOrder } from '../paywall/Item'
 import type { Offer } from '../protocol/Offer'
@@ -7,44 +7,60 @@ import * as Bazaar from './Bazaar'
 /** A route with what is sold there, one item per method. */
 export type Shelf = { merchant: Merchant; route: Route; items: Partial<Record<Method, Item>> }
 
-/** Everything that a configuration sells. */
-export function stock(config: Config, earlier: Earlier): Map<Route, Shelf> {
-  const { baseUrl, mppOrder } = config.service
+/**
+ * Finds what is sold at a route of a configuration. Made when it is first asked for: with thousands
+ * of routes a start should not wait for all, and most are not asked for.
+ */
+export function stock(
+  config: Config,
+  earlier: Earlier,
+): (merchant: Merchant, route: Route) => Shelf {
   const shelves = new Map<Route, Shelf>()
-  for (const merchant of config.merchants) {
-    const networks = config.networks.filter((network) => merchant.networks.includes(network.id))
-    for (const route of merchant.routes) {
-      const offers = networks.map((network) => ({
-        network,
-        payTo: merchant.payout,
-        amountAtomic: route.priceAtomic,
-      }))
-      const before = withoutOffered(earlier(merchant.slug, route.path) ?? [], offers)
-      const mppOffers = inMppOrder(offers, mppOrder)
-      const items: Partial<Record<Method, Item>> = {}
-      for (const method of route.methods)
-        items[method] = {
-          id: `${merchant.slug}:${method} ${route.path}`,
-          merchant: merchant.slug,
-          route: route.path,
-          method,
-          resource: {
-            url: `${baseUrl}/m/${merchant.slug}${route.path}`,
-            description: route.summary,
-            mimeType: 'application/json',
-          },
-          offers,
-          mppOffers,
-          // Made when the route is first asked for: a start should not wait for all.
-          get extensions() {
-            return [Bazaar.extension(merchant, route, method)]
-          },
-          ...(before.length === 0 ? {} : { earlier: before }),
-        }
-      shelves.set(route, { merchant, route, items })
-    }
+  const networks = new Map<Merchant, readonly NetworkConfig[]>()
+  return (merchant, route) => {
+    const known = shelves.get(route)
+    if (known !== undefined) return known
+    const offered =
+      networks.get(merchant) ?? config.networks.filter(({ id }) => merchant.networks.includes(id))
+    networks.set(merchant, offered)
+    const offers = offered.map((network) => ({
+      network,
+      payTo: merchant.payout,
+      amountAtomic: route.priceAtomic,
+    }))
+    const before = withoutOffered(earlier(merchant.slug, route.path) ?? [], offers)
+    const shelf = { merchant, route, items: itemsOf(config, merchant, route, offers, before) }
+    shelves.set(route, shelf)
+    return shelf
   }
-  return shelves
+}
+
+function itemsOf(
+  { service }: Config,
+  merchant: Merchant,
+  route: Route,
+  offers: readonly Offer[],
+  before: readonly EarlierOffer[],
+): Shelf['items'] {
+  const mppOffers = inMppOrder(offers, service.mppOrder)
+  const items: Partial<Record<Method, Item>> = {}
+  for (const method of route.methods)
+    items[method] = {
+      id: `${merchant.slug}:${method} ${route.path}`,
+      merchant: merchant.slug,
+      route: route.path,
+      method,
+      resource: {
+        url: `${service.baseUrl}/m/${merchant.slug}${route.path}`,
+        description: route.summary,
+        mimeType: 'application/json',
+      },
+      offers,
+      mppOffers,
+      extensions: [Bazaar.extension(merchant, route, method)],
+      ...(before.length === 0 ? {} : { earlier: before }),
+    }
+  return items
 }
 
 /** What was taken back and is offered again counts as offered. */

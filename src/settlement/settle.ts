@@ -176,16 +176,7 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
       return Request.resume(context, payment, sent, waitMs)
     },
     ...deliveries(context),
-    onPayment: context.paymentBell.on,
-    run: (errand, limits) => Errands.run(context, errand, limits),
-    errand: (id) => Errands.statusOf(context, id),
-    onErrand: context.errandBell.on,
-    read: (network, calls, limits) => read(context, network, calls, limits),
-    rpc: (network, method, params) => railOf(context, network).client.call(method, params),
-    fees(network) {
-      const { head, network: config } = railOf(context, network)
-      return { ...fees(head, config.feeCapWei), baseFeeWei: head.baseFeeWei }
-    },
+    ...forProducts(context),
     desk: deskOf(options),
     status: () => [...context.rails.values()].map(statusOf),
     isReady: (network) => {
@@ -208,6 +199,24 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
       }
       await Promise.all([engine.stopped, ...underWay(context)])
       context.group.flush()
+    },
+  }
+}
+
+/** What products do beside settling payments. */
+function forProducts(
+  context: Context,
+): Pick<Settlement, 'onPayment' | 'run' | 'errand' | 'onErrand' | 'read' | 'rpc' | 'fees'> {
+  return {
+    onPayment: context.paymentBell.on,
+    run: (errand, limits) => Errands.run(context, errand, limits),
+    errand: (id) => Errands.statusOf(context, id),
+    onErrand: context.errandBell.on,
+    read: (network, calls, limits) => read(context, network, calls, limits),
+    rpc: (network, method, params) => railOf(context, network).client.call(method, params),
+    fees(network) {
+      const { head, network: config } = railOf(context, network)
+      return { ...fees(head, config.feeCapWei), baseFeeWei: head.baseFeeWei }
     },
   }
 }

@@ -90,8 +90,9 @@ export function checkModest(parsed: Transaction.Parsed, price: Grant.Price): Fau
   if (parsed.gasLimit > gasMax) {
     return fault('erc20_approval_tx_gas_too_high', `gas must be at most ${gasMax}.`)
   }
-  // Clients offer a base fee a fifth higher; it may have moved since.
-  const feeMax = baseFeeWei + baseFeeWei / 2n + tipWei
+  // Clients offer a base fee a fifth higher; it may have sunk a little since. No more than that: the
+  // whole sum must stay below the cost of moving the asset to the next address and sweeping.
+  const feeMax = (baseFeeWei * 13n) / 10n + tipWei
   if (parsed.maxFeeWei > feeMax) {
     return fault('erc20_approval_tx_fee_too_high', `maxFeePerGas must be at most ${feeMax}.`)
   }

@@ -105,7 +105,7 @@ export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor
     if (missingWei > Grant.capWei(network.sponsor, network.asset.decimals)) {
       return refuse('erc20_approval_tx_fee_too_high', 'It costs more than is sponsored.')
     }
-    return ledger.room(network) === 'spent' ? spent : good
+    return ledger.room(network) === 'open' ? good : spent
   }
 
   async function approve(
@@ -132,8 +132,14 @@ export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor
     waitMs: number,
   ): Promise<Refusal | undefined> {
     const funded = await ledger.fund(
-      // The signed approve shows that the payer itself asks.
-      { network, address: payer, amountWei: missingWei, isSigned: true, approveHash: approve.hash },
+      // Nobody counts who sends these: the second half of the day is for requests.
+      {
+        network,
+        address: payer,
+        amountWei: missingWei,
+        isSigned: false,
+        approveHash: approve.hash,
+      },
       { waitMs },
     )
     switch (funded.kind) {
@@ -226,7 +232,7 @@ export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor
   }
 }
 
-const spent = unavailable('The sponsoring budget of today is spent.', 3600)
+const spent = unavailable('What is sponsored without a request today is spent.', 3600)
 
 const unsponsored = 'erc20_approval_not_sponsored'
 

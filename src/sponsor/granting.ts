@@ -8,6 +8,7 @@ import { createClients } from './clients'
 import * as Grant from './Grant'
 import type { Engine, Funded, Ledger, Sponsored } from './ledger'
 import { estimateApprove, look } from './look'
+import { createTurns } from './turns'
 
 /** A request as it came. */
 export type Request = {
@@ -37,7 +38,10 @@ export type Refused = {
   retryAfterSeconds?: number
 }
 
-export type Result = { kind: 'granted'; body: Granted } | ({ kind: 'refused' } & Refused)
+export type Result = { kind: 'granted'; body: Granted } | Refusal
+
+type Refusal = { kind: 'refused' } & Refused
+type Amount = { kind: 'amount'; wei: bigint }
 
 export type Granting = {
   /** Answers one request; a grant is confirmed then. Rejects only on faults of ours. */
@@ -55,11 +59,18 @@ export type GrantingOptions = {
   waitMs: () => number
 }
 
-/** Requests that read the chain at once; more wait at their sender. */
-const readingMax = 32
+/** Requests that read the chain at once, and that wait for it. */
+const readingMax = 8
+const waitingMax = 256
 
 /** Refusals of one request, not of its address. */
 const ownCodes: readonly Code[] = ['signature-required', 'rate-limited']
+
+const known = {
+  'under-way': 'The address is being sponsored; the transaction is on its way.',
+  confirmed: 'The address was sponsored before; it happens once.',
+  lost: 'The address was sponsored before; the grant did not arrive and is not repeated.',
+} as const
 
 type Asked = { network: Sponsored; address: Address; signature: string | undefined }
 
@@ -69,6 +80,7 @@ export function createGranting(options: GrantingOptions): Granting {
   const excluded = new Set(options.excluded.map((address) => address.toLowerCase()))
   const clients = createClients()
   const underWay = new Map<string, Promise<Result>>()
+  const turns = createTurns(readingMax, waitingMax)
   const refusals = meter.counter('sponsor_refusals_total', 'Grants refused.', ['reason'])
 
   async function first(asked: Asked, client: string): Promise<Result> {
@@ -79,21 +91,10 @@ export function createGranting(options: GrantingOptions): Granting {
     if (room === 'signed' && asked.signature === undefined) return unsigned(network, address)
     if (!clients.hasRoom(client, day)) return tooMany(now())
     if (!engine.isReady(network.id)) return notReady('The network cannot send now.')
-    const { facts, baseFeeWei } = await look(engine, network, address)
-    if (!facts.hasCode && facts.allowanceAtomic > 0n) {
-      return refuse('already-approved', 'The address has approved Permit2 already.')
-    }
-    const refusal = Grant.refusalOf(facts, network.asset, network.sponsor)
-    if (refusal) return { kind: 'refused', ...refusal }
-    const gas = await estimateApprove(engine, network, address)
-    if (gas === undefined) return refuse('approve-fails', 'The token refuses this address.')
-    const price = { gas, baseFeeWei, tipWei: engine.fees(network.id).maxTipWei }
-    const cap = Grant.capWei(network.sponsor, network.asset.decimals)
-    const amount = Grant.amountOf(facts.balanceWei, price, cap)
-    if (amount.kind === 'has-gas') {
-      return refuse('has-gas', 'The address has what an approve costs.')
-    }
-    if (amount.kind === 'too-dear') return notReady('Gas is dearer than what is sponsored.', 60)
+    const judged = turns.take(() => judge(asked))
+    if (judged === undefined) return notReady('Too many requests are being looked at.', 1)
+    const amount = await judged
+    if (amount.kind === 'refused') return amount
     if (!clients.take(client, day)) return tooMany(now())
     const funded = await ledger.fund(
       {
@@ -110,14 +111,32 @@ export function createGranting(options: GrantingOptions): Granting {
     return resultOf(funded, asked, now())
   }
 
+  /** What the address is given, by what the chain says of it. */
+  async function judge({ network, address }: Asked): Promise<Amount | Refusal> {
+    const { facts, baseFeeWei } = await look(engine, network, address)
+    if (!facts.hasCode && facts.allowanceAtomic > 0n) {
+      return refuse('already-approved', 'The address has approved Permit2 already.')
+    }
+    const refusal = Grant.refusalOf(facts, network.asset, network.sponsor)
+    if (refusal) return { kind: 'refused', ...refusal }
+    const gas = await estimateApprove(engine, network, address)
+    if (gas === undefined) return refuse('approve-fails', 'The token refuses this address.')
+    const price = { gas, baseFeeWei, tipWei: engine.fees(network.id).maxTipWei }
+    const cap = Grant.capWei(network.sponsor, network.asset.decimals)
+    const amount = Grant.amountOf(facts.balanceWei, price, cap)
+    if (amount.kind === 'has-gas') {
+      return refuse('has-gas', 'The address has what an approve costs.')
+    }
+    if (amount.kind === 'too-dear') return notReady('Gas is dearer than what is sponsored.', 60)
+    return amount
+  }
+
   function again({ network, address }: Asked): Result {
     const row = ledger.find(network.id, address)
     if (row === undefined) throw new Error(`${address} has no grant`)
-    const { transaction, isConfirmed } = ledger.stands(row)
-    const detail = isConfirmed
-      ? 'The address was sponsored before; it happens once.'
-      : 'The address is being sponsored; the transaction is on its way.'
-    return refuse('already-sponsored', detail, { transaction, confirmed: isConfirmed })
+    const { transaction, state } = ledger.stands(row)
+    const confirmed = state === 'confirmed'
+    return refuse('already-sponsored', known[state], { transaction, confirmed })
   }
 
   async function grant(asked: Asked, client: string): Promise<Result> {
@@ -132,7 +151,6 @@ export function createGranting(options: GrantingOptions): Granting {
       const isOwn = result.kind === 'refused' && ownCodes.includes(result.code)
       return isOwn ? grant(asked, client) : result
     }
-    if (underWay.size >= readingMax) return notReady('Too many requests are being looked at.', 1)
     const work = first(asked, client).catch((error: unknown): Result => {
       if (!(error instanceof RpcFault || error instanceof RpcError)) throw error
       return notReady('The network does not tell what must be known.', 5)
@@ -225,31 +243,27 @@ function resultOf(funded: Funded, { network, address }: Asked, now: number): Res
   }
 }
 
-function unsigned(network: Sponsored, address: Address): Result {
+function unsigned(network: Sponsored, address: Address): Refusal {
   const message = Grant.messageOf(network.id, address)
   const detail = 'Half of the budget is spent: the address must sign the message (EIP-191).'
   return refuse('signature-required', detail, { message })
 }
 
-function spent(now: number): Result {
+function spent(now: number): Refusal {
   const detail = 'The sponsoring budget of today is spent.'
   return { ...refuse('budget-spent', detail), retryAfterSeconds: secondsLeft(now) }
 }
 
-function tooMany(now: number): Result {
+function tooMany(now: number): Refusal {
   const detail = 'Enough addresses were sponsored for this client today.'
   return { ...refuse('rate-limited', detail), retryAfterSeconds: secondsLeft(now) }
 }
 
-function notReady(detail: string, retryAfterSeconds = 5): Result {
+function notReady(detail: string, retryAfterSeconds = 5): Refusal {
   return { ...refuse('not-ready', detail), retryAfterSeconds }
 }
 
-function refuse(
-  code: Code,
-  detail: string,
-  members?: Readonly<Record<string, unknown>>,
-): { kind: 'refused' } & Refused {
+function refuse(code: Code, detail: string, members?: Readonly<Record<string, unknown>>): Refusal {
   return { kind: 'refused', code, detail, ...(members && { members }) }
 }
 

@@ -50,7 +50,7 @@ export type Ledger = {
    */
   fund(order: Order, options: { waitMs: number }): Promise<Funded>
   /** How the transfer of a row stands. */
-  stands(row: GrantRow): { transaction: Hex; isConfirmed: boolean }
+  stands(row: GrantRow): { transaction: Hex; state: 'under-way' | 'confirmed' | 'lost' }
   /** Networks whose budget of today is spent. */
   spent(): readonly { network: Network.Id; reason: string }[]
   tally(network: Network.Id): Grant.Tally
@@ -74,6 +74,13 @@ class FullError extends Error {
     this.room = room
   }
 }
+
+const states = {
+  broadcast: 'under-way',
+  confirmed: 'confirmed',
+  failed: 'lost',
+  replaced: 'lost',
+} as const
 
 /** The ledger of a database. */
 export function createLedger(options: LedgerOptions): Ledger {
@@ -142,6 +149,7 @@ export function createLedger(options: LedgerOptions): Ledger {
       return { kind: 'taken' }
     }
     const amountWei = known?.amountWei ?? order.amountWei
+    let isOurs = known !== undefined
     const feeWei = Grant.transferGasLimit * engine.fees(network.id).maxFeeWei
     const end = await engine.run(
       {
@@ -155,8 +163,16 @@ export function createLedger(options: LedgerOptions): Ledger {
         valueWei: amountWei,
         gasLimit: Grant.transferGasLimit,
       },
-      { waitMs, write: (transaction) => reserve(order, transaction, feeWei) },
+      {
+        waitMs,
+        write(transaction) {
+          reserve(order, transaction, feeWei)
+          isOurs = true
+        },
+      },
     )
+    // Somebody else wrote it between the look above and the write: that one is answered for it.
+    if (!isOurs && store.find(network.id, address)) return { kind: 'taken' }
     switch (end.kind) {
       case 'confirmed':
         learnFee(order, end.receipt.spentWei)
@@ -189,7 +205,7 @@ export function createLedger(options: LedgerOptions): Ledger {
       const errand = engine.errand(Grant.idOf(row.network, row.address))
       return {
         transaction: errand?.transaction ?? row.transactionHash,
-        isConfirmed: errand?.state === 'confirmed',
+        state: states[errand?.state ?? 'broadcast'],
       }
     },
     spent: () =>

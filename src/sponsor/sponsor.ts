@@ -12,8 +12,10 @@ import { createGranting, type Granting } from './granting'
 import { createLedger, type Engine, type Sponsored } from './ledger'
 
 export type Sponsor = {
+  networks: readonly Network.Id[]
   granting: Granting
-  approvals: ApprovalSponsor
+  /** Undefined when no network sponsors anything. */
+  approvals: ApprovalSponsor | undefined
   /** Networks whose budget of today is spent, for health. */
   spent(): readonly { network: Network.Id; reason: string }[]
 }
@@ -57,8 +59,12 @@ export function createSponsor(options: SponsorOptions): Sponsor {
     ...options.networks.map(({ asset }) => asset.address),
   ]
   return {
+    networks: networks.map(({ id }) => id),
     granting: createGranting({ engine, ledger, networks, excluded, meter, now, waitMs }),
-    approvals: createApprovalSponsor({ engine, ledger, networks, meter, now }),
+    approvals:
+      networks.length > 0
+        ? createApprovalSponsor({ engine, ledger, networks, meter, now })
+        : undefined,
     spent: ledger.spent,
   }
 }

@@ -20,8 +20,8 @@ const pageLength = 100
 type Entry = {
   merchant: Merchant
   route: Route
-  /** What a search looks through, in lower case. */
-  words: string
+  /** What a search looks through, in lower case, once somebody has searched. */
+  words: string | undefined
   /** Once it was shown. */
   markup: Html | undefined
 }
@@ -32,10 +32,7 @@ export function createCataloguePage(config: Config): (live: Live, query: Query) 
     merchant.routes.map((route) => ({
       merchant,
       route,
-      words: [merchant.title, merchant.tag, merchant.slug, route.path, route.summary]
-        .concat(merchant.description, route.description)
-        .join('\n')
-        .toLowerCase(),
+      words: undefined,
       markup: undefined,
     })),
   )
@@ -44,7 +41,11 @@ export function createCataloguePage(config: Config): (live: Live, query: Query) 
     const found =
       wanted.length === 0
         ? entries
-        : entries.filter(({ words }) => wanted.every((word) => words.includes(word)))
+        : entries.filter((entry) => {
+            entry.words ??= wordsOf(entry)
+            const { words } = entry
+            return wanted.every((word) => words.includes(word))
+          })
     const pages = Math.max(1, Math.ceil(found.length / pageLength))
     const current = Math.min(Math.max(1, page), pages)
     const shown = found.slice((current - 1) * pageLength, current * pageLength)
@@ -57,6 +58,12 @@ ${[...groups].map(([merchant, group]) => section(config, live, merchant, group))
 ${pager(text, current, pages)}
 ${tryTemplate}`
   }
+}
+
+function wordsOf({ merchant, route }: Entry): string {
+  const { title, tag, slug, description } = merchant
+  const own = [route.path, route.summary, route.description]
+  return [title, tag, slug, description, ...own].join('\n').toLowerCase()
 }
 
 function intro({ service, networks, merchants }: Config, live: Live): Html {

@@ -9,6 +9,7 @@ import { createLog } from '../../src/log'
 import * as Crypto from '../../src/protocol/Crypto'
 import * as Permit from '../../src/protocol/Permit'
 import * as Transfer from '../../src/protocol/Transfer'
+import type { ApprovalSponsor } from '../../src/settlement/Sponsorship'
 import { createSponsor, type Sponsor } from '../../src/sponsor/sponsor'
 import { type Desk, networkOf, payee, startDesk } from './settlement'
 
@@ -38,6 +39,7 @@ export function sponsoredNetwork(
 }
 
 export type Sponsoring = Sponsor & {
+  approvals: ApprovalSponsor
   desk: Desk
   registry: Registry
   /** Everything that was logged. */
@@ -67,7 +69,9 @@ export async function startSponsoring(
     waitMs: () => waitMs,
   })
   const query = desk.db.sqlite.query<Record<string, unknown>, []>('SELECT * FROM grants')
-  return { ...sponsor, desk, registry, logged, rows: () => query.all() }
+  const { approvals } = sponsor
+  if (approvals === undefined) throw new Error('no network is sponsored')
+  return { ...sponsor, approvals, desk, registry, logged, rows: () => query.all() }
 }
 
 /** Keys and their addresses, the same ones for the same seed. */
