@@ -1,7 +1,7 @@
-import type { DemoAccount } from '../../src/demo/accounts'
 import { ask, payMpp, payMppPermit2, payX402 } from '../harness/buyer'
+import type { Payer } from '../harness/stockpayers'
 import type { Random } from './random'
-import { buyers, type StockField } from './stockfield'
+import type { StockField } from './stockfield'
 
 /** What a buyer was told last about a purchase. */
 export type Told = { status: number; orderId: string | undefined; recipient: string }
@@ -19,7 +19,7 @@ const network = 'eip155:4663'
 const atOnce = 12
 const init = { method: 'POST' }
 /** Answers after which the same request is sent again. */
-const openStatuses = [0, 202, 409, 429, 500, 503]
+const openStatuses = [0, 202, 409, 500, 503]
 
 type Purchase = { path: string; headers: Record<string, string>; key: string; recipient: string }
 
@@ -30,8 +30,8 @@ export function createBuyers(field: StockField, random: Random, wanted: number):
   const purchases: Purchase[] = []
 
   async function one(): Promise<void> {
-    const buyer = random.pick(buyers)
-    const recipient = random.chance(0.3) ? random.pick(buyers).address : buyer.address
+    const buyer = random.pick(field.payers)
+    const recipient = random.chance(0.3) ? random.pick(field.payers).address : buyer.address
     const query = new URLSearchParams({
       symbol: random.pick(field.tokens).symbol,
       usdg: (random.between(1_000_000, 20_000_000) / 1e6).toFixed(6),
@@ -51,15 +51,11 @@ export function createBuyers(field: StockField, random: Random, wanted: number):
     }
   }
 
-  async function sign(
-    path: string,
-    buyer: DemoAccount,
-  ): Promise<Record<string, string> | undefined> {
+  async function sign(path: string, signer: Payer): Promise<Record<string, string> | undefined> {
     try {
       const asked = await ask(program.url + path, init)
       if (asked.response.status !== 402) return undefined
       const [challenge] = asked.challenges
-      const signer = buyer.local()
       const draw = random.between(0, 3)
       if (draw > 1 && challenge !== undefined) {
         const pay = draw === 2 ? payMpp : payMppPermit2
