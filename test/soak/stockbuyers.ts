@@ -16,14 +16,16 @@ export type Buyers = {
 }
 
 const network = 'eip155:4663'
-const atOnce = 12
+const atOnce = 24
+/** An authorization that nobody uses is good for five minutes. */
+const settleMaxMs = 400_000
 const init = { method: 'POST' }
 /** Answers after which the same request is sent again. */
 const openStatuses = [0, 202, 409, 500, 503]
 
 type Purchase = { path: string; headers: Record<string, string>; key: string; recipient: string }
 
-/** Twelve at a time, each with its own credential and patience; some ask twice at once. */
+/** Many at a time, each with its own credential and patience; some ask twice at once. */
 export function createBuyers(field: StockField, random: Random, wanted: number): Buyers {
   const { program } = field
   const answers = new Map<string, Told>()
@@ -91,17 +93,21 @@ export function createBuyers(field: StockField, random: Random, wanted: number):
       await Promise.all(Array.from({ length: atOnce }, work))
     },
     async settle() {
-      for (let look = 0; look < 300; look++) {
+      const deadline = performance.now() + settleMaxMs
+      let open = purchases
+      while (performance.now() < deadline) {
         for (const row of field.rows("SELECT id FROM orders WHERE state = 'held'")) {
           field.retry(String(row.id))
         }
-        const open = field.rows(
-          "SELECT id FROM orders WHERE state IN ('settled', 'swapping', 'refunding', 'held')",
+        const told = await Promise.all(open.map(send))
+        open = open.filter((_, index) => openStatuses.includes(told[index]?.status ?? 0))
+        const unfinished = field.rows(
+          "SELECT id FROM orders WHERE state NOT IN ('delivered', 'refunded', 'failed')",
         )
-        const settling = field.rows("SELECT id FROM payments WHERE state = 'broadcast'")
-        if (open.length + settling.length === 0) break
-        await Bun.sleep(100)
+        if (open.length + unfinished.length === 0) break
+        await Bun.sleep(500)
       }
+      // Whatever was said meanwhile, this is the last word.
       for (const purchase of purchases) await send(purchase)
     },
   }

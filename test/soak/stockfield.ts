@@ -65,7 +65,7 @@ export async function startStockField(random: Random): Promise<StockField> {
     async storm(weather, isOver) {
       while (!isOver()) {
         await happen(weather)
-        await Bun.sleep(weather.between(5, 60))
+        await Bun.sleep(weather.between(10, 80))
       }
     },
     async calm() {
