@@ -159,6 +159,10 @@ export async function start(options: AppOptions): Promise<App> {
   let stopping = false
   const parts: Parts = {
     settlement,
+    calls: registry.counter('facilitator_calls_total', 'Calls of the facilitator by answer.', [
+      'operation',
+      'answer',
+    ]),
     sponsor,
     sponsoring,
     paywall,
@@ -250,6 +254,8 @@ type Parts = Pick<
   | 'accepts'
 > & {
   settlement: Settlement
+  /** Of the facilitator. */
+  calls: ReturnType<Registry['counter']>
   sponsor: ApprovalSponsor | undefined
   sponsoring: Sponsor
   registry: Registry

@@ -323,7 +323,8 @@ describe('paths', () => {
       )
       expect({ path, ...caused }).toEqual({ path, ...nothing })
       const [answer] = result
-      if (answer === undefined) continue
+      // The pages for people are free.
+      if (answer === undefined || `${answer.body}`.startsWith('<!doctype html>')) continue
       expect([path, answer.status < 200 || answer.status >= 400]).toEqual([path, true])
       expect([path, answer.status < 500]).toEqual([path, true])
       if (answer.status !== 402) continue

@@ -127,7 +127,7 @@ describe('turnpike demo', () => {
     const commands = run.out
       .replaceAll('\\\n', ' ')
       .match(/^ {2}(PAY_KEY=|curl |MPPX_PRIVATE_KEY=.*--protocol x402$).*$/gm)
-    expect(commands).toHaveLength(4)
+    expect(commands).toHaveLength(5)
     for (const command of commands ?? []) {
       // The same program without asking the registry for it.
       const local = command

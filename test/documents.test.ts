@@ -80,17 +80,23 @@ describe('a document', () => {
     }
   })
 
-  test('error: with nothing to sell it is 503, so that no indexer forgets us', () => {
+  test('behavior: while no network can settle, all prices stay listed', () => {
     const { aggregate, find, ready } = documents()
-    const closed = find('/m/closed/openapi.json')
     const wiki = find('/m/wiki/openapi.json')
-    if (closed === undefined || wiki === undefined) throw new Error('no document')
-    expect(() => get(closed)).toThrow(ProblemError)
-    expect(get(wiki).status).toBe(200)
-    ready.delete('eip155:8453')
-    expect(() => get(wiki)).toThrow('Nothing can be bought')
+    if (wiki === undefined) throw new Error('no document')
+    const whole = [get(aggregate).headers.get('etag'), get(wiki).headers.get('etag')]
     ready.clear()
-    expect(() => get(aggregate)).toThrow('Nothing can be bought')
+    const now = [get(aggregate), get(wiki)]
+    expect(now.map(({ headers }) => headers.get('etag'))).toEqual(whole)
+    for (const { headers } of now) expect(headers.get('cache-control')).toBe('public, max-age=10')
+  })
+
+  test('error: a merchant out of service is 503, so that no indexer forgets it', () => {
+    const { find } = documents()
+    const closed = find('/m/closed/openapi.json')
+    if (closed === undefined) throw new Error('no document')
+    expect(() => get(closed)).toThrow(ProblemError)
+    expect(() => get(closed)).toThrow('Nothing can be bought')
     expect(find('/m/none/openapi.json')).toBeUndefined()
   })
 })

@@ -219,10 +219,9 @@ test('behavior: the second half of the day is for requests', async () => {
       kind: 'approved',
     })
     const { wallet, transfer, raw } = await payer()
-    expect(await own.approvals.check(transfer, raw)).toMatchObject({ kind: 'unavailable' })
-    expect(await own.approvals.approve(transfer, raw, waiting)).toMatchObject({
-      kind: 'unavailable',
-    })
+    const spent = { kind: 'refused', code: 'erc20_approval_budget_spent' }
+    expect(await own.approvals.check(transfer, raw)).toMatchObject(spent)
+    expect(await own.approvals.approve(transfer, raw, waiting)).toMatchObject(spent)
     const message = `turnpike gas sponsor ${network.id} ${wallet.address}`
     const signature = await wallet.signMessage({ message })
     const asked = { address: wallet.address, signature, client: '10.7.7.7' }

@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
+import fc from 'fast-check'
 import { type Address, encodeFunctionData, type Hex, parseAbi } from 'viem'
 import { account } from '../src/demo/accounts'
 import { buyWithX402 } from '../src/demo/buyers'
@@ -211,6 +212,27 @@ describe('what is asked', () => {
       expect(await codeOf(body)).toBe(answer)
     })
   }
+
+  test('error: whatever JSON comes, it is refused as 4xx and gives nothing', async () => {
+    const member = fc.oneof(fc.constant(address), fc.constant(network), fc.string(), fc.jsonValue())
+    const named = fc.dictionary(fc.constantFrom('address', 'network', 'signature', 'x'), member)
+    const bodies = fc.oneof(
+      fc.json(),
+      fc.string(),
+      named.map((value) => JSON.stringify(value)),
+    )
+    const isHarmless = async (body: string) => {
+      const { status } = await ask(body)
+      return status >= 400 && status < 500
+    }
+    await fc.assert(
+      fc.asyncProperty(
+        bodies.filter((body) => !body.includes(`"address":"${address}"`)),
+        isHarmless,
+      ),
+      { numRuns: 300 },
+    )
+  })
 
   test('error: other methods and content types', async () => {
     const wrong = await ask(undefined, { method: 'GET' })

@@ -232,7 +232,11 @@ export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor
   }
 }
 
-const spent = unavailable('What is sponsored without a request today is spent.', 3600)
+/** Not trouble that passes: the payer should choose another way now, and has lost nothing. */
+const spent = refuse(
+  'erc20_approval_budget_spent',
+  'What is sponsored without a request today is spent; a grant may still be asked for.',
+)
 
 const unsponsored = 'erc20_approval_not_sponsored'
 
