@@ -54,6 +54,8 @@ export type AppOptions = {
   answersMaxBytes?: number
   /** Transactions that may fail on chain for one payer in ten minutes. */
   payerFailuresMax?: number
+  /** Stock orders that may be refunded to one payer in an hour. */
+  refundsMax?: number
 }
 
 export type App = {
@@ -146,6 +148,7 @@ export async function start(options: AppOptions): Promise<App> {
       settlement,
       quoter,
       exchange,
+      refundsMax: options.refundsMax,
       sponsor,
       stockBaseUrl: options.config.service.stockBaseUrl,
       waitMs: () => service().settleWaitSeconds * 1000,

@@ -18,7 +18,7 @@ import { until } from './harness/world'
 // Something breaks between any two steps of an order: it ends delivered or refunded, exactly once,
 // and the desk is left with what it had.
 
-const shop = await startStockShop()
+const shop = await startStockShop({ refundsMax: 100 })
 afterAll(() => shop.stop())
 const { stock, nvda, chain, asset } = shop
 const price = samplePrice(nvda.symbol)

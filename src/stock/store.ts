@@ -1,4 +1,4 @@
-import { and, desc, eq, inArray, isNull, lt, sql } from 'drizzle-orm'
+import { and, desc, eq, gt, inArray, isNull, lt, sql } from 'drizzle-orm'
 import type { SQLiteUpdateSetSource } from 'drizzle-orm/sqlite-core'
 import type { Address, Hex } from 'viem'
 import type { Db } from '../../db/open'
@@ -59,6 +59,17 @@ function readOrders({ orm }: Db) {
       .prepare()
   const all = feed()
   const ofPayer = feed(eq(orders.payer, parameter('payer')))
+  const refunds = orm
+    .select({ count: sql<number>`count(*)` })
+    .from(orders)
+    .where(
+      and(
+        eq(orders.payer, parameter('payer')),
+        gt(orders.id, parameter('since')),
+        sql`refund_reason IS NOT NULL`,
+      ),
+    )
+    .prepare()
   // Above every id.
   const newest = 'ord_~'
   return {
@@ -72,6 +83,9 @@ function readOrders({ orm }: Db) {
         .all()
         .map(fromRow)
         .filter(({ state, retryAt }) => unfinished.includes(state) || retryAt !== undefined),
+    /** Orders of a payer since an id whose money went back, or is on its way back. */
+    countRefunds: (payer: Address, since: string): number =>
+      refunds.get({ payer, since })?.count ?? 0,
     /** Newest first. */
     history: ({ payer, limit, before = newest }: HistoryQuery): Order[] =>
       (payer === undefined
