@@ -79,7 +79,7 @@ async function isDelivered(response: Response): Promise<OrderJson> {
 }
 
 async function isRefunded(response: Response, reason: string): Promise<OrderJson> {
-  const body = (await response.json()) as Refund & { status: number; reason: string }
+  const body = (await response.json()) as Refund & { code: string; status: number; reason: string }
   const { code, status, orderStatus } = body
   expect([response.status, code, status, orderStatus]).toEqual([
     502,
