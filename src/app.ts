@@ -1,6 +1,7 @@
 import { Elysia } from 'elysia'
 import { open } from '../db/open'
 import { readPending } from '../db/pending'
+import { warm } from '../db/statement'
 import type { Config, Merchant } from './config/Config'
 import type { Secrets } from './config/env'
 import type { Path } from './config/lines'
@@ -208,6 +209,7 @@ export async function start(options: AppOptions): Promise<App> {
   counter?.desk.recover()
   first.write()
   Secp256k1.warm()
+  warm(db)
 
   return {
     url: `http://${listen.hostname}:${server.port}`,
