@@ -5,7 +5,7 @@ import type * as Network from '../src/protocol/Network'
 import { address, at, block, decimal, hex, isAddress, isDecimal, isHex, oneOf } from './columns'
 import type { Db } from './open'
 import { type GasProduct, products, type TransactionRow, transactions } from './schema'
-import { parameter, placeholders } from './statement'
+import { later, parameter, placeholders } from './statement'
 
 export const errandStates = ['broadcast', 'confirmed', 'failed', 'replaced'] as const
 export const errandKinds = ['swap', 'refund', 'grant', 'allowance'] as const
@@ -76,27 +76,33 @@ export type ErrandStatements = ReturnType<typeof createErrands>
 
 export function createErrands(db: Db) {
   const { orm } = db
-  const byId = orm
-    .select()
-    .from(errands)
-    .where(eq(errands.id, parameter('id')))
-    .prepare()
-  const byTransaction = orm
-    .select({ id: errandTransactions.errandId })
-    .from(errandTransactions)
-    .where(eq(errandTransactions.transactionHash, parameter('hash')))
-    .prepare()
-  const carrying = orm
-    .select()
-    .from(transactions)
-    .where(
-      inArray(
-        transactions.hash,
-        sql`(SELECT transaction_hash FROM errand_transactions WHERE errand_id = ${parameter('id')})`,
-      ),
-    )
-    .orderBy(transactions.createdAt, sql`rowid`)
-    .prepare()
+  const byId = later(orm, () =>
+    orm
+      .select()
+      .from(errands)
+      .where(eq(errands.id, parameter('id')))
+      .prepare(),
+  )
+  const byTransaction = later(orm, () =>
+    orm
+      .select({ id: errandTransactions.errandId })
+      .from(errandTransactions)
+      .where(eq(errandTransactions.transactionHash, parameter('hash')))
+      .prepare(),
+  )
+  const carrying = later(orm, () =>
+    orm
+      .select()
+      .from(transactions)
+      .where(
+        inArray(
+          transactions.hash,
+          sql`(SELECT transaction_hash FROM errand_transactions WHERE errand_id = ${parameter('id')})`,
+        ),
+      )
+      .orderBy(transactions.createdAt, sql`rowid`)
+      .prepare(),
+  )
   return {
     ...changeErrands(db),
     ...resendErrands(db),
@@ -110,37 +116,45 @@ export function createErrands(db: Db) {
 
 function changeErrands(db: Db) {
   const { orm } = db
-  const insert = orm.insert(errands).values(placeholders(errands)).prepare()
-  const link = orm.insert(errandTransactions).values(placeholders(errandTransactions)).prepare()
+  const insert = later(orm, () => orm.insert(errands).values(placeholders(errands)).prepare())
+  const link = later(orm, () =>
+    orm.insert(errandTransactions).values(placeholders(errandTransactions)).prepare(),
+  )
   const isOpen = eq(errands.state, 'broadcast')
-  const renew = orm
-    .update(errands)
-    .set({ transactionHash: parameter('hash') })
-    .where(and(eq(errands.id, parameter('id')), isOpen))
-    .prepare()
-  const end = orm
-    .update(errands)
-    .set({
-      state: parameter('state'),
-      transactionHash: parameter('hash'),
-      blockNumber: parameter('block'),
-      receipt: parameter('receipt'),
-      endedAt: parameter('at'),
-    })
-    .where(and(eq(errands.id, parameter('id')), isOpen))
-    .returning({ id: errands.id })
-    .prepare()
-  const reopen = orm
-    .update(errands)
-    .set({ state: 'broadcast', blockNumber: null, receipt: null, endedAt: null })
-    .where(
-      and(
-        eq(errands.transactionHash, parameter('hash')),
-        inArray(errands.state, ['confirmed', 'failed']),
-      ),
-    )
-    .returning({ id: errands.id })
-    .prepare()
+  const renew = later(orm, () =>
+    orm
+      .update(errands)
+      .set({ transactionHash: parameter('hash') })
+      .where(and(eq(errands.id, parameter('id')), isOpen))
+      .prepare(),
+  )
+  const end = later(orm, () =>
+    orm
+      .update(errands)
+      .set({
+        state: parameter('state'),
+        transactionHash: parameter('hash'),
+        blockNumber: parameter('block'),
+        receipt: parameter('receipt'),
+        endedAt: parameter('at'),
+      })
+      .where(and(eq(errands.id, parameter('id')), isOpen))
+      .returning({ id: errands.id })
+      .prepare(),
+  )
+  const reopen = later(orm, () =>
+    orm
+      .update(errands)
+      .set({ state: 'broadcast', blockNumber: null, receipt: null, endedAt: null })
+      .where(
+        and(
+          eq(errands.transactionHash, parameter('hash')),
+          inArray(errands.state, ['confirmed', 'failed']),
+        ),
+      )
+      .returning({ id: errands.id })
+      .prepare(),
+  )
   return {
     insert(row: ErrandRow): void {
       insert.run(row)
@@ -176,23 +190,25 @@ function changeErrands(db: Db) {
 
 function resendErrands(db: Db) {
   const { orm } = db
-  const resend = orm
-    .update(transactions)
-    .set({
-      state: 'sent',
-      blockNumber: null,
-      firstSentAt: sql`coalesce(first_sent_at, ${sql.placeholder('at')})`,
-    })
-    .where(
-      and(
-        inArray(
-          transactions.hash,
-          sql`(SELECT transaction_hash FROM errand_transactions WHERE errand_id = ${parameter('id')})`,
+  const resend = later(orm, () =>
+    orm
+      .update(transactions)
+      .set({
+        state: 'sent',
+        blockNumber: null,
+        firstSentAt: sql`coalesce(first_sent_at, ${sql.placeholder('at')})`,
+      })
+      .where(
+        and(
+          inArray(
+            transactions.hash,
+            sql`(SELECT transaction_hash FROM errand_transactions WHERE errand_id = ${parameter('id')})`,
+          ),
+          inArray(transactions.state, ['signed', 'replaced']),
         ),
-        inArray(transactions.state, ['signed', 'replaced']),
-      ),
-    )
-    .prepare()
+      )
+      .prepare(),
+  )
   return {
     /**
      * All transactions of an errand that is under way may be included: what was given up for a

@@ -4,6 +4,7 @@ import type { Address } from 'viem'
 import type * as Network from '../src/protocol/Network'
 import { address, at, decimal, isAddress, isDecimal } from './columns'
 import type { Db } from './open'
+import { later } from './statement'
 import { write } from './write'
 
 /** Offers that a configuration made and its successor does not: buyers may still hold them. */
@@ -61,11 +62,13 @@ export function retireOffers(db: Db, rows: readonly RetiredOffer[], keptFrom: nu
     amountAtomic: sql.placeholder('amountAtomic'),
     retiredAt: sql.placeholder('retiredAt'),
   }
-  const upsert = db.orm
-    .insert(offers)
-    .values(values)
-    .onConflictDoUpdate({ target: keyColumns, set: { retiredAt: sql`excluded.retired_at` } })
-    .prepare()
+  const upsert = later(db.orm, () =>
+    db.orm
+      .insert(offers)
+      .values(values)
+      .onConflictDoUpdate({ target: keyColumns, set: { retiredAt: sql`excluded.retired_at` } })
+      .prepare(),
+  )
   write(db, () => {
     db.orm.delete(offers).where(lt(offers.retiredAt, keptFrom)).run()
     for (const row of rows) upsert.run(row)

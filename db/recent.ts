@@ -3,6 +3,7 @@ import type { Address, Hex } from 'viem'
 import type * as Network from '../src/protocol/Network'
 import type { Db } from './open'
 import { payments, transactions } from './schema'
+import { later } from './statement'
 
 /** An included transaction; without a relayer it is somebody else's. */
 export type Included = {
@@ -20,46 +21,54 @@ export function createRecent(db: Db) {
   const { orm } = db
   const network = sql`${sql.placeholder('network')}`
   const block = sql`${sql.placeholder('block')}`
-  const own = orm
-    .select({
-      hash: transactions.hash,
-      blockNumber: transactions.blockNumber,
-      relayer: transactions.relayer,
-      nonce: transactions.nonce,
-    })
-    .from(transactions)
-    .where(and(eq(transactions.network, network), gte(transactions.blockNumber, block)))
-    .prepare()
+  const own = later(orm, () =>
+    orm
+      .select({
+        hash: transactions.hash,
+        blockNumber: transactions.blockNumber,
+        relayer: transactions.relayer,
+        nonce: transactions.nonce,
+      })
+      .from(transactions)
+      .where(and(eq(transactions.network, network), gte(transactions.blockNumber, block)))
+      .prepare(),
+  )
   const isForeign = sql`NOT EXISTS (SELECT 1 FROM ${transactions} WHERE ${transactions.hash} = ${payments.transactionHash})`
-  const foreign = orm
-    .selectDistinct({ hash: payments.transactionHash, blockNumber: payments.blockNumber })
-    .from(payments)
-    .where(and(eq(payments.network, network), gte(payments.blockNumber, block), isForeign))
-    .prepare()
-  const paidBy = orm
-    .select({ id: payments.id })
-    .from(payments)
-    .where(
-      and(
-        eq(payments.network, network),
-        eq(payments.transactionHash, sql`${sql.placeholder('hash')}`),
-        isNotNull(payments.logIndex),
-      ),
-    )
-    .prepare()
-  const orphans = orm
-    .select({ id: payments.id })
-    .from(payments)
-    // The state as text: only so is the partial index used.
-    .where(
-      and(
-        sql`state IN ('broadcast', 'reverted')`,
-        eq(payments.state, 'broadcast'),
-        eq(payments.network, network),
-        isForeign,
-      ),
-    )
-    .prepare()
+  const foreign = later(orm, () =>
+    orm
+      .selectDistinct({ hash: payments.transactionHash, blockNumber: payments.blockNumber })
+      .from(payments)
+      .where(and(eq(payments.network, network), gte(payments.blockNumber, block), isForeign))
+      .prepare(),
+  )
+  const paidBy = later(orm, () =>
+    orm
+      .select({ id: payments.id })
+      .from(payments)
+      .where(
+        and(
+          eq(payments.network, network),
+          eq(payments.transactionHash, sql`${sql.placeholder('hash')}`),
+          isNotNull(payments.logIndex),
+        ),
+      )
+      .prepare(),
+  )
+  const orphans = later(orm, () =>
+    orm
+      .select({ id: payments.id })
+      .from(payments)
+      // The state as text: only so is the partial index used.
+      .where(
+        and(
+          sql`state IN ('broadcast', 'reverted')`,
+          eq(payments.state, 'broadcast'),
+          eq(payments.network, network),
+          isForeign,
+        ),
+      )
+      .prepare(),
+  )
   return {
     /** Transactions in this block and above it, those of ours and those that paid us. */
     includedFrom(id: Network.Id, from: bigint): Included[] {

@@ -3,88 +3,106 @@ import type { Hex } from 'viem'
 import type * as Network from '../src/protocol/Network'
 import type { Db } from './open'
 import { payments, type TransactionRow, transactionMembers, transactions } from './schema'
-import { parameter, placeholders } from './statement'
+import { later, parameter, placeholders } from './statement'
 
 /** Prepared statements on what was signed. Changes belong inside `write`. */
 export function createTransactions(db: Db) {
   const { orm } = db
   // Signing is deterministic: what was given up unsent comes back with the same hash.
-  const insert = orm
-    .insert(transactions)
-    .values(placeholders(transactions))
-    .onConflictDoUpdate({
-      target: transactions.hash,
-      set: { state: sql`excluded.state`, firstSentAt: sql`excluded.first_sent_at` },
-      setWhere: eq(transactions.state, 'replaced'),
-    })
-    .prepare()
-  const insertMember = orm
-    .insert(transactionMembers)
-    .values(placeholders(transactionMembers))
-    .onConflictDoNothing()
-    .prepare()
-  const reopen = orm
-    .update(transactions)
-    .set({ state: 'sent', blockNumber: null })
-    .where(
-      and(
-        eq(transactions.hash, parameter('hash')),
-        inArray(transactions.state, ['mined', 'failed']),
-      ),
-    )
-    .prepare()
-  const unconfirm = orm
-    .update(payments)
-    .set({ state: 'broadcast', logIndex: null, blockNumber: null, confirmedAt: null })
-    .where(
-      and(
-        eq(payments.network, parameter('network')),
-        eq(payments.transactionHash, parameter('hash')),
-        eq(payments.state, 'confirmed'),
-      ),
-    )
-    .prepare()
-  const displace = orm
-    .update(transactions)
-    .set({ state: 'replaced', blockNumber: null })
-    .where(
-      and(
-        eq(transactions.network, parameter('network')),
-        eq(transactions.relayer, parameter('relayer')),
-        eq(transactions.nonce, parameter('nonce')),
-        inArray(transactions.state, ['mined', 'failed']),
-        ne(transactions.hash, parameter('hash')),
-      ),
-    )
-    .prepare()
-  const end = orm
-    .update(transactions)
-    .set({ state: parameter('state'), blockNumber: parameter('block') })
-    .where(
-      and(
-        eq(transactions.hash, parameter('hash')),
-        inArray(transactions.state, ['signed', 'sent']),
-      ),
-    )
-    .prepare()
-  const unfinished = orm
-    .select()
-    .from(transactions)
-    .where(sql`state IN ('signed', 'sent')`)
-    .orderBy(transactions.nonce, transactions.createdAt)
-    .prepare()
-  const members = orm
-    .select({ id: transactionMembers.paymentId })
-    .from(transactionMembers)
-    .where(eq(transactionMembers.transactionHash, parameter('hash')))
-    .orderBy(transactionMembers.position)
-    .prepare()
-  const carrying = orm
-    .select({ hash: transactions.hash, state: transactions.state })
-    .from(transactionMembers)
-    .innerJoin(transactions, eq(transactions.hash, transactionMembers.transactionHash))
-    .where(eq(transactionMembers.paymentId, parameter('id')))
-    .prepare()
+  const insert = later(orm, () =>
+    orm
+      .insert(transactions)
+      .values(placeholders(transactions))
+      .onConflictDoUpdate({
+        target: transactions.hash,
+        set: { state: sql`excluded.state`, firstSentAt: sql`excluded.first_sent_at` },
+        setWhere: eq(transactions.state, 'replaced'),
+      })
+      .prepare(),
+  )
+  const insertMember = later(orm, () =>
+    orm
+      .insert(transactionMembers)
+      .values(placeholders(transactionMembers))
+      .onConflictDoNothing()
+      .prepare(),
+  )
+  const reopen = later(orm, () =>
+    orm
+      .update(transactions)
+      .set({ state: 'sent', blockNumber: null })
+      .where(
+        and(
+          eq(transactions.hash, parameter('hash')),
+          inArray(transactions.state, ['mined', 'failed']),
+        ),
+      )
+      .prepare(),
+  )
+  const unconfirm = later(orm, () =>
+    orm
+      .update(payments)
+      .set({ state: 'broadcast', logIndex: null, blockNumber: null, confirmedAt: null })
+      .where(
+        and(
+          eq(payments.network, parameter('network')),
+          eq(payments.transactionHash, parameter('hash')),
+          eq(payments.state, 'confirmed'),
+        ),
+      )
+      .prepare(),
+  )
+  const displace = later(orm, () =>
+    orm
+      .update(transactions)
+      .set({ state: 'replaced', blockNumber: null })
+      .where(
+        and(
+          eq(transactions.network, parameter('network')),
+          eq(transactions.relayer, parameter('relayer')),
+          eq(transactions.nonce, parameter('nonce')),
+          inArray(transactions.state, ['mined', 'failed']),
+          ne(transactions.hash, parameter('hash')),
+        ),
+      )
+      .prepare(),
+  )
+  const end = later(orm, () =>
+    orm
+      .update(transactions)
+      .set({ state: parameter('state'), blockNumber: parameter('block') })
+      .where(
+        and(
+          eq(transactions.hash, parameter('hash')),
+          inArray(transactions.state, ['signed', 'sent']),
+        ),
+      )
+      .prepare(),
+  )
+  const unfinished = later(orm, () =>
+    orm
+      .select()
+      .from(transactions)
+      .where(sql`state IN ('signed', 'sent')`)
+      .orderBy(transactions.nonce, transactions.createdAt)
+      .prepare(),
+  )
+  const members = later(orm, () =>
+    orm
+      .select({ id: transactionMembers.paymentId })
+      .from(transactionMembers)
+      .where(eq(transactionMembers.transactionHash, parameter('hash')))
+      .orderBy(transactionMembers.position)
+      .prepare(),
+  )
+  const carrying = later(orm, () =>
+    orm
+      .select({ hash: transactions.hash, state: transactions.state })
+      .from(transactionMembers)
+      .innerJoin(transactions, eq(transactions.hash, transactionMembers.transactionHash))
+      .where(eq(transactionMembers.paymentId, parameter('id')))
+      .prepare(),
+  )
   return {
     insertTransaction(row: TransactionRow, paymentIds: readonly string[]): void {
       insert.run(row)

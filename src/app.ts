@@ -1,6 +1,7 @@
 import { Elysia } from 'elysia'
 import { open } from '../db/open'
 import { readPending } from '../db/pending'
+import { warm } from '../db/statement'
 import type { Config, Merchant } from './config/Config'
 import type { Secrets } from './config/env'
 import type { Path } from './config/lines'
@@ -54,6 +55,8 @@ export type AppOptions = {
   answersMaxBytes?: number
   /** Transactions that may fail on chain for one payer in ten minutes. */
   payerFailuresMax?: number
+  /** Stock orders that may be refunded to one payer in an hour. */
+  refundsMax?: number
 }
 
 export type App = {
@@ -146,6 +149,7 @@ export async function start(options: AppOptions): Promise<App> {
       settlement,
       quoter,
       exchange,
+      refundsMax: options.refundsMax,
       sponsor,
       stockBaseUrl: options.config.service.stockBaseUrl,
       waitMs: () => service().settleWaitSeconds * 1000,
@@ -156,6 +160,10 @@ export async function start(options: AppOptions): Promise<App> {
   let stopping = false
   const parts: Parts = {
     settlement,
+    calls: registry.counter('facilitator_calls_total', 'Calls of the facilitator by answer.', [
+      'operation',
+      'answer',
+    ]),
     sponsor,
     sponsoring,
     paywall,
@@ -201,6 +209,7 @@ export async function start(options: AppOptions): Promise<App> {
   counter?.desk.recover()
   first.write()
   Secp256k1.warm()
+  warm(db)
 
   return {
     url: `http://${listen.hostname}:${server.port}`,
@@ -247,6 +256,8 @@ type Parts = Pick<
   | 'accepts'
 > & {
   settlement: Settlement
+  /** Of the facilitator. */
+  calls: ReturnType<Registry['counter']>
   sponsor: ApprovalSponsor | undefined
   sponsoring: Sponsor
   registry: Registry

@@ -91,6 +91,26 @@ describe('attack 38: refunds', () => {
 })
 
 describe('attack 38: refund loops', () => {
+  test('attack 38: a payer whose orders keep being refunded must wait, before money moves', async () => {
+    const insist = async (usdg: string, buyer: number) => {
+      const headers = await signOrder(shop.buyUrl({ usdg }), { buyer })
+      before(shop, 'look', 2, () => move(price * 1.02))
+      const response = await post(shop.buyUrl({ usdg }), headers)
+      shop.tap.intercept = undefined
+      if (isMoved) await movePrice(chain, asset, nvda, price)
+      isMoved = false
+      return response.status
+    }
+    const statuses: number[] = []
+    for (let turn = 0; turn < 11; turn++) statuses.push(await insist(`${50 + turn}`, 2))
+    expect(statuses).toEqual([...Array(10).fill(502), 429])
+    const count = written()
+    expect(await insist('70', 2)).toBe(429)
+    expect(written()).toBe(count)
+    // Only that payer.
+    expect((await buyStock(shop.buyUrl({ usdg: '71' }), { buyer: 3 })).status).toBe(200)
+  })
+
   test('attack 38: a day has so much gas; what was paid before still ends', async () => {
     const poor = await startStockShop({
       adjust: (config) => ({

@@ -59,6 +59,11 @@ describe('limits per client', () => {
     expect(shop.calls()).toBe(calls)
     expect((await post(`${shop.url}/verify`, body, from('192.0.2.2'))).status).toBe(200)
     expect((await post(`${shop.url}/settle`, body, from('192.0.2.1'))).status).toBe(200)
+    const metrics = await (await fetch(`${shop.url}/metrics`)).text()
+    const total = 'turnpike_facilitator_calls_total'
+    expect(metrics).toContain(`${total}{operation="verify",answer="good"} 4`)
+    expect(metrics).toContain(`${total}{operation="verify",answer="rate-limited"} 1`)
+    expect(metrics).toContain(`${total}{operation="settle",answer="success"} 1`)
   })
 
   test('error: addresses of one /64 are one client', async () => {
@@ -129,6 +134,10 @@ describe('attack 43: strangers who want their payments settled', () => {
     expect(json.success).toBeUndefined()
     expect(Number(headers.get('retry-after'))).toBeGreaterThan(0)
     expect(shop.app.settlement.isReady(base)).toBe(true)
+    const supported = (await (await fetch(`${shop.url}/supported`)).json()) as {
+      kinds: { network: string }[]
+    }
+    expect(supported.kinds.map(({ network }) => network)).not.toContain(base)
   })
 })
 

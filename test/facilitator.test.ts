@@ -1,6 +1,8 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
+import { type Address, encodeFunctionData, parseAbi } from 'viem'
+import { privateKeyToAccount } from 'viem/accounts'
 import { account } from '../src/demo/accounts'
-import { setAutomine } from '../src/demo/chains'
+import { execute, setAutomine } from '../src/demo/chains'
 import type { Id } from '../src/protocol/Network'
 import { type Answer, type Body, type Made, makeBody, post } from './harness/facilitation'
 import { payee, type Shop, startShop } from './harness/shop'
@@ -22,6 +24,11 @@ function networkOf(id: Id) {
 const make = (id: Id, made?: Made) => makeBody(networkOf(id), made)
 const verify = (body: unknown) => post(`${shop.url}/verify`, body)
 const settle = (body: unknown) => post(`${shop.url}/settle`, body)
+
+const token = parseAbi([
+  'function mint(address to, uint256 value)',
+  'function transfer(address to, uint256 value) returns (bool)',
+])
 
 const kinds: readonly [Id, 'eip3009' | 'permit2'][] = [
   [base, 'eip3009'],
@@ -147,6 +154,61 @@ describe('settle', () => {
     const { json } = await settle(body)
     expect(json).toMatchObject({ success: true, transaction: pending.json.transaction as string })
     expect((await settle(body)).json).toMatchObject({ success: false })
+  })
+
+  test('behavior: pending through a restart, it succeeds for the first who asks then', async () => {
+    const body = await make(base, { requirements: { maxTimeoutSeconds: 0.2 } })
+    const chain = shop.chains[base]
+    if (chain === undefined) throw new Error('no chain')
+    await setAutomine(chain, false)
+    expect((await settle(body)).json).toMatchObject({ status: 'pending' })
+    const restarting = shop.restart()
+    await setAutomine(chain, true)
+    await chain.rpc('anvil_mine', ['0x1'])
+    await restarting
+    body.paymentRequirements.maxTimeoutSeconds = 30
+    const answers = await Promise.all([settle(body), settle(body), settle(body)])
+    expect(successes(answers)).toBe(1)
+  })
+
+  test('behavior: a transfer that failed on chain may be tried again by the same call', async () => {
+    const payer = privateKeyToAccount(`0x${'55'.repeat(32)}`)
+    const { asset } = networkOf(base)
+    const chain = shop.chains[base]
+    const tap = shop.taps[base]
+    if (chain === undefined || tap === undefined) throw new Error('no chain')
+    await chain.rpc('anvil_impersonateAccount', [payer.address])
+    await chain.rpc('anvil_setBalance', [payer.address, '0xde0b6b3a7640000'])
+    const move = (from: Address, functionName: 'mint' | 'transfer', to: Address) =>
+      execute(chain, [
+        {
+          from,
+          to: asset.address,
+          data: encodeFunctionData({ abi: token, functionName, args: [to, 5_000n] }),
+        },
+      ])
+    await move(account(9).address, 'mint', payer.address)
+    const body = await make(base, { from: payer })
+    tap.intercept = async ({ method }) => {
+      if (!method.startsWith('eth_sendRawTransaction')) return undefined
+      tap.intercept = undefined
+      await move(payer.address, 'transfer', account(8).address)
+      return undefined
+    }
+    const failed = await settle(body)
+    expect(failed.json).toMatchObject({
+      success: false,
+      errorReason: 'invalid_exact_evm_transaction_failed',
+      transaction: expect.stringMatching(/^0x/),
+    })
+    expect((await verify(body)).json.invalidReason).toBe('invalid_exact_evm_insufficient_balance')
+    await move(account(8).address, 'transfer', payer.address)
+    expect((await verify(body)).json).toMatchObject({ isValid: true })
+    const other = structuredClone(body)
+    other.paymentRequirements.extra.more = true
+    expect((await verify(other)).json.isValid).toBe(false)
+    expect((await settle(other)).json.success).toBe(false)
+    expect(successes([await settle(body), await settle(body)])).toBe(1)
   })
 
   test('attack 4: money that is settled or pending for one opens nothing of another', async () => {

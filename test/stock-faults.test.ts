@@ -18,7 +18,7 @@ import { until } from './harness/world'
 // Something breaks between any two steps of an order: it ends delivered or refunded, exactly once,
 // and the desk is left with what it had.
 
-const shop = await startStockShop()
+const shop = await startStockShop({ refundsMax: 100 })
 afterAll(() => shop.stop())
 const { stock, nvda, chain, asset } = shop
 const price = samplePrice(nvda.symbol)
@@ -79,8 +79,14 @@ async function isDelivered(response: Response): Promise<OrderJson> {
 }
 
 async function isRefunded(response: Response, reason: string): Promise<OrderJson> {
-  const body = (await response.json()) as Refund & { status: number; reason: string }
-  expect([response.status, body.status, body.orderStatus]).toEqual([502, 502, 'refunded'])
+  const body = (await response.json()) as Refund & { code: string; status: number; reason: string }
+  const { code, status, orderStatus } = body
+  expect([response.status, code, status, orderStatus]).toEqual([
+    502,
+    'delivery-failed',
+    502,
+    'refunded',
+  ])
   expect(body.reason).toBe(reason)
   expect(body.refundTx).toBe(body.order.refundTx ?? 'none')
   expect(settlementOf(response)).toMatchObject({

@@ -3,7 +3,9 @@ import { type Db, open } from '../db/open'
 import { orderStates } from '../db/orders'
 import { payments } from '../db/schema'
 import { write } from '../db/write'
+import type { StockToken } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
+import { createAllowance } from '../src/stock/allowance'
 import * as Instrument from '../src/stock/Instrument'
 import type { Order } from '../src/stock/Order'
 import * as Orders from '../src/stock/Order'
@@ -28,6 +30,8 @@ afterAll(() => {
 const random = createRandom('orders')
 const hash = (digit: string): `0x${string}` => `0x${digit.repeat(64)}`
 let serial = 0
+
+const [token] = stock.tokens as [StockToken]
 
 /** An order of a state, written as a whole. */
 function insert(changes: Partial<Order> = {}): Order {
@@ -152,6 +156,19 @@ describe('the table of states', () => {
     expect(forget).toThrow()
   })
 
+  test('behavior: the refunds of a payer are counted from a time on', () => {
+    const payer = account(9).address
+    const at = (now: number) => Orders.newId(now, crypto.getRandomValues(new Uint8Array(10)))
+    for (const now of [1_000, 2_000, 3_000]) {
+      insert({ ...shapes.refunded, state: 'refunded', id: at(now), payer })
+    }
+    insert({ ...shapes.delivered, state: 'delivered', id: at(3_000), payer })
+    const since = [0, 2_000, 2_001, 9_000].map((now) =>
+      store.countRefunds(payer, Orders.idSince(now)),
+    )
+    expect(since).toEqual([3, 2, 1, 0])
+  })
+
   test('error: of two that change one order, one loses', () => {
     const { id } = shaped('settled')
     expect(store.swap(id, hash('d'), 3)?.state).toBe('swapping')
@@ -165,10 +182,84 @@ describe('the table of states', () => {
   })
 })
 
-describe('what is agreed on', () => {
-  const [token] = stock.tokens
-  if (token === undefined) throw new Error('no token')
+describe('the allowance of the router', () => {
+  /** A chain on which the allowance is whatever was approved, less what was swapped. */
+  function bank(options: { fails?: boolean } = {}) {
+    const approvals: string[] = []
+    const state = { allowedAtomic: 0n }
+    const allowance = createAllowance({
+      network: stock.network,
+      asset: token.address,
+      desk: account(0).address,
+      router: stock.router,
+      boundAtomic: 100n,
+      settlement: {
+        errand: (id) =>
+          approvals.includes(id)
+            ? { state: 'confirmed', transaction: hash('a'), blockNumber: 1n }
+            : undefined,
+        run: async ({ id, data }) => {
+          if (options.fails) return { kind: 'failed', transaction: hash('a'), receipt }
+          approvals.push(id)
+          state.allowedAtomic = BigInt(`0x${data.slice(-64)}`)
+          return { kind: 'confirmed', transaction: hash('a'), receipt }
+        },
+        read: async () => ({
+          blockNumber: 1n,
+          results: [`0x${state.allowedAtomic.toString(16).padStart(64, '0')}`],
+        }),
+      },
+    })
+    return { allowance, approvals, state }
+  }
+  const receipt = {
+    hash: hash('a'),
+    success: true,
+    blockNumber: 1n,
+    blockHash: hash('b'),
+    logs: [],
+    effectiveGasPriceWei: 1n,
+    gasUsed: 1n,
+    spentWei: 1n,
+  }
 
+  test('behavior: it is bounded, and topped up only while no swap is under way', async () => {
+    const { allowance, approvals, state } = bank()
+    expect(await allowance.reserve('a', 60n)).toBe('reserved')
+    expect(approvals).toEqual(['allowance:a:1'])
+    expect(state.allowedAtomic).toBe(100n)
+    expect(await allowance.reserve('b', 30n)).toBe('reserved')
+    // Ten are left, and two swaps are under way.
+    expect(await allowance.reserve('c', 30n)).toBe('busy')
+    // Nobody slips in before the one that waits, or it would wait for ever.
+    expect(await allowance.reserve('d', 5n)).toBe('busy')
+    state.allowedAtomic -= 60n
+    allowance.release('a')
+    expect(await allowance.reserve('c', 30n)).toBe('busy')
+    state.allowedAtomic -= 30n
+    allowance.release('b')
+    expect(await allowance.reserve('c', 30n)).toBe('reserved')
+    expect(approvals).toEqual(['allowance:a:1', 'allowance:c:1'])
+  })
+
+  test('behavior: what an earlier process has under way is not promised again', async () => {
+    const { allowance, approvals, state } = bank()
+    state.allowedAtomic = 100n
+    allowance.adopt('a', 80n)
+    expect(await allowance.reserve('b', 30n)).toBe('busy')
+    expect(await allowance.reserve('a', 80n)).toBe('reserved')
+    allowance.release('a')
+    expect(await allowance.reserve('b', 30n)).toBe('reserved')
+    expect(approvals).toEqual([])
+  })
+
+  test('error: an asset that refuses the approval is told', async () => {
+    const { allowance } = bank({ fails: true })
+    expect(await allowance.reserve('a', 60n)).toBe('refused')
+  })
+})
+
+describe('what is agreed on', () => {
   test('behavior: the floor is the quote less the slippage, or what the buyer insists on', () => {
     expect(Instrument.floorOf(token, 10_000n)).toBe(9_900n)
     expect(Instrument.floorOf(token, 10_000n, 9_950n)).toBe(9_950n)

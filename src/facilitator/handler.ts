@@ -2,6 +2,7 @@ import type { Hex } from 'viem'
 import type { Config } from '../config/Config'
 import { type Budget, readBody } from '../http/body'
 import { clientKey } from '../http/clientip'
+import type { Counter } from '../http/metrics'
 import { corsHeaders, toResponse, unknownError } from '../http/problem'
 import * as RateLimit from '../http/ratelimit'
 import { pathStart } from '../http/url'
@@ -27,6 +28,8 @@ export type FacilitatorOptions = {
   now: () => number
   log: Log
   requestId: () => string
+  /** Counts the calls by what was answered: a verdict, or the code of a problem. */
+  calls: Counter
   /** False once the process stops: nothing new is begun. */
   accepts: () => boolean
 }
@@ -126,14 +129,19 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
     requestId: string,
     limit: Record<string, string>,
   ): Promise<Response> {
+    const subject = await read(request, keyHash)
+    if ('code' in subject) throw malformed(operation, subject)
+    const headers = { ...common, ...limit, 'X-Request-Id': requestId }
+    if (operation === 'verify') return verify(subject, headers)
+    const idempotencyKey = keyHash === undefined ? undefined : idempotencyKeyOf(request.headers)
+    return settle(subject, idempotencyKey, requestId, headers)
+  }
+
+  /** The bytes are given back before anything waits for a chain. */
+  async function read(request: Request, keyHash: Hex | undefined): Promise<Case | Problem.Fault> {
     const body = await readBody(request, bodyMaxBytes, options.budget)
     try {
-      const subject = open(judging, body.bytes, keyHash)
-      if ('code' in subject) throw malformed(operation, subject)
-      const headers = { ...common, ...limit, 'X-Request-Id': requestId }
-      if (operation === 'verify') return await verify(subject, headers)
-      const idempotencyKey = keyHash === undefined ? undefined : idempotencyKeyOf(request.headers)
-      return await settle(subject, idempotencyKey, requestId, headers)
+      return open(judging, body.bytes, keyHash)
     } finally {
       body.release()
     }
@@ -141,6 +149,7 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
 
   async function verify(subject: Case, headers: Record<string, string>): Promise<Response> {
     const judgement = await judge(judging, subject)
+    if (judgement.kind !== 'unavailable') count('verify', judgement.kind)
     const { payer } = subject.request
     switch (judgement.kind) {
       case 'good':
@@ -164,10 +173,15 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
     const settled = await settler.settle({ subject, idempotencyKey, requestId })
     if (settled.kind === 'unavailable') throw notReady(settled)
     if (settled.kind === 'conflict') throw conflict(settled.detail, subject)
+    count('settle', settled.kind)
     const isReplay = settled.kind === 'success' && settled.isReplay
     if (isReplay) headers['Idempotency-Replayed'] = 'true'
     log('facilitator-settle', { requestId, ...told(settled), network: subject.network.id })
     return Response.json(toJson(settled, subject), { headers })
+  }
+
+  function count(operation: Operation, answer: string): void {
+    options.calls.inc({ operation, answer })
   }
 
   /** With keys in the configuration nobody spends our gas without one. */
@@ -183,7 +197,9 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
 
   function answerSupported(method: string): Response {
     const isReady = (network: (typeof networks)[number]['id']) =>
-      options.accepts() && settlement.isReady(network)
+      options.accepts() &&
+      settlement.isReady(network) &&
+      settlement.hasBudget(network, 'facilitator')
     const body = JSON.stringify(supported(networks, isReady, signers, extensions))
     const headers = { ...common, 'Cache-Control': 'public, max-age=5' }
     return new Response(method === 'HEAD' ? null : body, { headers })
@@ -194,6 +210,7 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
     if (!known) log.child({ requestId }).error('request-failed', { error })
     const problem = known ? error : unknownError(error, requestId)
     const { code, detail } = problem
+    count(operation, code)
     // What the caller sent is at fault: client libraries read the verdict beside the problem.
     const isVerdict = code === 'bad-request' || code === 'body-too-large'
     const shown =

@@ -95,7 +95,7 @@ function domainOf({ requirements }: Facilitation.Request, network: Network.Netwo
 export function refuseEarly(options: JudgeOptions, { request, known }: Case): Fault | undefined {
   const fault = Facilitation.checkScheme(request) ?? Policy.check(options.policy, request)
   if (fault !== undefined || request.parsed.method !== 'permit2') return fault
-  return Facilitation.checkTerms(request, options.now(), known !== undefined)
+  return Facilitation.checkTerms(request, options.now(), isTaken(known))
 }
 
 /** Refusals that the reference facilitator finds behind a good signature. */
@@ -104,9 +104,14 @@ export function refuseLate(
   { request, known, sponsored }: Case,
 ): Fault | undefined {
   if (request.parsed.method === 'eip3009') {
-    return Facilitation.checkTerms(request, now(), known !== undefined)
+    return Facilitation.checkTerms(request, now(), isTaken(known))
   }
-  return known === undefined && 'code' in sponsored ? sponsored : undefined
+  return !isTaken(known) && 'code' in sponsored ? sponsored : undefined
+}
+
+/** The money is on its way or has arrived: its time no longer matters. */
+function isTaken(known: Payment | undefined): boolean {
+  return known?.state === 'broadcast' || known?.state === 'confirmed'
 }
 
 /**
@@ -117,8 +122,13 @@ export async function judge(options: JudgeOptions, subject: Case): Promise<Judge
   if (early !== undefined) return bad(early)
   const late = refuseLate(options, subject)
   if (late !== undefined && subject.isSigned()) return bad(late)
-  if (subject.known !== undefined) return judgeKnown(subject, subject.known, late)
-  return judgeByChain(options, subject, late)
+  const { known } = subject
+  // What failed may be sent again, under the same requirements; what is over is over on chain too.
+  const isAgain = known?.state === 'reverted' && isSame(subject, known)
+  if (known === undefined || known.state === 'expired' || isAgain) {
+    return judgeByChain(options, subject, late)
+  }
+  return judgeKnown(subject, known, late)
 }
 
 /** `late`: what stands against it if its signature is good. */
@@ -167,8 +177,7 @@ export function judgeKnown(subject: Case, known: Payment, late: Fault | undefine
     return { kind: 'bad', reason, detail: 'the signature is not of the payer' }
   }
   if (late !== undefined) return bad(late)
-  const isOpen = known.state === 'broadcast' || known.state === 'confirmed'
-  const isUnspent = isOpen && known.delivery === 'none'
+  const isUnspent = isTaken(known) && known.delivery === 'none'
   if (isOurs && isUnspent && isSame(subject, known)) return { kind: 'good' }
   return { kind: 'bad', ...used(known.transfer) }
 }

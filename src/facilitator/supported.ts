@@ -1,5 +1,5 @@
 import type { Address } from 'viem'
-import type { NetworkConfig } from '../config/Config'
+import type * as Network from '../protocol/Network'
 
 export type Supported = {
   kinds: readonly { x402Version: 2; scheme: 'exact'; network: string }[]
@@ -13,16 +13,15 @@ export type Supported = {
  * out, so that nobody offers what would fail. Specification 2.5.
  */
 export function supported(
-  networks: readonly NetworkConfig[],
-  isReady: (network: NetworkConfig['id']) => boolean,
+  networks: readonly Network.Network[],
+  isReady: (network: Network.Id) => boolean,
   signers: readonly Address[],
   extensions: readonly string[],
 ): Supported {
-  const ready = networks.filter(
-    ({ id, gasPerDayWei }) => gasPerDayWei.facilitator > 0n && isReady(id),
-  )
   return {
-    kinds: ready.map(({ id }) => ({ x402Version: 2, scheme: 'exact', network: id })),
+    kinds: networks
+      .filter(({ id }) => isReady(id))
+      .map(({ id }) => ({ x402Version: 2, scheme: 'exact', network: id })),
     extensions,
     signers: { 'eip155:*': signers },
   }

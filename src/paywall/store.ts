@@ -1,6 +1,7 @@
 import { eq, lte, min, sql } from 'drizzle-orm'
 import type { Db } from '../../db/open'
 import { answers, payments } from '../../db/schema'
+import { later } from '../../db/statement'
 import { write } from '../../db/write'
 import type { Payment } from '../settlement/Payment'
 
@@ -35,11 +36,13 @@ const sweepMs = 60_000
 /** The answers of a database. `totalMaxBytes` bounds what strangers can make us store. */
 export function createAnswers(db: Db, totalMaxBytes = 256 * answerMaxBytes): Answers {
   const { orm } = db
-  const byPayment = orm
-    .select()
-    .from(answers)
-    .where(eq(answers.paymentId, sql.placeholder('paymentId')))
-    .prepare()
+  const byPayment = later(orm, () =>
+    orm
+      .select()
+      .from(answers)
+      .where(eq(answers.paymentId, sql.placeholder('paymentId')))
+      .prepare(),
+  )
   let usage = createUsage(stored())
   const reserved = createUsage([])
   let sweepAt = 0

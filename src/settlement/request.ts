@@ -232,7 +232,12 @@ function latest(context: Context, payment: Payment): Outcome {
     : { kind: 'pending', payment: stored }
 }
 
-function isOverBudget(context: Context, { network }: Rail, { product }: Purpose): boolean {
+/** Whether a product has spent what it may spend on gas today. */
+export function isOverBudget(
+  context: Context,
+  { network }: Pick<Rail, 'network'>,
+  { product }: Pick<Purpose, 'product'>,
+): boolean {
   return (
     context.store.gasSpentOn(network.id, product, context.now()) >= network.gasPerDayWei[product]
   )

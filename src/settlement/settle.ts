@@ -10,7 +10,7 @@ import type { Errand, ErrandEnd } from './Errand'
 import { createContext, start } from './engine'
 import * as Errands from './errands'
 import * as Lane from './lane'
-import type { Outcome, Payment, Purpose } from './Payment'
+import type { Outcome, Payment, Product, Purpose } from './Payment'
 import { type Read, read } from './reads'
 import * as Request from './request'
 import { type LaneStatus, statusOf } from './status'
@@ -128,6 +128,8 @@ export type Settlement = {
   status(): readonly Status[]
   /** Whether a network can settle now. No I/O. */
   isReady(network: Network.Id): boolean
+  /** Whether a product may still spend gas today. One indexed read. */
+  hasBudget(network: Network.Id, product: Product): boolean
   /** Takes up what an earlier process left; returns when all has been looked at once. */
   recover(): Promise<void>
   /** Nothing new; resolves when nothing is under way or after the limit. */
@@ -179,6 +181,8 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
     ...forProducts(context),
     desk: deskOf(options),
     status: () => [...context.rails.values()].map(statusOf),
+    hasBudget: (network, product) =>
+      !Request.isOverBudget(context, railOf(context, network), { product }),
     isReady: (network) => {
       const rail = context.rails.get(network)
       return !context.isStopping && rail !== undefined && Lane.isReady(rail)

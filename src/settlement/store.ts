@@ -4,7 +4,7 @@ import type { Address, Hex } from 'viem'
 import { createGas } from '../../db/gas'
 import type { Db } from '../../db/open'
 import { type PaymentRow, payments, type TransactionRow } from '../../db/schema'
-import { parameter, placeholders } from '../../db/statement'
+import { later, parameter, placeholders } from '../../db/statement'
 import { createTransactions } from '../../db/transactions'
 import type * as Network from '../protocol/Network'
 import type { Money, Transfer } from '../protocol/Transfer'
@@ -31,7 +31,7 @@ export function createStore(db: Db) {
 function readPayments(db: Db) {
   const { orm } = db
   const one = (condition: ReturnType<typeof and>) =>
-    orm.select().from(payments).where(condition).prepare()
+    later(orm, () => orm.select().from(payments).where(condition).prepare())
   const byMoney = one(
     and(
       eq(payments.network, parameter('network')),
@@ -49,32 +49,36 @@ function readPayments(db: Db) {
       eq(payments.logIndex, parameter('index')),
     ),
   )
-  const byKey = orm
-    .select()
-    .from(payments)
-    .where(
-      and(
-        eq(payments.merchant, parameter('merchant')),
-        eq(payments.route, parameter('route')),
-        eq(payments.payer, parameter('payer')),
-        eq(payments.idempotencyKey, parameter('key')),
-        ne(payments.state, 'expired'),
-      ),
-    )
-    .orderBy(desc(payments.createdAt))
-    .limit(1)
-    .prepare()
+  const byKey = later(orm, () =>
+    orm
+      .select()
+      .from(payments)
+      .where(
+        and(
+          eq(payments.merchant, parameter('merchant')),
+          eq(payments.route, parameter('route')),
+          eq(payments.payer, parameter('payer')),
+          eq(payments.idempotencyKey, parameter('key')),
+          ne(payments.state, 'expired'),
+        ),
+      )
+      .orderBy(desc(payments.createdAt))
+      .limit(1)
+      .prepare(),
+  )
   const unfinished = one(sql`state IN ('broadcast', 'reverted')`)
-  const taken = orm
-    .select({ index: payments.logIndex })
-    .from(payments)
-    .where(
-      and(
-        eq(payments.network, parameter('network')),
-        eq(payments.transactionHash, parameter('hash')),
-      ),
-    )
-    .prepare()
+  const taken = later(orm, () =>
+    orm
+      .select({ index: payments.logIndex })
+      .from(payments)
+      .where(
+        and(
+          eq(payments.network, parameter('network')),
+          eq(payments.transactionHash, parameter('hash')),
+        ),
+      )
+      .prepare(),
+  )
   return {
     find: ({ network, asset, payer, nonce }: Money) =>
       toPayment(byMoney.get({ network, asset, payer, nonce: nonce.toLowerCase() })),
@@ -98,7 +102,7 @@ function readPayments(db: Db) {
 
 function changePayments(db: Db) {
   const { orm } = db
-  const insert = orm.insert(payments).values(placeholders(payments)).prepare()
+  const insert = later(orm, () => orm.insert(payments).values(placeholders(payments)).prepare())
   const change = changeOf(db)
   const into = (state: State) => inArray(payments.state, sourcesOf(state))
   const confirm = change({
@@ -154,12 +158,14 @@ function sourcesOf(target: State): State[] {
 function changeOf(db: Db) {
   return (set: SQLiteUpdateSetSource<typeof payments>) => ({
     when: (...conditions: Parameters<typeof and>) =>
-      db.orm
-        .update(payments)
-        .set(set)
-        .where(and(eq(payments.id, parameter('id')), ...conditions))
-        .returning()
-        .prepare(),
+      later(db.orm, () =>
+        db.orm
+          .update(payments)
+          .set(set)
+          .where(and(eq(payments.id, parameter('id')), ...conditions))
+          .returning()
+          .prepare(),
+      ),
   })
 }
 

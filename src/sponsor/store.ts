@@ -2,6 +2,7 @@ import { and, eq, gte, sql } from 'drizzle-orm'
 import type { Address } from 'viem'
 import { type GrantRow, grants } from '../../db/grants'
 import type { Db } from '../../db/open'
+import { later } from '../../db/statement'
 import type * as Network from '../protocol/Network'
 import type { Tally } from './Grant'
 
@@ -15,12 +16,14 @@ export function createStore(db: Db) {
     eq(grants.network, network),
     eq(grants.address, sql`${sql.placeholder('address')}`),
   )
-  const one = orm.select().from(grants).where(isOne).prepare()
-  const since = orm
-    .select({ amountWei: grants.amountWei, feeWei: grants.feeWei })
-    .from(grants)
-    .where(and(eq(grants.network, network), gte(grants.createdAt, sql.placeholder('at'))))
-    .prepare()
+  const one = later(orm, () => orm.select().from(grants).where(isOne).prepare())
+  const since = later(orm, () =>
+    orm
+      .select({ amountWei: grants.amountWei, feeWei: grants.feeWei })
+      .from(grants)
+      .where(and(eq(grants.network, network), gte(grants.createdAt, sql.placeholder('at'))))
+      .prepare(),
+  )
   return {
     find(id: Network.Id, address: Address): GrantRow | undefined {
       return one.get({ network: id, address })

@@ -177,6 +177,11 @@ export function newId(now: number, random: Uint8Array): string {
   return `ord_${now.toString(16).padStart(12, '0')}${digits}`
 }
 
+/** Below every id of this time and later, above every earlier one. */
+export function idSince(now: number): string {
+  return `ord_${Math.max(0, now).toString(16).padStart(12, '0')}`
+}
+
 /** Whether a text can be the id of an order. */
 export function isId(text: string): boolean {
   return idPattern.test(text)

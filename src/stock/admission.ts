@@ -4,6 +4,7 @@ import type { NetworkConfig, Stock } from '../config/Config'
 import * as Amount from '../protocol/Amount'
 import * as Problem from '../protocol/Problem'
 import type { Settlement } from '../settlement/settle'
+import type { Desk } from './desk'
 import * as Instrument from './Instrument'
 import type { Look } from './Look'
 import type { Market } from './market'
@@ -15,6 +16,8 @@ export type Admission = {
   assertRecipient(recipient: Address): void
   /** Throws ProblemError, 503, for a desk that can neither swap nor refund. */
   assertReady(): void
+  /** Throws ProblemError, 429, for a payer whose orders keep being refunded: each costs gas. */
+  assertPatience(payer: Address): void
   /** A look at the market that lets the order through. Throws ProblemError. */
   look(market: Market, terms: Instrument.Terms, options: LookOptions): Promise<Admitted>
 }
@@ -29,10 +32,16 @@ export type AdmissionOptions = {
   network: NetworkConfig
   /** Accounts of this service, which receive nothing. */
   own: readonly Address[]
+  desk: Pick<Desk, 'refundsOf'>
+  /** Refunds that a payer may have in an hour; 10 by default. */
+  refundsMax?: number | undefined
+  now: () => number
 }
 
+const hourMs = 60 * 60 * 1000
+
 export function createAdmission(options: AdmissionOptions): Admission {
-  const { settlement, stock, network, own } = options
+  const { settlement, stock, network, own, refundsMax = 10 } = options
   const { asset } = network
   return {
     assertRecipient(recipient) {
@@ -50,6 +59,11 @@ export function createAdmission(options: AdmissionOptions): Admission {
       throw Problem.of('not-ready', 'The stock desk cannot send transactions now.', {
         headers: { 'retry-after': '10' },
       })
+    },
+    assertPatience(payer) {
+      if (options.desk.refundsOf(payer, options.now() - hourMs) < refundsMax) return
+      const detail = 'Too many orders of this payer were refunded in the last hour.'
+      throw Problem.of('rate-limited', detail, { headers: { 'retry-after': '600' } })
     },
     async look(market, terms, { recipient, fresh }) {
       const people = [settlement.desk, ...(recipient === undefined ? [] : [recipient])]

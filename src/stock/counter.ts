@@ -19,6 +19,7 @@ export type CounterOptions = {
   quoter: Quoter
   exchange: OpenMarket
   stockBaseUrl: string
+  refundsMax: number | undefined
   sponsor: ApprovalSponsor | undefined
   /** Longest wait of a buyer. */
   waitMs: () => number

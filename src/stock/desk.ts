@@ -4,7 +4,7 @@ import { write } from '../../db/write'
 import type { NetworkConfig, Stock } from '../config/Config'
 import { createAllowance } from './allowance'
 import type { Context, DeskMarket, DeskSettlement, Log } from './context'
-import { type Order, refundId, swapId } from './Order'
+import { idSince, type Order, refundId, swapId } from './Order'
 import { step } from './steps'
 import { createStore, type HistoryQuery } from './store'
 
@@ -19,6 +19,8 @@ export type Desk = {
   findByPayment(paymentId: string): Order | undefined
   /** Newest first; only what the chain knows. */
   history(query: HistoryQuery): Order[]
+  /** Orders of a payer since then (unix ms) that were refunded or will be. */
+  refundsOf(payer: Address, since: number): number
   /** Orders that an operator must look at, oldest first. */
   held(): Order[]
   /** Looks at an order now. Safe at any time. */
@@ -112,6 +114,7 @@ export function createDesk(options: DeskOptions): Desk {
     find: (id) => view(store.find(id)),
     findByPayment: (id) => view(store.findByPayment(id)),
     history: (query) => store.history(query).flatMap((order) => view(order) ?? []),
+    refundsOf: (payer, since) => store.countRefunds(payer, idSince(since)),
     held: () => store.open().filter(({ state }) => state === 'held'),
     drive,
     wait,

@@ -52,6 +52,8 @@ export type PurchaseOptions = {
   challengeSecrets: readonly Uint8Array[]
   realm: string
   teller: Teller
+  /** Refunds that a payer may have in an hour. */
+  refundsMax?: number | undefined
   /** Sends approves that payers have signed; undefined when nobody does. */
   sponsor: ApprovalSponsor | undefined
   /** Longest wait of a buyer, for settlement and swap together. */
@@ -294,6 +296,7 @@ export function createPurchase(options: PurchaseOptions): Purchase {
     const recipient = terms.recipient ?? transfer.payer
     admission.assertRecipient(recipient)
     admission.assertRecipient(transfer.payer)
+    admission.assertPatience(transfer.payer)
     admission.assertReady()
     const market = options.deskMarket
     const admitted = await admission.look(market, terms, { recipient, fresh: true })

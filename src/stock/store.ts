@@ -1,9 +1,9 @@
-import { and, desc, eq, inArray, isNull, lt, sql } from 'drizzle-orm'
+import { and, desc, eq, gt, inArray, isNull, lt, sql } from 'drizzle-orm'
 import type { SQLiteUpdateSetSource } from 'drizzle-orm/sqlite-core'
 import type { Address, Hex } from 'viem'
 import type { Db } from '../../db/open'
 import { type OrderRow, orders } from '../../db/orders'
-import { parameter, placeholders } from '../../db/statement'
+import { later, parameter, placeholders } from '../../db/statement'
 import {
   type HeldReason,
   type Order,
@@ -31,34 +31,55 @@ export function createStore(db: Db) {
 }
 
 function readOrders({ orm }: Db) {
-  const byId = orm
-    .select()
-    .from(orders)
-    .where(eq(orders.id, parameter('id')))
-    .prepare()
-  const byPayment = orm
-    .select()
-    .from(orders)
-    .where(eq(orders.paymentId, parameter('id')))
-    .prepare()
-  const open = orm
-    .select()
-    .from(orders)
-    .where(sql`state IN ('settling', 'settled', 'swapping', 'refunding', 'held')`)
-    .orderBy(orders.id)
-    .prepare()
-  // What no chain knows is nobody's business but its buyer's.
-  const isPublic = sql`state NOT IN ('settling', 'failed')`
-  const feed = (...conditions: Parameters<typeof and>) =>
+  const byId = later(orm, () =>
     orm
       .select()
       .from(orders)
-      .where(and(isPublic, lt(orders.id, parameter('before')), ...conditions))
-      .orderBy(desc(orders.id))
-      .limit(sql.placeholder('limit'))
-      .prepare()
+      .where(eq(orders.id, parameter('id')))
+      .prepare(),
+  )
+  const byPayment = later(orm, () =>
+    orm
+      .select()
+      .from(orders)
+      .where(eq(orders.paymentId, parameter('id')))
+      .prepare(),
+  )
+  const open = later(orm, () =>
+    orm
+      .select()
+      .from(orders)
+      .where(sql`state IN ('settling', 'settled', 'swapping', 'refunding', 'held')`)
+      .orderBy(orders.id)
+      .prepare(),
+  )
+  // What no chain knows is nobody's business but its buyer's.
+  const isPublic = sql`state NOT IN ('settling', 'failed')`
+  const feed = (...conditions: Parameters<typeof and>) =>
+    later(orm, () =>
+      orm
+        .select()
+        .from(orders)
+        .where(and(isPublic, lt(orders.id, parameter('before')), ...conditions))
+        .orderBy(desc(orders.id))
+        .limit(sql.placeholder('limit'))
+        .prepare(),
+    )
   const all = feed()
   const ofPayer = feed(eq(orders.payer, parameter('payer')))
+  const refunds = later(orm, () =>
+    orm
+      .select({ count: sql<number>`count(*)` })
+      .from(orders)
+      .where(
+        and(
+          eq(orders.payer, parameter('payer')),
+          gt(orders.id, parameter('since')),
+          sql`refund_reason IS NOT NULL`,
+        ),
+      )
+      .prepare(),
+  )
   // Above every id.
   const newest = 'ord_~'
   return {
@@ -72,6 +93,9 @@ function readOrders({ orm }: Db) {
         .all()
         .map(fromRow)
         .filter(({ state, retryAt }) => unfinished.includes(state) || retryAt !== undefined),
+    /** Orders of a payer since an id whose money went back, or is on its way back. */
+    countRefunds: (payer: Address, since: string): number =>
+      refunds.get({ payer, since })?.count ?? 0,
     /** Newest first. */
     history: ({ payer, limit, before = newest }: HistoryQuery): Order[] =>
       (payer === undefined
@@ -82,17 +106,19 @@ function readOrders({ orm }: Db) {
 }
 
 function changeOrders({ orm }: Db) {
-  const insert = orm.insert(orders).values(placeholders(orders)).prepare()
+  const insert = later(orm, () => orm.insert(orders).values(placeholders(orders)).prepare())
   const change = (
     set: SQLiteUpdateSetSource<typeof orders>,
     ...conditions: Parameters<typeof and>
   ) =>
-    orm
-      .update(orders)
-      .set({ ...set, updatedAt: parameter('at') })
-      .where(and(eq(orders.id, parameter('id')), ...conditions))
-      .returning()
-      .prepare()
+    later(orm, () =>
+      orm
+        .update(orders)
+        .set({ ...set, updatedAt: parameter('at') })
+        .where(and(eq(orders.id, parameter('id')), ...conditions))
+        .returning()
+        .prepare(),
+    )
   const into = (state: State, ...from: readonly State[]) => {
     if (!from.every((source) => transitions[source].includes(state)))
       throw new Error(`${from.join(', ')} do not lead to ${state}`)

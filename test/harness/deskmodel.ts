@@ -273,6 +273,8 @@ export function createModel(db: Db, random: Random) {
       paid.set(full.paymentId, { order: full, transaction, isPaid: false, wasPaid: false })
       return full
     },
+    /** Payments that are not on the chain. */
+    unpaid: () => [...paid].filter(([, each]) => !each.isPaid).map(([id]) => id),
     /** Includes a payment, or proves that it never will be. */
     endPayment(id: string, isPaid: boolean): void {
       const payment = paid.get(id)

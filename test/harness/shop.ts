@@ -126,6 +126,7 @@ export type ShopOptions = {
   adjust?: (config: Config) => Config
   /** Cap of the stored answers. */
   answersMaxBytes?: number
+  refundsMax?: number
   /** Also the Uniswap pools, stock tokens and price feeds of `[stock]`. */
   exchange?: boolean
 }
@@ -183,6 +184,7 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
       ...(options.answersMaxBytes === undefined
         ? {}
         : { answersMaxBytes: options.answersMaxBytes }),
+      ...(options.refundsMax === undefined ? {} : { refundsMax: options.refundsMax }),
     })
   const app = await open()
   const chains = byId(started)

@@ -47,6 +47,7 @@ export const network = 'eip155:4663'
 const stablecoin = parseAbi([
   'function setPaused(bool value)',
   'function setBlocked(address account, bool value)',
+  'function mint(address to, uint256 value)',
 ])
 
 export async function startStockShop(options: ShopOptions = {}): Promise<StockShop> {
@@ -124,6 +125,12 @@ export function pauseAsset(shop: StockShop, isPaused: boolean): Promise<void> {
 export function freeze(shop: StockShop, person: Address, isFrozen = true): Promise<void> {
   const args = [person, isFrozen] as const
   return send(shop, encodeFunctionData({ abi: stablecoin, functionName: 'setBlocked', args }))
+}
+
+/** Gives USDG. */
+export function mint(shop: StockShop, to: Address, amountAtomic: bigint): Promise<void> {
+  const args = [to, amountAtomic] as const
+  return send(shop, encodeFunctionData({ abi: stablecoin, functionName: 'mint', args }))
 }
 
 async function send({ chain, asset }: StockShop, data: Hex): Promise<void> {

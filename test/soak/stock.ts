@@ -84,7 +84,7 @@ async function runAll(): Promise<readonly string[]> {
   async function killAgain(draws: Random, isOver: () => boolean): Promise<number> {
     let kills = 0
     while (!isOver()) {
-      await Bun.sleep(draws.between(300, 2_500))
+      await Bun.sleep(draws.between(200, 1_500))
       if (isOver()) return kills
       await program.kill()
       await program.start()

@@ -1,7 +1,7 @@
-import type { DemoAccount } from '../../src/demo/accounts'
 import { ask, payMpp, payMppPermit2, payX402 } from '../harness/buyer'
+import type { Payer } from '../harness/stockpayers'
 import type { Random } from './random'
-import { buyers, type StockField } from './stockfield'
+import type { StockField } from './stockfield'
 
 /** What a buyer was told last about a purchase. */
 export type Told = { status: number; orderId: string | undefined; recipient: string }
@@ -16,22 +16,24 @@ export type Buyers = {
 }
 
 const network = 'eip155:4663'
-const atOnce = 12
+const atOnce = 24
+/** An authorization that nobody uses is good for five minutes. */
+const settleMaxMs = 400_000
 const init = { method: 'POST' }
 /** Answers after which the same request is sent again. */
-const openStatuses = [0, 202, 409, 429, 500, 503]
+const openStatuses = [0, 202, 409, 500, 503]
 
 type Purchase = { path: string; headers: Record<string, string>; key: string; recipient: string }
 
-/** Twelve at a time, each with its own credential and patience; some ask twice at once. */
+/** Many at a time, each with its own credential and patience; some ask twice at once. */
 export function createBuyers(field: StockField, random: Random, wanted: number): Buyers {
   const { program } = field
   const answers = new Map<string, Told>()
   const purchases: Purchase[] = []
 
   async function one(): Promise<void> {
-    const buyer = random.pick(buyers)
-    const recipient = random.chance(0.3) ? random.pick(buyers).address : buyer.address
+    const buyer = random.pick(field.payers)
+    const recipient = random.chance(0.3) ? random.pick(field.payers).address : buyer.address
     const query = new URLSearchParams({
       symbol: random.pick(field.tokens).symbol,
       usdg: (random.between(1_000_000, 20_000_000) / 1e6).toFixed(6),
@@ -51,15 +53,11 @@ export function createBuyers(field: StockField, random: Random, wanted: number):
     }
   }
 
-  async function sign(
-    path: string,
-    buyer: DemoAccount,
-  ): Promise<Record<string, string> | undefined> {
+  async function sign(path: string, signer: Payer): Promise<Record<string, string> | undefined> {
     try {
       const asked = await ask(program.url + path, init)
       if (asked.response.status !== 402) return undefined
       const [challenge] = asked.challenges
-      const signer = buyer.local()
       const draw = random.between(0, 3)
       if (draw > 1 && challenge !== undefined) {
         const pay = draw === 2 ? payMpp : payMppPermit2
@@ -95,17 +93,21 @@ export function createBuyers(field: StockField, random: Random, wanted: number):
       await Promise.all(Array.from({ length: atOnce }, work))
     },
     async settle() {
-      for (let look = 0; look < 300; look++) {
+      const deadline = performance.now() + settleMaxMs
+      let open = purchases
+      while (performance.now() < deadline) {
         for (const row of field.rows("SELECT id FROM orders WHERE state = 'held'")) {
           field.retry(String(row.id))
         }
-        const open = field.rows(
-          "SELECT id FROM orders WHERE state IN ('settled', 'swapping', 'refunding', 'held')",
+        const told = await Promise.all(open.map(send))
+        open = open.filter((_, index) => openStatuses.includes(told[index]?.status ?? 0))
+        const unfinished = field.rows(
+          "SELECT id FROM orders WHERE state NOT IN ('delivered', 'refunded', 'failed')",
         )
-        const settling = field.rows("SELECT id FROM payments WHERE state = 'broadcast'")
-        if (open.length + settling.length === 0) break
-        await Bun.sleep(100)
+        if (open.length + unfinished.length === 0) break
+        await Bun.sleep(500)
       }
+      // Whatever was said meanwhile, this is the last word.
       for (const purchase of purchases) await send(purchase)
     },
   }

@@ -1,6 +1,6 @@
 import { Database } from 'bun:sqlite'
 import { join } from 'node:path'
-import { type Address, encodeFunctionData, erc20Abi, parseAbi } from 'viem'
+import { type Address, encodeFunctionData, parseAbi } from 'viem'
 import type { NetworkConfig, Stock, StockToken } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
 import { type Chain, execute, prepareChain, startChain } from '../../src/demo/chains'
@@ -8,6 +8,7 @@ import { openExchange, samplePrice } from '../../src/demo/exchange'
 import { block, movePrice, pause } from '../harness/exchange'
 import { startTap } from '../harness/settlement'
 import { shipped } from '../harness/stock'
+import { fund, type Payer } from '../harness/stockpayers'
 import { createStockProgram, type StockProgram } from '../harness/stockserve'
 import type { Random } from './random'
 
@@ -17,6 +18,7 @@ export type StockField = {
   stock: Stock
   network: NetworkConfig
   tokens: readonly StockToken[]
+  payers: readonly Payer[]
   program: StockProgram
   desk: Address
   /** Reads of the program's database. */
@@ -31,14 +33,14 @@ export type StockField = {
 }
 
 const stablecoin = parseAbi(['function setBlocked(address account, bool value)'])
-export const buyers = [1, 2, 3, 4, 5].map(account)
+const payerCount = 60
 
 export async function startStockField(random: Random): Promise<StockField> {
   const { stock, network } = await shipped()
   const chain = await startChain({ chainId: network.chainId, blockTimeMs: 100 })
   await prepareChain(chain, network)
   await openExchange(chain, network.asset.address, stock)
-  await approveAll(chain, network.asset.address)
+  const payers = await fund(chain, network.asset.address, payerCount)
   const tap = startTap(chain.url)
   const program = await createStockProgram({ rpcUrl: tap.url })
   const tokens = stock.tokens.slice(0, 3)
@@ -52,6 +54,7 @@ export async function startStockField(random: Random): Promise<StockField> {
     stock,
     network,
     tokens,
+    payers,
     program,
     desk: account(0).address,
     rows: (sql) => withDatabase(file, (database) => database.query(sql).all()) as Row[],
@@ -62,7 +65,7 @@ export async function startStockField(random: Random): Promise<StockField> {
     async storm(weather, isOver) {
       while (!isOver()) {
         await happen(weather)
-        await Bun.sleep(weather.between(5, 60))
+        await Bun.sleep(weather.between(10, 80))
       }
     },
     async calm() {
@@ -72,7 +75,7 @@ export async function startStockField(random: Random): Promise<StockField> {
         await movePrice(chain, network.asset.address, token, samplePrice(token.symbol) * 1.001)
         await movePrice(chain, network.asset.address, token, samplePrice(token.symbol))
       }
-      for (const { address } of buyers) {
+      for (const { address } of payers) {
         await block(chain, stock.registry, address, false)
         await freeze(address, false)
       }
@@ -87,7 +90,7 @@ export async function startStockField(random: Random): Promise<StockField> {
 
   async function happen(weather: Random): Promise<void> {
     const token = weather.pick(tokens)
-    const person = weather.pick(buyers).address
+    const person = weather.pick(payers).address
     const price = samplePrice(token.symbol)
     const draw = weather.next()
     try {
@@ -118,19 +121,6 @@ export async function startStockField(random: Random): Promise<StockField> {
 }
 
 type Row = Record<string, unknown>
-
-/** The buyers' own gas: nobody sponsors their approval here. */
-async function approveAll(chain: Chain, asset: Address): Promise<void> {
-  const args = ['0x000000000022D473030F116dDEE9F6B43aC78BA3', 2n ** 256n - 1n] as const
-  const data = encodeFunctionData({ abi: erc20Abi, functionName: 'approve', args })
-  for (const { address } of buyers) {
-    await chain.rpc('anvil_setBalance', [address, '0xde0b6b3a7640000'])
-  }
-  await execute(
-    chain,
-    buyers.map(({ address }) => ({ from: address, to: asset, data, gas: 100_000n })),
-  )
-}
 
 function withDatabase<T>(file: string, use: (database: Database) => T): T {
   const database = new Database(file)

@@ -129,12 +129,12 @@ export async function play(options: PlayOptions): Promise<Played> {
     Object.assign(state, { isDrained: false, isPaused: false, faults: 0, silent: 0 })
     state.blocked.clear()
     for (let look = 0; look < 20_000; look++) {
-      for (const id of payments()) model.endPayment(id, true)
+      const open = store.open().filter(isOpen)
+      for (const id of model.unpaid()) model.endPayment(id, true)
+      for (const { id, state: at } of open) if (at === 'held' && look % 10 === 0) retry(id)
       model.mine(false)
       model.pass(1n)
       await turn()
-      const open = [...placed.keys()].flatMap((id) => desk.find(id) ?? []).filter(isOpen)
-      for (const { id, state: at } of open) if (at === 'held') retry(id)
       if (open.length === 0 && !model.mine(false)) break
     }
     await desk.stop()
