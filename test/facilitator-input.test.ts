@@ -137,6 +137,18 @@ describe('malformed requests', () => {
   })
 })
 
+test('behavior: pages of other origins may ask, and a query changes nothing', async () => {
+  const headers = { origin: 'https://shop.example.com', 'access-control-request-method': 'POST' }
+  const preflight = await fetch(`${shop.url}/settle`, { method: 'OPTIONS', headers })
+  expect(preflight.status).toBe(204)
+  expect(preflight.headers.get('access-control-allow-methods')).toBe('POST')
+  const { status, headers: answered, json } = await post(`${shop.url}/facilitator/verify?x=1`, good)
+  expect([status, json.isValid]).toEqual([200, true])
+  expect(answered.get('access-control-allow-origin')).toBe('*')
+  expect(answered.get('cache-control')).toBe('no-store')
+  expect((await fetch(`${shop.url}/facilitator/settled`)).status).toBe(404)
+})
+
 describe('signatures in other forms', () => {
   const halved = 0xfffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141n
   const forms: readonly [string, (signature: string) => string, boolean][] = [

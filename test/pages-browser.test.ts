@@ -15,7 +15,7 @@ let browser: Browser
 let token: string
 beforeAll(async () => {
   if (isMissing) return
-  ;[world, browser] = await Promise.all([testWorld(), startBrowser()])
+  ;[world, browser] = await Promise.all([testWorld({ exchange: true }), startBrowser()])
   token = (await Bun.file(`${world.dataDir}/admin.token`).text()).trim()
 })
 afterAll(async () => {
@@ -147,6 +147,18 @@ describe.skipIf(isMissing)('the try-it panel', () => {
       const copied: string = await page.evaluate('navigator.clipboard.readText()')
       expect(copied).toStartWith(`curl -i '${world.config.service.baseUrl}/m/catjoke/joke`)
       expect(copied).toBe((await route.locator('pre').first().textContent()) ?? '')
+    }))
+})
+
+describe.skipIf(isMissing)('the stock tokens', () => {
+  test('behavior: prices and states are those of the list', () =>
+    look({}, '/stocks', async (page, found) => {
+      const row = page.locator('tr[data-symbol=NVDA]')
+      await row.getByText('open').waitFor()
+      expect(await row.locator('[data-field=price]').textContent()).toMatch(/^\d+\.\d+$/)
+      expect(await page.locator('caption').textContent()).toContain('prices of')
+      expect(await page.locator('.scriptless').count()).toBe(0)
+      expect(found).toEqual([])
     }))
 })
 

@@ -79,8 +79,14 @@ async function isDelivered(response: Response): Promise<OrderJson> {
 }
 
 async function isRefunded(response: Response, reason: string): Promise<OrderJson> {
-  const body = (await response.json()) as Refund & { status: number; reason: string }
-  expect([response.status, body.status, body.orderStatus]).toEqual([502, 502, 'refunded'])
+  const body = (await response.json()) as Refund & { code: string; status: number; reason: string }
+  const { code, status, orderStatus } = body
+  expect([response.status, code, status, orderStatus]).toEqual([
+    502,
+    'delivery-failed',
+    502,
+    'refunded',
+  ])
   expect(body.reason).toBe(reason)
   expect(body.refundTx).toBe(body.order.refundTx ?? 'none')
   expect(settlementOf(response)).toMatchObject({

@@ -3,9 +3,11 @@ import { type Browser, chromium, type Page } from 'playwright-core'
 
 const known = ['/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome']
 
-/** Path of a Chromium on this machine, if there is one; CHROMIUM names another. */
+/** Path of a Chromium on this machine, if there is one; CHROMIUM names another, or none if empty. */
 export const chromiumPath =
-  process.env.CHROMIUM ?? Bun.which('chromium') ?? known.find((path) => existsSync(path))
+  process.env.CHROMIUM === undefined
+    ? (Bun.which('chromium') ?? known.find((path) => existsSync(path)))
+    : process.env.CHROMIUM || undefined
 
 /** Starts it without a window. Throws when there is none. */
 export function startBrowser(): Promise<Browser> {
