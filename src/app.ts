@@ -150,6 +150,7 @@ export async function start(options: AppOptions): Promise<App> {
       quoter,
       exchange,
       refundsMax: options.refundsMax,
+      meter: registry,
       sponsor,
       stockBaseUrl: options.config.service.stockBaseUrl,
       waitMs: () => service().settleWaitSeconds * 1000,

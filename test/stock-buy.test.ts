@@ -267,6 +267,13 @@ describe('a purchase', () => {
     expect([response.status, Number(order.minimumShares)]).toEqual([200, Number(minimumShares)])
   })
 
+  test('behavior: the metrics count what is at no end', async () => {
+    const text = await (await fetch(`${shop.url}/metrics`)).text()
+    for (const state of ['settling', 'settled', 'swapping', 'refunding', 'held']) {
+      expect(text).toContain(`turnpike_stock_orders{state="${state}"} 0`)
+    }
+  })
+
   test('behavior: one allowance serves many orders', () => {
     const errands = shop.rows("SELECT * FROM errands WHERE kind = 'allowance'")
     expect(errands).toHaveLength(1)

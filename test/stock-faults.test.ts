@@ -102,7 +102,53 @@ async function isRefunded(response: Response, reason: string): Promise<OrderJson
   return body.order
 }
 
+/** What `turnpike orders retry` writes. */
+async function retry(id: string): Promise<void> {
+  const { Database } = await import('bun:sqlite')
+  const other = new Database(`${shop.dataDir}/turnpike.sqlite`)
+  other.run("UPDATE orders SET retry_at = 1 WHERE id = ? AND state = 'held'", [id])
+  other.close()
+  await until('the retry is taken up', () => stateOf(id) !== 'held')
+}
+
+describe('at the approval', () => {
+  // The first order: later ones find the allowance.
+  test('behavior: an asset that is paused before the router is approved holds, and then refunds', async () => {
+    before(shop, 'approve', 1, () => pauseAsset(shop, true))
+    const response = await pay()
+    const { order, refundTx } = (await response.json()) as Refund
+    expect([response.status, order.status, order.refundReason]).toEqual([
+      502,
+      'held',
+      'no-allowance',
+    ])
+    expect(order.heldReason).toBe('refund-failed')
+    expect(refundTx).toBe(order.refundTx ?? 'none')
+    await pauseAsset(shop, false)
+    await mine(chain, 20)
+    await retry(order.id)
+    await until('the order is refunded', () => stateOf(order.id) === 'refunded')
+    expect(await books()).toEqual(start)
+  })
+})
+
 describe('between payment and swap', () => {
+  test('behavior: money that could not be swapped for a quarter of an hour goes back', async () => {
+    const late = 16 * 60 * 1000
+    let looks = 0
+    shop.tap.intercept = (call) =>
+      JSON.stringify(call.params).includes('c6a5026a') && ++looks > 1 ? down() : undefined
+    const paying = pay()
+    await until('it waits', () => looks > 2)
+    shop.advance(late)
+    shop.tap.intercept = undefined
+    try {
+      await isRefunded(await paying, 'too-late')
+    } finally {
+      shop.advance(-late)
+    }
+  })
+
   test('behavior: a pool that moved below the floor is a refund, not a bad fill (attack 39: sandwich)', async () => {
     before(shop, 'look', 2, () => move(price * 1.02))
     const order = await isRefunded(await pay(), 'below-floor')
@@ -308,14 +354,6 @@ describe('at the refund', () => {
     )
     expect(refunds).toEqual([{ state: 'failed' }, { state: 'confirmed' }])
   })
-
-  async function retry(id: string): Promise<void> {
-    const { Database } = await import('bun:sqlite')
-    const other = new Database(`${shop.dataDir}/turnpike.sqlite`)
-    other.run("UPDATE orders SET retry_at = 1 WHERE id = ? AND state = 'held'", [id])
-    other.close()
-    await until('the retry is taken up', () => stateOf(id) !== 'held')
-  }
 })
 
 describe('a reorganisation', () => {

@@ -2,6 +2,7 @@ import type { Address } from 'viem'
 import type { Db } from '../../db/open'
 import type { Quoter } from '../paywall/quote'
 import * as Crypto from '../protocol/Crypto'
+import type { Meter } from '../settlement/metrics'
 import type { ApprovalSponsor } from '../settlement/Sponsorship'
 import type { Settlement } from '../settlement/settle'
 import { type Log, viewOf } from './context'
@@ -28,6 +29,7 @@ export type CounterOptions = {
   receiptAddress: Address
   relayerKeys: readonly Uint8Array[]
   realm: string
+  meter: Pick<Meter, 'gauge' | 'onRender'>
   now: () => number
   log: Log
 }
@@ -45,5 +47,9 @@ export function createCounter(options: CounterOptions): Counter {
   })
   const own = [...options.relayerKeys.map(Crypto.addressOf), desk.address]
   const purchase = createPurchase({ ...options, ...exchange, desk, teller, own, baseUrl })
+  const gauge = options.meter.gauge('stock_orders', 'Stock orders that are at no end.', ['state'])
+  options.meter.onRender(() => {
+    for (const [state, count] of desk.counts()) gauge.set(count, { state })
+  })
   return { desk, purchase, teller }
 }

@@ -4,7 +4,7 @@ import { write } from '../../db/write'
 import type { NetworkConfig, Stock } from '../config/Config'
 import { createAllowance } from './allowance'
 import type { Context, DeskMarket, DeskSettlement, Log } from './context'
-import { idSince, type Order, refundId, swapId } from './Order'
+import { idSince, type Order, refundId, type State, swapId, unfinished } from './Order'
 import { step } from './steps'
 import { createStore, type HistoryQuery } from './store'
 
@@ -21,6 +21,8 @@ export type Desk = {
   history(query: HistoryQuery): Order[]
   /** Orders of a payer since then (unix ms) that were refunded or will be. */
   refundsOf(payer: Address, since: number): number
+  /** How many orders are in each state that is no end. */
+  counts(): ReadonlyMap<State, number>
   /** Orders that an operator must look at, oldest first. */
   held(): Order[]
   /** Looks at an order now. Safe at any time. */
@@ -115,6 +117,13 @@ export function createDesk(options: DeskOptions): Desk {
     findByPayment: (id) => view(store.findByPayment(id)),
     history: (query) => store.history(query).flatMap((order) => view(order) ?? []),
     refundsOf: (payer, since) => store.countRefunds(payer, idSince(since)),
+    counts() {
+      const counts = new Map<State, number>(
+        [...unfinished, 'held' as const].map((each) => [each, 0]),
+      )
+      for (const { state } of store.open()) counts.set(state, (counts.get(state) ?? 0) + 1)
+      return counts
+    },
     held: () => store.open().filter(({ state }) => state === 'held'),
     drive,
     wait,

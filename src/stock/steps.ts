@@ -130,6 +130,9 @@ async function swapping(context: Context, order: Order): Promise<Next> {
 }
 
 function delivered(context: Context, order: Order): Next {
+  if (paymentOf(context, order.paymentId).state === 'expired') {
+    context.log('order-unpaid', { order: order.id })
+  }
   if (context.settlement.errand(swapId(order))?.state === 'confirmed') return 'wait'
   context.allowance.adopt(order.id, order.usdgAtomic)
   return turn(context.change(() => context.store.undeliver(order.id, context.now())))
@@ -184,6 +187,10 @@ async function refunding(context: Context, order: Order): Promise<Next> {
 }
 
 function refunded(context: Context, order: Order): Next {
+  // A reorganisation brought the failed swap back: nothing can be undone, but somebody must know.
+  if (context.settlement.errand(swapId(order))?.state === 'confirmed') {
+    context.log('order-paid-twice', { order: order.id })
+  }
   if (context.settlement.errand(refundId(order))?.state === 'confirmed') return 'wait'
   return turn(context.change(() => context.store.unrefund(order.id, context.now())))
 }
