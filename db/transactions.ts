@@ -97,7 +97,13 @@ export function createTransactions(db: Db) {
   )
   const carrying = later(orm, () =>
     orm
-      .select({ hash: transactions.hash, state: transactions.state })
+      .select({
+        hash: transactions.hash,
+        state: transactions.state,
+        relayer: transactions.relayer,
+        nonce: transactions.nonce,
+        firstSentAt: transactions.firstSentAt,
+      })
       .from(transactionMembers)
       .innerJoin(transactions, eq(transactions.hash, transactionMembers.transactionHash))
       .where(eq(transactionMembers.paymentId, parameter('id')))

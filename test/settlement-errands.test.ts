@@ -444,6 +444,7 @@ describe("another transaction at an errand's nonce", () => {
   }
 
   test('behavior: has replaced it once a reorganisation cannot take that back', async () => {
+    await reopen({}, { errandProofMs: 0 })
     await stolen()
     // The lane goes on above it.
     expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')

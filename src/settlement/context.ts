@@ -180,6 +180,11 @@ export type SettlementOptions = {
   payerFailuresMax?: number | undefined
   /** Time between two looks at a network's health. */
   checkMs?: number
+  /**
+   * How long the nonce of an errand must seem used, and its receipt missing, before it counts as
+   * used by another transaction; a minute by default.
+   */
+  errandProofMs?: number | undefined
 }
 
 export type Context = {
@@ -197,6 +202,7 @@ export type Context = {
   rails: ReadonlyMap<Network.Id, Rail>
   now: () => number
   log: Log
+  errandProofMs: number
   /** Payments that are being driven; the promises never reject. */
   running: Map<string, Promise<Outcome>>
   /** Nonces that are being driven; the promises never reject. */

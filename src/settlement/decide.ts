@@ -9,6 +9,12 @@ import * as Verify from './verify'
 /** How far behind a node may have been when it passed the simulation. */
 const lagBlocks = 300n
 
+/**
+ * A provider's receipts and logs may lag behind its state: for so long after the time of a payment
+ * its used nonce may still turn out to be our own work.
+ */
+const proofSeconds = 60n
+
 /** Registers work on a payment, whose faults leave it to the next sweep. */
 export function run(
   context: Context,
@@ -62,6 +68,10 @@ export async function decide(context: Context, id: string, reason: Reason): Prom
     if (payment.state === 'broadcast' && (money.used || !isOver))
       return { kind: 'pending', payment }
     if (!money.used && !isOver) return { kind: 'reverted', payment, reason }
+    const proofAt = payment.transfer.validBefore + proofSeconds
+    if (money.used && money.timestamp <= proofAt && !isFateKnown(context, id)) {
+      return { kind: 'reverted', payment, reason }
+    }
     write(context.db, () => store.expire(id, money.used))
     const outcome = current(context, payment)
     context.log('payment-expired', {
@@ -156,6 +166,16 @@ function dead(payment: Payment | undefined, reason: Reason): Outcome {
   return { kind: 'dead', payment, reason, detail: 'the authorization did not pay and cannot' }
 }
 
+/** Whether the chain has shown what became of each account nonce that we sent the payment at. */
+function isFateKnown({ store }: Context, id: string): boolean {
+  const sent = store.transactionsOf(id).filter(({ firstSentAt }) => firstSentAt !== null)
+  const nonceOf = ({ relayer, nonce }: (typeof sent)[number]) => `${relayer} ${nonce}`
+  const seen = new Set(
+    sent.filter(({ state }) => state === 'mined' || state === 'failed').map(nonceOf),
+  )
+  return sent.every((each) => seen.has(nonceOf(each)))
+}
+
 /** A transaction of ours that was given up and paid all the same. */
 async function findOwn(context: Context, rail: Rail, payment: Payment) {
   for (const { hash, state } of context.store.transactionsOf(payment.id)) {
@@ -184,6 +204,11 @@ async function findElsewhere(context: Context, rail: Rail, payment: Payment) {
     // The node may know the state of a block before its logs: look again before that is a verdict.
     await pause(Math.max(250, rail.head.blockTimeMs), context.signal)
     found = await Elsewhere.find(context, rail, transfer, first)
+  }
+  // The desk gives back what it does not swap: its buyer's money must not be kept for being unreadable.
+  const isOursAlone = purpose.product === 'desk' && transfer.method === 'permit2'
+  if (!found && isOursAlone) {
+    found = await Elsewhere.find(context, rail, transfer, evidence.knownBlock + 1n, true)
   }
   if (!found || !Elsewhere.counts(found, purpose.bound, evidence)) return undefined
   await Lane.assertConfirmed(context, rail, found.transaction)

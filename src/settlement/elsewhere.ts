@@ -21,12 +21,16 @@ const searchedBlocks = 5_000n
  * EIP-3009 the AuthorizationUsed log must stand next to the Transfer, and for Permit2 the calldata
  * must carry payer, nonce, payee and amount. `fromBlock` undefined: up to the newest block.
  * Undefined when there is none. Throws RpcFault or RpcError when it cannot be known.
+ *
+ * `isOursAlone`: the payee is an account of ours that nothing else pays. Then a Transfer of this
+ * money that nobody else claims is enough, whatever contract it went through.
  */
 export async function find(
   context: Context,
   rail: Rail,
   transfer: Transfer.Transfer,
   fromBlock: bigint | undefined,
+  isOursAlone = false,
 ): Promise<Found | undefined> {
   const range = await rangeOf(rail, fromBlock)
   const isPermit = transfer.method === 'permit2'
@@ -42,7 +46,11 @@ export async function find(
     if (!log || seen.has(log.transactionHash)) continue
     if (isPermit && !Token.isTransfer(log, transfer)) continue
     seen.add(log.transactionHash)
-    const found = await inspect(context, rail, transfer, log.transactionHash)
+    const hash = log.transactionHash
+    // Our own transactions have been looked through for what they were sent for.
+    if (isOursAlone && context.store.membersOf(hash).length > 0) continue
+    if (isPermit && !isOursAlone && !(await carries(rail, transfer, hash))) continue
+    const found = await inspect(context, rail, transfer, hash)
     if (found) return found
   }
   return undefined
@@ -68,7 +76,6 @@ async function inspect(
   transfer: Transfer.Transfer,
   hash: Hex,
 ): Promise<Found | undefined> {
-  if (transfer.method === 'permit2' && !(await carries(rail, transfer, hash))) return undefined
   const receipt = Receipt.parse(await rail.client.call('eth_getTransactionReceipt', [hash]))
   if (!receipt?.success) return undefined
   const { store } = context

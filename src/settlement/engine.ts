@@ -49,6 +49,7 @@ export function createContext(options: SettlementOptions, signal: AbortSignal): 
     rails,
     now,
     log,
+    errandProofMs: options.errandProofMs ?? 60_000,
     running: new Map(),
     driving: new Set(),
     isStopping: false,

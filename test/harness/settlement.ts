@@ -145,6 +145,7 @@ export async function startDesk(
     now?: () => number
     recover?: boolean
     checkMs?: number
+    errandProofMs?: number
     meter?: Meter
     relayerKeys?: readonly Uint8Array[]
     deskKey?: Uint8Array
@@ -162,6 +163,7 @@ export async function startDesk(
     log: (event, fields) => void events.push({ event, fields }),
     checkMs: options.checkMs ?? 200,
     deskKey: options.deskKey,
+    errandProofMs: options.errandProofMs,
     ...(options.walletFactories ? { walletFactories: options.walletFactories } : {}),
     ...(options.meter ? { meter: options.meter } : {}),
   })
