@@ -8,6 +8,7 @@ import type { Desk } from './desk'
 import * as Instrument from './Instrument'
 import type { Look } from './Look'
 import type { Market } from './market'
+import { refundGas, swapGas } from './steps'
 import { problemOf } from './Verdict'
 
 /** Everything that must hold before money moves, but the buyer's credential. */
@@ -27,22 +28,29 @@ type LookOptions = { recipient: Address | undefined; fresh: boolean }
 export type Admitted = { look: Look; quotedAtomic: bigint; floorAtomic: bigint }
 
 export type AdmissionOptions = {
-  settlement: Pick<Settlement, 'desk' | 'status' | 'isReady'>
+  settlement: Pick<Settlement, 'desk' | 'status' | 'isReady' | 'fees'>
   stock: Stock
   network: NetworkConfig
   /** Accounts of this service, which receive nothing. */
   own: readonly Address[]
-  desk: Pick<Desk, 'refundsOf'>
+  desk: Pick<Desk, 'refundsOf' | 'open'>
   /** Refunds that a payer may have in an hour; 10 by default. */
   refundsMax?: number | undefined
   now: () => number
 }
 
 const hourMs = 60 * 60 * 1000
+/** What the swap and the refund of an order use together at most. */
+const usedGas = 400_000n
 
 export function createAdmission(options: AdmissionOptions): Admission {
   const { settlement, stock, network, own, refundsMax = 10 } = options
   const { asset } = network
+  /** Nodes want the whole limit of a transaction in advance; those under way use less. */
+  const neededWei = () => {
+    const gas = swapGas + refundGas + BigInt(options.desk.open()) * usedGas
+    return gas * settlement.fees(network.id).maxFeeWei
+  }
   return {
     assertRecipient(recipient) {
       const reason = Instrument.refusalOf(recipient, { stock, asset, own })
@@ -55,7 +63,9 @@ export function createAdmission(options: AdmissionOptions): Admission {
     assertReady() {
       const status = settlement.status().find((each) => each.network === network.id)
       const lane = status?.lanes.find((each) => each.relayer === settlement.desk)
-      if (settlement.isReady(network.id) && lane?.ready !== false) return
+      const { balanceWei } = lane ?? {}
+      const isPaid = balanceWei === undefined || balanceWei >= neededWei()
+      if (settlement.isReady(network.id) && lane?.ready !== false && isPaid) return
       throw Problem.of('not-ready', 'The stock desk cannot send transactions now.', {
         headers: { 'retry-after': '10' },
       })

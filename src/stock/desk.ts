@@ -5,7 +5,7 @@ import type { NetworkConfig, Stock } from '../config/Config'
 import { createAllowance } from './allowance'
 import type { Context, DeskMarket, DeskSettlement, Log } from './context'
 import { idSince, type Order, refundId, type State, swapId, unfinished } from './Order'
-import { step } from './steps'
+import { isOurs, step } from './steps'
 import { createStore, type HistoryQuery } from './store'
 
 /** The stock desk: takes orders and drives each to its end, whatever happens in between. */
@@ -23,6 +23,8 @@ export type Desk = {
   refundsOf(payer: Address, since: number): number
   /** How many orders are in each state that is no end. */
   counts(): ReadonlyMap<State, number>
+  /** How many orders are under way. */
+  open(): number
   /** Orders that an operator must look at, oldest first. */
   held(): Order[]
   /** Looks at an order now. Safe at any time. */
@@ -124,15 +126,22 @@ export function createDesk(options: DeskOptions): Desk {
       for (const { state } of store.open()) counts.set(state, (counts.get(state) ?? 0) + 1)
       return counts
     },
+    open: store.countOpen,
     held: () => store.open().filter(({ state }) => state === 'held'),
     drive,
     wait,
     recover() {
       for (const order of store.toDrive()) {
         if (order.state === 'swapping') context.allowance.adopt(order.id, order.usdgAtomic)
+        const payment = settlement.findById(order.paymentId)
+        if (payment === undefined || isOurs(context, payment)) continue
+        const { payee, network: paidOn } = payment.transfer
+        log('order-of-another-desk', { order: order.id, desk: payee, network: paidOn })
       }
       isStarted = true
-      for (const id of early) drive(id)
+      // A process may die between the end of a transaction and what its order makes of it.
+      const held = store.open().flatMap(({ id, state }) => (state === 'held' ? id : []))
+      for (const id of new Set([...early, ...store.toRecheck(), ...held])) drive(id)
       sweep()
       sweeping ??= setInterval(sweep, sweepMs)
     },

@@ -9,7 +9,9 @@ import type { Read } from './reader'
 /** What the products share of `[stock]`. */
 export type OpenMarket = {
   market: Market
-  /** Reads for money only, which do not wait behind free requests. */
+  /** For requests with a credential, which do not wait behind free ones. */
+  paidMarket: Market
+  /** For orders that are paid: anybody can sign a credential that holds no money. */
   deskMarket: Market
   data: MarketData
   stock: Stock
@@ -32,5 +34,6 @@ export function openMarket(
   const options = { stock, asset, read, now, ...(issuer && { isHalted: issuer.isHalted }) }
   const market = createMarket(options)
   const data = createMarketData({ market, asset, issuer, explorer, now })
-  return { market, deskMarket: createMarket(options), data, stock, network, asset }
+  const [paidMarket, deskMarket] = [createMarket(options), createMarket(options)]
+  return { market, paidMarket, deskMarket, data, stock, network, asset }
 }

@@ -40,7 +40,7 @@ export type PurchaseOptions = {
   /** For unpaid requests, which may share a look. */
   market: Market
   /** For paid ones: nobody's free requests stand before them. */
-  deskMarket: Market
+  paidMarket: Market
   settlement: Settlement
   quoter: Quoter
   stock: Stock
@@ -298,7 +298,7 @@ export function createPurchase(options: PurchaseOptions): Purchase {
     admission.assertRecipient(transfer.payer)
     admission.assertPatience(transfer.payer)
     admission.assertReady()
-    const market = options.deskMarket
+    const market = options.paidMarket
     const admitted = await admission.look(market, terms, { recipient, fresh: true })
     const purpose: Purpose = {
       product: 'desk',

@@ -1,6 +1,7 @@
 import type { Hex } from 'viem'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
+import * as Address from '../protocol/Address'
 import type { Errand } from '../settlement/Errand'
 import type { Payment } from '../settlement/Payment'
 import { type Context, tokenOf } from './context'
@@ -22,8 +23,8 @@ const swapSeconds = 120n
 /** Money that could not be swapped for so long goes back. */
 const lateMs = 15 * 60 * 1000
 const runWaitMs = 2_000
-const swapGas = 1_500_000n
-const refundGas = 400_000n
+export const swapGas = 1_500_000n
+export const refundGas = 400_000n
 
 /** Moves an order on by one step. Throws what the node or the settlement throws: try again. */
 export function step(context: Context, order: Order): Promise<Next> | Next {
@@ -62,11 +63,16 @@ async function settled(context: Context, order: Order): Promise<Next> {
   const { id, usdgAtomic, recipient } = order
   const payment = paymentOf(context, order.paymentId)
   if (payment.state !== 'confirmed') return turn(context.change(() => store.unsettle(id, now())))
+  if (!isOurs(context, payment)) return 'later'
+  const isLate = order.settledAt !== undefined && now() > order.settledAt + lateMs
   const token = tokenOf(context, order)
   // Asked together: the answers are as old as each other when the swap is written.
   const [isHere, sight] = await Promise.all([
     isSettled(context, payment),
-    token && market.see(token, usdgAtomic, [recipient, context.settlement.desk]),
+    // Money that is late goes back, also when the market gives no answer at all.
+    isLate || !token
+      ? undefined
+      : market.see(token, usdgAtomic, [recipient, context.settlement.desk]),
   ])
   if (!isHere) {
     context.change(() => store.unsettle(id, now()))
@@ -76,10 +82,8 @@ async function settled(context: Context, order: Order): Promise<Next> {
     context.log('order-refused', { order: id, reason, detail })
     return turn(context.change(() => store.refund(id, reason, now())))
   }
+  if (isLate) return refuse('too-late', undefined)
   if (sight === undefined) return refuse('check-failed', 'the token is not listed any more')
-  if (order.settledAt !== undefined && now() > order.settledAt + lateMs) {
-    return refuse('too-late', undefined)
-  }
   const { verdict, sharesAtomic } = sight
   if (sharesAtomic === undefined) return refuse('no-quote', undefined)
   if (sharesAtomic < order.floorAtomic) return refuse('below-floor', sharesAtomic)
@@ -90,7 +94,11 @@ async function settled(context: Context, order: Order): Promise<Next> {
   try {
     const ended = await context.settlement.run(swapOf(context, order), {
       waitMs: runWaitMs,
-      write: (hash) => must(context.change(() => store.swap(id, hash, now()))),
+      write(hash) {
+        // It may have waited for its turn since it was looked at.
+        must(paymentOf(context, order.paymentId).state === 'confirmed')
+        must(context.change(() => store.swap(id, hash, now())))
+      },
     })
     return turn(ended.kind !== 'unavailable' && store.find(id)?.state === 'swapping')
   } finally {
@@ -147,17 +155,30 @@ async function beginRefund(context: Context, order: Order): Promise<Next> {
     return turn(context.change(() => store.hold(id, 'settlement-lost', now())))
   }
   if (payment.state !== 'confirmed') return 'wait'
+  if (!isOurs(context, payment)) return 'later'
+  const last = attempts > 0 ? refundId(order) : undefined
+  const lastTx = last && settlement.errand(last)?.transaction
+  if (last && lastTx && !isWithoutEffect(context, last)) {
+    // A reorganisation brought the refund back that had failed.
+    return turn(context.change(() => store.resumeAttempt(id, attempts, lastTx, now())))
+  }
   if (order.swapTx !== undefined && !isWithoutEffect(context, swapId(order))) {
     // A reorganisation took the failed swap away.
     context.allowance.adopt(id, order.usdgAtomic)
     return turn(context.change(() => store.reswap(id, now())))
   }
-  if (attempts > 0 && !(await isOver(context, refundId(order)))) return 'later'
+  if (last && !(await isOver(context, last))) return 'later'
   if (!(await isSettled(context, payment))) return 'later'
   const next = { ...order, refundAttempts: attempts + 1 }
   const ended = await settlement.run(refundOf(context, next), {
     waitMs: runWaitMs,
-    write: (hash) => must(context.change(() => store.attemptRefund(id, attempts, hash, now()))),
+    write(hash) {
+      // A reorganisation may have come while it waited: all that it rests on is looked at again.
+      must(paymentOf(context, order.paymentId).state === 'confirmed')
+      must(order.swapTx === undefined || isWithoutEffect(context, swapId(order)))
+      must(last === undefined || isWithoutEffect(context, last))
+      must(context.change(() => store.attemptRefund(id, attempts, hash, now())))
+    },
   })
   return turn(ended.kind !== 'unavailable' && store.find(id)?.refundTx !== undefined)
 }
@@ -177,7 +198,8 @@ async function refunding(context: Context, order: Order): Promise<Next> {
   const ended = await settlement.run(refundOf(context, order), { waitMs: 0 })
   if (ended.kind !== 'confirmed') return 'later'
   const { receipt, transaction: hash } = ended
-  const terms = { token: context.asset.address, from: settlement.desk, to }
+  const from = paymentOf(context, order.paymentId).transfer.payee
+  const terms = { token: context.asset.address, from, to }
   const isPaid = Token.transfersOf(receipt.logs, terms).includes(totalAtomic)
   return turn(
     context.change(() =>
@@ -213,6 +235,17 @@ function held(context: Context, order: Order): Next {
   }
   if (retryAt === undefined) return 'wait'
   return turn(context.change(() => store.resumeRefund(id, refundTx, now())))
+}
+
+/**
+ * Whether this desk was paid. Another one, whose key or network the operator has replaced, holds the
+ * money of its orders: what this one has belongs to others.
+ */
+export function isOurs(
+  { settlement, stock }: Pick<Context, 'settlement' | 'stock'>,
+  { transfer }: Payment,
+): boolean {
+  return transfer.network === stock.network && Address.equal(transfer.payee, settlement.desk)
 }
 
 /** Whether the chain still has the transfer that the payment rests on. Throws RpcFault or RpcError. */

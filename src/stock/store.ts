@@ -1,4 +1,4 @@
-import { and, desc, eq, gt, inArray, isNull, lt, sql } from 'drizzle-orm'
+import { and, desc, eq, gt, inArray, isNull, lt, type SQL, sql } from 'drizzle-orm'
 import type { SQLiteUpdateSetSource } from 'drizzle-orm/sqlite-core'
 import type { Address, Hex } from 'viem'
 import type { Db } from '../../db/open'
@@ -80,6 +80,24 @@ function readOrders({ orm }: Db) {
       )
       .prepare(),
   )
+  const doubtful = later(orm, () =>
+    orm
+      .select({ id: orders.id })
+      .from(orders)
+      .where(
+        sql`${orders.id} IN (SELECT id FROM orders ORDER BY id DESC LIMIT ${sql.raw(String(recentMax))}) AND (
+          ${orders.state} = 'delivered' AND ${isUndone(sql`'swap:' || orders.id`)} OR
+          ${orders.state} = 'refunded' AND ${isUndone(sql`CASE WHEN refund_attempts <= 1 THEN 'refund:' || orders.id ELSE 'refund:' || orders.id || ':' || refund_attempts END`)})`,
+      )
+      .prepare(),
+  )
+  const countOpen = later(orm, () =>
+    orm
+      .select({ count: sql<number>`count(*)` })
+      .from(orders)
+      .where(sql`state IN ('settling', 'settled', 'swapping', 'refunding')`)
+      .prepare(),
+  )
   // Above every id.
   const newest = 'ord_~'
   return {
@@ -93,6 +111,10 @@ function readOrders({ orm }: Db) {
         .all()
         .map(fromRow)
         .filter(({ state, retryAt }) => unfinished.includes(state) || retryAt !== undefined),
+    /** Those among the newest that have ended on a transaction that has not, or not so any more. */
+    toRecheck: (): string[] => doubtful.all().map(({ id }) => id),
+    /** Orders that are under way. */
+    countOpen: (): number => countOpen.get()?.count ?? 0,
     /** Orders of a payer since an id whose money went back, or is on its way back. */
     countRefunds: (payer: Address, since: string): number =>
       refunds.get({ payer, since })?.count ?? 0,
@@ -103,6 +125,14 @@ function readOrders({ orm }: Db) {
         : ofPayer.all({ before, limit, payer })
       ).map(fromRow),
   }
+}
+
+/** What a reorganisation can reach: the orders that came last. */
+const recentMax = 10_000
+
+/** Whether an errand is not confirmed: what rests on it was told too early. */
+function isUndone(id: SQL): SQL {
+  return sql`EXISTS (SELECT 1 FROM errands WHERE errands.id = ${id} AND errands.state <> 'confirmed')`
 }
 
 function changeOrders({ orm }: Db) {
@@ -155,12 +185,18 @@ function changeOrders({ orm }: Db) {
     eq(orders.state, 'refunding'),
     eq(orders.refundAttempts, parameter('attempts')),
   )
+  const resume = change(
+    { refundTx: tx },
+    eq(orders.state, 'refunding'),
+    eq(orders.refundAttempts, parameter('attempts')),
+    isNull(orders.refundTx),
+  )
   const refunded = change({ state: 'refunded', refundTx: tx }, into('refunded', 'refunding'))
   const unrefund = change({ state: 'refunding' }, into('refunding', 'refunded'))
   const reswap = change(
     { state: 'swapping', refundReason: null },
     into('swapping', 'refunding'),
-    eq(orders.refundAttempts, 0),
+    isNull(orders.refundTx),
   )
   const hold = change(
     { state: 'held', heldReason: parameter('reason') },
@@ -200,9 +236,12 @@ function changeOrders({ orm }: Db) {
     /** The refund under way can never succeed: the next attempt may be written. */
     abandonRefund: (id: string, attempts: number, at: number) =>
       toOrder(again.get({ id, attempts, at })),
+    /** The refund that had failed is under way again, or has paid after all. */
+    resumeAttempt: (id: string, attempts: number, hash: Hex, at: number) =>
+      toOrder(resume.get({ id, attempts, tx: hash, at })),
     refunded: (id: string, hash: Hex, at: number) => toOrder(refunded.get({ id, tx: hash, at })),
     unrefund: (id: string, at: number) => toOrder(unrefund.get({ id, at })),
-    /** A reorganisation took the failed swap away before a refund was written: it may succeed now. */
+    /** A reorganisation took the failed swap away and no refund is under way: it may succeed now. */
     reswap: (id: string, at: number) => toOrder(reswap.get({ id, at })),
     hold: (id: string, reason: HeldReason, at: number) => toOrder(hold.get({ id, reason, at })),
     resumeSwap: (id: string, at: number) => toOrder(resumeSwap.get({ id, at })),
