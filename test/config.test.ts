@@ -347,4 +347,13 @@ describe('turnpike check', () => {
     })
     expect(text).toMatch(/^check\.toml:\d+: payout is a relayer/)
   })
+
+  test('error: a payout that is the desk of the environment', async () => {
+    const { text } = await run(shipped, {
+      PAYOUT: '0x7E5F4552091A69125d5DfCb7b8C2659029395Bdf',
+      RELAYER_KEYS: '2'.padStart(64, '0'),
+      DESK_KEY: '1'.padStart(64, '0'),
+    })
+    expect(text).toMatch(/^check\.toml:\d+: payout is a relayer/)
+  })
 })

@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs'
 import type { Config, NetworkConfig } from '../config/Config'
-import { type Env, EnvironmentError, findRelayerKeys } from '../config/env'
+import { type Env, EnvironmentError, findOwnKeys } from '../config/env'
 import { index, lineOf } from '../config/lines'
 import { format, parse } from '../config/merchants'
 import * as Crypto from '../protocol/Crypto'
@@ -49,7 +49,7 @@ export async function check({ file, env, online, dataDir, now, out }: Options): 
 
 function relayersOf(options: { dataDir: string; env: Env }, problems: string[]) {
   try {
-    return findRelayerKeys(options).map(Crypto.addressOf)
+    return findOwnKeys(options).map(Crypto.addressOf)
   } catch (error) {
     if (!(error instanceof EnvironmentError)) throw error
     problems.push(error.message)

@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs'
 import type { App } from '../app'
-import { type Env, EnvironmentError, findRelayerKeys } from '../config/env'
+import { type Env, EnvironmentError, findOwnKeys } from '../config/env'
 import { index, lineOf, type Path } from '../config/lines'
 import { format, parse } from '../config/merchants'
 import type { Log } from '../log'
@@ -11,7 +11,7 @@ export type ReloadOptions = {
   file: string
   dataDir: string
   env: Env
-  /** Of the keys that the process runs with. */
+  /** Accounts of the keys that the process runs with, the desk's last. */
   relayers: readonly `0x${string}`[]
   log: Log
 }
@@ -47,9 +47,11 @@ export function reload(options: ReloadOptions): boolean {
 
 /** Keys come from files that can change; payments under way were signed with those of the start. */
 function changedKeys({ dataDir, env, relayers }: ReloadOptions): string[] {
-  const found = findRelayerKeys({ dataDir, env }).map(Crypto.addressOf)
+  const found = findOwnKeys({ dataDir, env }).map(Crypto.addressOf)
   if (found.join() === relayers.join()) return []
-  return ['the relayer keys are not those the process was started with: restart to change them']
+  return [
+    'the relayer keys or the desk key are not those the process was started with: restart to change them',
+  ]
 }
 
 function describe(places: readonly Path[], text: string, file: string): string[] {

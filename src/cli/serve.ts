@@ -2,7 +2,7 @@ import { readFile } from 'node:fs/promises'
 import { DatabaseLockedError } from '../../db/lock'
 import * as App from '../app'
 import type { Config } from '../config/Config'
-import { type Env, EnvironmentError, loadSecrets, type Secrets } from '../config/env'
+import { type Env, EnvironmentError, loadSecrets, ownKeys, type Secrets } from '../config/env'
 import { format, parse } from '../config/merchants'
 import { createLog } from '../log'
 import * as Crypto from '../protocol/Crypto'
@@ -27,7 +27,7 @@ export async function serve(options: ServeOptions): Promise<number> {
     return 1
   }
   process.stderr.write(banner(app, config, secrets))
-  const relayers = secrets.relayerKeys.map(Crypto.addressOf)
+  const relayers = ownKeys(secrets).map(Crypto.addressOf)
   const onReload = () => void reload({ ...options, app, relayers, log })
   process.on('SIGHUP', onReload)
   await stopSignal()
@@ -55,7 +55,7 @@ async function configure(
     // Faults of the file must not leave generated secrets behind.
     const relayers = () => {
       secrets = loadSecrets({ dataDir, env })
-      return secrets.relayerKeys.map(Crypto.addressOf)
+      return ownKeys(secrets).map(Crypto.addressOf)
     }
     const { config, faults: found } = parse(text, { file, env, relayers })
     if (config === undefined || secrets === undefined) return faults(found)

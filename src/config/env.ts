@@ -106,6 +106,22 @@ export function findRelayerKeys({ dataDir, env }: Options): readonly Uint8Array[
   return key ? [key] : []
 }
 
+/** Keys of the accounts that hold money of the service: the relayers', then the desk's if it is another. */
+export function ownKeys({
+  relayerKeys,
+  deskKey,
+}: Pick<Secrets, 'relayerKeys' | 'deskKey'>): readonly Uint8Array[] {
+  const isRelayer = relayerKeys.some((key) => hexOf(key) === hexOf(deskKey))
+  return isRelayer ? relayerKeys : [...relayerKeys, deskKey]
+}
+
+/** The same without generating any. Throws `EnvironmentError`. */
+export function findOwnKeys(options: Options): readonly Uint8Array[] {
+  const relayerKeys = findRelayerKeys(options)
+  const [deskKey] = keysOf(readEnv(options.env), 'DESK_KEY', 1) ?? []
+  return deskKey === undefined ? relayerKeys : ownKeys({ relayerKeys, deskKey })
+}
+
 function attempt<T>(errors: string[], run: () => T): T | undefined {
   try {
     return run()
