@@ -111,6 +111,27 @@ describe('attack 38: refund loops', () => {
     expect((await buyStock(shop.buyUrl({ usdg: '71' }), { buyer: 3 })).status).toBe(200)
   })
 
+  test("attack 38: orders that insist on today's price are no more at once than may be refunded", async () => {
+    const insist = async (usdg: string) => {
+      const { quote } = (await (await post(shop.buyUrl({ usdg }), {})).json()) as {
+        quote: { estimatedShares: string }
+      }
+      const url = shop.buyUrl({ usdg, minimumShares: quote.estimatedShares })
+      return { url, headers: await signOrder(url, { buyer: 4 }) }
+    }
+    const count = written()
+    const orders = await Promise.all(Array.from({ length: 14 }, (_, i) => insist(`${20 + i}`)))
+    // The first that is filled moves the price under the floor of all others.
+    const answers = await Promise.all(orders.map(({ url, headers }) => post(url, headers)))
+    const statuses = answers.map(({ status }) => status)
+    const counts = (status: number) => statuses.filter((each) => each === status).length
+    expect(counts(429)).toBeGreaterThan(0)
+    expect(counts(502)).toBeGreaterThan(0)
+    expect(counts(502)).toBeLessThanOrEqual(10)
+    expect(written() - count).toBe(counts(200) + counts(502))
+    expect(await shop.usdg(shop.desk)).toBe(0n)
+  })
+
   test('attack 38: a day has so much gas; what was paid before still ends', async () => {
     const poor = await startStockShop({
       adjust: (config) => ({

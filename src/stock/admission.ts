@@ -19,6 +19,12 @@ export type Admission = {
   assertReady(): void
   /** Throws ProblemError, 429, for a payer whose orders keep being refunded: each costs gas. */
   assertPatience(payer: Address): void
+  /**
+   * Counts an order of a payer until the result is called, which is when it is written or refused.
+   * Throws ProblemError, 429, for one with a minimum of its own while as many are under way as may be
+   * refunded: the first that is filled can make a refund of each.
+   */
+  begin(payer: Address, terms: Pick<Instrument.Terms, 'minimumAtomic'>): () => void
   /** A look at the market that lets the order through. Throws ProblemError. */
   look(market: Market, terms: Instrument.Terms, options: LookOptions): Promise<Admitted>
 }
@@ -33,7 +39,7 @@ export type AdmissionOptions = {
   network: NetworkConfig
   /** Accounts of this service, which receive nothing. */
   own: readonly Address[]
-  desk: Pick<Desk, 'refundsOf' | 'open'>
+  desk: Pick<Desk, 'refundsOf' | 'open' | 'underWay'>
   /** Refunds that a payer may have in an hour; 10 by default. */
   refundsMax?: number | undefined
   now: () => number
@@ -46,6 +52,7 @@ const usedGas = 400_000n
 export function createAdmission(options: AdmissionOptions): Admission {
   const { settlement, stock, network, own, refundsMax = 10 } = options
   const { asset } = network
+  const begun = new Map<Address, number>()
   /** Nodes want the whole limit of a transaction in advance; those under way use less. */
   const neededWei = () => {
     const gas = swapGas + refundGas + BigInt(options.desk.open()) * usedGas
@@ -74,6 +81,24 @@ export function createAdmission(options: AdmissionOptions): Admission {
       if (options.desk.refundsOf(payer, options.now() - hourMs) < refundsMax) return
       const detail = 'Too many orders of this payer were refunded in the last hour.'
       throw Problem.of('rate-limited', detail, { headers: { 'retry-after': '600' } })
+    },
+    begin(payer, { minimumAtomic }) {
+      if (minimumAtomic === undefined) return () => undefined
+      const count = begun.get(payer) ?? 0
+      const refunds = options.desk.refundsOf(payer, options.now() - hourMs)
+      if (refunds + options.desk.underWay(payer) + count >= refundsMax) {
+        const detail = 'Too many orders of this payer that name minimumShares are under way.'
+        throw Problem.of('rate-limited', detail, { headers: { 'retry-after': '10' } })
+      }
+      begun.set(payer, count + 1)
+      let isOver = false
+      return () => {
+        if (isOver) return
+        isOver = true
+        const left = (begun.get(payer) ?? 0) - 1
+        if (left > 0) begun.set(payer, left)
+        else begun.delete(payer)
+      }
     },
     async look(market, terms, { recipient, fresh }) {
       const people = [settlement.desk, ...(recipient === undefined ? [] : [recipient])]

@@ -21,6 +21,8 @@ export type Desk = {
   history(query: HistoryQuery): Order[]
   /** Orders of a payer since then (unix ms) that were refunded or will be. */
   refundsOf(payer: Address, since: number): number
+  /** Orders of a payer that are at no end and not to be refunded. */
+  underWay(payer: Address): number
   /** How many orders are in each state that is no end. */
   counts(): ReadonlyMap<State, number>
   /** How many orders are under way. */
@@ -119,6 +121,7 @@ export function createDesk(options: DeskOptions): Desk {
     findByPayment: (id) => view(store.findByPayment(id)),
     history: (query) => store.history(query).flatMap((order) => view(order) ?? []),
     refundsOf: (payer, since) => store.countRefunds(payer, idSince(since)),
+    underWay: store.countUnderWay,
     counts() {
       const counts = new Map<State, number>(
         [...unfinished, 'held' as const].map((each) => [each, 0]),

@@ -133,7 +133,7 @@ export function createPurchase(options: PurchaseOptions): Purchase {
         ...options,
         ...visit,
         item: itemOf(visit),
-        digest,
+        digest: undefined,
         takesApprovals: options.sponsor !== undefined,
       })
       return await payNow(visit, presentation, deadline)
@@ -311,15 +311,18 @@ export function createPurchase(options: PurchaseOptions): Purchase {
       challengeId: presentation.challengeId,
       bound: presentation.bound,
     }
+    const end = admission.begin(transfer.payer, terms)
     const id = Orders.newId(now(), crypto.getRandomValues(new Uint8Array(10)))
     const outcome = await settleSponsored(options, transfer, presentation.approval, purpose, {
       waitMs: Math.max(0, deadline - now()),
       receivedAt: now(),
       proven: presentation.proven,
       requestId: visit.requestId,
-      write: (paymentId) =>
-        desk.insert(orderOf(id, paymentId, { ...terms, ...admitted, recipient })),
-    })
+      write(paymentId) {
+        end()
+        desk.insert(orderOf(id, paymentId, { ...terms, ...admitted, recipient }))
+      },
+    }).finally(end)
     return { orderId: id, outcome }
   }
 
@@ -390,9 +393,6 @@ export function createPurchase(options: PurchaseOptions): Purchase {
     return fingerprint('POST', buyPath, `?${query}`, undefined)
   }
 }
-
-/** No part of the body is read. */
-const digest = undefined
 
 /** Nothing more will happen by itself. */
 function isOver({ state }: Order): boolean {

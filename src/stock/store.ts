@@ -98,6 +98,18 @@ function readOrders({ orm }: Db) {
       .where(sql`state IN ('settling', 'settled', 'swapping', 'refunding')`)
       .prepare(),
   )
+  const underWay = later(orm, () =>
+    orm
+      .select({ count: sql<number>`count(*)` })
+      .from(orders)
+      .where(
+        and(
+          eq(orders.payer, parameter('payer')),
+          sql`state IN ('settling', 'settled', 'swapping')`,
+        ),
+      )
+      .prepare(),
+  )
   // Above every id.
   const newest = 'ord_~'
   return {
@@ -118,6 +130,8 @@ function readOrders({ orm }: Db) {
     /** Orders of a payer since an id whose money went back, or is on its way back. */
     countRefunds: (payer: Address, since: string): number =>
       refunds.get({ payer, since })?.count ?? 0,
+    /** Orders of a payer that may still be delivered. */
+    countUnderWay: (payer: Address): number => underWay.get({ payer })?.count ?? 0,
     /** Newest first. */
     history: ({ payer, limit, before = newest }: HistoryQuery): Order[] =>
       (payer === undefined
