@@ -6,7 +6,14 @@ import { execute, mine, multicall3Address } from '../src/demo/chains'
 import { samplePrice } from '../src/demo/exchange'
 import * as Crypto from '../src/protocol/Crypto'
 import { movePrice } from './harness/exchange'
-import { before, mint, type OrderJson, signOrder, startStockShop } from './harness/stockshop'
+import {
+  before,
+  freeze,
+  mint,
+  type OrderJson,
+  signOrder,
+  startStockShop,
+} from './harness/stockshop'
 import { until } from './harness/world'
 
 // What hardly ever happens and would cost a buyer an order: strangers who settle in our stead, nodes
@@ -204,5 +211,38 @@ describe('a reorganisation between the decision and the refund', () => {
     )
     expect((await paying).status).toBe(502)
     expect(stateOf(id)).toBe('refunded')
+  })
+})
+
+describe('a reorganisation after a refund that failed', () => {
+  test('behavior: that brings it back ends the order, and no other is written', async () => {
+    await movePrice(chain, asset, nvda, samplePrice(nvda.symbol))
+    before(shop, 'look', 2, async () => {
+      await movePrice(chain, asset, nvda, samplePrice(nvda.symbol) * 1.02)
+      await freeze(shop, buyer)
+    })
+    expect((await pay()).status).toBe(502)
+    const id = newest()?.id
+    expect(stateOf(id)).toBe('held')
+    const kept = shop.rows(`SELECT * FROM errands WHERE id = 'refund:${id}'`)[0]
+    // An operator asks for another one, which waits until the first is out of reach.
+    tamper(`UPDATE orders SET retry_at = 1 WHERE id = '${id}'`)
+    await until('it is refunding', () => stateOf(id) === 'refunding')
+    expect(newest()?.refund_tx).toBeNull()
+    tamper(
+      `UPDATE errands SET state = 'broadcast', block_number = NULL, receipt = NULL, ended_at = NULL WHERE id = 'refund:${id}'`,
+    )
+    await until('it is the refund of before', () => newest()?.refund_tx === kept?.transaction_hash)
+    await mine(chain, 20)
+    tamper(
+      `UPDATE errands SET state = 'failed', block_number = ${kept?.block_number}, receipt = '${kept?.receipt}', ended_at = 1 WHERE id = 'refund:${id}'`,
+    )
+    await until('an operator must look', () => stateOf(id) === 'held')
+    await freeze(shop, buyer, false)
+    const start = await shop.usdg(buyer)
+    tamper(`UPDATE orders SET retry_at = 1 WHERE id = '${id}'`)
+    await until('it is refunded', () => stateOf(id) === 'refunded')
+    expect((await shop.usdg(buyer)) - start).toBe(BigInt(String(newest()?.total_atomic)))
+    expect(newest()?.refund_attempts).toBe(2)
   })
 })

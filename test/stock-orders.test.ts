@@ -169,6 +169,18 @@ describe('the table of states', () => {
     expect(since).toEqual([3, 2, 1, 0])
   })
 
+  test('behavior: a swap that a reorganisation brings back is followed, also after a refund in vain', () => {
+    const { id } = insert({ ...shapes.refunding, state: 'refunding', swapTx: hash('b') })
+    expect(store.attemptRefund(id, 0, hash('c'), 3)?.refundAttempts).toBe(1)
+    expect(store.reswap(id, 4)).toBeUndefined()
+    expect(store.abandonRefund(id, 1, 5)?.refundTx).toBeUndefined()
+    expect(store.reswap(id, 6)?.state).toBe('swapping')
+    expect(store.refund(id, 'swap-failed', 7)?.refundAttempts).toBe(1)
+    expect(store.resumeAttempt(id, 0, hash('c'), 8)).toBeUndefined()
+    expect(store.resumeAttempt(id, 1, hash('c'), 8)?.refundTx).toBe(hash('c'))
+    expect(store.resumeAttempt(id, 1, hash('d'), 8)).toBeUndefined()
+  })
+
   test('error: of two that change one order, one loses', () => {
     const { id } = shaped('settled')
     expect(store.swap(id, hash('d'), 3)?.state).toBe('swapping')

@@ -231,7 +231,15 @@ export function createDesk(options: DeskOptions): Desk {
         const order = view(store.find(id))
         if (order === undefined || isWanted(order)) end(order)
       }
-      const timer = setTimeout(() => end(view(store.find(id))), ms)
+      const late = () => {
+        try {
+          end(view(store.find(id)))
+        } catch (error) {
+          // The database is closed: the process stops.
+          reject(error)
+        }
+      }
+      const timer = setTimeout(late, ms)
       waiting.add(look)
       look()
     })
