@@ -184,14 +184,35 @@ describe('secrets', () => {
         encodeURIComponent(btoa(password)),
         password,
         encodeURIComponent(password),
+        'user:pass\\/word+1',
         'pass/word+1',
         encodeURIComponent('pass/word+1'),
+        'pass\\/word+1',
         'a/key+with=signs',
         encodeURIComponent('a/key+with=signs'),
+        'a\\/key+with=signs',
         'query+secret',
         'query%2Bsecret',
       ].toSorted(),
     )
+  })
+
+  test('behavior: in the path, behind any scheme, as a cookie, however it is written', () => {
+    const sold = merchant('m', {
+      headers: { Authorization: 'Key fal-ai/s3cret', Cookie: 'a=1; session=s3cret&cookie' },
+    })
+    const found = secretsOf(sold, route('/r', { pathSecrets: ['s3cret path!'] }))
+    for (const form of [
+      'fal-ai/s3cret',
+      'fal-ai\\/s3cret',
+      's3cret&cookie',
+      's3cret&amp;cookie',
+      's3cret path!',
+      's3cret%20path!',
+      's3cret+path%21',
+    ])
+      expect(found).toContain(form)
+    expect(found).not.toContain('1')
   })
 })
 

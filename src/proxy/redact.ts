@@ -11,18 +11,53 @@ const secretQuery = /key|token|secret|auth|pass|sign|credential/i
 const scheme = /^(?:basic|bearer|token|apikey)\s+/i
 
 /**
- * What an upstream must not show to a buyer: the values that let us in, of 8 characters and more, as
- * they are sent, as a URL would hold them, and what Basic credentials say when they are decoded.
+ * What an upstream must not show to a buyer: the values that let us in, of 8 characters and more, in
+ * every form that they are commonly repeated in, and what Basic credentials say when they are decoded.
+ * A key in the path counts too: frameworks answer an unknown tail with the path that they saw.
  */
 export function secretsOf(merchant: Merchant, route: Route): readonly string[] {
   const values = Object.entries(merchant.headers)
     .filter(([name]) => !publicHeaders.test(name))
-    .flatMap(([, value]) => [value.replace(scheme, '').trim(), ...basicOf(value)])
+    .flatMap(([name, value]) => [
+      value.replace(scheme, '').trim(),
+      ...basicOf(value),
+      ...partsOf(name, value),
+    ])
   for (const [name, value] of Object.entries({ ...route.query, ...route.fixedQuery })) {
     if (secretQuery.test(name)) values.push(value)
   }
-  const all = values.flatMap((value) => [value, encodeURIComponent(value)])
+  values.push(...route.pathSecrets)
+  const all = values.flatMap(formsOf)
   return [...new Set(all)].filter((value) => value.length >= lengthMin)
+}
+
+/** What stands behind a scheme, of which there are many, and each cookie. */
+function partsOf(name: string, value: string): string[] {
+  if (/^cookie$/i.test(name))
+    return value.split(';').map((pair) => pair.slice(pair.indexOf('=') + 1).trim())
+  const [, behind = ''] = (/authorization$/i.test(name) && /^\S+\s+(\S+)\s*$/.exec(value)) || []
+  return [behind]
+}
+
+const entities: Readonly<Record<string, string>> = {
+  '&': '&amp;',
+  '<': '&lt;',
+  '>': '&gt;',
+  '"': '&quot;',
+  "'": '&#039;',
+}
+
+/** As a header, a query, a form, JSON (some writers escape the slash) and a page would show it. */
+function formsOf(value: string): string[] {
+  const json = JSON.stringify(value).slice(1, -1)
+  return [
+    value,
+    encodeURIComponent(value),
+    new URLSearchParams({ '': value }).toString().slice(1),
+    json,
+    json.replaceAll('/', '\\/'),
+    value.replace(/[&<>"']/g, (character) => entities[character] ?? ''),
+  ]
 }
 
 /** `user:password` and the password of a Basic credential. */
