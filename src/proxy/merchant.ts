@@ -3,7 +3,7 @@ import { type Body, type Budget, readBody } from '../http/body'
 import { clientKey } from '../http/clientip'
 import { corsHeaders, toResponse, unknownError } from '../http/problem'
 import * as RateLimit from '../http/ratelimit'
-import { pathStart } from '../http/url'
+import { pathStart, searchOf } from '../http/url'
 import type { Log } from '../log'
 import type { Fulfilled } from '../paywall/courier'
 import type { Earlier } from '../paywall/earlier'
@@ -311,8 +311,12 @@ function split(url: string): [pathname: string, search: string] {
   const end = hash === -1 ? url.length : hash
   const query = url.indexOf('?', start)
   if (query === -1 || query > end) return [url.slice(start, end), '']
-  return [url.slice(start, query), url.slice(query, end)]
+  const search = url.slice(query, end)
+  // Where the Host header is no host nothing was normalised.
+  return [url.slice(start, query), visible.test(search) ? search : searchOf(url)]
 }
+
+const visible = /^[\x21-\x7e]*$/
 
 /** Every failure of an x402 request carries PAYMENT-RESPONSE, whoever refused it. */
 function inTermsOf(headers: Headers, problem: Problem.ProblemError): Problem.ProblemError {
