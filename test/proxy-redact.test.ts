@@ -226,6 +226,45 @@ describe('whole answers', () => {
     expect((await new Response(body).text()).slice(-30)).toBe(`${'x'.repeat(20)}[redacted]`)
   })
 
+  test('error: one that is broken, or not what its header says, shows nothing either', async () => {
+    const text = JSON.stringify({ key: secret, filler: 'x'.repeat(5000) })
+    const packed = zlib.gzipSync(text)
+    const damaged = Buffer.from(packed)
+    damaged[damaged.length - 6] = (damaged.at(-6) ?? 0) ^ 1
+    /** What a client that takes what it can get would see. */
+    const shown = async (encoding: string, body: Uint8Array) => {
+      const headers = new Headers({ 'content-encoding': encoding })
+      const answer = redactAnswer({ headers, body }, [secret])
+      const left = headers.get('content-encoding')
+      let seen = ''
+      try {
+        if (answer instanceof Uint8Array)
+          return new TextDecoder().decode(left === 'deflate' ? zlib.inflateRawSync(answer) : answer)
+        const decoder = new TextDecoder()
+        for await (const chunk of answer) seen += decoder.decode(chunk, { stream: true })
+      } catch {
+        // Cut.
+      }
+      expect(left).toBeNull()
+      return seen
+    }
+    const bodies: [encoding: string, body: Uint8Array][] = [
+      ['deflate', zlib.deflateRawSync(text)],
+      ['deflate', zlib.deflateSync(text)],
+      ['gzip', packed.subarray(0, -4)],
+      ['gzip', damaged],
+      ['gzip', Buffer.concat([packed, bytes('junk')])],
+      ['zstd', zlib.zstdCompressSync(text).subarray(0, -4)],
+      ['gzip', bytes(text)],
+      ['br', bytes(text)],
+    ]
+    for (const [encoding, body] of bodies) expect(await shown(encoding, body)).not.toContain(secret)
+    // Nothing is done to what holds no secret and cannot be opened.
+    const junk = bytes('no gzip at all')
+    const headers = new Headers({ 'content-encoding': 'gzip' })
+    expect(redactAnswer({ headers, body: junk }, [secret])).toBe(junk)
+  })
+
   test('behavior: what holds no secret, packed or plain, is the same array', () => {
     for (const [encoding, body] of [
       ['identity', bytes('nothing here, sk-or')],

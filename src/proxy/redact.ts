@@ -1,4 +1,10 @@
-import { brotliDecompressSync, gunzipSync, inflateSync, zstdDecompressSync } from 'node:zlib'
+import {
+  brotliDecompressSync,
+  gunzipSync,
+  inflateRawSync,
+  inflateSync,
+  zstdDecompressSync,
+} from 'node:zlib'
 import type { Merchant, Route } from '../config/Config'
 
 const lengthMin = 8
@@ -143,7 +149,9 @@ function beginning(buffer: Buffer, patterns: readonly Buffer[], from: number): n
 const decoders = {
   gzip: gunzipSync,
   'x-gzip': gunzipSync,
-  deflate: inflateSync,
+  // Some servers leave the zlib header out, and clients read that too.
+  deflate: (body: Uint8Array, options: { maxOutputLength: number }) =>
+    isZlib(body) ? inflateSync(body, options) : inflateRawSync(body, options),
   br: brotliDecompressSync,
   zstd: zstdDecompressSync,
 } as const
@@ -155,6 +163,14 @@ const formats = {
   br: 'brotli',
   zstd: 'zstd',
 } as const satisfies Record<Encoding, Bun.CompressionFormat>
+/** Whether a body begins as one of its encoding does; what has no mark of its own never does. */
+const beginnings: Readonly<Record<Encoding, (body: Uint8Array) => boolean>> = {
+  gzip: isGzip,
+  'x-gzip': isGzip,
+  deflate: isZlib,
+  br: () => false,
+  zstd: ([a, b, c, d]) => a === 0x28 && b === 0xb5 && c === 0x2f && d === 0xfd,
+}
 const decodedMaxBytes = 4 * 1024 * 1024
 const stepBytes = 16 * 1024
 
@@ -189,10 +205,15 @@ export function redactAnswer(
   let plain: Uint8Array
   try {
     plain = decoders[encoding](body, { maxOutputLength: decodedMaxBytes })
+    // What zstd makes of a frame that breaks off; there may be text in it.
+    if (plain.byteLength === 0) return redactStream({ headers, body: streamOf(body) }, secrets)
   } catch (error) {
-    if (isTooLarge(error)) return redactStream({ headers, body: streamOf(body) }, secrets)
-    // What is broken stays so: a buyer cannot open it either.
-    return body
+    // Of one that breaks off in the middle clients show what came before.
+    if (isTooLarge(error) || beginnings[encoding](body))
+      return redactStream({ headers, body: streamOf(body) }, secrets)
+    // It is not what its header says: text, or what nobody can open.
+    const redacted = clean(body)
+    return isSame(redacted, body) ? body : redacted
   }
   const redacted = clean(plain)
   if (isSame(redacted, plain)) return body
@@ -266,6 +287,15 @@ function streamOf(bytes: Uint8Array): Stream {
 function encodingOf(headers: Headers): Encoding | undefined {
   const name = headers.get('content-encoding')?.trim().toLowerCase() ?? ''
   return Object.hasOwn(decoders, name) ? (name as Encoding) : undefined
+}
+
+function isGzip([a, b]: Uint8Array): boolean {
+  return a === 0x1f && b === 0x8b
+}
+
+/** RFC 1950: the method, and a check over both bytes. */
+function isZlib([a = 0, b = 0]: Uint8Array): boolean {
+  return (a & 0x0f) === 8 && (a * 256 + b) % 31 === 0
 }
 
 function isSame(a: Uint8Array, b: Uint8Array): boolean {
