@@ -311,6 +311,24 @@ describe('what is not sponsored', () => {
   })
 })
 
+test('behavior: a crowd of checks shares the node with payments', async () => {
+  const { transfer, raw } = await payer()
+  let inside = 0
+  let most = 0
+  net.tap.intercept = async ({ method }) => {
+    if (method !== 'eth_estimateGas') return undefined
+    most = Math.max(most, ++inside)
+    await Bun.sleep(5)
+    inside--
+    return undefined
+  }
+  const checks = Array.from({ length: 300 }, () => sponsoring.approvals.check(transfer, raw))
+  const kinds = (await Promise.all(checks)).map(({ kind }) => kind)
+  expect(kinds.filter((kind) => kind === 'good').length).toBeGreaterThan(200)
+  expect(new Set(kinds)).toEqual(new Set(['good', 'unavailable']))
+  expect(most).toBeLessThanOrEqual(16)
+})
+
 test('behavior: an approve that never comes is asked for less and less', async () => {
   const { wallet, transfer, raw } = await payer()
   await net.chain.rpc('anvil_setBalance', [wallet.address, '0x38d7ea4c68000'])

@@ -11,6 +11,7 @@ import * as Approve from './Approve'
 import * as Grant from './Grant'
 import type { Engine, Ledger, Sponsored } from './ledger'
 import { estimateApprove, look } from './look'
+import { createTurns } from './turns'
 
 export type ApprovalOptions = {
   engine: Engine
@@ -35,6 +36,9 @@ type Done = { kind: 'done'; transaction: Hex }
 /** First wait for a receipt; each further one is half as long again, up to the last. */
 const pollMs = 100
 const pollMaxMs = 2_000
+/** Requests that read the chain at once, and that wait for it: one takes ten calls to a node. */
+const readingMax = 16
+const waitingMax = 256
 /** Approves that are sent and waited for at once. */
 const underWayMax = 64
 
@@ -46,10 +50,16 @@ export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor
     'Signed approves that were not sponsored.',
     ['reason'],
   )
+  const turns = createTurns(readingMax, waitingMax)
   /** By payer: two approves of one payer would compete for one account nonce. */
   const underWay = new Map<string, { hash: Hex; work: ReturnType<ApprovalSponsor['approve']> }>()
 
   async function plan(transfer: Transfer, raw: Hex): Promise<Plan | Done | Refusal> {
+    const judged = turns.take(() => examine(transfer, raw))
+    return judged ?? unavailable('Too many approves are being looked at.', 1)
+  }
+
+  async function examine(transfer: Transfer, raw: Hex): Promise<Plan | Done | Refusal> {
     const network = networks.find(({ id }) => id === transfer.network)
     if (network === undefined || transfer.asset !== network.asset.address) {
       return refuse('erc20_approval_not_sponsored', 'No approves are sponsored for this token.')
