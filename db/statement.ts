@@ -19,7 +19,7 @@ export function placeholders<T extends SQLiteTable>(
 
 /**
  * A prepared statement of `orm` that is made when it is first used: writing the SQL of all of them was
- * a third of a cold start. `warm` makes those that are left.
+ * a third of a cold start. `unused` names those that are left.
  */
 export function later<S extends object>(orm: Db['orm'], prepare: () => S): S {
   let made: S | undefined
@@ -41,7 +41,7 @@ export function later<S extends object>(orm: Db['orm'], prepare: () => S): S {
 
 const unmade = new WeakMap<Db['orm'], Set<() => unknown>>()
 
-/** Makes the statements that nobody has used yet, so that no buyer waits for it. */
-export function warm({ orm }: Db): void {
-  for (const make of unmade.get(orm) ?? []) make()
+/** Makers of the statements that nobody has used yet, each to be called or not. */
+export function unused({ orm }: Db): readonly (() => unknown)[] {
+  return [...(unmade.get(orm) ?? [])]
 }

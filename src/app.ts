@@ -1,7 +1,7 @@
 import { Elysia } from 'elysia'
 import { open } from '../db/open'
 import { readPending } from '../db/pending'
-import { warm } from '../db/statement'
+import { unused } from '../db/statement'
 import type { Config, Merchant } from './config/Config'
 import type { Secrets } from './config/env'
 import type { Path } from './config/lines'
@@ -9,6 +9,7 @@ import { needsRestart } from './config/restart'
 import { createFacilitator, type Facilitator } from './facilitator/handler'
 import { createBudget } from './http/body'
 import { healthRoutes } from './http/health'
+import { base36, requestIds } from './http/ids'
 import { createRegistry, metricsRoutes, type Registry } from './http/metrics'
 import { errors } from './http/problem'
 import { createRateLimit } from './http/ratelimit'
@@ -209,8 +210,7 @@ export async function start(options: AppOptions): Promise<App> {
   await settlement.recover()
   counter?.desk.recover()
   first.write()
-  Secp256k1.warm()
-  warm(db)
+  void oneByOne([Secp256k1.warm, ...unused(db)], () => stopping)
 
   return {
     url: `http://${listen.hostname}:${server.port}`,
@@ -240,6 +240,15 @@ export async function start(options: AppOptions): Promise<App> {
       await server.stop(true)
       db.close()
     },
+  }
+}
+
+/** Does what no request should have to wait for, between requests. */
+async function oneByOne(steps: readonly (() => unknown)[], isOver: () => boolean): Promise<void> {
+  for (const step of steps) {
+    await new Promise((resolve) => setImmediate(resolve))
+    if (isOver()) return
+    step()
   }
 }
 
@@ -379,16 +388,4 @@ function isForSale(url: string): boolean {
 function outOfService(merchant: Merchant): { merchant: string; reason: string }[] {
   if (merchant.outOfService === undefined) return []
   return [{ merchant: merchant.slug, reason: `${merchant.outOfService} is not set` }]
-}
-
-/** Short ids that do not repeat: a random prefix for the process and a counter. */
-function requestIds(): () => string {
-  const prefix = base36(8)
-  let counter = 0
-  return () => `${prefix}-${(counter++).toString(36)}`
-}
-
-function base36(length: number): string {
-  const bytes = crypto.getRandomValues(new Uint8Array(length))
-  return Array.from(bytes, (byte) => (byte % 36).toString(36)).join('')
 }

@@ -127,7 +127,7 @@ describe('turnpike demo', () => {
     const commands = run.out
       .replaceAll('\\\n', ' ')
       .match(/^ {2}(PAY_KEY=|curl |MPPX_PRIVATE_KEY=.*--protocol x402$).*$/gm)
-    expect(commands).toHaveLength(5)
+    expect(commands).toHaveLength(6)
     for (const command of commands ?? []) {
       // The same program without asking the registry for it.
       const local = command
@@ -142,7 +142,7 @@ describe('turnpike demo', () => {
       const [answer, code] = await Promise.all([new Response(shell.stdout).text(), shell.exited])
       expect(code).toBe(0)
       if (command.includes('curl')) expect(answer).toStartWith('HTTP/1.1 402 Payment Required')
-      else expect(answer).toMatch(/"temperature_2m"|"choices"/)
+      else expect(answer).toMatch(/"temperature_2m"|"choices"|"status":"delivered"/)
     }
 
     const pids = [run.pid, ...descendants(run.pid)]

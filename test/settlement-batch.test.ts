@@ -328,14 +328,11 @@ describe('several lanes', () => {
   test('behavior: what waits for one that is refused goes to the others', async () => {
     await reopen({ relayerKeys: [relayerKey, secondKey] })
     const refused = { error: { code: -32000, message: 'insufficient funds for gas' } }
-    let victim: string | undefined
-    net.tap.intercept = ({ method }) => {
+    let bytes: unknown
+    net.tap.intercept = ({ method, params }) => {
       if (!method.startsWith('eth_sendRawTransaction')) return undefined
-      victim ??= rows()[0]?.relayer
-      const newest = desk.db.sqlite
-        .query<{ relayer: string }, []>('SELECT relayer FROM transactions ORDER BY rowid DESC')
-        .get()
-      return newest?.relayer === victim ? refused : undefined
+      bytes ??= params[0]
+      return params[0] === bytes ? refused : undefined
     }
     const first = desk.pay(signTransfer(network), {}, { waitMs: 300 })
     await until(() => desk.settlement.status()[0]?.lanes.some(({ ready }) => !ready) === true)

@@ -131,28 +131,28 @@ describe('a transfer with an EIP-2612 permit', () => {
 
 describe('what is written beside a payment', () => {
   beforeEach(
-    () => void desk.db.sqlite.run('CREATE TABLE orders (payment TEXT UNIQUE, name TEXT UNIQUE)'),
+    () => void desk.db.sqlite.run('CREATE TABLE notes (payment TEXT UNIQUE, name TEXT UNIQUE)'),
   )
-  const orders = () => desk.db.sqlite.query('SELECT payment, name FROM orders').all()
+  const notes = () => desk.db.sqlite.query('SELECT payment, name FROM notes').all()
   const settle = (transfer: Transfer.Transfer, name: string) =>
     desk.settlement.settle(transfer, purposeOf({ product: 'desk' }), {
       waitMs: 10_000,
       receivedAt: Date.now(),
-      write: (id) => desk.db.sqlite.run('INSERT INTO orders VALUES (?, ?)', [id, name]),
+      write: (id) => desk.db.sqlite.run('INSERT INTO notes VALUES (?, ?)', [id, name]),
     })
 
   test('behavior: is there before the bytes leave, once', async () => {
     const transfer = signTransfer(network)
     let onDisk: unknown
     net.tap.intercept = ({ method }) => {
-      if (isSend(method)) onDisk ??= orders()
+      if (isSend(method)) onDisk ??= notes()
       return undefined
     }
     const outcome = await settle(transfer, 'one')
     if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
     expect(onDisk).toEqual([{ payment: outcome.payment.id, name: 'one' }])
     expect((await settle(transfer, 'two')).kind).toBe('confirmed')
-    expect(orders()).toHaveLength(1)
+    expect(notes()).toHaveLength(1)
   })
 
   test('behavior: is there for money that somebody else settled', async () => {
@@ -163,10 +163,10 @@ describe('what is written beside a payment', () => {
     const settling = desk.settlement.settle(transfer, purposeOf({ bound: true }), {
       waitMs: 10_000,
       receivedAt: Date.now(),
-      write: (id) => desk.db.sqlite.run('INSERT INTO orders VALUES (?, ?)', [id, 'one']),
+      write: (id) => desk.db.sqlite.run('INSERT INTO notes VALUES (?, ?)', [id, 'one']),
     })
     expect((await settling).kind).toBe('confirmed')
-    expect(orders()).toHaveLength(1)
+    expect(notes()).toHaveLength(1)
   })
 
   test('error: that is refused leaves nothing behind, and harms nobody in the batch', async () => {
@@ -174,7 +174,7 @@ describe('what is written beside a payment', () => {
     await setAutomine(net.chain, false)
     // A lane that is busy lets the next ones collect.
     const first = settle(signTransfer(network), 'first')
-    await until(() => orders().length === 2)
+    await until(() => notes().length === 2)
     const others = ['a', 'taken', 'b'].map((name) => settle(signTransfer(network), name))
     const settled = Promise.allSettled([first, ...others])
     const ends = (await mineWhile(net.chain, settled)).map((end) =>
@@ -183,10 +183,10 @@ describe('what is written beside a payment', () => {
     expect(ends).toEqual([
       'confirmed',
       'confirmed',
-      expect.stringContaining('UNIQUE constraint failed: orders.name'),
+      expect.stringContaining('UNIQUE constraint failed: notes.name'),
       'confirmed',
     ])
-    expect(orders()).toHaveLength(4)
+    expect(notes()).toHaveLength(4)
     expect(await paid()).toBe(20_000n)
   })
 })

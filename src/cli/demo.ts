@@ -151,6 +151,9 @@ function instructions(world: World, port: number): string {
     `  PAY_KEY=${account(3).privateKey} ${self()} pay ${forecast} \\`,
     '    --protocol mpp --network eip155:4663 --transfer permit2 ' +
       `--rpc ${world.chains['eip155:4663']?.url}`,
+    '',
+    'Buy a tokenized stock for 2 USDG',
+    `  ${pay} '${base}${goods.stock}' --method POST --max 2 --network eip155:4663`,
     ...mppx,
     '',
     'Ctrl-C stops everything.',

@@ -49,7 +49,9 @@ export async function drive(context: Context, rail: Rail, lane: Lane, slot: Slot
       if (sent.receipt) return included(rail, lane, slot, sent.receipt)
       note(context, rail, lane, slot, sent)
       isDoubtful ||= sends > 0 || sent.kind !== 'accepted' || sent.waited === true
-      const backoffMs = Math.min(resendMaxMs, 2_000 * 2 ** sends)
+      // Bytes that no node has taken are offered again soon: their buyer waits.
+      const firstMs = sent.kind === 'accepted' ? 2_000 : 250
+      const backoffMs = Math.min(resendMaxMs, firstMs * 2 ** sends)
       sendAtMs = elapsedMs + (sent.kind === 'early' ? 100 : backoffMs)
       if (sent.kind !== 'early') sends++
     }
