@@ -66,6 +66,26 @@ function countMembers(text: string, levels: number): number {
   return members
 }
 
+/** What may be looked through for a stranger, about a tenth of a second of it. */
+const heavy = { containers: 65_536, commas: 131_072 }
+
+/**
+ * Whether a text, which need not be JSON, has so many parts that parsing it and looking through it
+ * would hold up everybody else. Long strings are none.
+ */
+export function isHeavy(text: string): boolean {
+  let containers = 0
+  let commas = 0
+  for (let index = 0; index < text.length; index++) {
+    const code = text.charCodeAt(index)
+    if (code === 0x22) index = endOfString(text, index + 1)
+    else if (code === 0x7b || code === 0x5b) containers++
+    else if (code === 0x2c) commas++
+    if (containers > heavy.containers || commas > heavy.commas) return true
+  }
+  return false
+}
+
 /** Index of the closing quote, or the end of the text. */
 function endOfString(text: string, start: number): number {
   for (let at = text.indexOf('"', start); at >= 0; at = text.indexOf('"', at + 1)) {

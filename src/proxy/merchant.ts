@@ -50,7 +50,7 @@ export type Gateway = {
 
 const urlMaxBytes = 8192
 /** Longest body whose faults are named in a 402. */
-const hintMaxBytes = 64 * 1024
+const hintMaxBytes = 16 * 1024
 const allowedHeaders =
   'Authorization, Payment-Signature, X-Payment, Accept-Payment, Idempotency-Key, ' +
   'Payment-Redeem, Access-Control-Expose-Headers'
@@ -144,12 +144,20 @@ export function createGateway(options: GatewayOptions): Gateway {
     assertWithin(rateLimit.peek(`refused ${key}`, refusedPerMinute, now()))
     const answer = open(request, visit, true)
     if (!(answer instanceof Promise) || visit.presented.kind === 'redeem') return answer
-    return answer.then((response) => {
-      // A new challenge: the signature was bad, or the simulation refused. What fails on chain counts
-      // against the payer, so that junk in somebody's name costs its sender.
-      if (response.status === 402) rateLimit.take(`refused ${key}`, refusedPerMinute, now())
-      return response
-    })
+    const refused = () => rateLimit.take(`refused ${key}`, refusedPerMinute, now())
+    return answer.then(
+      (response) => {
+        // A new challenge: the signature was bad, or the simulation refused. What fails on chain counts
+        // against the payer, so that junk in somebody's name costs its sender.
+        if (response.status === 402) refused()
+        return response
+      },
+      (error) => {
+        // The whole body was looked through for a credential that nobody has judged.
+        if (error instanceof Problem.ProblemError && error.code === 'invalid-parameter') refused()
+        throw error
+      },
+    )
   }
 
   function open(request: Request, visit: Visit, pays: boolean): Response | Promise<Response> {
