@@ -275,6 +275,21 @@ describe('what the file means', () => {
     }
   })
 
+  test('behavior: of a path it is known what came from the environment, the host is no secret', () => {
+    const secretsOf = (upstream: string, own: string) =>
+      configOf(edited('"https://one.example.com/base"', `"${upstream}"`), {
+        env: { ...env, OWN: own },
+      }).merchants[0]?.routes[0]?.pathSecrets
+    expect(secretsOf('https://one.example.com/base', 'x')).toEqual([])
+    expect(secretsOf(`https://one.example.com/v3/${named('OWN')}`, 'a-path-key')).toEqual([
+      'a-path-key',
+    ])
+    expect(secretsOf(`https://${named('OWN')}/base`, 'one.example.com')).toEqual([])
+    expect(secretsOf(named('OWN'), 'https://one.example.com/v3/a-key')).toEqual(['/v3/a-key'])
+    const text = edited('path = "/c"', `path = "/c"\nupstream_path = "/bot${named('ONE_KEY')}/c"`)
+    expect(configOf(text).merchants[1]?.routes[0]?.pathSecrets).toEqual([env.ONE_KEY])
+  })
+
   test('behavior: a name may come from a file', () => {
     const path = join(directory, 'one-key')
     writeFileSync(path, 'from-file\n')

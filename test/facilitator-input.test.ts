@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import fc from 'fast-check'
 import { account } from '../src/demo/accounts'
+import * as Facilitation from '../src/protocol/Facilitation'
 import { type Body, type Made, makeBody, post } from './harness/facilitation'
 import { type Shop, startShop } from './harness/shop'
 
@@ -270,3 +271,31 @@ function pathsOf(value: unknown, prefix = ''): string[] {
     return [path, ...pathsOf(inner, path)]
   })
 }
+
+test('behavior: a request that waits for a chain holds nothing that nobody reads again', () => {
+  const junk = Array.from({ length: 1000 }, (_, i) => ({ [`n${i}`]: [] }))
+  const extra = { ...good.paymentRequirements.extra, junk }
+  const body = {
+    ...good,
+    paymentPayload: {
+      ...good.paymentPayload,
+      accepted: { ...good.paymentPayload.accepted, junk },
+      resource: { url: 'https://shop.example.com/', junk },
+      extensions: { junk: { info: { junk }, schema: {} } },
+    },
+    paymentRequirements: { ...good.paymentRequirements, extra },
+  }
+  const parsed = Facilitation.parse(new TextEncoder().encode(JSON.stringify(body)))
+  if ('code' in parsed) throw new Error(parsed.detail)
+  const held = JSON.stringify(parsed.request, (_, value) =>
+    typeof value === 'bigint' ? String(value) : value,
+  )
+  expect(held.length).toBeLessThan(2000)
+  expect(parsed.request.resource).toBe('https://shop.example.com/')
+  // What is not kept still counts: other terms are another request.
+  const other = { ...body, paymentRequirements: good.paymentRequirements }
+  const bare = Facilitation.parse(new TextEncoder().encode(JSON.stringify(other)))
+  expect('request' in bare && bare.request.requirements.fingerprint).not.toBe(
+    parsed.request.requirements.fingerprint,
+  )
+})

@@ -209,6 +209,18 @@ describe('messages', () => {
     expect(refused[0]?.headers.get('retry-after')).toMatch(/^\d+$/)
     expect((await from('192.0.2.2')).status).toBe(200)
   })
+
+  test('error: what is no message counts too, before it is read', async () => {
+    const from = (address: string) => post('{"no":', { 'x-forwarded-for': address })
+    const count = async (times: number) => {
+      const answers = await Promise.all(Array.from({ length: times }, () => from('192.0.2.9')))
+      return answers.filter(({ status }) => status === 429).length
+    }
+    let refused = 0
+    for (let round = 0; round < 7; round++) refused += await count(100)
+    expect(refused).toBeGreaterThan(50)
+    expect((await from('192.0.2.10')).status).toBe(400)
+  })
 })
 
 test('error: bad credentials of one client are 429 to it, as over HTTP, and to no other', async () => {

@@ -190,6 +190,18 @@ describe('turnpike pay, against other servers', () => {
     expect(ran.err).toContain('settlement-pending, 0xabc')
   })
 
+  test('error: what a server says neither steers the terminal nor looks like a line of ours', async () => {
+    const detail = 'no\x1b]0;owned\x07\x1b[2J\x9b1A\u202e\nsettled by 0xfeed\r'
+    const store = shop([problem(400, { code: 'bad\x1b[1m', detail })])
+    const ran = await run([store.url], key)
+    store.stop()
+    expect(ran.code).toBe(1)
+    expect(ran.err).toContain('refused    400 bad?[1m: no?]0;owned')
+    expect(ran.err).toMatch(/^[^\p{Cf}\p{Zl}\p{Zp}]*$/u)
+    expect(ran.err.replaceAll('\n', '')).toMatch(/^\P{Cc}*$/u)
+    expect(ran.err).not.toMatch(/^settled by/m)
+  })
+
   test('error: a failed delivery tells how to redeem, and --redeem asks without paying', async () => {
     const redeem = { token: `-${'A'.repeat(42)}`, until: '2026-11-21T00:00:00.000Z', attempts: 5 }
     const failed = problem(502, { code: 'upstream-failed', detail: 'broken', redeem })

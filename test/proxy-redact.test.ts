@@ -184,14 +184,35 @@ describe('secrets', () => {
         encodeURIComponent(btoa(password)),
         password,
         encodeURIComponent(password),
+        'user:pass\\/word+1',
         'pass/word+1',
         encodeURIComponent('pass/word+1'),
+        'pass\\/word+1',
         'a/key+with=signs',
         encodeURIComponent('a/key+with=signs'),
+        'a\\/key+with=signs',
         'query+secret',
         'query%2Bsecret',
       ].toSorted(),
     )
+  })
+
+  test('behavior: in the path, behind any scheme, as a cookie, however it is written', () => {
+    const sold = merchant('m', {
+      headers: { Authorization: 'Key fal-ai/s3cret', Cookie: 'a=1; session=s3cret&cookie' },
+    })
+    const found = secretsOf(sold, route('/r', { pathSecrets: ['s3cret path!'] }))
+    for (const form of [
+      'fal-ai/s3cret',
+      'fal-ai\\/s3cret',
+      's3cret&cookie',
+      's3cret&amp;cookie',
+      's3cret path!',
+      's3cret%20path!',
+      's3cret+path%21',
+    ])
+      expect(found).toContain(form)
+    expect(found).not.toContain('1')
   })
 })
 
@@ -203,6 +224,45 @@ describe('whole answers', () => {
     expect(body).toBeInstanceOf(ReadableStream)
     expect(headers.has('content-encoding')).toBe(false)
     expect((await new Response(body).text()).slice(-30)).toBe(`${'x'.repeat(20)}[redacted]`)
+  })
+
+  test('error: one that is broken, or not what its header says, shows nothing either', async () => {
+    const text = JSON.stringify({ key: secret, filler: 'x'.repeat(5000) })
+    const packed = zlib.gzipSync(text)
+    const damaged = Buffer.from(packed)
+    damaged[damaged.length - 6] = (damaged.at(-6) ?? 0) ^ 1
+    /** What a client that takes what it can get would see. */
+    const shown = async (encoding: string, body: Uint8Array) => {
+      const headers = new Headers({ 'content-encoding': encoding })
+      const answer = redactAnswer({ headers, body }, [secret])
+      const left = headers.get('content-encoding')
+      let seen = ''
+      try {
+        if (answer instanceof Uint8Array)
+          return new TextDecoder().decode(left === 'deflate' ? zlib.inflateRawSync(answer) : answer)
+        const decoder = new TextDecoder()
+        for await (const chunk of answer) seen += decoder.decode(chunk, { stream: true })
+      } catch {
+        // Cut.
+      }
+      expect(left).toBeNull()
+      return seen
+    }
+    const bodies: [encoding: string, body: Uint8Array][] = [
+      ['deflate', zlib.deflateRawSync(text)],
+      ['deflate', zlib.deflateSync(text)],
+      ['gzip', packed.subarray(0, -4)],
+      ['gzip', damaged],
+      ['gzip', Buffer.concat([packed, bytes('junk')])],
+      ['zstd', zlib.zstdCompressSync(text).subarray(0, -4)],
+      ['gzip', bytes(text)],
+      ['br', bytes(text)],
+    ]
+    for (const [encoding, body] of bodies) expect(await shown(encoding, body)).not.toContain(secret)
+    // Nothing is done to what holds no secret and cannot be opened.
+    const junk = bytes('no gzip at all')
+    const headers = new Headers({ 'content-encoding': 'gzip' })
+    expect(redactAnswer({ headers, body: junk }, [secret])).toBe(junk)
   })
 
   test('behavior: what holds no secret, packed or plain, is the same array', () => {

@@ -188,9 +188,31 @@ describe('bodies', () => {
     ])
   })
 
-  const malformed = ['{', 'model=a', '{"a":1}}', 'NaN', `${'['.repeat(200_000)}`, '\u0000']
+  const malformed = ['{', 'model=a', '{"a":1}}', 'NaN', `${'['.repeat(16_000)}`, '\u0000']
   test.each(malformed)('error: what is no JSON is named', (text) => {
     expect(query({ body }, '', text)).toEqual(['body  is not JSON'])
+  })
+
+  test('error: a body of very many parts is refused before anybody looks through it', () => {
+    const many = (part: string, times: number) => `{"x":[${part.repeat(times)}1]}`
+    const schema = {
+      type: 'object',
+      properties: { x: { type: 'array', items: { type: 'object' } } },
+    }
+    for (const text of [
+      many('{"role":""},', 800_000),
+      many('1,', 5_000_000),
+      '['.repeat(200_000),
+    ]) {
+      const begun = performance.now()
+      expect(query({ body: schema }, '', text)).toEqual(['body  has too many parts'])
+      expect(performance.now() - begun).toBeLessThan(200)
+    }
+    // A vector, a conversation and a picture are none.
+    const free = { type: 'object' }
+    expect(query({ body: free }, '', many('0.5,', 50_000))).toEqual([])
+    expect(query({ body: free }, '', many('{"role":"user"},', 10_000))).toEqual([])
+    expect(query({ body: free }, '', JSON.stringify({ x: '[{,"'.repeat(500_000) }))).toEqual([])
   })
 
   test('error: invalid UTF-8, deep nesting and __proto__ are refused, not thrown', () => {

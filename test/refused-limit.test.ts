@@ -52,3 +52,13 @@ test('behavior: credentials of other schemes and requests without one are not re
   }
   expect((await buy(item(), {}, from('192.0.2.3'))).status).toBe(200)
 })
+
+test('error: credentials with a request that cannot be served are refused ones, too', async () => {
+  const url = `${shop.url}/m/shop/form?symbol=toolong`
+  const statuses: number[] = []
+  for (let round = 0; round < 8; round++) {
+    const headers = { ...from('192.0.2.4'), ...(await sign(url, x402)) }
+    statuses.push((await fetch(url, { headers })).status)
+  }
+  expect(statuses).toEqual([...Array(6).fill(400), 429, 429])
+})

@@ -7,7 +7,7 @@ import {
   setDefaultTimeout,
   test,
 } from 'bun:test'
-import type { Hex } from 'viem'
+import { type Hex, keccak256 } from 'viem'
 import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
 import { balanceOf, setAutomine } from '../src/demo/chains'
@@ -309,6 +309,41 @@ describe('what is not sponsored', () => {
       method === 'eth_getTransactionCount' ? new Response('', { status: 502 }) : undefined
     expect(await sponsoring.approvals.check(transfer, raw)).toMatchObject({ kind: 'unavailable' })
   })
+})
+
+test('behavior: a crowd of checks shares the node with payments', async () => {
+  const { transfer, raw } = await payer()
+  let inside = 0
+  let most = 0
+  net.tap.intercept = async ({ method }) => {
+    if (method !== 'eth_estimateGas') return undefined
+    most = Math.max(most, ++inside)
+    await Bun.sleep(5)
+    inside--
+    return undefined
+  }
+  const checks = Array.from({ length: 300 }, () => sponsoring.approvals.check(transfer, raw))
+  const kinds = (await Promise.all(checks)).map(({ kind }) => kind)
+  expect(kinds.filter((kind) => kind === 'good').length).toBeGreaterThan(200)
+  expect(new Set(kinds)).toEqual(new Set(['good', 'unavailable']))
+  expect(most).toBeLessThanOrEqual(16)
+})
+
+test('behavior: an approve that never comes is asked for less and less', async () => {
+  const { wallet, transfer, raw } = await payer()
+  await net.chain.rpc('anvil_setBalance', [wallet.address, '0x38d7ea4c68000'])
+  const hash = keccak256(raw)
+  // Taken by the node, and displaced by another one of the payer.
+  net.tap.intercept = ({ method, params }) =>
+    method === 'eth_sendRawTransaction' && params[0] === raw ? { result: hash } : undefined
+  expect(await sponsoring.approvals.approve(transfer, raw, { waitMs: 3_000 })).toMatchObject({
+    kind: 'unavailable',
+  })
+  const looks = net.tap.calls.filter(
+    ({ method, params }) => method === 'eth_getTransactionReceipt' && params[0] === hash,
+  )
+  expect(looks.length).toBeGreaterThan(3)
+  expect(looks.length).toBeLessThan(12)
 })
 
 test('behavior: a payer that spends the money elsewhere gets no approve and no more money', async () => {

@@ -257,12 +257,13 @@ describe('what is asked', () => {
 
   test('error: one client asks too often, then its network does', async () => {
     const asked = (client: string) => ask({}, { client }).then(({ status }) => status)
-    const own = await Promise.all(Array.from({ length: 11 }, () => asked('192.0.2.1')))
-    expect(own.filter((status) => status === 429)).toHaveLength(1)
+    const own = await Promise.all(Array.from({ length: 60 }, () => asked('192.0.2.1')))
+    expect(own.filter((status) => status === 429)).toHaveLength(50)
     const others = await Promise.all(
       Array.from({ length: 40 }, (_, index) => asked(`192.0.2.${2 + index}`)),
     )
-    expect(others.filter((status) => status === 429)).toHaveLength(11)
+    // What was refused to the one is not missing for its neighbours.
+    expect(others.filter((status) => status === 429)).toHaveLength(10)
     const refused = await ask({}, { client: '192.0.2.1' })
     expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(0)
     expect(refused.json.code).toBe('rate-limited')

@@ -70,7 +70,7 @@ export async function problemOf(response: Response): Promise<ProblemText> {
   }
   const string = (parent: Json.JsonObject, name: string) => {
     const value = Json.member(parent, name)
-    return typeof value === 'string' ? value : undefined
+    return typeof value === 'string' ? oneLine(value) : undefined
   }
   const redeem = Json.member(json, 'redeem')
   const token = Json.isObject(redeem) ? string(redeem, 'token') : undefined
@@ -190,7 +190,14 @@ function quote(text: string): string {
   return /^[\w.:/-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`
 }
 
-/** One line for the user; stdout is for what was bought. */
-export function say(line: string): void {
-  process.stderr.write(`${line}\n`)
+/** Text for the user, without what steers a terminal: some of it is a server's. */
+export function say(text: string): void {
+  const printable = text.replace(/[^\P{C}\n]|[\p{Zl}\p{Zp}]/gu, '?')
+  // stdout is for what was bought.
+  process.stderr.write(`${printable}\n`)
+}
+
+/** A server's text must not look like a further line of ours. */
+export function oneLine(text: string): string {
+  return text.replace(/\s+/g, ' ')
 }

@@ -3,7 +3,7 @@ import * as Amount from '../protocol/Amount'
 import * as Crypto from '../protocol/Crypto'
 import * as Json from '../protocol/Json'
 import { AllowanceError, approve, signPermit, type Wallet } from './allowance'
-import { finish, type Order, problemOf, say } from './outcome'
+import { finish, type Order, oneLine, problemOf, say } from './outcome'
 import * as Terms from './Terms'
 import type * as TokenPermit from './TokenPermit'
 
@@ -148,7 +148,7 @@ async function invalidParams(asked: Response): Promise<string> {
     const params = Json.member(Json.parse(await asked.text()), 'invalidParams')
     if (!Array.isArray(params)) return ''
     const objects = params.filter(Json.isObject)
-    return objects.map((param) => `${param.name}: ${param.reason}`).join('; ')
+    return oneLine(objects.map((param) => `${param.name}: ${param.reason}`).join('; '))
   } catch {
     return ''
   }

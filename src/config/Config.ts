@@ -97,6 +97,8 @@ export type Route = {
    * they are appended behind a slash.
    */
   upstreamPath: string
+  /** What of that path came from the environment: buyers must not see it. */
+  pathSecrets: readonly string[]
   /** Scheme, host and port, if not the merchant's. */
   upstream: URL | undefined
   tail: 'optional' | 'required' | 'none'

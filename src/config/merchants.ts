@@ -73,7 +73,7 @@ export function parse(
       return lines
     },
     faults: new Map(),
-    fromEnv: new Set(),
+    fromEnv: new Map(),
     unset: new Set(),
   }
   const config = readConfig(document, source, { env, overrides, relayers })

@@ -9,8 +9,8 @@ export type Source = {
   readonly lines: Lines.Lines
   /** The first fault of each place: what follows from it is not reported. */
   faults: Map<string, Fault>
-  /** Places whose text came, in part, from the environment: never shown. */
-  fromEnv: Set<string>
+  /** Places whose text came, in part, from the environment, with those parts: never shown. */
+  fromEnv: Map<string, string[]>
   /** Places of a merchant whose environment name is not set: nothing there is checked. */
   unset: Set<string>
 }

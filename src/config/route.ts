@@ -17,7 +17,7 @@ import {
   type Source,
   type Table,
 } from './reader'
-import { readUpstream, type Upstream } from './upstream'
+import { readUpstream, secretsAt, type Upstream } from './upstream'
 import * as V from './values'
 
 const methods: readonly Method[] = ['GET', 'POST', 'PUT', 'PATCH', 'DELETE']
@@ -41,6 +41,10 @@ export function readRoute(table: Table, around: Around): Route {
     summary: field(table, 'summary', V.text, ''),
     description: field(table, 'description', V.text, ''),
     upstreamPath: `${(own ?? around.upstream)?.basePath ?? ''}${upstreamPath}`,
+    pathSecrets: [
+      ...((own ?? around.upstream)?.secrets ?? []),
+      ...secretsAt(table, 'upstream_path'),
+    ],
     upstream: own?.origin,
     tail: field(table, 'tail', V.oneOf(['optional', 'required', 'none']), 'optional'),
     query: record(table, 'query', V.text),

@@ -41,7 +41,8 @@ function walk(state: State, value: unknown, path: Lines.Path): unknown {
 }
 
 function replace(state: State, text: string, path: Lines.Path): string {
-  state.source.fromEnv.add(Lines.keyOf(path))
+  const parts: string[] = []
+  state.source.fromEnv.set(Lines.keyOf(path), parts)
   return text.replace(/\$\{([^}]*)\}?/g, (whole, name: string) => {
     if (!whole.endsWith('}') || !/^[A-Za-z_][A-Za-z0-9_]*$/.test(name)) {
       report(state.source, path, 'behind $ and { stands a name of letters, digits and _, then }')
@@ -49,6 +50,7 @@ function replace(state: State, text: string, path: Lines.Path): string {
     }
     try {
       const value = state.lookup(name)
+      if (value !== undefined) parts.push(value)
       if (value !== undefined) return value
     } catch (error) {
       if (!(error instanceof EnvironmentError)) throw error

@@ -1,3 +1,4 @@
+import { keyOf } from './lines'
 import { at, field, optional, report, type Table } from './reader'
 import * as V from './values'
 
@@ -8,6 +9,8 @@ export type Upstream = {
   /** The path of the URL in the file, without a trailing slash: stands before every upstream path. */
   basePath: string
   allowPrivate: boolean
+  /** What of it came from the environment: some services take their key in the path. */
+  secrets: readonly string[]
 }
 
 /**
@@ -30,7 +33,23 @@ export function readUpstream(
     const message = 'upstream is a private address; set allow_private = true for this merchant'
     report(table.source, at(table, 'upstream'), message)
   }
-  return { origin: new URL(url.origin), basePath: url.pathname.replace(/\/+$/, ''), allowPrivate }
+  return {
+    origin: new URL(url.origin),
+    basePath: url.pathname.replace(/\/+$/, ''),
+    allowPrivate,
+    secrets: secretsAt(table, 'upstream').flatMap((part) => secretOf(part, written)),
+  }
+}
+
+/** What of a part belongs to the path: the host alone lets nobody in, and answers may link to it. */
+function secretOf(part: string, written: URL): string[] {
+  const path = URL.parse(part)?.pathname ?? part
+  return path === '/' || written.host.includes(path.toLowerCase()) ? [] : [path]
+}
+
+/** Parts of a key's text that came from the environment. */
+export function secretsAt({ source, path }: Table, key: string): readonly string[] {
+  return source.fromEnv.get(keyOf([...path, key])) ?? []
 }
 
 /** Reads `allow_private` of a merchant. */

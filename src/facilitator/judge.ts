@@ -50,15 +50,16 @@ export function open(
   body: Uint8Array,
   keyHash: Hex | undefined,
 ): Case | Fault {
-  const request = Facilitation.parse(body)
-  if ('code' in request) return request
+  const parsed = Facilitation.parse(body)
+  if ('code' in parsed) return parsed
+  const { request, extensions } = parsed
   const { requirements } = request
   const network = networks.find(({ id }) => id === requirements.network)
   if (network === undefined) {
     return { code: 'invalid_network', detail: 'The network is not one that is settled here.' }
   }
   const signed = Facilitation.transferOf(request, network.chainId)
-  const sponsored = Sponsoring.read(request.parsed.extensions, signed, {
+  const sponsored = Sponsoring.read(extensions, signed, {
     now: now(),
     takesApprovals: sponsor !== undefined,
   })
@@ -192,7 +193,7 @@ export function isGenuine({ isSigned, isOwnDomain, transfer }: Case, known: Paym
 export function isSame({ request, keyHash }: Case, { purpose }: Payment): boolean {
   return (
     purpose.product === 'facilitator' &&
-    purpose.fingerprint === Facilitation.fingerprint(request.requirements) &&
+    purpose.fingerprint === request.requirements.fingerprint &&
     purpose.route === routeOf(keyHash)
   )
 }

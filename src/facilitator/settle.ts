@@ -1,5 +1,4 @@
 import type { Hex } from 'viem'
-import * as Facilitation from '../protocol/Facilitation'
 import { moneyKey } from '../protocol/Transfer'
 import { within } from '../settlement/context'
 import type { Outcome, Payment, Purpose } from '../settlement/Payment'
@@ -63,7 +62,7 @@ export function createSettler(options: SettleOptions): Settler {
   async function settle(order: Order): Promise<Settled> {
     const { subject } = order
     const { request, transfer, known } = subject
-    const fingerprint = Facilitation.fingerprint(request.requirements)
+    const { fingerprint } = request.requirements
     const early = refuseEarly(options, subject)
     if (early !== undefined) return failed(early.code, early.detail)
     const late = refuseLate(options, subject)
@@ -99,8 +98,9 @@ export function createSettler(options: SettleOptions): Settler {
       protocol: 'x402',
       merchant: '',
       route: routeOf(keyHash),
-      fingerprint: Facilitation.fingerprint(request.requirements),
-      resource: resourceOf(subject),
+      fingerprint: request.requirements.fingerprint,
+      // What the resource server says that is sold; only for people who read the database.
+      resource: request.resource,
       idempotencyKey,
       challengeId: undefined,
       bound: false,
@@ -186,12 +186,6 @@ export function createSettler(options: SettleOptions): Settler {
 
 function keyOf({ transfer }: Case): string {
   return moneyKey(transfer).toLowerCase()
-}
-
-/** What the resource server says that is sold; only for people who read the database. */
-function resourceOf({ request }: Case): string {
-  const url = request.parsed.resource?.url
-  return typeof url === 'string' ? url.slice(0, 2048) : ''
 }
 
 function spent({ transfer }: Case, payment: Payment | undefined): Settled {

@@ -5,3 +5,12 @@
 export function pathStart(url: string): number {
   return url.startsWith('/') ? 0 : url.indexOf('/', url.indexOf('://') + 3)
 }
+
+/**
+ * Query of a request's URL, '' or with its `?`. The URL as a whole need not be one: its host is what
+ * the Host header says.
+ */
+export function searchOf(url: string): string {
+  const query = url.indexOf('?', Math.max(pathStart(url), 0))
+  return query === -1 ? '' : new URL(url.slice(query), 'http://localhost').search
+}

@@ -23,24 +23,31 @@ export type Requirements = {
   /** EIP-712 domain of the token, which EIP-3009 signatures need. */
   name: string | undefined
   version: string | undefined
-  extra: Json.JsonObject
+  /** sha256 (hex) over the terms of payment, `extra` whole: a repeated call must have the same. */
+  fingerprint: string
 }
 
+/** Without what nobody reads again: requests wait for a chain, and what is in them is a stranger's. */
 export type Request = {
-  parsed: X402.Parsed
-  accepted: { scheme: Json.Json | undefined; network: Json.Json | undefined }
+  parsed: Pick<X402.Parsed, 'method' | 'signed'>
+  accepted: { scheme: string | undefined; network: string | undefined }
   requirements: Requirements
   /** As it was sent: callers compare it as text. */
   payer: string
+  /** URL of what is sold, as the resource server says; perhaps ''. */
+  resource: string
 }
 
 const defaultTimeoutSeconds = 60
+const resourceMax = 2048
 
 /**
- * Reads a request body. Faults are those that no payment can mend: `invalid_payload`,
+ * Reads a request body; the payment's extensions are beside it. Faults are those that no payment can mend: `invalid_payload`,
  * `invalid_x402_version`, `unsupported_scheme`, `invalid_payment_requirements`.
  */
-export function parse(body: Uint8Array): Request | Fault {
+export function parse(
+  body: Uint8Array,
+): { request: Request; extensions: Json.JsonObject | undefined } | Fault {
   let json: Json.JsonObject
   let payload: Json.JsonObject
   try {
@@ -60,18 +67,27 @@ export function parse(body: Uint8Array): Request | Fault {
     if (Json.member(terms, 'scheme') !== 'exact') {
       return { code: 'unsupported_scheme', detail: 'Only scheme "exact" is settled here.' }
     }
-    return {
-      parsed,
+    const { method, signed, resource, extensions } = parsed
+    const request = {
+      parsed: { method, signed },
       accepted: {
-        scheme: Json.member(accepted, 'scheme'),
-        network: Json.member(accepted, 'network'),
+        scheme: textOr(accepted, 'scheme'),
+        network: textOr(accepted, 'network'),
       },
       requirements: readRequirements(terms),
       payer: payerOf(payload),
+      resource: textOr(resource ?? {}, 'url')?.slice(0, resourceMax) ?? '',
     }
+    return { request, extensions }
   } catch (error) {
     return malformed('invalid_payment_requirements', 'paymentRequirements', error)
   }
+}
+
+/** Undefined for what is no text: such a member is compared, not refused. */
+function textOr(parent: Json.JsonObject, name: string): string | undefined {
+  const value = Json.member(parent, name)
+  return typeof value === 'string' ? value : undefined
 }
 
 function malformed(code: string, what: string, error: unknown): Fault {
@@ -81,22 +97,23 @@ function malformed(code: string, what: string, error: unknown): Fault {
 
 function readRequirements(terms: Json.JsonObject): Requirements {
   const extra = Json.optionalObject(terms, 'extra') ?? {}
+  const network = Json.text(terms, 'network')
+  const asset = Json.address(terms, 'asset')
+  const payTo = Json.address(terms, 'payTo')
+  const amountAtomic = Json.uint(terms, 'amount')
   return {
-    network: Json.text(terms, 'network'),
-    asset: Json.address(terms, 'asset'),
-    payTo: Json.address(terms, 'payTo'),
-    amountAtomic: Json.uint(terms, 'amount'),
+    network,
+    asset,
+    payTo,
+    amountAtomic,
     maxTimeoutSeconds: readTimeout(terms),
     name: Json.optionalText(extra, 'name') || undefined,
     version: Json.optionalText(extra, 'version') || undefined,
-    extra,
+    fingerprint: hash({ network, asset, payTo, amount: String(amountAtomic), extra }),
   }
 }
 
-/** sha256 (hex) over the terms of payment: a repeated call must have the same. */
-export function fingerprint(requirements: Requirements): string {
-  const { network, asset, payTo, amountAtomic, extra } = requirements
-  const terms = { network, asset, payTo, amount: String(amountAtomic), extra }
+function hash(terms: Json.JsonObject): string {
   return new Bun.CryptoHasher('sha256').update(Json.canonicalize(terms)).digest('hex')
 }
 

@@ -8,6 +8,8 @@ export type Json = null | boolean | number | string | readonly Json[] | JsonObje
 export type JsonObject = { readonly [member: string]: Json }
 
 const depthMax = 16
+/** In memory an empty one takes thirty times its text: more than these are no honest message. */
+const containersMax = 16_384
 const signatureBytesMax = 4096
 const hexPattern = /^0x(?:[0-9a-fA-F]{2})+$/
 const wordPattern = /^0x[0-9a-fA-F]{64}$/
@@ -25,8 +27,8 @@ export function parse(text: string): JsonObject {
 }
 
 /**
- * Parses JSON text. Throws a JsonError for more than `levels` of nesting, for a member that appears
- * twice (parsers disagree about which one counts) and for `__proto__`.
+ * Parses JSON text. Throws a JsonError for more than `levels` of nesting, for very many objects and
+ * arrays, for a member that appears twice (parsers disagree about which one counts) and for `__proto__`.
  */
 export function parseAny(text: string, levels = depthMax): Json {
   const members = countMembers(text, levels)
@@ -42,11 +44,12 @@ export function parseAny(text: string, levels = depthMax): Json {
 
 /**
  * Colons outside of strings, one for each member, so that duplicates show as a difference to the
- * parsed keys. Throws when the text nests too deeply, before a recursive parser sees it.
+ * parsed keys. Throws when the text nests too deeply or holds too much, before a parser sees it.
  */
 function countMembers(text: string, levels: number): number {
   let members = 0
   let depth = 0
+  let containers = 0
   for (let index = 0; index < text.length; index++) {
     const code = text.charCodeAt(index)
     if (code === 0x22) {
@@ -55,11 +58,32 @@ function countMembers(text: string, levels: number): number {
       members++
     } else if (code === 0x7b || code === 0x5b) {
       if (++depth > levels) throw new JsonError(`more than ${levels} levels`)
+      if (++containers > containersMax) throw new JsonError('too many objects and arrays')
     } else if (code === 0x7d || code === 0x5d) {
       depth--
     }
   }
   return members
+}
+
+/** What may be looked through for a stranger, about a tenth of a second of it. */
+const heavy = { containers: 65_536, commas: 131_072 }
+
+/**
+ * Whether a text, which need not be JSON, has so many parts that parsing it and looking through it
+ * would hold up everybody else. Long strings are none.
+ */
+export function isHeavy(text: string): boolean {
+  let containers = 0
+  let commas = 0
+  for (let index = 0; index < text.length; index++) {
+    const code = text.charCodeAt(index)
+    if (code === 0x22) index = endOfString(text, index + 1)
+    else if (code === 0x7b || code === 0x5b) containers++
+    else if (code === 0x2c) commas++
+    if (containers > heavy.containers || commas > heavy.commas) return true
+  }
+  return false
 }
 
 /** Index of the closing quote, or the end of the text. */

@@ -1,5 +1,6 @@
 import type { Address } from 'viem'
 import type { Config } from '../config/Config'
+import { searchOf } from '../http/url'
 import type * as Network from '../protocol/Network'
 import * as Problem from '../protocol/Problem'
 import * as Catalogue from './Catalogue'
@@ -90,7 +91,7 @@ export function createDocuments(config: Config, options: DocumentsOptions): Docu
         list = Listing.resources(config, listing).map((entry) => JSON.stringify(entry))
         listedFor = ready
       }
-      const text = pageOf(list, new URL(request.url).searchParams)
+      const text = pageOf(list, new URLSearchParams(searchOf(request.url)))
       const seconds = ready === whole ? maxAgeSeconds : partialMaxAgeSeconds
       return respond(request, seal(text), 'application/json', seconds)
     },

@@ -3,7 +3,7 @@ import { type Body, type Budget, readBody } from '../http/body'
 import { clientKey } from '../http/clientip'
 import { corsHeaders, toResponse, unknownError } from '../http/problem'
 import * as RateLimit from '../http/ratelimit'
-import { pathStart } from '../http/url'
+import { pathStart, searchOf } from '../http/url'
 import type { Log } from '../log'
 import type { Fulfilled } from '../paywall/courier'
 import type { Earlier } from '../paywall/earlier'
@@ -50,7 +50,7 @@ export type Gateway = {
 
 const urlMaxBytes = 8192
 /** Longest body whose faults are named in a 402. */
-const hintMaxBytes = 64 * 1024
+const hintMaxBytes = 16 * 1024
 const allowedHeaders =
   'Authorization, Payment-Signature, X-Payment, Accept-Payment, Idempotency-Key, ' +
   'Payment-Redeem, Access-Control-Expose-Headers'
@@ -144,12 +144,20 @@ export function createGateway(options: GatewayOptions): Gateway {
     assertWithin(rateLimit.peek(`refused ${key}`, refusedPerMinute, now()))
     const answer = open(request, visit, true)
     if (!(answer instanceof Promise) || visit.presented.kind === 'redeem') return answer
-    return answer.then((response) => {
-      // A new challenge: the signature was bad, or the simulation refused. What fails on chain counts
-      // against the payer, so that junk in somebody's name costs its sender.
-      if (response.status === 402) rateLimit.take(`refused ${key}`, refusedPerMinute, now())
-      return response
-    })
+    const refused = () => rateLimit.take(`refused ${key}`, refusedPerMinute, now())
+    return answer.then(
+      (response) => {
+        // A new challenge: the signature was bad, or the simulation refused. What fails on chain counts
+        // against the payer, so that junk in somebody's name costs its sender.
+        if (response.status === 402) refused()
+        return response
+      },
+      (error) => {
+        // The whole body was looked through for a credential that nobody has judged.
+        if (error instanceof Problem.ProblemError && error.code === 'invalid-parameter') refused()
+        throw error
+      },
+    )
   }
 
   function open(request: Request, visit: Visit, pays: boolean): Response | Promise<Response> {
@@ -311,8 +319,12 @@ function split(url: string): [pathname: string, search: string] {
   const end = hash === -1 ? url.length : hash
   const query = url.indexOf('?', start)
   if (query === -1 || query > end) return [url.slice(start, end), '']
-  return [url.slice(start, query), url.slice(query, end)]
+  const search = url.slice(query, end)
+  // Where the Host header is no host nothing was normalised.
+  return [url.slice(start, query), visible.test(search) ? search : searchOf(url)]
 }
+
+const visible = /^[\x21-\x7e]*$/
 
 /** Every failure of an x402 request carries PAYMENT-RESPONSE, whoever refused it. */
 function inTermsOf(headers: Headers, problem: Problem.ProblemError): Problem.ProblemError {

@@ -1,4 +1,10 @@
-import { brotliDecompressSync, gunzipSync, inflateSync, zstdDecompressSync } from 'node:zlib'
+import {
+  brotliDecompressSync,
+  gunzipSync,
+  inflateRawSync,
+  inflateSync,
+  zstdDecompressSync,
+} from 'node:zlib'
 import type { Merchant, Route } from '../config/Config'
 
 const lengthMin = 8
@@ -11,18 +17,53 @@ const secretQuery = /key|token|secret|auth|pass|sign|credential/i
 const scheme = /^(?:basic|bearer|token|apikey)\s+/i
 
 /**
- * What an upstream must not show to a buyer: the values that let us in, of 8 characters and more, as
- * they are sent, as a URL would hold them, and what Basic credentials say when they are decoded.
+ * What an upstream must not show to a buyer: the values that let us in, of 8 characters and more, in
+ * every form that they are commonly repeated in, and what Basic credentials say when they are decoded.
+ * A key in the path counts too: frameworks answer an unknown tail with the path that they saw.
  */
 export function secretsOf(merchant: Merchant, route: Route): readonly string[] {
   const values = Object.entries(merchant.headers)
     .filter(([name]) => !publicHeaders.test(name))
-    .flatMap(([, value]) => [value.replace(scheme, '').trim(), ...basicOf(value)])
+    .flatMap(([name, value]) => [
+      value.replace(scheme, '').trim(),
+      ...basicOf(value),
+      ...partsOf(name, value),
+    ])
   for (const [name, value] of Object.entries({ ...route.query, ...route.fixedQuery })) {
     if (secretQuery.test(name)) values.push(value)
   }
-  const all = values.flatMap((value) => [value, encodeURIComponent(value)])
+  values.push(...route.pathSecrets)
+  const all = values.flatMap(formsOf)
   return [...new Set(all)].filter((value) => value.length >= lengthMin)
+}
+
+/** What stands behind a scheme, of which there are many, and each cookie. */
+function partsOf(name: string, value: string): string[] {
+  if (/^cookie$/i.test(name))
+    return value.split(';').map((pair) => pair.slice(pair.indexOf('=') + 1).trim())
+  const [, behind = ''] = (/authorization$/i.test(name) && /^\S+\s+(\S+)\s*$/.exec(value)) || []
+  return [behind]
+}
+
+const entities: Readonly<Record<string, string>> = {
+  '&': '&amp;',
+  '<': '&lt;',
+  '>': '&gt;',
+  '"': '&quot;',
+  "'": '&#039;',
+}
+
+/** As a header, a query, a form, JSON (some writers escape the slash) and a page would show it. */
+function formsOf(value: string): string[] {
+  const json = JSON.stringify(value).slice(1, -1)
+  return [
+    value,
+    encodeURIComponent(value),
+    new URLSearchParams({ '': value }).toString().slice(1),
+    json,
+    json.replaceAll('/', '\\/'),
+    value.replace(/[&<>"']/g, (character) => entities[character] ?? ''),
+  ]
 }
 
 /** `user:password` and the password of a Basic credential. */
@@ -108,7 +149,9 @@ function beginning(buffer: Buffer, patterns: readonly Buffer[], from: number): n
 const decoders = {
   gzip: gunzipSync,
   'x-gzip': gunzipSync,
-  deflate: inflateSync,
+  // Some servers leave the zlib header out, and clients read that too.
+  deflate: (body: Uint8Array, options: { maxOutputLength: number }) =>
+    isZlib(body) ? inflateSync(body, options) : inflateRawSync(body, options),
   br: brotliDecompressSync,
   zstd: zstdDecompressSync,
 } as const
@@ -120,6 +163,14 @@ const formats = {
   br: 'brotli',
   zstd: 'zstd',
 } as const satisfies Record<Encoding, Bun.CompressionFormat>
+/** Whether a body begins as one of its encoding does; what has no mark of its own never does. */
+const beginnings: Readonly<Record<Encoding, (body: Uint8Array) => boolean>> = {
+  gzip: isGzip,
+  'x-gzip': isGzip,
+  deflate: isZlib,
+  br: () => false,
+  zstd: ([a, b, c, d]) => a === 0x28 && b === 0xb5 && c === 0x2f && d === 0xfd,
+}
 const decodedMaxBytes = 4 * 1024 * 1024
 const stepBytes = 16 * 1024
 
@@ -154,10 +205,15 @@ export function redactAnswer(
   let plain: Uint8Array
   try {
     plain = decoders[encoding](body, { maxOutputLength: decodedMaxBytes })
+    // What zstd makes of a frame that breaks off; there may be text in it.
+    if (plain.byteLength === 0) return redactStream({ headers, body: streamOf(body) }, secrets)
   } catch (error) {
-    if (isTooLarge(error)) return redactStream({ headers, body: streamOf(body) }, secrets)
-    // What is broken stays so: a buyer cannot open it either.
-    return body
+    // Of one that breaks off in the middle clients show what came before.
+    if (isTooLarge(error) || beginnings[encoding](body))
+      return redactStream({ headers, body: streamOf(body) }, secrets)
+    // It is not what its header says: text, or what nobody can open.
+    const redacted = clean(body)
+    return isSame(redacted, body) ? body : redacted
   }
   const redacted = clean(plain)
   if (isSame(redacted, plain)) return body
@@ -231,6 +287,15 @@ function streamOf(bytes: Uint8Array): Stream {
 function encodingOf(headers: Headers): Encoding | undefined {
   const name = headers.get('content-encoding')?.trim().toLowerCase() ?? ''
   return Object.hasOwn(decoders, name) ? (name as Encoding) : undefined
+}
+
+function isGzip([a, b]: Uint8Array): boolean {
+  return a === 0x1f && b === 0x8b
+}
+
+/** RFC 1950: the method, and a check over both bytes. */
+function isZlib([a = 0, b = 0]: Uint8Array): boolean {
+  return (a & 0x0f) === 8 && (a * 256 + b) % 31 === 0
 }
 
 function isSame(a: Uint8Array, b: Uint8Array): boolean {

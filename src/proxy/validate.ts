@@ -5,6 +5,7 @@ import {
   Validator,
 } from '@cfworker/json-schema'
 import type { Route } from '../config/Config'
+import * as Json from '../protocol/Json'
 import { type Segment, segmentsOf } from './Tail'
 
 /**
@@ -52,7 +53,7 @@ export function validateParams(
     ...invalidQuery(checks, new URLSearchParams(search), json?.value),
     ...invalidTail(route, checks, tail),
   ]
-  if (json?.isWrong === true) found.push({ name: '', in: 'body', reason: 'is not JSON' })
+  if (json?.fault !== undefined) found.push({ name: '', in: 'body', reason: json.fault })
   else if (json !== undefined && checks.body !== undefined)
     found.push(...invalidBody(checks.body(json.value, body.byteLength)))
   return found.slice(0, reportedMax)
@@ -154,13 +155,15 @@ function segmentReason(segment: Segment, text: string, check: Check): string | u
 }
 
 /** Undefined for no body. */
-function parse(body: Uint8Array): { value: unknown; isWrong: boolean } | undefined {
+function parse(body: Uint8Array): { value: unknown; fault: string | undefined } | undefined {
   if (body.byteLength === 0) return undefined
   try {
     const text = new TextDecoder('utf-8', { fatal: true }).decode(body)
-    return { value: JSON.parse(text), isWrong: false }
+    // Whoever sends it has paid for nothing yet.
+    if (Json.isHeavy(text)) return { value: undefined, fault: 'has too many parts' }
+    return { value: JSON.parse(text), fault: undefined }
   } catch {
-    return { value: undefined, isWrong: true }
+    return { value: undefined, fault: 'is not JSON' }
   }
 }
 

@@ -11,6 +11,7 @@ import * as Approve from './Approve'
 import * as Grant from './Grant'
 import type { Engine, Ledger, Sponsored } from './ledger'
 import { estimateApprove, look } from './look'
+import { createTurns } from './turns'
 
 export type ApprovalOptions = {
   engine: Engine
@@ -32,7 +33,14 @@ type Plan = {
 /** It is on chain already, or the payer needs none. */
 type Done = { kind: 'done'; transaction: Hex }
 
+/** First wait for a receipt; each further one is half as long again, up to the last. */
 const pollMs = 100
+const pollMaxMs = 2_000
+/** Requests that read the chain at once, and that wait for it: one takes ten calls to a node. */
+const readingMax = 16
+const waitingMax = 256
+/** Approves that are sent and waited for at once. */
+const underWayMax = 64
 
 /** Funds the approve that a payer signed and sends it, once per payer. */
 export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor {
@@ -42,10 +50,16 @@ export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor
     'Signed approves that were not sponsored.',
     ['reason'],
   )
+  const turns = createTurns(readingMax, waitingMax)
   /** By payer: two approves of one payer would compete for one account nonce. */
   const underWay = new Map<string, { hash: Hex; work: ReturnType<ApprovalSponsor['approve']> }>()
 
   async function plan(transfer: Transfer, raw: Hex): Promise<Plan | Done | Refusal> {
+    const judged = turns.take(() => examine(transfer, raw))
+    return judged ?? unavailable('Too many approves are being looked at.', 1)
+  }
+
+  async function examine(transfer: Transfer, raw: Hex): Promise<Plan | Done | Refusal> {
     const network = networks.find(({ id }) => id === transfer.network)
     if (network === undefined || transfer.asset !== network.asset.address) {
       return refuse('erc20_approval_not_sponsored', 'No approves are sponsored for this token.')
@@ -172,7 +186,8 @@ export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor
       // Known already, or included, or refused: the receipt tells which.
       said = error.message
     }
-    for (;;) {
+    // Longer each time: a payer can displace its transaction, and that it never comes costs nothing.
+    for (let pause = pollMs; ; pause = Math.min(pause * 1.5, pollMaxMs)) {
       const receipt = await receiptOf(network, hash)
       if (receipt?.success) return { kind: 'approved', transaction: hash }
       if (receipt) return refuse('erc20_approval_broadcast_failed', 'The approve failed on chain.')
@@ -180,7 +195,7 @@ export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor
         return refuse('erc20_approval_broadcast_failed', 'The network refuses the approve.')
       }
       if (now() >= deadline) return unavailable('The approve is not confirmed yet.', 2)
-      await Bun.sleep(pollMs)
+      await Bun.sleep(pause)
     }
   }
 
@@ -225,6 +240,7 @@ export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor
       const running = underWay.get(id)
       if (running && running.hash === hash) return running.work
       if (running) return unavailable('Another approve of this payer is under way.', 2)
+      if (underWay.size >= underWayMax) return unavailable('Too many approves are under way.', 1)
       const work = guarded(approve(transfer, raw, waitMs))
       if (hash !== undefined) underWay.set(id, { hash, work })
       return work.finally(() => underWay.delete(id))

@@ -50,8 +50,9 @@ async function answer(options: RoutesOptions, request: Request): Promise<Respons
   }
   const forwarded = request.headers.get('x-forwarded-for')
   const client = clientKey(options.peerOf(request), forwarded, options.trustProxy)
-  assertWithin(rateLimit.take(`sponsor ${networkOf(client)}`, perNetwork, now()))
+  // The client first: what is refused to one must not use up what its neighbours may ask.
   assertWithin(rateLimit.take(`sponsor ${client}`, perClient, now()))
+  assertWithin(rateLimit.take(`sponsor ${networkOf(client)}`, perNetwork, now()))
   const { address, network, signature } = await read(request, options.budget)
   const result = await granting.grant({ address, network, signature, client })
   if (result.kind === 'refused') throw problemOf(result)

@@ -5,6 +5,7 @@ import type { Config, Stock } from '../config/Config'
 import { clientKey } from '../http/clientip'
 import { corsHeaders } from '../http/problem'
 import * as RateLimit from '../http/ratelimit'
+import { searchOf } from '../http/url'
 import * as Amount from '../protocol/Amount'
 import type { Asset } from '../protocol/Asset'
 import * as Problem from '../protocol/Problem'
@@ -130,7 +131,7 @@ export function quoteOf(look: Look.Look, market: Pick<Market, 'judge' | 'stock'>
 
 function termsOf(request: Request, stock: Stock, asset: Asset): Instrument.Terms {
   // A request of HTTP/1.0 may come as a path alone.
-  const asked = [...(URL.parse(request.url, 'http://localhost')?.searchParams ?? [])]
+  const asked = [...new URLSearchParams(searchOf(request.url))]
   const query = new URLSearchParams(asked.filter(([name]) => name === 'symbol' || name === 'usdg'))
   return Instrument.assertTerms(Instrument.parseTerms(query, stock, asset))
 }

@@ -3,6 +3,7 @@ import type { Config, NetworkConfig, Stock } from '../config/Config'
 import { clientKey } from '../http/clientip'
 import { corsHeaders } from '../http/problem'
 import * as RateLimit from '../http/ratelimit'
+import { searchOf } from '../http/url'
 import { extract } from '../paywall/extract'
 import * as AddressText from '../protocol/Address'
 import * as Problem from '../protocol/Problem'
@@ -64,8 +65,8 @@ export function orderRoutes(options: OrderRoutesOptions) {
         throw Problem.of('rate-limited', 'Too many refused credentials.', { headers })
       }
     }
-    const { searchParams, search } = new URL(request.url)
-    const parsed = Instrument.parseTerms(searchParams, stock, options.network.asset)
+    const search = searchOf(request.url)
+    const parsed = Instrument.parseTerms(new URLSearchParams(search), stock, options.network.asset)
     const response = await options.purchase.buy({
       terms: Instrument.assertTerms(parsed),
       url: `${service.stockBaseUrl}${buyPath}${search}`,
@@ -91,7 +92,7 @@ export function orderRoutes(options: OrderRoutesOptions) {
   const orders = (request: Request): Response => {
     assertGet(request)
     const headers = limit('orders', request, service.paidPerMinute)
-    const query = historyOf(new URL(request.url).searchParams)
+    const query = historyOf(new URLSearchParams(searchOf(request.url)))
     const found = desk.history({ ...query, limit: query.limit + 1 })
     const page = found.slice(0, query.limit)
     const last = page.at(-1)

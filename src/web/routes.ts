@@ -3,6 +3,7 @@ import type { Config } from '../config/Config'
 import { type Budget, readBody } from '../http/body'
 import { clientKey } from '../http/clientip'
 import * as RateLimit from '../http/ratelimit'
+import { searchOf } from '../http/url'
 import * as Crypto from '../protocol/Crypto'
 import * as Problem from '../protocol/Problem'
 import { type AdminState, adminForm, adminPage } from './admin'
@@ -60,7 +61,7 @@ export function webRoutes(options: WebOptions) {
 
   return new Elysia({ name: 'web' })
     .get('/', ({ request }) => {
-      const searchParams = new URLSearchParams(URL.parse(request.url)?.search)
+      const searchParams = new URLSearchParams(searchOf(request.url))
       const text = (searchParams.get('q') ?? '').slice(0, 100)
       // Looking through a large catalogue costs more than a page that is known.
       if (text !== '') limit(request, 'search', searchesPerMinute)

@@ -9,6 +9,7 @@ export function route(path: string, fields: Partial<Route> = {}): Route {
     summary: `Summary of ${path}`,
     description: `Description of ${path}`,
     upstreamPath: path,
+    pathSecrets: [],
     upstream: undefined,
     tail: 'optional',
     query: {},

@@ -32,6 +32,16 @@ test('error: __proto__ is refused, other inherited names are only names', () => 
   expect(Json.member(json, 'toString')).toBeUndefined()
 })
 
+test('error: what takes far more memory than its text is refused', () => {
+  const wide = (part: string, count: number) => `{"a":[${part.repeat(count - 1)}1]}`
+  for (const part of ['[],', '{},']) {
+    expect(Json.parse(wide(part, 16_000))).toBeDefined()
+    expect(() => Json.parse(wide(part, 20_000))).toThrow('too many')
+  }
+  expect(Json.parse(wide('1,', 100_000))).toBeDefined()
+  expect(Json.parse(JSON.stringify({ a: '['.repeat(100_000) }))).toBeDefined()
+})
+
 test('error: depth, junk and other kinds of values are refused', () => {
   const deep = (levels: number) => `{"a":${'['.repeat(levels - 1)}${']'.repeat(levels - 1)}}`
   expect(Json.parse(deep(16))).toBeDefined()

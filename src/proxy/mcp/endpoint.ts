@@ -87,12 +87,16 @@ export function createMcp(options: McpOptions): Mcp {
       refused.headers.set('allow', 'POST, OPTIONS')
       return refused
     }
+    const key = clientKey(peer(), headers.get('x-forwarded-for'), trustProxy)
+    const take = () => options.rateLimit.take(`mcp ${key}`, paidPerMinute, now())
+    // Before the body: reading one through takes longer than all else, whatever is wrong with it.
+    const first = take()
+    if (!first.ok) return limited(first)
     const body = await readBody(request, unpaidBodyMaxBytes, options.budget)
     try {
       const message = Messages.parse(body.bytes)
-      const key = clientKey(peer(), headers.get('x-forwarded-for'), trustProxy)
-      for (let count = Messages.count(message); count > 0; count--) {
-        const verdict = options.rateLimit.take(`mcp ${key}`, paidPerMinute, now())
+      for (let count = Messages.count(message); count > 1; count--) {
+        const verdict = take()
         if (!verdict.ok) return limited(verdict)
       }
       const { serve } = await import('./server')

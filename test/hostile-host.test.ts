@@ -1,0 +1,57 @@
+import { afterAll, beforeAll, expect, test } from 'bun:test'
+import { connect } from 'node:net'
+import { type Shop, startShop } from './harness/shop'
+
+/** What a Host header makes of a request's URL. */
+
+let shop: Shop
+beforeAll(async () => {
+  shop = await startShop()
+})
+afterAll(() => shop?.stop())
+
+/** Status of a request written by hand, for clients that refuse to send such a one. */
+function statusOf(line: string, host: string | undefined): Promise<number> {
+  const { promise, resolve, reject } = Promise.withResolvers<number>()
+  let answer = ''
+  const socket = connect(Number(new URL(shop.url).port), '127.0.0.1', () => {
+    const hosts = host === undefined ? '' : `Host: ${host}\r\n`
+    socket.write(`${line}\r\n${hosts}Content-Length: 0\r\nConnection: close\r\n\r\n`)
+  })
+  socket.on('data', (bytes) => {
+    answer += bytes.toString('latin1')
+    if (answer.includes('\r\n')) socket.destroy()
+  })
+  socket.on('close', () => resolve(Number(answer.split(' ', 2)[1])))
+  socket.on('error', reject)
+  return promise
+}
+
+const targets = [
+  'GET /?q=a&page=2',
+  'GET /admin?x=1',
+  'GET /assets/none?x=1',
+  'GET /discovery/resources?limit=1',
+  'GET /m/shop/item?q=1',
+  'GET /m/shop/item?q=\u65e5\u672c',
+  'GET /m/shop/\u65e5/item?q=1',
+  'GET /m/shop/item/\u65e5',
+  'GET /m/shop/openapi.json?x=1',
+  'GET /api/stock/list?x=1',
+  'GET /api/stock/quote?symbol=NVDA&usdg=1',
+  'POST /api/stock/buy?symbol=NVDA&usdg=1',
+  'GET /api/stock/orders?limit=1',
+  'GET /supported?x=1',
+  'POST /mcp?x=1',
+  'POST /api/gas/sponsor?x=1',
+]
+const hosts = ['', 'x', 'x:99999', '[::', 'a b', 'x?y', 'x#y', 'a/b', '%', '\xe9']
+
+for (const target of targets)
+  test(`error: ${JSON.stringify(target)} is no 5xx, whatever its Host is`, async () => {
+    for (const host of hosts) {
+      const status = await statusOf(`${target} HTTP/1.1`, host)
+      expect([host, status < 500 || status === 503]).toEqual([host, true])
+    }
+    expect(await statusOf(`${target} HTTP/1.0`, undefined)).not.toBe(500)
+  })
