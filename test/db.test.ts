@@ -100,17 +100,21 @@ describe('open', () => {
         process.execPath,
         '-e',
         `const { open } = await import(${JSON.stringify(join(import.meta.dir, '../db/open.ts'))})
-         open({ dataDir: ${JSON.stringify(path)}, now: Date.now })
+         // Whoever drops it may lose the lock with it.
+         globalThis.db = open({ dataDir: ${JSON.stringify(path)}, now: Date.now })
          console.log('open')
          setInterval(() => undefined, 1000)`,
       ],
       { stdout: 'pipe' },
     )
-    const { value } = await child.stdout.getReader().read()
-    expect(new TextDecoder().decode(value)).toBe('open\n')
-    expect(() => open({ dataDir: path, now })).toThrow(`process ${child.pid}`)
-    child.kill('SIGKILL')
-    await child.exited
+    try {
+      const { value } = await child.stdout.getReader().read()
+      expect(new TextDecoder().decode(value)).toBe('open\n')
+      expect(() => open({ dataDir: path, now })).toThrow(`process ${child.pid}`)
+    } finally {
+      child.kill('SIGKILL')
+      await child.exited
+    }
     open({ dataDir: path, now }).close()
   })
 
