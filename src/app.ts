@@ -248,7 +248,11 @@ async function oneByOne(steps: readonly (() => unknown)[], isOver: () => boolean
   for (const step of steps) {
     await new Promise((resolve) => setImmediate(resolve))
     if (isOver()) return
-    step()
+    try {
+      step()
+    } catch {
+      // Whoever needs it meets the same fault, and can say for what.
+    }
   }
 }
 
