@@ -243,8 +243,9 @@ export async function start(options: AppOptions): Promise<App> {
   }
 }
 
-/** Does what no request should have to wait for, between requests. */
+/** Does what no request should have to wait for, between requests, after the first ones. */
 async function oneByOne(steps: readonly (() => unknown)[], isOver: () => boolean): Promise<void> {
+  await Bun.sleep(200)
   for (const step of steps) {
     await new Promise((resolve) => setImmediate(resolve))
     if (isOver()) return

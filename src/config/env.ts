@@ -1,4 +1,3 @@
-import { randomBytes } from 'node:crypto'
 import {
   closeSync,
   fchmodSync,
@@ -279,4 +278,8 @@ function codeOf(error: unknown): string {
 /** The environment, or a secret in the data directory, cannot be used. Holds no values. */
 export class EnvironmentError extends Error {
   override readonly name = 'EnvironmentError'
+}
+
+function randomBytes(length: number): Uint8Array {
+  return crypto.getRandomValues(new Uint8Array(length))
 }

@@ -1,4 +1,3 @@
-import { createHash } from 'node:crypto'
 import type { Merchant, NetworkConfig, Route, Service } from './Config'
 import * as Headers from './headers'
 import { keyOf } from './lines'
@@ -176,7 +175,5 @@ function hashOf(raw: unknown): string {
       ? Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1)))
       : value,
   )
-  return createHash('sha256')
-    .update(sorted ?? '')
-    .digest('hex')
+  return new Bun.CryptoHasher('sha256').update(sorted ?? '').digest('hex')
 }

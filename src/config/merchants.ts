@@ -1,4 +1,3 @@
-import { createHash } from 'node:crypto'
 import { parse as parseToml, TomlError } from 'smol-toml'
 import type { Address } from 'viem'
 import type * as Network from '../protocol/Network'
@@ -143,5 +142,5 @@ function override(
 }
 
 function sha256(text: string): string {
-  return createHash('sha256').update(text).digest('hex')
+  return new Bun.CryptoHasher('sha256').update(text).digest('hex')
 }

@@ -1,4 +1,4 @@
-import { isIPv4, isIPv6 } from 'node:net'
+import { net } from './runtime'
 
 /**
  * What a client is counted under: its IPv4 address, or the /64 of its IPv6 address, because one
@@ -36,10 +36,10 @@ function withoutPort(entry: string): string {
 function normalize(address: string): string | undefined {
   // As a dual-stack socket names an IPv4 peer.
   const plain = address.startsWith('::ffff:') ? address.slice(7) : address
-  if (isIPv4(plain)) return plain
+  if (net().isIPv4(plain)) return plain
   const zone = address.indexOf('%')
   const bare = zone < 0 ? address : address.slice(0, zone)
-  return isIPv6(bare) ? normalizeIPv6(bare) : undefined
+  return net().isIPv6(bare) ? normalizeIPv6(bare) : undefined
 }
 
 function normalizeIPv6(address: string): string {

@@ -1,4 +1,4 @@
-import { isIP } from 'node:net'
+import { net } from '../http/runtime'
 
 /**
  * Blocks of https://www.iana.org/assignments/iana-ipv4-special-registry that are not the public
@@ -34,7 +34,7 @@ const reserved4 = [
  * everything that is not a plain address, such as one with a zone.
  */
 export function isPublic(address: string): boolean {
-  const version = isIP(address)
+  const version = net().isIP(address)
   if (version === 4) {
     const value = number4(address)
     return !reserved4.some(({ from, size }) => value >= from && value < from + size)

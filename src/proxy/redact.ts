@@ -1,11 +1,5 @@
-import {
-  brotliDecompressSync,
-  gunzipSync,
-  inflateRawSync,
-  inflateSync,
-  zstdDecompressSync,
-} from 'node:zlib'
 import type { Merchant, Route } from '../config/Config'
+import { zlib } from '../http/runtime'
 
 const lengthMin = 8
 const marker = new TextEncoder().encode('[redacted]')
@@ -146,15 +140,17 @@ function beginning(buffer: Buffer, patterns: readonly Buffer[], from: number): n
   return buffer.length
 }
 
+type Decode = (body: Uint8Array, options: { maxOutputLength: number }) => Uint8Array
+
 const decoders = {
-  gzip: gunzipSync,
-  'x-gzip': gunzipSync,
+  gzip: (body, options) => zlib().gunzipSync(body, options),
+  'x-gzip': (body, options) => zlib().gunzipSync(body, options),
   // Some servers leave the zlib header out, and clients read that too.
-  deflate: (body: Uint8Array, options: { maxOutputLength: number }) =>
-    isZlib(body) ? inflateSync(body, options) : inflateRawSync(body, options),
-  br: brotliDecompressSync,
-  zstd: zstdDecompressSync,
-} as const
+  deflate: (body, options) =>
+    isZlib(body) ? zlib().inflateSync(body, options) : zlib().inflateRawSync(body, options),
+  br: (body, options) => zlib().brotliDecompressSync(body, options),
+  zstd: (body, options) => zlib().zstdDecompressSync(body, options),
+} as const satisfies Readonly<Record<string, Decode>>
 type Encoding = keyof typeof decoders
 const formats = {
   gzip: 'gzip',

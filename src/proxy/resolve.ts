@@ -1,5 +1,4 @@
-import { lookup } from 'node:dns/promises'
-import { isIP } from 'node:net'
+import { net } from '../http/runtime'
 
 /** Addresses of a host name; rejects when there are none. */
 export type Resolve = (hostname: string) => Promise<readonly string[]>
@@ -18,7 +17,7 @@ export function createResolver(options: { now: () => number; resolve?: Resolve }
   const cache = new Map<string, Known>()
 
   return (hostname) => {
-    if (isIP(hostname) !== 0) return Promise.resolve([hostname])
+    if (net().isIP(hostname) !== 0) return Promise.resolve([hostname])
     const known = cache.get(hostname)
     if (known !== undefined && options.now() < known.until) return known.addresses
     // The limit before the answer is one on how long others wait for the same lookup.
@@ -41,6 +40,7 @@ export function createResolver(options: { now: () => number; resolve?: Resolve }
  * wait for its timeout.
  */
 async function fromSystem(hostname: string): Promise<readonly string[]> {
+  const { lookup } = await import('node:dns/promises')
   const found = await lookup(hostname, { all: true })
   return found.toSorted((a, b) => a.family - b.family).map(({ address }) => address)
 }

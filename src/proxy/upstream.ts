@@ -1,5 +1,5 @@
-import { isIP } from 'node:net'
 import type { Merchant, Route as RouteConfig } from '../config/Config'
+import { net } from '../http/runtime'
 import { toBuyer, toUpstream } from './headers'
 import * as Ip from './Ip'
 import * as Route from './Route'
@@ -119,7 +119,7 @@ export function createUpstream(options: UpstreamOptions): Upstream {
       // Bun's own five minutes would cut slow streams; the watch decides.
       timeout: false,
       tls: {
-        ...(isIP(target.hostname) === 0 ? { serverName: target.hostname } : {}),
+        ...(net().isIP(target.hostname) === 0 ? { serverName: target.hostname } : {}),
         ...(options.ca === undefined ? {} : { ca: options.ca }),
       },
     }
