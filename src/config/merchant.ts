@@ -63,6 +63,7 @@ function readMerchant(table: Table, i: number, context: Context): Merchant {
   const around = { service, upstream, allowPrivate: mayBePrivate, mapUpstream }
   const routeTables = children(table, 'routes')
   const routes = routeTables.map((route) => readRoute(route, around))
+  let hash: string | undefined
   const merchant: Merchant = {
     slug: name,
     title: field(table, 'title', V.filled, name),
@@ -78,7 +79,11 @@ function readMerchant(table: Table, i: number, context: Context): Merchant {
     payout: table.raw.payout === undefined ? service.payout : readPayout(table),
     networks: readOffered(table, networks),
     routes,
-    hash: hashOf(context.rawMerchants[i]),
+    get hash() {
+      // Made when somebody compares: a start should not wait for it.
+      hash ??= hashOf(context.rawMerchants[i])
+      return hash
+    },
     outOfService: context.unsetNames.get(i),
   }
   checkOrigin(table, merchant, routeTables)

@@ -53,10 +53,12 @@ function shown(value: unknown): string {
   return ` (found ${text.length > 60 ? `${text.slice(0, 57)}...` : text})`
 }
 
-function convert<T>(source: Source, path: Lines.Path, value: unknown, read: Read<T>) {
-  if (source.unset.has(Lines.keyOf(path))) return undefined
+/** The path is made only for a fault, or where names are unset: there are thousands of values. */
+function convert<T>(source: Source, pathOf: () => Lines.Path, value: unknown, read: Read<T>) {
+  if (source.unset.size > 0 && source.unset.has(Lines.keyOf(pathOf()))) return undefined
   const result = read(value)
   if (!isWrong(result)) return result
+  const path = pathOf()
   const isSecret = result.hide || source.fromEnv.has(Lines.keyOf(path))
   const hint = result.hint && !isSecret ? `; ${result.hint}` : ''
   const found = isSecret ? '' : shown(value)
@@ -79,7 +81,7 @@ export function optional<T>(table: Table, key: string, read: Read<T>): T | undef
   table.known.add(key)
   const value = table.raw[key]
   if (value === undefined) return undefined
-  return convert(table.source, at(table, key), value, read)
+  return convert(table.source, () => at(table, key), value, read)
 }
 
 /** Reads a key that must be there; undefined when it is missing or wrong, which is reported. */
@@ -105,7 +107,7 @@ export function list<T>(table: Table, key: string, read: Read<T>): readonly T[] 
     return undefined
   }
   return value.flatMap((item: unknown, i) => {
-    const result = convert(table.source, [...table.path, key, i], item, read)
+    const result = convert(table.source, () => [...table.path, key, i], item, read)
     return result === undefined ? [] : [result]
   })
 }

@@ -24,20 +24,32 @@ export function substitute(
   return { raw: walkTable(state, raw, []), unsetNames: state.unsetNames }
 }
 
+/** Tables without a name to replace stay what they are: that is nearly all of a file. */
 function walkTable(
   state: State,
   table: Readonly<Record<string, unknown>>,
   path: Lines.Path,
 ): Record<string, unknown> {
-  return Object.fromEntries(
-    Object.entries(table).map(([key, value]) => [key, walk(state, value, [...path, key])]),
-  )
+  let changed: Record<string, unknown> | undefined
+  for (const key of Object.keys(table)) {
+    const value = table[key]
+    const replaced = walk(state, value, path, key)
+    if (replaced === value) continue
+    changed ??= { ...table }
+    changed[key] = replaced
+  }
+  return changed ?? table
 }
 
-function walk(state: State, value: unknown, path: Lines.Path): unknown {
-  if (typeof value === 'string') return value.includes('${') ? replace(state, value, path) : value
-  if (Array.isArray(value)) return value.map((item, i) => walk(state, item, [...path, i]))
-  return isTable(value) ? walkTable(state, value, path) : value
+function walk(state: State, value: unknown, path: Lines.Path, key: string | number): unknown {
+  if (typeof value === 'string')
+    return value.includes('${') ? replace(state, value, [...path, key]) : value
+  if (Array.isArray(value)) {
+    const own = [...path, key]
+    const items = value.map((item: unknown, i) => walk(state, item, own, i))
+    return items.every((item, i) => item === value[i]) ? value : items
+  }
+  return isTable(value) ? walkTable(state, value, [...path, key]) : value
 }
 
 function replace(state: State, text: string, path: Lines.Path): string {

@@ -49,7 +49,7 @@ type Kept = {
 }
 
 function rowOf(merchant: Merchant, config: Config): MerchantRow {
-  const { slug, title, tag, description, payout, routes, hash } = merchant
+  const { slug, title, tag, description, payout, routes } = merchant
   const networks = config.networks.filter(({ id }) => merchant.networks.includes(id))
   const kept: Kept = {
     tag,
@@ -65,7 +65,15 @@ function rowOf(merchant: Merchant, config: Config): MerchantRow {
       priceAtomic: String(priceAtomic),
     })),
   }
-  return { slug, title, hash, json: JSON.stringify(kept) }
+  const json = JSON.stringify(kept)
+  return {
+    slug,
+    title,
+    json,
+    get hash() {
+      return merchant.hash
+    },
+  }
 }
 
 /** The offers of rows that are not among those of their successors. */
