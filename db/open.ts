@@ -37,8 +37,8 @@ export function open(options: { dataDir: string; now: () => number }): Db {
     sqlite.run('PRAGMA journal_mode = WAL')
     sqlite.run('PRAGMA synchronous = FULL')
     sqlite.run('PRAGMA busy_timeout = 5000')
-    // 64 MiB: the indexes of a long history are read all over.
-    sqlite.run('PRAGMA cache_size = -65536')
+    // 16 MiB: the indexes of a long history are read all over.
+    sqlite.run('PRAGMA cache_size = -16384')
     // Pages that one payment after the other changes are written back once for all of them.
     sqlite.run('PRAGMA wal_autocheckpoint = 4000')
     sqlite.run('PRAGMA foreign_keys = ON')
