@@ -101,7 +101,10 @@ async function measureMemory(ours: Candidate, load: Load): Promise<Report.Row> {
       // Challenges expire: they are answered soon after they are made.
       const lists = await credentials(server.url, ours.protocol, network(), holders, each)
       const run = await pay(server.url, lists)
-      if (run.paid < run.tried) throw new Error(`${run.tried - run.paid} payments failed`)
+      if (run.paid < run.tried) {
+        const faults = [...run.faults].map(([fault, times]) => `${times} times ${fault}`)
+        throw new Error(`payments failed after ${paid}: ${faults.join(', ')}`)
+      }
       for (const mark of [first, last])
         if (paid < mark && paid + run.paid >= mark)
           resident.set(mark, residentMegabytes(server.pid))
