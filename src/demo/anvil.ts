@@ -1,3 +1,5 @@
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
 /** A running anvil. */
@@ -19,10 +21,11 @@ const packages: Readonly<Record<string, string>> = {
 /**
  * The shell becomes anvil, so that the pid is anvil's. Beside it waits a reader of our end of the
  * pipe, which kills anvil when the pipe closes: on stop(), and when this process dies, even by
- * SIGKILL. A line through the pipe releases the reader after anvil ended by itself.
+ * SIGKILL. A line through the pipe releases the reader after anvil ended by itself. `$0` is the
+ * directory of its states, which goes with it.
  */
 const guard = `exec 3<&0
-(read -r _ <&3 || kill -9 $$) </dev/null >/dev/null 2>&1 &
+(read -r _ <&3 || kill -9 $$; rm -rf "$0") </dev/null >/dev/null 2>&1 &
 exec "$@" 3<&- </dev/null`
 
 /**
@@ -30,9 +33,12 @@ exec "$@" 3<&- </dev/null`
  * listens. Throws with what to install when there is no anvil, or with what anvil said when it ended.
  */
 export async function startAnvil(args: readonly string[]): Promise<Anvil> {
-  const command = [findAnvil(), ...args]
+  const anvil = findAnvil()
+  // Old states go to the disk; where anvil puts them by itself, one that is killed leaves them.
+  const states = mkdtempSync(join(tmpdir(), 'turnpike-anvil-'))
+  const command = [anvil, '--cache-path', states, ...args]
   const guarded = process.platform !== 'win32'
-  const child = Bun.spawn(guarded ? ['sh', '-c', guard, 'sh', ...command] : command, {
+  const child = Bun.spawn(guarded ? ['sh', '-c', guard, states, ...command] : command, {
     stdin: 'pipe',
     stdout: 'pipe',
     stderr: 'pipe',
@@ -46,6 +52,7 @@ export async function startAnvil(args: readonly string[]): Promise<Anvil> {
     } catch {
       // The pipe is closed already: the reader is gone.
     }
+    rmSync(states, { recursive: true, force: true })
   })
   const stop = async () => {
     child.stdin.end()
