@@ -34,9 +34,10 @@ export function open(options: { dataDir: string; now: () => number }): Db {
     sqlite = new Database(file, { create: true, strict: true })
     // It holds signatures: for its owner only.
     chmodSync(file, 0o600)
+    // First: somebody may be reading, and after a crash the log is recovered under a lock.
+    sqlite.run('PRAGMA busy_timeout = 5000')
     sqlite.run('PRAGMA journal_mode = WAL')
     sqlite.run('PRAGMA synchronous = FULL')
-    sqlite.run('PRAGMA busy_timeout = 5000')
     // 16 MiB: the indexes of a long history are read all over.
     sqlite.run('PRAGMA cache_size = -16384')
     // Pages that one payment after the other changes are written back once for all of them.
