@@ -323,6 +323,8 @@ describe('settled by somebody else', () => {
       })
 
       test(`behavior: after our simulation counts, bound or not (${method}, ${name})`, async () => {
+        // The chain's clock is behind ours, as a slot's or a host's is.
+        const receivedAt = Date.now() + 4_000
         const transfer = signTransfer(config, { method })
         let hash: Hex | undefined
         where.tap.intercept = async ({ method: called }) => {
@@ -330,7 +332,7 @@ describe('settled by somebody else', () => {
           hash = await settleByOther(where.chain, transfer)
           return undefined
         }
-        expect(await desk.pay(transfer)).toMatchObject({
+        expect(await desk.pay(transfer, {}, { receivedAt })).toMatchObject({
           kind: 'confirmed',
           payment: { transaction: hash, state: 'confirmed' },
         })
@@ -371,7 +373,7 @@ describe('settled by somebody else', () => {
       usdc.tap.intercept = undefined
       return forwardWith(usdc.chain.url, call, transfer, other, forward)
     }
-    const outcome = await desk.pay(transfer, {}, { receivedAt: Date.now() + 2_000 })
+    const outcome = await desk.pay(transfer, {}, { receivedAt: Date.now() + 10_000 })
     expect(outcome).toMatchObject({
       kind: 'dead',
       reason: 'invalid_exact_evm_nonce_already_used',

@@ -16,6 +16,13 @@ export type Found = Assignment & { timestamp: bigint }
 const searchedBlocks = 5_000n
 
 /**
+ * How far a chain's clock may be behind ours: timestamps are whole seconds, a block carries the
+ * second in which its slot began, sequencers and hosts drift. A buyer whose money is on the chain
+ * must not be refused for that.
+ */
+const clockToleranceSeconds = 5n
+
+/**
  * Looks for a transaction in which this authorization moved this money. A used nonce alone proves
  * nothing: the payer may have cancelled it, or signed another transfer with the same nonce. So for
  * EIP-3009 the AuthorizationUsed log must stand next to the Transfer, and for Permit2 the calldata
@@ -60,14 +67,17 @@ export async function find(
  * Whether a settlement by somebody else pays for this request. Yes when the credential can only be
  * meant for us. Otherwise the money may have bought something elsewhere before it was shown to us:
  * our simulation saw the nonce unused, but a node that lags behind sees old state, so the settlement
- * must also lie above the newest block that we knew when the request came, and not before that
- * second by the chain's own clock (timestamps are whole seconds).
+ * must also lie above the newest block that we knew when the request came, and by the chain's own
+ * clock not before the request, as exactly as two clocks can be compared.
  */
 export function counts(found: Found, bound: boolean, evidence: Evidence | undefined): boolean {
   if (bound) return true
   if (!evidence) return false
   const receivedSecond = BigInt(Math.floor(evidence.receivedAt / 1000))
-  return found.blockNumber > evidence.knownBlock && found.timestamp >= receivedSecond
+  return (
+    found.blockNumber > evidence.knownBlock &&
+    found.timestamp + clockToleranceSeconds >= receivedSecond
+  )
 }
 
 async function inspect(
