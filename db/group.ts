@@ -8,59 +8,95 @@ export type Group = {
    * once that is on the disk; rejects with what it threw, which touches no other change. It may run
    * twice, so it must do nothing but SQLite.
    */
-  add<T>(change: () => T extends PromiseLike<unknown> ? never : T): Promise<T>
+  add<T>(change: Change<T>): Promise<T>
+  /**
+   * The same for what can be found out again: kept when the process is killed, but for up to 100 ms a
+   * loss of power may undo it. That saves the wait for the disk.
+   */
+  addSoon<T>(change: Change<T>): Promise<T>
   /** Commits what waits now. */
   flush(): void
   /** Commits so far. */
   commits(): number
 }
 
-type Entry = { run: () => unknown; resolve: (value: unknown) => void; reject: (e: unknown) => void }
+export type Change<T> = () => T extends PromiseLike<unknown> ? never : T
+
+type Entry = {
+  run: () => unknown
+  mayWait: boolean
+  resolve: (value: unknown) => void
+  reject: (error: unknown) => void
+}
 type End = { entry: Entry; value: unknown } | { entry: Entry; error: unknown }
+
+/** Longest time that a commit of `addSoon` is only in the memory of the system. */
+const soonMs = 100
 
 export function createGroup(db: Db): Group {
   let waiting: Entry[] = []
   let commits = 0
+  let syncing: ReturnType<typeof setTimeout> | undefined
   const flush = () => {
     const entries = waiting
     if (entries.length === 0) return
     waiting = []
     commits++
-    for (const end of commit(db, entries)) {
+    const mayWait = entries.every((entry) => entry.mayWait)
+    const ends = commit(mayWait ? db.withoutSync : now, db, entries)
+    if (mayWait) syncing ??= setTimeout(sync, soonMs)
+    else settleDisk()
+    for (const end of ends) {
       if ('error' in end) end.entry.reject(end.error)
       else end.entry.resolve(end.value)
     }
   }
+  /** A commit that waits for the disk takes with it what was committed before. */
+  const settleDisk = () => {
+    clearTimeout(syncing)
+    syncing = undefined
+  }
+  const sync = () => {
+    settleDisk()
+    void db.sync()
+  }
+  const enter = <T>(change: Change<T>, mayWait: boolean) =>
+    new Promise<T>((resolve, reject) => {
+      // Everything that the turn's answers set off joins before the check phase of the loop.
+      if (waiting.length === 0) setImmediate(flush)
+      waiting.push({ run: change, mayWait, resolve: resolve as Entry['resolve'], reject })
+    })
   return {
-    add<T>(change: () => T extends PromiseLike<unknown> ? never : T): Promise<T> {
-      return new Promise<T>((resolve, reject) => {
-        // Everything that the turn's answers set off joins before the check phase of the loop.
-        if (waiting.length === 0) setImmediate(flush)
-        waiting.push({ run: change, resolve: resolve as Entry['resolve'], reject })
-      })
-    },
+    add: (change) => enter(change, false),
+    addSoon: (change) => enter(change, true),
     flush,
     commits: () => commits,
   }
 }
 
+function now<T>(run: () => T): T {
+  return run()
+}
+
 /** All at once; when one of them throws, again with a savepoint for each. */
-function commit(db: Db, entries: readonly Entry[]): End[] {
+function commit(within: Db['withoutSync'], db: Db, entries: readonly Entry[]): End[] {
   const [first] = entries
   try {
-    return write(db, () => entries.map((entry) => ({ entry, value: entry.run() })))
+    return within(() => write(db, () => entries.map((entry) => ({ entry, value: entry.run() }))))
   } catch (error) {
     if (entries.length === 1 && first) return [{ entry: first, error }]
   }
   try {
-    return write(db, () =>
-      entries.map((entry): End => {
-        try {
-          return { entry, value: write(db, () => entry.run() as undefined) }
-        } catch (error) {
-          return { entry, error }
-        }
-      }),
+    return within(() =>
+      write(db, () =>
+        entries.map((entry): End => {
+          try {
+            return { entry, value: write(db, () => entry.run() as undefined) }
+          } catch (error) {
+            return { entry, error }
+          }
+        }),
+      ),
     )
   } catch (error) {
     return entries.map((entry) => ({ entry, error }))

@@ -1,5 +1,6 @@
 import { Database } from 'bun:sqlite'
 import { chmodSync, existsSync, mkdirSync } from 'node:fs'
+import { open as openFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { type BunSQLiteDatabase, drizzle } from 'drizzle-orm/bun-sqlite'
 import { lock } from './lock'
@@ -12,6 +13,10 @@ export type Db = {
   sqlite: Database
   /** Path of the database file. */
   file: string
+  /** Commits in `run` are not waited for: they are on the disk after the next other one, or `sync`. */
+  withoutSync<T>(run: () => T): T
+  /** Brings to the disk what was committed without waiting. Never rejects. */
+  sync(): Promise<void>
   /** Writes the log back and gives the data directory free. Idempotent. */
   close(): void
 }
@@ -22,7 +27,7 @@ export const databaseName = 'turnpike.sqlite'
 /**
  * Opens `turnpike.sqlite` in the data directory, which is created when it is missing, takes the
  * directory for this process and applies pending migrations. A commit is on the disk when it
- * returns. Throws `DatabaseLockedError` while another process has the directory, `MigrationError`
+ * returns, but for those inside `withoutSync`. Throws `DatabaseLockedError` while another process has the directory, `MigrationError`
  * when the database does not fit.
  */
 export function open(options: { dataDir: string; now: () => number }): Db {
@@ -73,6 +78,22 @@ function from(sqlite: Database, file: string, unlock: () => void): Db {
     orm: drizzle(sqlite, { schema }),
     sqlite,
     file,
+    withoutSync(run) {
+      sqlite.run('PRAGMA synchronous = NORMAL')
+      try {
+        return run()
+      } finally {
+        sqlite.run('PRAGMA synchronous = FULL')
+      }
+    },
+    async sync() {
+      try {
+        const log = await openFile(`${file}-wal`, 'r+')
+        await log.datasync().finally(() => log.close())
+      } catch {
+        // Closed meanwhile, which has written it back.
+      }
+    },
     close() {
       if (!isOpen) return
       isOpen = false

@@ -1,9 +1,10 @@
 import * as Crypto from '../protocol/Crypto'
 import { type Code, of, type ProblemError } from '../protocol/Problem'
+import type * as Receipt from '../protocol/Receipt'
 import type { Delivered } from '../settlement/delivery'
 import type { Payment, Protocol } from '../settlement/Payment'
 import type { Settlement } from '../settlement/settle'
-import { failureHeaders, successHeaders } from './receipts'
+import { failureHeaders, signReceipt, successHeaders } from './receipts'
 import { type Answer, type Answers, answerMaxBytes } from './store'
 
 /** Makes what was paid for, once per call. Never throws for a fault of the maker: that is data. */
@@ -37,6 +38,10 @@ export type Parcel = {
 /** First forward and five redemptions. */
 const attemptsMax = 6
 const redeemableMs = 24 * 60 * 60 * 1000
+/** A receipt that was signed ahead tells its own time: not one that a buyer would wonder about. */
+const aheadMs = 2_000
+/** So many are ahead at most; those whose payment never came are forgotten first. */
+const aheadMax = 1_000
 
 export type CourierOptions = {
   settlement: Settlement
@@ -48,6 +53,8 @@ export type CourierOptions = {
 }
 
 export type Courier = {
+  /** Signs the receipt of a payment that is on its way, while there is nothing to do but wait for it. */
+  expect(payment: Payment): void
   /**
    * Forwards a confirmed, undelivered payment and answers. Calls `release` when the delivery state is
    * recorded for good, which for a stream is at its end. Throws ProblemError, with the redeem token
@@ -74,20 +81,39 @@ export function createCourier(options: CourierOptions): Courier {
   const issuer = { key: options.receiptKey, address: Crypto.addressOf(options.receiptKey) }
   /** Answered, which is not on the disk yet. */
   const answering = new Set<string>()
+  /** Receipts that are signed already, by payment. */
+  const ahead = new Map<string, { receipt: Receipt.Signed; signedAt: number }>()
   let open = 0
 
   return {
+    expect(payment) {
+      const signedAt = now()
+      const [oldest] = ahead.keys()
+      if (oldest !== undefined && ahead.size >= aheadMax) ahead.delete(oldest)
+      ahead.set(payment.id, { receipt: signReceipt(payment, issuer, signedAt), signedAt })
+    },
     deliver,
     replay(answer, payment, protocol) {
       const headers = new Headers(answer.headers)
       headers.set('idempotency-replayed', 'true')
-      const receipt = successHeaders(payment, protocol, issuer, now())
+      const receipt = headersOf(payment, protocol)
       for (const [name, value] of Object.entries(receipt)) headers.set(name, value)
       return new Response(answer.body, { status: answer.status, headers })
     },
     findByToken: (token) => settlement.findByRedeemToken(sha256(token)),
     wasAnswered: ({ id, answered }) => answered || answering.has(id),
     inFlight: () => open,
+  }
+
+  /** A transaction may have been replaced since its receipt was signed. */
+  function headersOf(payment: Payment, protocol: Protocol): Readonly<Record<string, string>> {
+    const early = ahead.get(payment.id)
+    ahead.delete(payment.id)
+    const isGood =
+      early?.receipt.payload.transaction === payment.transaction &&
+      Math.abs(now() - early.signedAt) < aheadMs
+    const receipt = isGood ? early.receipt : signReceipt(payment, issuer, now())
+    return successHeaders(payment, protocol, issuer, receipt)
   }
 
   async function deliver(
@@ -134,7 +160,7 @@ export function createCourier(options: CourierOptions): Courier {
     }
     const { status, headers, body } = fulfilled
     const keep = keeper(started, parcel.requestId, { status, headers })
-    const receipt = successHeaders(started, protocol, issuer, now())
+    const receipt = headersOf(started, protocol)
     for (const [name, value] of Object.entries(receipt)) headers.set(name, value)
     const record = async (decide: () => Outcome) => {
       const fields = { requestId: parcel.requestId, payment: started.id, status }

@@ -19,8 +19,11 @@ export type Presentation = {
   transfer: Transfer.Transfer
   /** Further transfers that it may mean; only the chain can tell. */
   alternatives: readonly Pick<Presentation, 'transfer' | 'window'>[]
-  /** The payer's key signed it. Otherwise its contract may still accept the signature. */
-  proven: boolean
+  /**
+   * Whether the payer's key signed it; otherwise its contract may still accept the signature. Recovered
+   * when first asked, because settling it tells, too.
+   */
+  isProven: () => boolean
   signatureReason: Reason
   /** Why the time is over or has not come; a payment that is known already does not care. */
   window: Problem.Fault | undefined
@@ -84,7 +87,7 @@ export function peek(presented: Presented, network: Network): Transfer.Transfer 
 }
 
 /** Whether the payer's own key signed a transfer in its asset's domain. */
-export function isProven(transfer: Transfer.Transfer, asset: Asset): boolean {
+export function isProvenIn(transfer: Transfer.Transfer, asset: Asset): boolean {
   return Crypto.recover(Transfer.digest(transfer, asset), transfer.signature) === transfer.payer
 }
 
@@ -137,7 +140,8 @@ function x402(value: string, context: CredentialContext): Presentation {
       checkOffer(offer, now(), 'invalid_payment_requirements') ??
       Transfer.checkWindow(transfer, now()),
   }))
-  const chosen = presented.find((candidate) => candidate.proven) ?? presented[0]
+  const isOnly = presented.length === 1
+  const chosen = (!isOnly && presented.find(({ isProven }) => isProven())) || presented[0]
   if (chosen === undefined) throw new Error('an x402 match without an offer')
   const options = { now: now(), takesApprovals }
   const sponsored = Sponsoring.read(parsed.extensions, chosen.transfer, options)
@@ -150,7 +154,7 @@ function x402(value: string, context: CredentialContext): Presentation {
     window: chosen.window ?? late,
     approval,
     protocol: 'x402',
-    alternatives: chosen.proven ? [] : presented.filter((candidate) => candidate !== chosen),
+    alternatives: isOnly || chosen.isProven() ? [] : presented.filter((each) => each !== chosen),
     bound: X402.isRouteBound(parsed, { url, method: item.method }),
     identifier: parsed.identifier,
     challengeId: undefined,
@@ -175,15 +179,19 @@ function checkOffer(
 function signed(
   transfer: Transfer.Transfer,
   offer: Offer,
-): Pick<Presentation, 'transfer' | 'proven' | 'signatureReason'> {
-  const { asset } = offer.network
-  const proven = isProven(transfer, asset)
+): Pick<Presentation, 'transfer' | 'isProven' | 'signatureReason'> {
+  let proven: boolean | undefined
+  const isProven = () => {
+    proven ??= isProvenIn(transfer, offer.network.asset)
+    return proven
+  }
+  // Token contracts want v as 27 or 28, whatever the buyer's library writes.
+  const isOtherForm = !Crypto.isCanonical(transfer.signature) && isProven()
   return {
-    // Token contracts want v as 27 or 28, whatever the buyer's library writes.
-    transfer: proven
+    transfer: isOtherForm
       ? { ...transfer, signature: Crypto.withCanonicalV(transfer.signature) }
       : transfer,
-    proven,
+    isProven,
     signatureReason:
       transfer.method === 'permit2' ? 'invalid_permit2_signature' : 'invalid_exact_evm_signature',
   }

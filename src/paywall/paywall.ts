@@ -114,7 +114,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
    * of the offers it signed.
    */
   async function choose(presentation: Presentation): Promise<Presentation> {
-    if (presentation.proven || presentation.alternatives.length === 0) return presentation
+    if (presentation.alternatives.length === 0 || presentation.isProven()) return presentation
     let undecided = presentation
     for (const { transfer, window } of [presentation, ...presentation.alternatives]) {
       const candidate = { ...presentation, transfer, window }
@@ -180,7 +180,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
     if (key === undefined) return settle(sale, presentation, print, undefined, release)
 
     // Only the payer itself may find or hold its key: without this proof anybody could squat it.
-    if (!presentation.proven) {
+    if (!presentation.isProven()) {
       const verdict = await settlement.verify(transfer)
       if (!('ok' in verdict)) return conclude(sale, presentation, verdict, release)
     }
@@ -261,8 +261,9 @@ export function createPaywall(options: PaywallOptions): Paywall {
     const outcome = await settleSponsored(options, transfer, approval, purpose, {
       waitMs: options.settleWaitMs,
       receivedAt: now(),
-      proven: presentation.proven,
+      proven: presentation.isProven,
       requestId: sale.requestId,
+      onSent: courier.expect,
     })
     return conclude(sale, presentation, outcome, release)
   }
@@ -276,7 +277,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
     release: () => void,
   ): Promise<Response> {
     // A contract's signature has been judged by the chain: here it must be the one that was.
-    if (!presentation.proven && presentation.transfer.signature !== payment.transfer.signature)
+    if (presentation.transfer.signature !== payment.transfer.signature && !presentation.isProven())
       throw Denial.verificationFailed(
         presentation.signatureReason,
         'The signature is not of the payer.',

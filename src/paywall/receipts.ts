@@ -8,24 +8,27 @@ import type { Payment, Protocol } from '../settlement/Payment'
 /** Who signs receipts. The address is that of the key, which takes a while to compute. */
 export type Issuer = { key: Uint8Array; address: Address }
 
+/** The signed receipt of a payment, whatever carries it. `now` is unix ms. */
+export function signReceipt(payment: Payment, issuer: Issuer, now: number): Receipt.Signed {
+  const { transaction, transfer, purpose } = payment
+  const fields = {
+    network: transfer.network,
+    resourceUrl: purpose.resource,
+    payer: transfer.payer,
+    issuedAt: Math.floor(now / 1000),
+    transaction,
+  }
+  return Receipt.sign(fields, issuer.key)
+}
+
 /** Receipt headers of a delivered answer, in the protocol that it was paid with. */
 export function successHeaders(
   payment: Payment,
   protocol: Protocol,
   issuer: Issuer,
-  now: number,
+  receipt: Receipt.Signed,
 ): Readonly<Record<string, string>> {
   const { transaction, transfer, purpose } = payment
-  const receipt = Receipt.sign(
-    {
-      network: transfer.network,
-      resourceUrl: purpose.resource,
-      payer: transfer.payer,
-      issuedAt: Math.floor(now / 1000),
-      transaction,
-    },
-    issuer.key,
-  )
   if (protocol === 'mpp')
     return {
       'payment-receipt': Receipt.mpp(receipt, {

@@ -1,4 +1,7 @@
+import type { Address } from 'viem'
+import type { TransactionRow } from '../../db/schema'
 import { isDuplicate, write } from '../../db/write'
+import { fees } from '../chain/head'
 import * as Multicall from '../chain/multicall'
 import { findPlain } from './code'
 import { type Context, type Lane as LaneState, type Order, payerKey, type Rail } from './context'
@@ -19,19 +22,23 @@ export async function dispatch(
   context: Context,
   rail: Rail,
   lane: LaneState,
-  orders: readonly Order[],
+  queued: readonly Order[],
 ): Promise<readonly Order[]> {
   const knownBlock = rail.head.number
+  const orders = dropUnsigned(context, queued)
+  if (orders.length === 0) return []
   try {
     const simulating = simulate(rail, lane.address, orders)
     context.simulating.add(simulating)
+    // While the node works: its answer is waited for anyway.
+    const draft = orders.length === 1 ? prepare(context, rail, lane, orders) : undefined
     const [simulations, plain] = await Promise.all([
       simulating.finally(() => context.simulating.delete(simulating)),
       findPlainAgain(rail, orders),
     ])
     // From here to `launch` nothing waits: what was simulated is written, then sent.
     if (Lane.pausedBy(lane) !== undefined || context.signal.aborted) return orders
-    const accepted = accept(context, orders, simulations)
+    const accepted = accept(context, orders, simulations, plain)
     const coded = plain && accepted.filter(({ transfer }) => !plain.has(transfer.payer))
     for (const order of coded ?? []) {
       rail.plain.delete(order.transfer.payer)
@@ -39,7 +46,7 @@ export async function dispatch(
       order.isUrgent = true
     }
     const shared = accepted.filter((order) => !coded?.includes(order))
-    if (shared.length > 0) send(context, rail, lane, shared, knownBlock)
+    if (shared.length > 0) send(context, rail, lane, shared, knownBlock, draft)
     return coded ?? []
   } catch (error) {
     context.log('settlement-fault', {
@@ -58,19 +65,61 @@ async function findPlainAgain(rail: Rail, orders: readonly Order[]) {
   return findPlain(rail, [...new Set(orders.map(({ transfer }) => transfer.payer))])
 }
 
+/** Those whose signer is known, or need not be known before a node is asked. */
+function dropUnsigned({ trust }: Context, orders: readonly Order[]): readonly Order[] {
+  const isAlone = orders.length === 1
+  return orders.filter(({ transfer, isProven, done }) => {
+    const isOpen = isProven === undefined || trust.isGiven(transfer.payer, isAlone)
+    if (isOpen || isProven()) return true
+    done({ kind: 'unsigned' })
+    return false
+  })
+}
+
+/** What a lone order needs if it passes: proof and signed transaction. Nothing is kept if it does not. */
+function prepare(
+  context: Context,
+  rail: Rail,
+  lane: LaneState,
+  orders: readonly Order[],
+): TransactionRow | undefined {
+  const [order] = orders
+  if (order?.isProven?.() === false) return undefined
+  const nonce = Lane.freeNonce(lane)
+  return nonce === undefined
+    ? undefined
+    : Lane.sign(context, rail, lane, payloadOf(rail, orders), nonce)
+}
+
+/** Whether a draft is still what would be signed now; its fees leave room for the block's change. */
+function isCurrent(draft: TransactionRow, { head, network }: Rail, nonce: number): boolean {
+  const { maxFeeWei, maxTipWei } = fees(head, network.feeCapWei)
+  return (
+    draft.nonce === nonce &&
+    draft.maxTipWei === maxTipWei &&
+    draft.maxFeeWei >= maxFeeWei - maxFeeWei / 8n
+  )
+}
+
 /** The orders that pass; the others are told why not. */
 function accept(
   context: Context,
   orders: readonly Order[],
   simulations: readonly Simulation[],
+  plain: ReadonlySet<Address> | undefined,
 ): Order[] {
   const counts = new Map<string, number>()
   return orders.filter((order, index) => {
     // It may have waited long since it came.
     const late = Verify.checkWindow(order.transfer, context.now())
-    const simulation = late ?? simulations[index]
-    if (simulation?.kind !== 'passes') {
-      order.done(simulation ?? Verify.unavailable(undefined))
+    const simulation = late ?? simulations[index] ?? Verify.unavailable(undefined)
+    if (simulation.kind !== 'passes') {
+      order.done(isUnsigned(order, simulation) ? { kind: 'unsigned' } : simulation)
+      return false
+    }
+    // A payer with code may pass with a signature that its code accepts: that is settled otherwise.
+    if (!plain?.has(order.transfer.payer) && order.isProven?.() === false) {
+      order.done({ kind: 'unsigned' })
       return false
     }
     const promised = context.inFlight.get(payerKey(order.transfer)) ?? 0n
@@ -87,6 +136,11 @@ function accept(
   })
 }
 
+/** A verdict about a transfer that its payer did not sign: it must not touch what the payer signed. */
+function isUnsigned({ isProven }: Order, { kind }: Simulation): boolean {
+  return kind !== 'unavailable' && isProven?.() === false
+}
+
 /** The write that decides, then the send. */
 function send(
   context: Context,
@@ -94,18 +148,23 @@ function send(
   lane: LaneState,
   orders: readonly Order[],
   knownBlock: bigint,
+  draft: TransactionRow | undefined,
 ): void {
   let members = orders
   for (;;) {
     const nonce = Lane.freeNonce(lane)
     if (nonce === undefined) throw new Error('the lane has no nonce')
-    const row = Lane.sign(context, rail, lane, payloadOf(rail, members), nonce)
+    const row =
+      draft && isCurrent(draft, rail, nonce)
+        ? draft
+        : Lane.sign(context, rail, lane, payloadOf(rail, members), nonce)
     try {
       const payments = store(context, members, row, knownBlock)
       const outcomes = Work.launch(context, rail, lane, Work.slotOf(row, payments), payments)
       for (const [index, order] of members.entries()) {
         const [payment, outcome] = [payments[index], outcomes[index]]
         if (payment && outcome) order.done({ kind: 'sent', payment, outcome })
+        if (order.isProven) context.trust.earn(order.transfer.payer)
       }
       return
     } catch (error) {

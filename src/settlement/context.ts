@@ -17,6 +17,7 @@ import type { Meter, Metrics } from './metrics'
 import type { Outcome, Payment, Purpose } from './Payment'
 import type { Watch } from './reorg'
 import type { Store } from './store'
+import type { Trust } from './trust'
 import type { Refusal } from './verify'
 
 export type Log = (event: string, fields?: Readonly<Record<string, unknown>>) => void
@@ -83,13 +84,18 @@ export type Lane = {
   stuck: string | undefined
 }
 
-/** A proven payment that waits for a lane. */
+/** A payment that waits for a lane. */
 export type Order = {
   id: string
   requestId: string | undefined
   transfer: Transfer
-  /** Undefined: the payer's own key signed, and nobody has looked for code. */
+  /** Undefined: a key signed, and nobody has looked for code. */
   hasCode: boolean | undefined
+  /**
+   * Whether the payer's own key signed, where nobody has asked yet: then only a simulation that passes
+   * may be believed. Undefined when it did, or when its code has judged.
+   */
+  isProven: (() => boolean) | undefined
   purpose: Purpose
   /** Unix ms. */
   receivedAt: number
@@ -130,6 +136,8 @@ export type Admission =
   | { kind: 'known'; payment: Payment }
   /** The chain says that the nonce is used or cancelled. */
   | { kind: 'used' }
+  /** No key of the payer signed it; nothing was written. */
+  | { kind: 'unsigned' }
   /** Its `write` threw: nothing was written. */
   | { kind: 'thrown'; error: unknown }
   | Refusal
@@ -199,6 +207,7 @@ export type Context = {
   group: Group
   metrics: Metrics
   failures: Failures
+  trust: Trust
   rails: ReadonlyMap<Network.Id, Rail>
   now: () => number
   log: Log

@@ -111,6 +111,7 @@ export async function again(context: Context, payment: Payment): Promise<Outcome
     receivedAt: now(),
     payment,
     isAlone: true,
+    isProven: undefined,
     write: undefined,
   }).admission
   switch (admission.kind) {
@@ -124,6 +125,8 @@ export async function again(context: Context, payment: Payment): Promise<Outcome
       return decide(context, payment.id, admission.reason)
     case 'unavailable':
       return admission
+    case 'unsigned':
+      throw new Error('the signature of a payment was proven before')
     case 'thrown':
       throw admission.error
   }

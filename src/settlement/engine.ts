@@ -20,6 +20,7 @@ import { pump, submit } from './queue'
 import * as Recover from './recover'
 import * as Reorg from './reorg'
 import { createStore } from './store'
+import { createTrust } from './trust'
 
 /** Per attempt; a settlement waits longer than several of them. */
 const rpcTimeoutMs = 8_000
@@ -46,6 +47,7 @@ export function createContext(options: SettlementOptions, signal: AbortSignal): 
       sourcesOf(() => context),
     ),
     failures: createFailures(now, options.payerFailuresMax),
+    trust: createTrust(now),
     rails,
     now,
     log,

@@ -20,10 +20,13 @@ export type Request = {
   transfer: Transfer
   purpose: Purpose
   receivedAt: number
-  /** The caller has recovered the payer from the signature. */
-  proven: boolean
+  proven: Proof
   write: ((paymentId: string) => void) | undefined
+  onSent: ((payment: Payment) => void) | undefined
 }
+
+/** Whether the payer's own key signed, or who can tell. Repeatable and without I/O. */
+export type Proof = boolean | (() => boolean)
 
 /**
  * Signature, window and simulation in one call to a node; nothing is written or sent. `told`: the
@@ -75,10 +78,14 @@ export async function settle(context: Context, request: Request, waitMs: number)
   if (isOverBudget(context, rail, purpose)) {
     return unavailable('The gas budget of today is spent.', 600)
   }
-  const signed = proven
+  const isProven = mayBeDecidedByChain(rail, transfer) ? proven : ask(proven)
+  const signed = isProven
     ? Verify.assumeSigned(transfer)
     : await Verify.checkSignature(rail, transfer, context.now())
-  if (signed.kind !== 'signed') return signed
+  if (signed.kind !== 'signed') {
+    if (signed.kind === 'refused' && Verify.isUnsigned(signed)) context.trust.lose()
+    return signed
+  }
   const waitSeconds = context.failures.waitSeconds(transfer.payer, signed.hasCode === true)
   if (waitSeconds > 0) return Verify.lockedOut(waitSeconds)
   if (requestId !== undefined) context.requestIds.set(id, requestId)
@@ -91,11 +98,14 @@ export async function settle(context: Context, request: Request, waitMs: number)
     receivedAt,
     payment: undefined,
     isAlone: false,
+    isProven: typeof isProven === 'function' ? isProven : undefined,
     write: request.write,
   })
   const { admission } = submitted
   const ended = admission.then(async (result): Promise<Admission | Outcome> => {
-    return result.kind === 'sent' ? result.outcome : result
+    if (result.kind !== 'sent') return result
+    request.onSent?.(result.payment)
+    return result.outcome
   })
   const outcome = await within(ended, waitMs)
   if (outcome === undefined && submitted.cancel()) {
@@ -112,6 +122,9 @@ export async function settle(context: Context, request: Request, waitMs: number)
       return meet(context, result.payment, purpose, waitMs)
     case 'used':
       return meetUsed(context, rail, request, waitMs)
+    case 'unsigned':
+      context.requestIds.delete(id)
+      return settle(context, { ...request, proven: false }, waitMs)
     case 'thrown':
       context.requestIds.delete(id)
       throw result.error
@@ -119,6 +132,15 @@ export async function settle(context: Context, request: Request, waitMs: number)
       if (!context.running.has(id)) context.requestIds.delete(id)
       return result
   }
+}
+
+/** When the transfer passes with it, it is the payer's: chain and key read this form alike. */
+function mayBeDecidedByChain({ codes }: Rail, { payer, signature }: Transfer): boolean {
+  return Crypto.isCanonical(signature) && !codes.has(payer)
+}
+
+function ask(proof: Proof): boolean {
+  return typeof proof === 'function' ? proof() : proof
 }
 
 async function meetUsed(

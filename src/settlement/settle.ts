@@ -48,9 +48,11 @@ export type Settlement = {
   verify(transfer: Transfer, eip712?: Asset['eip712']): Promise<{ ok: true } | Outcome>
   /**
    * Verifies, writes, broadcasts and waits. The caller holds the claim. `waitMs` bounds the wait, not
-   * the work. `proven`: the caller has recovered the payer from the signature. `write` runs inside
-   * the database transaction that inserts the payment, once, and not when the money is known; what it
-   * throws is what this rejects with, and nothing is written or sent then.
+   * the work. `proven`: whether the payer's own key signed; a function is asked when the simulation
+   * does not tell. `write` runs inside the database transaction that inserts the payment, once, and not
+   * when the money is known; what it throws is what this rejects with, and nothing is written or sent
+   * then. `onSent` is called when the transaction has left: what it computes then costs no time. It
+   * must not throw.
    */
   settle(
     transfer: Transfer,
@@ -58,9 +60,10 @@ export type Settlement = {
     options: {
       waitMs: number
       receivedAt: number
-      proven?: boolean
+      proven?: Request.Proof
       requestId?: string
       write?: (paymentId: string) => void
+      onSent?: (payment: Payment) => void
     },
   ): Promise<Outcome>
   /** A known payment: waits for its transaction, or sends a reverted one again. */
@@ -153,18 +156,20 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
     findByIdempotencyKey: store.findByIdempotencyKey,
     claim: createClaims(),
     verify: (transfer, eip712) => Request.verify(context, transfer, eip712),
-    async settle(transfer, purpose, { waitMs, receivedAt, proven, requestId, write }) {
+    async settle(transfer, purpose, options) {
+      const { waitMs, receivedAt } = options
       if (context.isStopping) return Verify.unavailable(undefined)
       const known = store.find(transfer)
       const id = paymentId(now(), random)
       const request: Request.Request = {
         id,
-        requestId,
+        requestId: options.requestId,
         transfer,
         purpose,
         receivedAt,
-        proven: proven === true,
-        write,
+        proven: options.proven ?? false,
+        write: options.write,
+        onSent: options.onSent,
       }
       const outcome = await (known
         ? Request.meet(context, known, purpose, waitMs)

@@ -19,7 +19,11 @@ export type Simulation =
   | Verify.Refusal
 
 /** What is simulated: a signed transfer and its settling call. */
-export type Candidate = Pick<Verify.Signed, 'transfer' | 'hasCode'> & { call: Multicall.Call }
+export type Candidate = Pick<Verify.Signed, 'transfer' | 'hasCode'> & {
+  call: Multicall.Call
+  /** Whether the payer's own key signed; undefined when that is known. */
+  isProven?: (() => boolean) | undefined
+}
 
 /**
  * One eth_call of the exact calldata of all, in their order and in the state of one block, so that
@@ -87,6 +91,7 @@ async function judge(
   if (settled?.success === true && used === false) {
     return { kind: 'passes', balanceAtomic: uintOf(balance) ?? 0n }
   }
+  if (candidate.isProven?.() === false) return refuseSignature(candidate.transfer)
   const alone = await simulateOne(rail, from, candidate)
   if (alone.kind !== 'passes') return alone
   return underWay

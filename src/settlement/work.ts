@@ -191,7 +191,8 @@ async function record(
     receipt.success && included.kind !== 'cancel'
       ? 'invalid_exact_evm_transfer_event_mismatch'
       : 'invalid_exact_evm_transaction_failed'
-  const ends = await context.group.add(() => {
+  // What is lost with the power is read from the chain again.
+  const ends = await context.group.addSoon(() => {
     endTransactions(context, rail, slot, included, receipt)
     return pay(context, rail, slot, payments, receipt)
   })

@@ -1,6 +1,6 @@
 import type { Address } from 'viem'
 import type { NetworkConfig, Stock } from '../config/Config'
-import { isProven, type Presentation, peek, present } from '../paywall/credential'
+import { isProvenIn, type Presentation, peek, present } from '../paywall/credential'
 import * as Denial from '../paywall/Denial'
 import type { Presented } from '../paywall/extract'
 import { fingerprint } from '../paywall/fingerprint'
@@ -175,7 +175,7 @@ export function createPurchase(options: PurchaseOptions): Purchase {
     }
     const isPayers =
       transfer !== undefined &&
-      (transfer.signature === payment.transfer.signature || isProven(transfer, asset))
+      (transfer.signature === payment.transfer.signature || isProvenIn(transfer, asset))
     if (!isPayers) {
       const reason = payment.transfer.method === 'permit2' ? 'invalid_permit2' : 'invalid_exact_evm'
       throw Denial.verificationFailed(`${reason}_signature`, 'The signature is not of the payer.')
@@ -245,7 +245,7 @@ export function createPurchase(options: PurchaseOptions): Purchase {
     const { transfer } = presentation
     const { payer } = transfer
     // Only the payer itself may find or hold its key.
-    if (!presentation.proven) {
+    if (!presentation.isProven()) {
       const verdict = await settlement.verify(transfer)
       if (!('ok' in verdict) && verdict.kind !== 'confirmed') {
         throw Denial.unpaid(verdict, transfer.network)
@@ -316,7 +316,7 @@ export function createPurchase(options: PurchaseOptions): Purchase {
     const outcome = await settleSponsored(options, transfer, presentation.approval, purpose, {
       waitMs: Math.max(0, deadline - now()),
       receivedAt: now(),
-      proven: presentation.proven,
+      proven: presentation.isProven,
       requestId: visit.requestId,
       write(paymentId) {
         end()

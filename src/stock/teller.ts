@@ -1,5 +1,5 @@
 import * as Denial from '../paywall/Denial'
-import { failureHeaders, type Issuer, successHeaders } from '../paywall/receipts'
+import { failureHeaders, type Issuer, signReceipt, successHeaders } from '../paywall/receipts'
 import * as Problem from '../protocol/Problem'
 import type { Payment, Protocol } from '../settlement/Payment'
 import * as Instrument from './Instrument'
@@ -53,7 +53,7 @@ export function createTeller(options: TellerOptions): Teller {
       'cache-control': 'private, no-store',
       location: urlOf(order),
       ...(isDelivered ? {} : { 'retry-after': '2' }),
-      ...successHeaders(payment, protocol, issuer, now()),
+      ...successHeaders(payment, protocol, issuer, signReceipt(payment, issuer, now())),
     }
     return Response.json(tell(order), { status: isDelivered ? 200 : 202, headers })
   }

@@ -1,0 +1,36 @@
+/**
+ * Whose signature may be left to the simulation, which is needed anyway and fails without it:
+ * recovering the signer as well costs a quarter of a payment. Whoever shows what nobody signed must
+ * not make us ask a node for each of it, so that ends with the first such signature.
+ */
+export type Trust = {
+  /** Whether signers need not be recovered before a node is asked: `payer` alone, or one of several. */
+  isGiven(payer: string, isAlone: boolean): boolean
+  /** A payment that the payer signed has left. */
+  earn(payer: string): void
+  /** A signature was of nobody who may pay: nobody is trusted for a while. */
+  lose(): void
+}
+
+const lostMs = 600_000
+const payersMax = 10_000
+
+/** In memory: a restart trusts nobody. `now` is unix ms. */
+export function createTrust(now: () => number): Trust {
+  const payers = new Set<string>()
+  let lostAt: number | undefined
+  return {
+    // Junk among several adds no call to a node; alone it would.
+    isGiven(payer, isAlone) {
+      if (lostAt !== undefined && Math.abs(now() - lostAt) < lostMs) return false
+      return !isAlone || payers.has(payer)
+    },
+    earn(payer) {
+      if (payers.size >= payersMax) payers.clear()
+      payers.add(payer)
+    },
+    lose() {
+      lostAt = now()
+    },
+  }
+}
