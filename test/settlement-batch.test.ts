@@ -433,4 +433,22 @@ describe('shared commits', () => {
     expect(ends.map(({ status }) => status)).toEqual(['fulfilled', 'rejected', 'fulfilled'])
     expect(keys().map(({ key }) => key)).toEqual(['a', 'b'])
   })
+  test('behavior: only what can be found out again does not wait for the disk', async () => {
+    const group = createGroup(desk.db)
+    const level = () =>
+      desk.db.sqlite.query<{ synchronous: number }, []>('PRAGMA synchronous').get()?.synchronous
+    const [full, normal] = [2, 1]
+    const levels: unknown[] = []
+    const look = (key: string) => () => {
+      levels.push(level())
+      return put(key).changes
+    }
+    await group.addSoon(look('a'))
+    await Promise.all([group.addSoon(look('b')), group.add(look('c'))])
+    await expect(group.addSoon(look('a'))).rejects.toThrow('UNIQUE')
+    expect(levels).toEqual([normal, full, full, normal])
+    expect(level()).toBe(full)
+    await desk.db.sync()
+    expect(keys()).toHaveLength(3)
+  })
 })

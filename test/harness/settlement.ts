@@ -91,6 +91,12 @@ export function signTransfer(
   return { ...transfer, signature: Crypto.sign(digest, Crypto.bytes(signer.privateKey)) }
 }
 
+/** Whether the payer's own key signed, as who calls settlement tells it. */
+function isSigned(transfer: Transfer.Transfer): boolean {
+  const { asset } = networkOf('', transfer.chainId === 4663 ? 'usdg' : 'usdc')
+  return Crypto.recover(Transfer.digest(transfer, asset), transfer.signature) === transfer.payer
+}
+
 export function purposeOf(changes: Partial<Purpose> = {}): Purpose {
   return {
     product: 'gateway',
@@ -178,7 +184,11 @@ export async function startDesk(
     settlement,
     events,
     pay: (transfer, changes, { waitMs = 20_000, receivedAt = now() } = {}) =>
-      settlement.settle(transfer, purposeOf(changes), { waitMs, receivedAt }),
+      settlement.settle(transfer, purposeOf(changes), {
+        waitMs,
+        receivedAt,
+        proven: () => isSigned(transfer),
+      }),
     crash: () => end(0),
     stop: () => end(1_000),
   }
