@@ -1,4 +1,6 @@
 import { createGate, type Rank } from './gate'
+import { Malformed } from './Http1'
+import { Broken, createWire, type Wire } from './wire'
 
 /**
  * JSON-RPC over HTTP with keep-alive. Only what settlement needs: viem's client costs twice the CPU
@@ -79,6 +81,9 @@ export function createClient(options: ClientOptions): Client {
   const { urls, timeoutMs, log } = options
   if (urls.length === 0) throw new Error('a client needs at least one URL')
   const hosts = urls.map((url) => new URL(url).host)
+  const wires = urls.map((url) =>
+    new URL(url).protocol === 'http:' ? createWire(url, answerMaxBytes) : undefined,
+  )
   const counts = new Map<string, number>()
   const faults = new Map<string, number>()
   const active = new Set<AbortController>()
@@ -101,7 +106,7 @@ export function createClient(options: ClientOptions): Client {
       const timer = setTimeout(() => controller.abort(), limit)
       active.add(controller)
       try {
-        const result = await request(urls[index] ?? '', body, controller.signal)
+        const result = await request(wires[index] ?? urls[index] ?? '', body, controller.signal)
         // Stay with the node that answered: another one may not know yet what this one took.
         current = index
         if (down.delete(index)) log('rpc-recovered', { host: hosts[index] })
@@ -134,6 +139,7 @@ export function createClient(options: ClientOptions): Client {
       isClosed = true
       gate.close()
       for (const controller of active) controller.abort()
+      for (const wire of wires) wire?.close()
     },
     async call(method, params, { timeoutMs: limit = timeoutMs } = {}) {
       const rank = ranks[method] ?? 'background'
@@ -155,7 +161,29 @@ function increase(counts: Map<string, number>, method: string): void {
   counts.set(method, (counts.get(method) ?? 0) + 1)
 }
 
-async function request(url: string, body: string, signal: AbortSignal): Promise<unknown> {
+async function request(to: Wire | string, body: string, signal: AbortSignal): Promise<unknown> {
+  const { status, text } = await (typeof to === 'string'
+    ? postByFetch(to, body, signal)
+    : to.post(body, signal))
+  const answer = parse(text)
+  if (answer?.error) {
+    const { code, message, data } = answer.error
+    if (!nodeTrouble.has(code) && !isTrouble(status)) throw new RpcError(code, message, data)
+    const isLimit = status === 429 || code === -32005 || code === 429
+    throw new RpcFault(`the node is in trouble (${code})`, { isLimit })
+  }
+  if (status < 200 || status > 299) {
+    throw new RpcFault(`HTTP status ${status}`, { isLimit: status === 429 })
+  }
+  if (!answer) throw new RpcFault('not a JSON-RPC answer')
+  return answer.result
+}
+
+async function postByFetch(
+  url: string,
+  body: string,
+  signal: AbortSignal,
+): Promise<{ status: number; text: string }> {
   const response = await fetch(url, {
     method: 'POST',
     headers: { 'content-type': 'application/json' },
@@ -165,20 +193,7 @@ async function request(url: string, body: string, signal: AbortSignal): Promise<
   })
   const text = await response.text()
   if (text.length > answerMaxBytes) throw new RpcFault('answer too long')
-  const answer = parse(text)
-  if (answer?.error) {
-    const { code, message, data } = answer.error
-    if (!nodeTrouble.has(code) && !isTrouble(response.status)) {
-      throw new RpcError(code, message, data)
-    }
-    const isLimit = response.status === 429 || code === -32005 || code === 429
-    throw new RpcFault(`the node is in trouble (${code})`, { isLimit })
-  }
-  if (!response.ok) {
-    throw new RpcFault(`HTTP status ${response.status}`, { isLimit: response.status === 429 })
-  }
-  if (!answer) throw new RpcFault('not a JSON-RPC answer')
-  return answer.result
+  return { status: response.status, text }
 }
 
 function isTrouble(status: number): boolean {
@@ -207,7 +222,9 @@ function parse(text: string): Answer | undefined {
 }
 
 function reasonOf(error: unknown): string {
-  if (error instanceof RpcFault) return error.message
+  if (error instanceof RpcFault || error instanceof Malformed || error instanceof Broken) {
+    return error.message
+  }
   // Messages of fetch may contain the URL.
   if (!(error instanceof Error)) return 'unknown'
   return error.name === 'AbortError' ? 'no answer in time' : 'cannot connect'
