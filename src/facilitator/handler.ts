@@ -13,7 +13,7 @@ import type { ApprovalSponsor } from '../settlement/Sponsorship'
 import type { Settlement } from '../settlement/settle'
 import { type Case, type JudgeOptions, judge, open, relayers } from './judge'
 import * as Policy from './Policy'
-import { createSettler, type Settled } from './settle'
+import { createSettler, type Settled, type Settling } from './settle'
 import { supported } from './supported'
 
 export type FacilitatorOptions = {
@@ -28,6 +28,7 @@ export type FacilitatorOptions = {
   now: () => number
   log: Log
   requestId: () => string
+  settling: Settling
   /** Counts the calls by what was answered: a verdict, or the code of a problem. */
   calls: Counter
   /** False once the process stops: nothing new is begun. */
@@ -37,8 +38,6 @@ export type FacilitatorOptions = {
 export type Facilitator = {
   /** The answer to a request for one of the facilitator's paths; undefined for any other. */
   handle(request: Request, peer: () => string | undefined): Response | Promise<Response> | undefined
-  /** Calls under way. */
-  inFlight(): number
 }
 
 type Operation = 'supported' | 'verify' | 'settle'
@@ -76,11 +75,11 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
     ...(networks.some(({ asset }) => asset.eip2612) ? [Sponsoring.permitName] : []),
     ...(options.sponsor === undefined ? [] : [Sponsoring.approvalName]),
   ]
-  const settler = createSettler({ ...judging, waitMs: facilitator.settleWaitSeconds * 1000 })
+  const waitMs = facilitator.settleWaitSeconds * 1000
+  const settler = createSettler({ ...judging, settling: options.settling, waitMs })
   const limits = { verify: facilitator.verifyPerMinute, settle: facilitator.settlePerMinute }
 
   return {
-    inFlight: settler.inFlight,
     handle(request, peer) {
       const operation = operations.get(pathOf(request.url))
       if (operation === undefined) return undefined
