@@ -7,6 +7,7 @@ import type { Secrets } from './config/env'
 import type { Path } from './config/lines'
 import { needsRestart } from './config/restart'
 import { createFacilitator, type Facilitator } from './facilitator/handler'
+import { createPayees } from './facilitator/payees'
 import { createSettling, type Settling } from './facilitator/settle'
 import { createBudget } from './http/body'
 import { healthRoutes } from './http/health'
@@ -167,7 +168,7 @@ export async function start(options: AppOptions): Promise<App> {
       'operation',
       'answer',
     ]),
-    settling: createSettling(),
+    settling: createSettling(createPayees({ db, networks: options.config.networks, now })),
     sponsor,
     sponsoring,
     paywall,

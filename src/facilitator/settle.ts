@@ -15,6 +15,8 @@ import {
   routeOf,
   used,
 } from './judge'
+import * as Policy from './Policy'
+import type { Payees } from './payees'
 
 /** How a settlement is answered. `transaction` is empty when none is known. */
 export type Settled =
@@ -36,10 +38,11 @@ export type Settling = {
   runs: Map<string, Run>
   /** Calls that are being answered. */
   calls: number
+  payees: Payees
 }
 
-export function createSettling(): Settling {
-  return { runs: new Map(), calls: 0 }
+export function createSettling(payees: Payees): Settling {
+  return { runs: new Map(), calls: 0, payees }
 }
 
 export type Order = {
@@ -62,8 +65,8 @@ type Run = {
 
 /** Settles for other resource servers: one authorization earns one success, ever. */
 export function createSettler(options: SettleOptions): Settler {
-  const { settlement, settling, now } = options
-  const { runs } = settling
+  const { settlement, settling, policy, now } = options
+  const { runs, payees } = settling
 
   return {
     settle(order) {
@@ -80,6 +83,7 @@ export function createSettler(options: SettleOptions): Settler {
       const leftMs = deadline - now()
       const run = runs.get(keyOf(order.subject))
       if (run === undefined) {
+        if (isOverShare(order.subject)) return overShare
         const outcome = begin(order, Math.max(0, leftMs))
         return finish(order, (await within(outcome, leftMs)) ?? standing(order.subject))
       }
@@ -117,13 +121,16 @@ export function createSettler(options: SettleOptions): Settler {
 
   async function begin(order: Order, waitMs: number): Promise<Outcome> {
     const { subject } = order
-    const claim = settlement.claim(subject.transfer)
+    const { transfer, known } = subject
+    const claim = settlement.claim(transfer)
     // Another product has it in its hands: nobody knows yet what becomes of it.
     if (claim === undefined) return Verify.busy
     const key = keyOf(subject)
+    const end = payees.begin({ ...transfer, known: known?.id })
     const outcome = send(order, waitMs).finally(() => {
       runs.delete(key)
       claim.release()
+      end?.(settlement.find(transfer)?.id)
     })
     runs.set(key, { form: formOf(subject), outcome })
     return outcome
@@ -148,6 +155,13 @@ export function createSettler(options: SettleOptions): Settler {
     const proven = isOwnDomain && subject.isSigned()
     const limits = { waitMs, receivedAt: now(), proven, requestId }
     return settleSponsored(options, transfer, approval, purpose, limits)
+  }
+
+  /** Whether gas would be spent for a stranger's payee that has had its part of the day. */
+  function isOverShare({ known, network, request }: Case): boolean {
+    const isSent = known !== undefined && known.state !== 'reverted'
+    const { payTo } = request.requirements
+    return !isSent && Policy.isStranger(policy, payTo) && payees.isSpent(network.id, payTo)
   }
 
   /** What is said of a settlement that is still under way. */
@@ -202,6 +216,12 @@ export function createSettler(options: SettleOptions): Settler {
     }
     return { kind: 'conflict', detail: 'Idempotency-Key was used for another authorization.' }
   }
+}
+
+const overShare: Settled = {
+  kind: 'unavailable',
+  detail: 'The gas that one payee may have of the budget of today is spent.',
+  retryAfterSeconds: 600,
 }
 
 /** Calls of one form have one answer: the same terms, signature and extensions. */
