@@ -103,11 +103,12 @@ export async function start(options: AppOptions): Promise<App> {
     now,
     log,
   })
+  const relayers = secrets.relayerKeys.map(Crypto.addressOf)
   const sponsoring = createSponsor({
     db,
     settlement,
     networks: options.config.networks,
-    accounts: [...secrets.relayerKeys.map(Crypto.addressOf), settlement.desk],
+    accounts: [...relayers, settlement.desk],
     meter: registry,
     now,
     log,
@@ -168,6 +169,7 @@ export async function start(options: AppOptions): Promise<App> {
       'operation',
       'answer',
     ]),
+    relayers,
     settling: createSettling(createPayees({ db, networks: options.config.networks, now })),
     sponsor,
     sponsoring,
@@ -273,6 +275,7 @@ type Parts = Pick<
   /** Of the facilitator. */
   calls: ReturnType<Registry['counter']>
   settling: Settling
+  relayers: readonly `0x${string}`[]
   sponsor: ApprovalSponsor | undefined
   sponsoring: Sponsor
   registry: Registry
@@ -355,10 +358,7 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
     config,
     site,
     gateway,
-    facilitator: createFacilitator({
-      ...serving,
-      ownAccounts: [deskAddress],
-    }),
+    facilitator: createFacilitator({ ...serving, ownAccounts: [deskAddress] }),
     mcp: createMcp({ ...serving, gateway, isReady }),
   }
 }

@@ -114,10 +114,14 @@ describe('attack 43: strangers who want their payments settled', () => {
     expect(json).toMatchObject({ success: false, errorReason: 'amount_below_minimum' })
   })
 
-  test('error: an asset that is not listed is refused', async () => {
+  test('error: an asset that is not listed is refused, and its network not offered', async () => {
     const shop = await open({ assets: ['0x5fc5360D0400a0Fd4f2af552ADD042D716F1d168'] })
     const { json } = await post(`${shop.url}/verify`, await make(shop))
     expect(json).toMatchObject({ isValid: false, invalidReason: 'asset_not_allowed' })
+    const supported = (await (await fetch(`${shop.url}/supported`)).json()) as {
+      kinds: { network: string }[]
+    }
+    expect(supported.kinds.map(({ network }) => network)).toEqual(['eip155:4663'])
   })
 
   test('error: its gas budget ends without ending that of the gateway', async () => {

@@ -11,7 +11,7 @@ import * as Problem from '../protocol/Problem'
 import * as Sponsoring from '../protocol/Sponsoring'
 import type { ApprovalSponsor } from '../settlement/Sponsorship'
 import type { Settlement } from '../settlement/settle'
-import { type Case, type JudgeOptions, judge, open, relayers } from './judge'
+import { type Case, type JudgeOptions, judge, open } from './judge'
 import * as Policy from './Policy'
 import { createSettler, type Settled, type Settling } from './settle'
 import { supported } from './supported'
@@ -21,6 +21,8 @@ export type FacilitatorOptions = {
   settlement: Settlement
   /** Sends the approves that payers sign; undefined when nobody does. */
   sponsor: ApprovalSponsor | undefined
+  /** Who sends settlements. */
+  relayers: readonly `0x${string}`[]
   /** Addresses that must not be paid, besides the relayers. */
   ownAccounts: readonly `0x${string}`[]
   budget: Budget
@@ -63,16 +65,16 @@ const common = {
 export function createFacilitator(options: FacilitatorOptions): Facilitator {
   const { config, settlement, now, log, rateLimit } = options
   const { facilitator, networks, service } = config
-  const signers = relayers(settlement)
   const judging: JudgeOptions = {
     settlement,
     sponsor: options.sponsor,
     networks,
-    policy: Policy.from(config, [...signers, ...options.ownAccounts]),
+    policy: Policy.from(config, [...options.relayers, ...options.ownAccounts]),
     now,
   }
+  const accepted = networks.filter(({ id }) => judging.policy.assets.has(id))
   const extensions = [
-    ...(networks.some(({ asset }) => asset.eip2612) ? [Sponsoring.permitName] : []),
+    ...(accepted.some(({ asset }) => asset.eip2612) ? [Sponsoring.permitName] : []),
     ...(options.sponsor === undefined ? [] : [Sponsoring.approvalName]),
   ]
   const waitMs = facilitator.settleWaitSeconds * 1000
@@ -199,7 +201,7 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
       options.accepts() &&
       settlement.isReady(network) &&
       settlement.hasBudget(network, 'facilitator')
-    const body = JSON.stringify(supported(networks, isReady, signers, extensions))
+    const body = JSON.stringify(supported(accepted, isReady, options.relayers, extensions))
     const headers = { ...common, 'Cache-Control': 'public, max-age=5' }
     return new Response(method === 'HEAD' ? null : body, { headers })
   }

@@ -211,9 +211,3 @@ export function used(transfer: Pick<Transfer.Transfer, 'method'>) {
 function bad({ code, detail }: Fault): Judgement {
   return { kind: 'bad', reason: code, detail }
 }
-
-/** Addresses that send settlements, each once. */
-export function relayers(settlement: Settlement): readonly Address[] {
-  const all = settlement.status().flatMap(({ lanes }) => lanes.map(({ relayer }) => relayer))
-  return [...new Set(all)]
-}
