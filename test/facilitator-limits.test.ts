@@ -198,6 +198,20 @@ describe('API keys', () => {
     expect(await shop.balance(base, payee)).toBe(5_000n)
   })
 
+  test('error: of two authorizations at once under one Idempotency-Key one is refused', async () => {
+    const mine = { ...bearer, 'idempotency-key': 'order-3' }
+    const bodies = [await make(shop), await make(shop)]
+    const before = await shop.balance(base, payee)
+    const settle = () => Promise.all(bodies.map((body) => post(`${shop.url}/settle`, body, mine)))
+    const first = await settle()
+    expect(first.map(({ status }) => status).sort()).toEqual([200, 409])
+    const again = await settle()
+    expect(again.map(({ json }) => json)).toEqual(
+      first.map(({ json }) => expect.objectContaining({ success: json.success })),
+    )
+    expect((await shop.balance(base, payee)) - before).toBe(5_000n)
+  })
+
   test('error: an Idempotency-Key that is none is 400', async () => {
     const headers = { ...bearer, 'idempotency-key': 'a b' }
     const { status, json } = await post(`${shop.url}/settle`, await make(shop), headers)

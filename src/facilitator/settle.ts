@@ -36,13 +36,15 @@ export type SettleOptions = JudgeOptions & {
 export type Settling = {
   /** By the key of the money. */
   runs: Map<string, Run>
+  /** The money that each caller's own key of a run is used for. */
+  keys: Map<string, string>
   /** Calls that are being answered. */
   calls: number
   payees: Payees
 }
 
 export function createSettling(payees: Payees): Settling {
-  return { runs: new Map(), calls: 0, payees }
+  return { runs: new Map(), keys: new Map(), calls: 0, payees }
 }
 
 export type Order = {
@@ -66,7 +68,7 @@ type Run = {
 /** Settles for other resource servers: one authorization earns one success, ever. */
 export function createSettler(options: SettleOptions): Settler {
   const { settlement, settling, policy, now } = options
-  const { runs, payees } = settling
+  const { runs, keys, payees } = settling
 
   return {
     settle(order) {
@@ -126,9 +128,12 @@ export function createSettler(options: SettleOptions): Settler {
     // Another product has it in its hands: nobody knows yet what becomes of it.
     if (claim === undefined) return Verify.busy
     const key = keyOf(subject)
+    const scope = scopeOf(order)
+    if (scope !== undefined) keys.set(scope.text, key)
     const end = payees.begin({ ...transfer, known: known?.id })
     const outcome = send(order, waitMs).finally(() => {
       runs.delete(key)
+      if (scope !== undefined) keys.delete(scope.text)
       claim.release()
       end?.(settlement.find(transfer)?.id)
     })
@@ -205,17 +210,23 @@ export function createSettler(options: SettleOptions): Settler {
     return spent(order.subject, payment)
   }
 
-  /** The caller's own key has paid with other money. */
-  function findConflict({ subject, idempotencyKey }: Order): Settled | undefined {
-    if (idempotencyKey === undefined) return undefined
-    const { payer } = subject.transfer
-    const scope = { merchant: '', route: routeOf(subject.keyHash), payer, key: idempotencyKey }
+  /** The caller's own key has paid, or is about to, with other money. */
+  function findConflict(order: Order): Settled | undefined {
+    const scope = scopeOf(order)
+    if (scope === undefined) return undefined
     const earlier = settlement.findByIdempotencyKey(scope)
-    if (earlier === undefined || moneyKey(earlier.transfer) === moneyKey(subject.transfer)) {
-      return undefined
-    }
+    const used = earlier ? moneyKey(earlier.transfer).toLowerCase() : keys.get(scope.text)
+    if (used === undefined || used === keyOf(order.subject)) return undefined
     return { kind: 'conflict', detail: 'Idempotency-Key was used for another authorization.' }
   }
+}
+
+/** Where a caller's own key means something; undefined without one. */
+function scopeOf({ subject, idempotencyKey: key }: Order) {
+  if (key === undefined) return undefined
+  const { payer } = subject.transfer
+  const route = routeOf(subject.keyHash)
+  return { merchant: '', route, payer, key, text: `${route} ${payer} ${key}` }
 }
 
 const overShare: Settled = {
