@@ -148,6 +148,21 @@ describe('a call with a forged signature for the same money', () => {
     })
   }
 
+  test('error: who waits for it in vain is told to come again, and nothing is sent', async () => {
+    const payer = account(6)
+    const body = await make({ from: payer.local() })
+    const { nonce } = body.paymentPayload.payload.authorization as { nonce: Hex }
+    const forged = await make({ from: account(2).local(), payer: payer.address, nonce })
+    const rows = shop.counts()
+    const front = await holdCall('eth_getCode', () => settle(forged))
+    const { status, json } = await settle(withWait(body, 0.1))
+    expect([status, json.success]).toEqual([503, undefined])
+    front.release()
+    expect((await front.answer).json.success).toBe(false)
+    expect(shop.counts()).toEqual(rows)
+    expect((await settle(body)).json).toMatchObject({ success: true })
+  })
+
   test('attack: behind, it is no part of the good one', async () => {
     const body = await make()
     const forged = structuredClone(body)
