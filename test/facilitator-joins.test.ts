@@ -149,7 +149,7 @@ describe('a call with a forged signature for the same money', () => {
   }
 
   test('error: who waits for it in vain is told to come again, and nothing is sent', async () => {
-    const payer = account(6)
+    const payer = account(3)
     const body = await make({ from: payer.local() })
     const { nonce } = body.paymentPayload.payload.authorization as { nonce: Hex }
     const forged = await make({ from: account(2).local(), payer: payer.address, nonce })

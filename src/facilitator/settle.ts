@@ -87,7 +87,7 @@ export function createSettler(options: SettleOptions): Settler {
       if (run === undefined) {
         // Nothing is begun for who has waited in vain and is about to be told to come again.
         const isLate = order !== first && leftMs <= 0
-        if (isLate && order.subject.known === undefined) return Verify.busy
+        if (isLate && order.subject.known === undefined) return finish(order, Verify.busy)
         if (isOverShare(order.subject)) return overShare
         const outcome = begin(order, Math.max(0, leftMs))
         return finish(order, (await within(outcome, leftMs)) ?? standing(order.subject))
