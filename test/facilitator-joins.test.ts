@@ -17,6 +17,7 @@ afterAll(() => shop?.stop())
 afterEach(async () => {
   if (shop.taps[base]) shop.taps[base].intercept = undefined
   await mine()
+  expect(shop.app.reload(shop.config)).toEqual([])
 })
 
 function make(made?: Made) {
@@ -93,6 +94,28 @@ describe('a reload while a settlement is under way', () => {
     expect(answers.filter(({ json }) => json.errorReason === used)).toHaveLength(2)
     for (const { json } of answers) expect(json.transaction).toBe(pending.json.transaction as Hex)
     expect((await settle(body)).json).toMatchObject({ success: false, errorReason: used })
+  })
+
+  test('behavior: one that refuses such payments ends none that is under way', async () => {
+    const body = await make()
+    await hold()
+    const first = await begin(withWait(body, 0.2))
+    expect((await first.answer).json).toMatchObject({ status: 'pending' })
+    const { facilitator } = shop.config
+    for (const changes of [
+      { minAmountAtomic: 1_000_000n },
+      { payTo: [account(9).address] },
+      { assets: ['0x5fc5360D0400a0Fd4f2af552ADD042D716F1d168'] as const },
+    ]) {
+      const stricter = { ...shop.config, facilitator: { ...facilitator, ...changes } }
+      expect(shop.app.reload(stricter)).toEqual([])
+      expect((await settle(withWait(body, 0.1))).json).toMatchObject({ status: 'pending' })
+      expect((await post(`${shop.url}/verify`, body)).json).toMatchObject({ isValid: true })
+      expect((await post(`${shop.url}/verify`, await make())).json.isValid).toBe(false)
+    }
+    await mine()
+    expect((await settle(body)).json).toMatchObject({ success: true })
+    expect((await settle(body)).json.success).toBe(false)
   })
 
   test('behavior: a stop after it waits for the calls that began before', async () => {
