@@ -1,4 +1,6 @@
+import { Database } from 'bun:sqlite'
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'bun:test'
+import { join } from 'node:path'
 import type { Hex } from 'viem'
 import { account } from '../src/demo/accounts'
 import { setAutomine } from '../src/demo/chains'
@@ -199,6 +201,25 @@ describe('a call with a forged signature for the same money', () => {
     expect((await good.answer).json).toMatchObject({ success: true })
     expect((await behind).json).toMatchObject({ success: false, errorReason: unsigned })
   })
+})
+
+test('behavior: what a reorganisation takes back before it is handed over is pending, not used', async () => {
+  const body = await make()
+  const { settlement } = shop.app
+  const { handOver } = settlement
+  settlement.handOver = (id) => {
+    settlement.handOver = handOver
+    const database = new Database(join(shop.dataDir, 'turnpike.sqlite'))
+    database.run(
+      `UPDATE payments SET state = 'broadcast', log_index = NULL, block_number = NULL,
+       confirmed_at = NULL WHERE id = ?`,
+      [id],
+    )
+    database.close()
+    return handOver(id)
+  }
+  expect((await settle(body)).json).toMatchObject({ success: false, status: 'pending' })
+  expect((await settle(body)).json).toMatchObject({ success: true })
 })
 
 test('error: money that another product holds is answered with no verdict', async () => {

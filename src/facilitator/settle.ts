@@ -210,6 +210,10 @@ export function createSettler(options: SettleOptions): Settler {
     if (isOwn && stored?.delivery === 'delivered' && stored.state === 'confirmed') {
       return { kind: 'success', payment: stored, isReplay: true }
     }
+    // A reorganisation took it back a moment ago: it is nobody's yet.
+    if (stored?.state === 'broadcast' && stored.delivery === 'none') {
+      return { kind: 'pending', payment: stored }
+    }
     return spent(order.subject, payment)
   }
 
