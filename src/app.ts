@@ -7,6 +7,8 @@ import type { Secrets } from './config/env'
 import type { Path } from './config/lines'
 import { needsRestart } from './config/restart'
 import { createFacilitator, type Facilitator } from './facilitator/handler'
+import { createPayees } from './facilitator/payees'
+import { createSettling, type Settling } from './facilitator/settle'
 import { createBudget } from './http/body'
 import { healthRoutes } from './http/health'
 import { base36, requestIds } from './http/ids'
@@ -101,11 +103,12 @@ export async function start(options: AppOptions): Promise<App> {
     now,
     log,
   })
+  const relayers = secrets.relayerKeys.map(Crypto.addressOf)
   const sponsoring = createSponsor({
     db,
     settlement,
     networks: options.config.networks,
-    accounts: [...secrets.relayerKeys.map(Crypto.addressOf), settlement.desk],
+    accounts: [...relayers, settlement.desk],
     meter: registry,
     now,
     log,
@@ -166,6 +169,8 @@ export async function start(options: AppOptions): Promise<App> {
       'operation',
       'answer',
     ]),
+    relayers,
+    settling: createSettling(createPayees({ db, networks: options.config.networks, now })),
     sponsor,
     sponsoring,
     paywall,
@@ -188,8 +193,6 @@ export async function start(options: AppOptions): Promise<App> {
   }
   const first = succeed(db, options.config, now())
   catalogue = createCatalogue(options.config, first.earlier, parts)
-  /** Whoever has calls under way that began before a reload. */
-  let facilitators = [catalogue.facilitator]
   // What is sold or settled goes past Elysia, which would cost a third of an unpaid answer.
   const server = Bun.serve({
     hostname: listen.hostname,
@@ -223,7 +226,6 @@ export async function start(options: AppOptions): Promise<App> {
       const built = createCatalogue(config, next.earlier, parts)
       next.write()
       catalogue = built
-      facilitators = [...facilitators.filter((each) => each.inFlight() > 0), built.facilitator]
       return []
     },
     async stop() {
@@ -232,8 +234,7 @@ export async function start(options: AppOptions): Promise<App> {
       const deadline = now() + service().stopSeconds * 1000
       const closed = server.stop(false)
       const inFlight = () =>
-        facilitators.reduce((sum, each) => sum + each.inFlight(), paywall.inFlight()) +
-        (counter?.purchase.inFlight() ?? 0)
+        paywall.inFlight() + parts.settling.calls + (counter?.purchase.inFlight() ?? 0)
       while (inFlight() > 0 && now() < deadline) await Bun.sleep(10)
       await Promise.all([counter?.desk.stop(), settlement.stop(Math.max(0, deadline - now()))])
       await Promise.race([closed, Bun.sleep(200)])
@@ -273,6 +274,8 @@ type Parts = Pick<
   settlement: Settlement
   /** Of the facilitator. */
   calls: ReturnType<Registry['counter']>
+  settling: Settling
+  relayers: readonly `0x${string}`[]
   sponsor: ApprovalSponsor | undefined
   sponsoring: Sponsor
   registry: Registry
@@ -355,10 +358,7 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
     config,
     site,
     gateway,
-    facilitator: createFacilitator({
-      ...serving,
-      ownAccounts: [deskAddress],
-    }),
+    facilitator: createFacilitator({ ...serving, ownAccounts: [deskAddress] }),
     mcp: createMcp({ ...serving, gateway, isReady }),
   }
 }

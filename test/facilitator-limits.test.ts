@@ -114,10 +114,14 @@ describe('attack 43: strangers who want their payments settled', () => {
     expect(json).toMatchObject({ success: false, errorReason: 'amount_below_minimum' })
   })
 
-  test('error: an asset that is not listed is refused', async () => {
+  test('error: an asset that is not listed is refused, and its network not offered', async () => {
     const shop = await open({ assets: ['0x5fc5360D0400a0Fd4f2af552ADD042D716F1d168'] })
     const { json } = await post(`${shop.url}/verify`, await make(shop))
     expect(json).toMatchObject({ isValid: false, invalidReason: 'asset_not_allowed' })
+    const supported = (await (await fetch(`${shop.url}/supported`)).json()) as {
+      kinds: { network: string }[]
+    }
+    expect(supported.kinds.map(({ network }) => network)).toEqual(['eip155:4663'])
   })
 
   test('error: its gas budget ends without ending that of the gateway', async () => {
@@ -192,6 +196,20 @@ describe('API keys', () => {
     expect(other.status).toBe(409)
     expect(other.json).toMatchObject({ success: false, errorReason: 'idempotency_conflict' })
     expect(await shop.balance(base, payee)).toBe(5_000n)
+  })
+
+  test('error: of two authorizations at once under one Idempotency-Key one is refused', async () => {
+    const mine = { ...bearer, 'idempotency-key': 'order-3' }
+    const bodies = [await make(shop), await make(shop)]
+    const before = await shop.balance(base, payee)
+    const settle = () => Promise.all(bodies.map((body) => post(`${shop.url}/settle`, body, mine)))
+    const first = await settle()
+    expect(first.map(({ status }) => status).sort()).toEqual([200, 409])
+    const again = await settle()
+    expect(again.map(({ json }) => json)).toEqual(
+      first.map(({ json }) => expect.objectContaining({ success: json.success })),
+    )
+    expect((await shop.balance(base, payee)) - before).toBe(5_000n)
   })
 
   test('error: an Idempotency-Key that is none is 400', async () => {

@@ -9,7 +9,7 @@ import { payee, type Shop, startShop } from './harness/shop'
 
 let shop: Shop
 beforeAll(async () => {
-  shop = await startShop()
+  shop = await startShop({ env: { DESK_KEY: account(3).privateKey } })
 })
 afterAll(() => shop?.stop())
 
@@ -38,7 +38,7 @@ const kinds: readonly [Id, 'eip3009' | 'permit2'][] = [
 ]
 
 describe('supported', () => {
-  test('behavior: it names the networks that settle now, and every relayer', async () => {
+  test('behavior: it names the networks that settle now, and every relayer, but not the desk', async () => {
     const response = await fetch(`${shop.url}/supported`)
     expect(response.status).toBe(200)
     expect(response.headers.get('cache-control')).toBe('public, max-age=5')

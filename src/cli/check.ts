@@ -3,6 +3,7 @@ import type { Config, NetworkConfig } from '../config/Config'
 import { type Env, EnvironmentError, findOwnKeys } from '../config/env'
 import { index, lineOf } from '../config/lines'
 import { format, parse } from '../config/merchants'
+import { warningsOf } from '../config/warnings'
 import * as Crypto from '../protocol/Crypto'
 import { findOnline } from './online'
 
@@ -20,8 +21,9 @@ export type Options = {
 }
 
 /**
- * Validates merchants.toml: prints each fault as `file:line: message`, or a summary. Returns the exit
- * code: 0 when everything is right, else 1. Writes nothing, and generates no secrets.
+ * Validates merchants.toml: prints each fault as `file:line: message`, or a summary with warnings of
+ * the same form. Returns the exit code: 0 when nothing is wrong, else 1. Writes nothing, and generates
+ * no secrets.
  */
 export async function check({ file, env, online, dataDir, now, out }: Options): Promise<number> {
   let text: string
@@ -41,7 +43,11 @@ export async function check({ file, env, online, dataDir, now, out }: Options): 
     const placed = found.map(({ path, message }) => ({ file, line: lineOf(lines, path), message }))
     problems.push(...placed.sort((a, b) => a.line - b.line).map(format))
   }
-  if (config && problems.length === 0) for (const line of summarize(config)) out(line)
+  if (config && problems.length === 0) {
+    for (const line of summarize(config)) out(line)
+    for (const line of warn(config, { file, text })) out(line)
+    out('ok')
+  }
   for (const problem of problems) out(problem)
   if (problems.length > 0) out(`${problems.length} fault${problems.length === 1 ? '' : 's'}`)
   return problems.length === 0 ? 0 : 1
@@ -67,8 +73,15 @@ function summarize(config: Config): string[] {
     `merchants  ${merchants.length} with ${routes.length} routes: ${merchants.map(({ slug }) => slug).join(', ')}`,
     `stock      ${stock ? `${stock.tokens.length} tokens on ${stock.network}` : 'none'}`,
     ...out.map(({ slug, outOfService }) => `out of service: ${slug} (${outOfService} is not set)`),
-    'ok',
   ]
+}
+
+/** Faults end with 1; these are for whoever reads them. */
+function warn(config: Config, { file, text }: { file: string; text: string }): string[] {
+  const lines = index(text)
+  return warningsOf(config).map(
+    ({ path, message }) => `warning: ${format({ file, line: lineOf(lines, path), message })}`,
+  )
 }
 
 function describe(network: NetworkConfig): string {

@@ -9,6 +9,8 @@ import type { Fault } from '../protocol/Problem'
 export type Policy = {
   /** Undefined: any payee that is not refused. */
   payees: ReadonlySet<Address> | undefined
+  /** Who may have all of the gas of a day; undefined: any payee. */
+  trusted: ReadonlySet<Address> | undefined
   /** Never paid: our own accounts, and contracts that money would be lost in. */
   refused: ReadonlySet<Address>
   /** By network. */
@@ -21,7 +23,7 @@ export function from(
   { service, networks, merchants, facilitator }: Config,
   own: readonly Address[],
 ): Policy {
-  const { payTo, assets, minAmountAtomic } = facilitator
+  const { payTo, assets, minAmountAtomic, apiKeyHashes } = facilitator
   const served = merchants.filter(({ outOfService }) => outOfService === undefined)
   const payouts = [service.payout, ...served.map(({ payout }) => payout)]
   const allowed = payTo === 'own' ? payouts : payTo === 'any' ? undefined : payTo
@@ -30,6 +32,7 @@ export function from(
   )
   return {
     payees: allowed && new Set(allowed),
+    trusted: payTo === 'any' && apiKeyHashes.length === 0 ? new Set(payouts) : undefined,
     refused: new Set([
       ...own,
       ...networks.map(({ asset }) => asset.address),
@@ -39,6 +42,11 @@ export function from(
     assets: new Map(accepted.map(({ id, asset }) => [id, asset.address])),
     minAmountAtomic: minAmountAtomic > 0n ? minAmountAtomic : 1n,
   }
+}
+
+/** Whether a payee is one that anybody may name, for whom nobody answers. */
+export function isStranger({ trusted }: Policy, payee: Address): boolean {
+  return trusted?.has(payee) === false
 }
 
 /** Why nothing is done for these requirements, whoever signed. No I/O. */

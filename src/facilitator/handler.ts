@@ -11,9 +11,9 @@ import * as Problem from '../protocol/Problem'
 import * as Sponsoring from '../protocol/Sponsoring'
 import type { ApprovalSponsor } from '../settlement/Sponsorship'
 import type { Settlement } from '../settlement/settle'
-import { type Case, type JudgeOptions, judge, open, relayers } from './judge'
+import { type Case, type JudgeOptions, judge, open } from './judge'
 import * as Policy from './Policy'
-import { createSettler, type Settled } from './settle'
+import { createSettler, type Settled, type Settling } from './settle'
 import { supported } from './supported'
 
 export type FacilitatorOptions = {
@@ -21,6 +21,8 @@ export type FacilitatorOptions = {
   settlement: Settlement
   /** Sends the approves that payers sign; undefined when nobody does. */
   sponsor: ApprovalSponsor | undefined
+  /** Who sends settlements. */
+  relayers: readonly `0x${string}`[]
   /** Addresses that must not be paid, besides the relayers. */
   ownAccounts: readonly `0x${string}`[]
   budget: Budget
@@ -28,6 +30,7 @@ export type FacilitatorOptions = {
   now: () => number
   log: Log
   requestId: () => string
+  settling: Settling
   /** Counts the calls by what was answered: a verdict, or the code of a problem. */
   calls: Counter
   /** False once the process stops: nothing new is begun. */
@@ -37,8 +40,6 @@ export type FacilitatorOptions = {
 export type Facilitator = {
   /** The answer to a request for one of the facilitator's paths; undefined for any other. */
   handle(request: Request, peer: () => string | undefined): Response | Promise<Response> | undefined
-  /** Calls under way. */
-  inFlight(): number
 }
 
 type Operation = 'supported' | 'verify' | 'settle'
@@ -64,23 +65,23 @@ const common = {
 export function createFacilitator(options: FacilitatorOptions): Facilitator {
   const { config, settlement, now, log, rateLimit } = options
   const { facilitator, networks, service } = config
-  const signers = relayers(settlement)
   const judging: JudgeOptions = {
     settlement,
     sponsor: options.sponsor,
     networks,
-    policy: Policy.from(config, [...signers, ...options.ownAccounts]),
+    policy: Policy.from(config, [...options.relayers, ...options.ownAccounts]),
     now,
   }
+  const accepted = networks.filter(({ id }) => judging.policy.assets.has(id))
   const extensions = [
-    ...(networks.some(({ asset }) => asset.eip2612) ? [Sponsoring.permitName] : []),
+    ...(accepted.some(({ asset }) => asset.eip2612) ? [Sponsoring.permitName] : []),
     ...(options.sponsor === undefined ? [] : [Sponsoring.approvalName]),
   ]
-  const settler = createSettler({ ...judging, waitMs: facilitator.settleWaitSeconds * 1000 })
+  const waitMs = facilitator.settleWaitSeconds * 1000
+  const settler = createSettler({ ...judging, settling: options.settling, waitMs })
   const limits = { verify: facilitator.verifyPerMinute, settle: facilitator.settlePerMinute }
 
   return {
-    inFlight: settler.inFlight,
     handle(request, peer) {
       const operation = operations.get(pathOf(request.url))
       if (operation === undefined) return undefined
@@ -200,7 +201,7 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
       options.accepts() &&
       settlement.isReady(network) &&
       settlement.hasBudget(network, 'facilitator')
-    const body = JSON.stringify(supported(networks, isReady, signers, extensions))
+    const body = JSON.stringify(supported(accepted, isReady, options.relayers, extensions))
     const headers = { ...common, 'Cache-Control': 'public, max-age=5' }
     return new Response(method === 'HEAD' ? null : body, { headers })
   }

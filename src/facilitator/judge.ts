@@ -93,9 +93,14 @@ function domainOf({ requirements }: Facilitation.Request, network: Network.Netwo
 }
 
 /** Refusals that come before any look at the signature, in the order of the reference facilitator. */
-export function refuseEarly(options: JudgeOptions, { request, known }: Case): Fault | undefined {
-  const fault = Facilitation.checkScheme(request) ?? Policy.check(options.policy, request)
-  if (fault !== undefined || request.parsed.method !== 'permit2') return fault
+export function refuseEarly(options: JudgeOptions, subject: Case): Fault | undefined {
+  const { request, known } = subject
+  const fault = Facilitation.checkScheme(request)
+  if (fault !== undefined) return fault
+  // What was sent under an earlier configuration costs nothing more, and its money may have moved.
+  const isSent = isTaken(known) && isSame(subject, known)
+  const refusal = isSent ? undefined : Policy.check(options.policy, request)
+  if (refusal !== undefined || request.parsed.method !== 'permit2') return refusal
   return Facilitation.checkTerms(request, options.now(), isTaken(known))
 }
 
@@ -111,7 +116,7 @@ export function refuseLate(
 }
 
 /** The money is on its way or has arrived: its time no longer matters. */
-function isTaken(known: Payment | undefined): boolean {
+function isTaken(known: Payment | undefined): known is Payment {
   return known?.state === 'broadcast' || known?.state === 'confirmed'
 }
 
@@ -210,10 +215,4 @@ export function used(transfer: Pick<Transfer.Transfer, 'method'>) {
 
 function bad({ code, detail }: Fault): Judgement {
   return { kind: 'bad', reason: code, detail }
-}
-
-/** Addresses that send settlements, each once. */
-export function relayers(settlement: Settlement): readonly Address[] {
-  const all = settlement.status().flatMap(({ lanes }) => lanes.map(({ relayer }) => relayer))
-  return [...new Set(all)]
 }

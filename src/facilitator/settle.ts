@@ -2,7 +2,6 @@ import type { Hex } from 'viem'
 import { moneyKey } from '../protocol/Transfer'
 import { within } from '../settlement/context'
 import type { Outcome, Payment, Purpose } from '../settlement/Payment'
-import type { Claim } from '../settlement/settle'
 import { settleSponsored } from '../settlement/sponsored'
 import * as Verify from '../settlement/verify'
 import {
@@ -16,6 +15,8 @@ import {
   routeOf,
   used,
 } from './judge'
+import * as Policy from './Policy'
+import type { Payees } from './payees'
 
 /** How a settlement is answered. `transaction` is empty when none is known. */
 export type Settled =
@@ -28,6 +29,22 @@ export type Settled =
 export type SettleOptions = JudgeOptions & {
   /** Longest wait, whatever the requirements ask for. */
   waitMs: number
+  settling: Settling
+}
+
+/** What is under way. It outlives a reload, which makes a new settler beside the old one. */
+export type Settling = {
+  /** By the key of the money. */
+  runs: Map<string, Run>
+  /** The money that each caller's own key of a run is used for. */
+  keys: Map<string, string>
+  /** Calls that are being answered. */
+  calls: number
+  payees: Payees
+}
+
+export function createSettling(payees: Payees): Settling {
+  return { runs: new Map(), keys: new Map(), calls: 0, payees }
 }
 
 export type Order = {
@@ -39,59 +56,97 @@ export type Order = {
 
 export type Settler = {
   settle(order: Order): Promise<Settled>
-  /** Calls that are being answered. */
-  inFlight(): number
 }
 
-type Running = { fingerprint: string; outcome: Promise<Outcome> }
+type Run = {
+  /** Of the call that began it. */
+  form: string
+  /** Resolves when the money is free again. */
+  outcome: Promise<Outcome>
+}
 
 /** Settles for other resource servers: one authorization earns one success, ever. */
 export function createSettler(options: SettleOptions): Settler {
-  const { settlement, now } = options
-  const running = new Map<string, Running>()
-  let active = 0
+  const { settlement, settling, policy, now } = options
+  const { runs, keys, payees } = settling
 
   return {
-    inFlight: () => active,
     settle(order) {
-      active++
-      return settle(order).finally(() => active--)
+      settling.calls++
+      return settle(order).finally(() => settling.calls--)
     },
   }
 
-  async function settle(order: Order): Promise<Settled> {
-    const { subject } = order
-    const { request, transfer, known } = subject
-    const { fingerprint } = request.requirements
+  async function settle(first: Order): Promise<Settled> {
+    const deadline = now() + waitOf(first.subject)
+    for (let order = first; ; order = renew(order)) {
+      const refusal = (await refuse(order.subject)) ?? findConflict(order)
+      if (refusal !== undefined) return refusal
+      const leftMs = deadline - now()
+      const run = runs.get(keyOf(order.subject))
+      if (run === undefined) {
+        // Nothing is begun for who has waited in vain and is about to be told to come again.
+        const isLate = order !== first && leftMs <= 0
+        if (isLate && order.subject.known === undefined) return finish(order, Verify.busy)
+        if (isOverShare(order.subject)) return overShare
+        const outcome = begin(order, Math.max(0, leftMs))
+        return finish(order, (await within(outcome, leftMs)) ?? standing(order.subject))
+      }
+      if (leftMs <= 0) return finish(order, standing(order.subject))
+      const outcome = await within(run.outcome, leftMs)
+      // Of another signature or other terms nothing is learnt, nor from who waited for less.
+      const isShared = run.form === formOf(order.subject)
+      if (isShared && outcome && outcome.kind !== 'pending') return finish(order, outcome)
+    }
+  }
+
+  /** The same after others were waited for. */
+  function renew({ subject, ...order }: Order): Order {
+    return { ...order, subject: { ...subject, known: settlement.find(subject.transfer) } }
+  }
+
+  /** What stands against it, as far as that is known before it is settled. */
+  async function refuse(subject: Case): Promise<Settled | undefined> {
     const early = refuseEarly(options, subject)
     if (early !== undefined) return failed(early.code, early.detail)
     const late = refuseLate(options, subject)
+    const { known } = subject
     if (known !== undefined) {
       const isOurs = isGenuine(subject, known)
       if (!isOurs && !subject.isSigned()) return notSigned(subject)
       if (late !== undefined) return failed(late.code, late.detail)
-      if (!isOurs || !isSame(subject, known)) return spent(subject, known)
-    } else if (late !== undefined || !subject.isOwnDomain) {
-      if (late !== undefined && subject.isSigned()) return failed(late.code, late.detail)
-      const judgement = await judgeByChain(options, subject, late)
-      if (judgement.kind === 'unavailable') return judgement
-      if (judgement.kind === 'bad') return failed(judgement.reason, judgement.detail)
+      return isOurs && isSame(subject, known) ? undefined : spent(subject, known)
     }
-    const conflict = findConflict(order)
-    if (conflict !== undefined) return conflict
-    const under = running.get(keyOf(subject))
-    if (under !== undefined && under.fingerprint !== fingerprint) return spent(subject, undefined)
-    const outcome = under ?? begin(order)
-    if (outcome === undefined) return spent(subject, settlement.find(transfer))
-    return finish(order, await wait(subject, outcome.outcome))
+    if (late === undefined && subject.isOwnDomain) return undefined
+    if (late !== undefined && subject.isSigned()) return failed(late.code, late.detail)
+    const judgement = await judgeByChain(options, subject, late)
+    if (judgement.kind === 'bad') return failed(judgement.reason, judgement.detail)
+    return judgement.kind === 'unavailable' ? judgement : undefined
   }
 
-  /** Undefined while another product has the money in its hands. */
-  function begin({ subject, idempotencyKey, requestId }: Order): Running | undefined {
-    const { transfer, known, request, keyHash, isSigned, sponsored } = subject
+  async function begin(order: Order, waitMs: number): Promise<Outcome> {
+    const { subject } = order
+    const { transfer, known } = subject
     const claim = settlement.claim(transfer)
-    if (claim === undefined) return undefined
-    const waitMs = waitOf(subject)
+    // Another product has it in its hands: nobody knows yet what becomes of it.
+    if (claim === undefined) return Verify.busy
+    const key = keyOf(subject)
+    const scope = scopeOf(order)
+    if (scope !== undefined) keys.set(scope.text, key)
+    const end = payees.begin({ ...transfer, known: known?.id })
+    const outcome = send(order, waitMs).finally(() => {
+      runs.delete(key)
+      if (scope !== undefined) keys.delete(scope.text)
+      claim.release()
+      end?.(settlement.find(transfer)?.id)
+    })
+    runs.set(key, { form: formOf(subject), outcome })
+    return outcome
+  }
+
+  function send({ subject, idempotencyKey, requestId }: Order, waitMs: number): Promise<Outcome> {
+    const { transfer, known, request, keyHash, sponsored, isOwnDomain } = subject
+    if (known !== undefined) return settlement.resume(known, transfer, { waitMs, requestId })
     const approval = 'code' in sponsored ? undefined : sponsored.approval
     const purpose: Purpose = {
       product: 'facilitator',
@@ -105,35 +160,22 @@ export function createSettler(options: SettleOptions): Settler {
       challengeId: undefined,
       bound: false,
     }
-    const outcome =
-      known === undefined
-        ? settleSponsored(options, transfer, approval, purpose, {
-            waitMs,
-            receivedAt: now(),
-            proven: isSigned(),
-            requestId,
-          })
-        : settlement.resume(known, transfer, { waitMs, requestId })
-    const key = keyOf(subject)
-    const shared = { fingerprint: purpose.fingerprint, outcome: release(key, claim, outcome) }
-    running.set(key, shared)
-    return shared
+    const proven = isOwnDomain && subject.isSigned()
+    const limits = { waitMs, receivedAt: now(), proven, requestId }
+    return settleSponsored(options, transfer, approval, purpose, limits)
   }
 
-  function release(key: string, claim: Claim, outcome: Promise<Outcome>): Promise<Outcome> {
-    return outcome.finally(() => {
-      running.delete(key)
-      claim.release()
-    })
+  /** Whether gas would be spent for a stranger's payee that has had its part of the day. */
+  function isOverShare({ known, network, request }: Case): boolean {
+    const isSent = known !== undefined && known.state !== 'reverted'
+    const { payTo } = request.requirements
+    return !isSent && Policy.isStranger(policy, payTo) && payees.isSpent(network.id, payTo)
   }
 
-  /** Whoever shares a settlement waits no longer than it asked for itself. */
-  async function wait(subject: Case, outcome: Promise<Outcome>): Promise<Outcome> {
-    const ended = await within(outcome, waitOf(subject))
-    if (ended !== undefined) return ended
-    const payment = settlement.find(subject.transfer)
-    if (payment !== undefined) return { kind: 'pending', payment }
-    return Verify.unavailable(undefined)
+  /** What is said of a settlement that is still under way. */
+  function standing({ transfer }: Case): Outcome {
+    const payment = settlement.find(transfer)
+    return payment === undefined ? Verify.busy : { kind: 'pending', payment }
   }
 
   function waitOf({ request }: Case): number {
@@ -168,20 +210,43 @@ export function createSettler(options: SettleOptions): Settler {
     if (isOwn && stored?.delivery === 'delivered' && stored.state === 'confirmed') {
       return { kind: 'success', payment: stored, isReplay: true }
     }
+    // A reorganisation took it back a moment ago: it is nobody's yet.
+    if (stored?.state === 'broadcast' && stored.delivery === 'none') {
+      return { kind: 'pending', payment: stored }
+    }
     return spent(order.subject, payment)
   }
 
-  /** The caller's own key has paid with other money. */
-  function findConflict({ subject, idempotencyKey }: Order): Settled | undefined {
-    if (idempotencyKey === undefined) return undefined
-    const { payer } = subject.transfer
-    const scope = { merchant: '', route: routeOf(subject.keyHash), payer, key: idempotencyKey }
+  /** The caller's own key has paid, or is about to, with other money. */
+  function findConflict(order: Order): Settled | undefined {
+    const scope = scopeOf(order)
+    if (scope === undefined) return undefined
     const earlier = settlement.findByIdempotencyKey(scope)
-    if (earlier === undefined || moneyKey(earlier.transfer) === moneyKey(subject.transfer)) {
-      return undefined
-    }
+    const used = earlier ? moneyKey(earlier.transfer).toLowerCase() : keys.get(scope.text)
+    if (used === undefined || used === keyOf(order.subject)) return undefined
     return { kind: 'conflict', detail: 'Idempotency-Key was used for another authorization.' }
   }
+}
+
+/** Where a caller's own key means something; undefined without one. */
+function scopeOf({ subject, idempotencyKey: key }: Order) {
+  if (key === undefined) return undefined
+  const { payer } = subject.transfer
+  const route = routeOf(subject.keyHash)
+  return { merchant: '', route, payer, key, text: `${route} ${payer} ${key}` }
+}
+
+const overShare: Settled = {
+  kind: 'unavailable',
+  detail: 'The gas that one payee may have of the budget of today is spent.',
+  retryAfterSeconds: 600,
+}
+
+/** Calls of one form have one answer: the same terms, signature and extensions. */
+function formOf({ request, transfer, sponsored, keyHash }: Case): string {
+  const approval = 'code' in sponsored ? sponsored.code : sponsored.approval
+  const extras = [transfer.permit2612?.signature, approval, routeOf(keyHash)]
+  return [request.requirements.fingerprint, transfer.signature, ...extras].join()
 }
 
 function keyOf({ transfer }: Case): string {

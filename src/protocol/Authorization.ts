@@ -18,9 +18,10 @@ const transferType = Abi.hashOf(
     'uint256 validAfter,uint256 validBefore,bytes32 nonce)',
 )
 
-/** Keys may come from requests to the facilitator, so the cache is emptied when it grows. */
+/** Keys may come from requests to the facilitator: the cache is emptied when it grows, in either way. */
 const domains = new Map<string, string>()
 const domainsMax = 1024
+const domainKeyMax = 256
 
 /** What the signed struct and the call need of a transfer. */
 type Signed = Omit<Transfer, 'method' | 'network'>
@@ -31,18 +32,21 @@ export function domainSeparator(
   contract: Address,
   domain: Asset['eip712'],
 ): string {
-  const key = `${chainId}/${contract}/${domain.version}/${domain.name}`
+  const { name, version } = domain
+  // With the length nobody's version and name read like those of another token.
+  const key = `${chainId}/${contract}/${version.length}/${version}/${name}`
   const known = domains.get(key)
   if (known !== undefined) return known
   const separator = Crypto.hex(
     Abi.hash(
       domainType +
-        Abi.hashOf(domain.name) +
-        Abi.hashOf(domain.version) +
+        Abi.hashOf(name) +
+        Abi.hashOf(version) +
         Abi.uint(chainId) +
         Abi.address(contract),
     ),
   ).slice(2)
+  if (key.length > domainKeyMax) return separator
   if (domains.size >= domainsMax) domains.clear()
   domains.set(key, separator)
   return separator

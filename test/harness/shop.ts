@@ -127,6 +127,8 @@ export type ShopOptions = {
   /** Cap of the stored answers. */
   answersMaxBytes?: number
   refundsMax?: number
+  /** Keys beside the relayer's. */
+  env?: Readonly<Record<string, string>>
   /** Also the Uniswap pools, stock tokens and price feeds of `[stock]`. */
   exchange?: boolean
 }
@@ -170,7 +172,8 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
   const parsed = configure(byId(taps.map((tap) => tap.url)))
   const config = options.adjust?.(parsed) ?? parsed
   const dataDir = mkdtempSync(join(tmpdir(), 'turnpike-shop-'))
-  const secrets = loadSecrets({ dataDir, env: { RELAYER_KEYS: account(0).privateKey } })
+  const env = { RELAYER_KEYS: account(0).privateKey, ...options.env }
+  const secrets = loadSecrets({ dataDir, env })
   const logged: string[] = []
   let offsetMs = 0
   let served = config

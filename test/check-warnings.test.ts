@@ -1,0 +1,45 @@
+import { afterAll, expect, test } from 'bun:test'
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { check } from '../src/cli/check'
+import { edited, env, lineWith, small } from './harness/config'
+import { temporary } from './harness/settlement'
+
+const directory = temporary()
+afterAll(directory.remove)
+const file = join(directory.path, 'check.toml')
+
+async function run(text: string) {
+  writeFileSync(file, text)
+  const lines: string[] = []
+  const options = { file, env, online: false, dataDir: directory.path, now: Date.now }
+  const code = await check({ ...options, out: (line) => void lines.push(line) })
+  return { code, warnings: lines.filter((line) => line.startsWith('warning')), last: lines.at(-1) }
+}
+
+const own = 'pay_to = "own"'
+const facilitator = (more: string) => edited(own, `${own}\n${more}`)
+
+test('behavior: a facilitator that settles any amount for anybody is warned of, at its line', async () => {
+  const said = 'min_amount is 0: anybody can spend'
+  for (const [text, at] of [
+    [facilitator('min_amount = "0"'), 'min_amount'],
+    [small, '[facilitator]'],
+    [edited(own, `pay_to = ["${env.PAYOUT}"]`), '[facilitator]'],
+  ] as const) {
+    const { code, warnings, last } = await run(text)
+    expect([code, warnings.length, last]).toEqual([0, 1, 'ok'])
+    expect(warnings[0]).toStartWith(`warning: ${file}:${lineWith(text, at)}: ${said}`)
+  }
+})
+
+test('behavior: with a least amount, keys or no gas there is nothing to warn of', async () => {
+  const noGas = 'gas_per_day_wei = { facilitator = "0" }'
+  for (const text of [
+    facilitator('min_amount = "0.001"'),
+    facilitator(`api_keys = ["${'ab'.repeat(32)}"]`),
+    small.replaceAll(/^rpc_urls/gm, `${noGas}\nrpc_urls`),
+  ]) {
+    expect(await run(text)).toEqual({ code: 0, warnings: [], last: 'ok' })
+  }
+})

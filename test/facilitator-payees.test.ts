@@ -1,0 +1,225 @@
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
+import type { Address, Hex } from 'viem'
+import { createGas } from '../db/gas'
+import { type Db, open } from '../db/open'
+import type { Config } from '../src/config/Config'
+import { account } from '../src/demo/accounts'
+import { createPayees, type Payees } from '../src/facilitator/payees'
+import type { Id } from '../src/protocol/Network'
+import { inSeconds } from './harness/buyer'
+import { configOf, small } from './harness/config'
+import { makeBody, post } from './harness/facilitation'
+import { temporary } from './harness/settlement'
+import { payee as own, type Shop, startShop } from './harness/shop'
+
+/** Attack 43: strangers who let this facilitator pay for their own merchants. */
+
+const base: Id = 'eip155:8453'
+const [stranger, other] = [account(8).address, account(6).address]
+const dayMs = 86_400_000
+
+function withFacilitator(config: Config, changes: Partial<Config['facilitator']>): Config {
+  return { ...config, facilitator: { ...config.facilitator, ...changes } }
+}
+
+function withBudget(config: Config, wei: bigint): Config {
+  const networks = config.networks.map((network) => ({
+    ...network,
+    gasPerDayWei: { ...network.gasPerDayWei, facilitator: wei },
+  }))
+  return { ...config, networks }
+}
+
+describe('a facilitator that settles for anybody', () => {
+  let shop: Shop
+  beforeAll(async () => {
+    shop = await startShop({
+      adjust: (config) => withFacilitator(config, { payTo: 'any', minAmountAtomic: 10n }),
+    })
+  })
+  afterAll(() => shop?.stop())
+
+  async function settle(to: Address, more: { headers?: Record<string, string> } = {}) {
+    const network = shop.config.networks.find(({ id }) => id === base)
+    if (network === undefined) throw new Error('no network')
+    const validBefore = inSeconds(300) + BigInt(Math.round((shop.now() - Date.now()) / 1000))
+    const body = await makeBody(network, { to, requirements: { payTo: to }, validBefore })
+    return post(`${shop.url}/settle`, body, more.headers)
+  }
+
+  const spentWei = () =>
+    BigInt(
+      String(shop.rows(`SELECT wei FROM gas_spent WHERE product = 'facilitator'`)[0]?.wei ?? 0),
+    )
+
+  test('error: one payee may have a part of the gas of the day, also after a restart', async () => {
+    for (let count = 0; count < 4; count++) {
+      expect((await settle(stranger)).json).toMatchObject({ success: true })
+    }
+    // All of it was for the stranger, and is more than a quarter of this.
+    const tight = withBudget(shop.config, spentWei() * 3n)
+    await shop.restart(tight)
+    const rows = shop.counts()
+    const calls = shop.calls()
+    const { status, json, headers } = await settle(stranger)
+    expect(status).toBe(503)
+    expect(json.success).toBeUndefined()
+    expect(json.detail).toContain('one payee')
+    expect(Number(headers.get('retry-after'))).toBe(600)
+    expect([shop.counts(), shop.calls()]).toEqual([rows, calls])
+    expect((await settle(other)).json).toMatchObject({ success: true })
+    expect((await settle(own)).json).toMatchObject({ success: true })
+    expect((await settle(stranger)).status).toBe(503)
+
+    // It is counted in memory from then on.
+    let refused = 0
+    for (let count = 0; count < 6 && refused === 0; count++) {
+      if ((await settle(other)).status === 503) refused = count
+    }
+    expect(refused).toBeGreaterThan(0)
+    expect(shop.app.settlement.hasBudget(base, 'facilitator')).toBe(true)
+    expect((await settle(own)).json).toMatchObject({ success: true })
+
+    // Whoever answers for its payees is not bounded so.
+    const listed = withFacilitator(tight, { payTo: [stranger, other] })
+    expect(shop.app.reload(listed)).toEqual([])
+    expect((await settle(stranger)).json).toMatchObject({ success: true })
+    const hash: Hex = `0x${new Bun.CryptoHasher('sha256').update('key').digest('hex')}`
+    expect(shop.app.reload(withFacilitator(tight, { apiKeyHashes: [hash] }))).toEqual([])
+    const keyed = await settle(stranger, { headers: { 'x-api-key': 'key' } })
+    expect(keyed.json).toMatchObject({ success: true })
+    expect(shop.app.reload(tight)).toEqual([])
+    expect((await settle(stranger)).status).toBe(503)
+
+    shop.advance(dayMs)
+    expect((await settle(stranger)).json).toMatchObject({ success: true })
+  })
+})
+
+describe('what a payee is counted', () => {
+  const at = 20_000 * dayMs + 5
+  let directory: ReturnType<typeof temporary>
+  let db: Db
+  let clock: number
+  beforeEach(() => {
+    directory = temporary()
+    clock = at
+    db = open({ dataDir: directory.path, now: () => clock })
+  })
+  afterEach(() => {
+    db.close()
+    directory.remove()
+  })
+
+  let last = 0
+  const word = () => `0x${(++last).toString(16).padStart(64, '0')}` as const
+
+  function insert(table: string, row: Record<string, string | number | null>): void {
+    const names = Object.keys(row)
+    const marks = names.map(() => '?').join(', ')
+    db.sqlite.run(
+      `INSERT INTO ${table} (${names.map((name) => `"${name}"`).join(', ')}) VALUES (${marks})`,
+      Object.values(row),
+    )
+  }
+
+  /** A payment that was asked for at a time. */
+  function pay(payee: Address, createdAt = at, product = 'facilitator'): string {
+    const nonce = word()
+    const id = `pay_${createdAt.toString(16).padStart(12, '0')}${nonce.slice(-20)}`
+    insert('payments', {
+      ...{ id, method: 'eip3009', network: base, chain_id: 8453, asset: account(3).address },
+      ...{ payer: account(1).address, payee, amount_atomic: '10', nonce, signature: '0x00' },
+      ...{ valid_after: '0', valid_before: '9', product, protocol: 'x402', merchant: '' },
+      ...{ route: '', fingerprint: 'f', resource: '', bound: 0, received_at: 1, known_block: 1 },
+      ...{ state: 'broadcast', transaction_hash: word(), created_at: createdAt },
+    })
+    return id
+  }
+
+  function send(ids: readonly string[], gasLimit: number, nonce: number, state = 'sent'): void {
+    const hash = word()
+    insert('transactions', {
+      ...{ hash, network: base, relayer: account(0).address, nonce, kind: 'payment' },
+      ...{ product: 'facilitator', to: account(3).address, raw: '0x02', max_fee_wei: '1' },
+      ...{ gas_limit: String(gasLimit), max_tip_wei: '1', state, created_at: 1, first_sent_at: 1 },
+    })
+    for (const [position, payment_id] of ids.entries()) {
+      insert('transaction_members', { transaction_hash: hash, position, payment_id })
+    }
+  }
+
+  const spend = (wei: bigint) => createGas(db).addGas(base, 'facilitator', clock, wei)
+
+  function start(budgetWei: bigint): Payees {
+    const { networks } = withBudget(configOf(small), budgetWei)
+    return createPayees({ db, networks, now: () => clock })
+  }
+
+  /** The largest budget of whose quarter the payee has had its part. */
+  function costOf(payee: Address): bigint {
+    let cost = 0n
+    for (let wei = 1n; start(wei * 4n).isSpent(base, payee); wei++) cost = wei
+    return cost
+  }
+
+  test('behavior: members of a batch share its cost, a wallet that may burn more is counted more', () => {
+    const batch = [pay(stranger), pay(other), pay(other), pay(own)]
+    send(batch, 400, 0)
+    send([pay(stranger)], 600, 1)
+    spend(100n)
+    expect([stranger, other, own].map((each) => costOf(each))).toEqual([70n, 20n, 10n])
+  })
+
+  test('behavior: a replacement counts once, what is sent again counts again', () => {
+    const [first, second] = [pay(stranger), pay(other)]
+    send([first], 300, 0)
+    send([first], 300, 0)
+    send([second], 300, 1, 'replaced')
+    send([second], 300, 1)
+    send([second], 300, 2)
+    spend(90n)
+    expect([stranger, other].map((each) => costOf(each))).toEqual([30n, 60n])
+  })
+
+  test('behavior: neither the day before nor the gateway counts', () => {
+    send([pay(stranger, at - dayMs)], 300, 0)
+    send([pay(stranger, at, 'gateway')], 300, 1)
+    send([pay(other)], 300, 2)
+    spend(90n)
+    expect([stranger, other].map((each) => costOf(each))).toEqual([0n, 90n])
+  })
+
+  test('behavior: what comes later is added, once, and ends with the day', () => {
+    send([pay(other)], 100, 0)
+    spend(100n)
+    const [low, high] = [start(70n * 4n), start(80n * 4n)]
+    const spent = (of: Payees) => [stranger, other].map((each) => of.isSpent(base, each))
+    expect([spent(low), spent(high)]).toEqual([
+      [false, true],
+      [false, true],
+    ])
+    const settle = (known: string | undefined, act: () => string) => {
+      const begun = { network: base, payee: stranger, known }
+      const ends = [low, high].map((each) => each.begin(begun))
+      const id = act()
+      for (const end of ends) end?.(id)
+      return id
+    }
+    const id = settle(undefined, () => {
+      const written = pay(stranger)
+      send([written], 300, 1)
+      return written
+    })
+    // 75 of 100 are the stranger's now.
+    const after = [
+      [true, false],
+      [false, false],
+    ]
+    expect([spent(low), spent(high)]).toEqual(after)
+    settle(id, () => id)
+    expect([spent(low), spent(high)]).toEqual(after)
+    clock += dayMs
+    expect(spent(low)).toEqual([false, false])
+  })
+})
