@@ -160,7 +160,7 @@ export function createSettler(options: SettleOptions): Settler {
       challengeId: undefined,
       bound: false,
     }
-    const proven = isOwnDomain && subject.isSigned()
+    const proven = isOwnDomain && subject.isSigned
     const limits = { waitMs, receivedAt: now(), proven, requestId }
     return settleSponsored(options, transfer, approval, purpose, limits)
   }
