@@ -31,15 +31,25 @@ export function withDeliveries(settlement: Settlement, registry: Registry): Sett
   )
   return {
     ...settlement,
+    async settle(transfer, purpose, settleOptions) {
+      const outcome = await settlement.settle(transfer, purpose, settleOptions)
+      if (outcome.kind === 'confirmed' && outcome.isBegun) attempts.inc()
+      return outcome
+    },
     beginDelivery(id) {
       attempts.inc()
       return settlement.beginDelivery(id)
     },
     async endDelivery(id, told) {
+      if (typeof told !== 'function') {
+        await settlement.endDelivery(id, told)
+        count.inc({ outcome: outcomeOf(told) })
+        return
+      }
       // Decided at the write, so known after it.
       let result: Delivered | undefined
       await settlement.endDelivery(id, () => {
-        result = typeof told === 'function' ? told() : told
+        result = told()
         return result
       })
       if (result !== undefined) count.inc({ outcome: outcomeOf(result) })

@@ -2,13 +2,15 @@ import * as Crypto from '../protocol/Crypto'
 import { type Code, of, type ProblemError } from '../protocol/Problem'
 import type * as Receipt from '../protocol/Receipt'
 import type { Delivered } from '../settlement/delivery'
-import type { Payment, Protocol } from '../settlement/Payment'
+import type { Outcome, Payment, Protocol } from '../settlement/Payment'
 import type { Settlement } from '../settlement/settle'
 import { failureHeaders, signReceipt, successHeaders } from './receipts'
 import { type Answer, type Answers, answerMaxBytes } from './store'
 
 /** Makes what was paid for, once per call. Never throws for a fault of the maker: that is data. */
 export type Fulfilment = (payment: Payment) => Promise<Fulfilled>
+
+type Confirmed = Pick<Extract<Outcome, { kind: 'confirmed' }>, 'payment' | 'isBegun'>
 
 export type Fulfilled =
   | {
@@ -62,7 +64,7 @@ export type Courier = {
    */
   deliver(
     parcel: Parcel,
-    payment: Payment,
+    outcome: Confirmed,
     protocol: Protocol,
     release: () => void,
   ): Promise<Response>
@@ -118,17 +120,20 @@ export function createCourier(options: CourierOptions): Courier {
 
   async function deliver(
     parcel: Parcel,
-    payment: Payment,
+    { payment, isBegun }: Confirmed,
     protocol: Protocol,
     release: () => void,
   ): Promise<Response> {
-    if (parcel.signal.aborted) throw left()
+    if (parcel.signal.aborted) {
+      if (isBegun) await settlement.endDelivery(payment.id, undelivered(payment, undefined))
+      throw left()
+    }
     if (payment.delivery === 'delivered' || payment.state !== 'confirmed')
       throw gone(payment, 'This payment has been delivered.')
     if (payment.attempts >= attemptsMax) throw gone(payment, 'All attempts have been used.')
     if (payment.redeemUntil !== undefined && now() > payment.redeemUntil)
       throw gone(payment, 'The time to redeem this payment is over.')
-    const begun = await settlement.beginDelivery(payment.id)
+    const begun = isBegun ? payment : await settlement.beginDelivery(payment.id)
     // One time for what the buyer is told and what is stored.
     const started = { ...begun, redeemUntil: begun.redeemUntil ?? now() + redeemableMs }
     open++
@@ -162,7 +167,7 @@ export function createCourier(options: CourierOptions): Courier {
     const keep = keeper(started, parcel.requestId, { status, headers })
     const receipt = headersOf(started, protocol)
     for (const [name, value] of Object.entries(receipt)) headers.set(name, value)
-    const record = async (decide: () => Outcome) => {
+    const record = async (decide: () => Reach) => {
       const fields = { requestId: parcel.requestId, payment: started.id, status }
       try {
         let outcome = decide()
@@ -286,11 +291,11 @@ function sha256(text: string): string {
   return new Bun.CryptoHasher('sha256').update(text).digest('hex')
 }
 
-type Outcome = 'complete' | 'truncated' | 'nothing'
+type Reach = 'complete' | 'truncated' | 'nothing'
 
 type Observer = {
   /** Resolves when it is on the disk. Never rejects. */
-  record: (decide: () => Outcome) => Promise<void>
+  record: (decide: () => Reach) => Promise<void>
   finish: () => void
   /** Called with all of a complete answer. */
   keep: ((body: Uint8Array) => void) | undefined
@@ -313,7 +318,7 @@ function observed(
   let recorded = false
   let first = Promise.resolve()
   let ended = false
-  const end = (outcome: Outcome) => {
+  const end = (outcome: Reach) => {
     if (ended) return
     ended = true
     signal.removeEventListener('abort', leave)

@@ -264,6 +264,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
       proven: presentation.isProven,
       requestId: sale.requestId,
       onSent: courier.expect,
+      beginsDelivery: () => !sale.signal.aborted,
     })
     return conclude(sale, presentation, outcome, release)
   }
@@ -330,7 +331,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
     release: () => void,
   ): Promise<Response> {
     if (outcome.kind === 'confirmed')
-      return courier.deliver(sale, outcome.payment, presentation.protocol, release)
+      return courier.deliver(sale, outcome, presentation.protocol, release)
     if (outcome.kind === 'dead')
       log('payment-dead', {
         requestId: sale.requestId,

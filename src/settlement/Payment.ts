@@ -75,7 +75,8 @@ export type Payment = {
  * case money moved or may still move.
  */
 export type Outcome =
-  | { kind: 'confirmed'; payment: Payment }
+  /** `isBegun`: its delivery was begun with the confirmation, for this caller. */
+  | { kind: 'confirmed'; payment: Payment; isBegun?: true }
   /** Not confirmed in time; the work goes on. */
   | { kind: 'pending'; payment: Payment }
   /** Our transaction failed but the authorization may still pay: try again with the same credential. */

@@ -224,6 +224,10 @@ export type Context = {
   simulating: Set<Promise<unknown>>
   /** Request ids of payments under way, for the log. */
   requestIds: Map<string, string>
+  /** Payments whose caller waits, and whether it still wants the delivery begun with the confirmation. */
+  beginning: Map<string, () => boolean>
+  /** Those of them for which that was done. */
+  begun: Set<string>
   /** Waits for a lane. The promise never rejects. */
   submit(
     rail: Rail,

@@ -58,6 +58,8 @@ export function createContext(options: SettlementOptions, signal: AbortSignal): 
     inFlight: new Map(),
     simulating: new Set(),
     requestIds: new Map(),
+    beginning: new Map(),
+    begun: new Set(),
     submit: (rail, order) => submit(context, rail, order),
     pump: (rail) => pump(context, rail),
     signal,

@@ -23,6 +23,8 @@ export type Request = {
   proven: Proof
   write: ((paymentId: string) => void) | undefined
   onSent: ((payment: Payment) => void) | undefined
+  /** Whether the delivery is begun with the confirmation; undefined: never. */
+  beginsDelivery: (() => boolean) | undefined
 }
 
 /** Whether the payer's own key signed, or who can tell. Repeatable and without I/O. */
@@ -69,6 +71,20 @@ export async function verify(
 
 /** Settles money that is not known yet. Rejects with what the request's `write` throws. */
 export async function settle(context: Context, request: Request, waitMs: number): Promise<Outcome> {
+  const { id, beginsDelivery } = request
+  const { beginning, begun } = context
+  if (beginsDelivery === undefined) return order(context, request, waitMs)
+  beginning.set(id, beginsDelivery)
+  try {
+    const outcome = await order(context, request, waitMs)
+    return outcome.kind === 'confirmed' && begun.has(id) ? { ...outcome, isBegun: true } : outcome
+  } finally {
+    beginning.delete(id)
+    begun.delete(id)
+  }
+}
+
+async function order(context: Context, request: Request, waitMs: number): Promise<Outcome> {
   const { id, requestId, transfer, purpose, receivedAt, proven } = request
   const rail = railOf(context, transfer.network)
   if (transfer.asset !== rail.network.asset.address) throw new Error('not the asset of the network')
@@ -124,7 +140,7 @@ export async function settle(context: Context, request: Request, waitMs: number)
       return meetUsed(context, rail, request, waitMs)
     case 'unsigned':
       context.requestIds.delete(id)
-      return settle(context, { ...request, proven: false }, waitMs)
+      return order(context, { ...request, proven: false }, waitMs)
     case 'thrown':
       context.requestIds.delete(id)
       throw result.error

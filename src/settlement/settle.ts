@@ -52,7 +52,9 @@ export type Settlement = {
    * does not tell. `write` runs inside the database transaction that inserts the payment, once, and not
    * when the money is known; what it throws is what this rejects with, and nothing is written or sent
    * then. `onSent` is called when the transaction has left: what it computes then costs no time. It
-   * must not throw.
+   * must not throw. `beginsDelivery` is asked when the money has arrived: true begins the delivery in the
+   * same commit, which the outcome tells with `isBegun`; then the caller delivers without
+   * `beginDelivery`, or ends it.
    */
   settle(
     transfer: Transfer,
@@ -64,6 +66,7 @@ export type Settlement = {
       requestId?: string
       write?: (paymentId: string) => void
       onSent?: (payment: Payment) => void
+      beginsDelivery?: () => boolean
     },
   ): Promise<Outcome>
   /** A known payment: waits for its transaction, or sends a reverted one again. */
@@ -170,6 +173,7 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
         proven: options.proven ?? false,
         write: options.write,
         onSent: options.onSent,
+        beginsDelivery: options.beginsDelivery,
       }
       const outcome = await (known
         ? Request.meet(context, known, purpose, waitMs)

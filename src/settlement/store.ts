@@ -105,13 +105,29 @@ function changePayments(db: Db) {
   const insert = later(orm, () => orm.insert(payments).values(placeholders(payments)).prepare())
   const change = changeOf(db)
   const into = (state: State) => inArray(payments.state, sourcesOf(state))
-  const confirm = change({
-    state: 'confirmed',
+  const confirmed = {
+    state: 'confirmed' as const,
     transactionHash: parameter('hash'),
     logIndex: parameter('index'),
     blockNumber: parameter('block'),
     confirmedAt: parameter('at'),
-  }).when(into('confirmed'))
+  }
+  const confirm = change(confirmed).when(into('confirmed'))
+  const confirmAndBegin = change({ ...confirmed, ...delivering }).when(
+    into('confirmed'),
+    eq(payments.delivery, 'none'),
+  )
+  const assigned = (
+    id: string,
+    { transaction, logIndex, blockNumber }: Assignment,
+    at: number,
+  ) => ({
+    id,
+    hash: transaction.toLowerCase(),
+    index: logIndex,
+    block: Number(blockNumber),
+    at,
+  })
   // Only what still hangs on these transactions: a newer one may carry the payment by now.
   const isCarried = sql`transaction_hash IN (SELECT value FROM json_each(${parameter('hashes')}))`
   const revert = change({ state: 'reverted' }).when(into('reverted'), isCarried)
@@ -125,16 +141,11 @@ function changePayments(db: Db) {
   return {
     insertPayment: (row: PaymentRow) => insert.run(row),
     /** Undefined when the payment had ended before. Throws when the log pays for another payment. */
-    confirm: (id: string, { transaction, logIndex, blockNumber }: Assignment, at: number) =>
-      toPayment(
-        confirm.get({
-          id,
-          hash: transaction.toLowerCase(),
-          index: logIndex,
-          block: Number(blockNumber),
-          at,
-        }),
-      ),
+    confirm: (id: string, assignment: Assignment, at: number) =>
+      toPayment(confirm.get(assigned(id, assignment, at))),
+    /** The same, and its first delivery is begun. */
+    confirmAndBegin: (id: string, assignment: Assignment, at: number) =>
+      toPayment(confirmAndBegin.get(assigned(id, assignment, at))),
     revert: (id: string, hashes: readonly Hex[]) =>
       revert.get({ id, hashes: JSON.stringify(hashes) }) !== undefined,
     /** `isUsed`: the chain has its nonce used, by something else. */
@@ -169,9 +180,11 @@ function changeOf(db: Db) {
   })
 }
 
+const delivering = { delivery: 'delivering' as const, attempts: sql`attempts + 1` }
+
 function changeDelivery(change: ReturnType<typeof changeOf>) {
   const answered = change({ answered: true }).when()
-  const begin = change({ delivery: 'delivering', attempts: sql`attempts + 1` }).when(
+  const begin = change(delivering).when(
     eq(payments.state, 'confirmed'),
     inArray(payments.delivery, ['none', 'delivering']),
   )

@@ -191,8 +191,10 @@ async function record(
     receipt.success && included.kind !== 'cancel'
       ? 'invalid_exact_evm_transfer_event_mismatch'
       : 'invalid_exact_evm_transaction_failed'
-  // What is lost with the power is read from the chain again.
-  const ends = await context.group.addSoon(() => {
+  const { beginning, begun, group } = context
+  // What is lost with the power is read from the chain again, but not that a delivery was begun.
+  const add = payments.some(({ id }) => beginning.has(id)) ? group.add : group.addSoon
+  const ends = await add(() => {
     endTransactions(context, rail, slot, included, receipt)
     return pay(context, rail, slot, payments, receipt)
   })
@@ -200,6 +202,7 @@ async function record(
     const confirmed = ends[index]
     if (confirmed) paid.set(id, confirmed)
     else unpaid.set(id, failed)
+    if (confirmed?.delivery === 'delivering' && beginning.has(id)) begun.add(id)
   }
   if (receipt.success && unpaid.size === 0) {
     Gas.learn(
@@ -261,7 +264,7 @@ export function givenWei({ kind, valueWei }: Pick<ErrandRow, 'kind' | 'valueWei'
 
 /** The confirmed payments; undefined for what the receipt does not pay, which is reverted. */
 function pay(
-  { store, now }: Context,
+  { store, now, beginning }: Context,
   { network }: Rail,
   slot: Slot,
   payments: readonly Payment[],
@@ -275,7 +278,8 @@ function pay(
   return payments.map(({ id }, position) => {
     const logIndex = indexes[position]
     if (logIndex !== undefined) {
-      const confirmed = store.confirm(id, { transaction, logIndex, blockNumber }, now())
+      const confirm = beginning.get(id)?.() ? store.confirmAndBegin : store.confirm
+      const confirmed = confirm(id, { transaction, logIndex, blockNumber }, now())
       if (confirmed) return confirmed
     }
     store.revert(id, carriers)
