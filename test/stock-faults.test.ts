@@ -10,6 +10,7 @@ import {
   type Moment,
   type OrderJson,
   pauseAsset,
+  requestRetry,
   signOrder,
   startStockShop,
 } from './harness/stockshop'
@@ -102,12 +103,8 @@ async function isRefunded(response: Response, reason: string): Promise<OrderJson
   return body.order
 }
 
-/** What `turnpike orders retry` writes. */
 async function retry(id: string): Promise<void> {
-  const { Database } = await import('bun:sqlite')
-  const other = new Database(`${shop.dataDir}/turnpike.sqlite`)
-  other.run("UPDATE orders SET retry_at = 1 WHERE id = ? AND state = 'held'", [id])
-  other.close()
+  requestRetry(shop, id)
   await until('the retry is taken up', () => stateOf(id) !== 'held')
 }
 

@@ -297,10 +297,11 @@ describe('orders on a chain that misbehaves', () => {
   for (const reorganises of [false, true]) {
     const what = reorganises ? ', reorganisations among them' : ''
     test(`behavior: whatever happens${what}, each ends delivered or refunded, once`, async () => {
-      const played = await play({ seed: `short ${reorganises}`, orders: 80, reorganises })
+      const played = await play({ seed: `small ${reorganises}`, orders: 80, reorganises })
       expect(played.faults).toEqual([])
       expect(played.ends.delivered).toBeGreaterThan(5)
       expect(played.ends.refunded).toBeGreaterThan(5)
+      expect(played.changed).toBeGreaterThan(0)
       expect(played.kills).toBeGreaterThan(2)
     })
   }

@@ -22,7 +22,7 @@ export type DeskMarket = {
    * holds that must before money moves; of one block. Throws RpcFault when no node answers.
    */
   see(token: StockToken, usdgAtomic: bigint, people: readonly Address[]): Promise<Sight>
-  /** The router's call that swaps exactly `usdgAtomic`, or reverts. */
+  /** The router's call that takes exactly `usdgAtomic` from the desk, or reverts. */
   swap: Market['swap']
 }
 

@@ -64,13 +64,22 @@ type ModelErrand = {
   /** Kept over a reorganisation: what is included again ends as before. */
   fate: 'confirmed' | 'failed' | undefined
   sharesAtomic: bigint | undefined
+  returnedAtomic: bigint | undefined
 }
 
 /** `wasPaid`: what a reorganisation takes away is included again sooner or later. */
 type ModelPayment = { order: Order; transaction: Hex; isPaid: boolean; wasPaid: boolean }
 
 type Listener = (id: string) => void
-type Swap = { orderId: string; usdgAtomic: bigint; sharesAtomic: bigint; recipient: Address }
+type Swap = {
+  orderId: string
+  usdgAtomic: bigint
+  /** Part of it that the pool did not take, and who got it. */
+  returnedAtomic: bigint
+  payer: Address
+  sharesAtomic: bigint
+  recipient: Address
+}
 
 /** The world as it is, and levers to change it. */
 export type Model = ReturnType<typeof createModel>
@@ -99,6 +108,8 @@ export function createModel(db: Db, random: Random) {
     faults: 0,
     /** Share of successful swaps whose receipt lacks its Transfer. */
     silent: 0,
+    /** Share of swaps that find a pool which takes only a part of the money. */
+    shallow: 0.2,
     deskAtomic: 0n,
   }
 
@@ -153,7 +164,7 @@ export function createModel(db: Db, random: Random) {
         if (!errands.has(errand.id)) {
           const transaction = hash()
           write(db, () => record?.(transaction))
-          const unknown = { fate: undefined, sharesAtomic: undefined }
+          const unknown = { fate: undefined, sharesAtomic: undefined, returnedAtomic: undefined }
           const row = { errand, nonce: nonce++, transaction, blockNumber: undefined }
           errands.set(errand.id, { ...row, state: 'broadcast', receipt: undefined, ...unknown })
         }
@@ -196,7 +207,7 @@ export function createModel(db: Db, random: Random) {
       // The model reads the terms, not calldata.
       swap: (terms) => ({
         to: stock.router,
-        data: `0x${Abi.uint(terms.usdgAtomic)}${Abi.uint(terms.floorAtomic)}${Abi.address(terms.recipient)}`,
+        data: `0x${Abi.uint(terms.usdgAtomic)}${Abi.uint(terms.floorAtomic)}${Abi.address(terms.recipient)}${Abi.address(terms.payer)}`,
       }),
     }
   }
@@ -214,10 +225,15 @@ export function createModel(db: Db, random: Random) {
       const recipient = Abi.toAddress(Abi.wordAt(words, 2)) ?? asset
       const sharesAtomic = known.sharesAtomic ?? sharesFor(usdgAtomic)
       known.sharesAtomic = sharesAtomic
+      const payer = Abi.toAddress(Abi.wordAt(words, 3)) ?? asset
+      const part = random.chance(state.shallow) ? BigInt(random.between(1, 99)) : 0n
+      const returnedAtomic = known.returnedAtomic ?? (usdgAtomic * part) / 100n
+      known.returnedAtomic = returnedAtomic
       const isRefused =
         state.isDrained ||
         state.isPaused ||
         state.blocked.has(recipient) ||
+        (returnedAtomic > 0n && state.blocked.has(payer)) ||
         sharesAtomic < floorAtomic ||
         allowedAtomic < usdgAtomic ||
         state.deskAtomic < usdgAtomic
@@ -225,7 +241,8 @@ export function createModel(db: Db, random: Random) {
       if (success) {
         allowedAtomic -= usdgAtomic
         state.deskAtomic -= usdgAtomic
-        swaps.push({ orderId, usdgAtomic, sharesAtomic, recipient })
+        swaps.push({ orderId, usdgAtomic, returnedAtomic, payer, sharesAtomic, recipient })
+        if (returnedAtomic > 0n) logs.push(transferLog(stock.router, payer, asset, returnedAtomic))
         if (!random.chance(state.silent)) {
           logs.push(transferLog(token.pool, recipient, token.address, sharesAtomic))
         }
