@@ -198,32 +198,39 @@ describe('the allowance of the router', () => {
   /** A chain on which the allowance is whatever was approved, less what was swapped. */
   function bank(options: { fails?: boolean } = {}) {
     const approvals: string[] = []
-    const state = { allowedAtomic: 0n }
-    const allowance = createAllowance({
-      network: stock.network,
-      asset: token.address,
-      desk: account(0).address,
-      router: stock.router,
-      boundAtomic: 100n,
-      settlement: {
-        errand: (id) =>
-          approvals.includes(id)
-            ? { state: 'confirmed', transaction: hash('a'), blockNumber: 1n }
-            : undefined,
-        run: async ({ id, data }) => {
-          if (options.fails) return { kind: 'failed', transaction: hash('a'), receipt }
-          approvals.push(id)
-          state.allowedAtomic = BigInt(`0x${data.slice(-64)}`)
-          return { kind: 'confirmed', transaction: hash('a'), receipt }
+    const state = { allowedAtomic: 0n, isStuck: false, hasFailed: false }
+    const start = () =>
+      createAllowance({
+        network: stock.network,
+        asset: token.address,
+        desk: account(0).address,
+        router: stock.router,
+        boundAtomic: 100n,
+        settlement: {
+          errand: (id) =>
+            approvals.includes(id)
+              ? {
+                  state: state.isStuck ? 'broadcast' : state.hasFailed ? 'failed' : 'confirmed',
+                  transaction: hash('a'),
+                  blockNumber: 1n,
+                }
+              : undefined,
+          run: async ({ id, data }) => {
+            if (options.fails) return { kind: 'failed', transaction: hash('a'), receipt }
+            if (!approvals.includes(id)) approvals.push(id)
+            if (state.isStuck) return { kind: 'pending', transaction: hash('a') }
+            state.allowedAtomic = BigInt(`0x${data.slice(-64)}`)
+            return { kind: 'confirmed', transaction: hash('a'), receipt }
+          },
+          read: async () => ({
+            blockNumber: 1n,
+            results: [`0x${state.allowedAtomic.toString(16).padStart(64, '0')}`],
+          }),
         },
-        read: async () => ({
-          blockNumber: 1n,
-          results: [`0x${state.allowedAtomic.toString(16).padStart(64, '0')}`],
-        }),
-      },
-    })
-    return { allowance, approvals, state }
+      })
+    return { allowance: start(), approvals, state, start }
   }
+  const id = (serial: number) => `allowance:${stock.network}:${account(0).address}:${serial}`
   const receipt = {
     hash: hash('a'),
     success: true,
@@ -238,7 +245,7 @@ describe('the allowance of the router', () => {
   test('behavior: it is bounded, and topped up only while no swap is under way', async () => {
     const { allowance, approvals, state } = bank()
     expect(await allowance.reserve('a', 60n)).toBe('reserved')
-    expect(approvals).toEqual(['allowance:a:1'])
+    expect(approvals).toEqual([id(1)])
     expect(state.allowedAtomic).toBe(100n)
     expect(await allowance.reserve('b', 30n)).toBe('reserved')
     // Ten are left, and two swaps are under way.
@@ -251,7 +258,7 @@ describe('the allowance of the router', () => {
     state.allowedAtomic -= 30n
     allowance.release('b')
     expect(await allowance.reserve('c', 30n)).toBe('reserved')
-    expect(approvals).toEqual(['allowance:a:1', 'allowance:c:1'])
+    expect(approvals).toEqual([id(1), id(2)])
   })
 
   test('behavior: what an earlier process has under way is not promised again', async () => {
@@ -263,6 +270,43 @@ describe('the allowance of the router', () => {
     allowance.release('a')
     expect(await allowance.reserve('b', 30n)).toBe('reserved')
     expect(approvals).toEqual([])
+  })
+
+  test('behavior: whoever waits for an approve that stays out shares it, after a restart too', async () => {
+    const { allowance, approvals, state, start } = bank()
+    state.allowedAtomic = 20n
+    state.isStuck = true
+    expect(await allowance.reserve('a', 60n)).toBe('busy')
+    expect(await allowance.reserve('b', 30n)).toBe('busy')
+    // There is enough for this one, but no swap gets past the approve.
+    expect(await allowance.reserve('c', 10n)).toBe('busy')
+    const restarted = start()
+    expect(await restarted.reserve('c', 10n)).toBe('busy')
+    expect(await restarted.reserve('d', 40n)).toBe('busy')
+    expect(approvals).toEqual([id(1)])
+    state.isStuck = false
+    state.allowedAtomic = 100n
+    const answers: string[] = []
+    for (const order of ['a', 'b', 'c']) {
+      answers.push(await restarted.reserve(order, 30n))
+    }
+    expect(answers).toEqual(['reserved', 'reserved', 'reserved'])
+    expect(approvals).toEqual([id(1)])
+  })
+
+  test('error: an approve that fails after long is the answer for all who waited for it', async () => {
+    const { allowance, approvals, state } = bank()
+    state.isStuck = true
+    expect(await allowance.reserve('a', 60n)).toBe('busy')
+    expect(await allowance.reserve('b', 30n)).toBe('busy')
+    Object.assign(state, { isStuck: false, hasFailed: true })
+    expect(await allowance.reserve('a', 60n)).toBe('refused')
+    expect(await allowance.reserve('b', 30n)).toBe('refused')
+    expect(approvals).toEqual([id(1)])
+    // Another one may have more luck.
+    state.hasFailed = false
+    expect(await allowance.reserve('c', 30n)).toBe('reserved')
+    expect(approvals).toEqual([id(1), id(2)])
   })
 
   test('error: an asset that refuses the approval is told', async () => {
