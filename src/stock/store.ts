@@ -228,6 +228,11 @@ function changeOrders({ orm }: Db) {
     sql`refund_reason IS NOT NULL`,
   )
   const retry = change({ retryAt: parameter('at') }, eq(orders.state, 'held'))
+  const dismiss = change(
+    { retryAt: null },
+    eq(orders.state, 'held'),
+    eq(orders.retryAt, parameter('retryAt')),
+  )
   return {
     insert: (order: Order): void => void insert.run(toRow(order)),
     settle: (id: string, hash: Hex, at: number) => toOrder(settle.get({ id, tx: hash, at })),
@@ -263,6 +268,9 @@ function changeOrders({ orm }: Db) {
     resumeRefund: (id: string, refundTx: Hex | undefined, at: number) =>
       toOrder(resumeRefund.get({ id, refundTx: refundTx ?? null, at })),
     requestRetry: (id: string, at: number) => toOrder(retry.get({ id, at })),
+    /** The wish of that time was looked into in vain. */
+    dismissRetry: (id: string, retryAt: number, at: number) =>
+      toOrder(dismiss.get({ id, retryAt, at })),
   }
 }
 

@@ -106,7 +106,7 @@ export function createModel(db: Db, random: Random) {
     blocked: new Set<string>(),
     /** Share of calls that no node answers. */
     faults: 0,
-    /** Share of successful swaps whose receipt lacks its Transfer. */
+    /** Share of successful swaps whose receipt lacks its Transfer: half of them for good. */
     silent: 0,
     /** Share of swaps that find a pool which takes only a part of the money. */
     shallow: 0.2,
@@ -217,6 +217,7 @@ export function createModel(db: Db, random: Random) {
     const orderId = errand.id.split(':')[1] ?? ''
     const words = errand.data.slice(errand.kind === 'swap' ? 2 : 10)
     const logs: Receipt['logs'][number][] = []
+    let late: Receipt['logs'] = []
     let success = known.fate !== 'failed'
     if (errand.kind === 'allowance') allowedAtomic = Abi.toUint(Abi.wordAt(words, 1)) ?? 0n
     if (errand.kind === 'swap') {
@@ -243,9 +244,9 @@ export function createModel(db: Db, random: Random) {
         state.deskAtomic -= usdgAtomic
         swaps.push({ orderId, usdgAtomic, returnedAtomic, payer, sharesAtomic, recipient })
         if (returnedAtomic > 0n) logs.push(transferLog(stock.router, payer, asset, returnedAtomic))
-        if (!random.chance(state.silent)) {
-          logs.push(transferLog(token.pool, recipient, token.address, sharesAtomic))
-        }
+        const delivery = transferLog(token.pool, recipient, token.address, sharesAtomic)
+        if (!random.chance(state.silent)) logs.push(delivery)
+        else if (random.chance(0.5)) late = [delivery]
       }
     }
     if (errand.kind === 'refund') {
@@ -263,7 +264,7 @@ export function createModel(db: Db, random: Random) {
     known.blockNumber = block
     known.state = success ? 'confirmed' : 'failed'
     known.fate = known.state
-    receipts.set(known.transaction, known.receipt)
+    receipts.set(known.transaction, { ...known.receipt, logs: [...logs, ...late] })
     ringErrand(errand.id)
   }
 
