@@ -84,6 +84,7 @@ describe('the table of states', () => {
           refund_reason: shape.refundReason ?? null,
           held_reason: shape.heldReason ?? null,
           delivered_atomic: shape.deliveredAtomic === undefined ? null : '5',
+          returned_atomic: null,
           settled_at: shape.settledAt ?? null,
         }
         const assignments = Object.keys(set).map((name) => `${name} = $${name}`)
@@ -104,6 +105,8 @@ describe('the table of states', () => {
   const impossible: readonly (readonly [string, Partial<Order>])[] = [
     ['delivered without an amount', { ...shapes.delivered, deliveredAtomic: undefined }],
     ['delivered nothing', { ...shapes.delivered, deliveredAtomic: 0n }],
+    ['delivered and gave back nothing', { ...shapes.delivered, returnedAtomic: 0n }],
+    ['held with change', { ...shapes.held, returnedAtomic: 1n }],
     ['delivered without a swap', { ...shapes.delivered, swapTx: undefined }],
     ['delivered and refunded', { ...shapes.delivered, ...shapes.refunded, state: 'delivered' }],
     ['delivered with a reason to refund', { ...shapes.delivered, refundReason: 'below-floor' }],
@@ -186,7 +189,9 @@ describe('the table of states', () => {
     expect(store.swap(id, hash('d'), 3)?.state).toBe('swapping')
     expect(store.refund(id, 'no-quote', 3)?.state).toBe('refunding')
     expect(store.swap(id, hash('e'), 3)).toBeUndefined()
-    expect(store.deliver(id, { hash: hash('d'), amountAtomic: 1n }, 3)).toBeUndefined()
+    expect(
+      store.deliver(id, { hash: hash('d'), amountAtomic: 1n, returnedAtomic: 0n }, 3),
+    ).toBeUndefined()
     expect(store.attemptRefund(id, 0, hash('e'), 3)?.refundAttempts).toBe(1)
     expect(store.attemptRefund(id, 0, hash('f'), 3)).toBeUndefined()
     expect(store.refunded(id, hash('e'), 3)?.state).toBe('refunded')

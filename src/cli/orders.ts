@@ -36,7 +36,9 @@ export async function orders(options: OrdersOptions): Promise<number> {
   }
   try {
     if (!hasOrders(db)) {
-      out('turnpike: this database has no orders yet: start serve once')
+      out(
+        'turnpike: this database has no orders yet, or those of an older version: start serve once',
+      )
       return 1
     }
     const store = createStore(db)
@@ -56,7 +58,9 @@ export async function orders(options: OrdersOptions): Promise<number> {
 
 function hasOrders({ sqlite }: Db): boolean {
   const row = sqlite
-    .query<{ name: string }, []>("SELECT name FROM sqlite_master WHERE name = 'orders'")
+    .query<{ name: string }, []>(
+      "SELECT name FROM pragma_table_info('orders') WHERE name = 'returned_atomic'",
+    )
     .get()
   return row !== null
 }

@@ -19,8 +19,12 @@ export async function isSettled(context: Context, payment: Payment): Promise<boo
 
 /** Shares that a successful swap brought to the recipient of its order. */
 export function deliveredBy({ token, pool, recipient }: Order, { logs }: Shown): bigint {
-  const amounts = Token.transfersOf(logs, { token, from: pool, to: recipient })
-  return amounts.reduce((total, each) => total + each, 0n)
+  return sum(Token.transfersOf(logs, { token, from: pool, to: recipient }))
+}
+
+/** What a successful swap gave back to the payer, because the pool did not take it. */
+export function returnedBy({ stock, asset }: Context, { payer }: Order, { logs }: Shown): bigint {
+  return sum(Token.transfersOf(logs, { token: asset.address, from: stock.router, to: payer }))
 }
 
 /** Whether a successful refund has paid the whole amount to the payer of record. */
@@ -87,6 +91,10 @@ export async function isOver(context: Context, id: string): Promise<boolean> {
   const since = errand?.blockNumber ?? endedAt.get(id) ?? head
   endedAt.set(id, since)
   return head >= since + BigInt(reorgDepth)
+}
+
+function sum(amounts: readonly bigint[]): bigint {
+  return amounts.reduce((total, each) => total + each, 0n)
 }
 
 /** A receipt of success that a node shows now. */

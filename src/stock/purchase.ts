@@ -354,6 +354,7 @@ export function createPurchase(options: PurchaseOptions): Purchase {
       swapTx: undefined,
       refundTx: undefined,
       deliveredAtomic: undefined,
+      returnedAtomic: undefined,
       refundReason: undefined,
       heldReason: undefined,
       refundAttempts: 0,

@@ -12,6 +12,7 @@ import {
   isRefundedBy,
   isSettled,
   isWithoutEffect,
+  returnedBy,
 } from './evidence'
 import { type Order, type RefundReason, refundId, swapId } from './Order'
 
@@ -132,13 +133,15 @@ async function swapping(context: Context, order: Order): Promise<Next> {
   }
   const ended = await settlement.run(swapOf(context, order), { waitMs: 0 })
   if (ended.kind !== 'confirmed') return 'later'
-  const { receipt, transaction: hash } = ended
-  let amountAtomic = deliveredBy(order, receipt)
-  if (amountAtomic === 0n) amountAtomic = deliveredBy(order, await askAgain(context, order, hash))
+  const { transaction: hash } = ended
+  const isShown = deliveredBy(order, ended.receipt) > 0n
+  const receipt = isShown ? ended.receipt : await askAgain(context, order, hash)
+  const amountAtomic = deliveredBy(order, receipt)
+  const returnedAtomic = returnedBy(context, order, receipt)
   // The swap succeeded: whatever its receipt says, the money is spent and nothing is refunded.
   const isDone = context.change(() =>
     amountAtomic > 0n
-      ? store.deliver(id, { hash, amountAtomic }, now())
+      ? store.deliver(id, { hash, amountAtomic, returnedAtomic }, now())
       : store.hold(id, 'delivery-not-found', now()),
   )
   if (isDone) allowance.release(id)

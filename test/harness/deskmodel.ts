@@ -393,6 +393,7 @@ export function orderOf(
     swapTx: undefined,
     refundTx: undefined,
     deliveredAtomic: undefined,
+    returnedAtomic: undefined,
     refundReason: undefined,
     heldReason: undefined,
     refundAttempts: 0,

@@ -36,6 +36,8 @@ export type OrderJson = {
   minimumShares: string
   deliveredShares?: string
   deliveredSharesAtomic?: string
+  returned?: string
+  returnedAtomic?: string
   settlementTx: Hex
   swapTx?: Hex
   refundTx?: Hex

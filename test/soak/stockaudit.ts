@@ -21,6 +21,7 @@ type OrderRow = {
   total_atomic: string
   floor_atomic: string
   delivered_atomic: string | null
+  returned_atomic: string | null
   settlement_tx: Hex
   swap_tx: Hex | null
   refund_tx: Hex | null
@@ -73,6 +74,7 @@ export async function auditStocks(
       ) as [bigint, bigint]
       if (!take(out, swap)) fault('no swap of this amount')
       else if (swapped + returned !== usdg) fault('not all of it went to the pool or the payer')
+      if (BigInt(row.returned_atomic ?? 0) !== returned) fault('not the change that was told')
       sums.swapped += swapped
       sums.returned += returned
       if (!(await isDelivered(field, row))) fault('the shares are not those of the receipt')

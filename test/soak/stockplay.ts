@@ -185,7 +185,9 @@ function audit(model: ReturnType<typeof createModel>, orders: readonly Order[]):
     if (swap && swap.sharesAtomic < order.floorAtomic) fault('below the floor')
     if (refund && (refund.amountAtomic !== totalAtomic || refund.payer !== payer)) fault('refund')
     const isTold =
-      (state === 'delivered' && order.deliveredAtomic === swap?.sharesAtomic) ||
+      (state === 'delivered' &&
+        order.deliveredAtomic === swap?.sharesAtomic &&
+        (order.returnedAtomic ?? 0n) === swap?.returnedAtomic) ||
       (state === 'held' && order.heldReason === 'delivery-not-found' && swap !== undefined) ||
       (state === 'refunded' && refund !== undefined) ||
       (state === 'failed' && !isPaid)
