@@ -35,7 +35,7 @@ async function arrange(token: StockToken, query: Record<string, string> = {}) {
   const url = shop.buyUrl({ symbol: token.symbol, ...query })
   const { estimatedSharesAtomic } = (await askToBuy(url)).body.quote as Record<string, string>
   const shares = (BigInt(estimatedSharesAtomic ?? 0) * 992n) / 1_000n
-  return { url, dry: await offer(chain, asset, token, shares) }
+  return { url, dry: (await offer(chain, asset, token, shares)).dry }
 }
 
 async function books() {

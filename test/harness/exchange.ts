@@ -82,17 +82,19 @@ export async function drain(chain: Chain, token: StockToken, millionths: number)
   await send(chain, providerAddress, encodeFunctionData({ abi, functionName: 'withdraw', args }))
 }
 
+/** Steps of a drought: `dry` leaves nothing but what was offered, `refill` makes the pool as it was. */
+export type Drought = { dry(): Promise<void>; refill(price: number): Promise<void> }
+
 /**
- * Offers so many shares just beside the pool's price, in the narrowest range that its fee allows. What
- * is called then takes away everything else: a purchase empties the pool and leaves what it has not
- * spent.
+ * Offers so many shares just beside the pool's price, in the narrowest range that its fee allows. Once
+ * everything else is gone, a purchase empties the pool and leaves what it has not spent.
  */
 export async function offer(
   chain: Chain,
   asset: Address,
   token: StockToken,
   sharesAtomic: bigint,
-): Promise<() => Promise<void>> {
+): Promise<Drought> {
   const { pool, fee, address } = token
   const deep = BigInt(await view(chain, pool, 'liquidity'))
   const widest = widestRange(fee)
@@ -107,13 +109,24 @@ export async function offer(
   const upper = lower + spacing
   const [low, high] = [lower, upper].map((each) => 1.0001 ** (each / 2)) as [number, number]
   const per = isUp ? 1 / low - 1 / high : high - low
-  const liquidity = BigInt(Math.floor(Number(sharesAtomic) / per))
-  const args = [pool, lower, upper, liquidity] as const
-  await send(chain, providerAddress, encodeFunctionData({ abi, functionName: 'provide', args }))
-  return () => {
-    const args = [pool, widest.lower, widest.upper, deep] as const
-    const data = encodeFunctionData({ abi, functionName: 'withdraw', args })
-    return send(chain, providerAddress, data)
+  const narrow = BigInt(Math.floor(Number(sharesAtomic) / per))
+  const change = (
+    functionName: 'provide' | 'withdraw',
+    range: { lower: number; upper: number },
+    liquidity: bigint,
+  ) => {
+    const args = [pool, range.lower, range.upper, liquidity] as const
+    return send(chain, providerAddress, encodeFunctionData({ abi, functionName, args }))
+  }
+  await change('provide', { lower, upper }, narrow)
+  return {
+    dry: () => change('withdraw', widest, deep),
+    async refill(price) {
+      await change('withdraw', { lower, upper }, narrow)
+      // The price of an empty pool moves for nothing.
+      await movePrice(chain, asset, token, price)
+      await change('provide', widest, deep)
+    },
   }
 }
 

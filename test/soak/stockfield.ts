@@ -10,6 +10,7 @@ import { startTap } from '../harness/settlement'
 import { shipped } from '../harness/stock'
 import { fund, type Payer } from '../harness/stockpayers'
 import { createStockProgram, type StockProgram } from '../harness/stockserve'
+import { createDroughts } from './drought'
 import type { Random } from './random'
 
 /** A chain with Uniswap, the program on it, and the weather. */
@@ -47,7 +48,11 @@ export async function startStockField(random: Random): Promise<StockField> {
   const file = join(program.dataDir, 'turnpike.sqlite')
   let faults = 0
   const draws = random.fork('node')
-  tap.intercept = () => (draws.chance(faults) ? Response.json({}, { status: 503 }) : undefined)
+  const [, , shallow] = tokens
+  if (shallow === undefined) throw new Error('the shipped file lists too few tokens')
+  const droughts = createDroughts(chain, network.asset.address, shallow, random.fork('droughts'))
+  tap.intercept = (call, forward) =>
+    draws.chance(faults) ? Response.json({}, { status: 503 }) : droughts.meet(call, forward)
 
   const field: StockField = {
     chain,
@@ -63,6 +68,7 @@ export async function startStockField(random: Random): Promise<StockField> {
         database.run("UPDATE orders SET retry_at = 1 WHERE id = ? AND state = 'held'", [id]),
       ),
     async storm(weather, isOver) {
+      droughts.share = 0.2
       while (!isOver()) {
         await happen(weather)
         await Bun.sleep(weather.between(10, 80))
@@ -70,6 +76,7 @@ export async function startStockField(random: Random): Promise<StockField> {
     },
     async calm() {
       faults = 0
+      await droughts.end()
       for (const token of tokens) {
         await pause(chain, token, {})
         await movePrice(chain, network.asset.address, token, samplePrice(token.symbol) * 1.001)
