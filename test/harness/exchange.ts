@@ -123,9 +123,8 @@ export async function offer(
     dry: () => change('withdraw', widest, deep),
     async refill(price) {
       await change('withdraw', { lower, upper }, narrow)
-      // The price of an empty pool moves for nothing.
-      await movePrice(chain, asset, token, price)
-      await change('provide', widest, deep)
+      // The price of an empty pool moves for nothing; it does not move to where it is.
+      await movePrice(chain, asset, token, price).finally(() => change('provide', widest, deep))
     },
   }
 }

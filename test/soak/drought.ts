@@ -2,7 +2,7 @@ import { type Address, decodeFunctionData, type Hex, parseAbi, parseTransaction 
 import type { StockToken } from '../../src/config/Config'
 import type { Chain } from '../../src/demo/chains'
 import { samplePrice } from '../../src/demo/exchange'
-import { offer } from '../harness/exchange'
+import { offer, pause } from '../harness/exchange'
 import type { Random } from './random'
 
 const abi = parseAbi([
@@ -14,22 +14,33 @@ const abi = parseAbi([
 
 type Call = { method: string; params: readonly unknown[] }
 
+/** Runs work while no other runs. */
+export type Alone = <T>(work: () => Promise<T>) => Promise<T>
+
 /**
  * Takes away a pool's liquidity as a swap in it is sent, but for a little more than the floor of that
  * swap: a part of its money is not taken. At most one pool is dry at a time.
  */
-export function createDroughts(chain: Chain, asset: Address, token: StockToken, random: Random) {
+export function createDroughts(
+  chain: Chain,
+  asset: Address,
+  token: StockToken,
+  alone: Alone,
+  random: Random,
+) {
   let underWay: Promise<Response> | undefined
 
   async function live(floorAtomic: bigint, forward: () => Promise<Response>): Promise<Response> {
+    // Liquidity leaves in shares, too.
+    await pause(chain, token, {})
     const drought = await offer(chain, asset, token, (floorAtomic * 1_002n) / 1_000n)
     await drought.dry()
     try {
       const answer = await forward()
       return new Response(await answer.arrayBuffer(), { status: answer.status })
     } finally {
-      // Not the price that the pool may still have: no pool moves to where it is.
-      await drought.refill(samplePrice(token.symbol) * 1.0005)
+      // Never twice the same price.
+      await drought.refill(samplePrice(token.symbol) * (1 + random.next() / 1_000))
     }
   }
 
@@ -40,7 +51,7 @@ export function createDroughts(chain: Chain, asset: Address, token: StockToken, 
     meet(call: Call, forward: () => Promise<Response>): Promise<Response> | undefined {
       const floorAtomic = floorOf(call, token)
       if (floorAtomic === undefined || underWay || !random.chance(this.share)) return undefined
-      underWay = live(floorAtomic, forward).finally(() => {
+      underWay = alone(() => live(floorAtomic, forward)).finally(() => {
         underWay = undefined
       })
       return underWay

@@ -10,7 +10,7 @@ import { startTap } from '../harness/settlement'
 import { shipped } from '../harness/stock'
 import { fund, type Payer } from '../harness/stockpayers'
 import { createStockProgram, type StockProgram } from '../harness/stockserve'
-import { createDroughts } from './drought'
+import { type Alone, createDroughts } from './drought'
 import type { Random } from './random'
 
 /** A chain with Uniswap, the program on it, and the weather. */
@@ -50,7 +50,15 @@ export async function startStockField(random: Random): Promise<StockField> {
   const draws = random.fork('node')
   const [, , shallow] = tokens
   if (shallow === undefined) throw new Error('the shipped file lists too few tokens')
-  const droughts = createDroughts(chain, network.asset.address, shallow, random.fork('droughts'))
+  // One account makes the weather.
+  const alone = inTurn()
+  const droughts = createDroughts(
+    chain,
+    network.asset.address,
+    shallow,
+    alone,
+    random.fork('droughts'),
+  )
   tap.intercept = (call, forward) =>
     draws.chance(faults) ? Response.json({}, { status: 503 }) : droughts.meet(call, forward)
 
@@ -70,7 +78,7 @@ export async function startStockField(random: Random): Promise<StockField> {
     async storm(weather, isOver) {
       droughts.share = 0.2
       while (!isOver()) {
-        await happen(weather)
+        await alone(() => happen(weather))
         await Bun.sleep(weather.between(10, 80))
       }
     },
@@ -124,6 +132,16 @@ export async function startStockField(random: Random): Promise<StockField> {
     const data = encodeFunctionData({ abi: stablecoin, functionName: 'setBlocked', args })
     const to = network.asset.address
     await execute(chain, [{ from: account(8).address, to, data, gas: 200_000n }])
+  }
+}
+
+/** Begins each work when the one before is over. */
+function inTurn(): Alone {
+  let last: Promise<unknown> = Promise.resolve()
+  return (work) => {
+    const next = last.then(work)
+    last = next.catch(() => undefined)
+    return next
   }
 }
 
