@@ -75,7 +75,7 @@ export function quoteExactInputSingle(quoter: Address, trade: Trade): Call {
 
 /**
  * Amount out of a quote; undefined when the quoter failed, or the pool runs dry before all of the
- * amount is in: the router would then leave the rest with the sender, without a word.
+ * amount is in: the router would then take a part of it, without a word.
  */
 export function parseQuote(data: Hex | undefined): bigint | undefined {
   if (data === undefined) return undefined

@@ -134,8 +134,8 @@ async function swapping(context: Context, order: Order): Promise<Next> {
   const ended = await settlement.run(swapOf(context, order), { waitMs: 0 })
   if (ended.kind !== 'confirmed') return 'later'
   const { transaction: hash } = ended
-  const isShown = deliveredBy(order, ended.receipt) > 0n
-  const receipt = isShown ? ended.receipt : await askAgain(context, order, hash)
+  const isLogged = deliveredBy(order, ended.receipt) > 0n
+  const receipt = isLogged ? ended.receipt : await askAgain(context, order, hash)
   const amountAtomic = deliveredBy(order, receipt)
   const returnedAtomic = returnedBy(context, order, receipt)
   // The swap succeeded: whatever its receipt says, the money is spent and nothing is refunded.
