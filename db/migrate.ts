@@ -5,6 +5,7 @@ import nonceUsed from './migrations/0003_nonce_used.sql' with { type: 'text' }
 import offers from './migrations/0004_offers.sql' with { type: 'text' }
 import orders from './migrations/0005_orders.sql' with { type: 'text' }
 import grants from './migrations/0006_grants.sql' with { type: 'text' }
+import orderChange from './migrations/0007_order_change.sql' with { type: 'text' }
 
 /** In order. Embedded as text, so that the compiled binary carries them. */
 const migrations: readonly { name: string; sql: string }[] = [
@@ -14,6 +15,7 @@ const migrations: readonly { name: string; sql: string }[] = [
   { name: '0004_offers', sql: offers },
   { name: '0005_orders', sql: orders },
   { name: '0006_grants', sql: grants },
+  { name: '0007_order_change', sql: orderChange },
 ]
 
 /** The database was written by a newer program, or a migration was changed after it ran. */

@@ -47,6 +47,8 @@ export const orders = sqliteTable(
     /** Of the newest attempt. */
     refundTx: hex('refund_tx'),
     deliveredAtomic: decimal('delivered_atomic'),
+    /** Of `usdg_atomic`, what the pool did not take and the swap gave back; the migration has a CHECK. */
+    returnedAtomic: decimal('returned_atomic'),
     refundReason: text('refund_reason'),
     heldReason: text('held_reason'),
     refundAttempts: integer('refund_attempts').notNull().default(0),

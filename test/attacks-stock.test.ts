@@ -164,6 +164,8 @@ describe('attack 38: refund loops', () => {
 describe('attack 39: the price', () => {
   const abi = parseAbi([
     'function multicall(uint256 deadline, bytes[] data) payable returns (bytes[])',
+    'function pull(address token, uint256 value) payable',
+    'function sweepToken(address token, uint256 amountMinimum, address recipient) payable',
     'function exactInputSingle((address tokenIn, address tokenOut, uint24 fee, address recipient, uint256 amountIn, uint256 amountOutMinimum, uint160 sqrtPriceLimitX96) params) payable returns (uint256)',
   ])
 
@@ -182,7 +184,7 @@ describe('attack 39: the price', () => {
     expect(written()).toBe(count)
   })
 
-  test('attack 39: the swap names floor, amount, recipient and a deadline', async () => {
+  test('attack 39: the swap names floor, amount, recipient, payer and a deadline', async () => {
     const order = (await (await buyStock(shop.buyUrl({ recipient: thief }))).json()) as OrderJson
     const sent = (await chain.rpc('eth_getTransactionByHash', [order.swapTx])) as {
       input: Hex
@@ -195,19 +197,29 @@ describe('attack 39: the price', () => {
     const seconds = Number(deadline) - Date.now() / 1000
     expect(seconds).toBeGreaterThan(0)
     expect(seconds).toBeLessThanOrEqual(120)
-    expect(calls).toHaveLength(1)
-    const inner = decodeFunctionData({ abi, data: calls[0] ?? '0x' })
+    const inner = calls.map((data) => decodeFunctionData({ abi, data }))
+    expect(inner.map((call) => call.functionName)).toEqual([
+      'pull',
+      'exactInputSingle',
+      'sweepToken',
+    ])
     const shares = BigInt(order.minimumShares.replace('.', ''))
-    expect(inner.args).toEqual([
-      {
-        tokenIn: asset,
-        tokenOut: nvda.address,
-        fee: nvda.fee,
-        recipient: thief,
-        amountIn: 25_000_000n,
-        amountOutMinimum: shares,
-        sqrtPriceLimitX96: 0n,
-      },
+    expect(inner.map((call) => call.args)).toEqual([
+      [asset, 25_000_000n],
+      [
+        {
+          tokenIn: asset,
+          tokenOut: nvda.address,
+          fee: nvda.fee,
+          recipient: thief,
+          // All that the router holds: what was just pulled.
+          amountIn: 0n,
+          amountOutMinimum: shares,
+          sqrtPriceLimitX96: 0n,
+        },
+      ],
+      // What the pool does not take is the payer's.
+      [asset, 0n, buyer],
     ])
     expect(shares).toBeGreaterThan(0n)
   })

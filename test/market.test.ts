@@ -207,7 +207,8 @@ describe('for the desk', () => {
     expect(verdict).toEqual(ok)
     const floorAtomic = quote?.sharesAtomic ?? 0n
     const deadline = BigInt(Math.floor(clock / 1000) + 60)
-    const swap = { token: nvda, recipient: buyer, usdgAtomic: usdg(25), floorAtomic, deadline }
+    const people = { recipient: buyer, payer: account(3).address }
+    const swap = { token: nvda, ...people, usdgAtomic: usdg(25), floorAtomic, deadline }
     const args = [stock.router, usdg(25)] as const
     const data = encodeFunctionData({ abi: erc20Abi, functionName: 'approve', args })
     const approve = { to: asset.address, data }

@@ -231,10 +231,12 @@ describe('a purchase', () => {
     for (const [index, order] of orders.entries()) {
       const receipt = Receipt.parse(await chain.rpc('eth_getTransactionReceipt', [order.swapTx]))
       const logs = receipt?.logs ?? []
-      const spent = { token: shop.asset, from: shop.desk, to: nvda.pool }
+      const spent = { token: shop.asset, from: shop.desk, to: stock.router }
+      const swapped = { token: shop.asset, from: stock.router, to: nvda.pool }
       const got = { token: nvda.address, from: nvda.pool, to: order.recipient }
       const paid = BigInt(Math.round(Number(amounts[index]) * 1e6))
       expect(Token.transfersOf(logs, spent)).toEqual([paid])
+      expect(Token.transfersOf(logs, swapped)).toEqual([paid])
       expect(Token.transfersOf(logs, got)).toEqual([BigInt(order.deliveredSharesAtomic ?? 0)])
     }
     expect((await shop.usdg(nvda.pool)) - before).toBe(80_500_000n)

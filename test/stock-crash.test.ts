@@ -182,8 +182,14 @@ test('behavior: orders list, show and retry work beside the running service', as
     expect(show.text).toContain(`swap:${order.id}  confirmed`)
     expect(show.text).toContain('never refunded')
     const retry = await cli('retry', order.id)
-    // The receipt that was stored still lacks it.
-    expect([retry.code, retry.text.trim()]).toEqual([1, `${order.id} is held: delivery-not-found`])
+    // No node shows it yet.
+    const [first, second] = retry.text.trim().split('\n')
+    expect([retry.code, first]).toEqual([1, `${order.id} is held: delivery-not-found`])
+    expect(second).toContain('shows no Transfer')
+    shop.tap.intercept = undefined
+    const found = await cli('retry', order.id)
+    expect([found.code, found.text.trim()]).toEqual([0, `${order.id} is delivered`])
+    expect((await cli('retry', order.id)).text).toContain('only an order that is held')
     expect((await cli('show', 'ord_x')).code).toBe(1)
     expect((await cli('drop', order.id)).code).toBe(2)
   } finally {

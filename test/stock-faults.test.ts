@@ -1,4 +1,5 @@
 import { afterAll, afterEach, beforeEach, describe, expect, test } from 'bun:test'
+import { orders } from '../src/cli/orders'
 import { account } from '../src/demo/accounts'
 import { mine, revert, setAutomine, snapshot } from '../src/demo/chains'
 import { samplePrice } from '../src/demo/exchange'
@@ -10,6 +11,7 @@ import {
   type Moment,
   type OrderJson,
   pauseAsset,
+  requestRetry,
   signOrder,
   startStockShop,
 } from './harness/stockshop'
@@ -102,12 +104,8 @@ async function isRefunded(response: Response, reason: string): Promise<OrderJson
   return body.order
 }
 
-/** What `turnpike orders retry` writes. */
 async function retry(id: string): Promise<void> {
-  const { Database } = await import('bun:sqlite')
-  const other = new Database(`${shop.dataDir}/turnpike.sqlite`)
-  other.run("UPDATE orders SET retry_at = 1 WHERE id = ? AND state = 'held'", [id])
-  other.close()
+  requestRetry(shop, id)
   await until('the retry is taken up', () => stateOf(id) !== 'held')
 }
 
@@ -215,7 +213,57 @@ describe('between payment and swap', () => {
     }
     await isDelivered(await pay())
     expect(gone).toBe(2)
-    expect(shop.logged.filter((line) => line.includes('"state":"settling"'))).toHaveLength(2)
+    expect(shop.logged.filter((line) => line.includes('"state":"settling"'))).toHaveLength(1)
+  })
+
+  test('behavior: a settlement that no node shows waits, is told of, and goes on by itself', async () => {
+    const seen: number[] = []
+    let isHidden = true
+    let id = ''
+    const lines = (event: string) =>
+      shop.logged.filter((line) => line.includes(`"${event}"`) && line.includes(id))
+    shop.tap.intercept = ({ method, params }) => {
+      const [row] = shop.rows('SELECT * FROM orders ORDER BY id DESC LIMIT 1')
+      const isIt = method === 'eth_getTransactionReceipt' && params[0] === row?.settlement_tx
+      if (!isHidden || !isIt || row?.settled_at === undefined) return undefined
+      const isPaid = shop.rows("SELECT id FROM payments WHERE state = 'broadcast'").length === 0
+      if (!isPaid) return undefined
+      id = String(row.id)
+      seen.push(performance.now())
+      return { result: null }
+    }
+    const cli = async (verb: string) => {
+      const out: string[] = []
+      const { dataDir } = shop
+      const code = await orders({ dataDir, verb, id, now: shop.now, out: (line) => out.push(line) })
+      return { code, text: out.join('\n') }
+    }
+    const paying = pay()
+    await until('it has looked five times', () => seen.length >= 5)
+    const gaps = seen.slice(1).map((at, index) => at - (seen[index] ?? 0))
+    // Each wait is about twice the one before, and the state does not go back and forth.
+    expect(gaps.at(-1)).toBeGreaterThan(1_500)
+    expect(lines('settling')).toHaveLength(1)
+    expect(stateOf(id)).toBe('settling')
+    expect((await cli('list')).text).not.toContain('settlement-unseen')
+    shop.advance(61_000)
+    try {
+      // The buyer who asks again makes it look at once.
+      const asking = pay()
+      await until('it is told', () => lines('order-settlement-unseen').length > 0)
+      expect(lines('order-settlement-unseen')).toHaveLength(1)
+      expect((await cli('list')).text).toMatch(new RegExp(`${id}  settling .*settlement-unseen`))
+      expect((await cli('show')).text).toContain('no node shows its receipt')
+      expect((await shop.order(id)).status).toBe('settling')
+      isHidden = false
+      await until('it goes on', () => stateOf(id) === 'delivered')
+      expect((await asking).status).toBe(200)
+      expect((await cli('list')).text).not.toContain('settlement-unseen')
+    } finally {
+      shop.advance(-61_000)
+    }
+    expect(await books()).toMatchObject({ desk: start.desk, usdg: start.usdg - amount() })
+    await paying
   })
 })
 
@@ -267,7 +315,7 @@ describe('at the swap', () => {
     expect(sends).toBeGreaterThan(1)
   })
 
-  test('error: a swap that succeeded without a Transfer is held, never refunded', async () => {
+  test('error: a swap that succeeded without a Transfer is held, never refunded; when a node shows it, a retry delivers', async () => {
     shop.tap.intercept = async ({ method }, forward) => {
       if (!/Receipt|Sync/.test(method)) return undefined
       const answer = (await (await forward()).json()) as {
@@ -288,6 +336,20 @@ describe('at the swap', () => {
     expect(() =>
       shop.rows(`UPDATE orders SET state = 'refunding' WHERE id = '${order.id}'`),
     ).toThrow()
+
+    const wish = () =>
+      shop.rows(`SELECT retry_at FROM orders WHERE id = '${order.id}'`)[0]?.retry_at
+    requestRetry(shop, order.id)
+    await until('it is looked at', () => wish() === null)
+    expect(stateOf(order.id)).toBe('held')
+    expect(shop.logged.some((line) => line.includes('order-held-still'))).toBe(true)
+    // The node had not indexed it: now it has.
+    shop.tap.intercept = undefined
+    requestRetry(shop, order.id)
+    await until('it is delivered', () => stateOf(order.id) === 'delivered')
+    const { deliveredSharesAtomic = '0' } = await shop.order(order.id)
+    expect((await books()).shares - start.shares).toBe(BigInt(deliveredSharesAtomic))
+    expect(shop.rows(`SELECT * FROM errands WHERE id LIKE '%${order.id}%'`)).toHaveLength(1)
   })
 })
 
@@ -332,6 +394,30 @@ describe('at the refund', () => {
       return stateOf(String(row?.id)) === 'refunded'
     })
     await isRefunded(await paying, 'below-floor')
+  })
+
+  test('error: a refund without a Transfer is held; when a node shows it, a retry ends it', async () => {
+    fail()
+    const moving = shop.tap.intercept
+    shop.tap.intercept = async (call, forward) => {
+      const refund = shop.rows("SELECT * FROM orders WHERE state IN ('refunding', 'held')")[0]
+      if (refund === undefined || !/Receipt|Sync/.test(call.method)) return moving?.(call, forward)
+      const answer = (await (await forward()).json()) as {
+        result?: { transactionHash?: string; logs?: unknown[] }
+      }
+      const { result } = answer
+      if (result?.logs && result.transactionHash !== refund.settlement_tx) result.logs = []
+      return answer
+    }
+    const body = (await (await pay()).json()) as Refund
+    const { id } = body.order
+    expect([body.orderStatus, body.order.heldReason]).toEqual(['held', 'refund-not-found'])
+    expect(await books()).toEqual(start)
+    shop.tap.intercept = undefined
+    requestRetry(shop, id)
+    await until('it is refunded', () => stateOf(id) === 'refunded')
+    expect(shop.rows(`SELECT * FROM errands WHERE id LIKE 'refund:${id}%'`)).toHaveLength(1)
+    expect(await books()).toEqual(start)
   })
 
   test('error: a payer that the asset blocks is held; when it is free again, a retry refunds it once', async () => {

@@ -84,6 +84,7 @@ describe('the table of states', () => {
           refund_reason: shape.refundReason ?? null,
           held_reason: shape.heldReason ?? null,
           delivered_atomic: shape.deliveredAtomic === undefined ? null : '5',
+          returned_atomic: null,
           settled_at: shape.settledAt ?? null,
         }
         const assignments = Object.keys(set).map((name) => `${name} = $${name}`)
@@ -104,6 +105,8 @@ describe('the table of states', () => {
   const impossible: readonly (readonly [string, Partial<Order>])[] = [
     ['delivered without an amount', { ...shapes.delivered, deliveredAtomic: undefined }],
     ['delivered nothing', { ...shapes.delivered, deliveredAtomic: 0n }],
+    ['delivered and gave back nothing', { ...shapes.delivered, returnedAtomic: 0n }],
+    ['held with change', { ...shapes.held, returnedAtomic: 1n }],
     ['delivered without a swap', { ...shapes.delivered, swapTx: undefined }],
     ['delivered and refunded', { ...shapes.delivered, ...shapes.refunded, state: 'delivered' }],
     ['delivered with a reason to refund', { ...shapes.delivered, refundReason: 'below-floor' }],
@@ -186,7 +189,9 @@ describe('the table of states', () => {
     expect(store.swap(id, hash('d'), 3)?.state).toBe('swapping')
     expect(store.refund(id, 'no-quote', 3)?.state).toBe('refunding')
     expect(store.swap(id, hash('e'), 3)).toBeUndefined()
-    expect(store.deliver(id, { hash: hash('d'), amountAtomic: 1n }, 3)).toBeUndefined()
+    expect(
+      store.deliver(id, { hash: hash('d'), amountAtomic: 1n, returnedAtomic: 0n }, 3),
+    ).toBeUndefined()
     expect(store.attemptRefund(id, 0, hash('e'), 3)?.refundAttempts).toBe(1)
     expect(store.attemptRefund(id, 0, hash('f'), 3)).toBeUndefined()
     expect(store.refunded(id, hash('e'), 3)?.state).toBe('refunded')
@@ -198,32 +203,39 @@ describe('the allowance of the router', () => {
   /** A chain on which the allowance is whatever was approved, less what was swapped. */
   function bank(options: { fails?: boolean } = {}) {
     const approvals: string[] = []
-    const state = { allowedAtomic: 0n }
-    const allowance = createAllowance({
-      network: stock.network,
-      asset: token.address,
-      desk: account(0).address,
-      router: stock.router,
-      boundAtomic: 100n,
-      settlement: {
-        errand: (id) =>
-          approvals.includes(id)
-            ? { state: 'confirmed', transaction: hash('a'), blockNumber: 1n }
-            : undefined,
-        run: async ({ id, data }) => {
-          if (options.fails) return { kind: 'failed', transaction: hash('a'), receipt }
-          approvals.push(id)
-          state.allowedAtomic = BigInt(`0x${data.slice(-64)}`)
-          return { kind: 'confirmed', transaction: hash('a'), receipt }
+    const state = { allowedAtomic: 0n, isStuck: false, hasFailed: false }
+    const start = () =>
+      createAllowance({
+        network: stock.network,
+        asset: token.address,
+        desk: account(0).address,
+        router: stock.router,
+        boundAtomic: 100n,
+        settlement: {
+          errand: (id) =>
+            approvals.includes(id)
+              ? {
+                  state: state.isStuck ? 'broadcast' : state.hasFailed ? 'failed' : 'confirmed',
+                  transaction: hash('a'),
+                  blockNumber: 1n,
+                }
+              : undefined,
+          run: async ({ id, data }) => {
+            if (options.fails) return { kind: 'failed', transaction: hash('a'), receipt }
+            if (!approvals.includes(id)) approvals.push(id)
+            if (state.isStuck) return { kind: 'pending', transaction: hash('a') }
+            state.allowedAtomic = BigInt(`0x${data.slice(-64)}`)
+            return { kind: 'confirmed', transaction: hash('a'), receipt }
+          },
+          read: async () => ({
+            blockNumber: 1n,
+            results: [`0x${state.allowedAtomic.toString(16).padStart(64, '0')}`],
+          }),
         },
-        read: async () => ({
-          blockNumber: 1n,
-          results: [`0x${state.allowedAtomic.toString(16).padStart(64, '0')}`],
-        }),
-      },
-    })
-    return { allowance, approvals, state }
+      })
+    return { allowance: start(), approvals, state, start }
   }
+  const id = (serial: number) => `allowance:${stock.network}:${account(0).address}:${serial}`
   const receipt = {
     hash: hash('a'),
     success: true,
@@ -238,7 +250,7 @@ describe('the allowance of the router', () => {
   test('behavior: it is bounded, and topped up only while no swap is under way', async () => {
     const { allowance, approvals, state } = bank()
     expect(await allowance.reserve('a', 60n)).toBe('reserved')
-    expect(approvals).toEqual(['allowance:a:1'])
+    expect(approvals).toEqual([id(1)])
     expect(state.allowedAtomic).toBe(100n)
     expect(await allowance.reserve('b', 30n)).toBe('reserved')
     // Ten are left, and two swaps are under way.
@@ -251,7 +263,7 @@ describe('the allowance of the router', () => {
     state.allowedAtomic -= 30n
     allowance.release('b')
     expect(await allowance.reserve('c', 30n)).toBe('reserved')
-    expect(approvals).toEqual(['allowance:a:1', 'allowance:c:1'])
+    expect(approvals).toEqual([id(1), id(2)])
   })
 
   test('behavior: what an earlier process has under way is not promised again', async () => {
@@ -263,6 +275,43 @@ describe('the allowance of the router', () => {
     allowance.release('a')
     expect(await allowance.reserve('b', 30n)).toBe('reserved')
     expect(approvals).toEqual([])
+  })
+
+  test('behavior: whoever waits for an approve that stays out shares it, after a restart too', async () => {
+    const { allowance, approvals, state, start } = bank()
+    state.allowedAtomic = 20n
+    state.isStuck = true
+    expect(await allowance.reserve('a', 60n)).toBe('busy')
+    expect(await allowance.reserve('b', 30n)).toBe('busy')
+    // There is enough for this one, but no swap gets past the approve.
+    expect(await allowance.reserve('c', 10n)).toBe('busy')
+    const restarted = start()
+    expect(await restarted.reserve('c', 10n)).toBe('busy')
+    expect(await restarted.reserve('d', 40n)).toBe('busy')
+    expect(approvals).toEqual([id(1)])
+    state.isStuck = false
+    state.allowedAtomic = 100n
+    const answers: string[] = []
+    for (const order of ['a', 'b', 'c']) {
+      answers.push(await restarted.reserve(order, 30n))
+    }
+    expect(answers).toEqual(['reserved', 'reserved', 'reserved'])
+    expect(approvals).toEqual([id(1)])
+  })
+
+  test('error: an approve that fails after long is the answer for all who waited for it', async () => {
+    const { allowance, approvals, state } = bank()
+    state.isStuck = true
+    expect(await allowance.reserve('a', 60n)).toBe('busy')
+    expect(await allowance.reserve('b', 30n)).toBe('busy')
+    Object.assign(state, { isStuck: false, hasFailed: true })
+    expect(await allowance.reserve('a', 60n)).toBe('refused')
+    expect(await allowance.reserve('b', 30n)).toBe('refused')
+    expect(approvals).toEqual([id(1)])
+    // Another one may have more luck.
+    state.hasFailed = false
+    expect(await allowance.reserve('c', 30n)).toBe('reserved')
+    expect(approvals).toEqual([id(1), id(2)])
   })
 
   test('error: an asset that refuses the approval is told', async () => {
@@ -297,10 +346,11 @@ describe('orders on a chain that misbehaves', () => {
   for (const reorganises of [false, true]) {
     const what = reorganises ? ', reorganisations among them' : ''
     test(`behavior: whatever happens${what}, each ends delivered or refunded, once`, async () => {
-      const played = await play({ seed: `short ${reorganises}`, orders: 80, reorganises })
+      const played = await play({ seed: `small ${reorganises}`, orders: 80, reorganises })
       expect(played.faults).toEqual([])
       expect(played.ends.delivered).toBeGreaterThan(5)
       expect(played.ends.refunded).toBeGreaterThan(5)
+      expect(played.changed).toBeGreaterThan(0)
       expect(played.kills).toBeGreaterThan(2)
     })
   }

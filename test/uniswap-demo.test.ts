@@ -22,6 +22,8 @@ const abi = parseAbi([
   'function approve(address, uint256) returns (bool)',
   'function multicall(uint256 deadline, bytes[] data) payable returns (bytes[])',
   'function exactInputSingle((address tokenIn, address tokenOut, uint24 fee, address recipient, uint256 amountIn, uint256 amountOutMinimum, uint160 sqrtPriceLimitX96) params) payable returns (uint256)',
+  'function pull(address token, uint256 value) payable',
+  'function sweepToken(address token, uint256 amountMinimum, address recipient) payable',
   'function quoteExactInputSingle((address tokenIn, address tokenOut, uint256 amountIn, uint24 fee, uint160 sqrtPriceLimitX96) params) returns (uint256, uint160, uint32, uint256)',
 ])
 
@@ -103,10 +105,16 @@ describe('what we send to Uniswap', () => {
     const swap = {
       ...trade,
       recipient,
+      changeTo: account(3).address,
       amountOutMinimumAtomic: 7n,
       deadline: 1_795_000_000n,
     } as const
-    const inner = encodeFunctionData({
+    const pull = encodeFunctionData({
+      abi,
+      functionName: 'pull',
+      args: [swap.tokenIn, swap.amountInAtomic],
+    })
+    const exact = encodeFunctionData({
       abi,
       functionName: 'exactInputSingle',
       args: [
@@ -115,16 +123,20 @@ describe('what we send to Uniswap', () => {
           tokenOut: swap.tokenOut,
           fee: swap.fee,
           recipient,
-          amountIn: swap.amountInAtomic,
+          amountIn: 0n,
           amountOutMinimum: 7n,
           sqrtPriceLimitX96: 0n,
         },
       ],
     })
+    const sweep = encodeFunctionData({
+      abi,
+      functionName: 'sweepToken',
+      args: [swap.tokenIn, 0n, swap.changeTo],
+    })
     const { data } = Uniswap.swapCall(stock.router, swap)
-    expect(data).toBe(
-      encodeFunctionData({ abi, functionName: 'multicall', args: [swap.deadline, [inner]] }),
-    )
+    const args = [swap.deadline, [pull, exact, sweep]] as const
+    expect(data).toBe(encodeFunctionData({ abi, functionName: 'multicall', args }))
     expect(decodeFunctionData({ abi, data }).functionName).toBe('multicall')
   })
 
@@ -134,7 +146,8 @@ describe('what we send to Uniswap', () => {
     if (shares === undefined) throw new Error('no quote')
     const buyer = account(1).address
     const before = await balanceOf(chain, asset.address, buyer)
-    const swap = { ...trade, recipient, amountOutMinimumAtomic: shares } as const
+    const changeTo = account(3).address
+    const swap = { ...trade, recipient, changeTo, amountOutMinimumAtomic: shares } as const
     const approve = encodeFunctionData({
       abi,
       functionName: 'approve',
@@ -148,7 +161,14 @@ describe('what we send to Uniswap', () => {
   })
 
   test('error: a swap whose time is over reverts', async () => {
-    const swap = { ...trade, recipient, amountOutMinimumAtomic: 0n, deadline: 1n } as const
+    const changeTo = account(3).address
+    const swap = {
+      ...trade,
+      recipient,
+      changeTo,
+      amountOutMinimumAtomic: 0n,
+      deadline: 1n,
+    } as const
     const { to, data } = Uniswap.swapCall(stock.router, swap)
     const from = account(1).address
     await expect(chain.rpc('eth_call', [{ from, to, data }, 'latest'])).rejects.toThrow('too old')

@@ -18,8 +18,13 @@ const selectors = {
   factory: Abi.selector('factory()'),
   quote: Abi.selector('quoteExactInputSingle((address,address,uint256,uint24,uint160))'),
   swap: Abi.selector('exactInputSingle((address,address,uint24,address,uint256,uint256,uint160))'),
+  pull: Abi.selector('pull(address,uint256)'),
+  sweep: Abi.selector('sweepToken(address,uint256,address)'),
   multicall: Abi.selector('multicall(uint256,bytes[])'),
 }
+
+/** SwapRouter02's CONTRACT_BALANCE: what the router itself holds. */
+const routerBalance = 0
 
 /** Prices at which a pool has nothing left to sell: TickMath's bounds, which the quoter stops at. */
 const sqrtPriceMin = 4_295_128_740n
@@ -70,7 +75,7 @@ export function quoteExactInputSingle(quoter: Address, trade: Trade): Call {
 
 /**
  * Amount out of a quote; undefined when the quoter failed, or the pool runs dry before all of the
- * amount is in: the router would then leave the rest with the sender, without a word.
+ * amount is in: the router would then take a part of it, without a word.
  */
 export function parseQuote(data: Hex | undefined): bigint | undefined {
   if (data === undefined) return undefined
@@ -108,27 +113,47 @@ export function isFirst(token: Address, other: Address): boolean {
 export type Swap = Trade & {
   recipient: Address
   amountOutMinimumAtomic: bigint
+  /** Who gets what the pool did not take. */
+  changeTo: Address
   /** Unix seconds: SwapRouter02 takes it only around its calls. */
   deadline: bigint
 }
 
 /**
- * `exactInputSingle` inside `multicall(deadline, ...)`. The router reads recipients 1 and 2 as the
- * sender and itself: callers refuse such addresses.
+ * `pull`, `exactInputSingle` and `sweepToken` inside `multicall(deadline, ...)`: exactly `amountInAtomic`
+ * leaves the sender, or nothing does. A pool that runs dry on the way takes less without a word; were
+ * it paid from the sender, the rest would stay there and belong to nobody. What strangers left at the
+ * router is swapped, too, and makes the recipient richer, nobody poorer. The router reads recipients
+ * 1 and 2 as the sender and itself: callers refuse such addresses, and the router and the pool as
+ * either.
  */
 export function swapCall(router: Address, swap: Swap): Call {
-  const words =
-    Abi.address(swap.tokenIn) +
-    Abi.address(swap.tokenOut) +
-    Abi.uint(swap.fee) +
-    Abi.address(swap.recipient) +
-    Abi.uint(swap.amountInAtomic) +
-    Abi.uint(swap.amountOutMinimumAtomic) +
+  const { tokenIn, tokenOut, fee, recipient, amountOutMinimumAtomic } = swap
+  const exact =
+    Abi.address(tokenIn) +
+    Abi.address(tokenOut) +
+    Abi.uint(fee) +
+    Abi.address(recipient) +
+    Abi.uint(routerBalance) +
+    Abi.uint(amountOutMinimumAtomic) +
     Abi.uint(0)
-  const inner = Abi.dynamicBytes(`0x${selectors.swap}${words}`)
-  // deadline, offset of the list; its length, offset of its only member, the member.
-  const outer = Abi.uint(swap.deadline) + Abi.uint(64) + Abi.uint(1) + Abi.uint(32) + inner
-  return at(router, selectors.multicall + outer)
+  const calls = [
+    selectors.pull + Abi.address(tokenIn) + Abi.uint(swap.amountInAtomic),
+    selectors.swap + exact,
+    selectors.sweep + Abi.address(tokenIn) + Abi.uint(0) + Abi.address(swap.changeTo),
+  ].map((call) => Abi.dynamicBytes(`0x${call}`))
+  return at(router, selectors.multicall + Abi.uint(swap.deadline) + Abi.uint(64) + listOf(calls))
+}
+
+/** Length, offsets and members of a list of dynamic members. */
+function listOf(members: readonly string[]): string {
+  let offset = members.length * 32
+  let heads = ''
+  for (const member of members) {
+    heads += Abi.uint(offset)
+    offset += member.length / 2
+  }
+  return Abi.uint(members.length) + heads + members.join('')
 }
 
 function wordOf(data: Hex, index: number): bigint | undefined {

@@ -36,17 +36,21 @@ export async function orders(options: OrdersOptions): Promise<number> {
   }
   try {
     if (!hasOrders(db)) {
-      out('turnpike: this database has no orders yet: start serve once')
+      out(
+        'turnpike: this database has no orders yet, or those of an older version: start serve once',
+      )
       return 1
     }
     const store = createStore(db)
-    if (options.verb === 'list') return list(store, out)
+    if (options.verb === 'list') return list(db, store, options)
     const order = Order.isId(options.id) ? store.find(options.id) : undefined
     if (order === undefined) {
       out(`turnpike: there is no order ${options.id}`)
       return 1
     }
-    return options.verb === 'show' ? show(db, order, out) : await retry(db, store, order, options)
+    return options.verb === 'show'
+      ? show(db, order, options)
+      : await retry(db, store, order, options)
   } finally {
     db.close()
   }
@@ -54,13 +58,16 @@ export async function orders(options: OrdersOptions): Promise<number> {
 
 function hasOrders({ sqlite }: Db): boolean {
   const row = sqlite
-    .query<{ name: string }, []>("SELECT name FROM sqlite_master WHERE name = 'orders'")
+    .query<{ name: string }, []>(
+      "SELECT name FROM pragma_table_info('orders') WHERE name = 'returned_atomic'",
+    )
     .get()
   return row !== null
 }
 
-function list(store: Store, out: OrdersOptions['out']): number {
+function list(db: Db, store: Store, { now, out }: OrdersOptions): number {
   const open = store.open()
+  const unseen = unseenOf(db, now())
   const held = open.filter(({ state }) => state === 'held')
   const rest = open.filter(({ state }) => state !== 'held')
   const seen = new Set(open.map(({ id }) => id))
@@ -68,21 +75,35 @@ function list(store: Store, out: OrdersOptions['out']): number {
     .history({ payer: undefined, limit: listed, before: undefined })
     .filter(({ id }) => !seen.has(id))
   for (const order of [...held, ...rest, ...newest].slice(0, Math.max(listed, open.length))) {
-    out(lineOf(order))
+    out(lineOf(order, unseen.has(order.id)))
   }
   out(`${held.length} held, ${rest.length} unfinished`)
   return 0
 }
 
-function lineOf(order: Order.Order): string {
+function lineOf(order: Order.Order, isUnseen: boolean): string {
   const { id, state, symbol, usdgAtomic, payer, heldReason, refundReason, createdAt } = order
   const usdg = Amount.toDecimal(usdgAtomic, units.assetDecimals)
-  const reason = heldReason ?? refundReason ?? ''
+  const reason = heldReason ?? refundReason ?? (isUnseen ? 'settlement-unseen' : '')
   const columns = [id, state.padEnd(9), symbol.padEnd(6), usdg.padStart(11), payer]
   return [...columns, new Date(createdAt).toISOString(), reason].join('  ').trimEnd()
 }
 
-function show(db: Db, order: Order.Order, out: OrdersOptions['out']): number {
+/** A payment that was confirmed settles its order at once, unless no node shows its receipt again. */
+const unseenMs = 30_000
+
+/** Orders whose payment has been confirmed for a while and that are not settled all the same. */
+function unseenOf({ sqlite }: Db, now: number): ReadonlySet<string> {
+  const rows = sqlite
+    .query<{ id: string }, [number]>(
+      'SELECT orders.id FROM orders JOIN payments ON payments.id = orders.payment_id ' +
+        "WHERE orders.state = 'settling' AND payments.state = 'confirmed' AND confirmed_at <= ?",
+    )
+    .all(now - unseenMs)
+  return new Set(rows.map(({ id }) => id))
+}
+
+function show(db: Db, order: Order.Order, { now, out }: OrdersOptions): number {
   const { paymentId, refundAttempts, retryAt } = order
   out(
     JSON.stringify({ ...Order.toJson(order, units), paymentId, refundAttempts, retryAt }, null, 2),
@@ -91,6 +112,7 @@ function show(db: Db, order: Order.Order, out: OrdersOptions['out']): number {
     out(`${id}  ${state}  account nonce ${nonce}  ${hash}`)
   }
   if (order.heldReason !== undefined) out(advice[order.heldReason])
+  if (unseenOf(db, now()).has(order.id)) out(unseenAdvice)
   return 0
 }
 
@@ -105,15 +127,21 @@ function errandsOf({ sqlite }: Db, { id }: Order.Order): ErrandLine[] {
     .all(`swap:${id}`, `refund:${id}`, `refund:${id}:*`)
 }
 
+const unseenAdvice =
+  'settlement-unseen: the payment was confirmed, and no node shows its receipt now. Nothing is sent ' +
+  'on it; it goes on by itself as soon as a node does. Look at settlementTx and at the nodes of rpc_urls.'
+
 const advice: Readonly<Record<Order.HeldReason, string>> = {
   'delivery-not-found':
-    'The swap succeeded and no Transfer to the recipient was found. It is never refunded: look at ' +
-    'the transaction, then retry; what was delivered by hand stays held.',
+    'The swap succeeded and its receipt shows no Transfer from the pool to the recipient. It is never ' +
+    'refunded. Retry asks a node for the receipt again and delivers if the Transfer is there; what was ' +
+    'delivered by hand stays held.',
   'refund-failed':
     'The asset refused the refund, for instance because it blocks the payer. Retry when it can ' +
     'receive again: another refund is written once the failed one is out of reach of a reorganisation.',
   'refund-not-found':
-    'The refund succeeded and no Transfer to the payer was found. Look at the transaction, then retry.',
+    'The refund succeeded and its receipt shows no Transfer of the whole amount to the payer. Retry asks ' +
+    'a node for the receipt again.',
   'settlement-lost':
     'A reorganisation took the payment away for good: there is nothing to give back.',
 }
@@ -132,13 +160,20 @@ async function retry(
   const until = now() + waitMs
   for (;;) {
     const current = store.find(id)
-    if (current === undefined || current.retryAt === undefined) {
-      const reason = current?.heldReason === undefined ? '' : `: ${current.heldReason}`
-      out(`${id} is ${current?.state}${reason}`)
-      return reason === '' ? 0 : 1
+    const isOver = now() >= until
+    // What was found on the chain is written down within a moment.
+    const isDeciding =
+      current?.state === 'swapping' ||
+      (current?.state === 'refunding' && current.refundTx !== undefined)
+    if (current?.retryAt === undefined && (isOver || !isDeciding)) {
+      const { heldReason } = current ?? {}
+      out(`${id} is ${current?.state}${heldReason === undefined ? '' : `: ${heldReason}`}`)
+      if (heldReason === undefined) return 0
+      out(advice[heldReason])
+      return 1
     }
-    if (now() >= until) {
-      out('No running service has taken it up. It will be retried when serve starts.')
+    if (isOver) {
+      out('Nothing came of it yet: no service is running, or no node answers. The wish stays.')
       return 1
     }
     await Bun.sleep(100)

@@ -101,6 +101,8 @@ export type Order = {
   swapTx: Hex | undefined
   refundTx: Hex | undefined
   deliveredAtomic: bigint | undefined
+  /** Of what was to be swapped, the part that the pool did not take: the swap gave it to the payer. */
+  returnedAtomic: bigint | undefined
   refundReason: RefundReason | undefined
   heldReason: HeldReason | undefined
   /** Refunds that were tried: each has its own transaction, and the earlier ones can never succeed. */
@@ -112,13 +114,27 @@ export type Order = {
   settledAt: number | undefined
 }
 
+/** What an order has of which nothing was sent. */
+export const untouched = {
+  state: 'settling',
+  swapTx: undefined,
+  refundTx: undefined,
+  deliveredAtomic: undefined,
+  returnedAtomic: undefined,
+  refundReason: undefined,
+  heldReason: undefined,
+  refundAttempts: 0,
+  retryAt: undefined,
+  settledAt: undefined,
+} as const satisfies Partial<Order>
+
 /** Decimals of the two amounts that an order tells. */
 export type Units = { assetDecimals: number; tokenDecimals: number }
 
 /** The order as `buy`, `order/{id}` and `orders` tell it: on-chain facts and how it stands. */
 export function toJson(order: Order, units: Units): Readonly<Record<string, unknown>> {
   const shares = (atomic: bigint) => Amount.toDecimal(atomic, units.tokenDecimals)
-  const { deliveredAtomic, swapTx, refundTx, refundReason, heldReason } = order
+  const { deliveredAtomic, returnedAtomic, swapTx, refundTx, refundReason, heldReason } = order
   return {
     id: order.id,
     status: order.state,
@@ -142,6 +158,12 @@ export function toJson(order: Order, units: Units): Readonly<Record<string, unkn
       : {
           deliveredShares: shares(deliveredAtomic),
           deliveredSharesAtomic: String(deliveredAtomic),
+        }),
+    ...(returnedAtomic === undefined
+      ? {}
+      : {
+          returned: Amount.toDecimal(returnedAtomic, units.assetDecimals),
+          returnedAtomic: String(returnedAtomic),
         }),
     settlementTx: order.settlementTx,
     ...(swapTx === undefined ? {} : { swapTx }),

@@ -32,7 +32,10 @@ export type AllowanceOptions = {
 const approveGas = 400_000n
 const approveWaitMs = 5_000
 
-/** Keeps one bounded allowance. It is topped up only while no swap is under way. */
+/**
+ * Keeps one bounded allowance. It is topped up only while no swap is under way, by one approve at a
+ * time: all who wait share it, also when it stays out for long or an earlier process sent it.
+ */
 export function createAllowance(options: AllowanceOptions): Allowance {
   const { settlement, network, asset, desk, router } = options
   const inFlight = new Map<string, bigint>()
@@ -40,22 +43,30 @@ export function createAllowance(options: AllowanceOptions): Allowance {
   let free: bigint | undefined
   let topUp: Promise<Reservation> | undefined
   let isDraining = false
+  /** Serial number of the newest approve that may be under way. */
+  let serial = 1
+  /** Errand that an order has waited for: if it fails, that is the answer for all of them. */
+  const awaited = new Map<string, string>()
 
   return {
     async reserve(orderId, amountAtomic) {
       if (inFlight.has(orderId)) return 'reserved'
-      if (topUp !== undefined) return 'busy'
-      if (free === undefined) await look()
+      if (hasFailed(orderId)) return 'refused'
+      if (topUp !== undefined) return waitFor(orderId)
+      if (free === undefined && !isApproving()) await look()
       // Somebody else's turn may have come while the chain was asked.
-      if (topUp !== undefined) return 'busy'
-      if (!isDraining && take(orderId, amountAtomic)) return 'reserved'
+      if (topUp !== undefined) return waitFor(orderId)
+      // Behind an approve at the same account no swap is included any sooner.
+      if (!isDraining && !isApproving() && take(orderId, amountAtomic)) return 'reserved'
       isDraining = true
       if (inFlight.size > 0) return 'busy'
-      topUp = raise(orderId, amountAtomic).finally(() => {
+      waitFor(orderId)
+      topUp = raise(amountAtomic).finally(() => {
         topUp = undefined
         isDraining = false
       })
       const result = await topUp
+      if (result !== 'busy') awaited.delete(orderId)
       return result === 'reserved' && !take(orderId, amountAtomic) ? 'busy' : result
     },
     release: (orderId) => void inFlight.delete(orderId),
@@ -83,26 +94,36 @@ export function createAllowance(options: AllowanceOptions): Allowance {
     free = allowed > promised ? allowed - promised : 0n
   }
 
-  async function raise(orderId: string, amountAtomic: bigint): Promise<Reservation> {
-    await look()
+  async function raise(amountAtomic: bigint): Promise<Reservation> {
+    if (!isApproving()) await look()
     if (free !== undefined && free >= amountAtomic) return 'reserved'
-    const ended = await settlement.run(errandOf(orderId), { waitMs: approveWaitMs })
+    const ended = await settlement.run(approval(), { waitMs: approveWaitMs })
     free = undefined
     if (ended.kind === 'failed') return 'refused'
     if (ended.kind === 'confirmed') await look()
     return ended.kind === 'confirmed' ? 'reserved' : 'busy'
   }
 
-  function errandOf(orderId: string): Errand {
-    let attempt = 1
-    // Each id has one account nonce for ever: what ended without effect gets a new one.
-    const isOver = (id: string) => {
-      const state = settlement.errand(id)?.state
-      return state === 'replaced' || state === 'confirmed'
-    }
-    while (isOver(`allowance:${orderId}:${attempt}`)) attempt++
+  function waitFor(orderId: string): 'busy' {
+    awaited.set(orderId, nextId())
+    return 'busy'
+  }
+
+  /** Whether the approve failed that an order has waited for. */
+  function hasFailed(orderId: string): boolean {
+    const id = awaited.get(orderId)
+    awaited.delete(orderId)
+    return id !== undefined && settlement.errand(id)?.state === 'failed'
+  }
+
+  function isApproving(): boolean {
+    return settlement.errand(nextId())?.state === 'broadcast'
+  }
+
+  /** The approve under way, or the one to be written. */
+  function approval(): Errand {
     return {
-      id: `allowance:${orderId}:${attempt}`,
+      id: nextId(),
       kind: 'allowance',
       product: 'desk',
       network,
@@ -110,6 +131,16 @@ export function createAllowance(options: AllowanceOptions): Allowance {
       ...Token.approve(asset, router, options.boundAtomic),
       valueWei: 0n,
       gasLimit: approveGas,
+    }
+  }
+
+  /** Each id has one account nonce for ever: after one that has ended comes the next. */
+  function nextId(): string {
+    for (;;) {
+      const id = `allowance:${network}:${desk}:${serial}`
+      const errand = settlement.errand(id)
+      if (errand === undefined || errand.state === 'broadcast') return id
+      serial++
     }
   }
 

@@ -22,7 +22,7 @@ export type DeskMarket = {
    * holds that must before money moves; of one block. Throws RpcFault when no node answers.
    */
   see(token: StockToken, usdgAtomic: bigint, people: readonly Address[]): Promise<Sight>
-  /** The router's call that swaps exactly `usdgAtomic`, or reverts. */
+  /** The router's call that takes exactly `usdgAtomic` from the desk, or reverts. */
   swap: Market['swap']
 }
 
@@ -56,6 +56,11 @@ export type Context = {
   log: Log
   /** Block at which an errand was first seen to have ended without effect, by its id. */
   endedAt: Map<string, bigint>
+  /**
+   * Orders whose payment is confirmed and whose settlement no node shows: since when (unix ms), and
+   * when it is to be told next.
+   */
+  unseen: Map<string, { since: number; tellAt: number }>
   /** Writes one change of an order and tells whoever waits for it. False: it was in another state. */
   change(make: () => Order | undefined): boolean
 }

@@ -86,6 +86,7 @@ export function createDesk(options: DeskOptions): Desk {
     now,
     log,
     endedAt: new Map(),
+    unseen: new Map(),
     allowance: createAllowance({
       settlement,
       network,

@@ -39,13 +39,17 @@ export type Market = {
     people: readonly Address[],
     usdgAtomic?: bigint,
   ): Promise<Verdict.Verdict>
-  /** The router's call that swaps exactly `usdgAtomic`, or reverts. `deadline` is unix seconds. */
+  /**
+   * The router's call that takes exactly `usdgAtomic` from the desk, or reverts: what a pool that runs
+   * dry does not take goes to the payer. `deadline` is unix seconds.
+   */
   swap(terms: SwapTerms): { to: Address; data: Hex }
 }
 
 export type SwapTerms = {
   token: StockToken
   recipient: Address
+  payer: Address
   usdgAtomic: bigint
   floorAtomic: bigint
   deadline: bigint
@@ -119,7 +123,7 @@ export function createMarket(options: MarketOptions): Market {
     async check(token, people, usdgAtomic = stock.minAtomic) {
       return market.judge(await lookAt(token, usdgAtomic, people))
     },
-    swap: ({ token, recipient, usdgAtomic, floorAtomic, deadline }) =>
+    swap: ({ token, recipient, payer, usdgAtomic, floorAtomic, deadline }) =>
       Uniswap.swapCall(stock.router, {
         tokenIn: asset.address,
         tokenOut: token.address,
@@ -127,6 +131,7 @@ export function createMarket(options: MarketOptions): Market {
         amountInAtomic: usdgAtomic,
         recipient,
         amountOutMinimumAtomic: floorAtomic,
+        changeTo: payer,
         deadline,
       }),
   }

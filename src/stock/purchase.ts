@@ -349,18 +349,10 @@ export function createPurchase(options: PurchaseOptions): Purchase {
       totalAtomic,
       quotedAtomic,
       floorAtomic,
-      state: 'settling',
       settlementTx: payment.transaction,
-      swapTx: undefined,
-      refundTx: undefined,
-      deliveredAtomic: undefined,
-      refundReason: undefined,
-      heldReason: undefined,
-      refundAttempts: 0,
-      retryAt: undefined,
       createdAt: now(),
       updatedAt: now(),
-      settledAt: undefined,
+      ...Orders.untouched,
     }
   }
 

@@ -1,10 +1,19 @@
 import type { Hex } from 'viem'
-import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
 import * as Address from '../protocol/Address'
 import type { Errand } from '../settlement/Errand'
 import type { Payment } from '../settlement/Payment'
 import { type Context, tokenOf } from './context'
+import {
+  askAgain,
+  deliveredBy,
+  isNews,
+  isOver,
+  isRefundedBy,
+  isSettled,
+  isWithoutEffect,
+  returnedBy,
+} from './evidence'
 import { type Order, type RefundReason, refundId, swapId } from './Order'
 
 /**
@@ -48,14 +57,18 @@ export function step(context: Context, order: Order): Promise<Next> | Next {
   }
 }
 
-function settling(context: Context, { id, paymentId }: Order): Next {
-  const { store, now } = context
-  const payment = paymentOf(context, paymentId)
-  if (payment.state === 'confirmed') {
-    return turn(context.change(() => store.settle(id, payment.transaction, now())))
+async function settling(context: Context, order: Order): Promise<Next> {
+  const { store, now, unseen } = context
+  const { id } = order
+  const payment = paymentOf(context, order.paymentId)
+  if (payment.state !== 'confirmed') {
+    unseen.delete(id)
+    if (payment.state === 'expired') context.change(() => store.fail(id, now()))
+    return 'wait'
   }
-  if (payment.state === 'expired') context.change(() => store.fail(id, now()))
-  return 'wait'
+  // What no node has shown is looked for here: the state must not go back and forth meanwhile.
+  if (unseen.has(id) && !(await isShown(context, order, payment))) return 'later'
+  return turn(context.change(() => store.settle(id, payment.transaction, now())))
 }
 
 async function settled(context: Context, order: Order): Promise<Next> {
@@ -68,7 +81,7 @@ async function settled(context: Context, order: Order): Promise<Next> {
   const token = tokenOf(context, order)
   // Asked together: the answers are as old as each other when the swap is written.
   const [isHere, sight] = await Promise.all([
-    isSettled(context, payment),
+    isShown(context, order, payment),
     // Money that is late goes back, also when the market gives no answer at all.
     isLate || !token
       ? undefined
@@ -120,17 +133,15 @@ async function swapping(context: Context, order: Order): Promise<Next> {
   }
   const ended = await settlement.run(swapOf(context, order), { waitMs: 0 })
   if (ended.kind !== 'confirmed') return 'later'
-  const { receipt, transaction: hash } = ended
-  const amounts = Token.transfersOf(receipt.logs, {
-    token: order.token,
-    from: order.pool,
-    to: order.recipient,
-  })
-  const amountAtomic = amounts.reduce((total, each) => total + each, 0n)
+  const { transaction: hash } = ended
+  const isLogged = deliveredBy(order, ended.receipt) > 0n
+  const receipt = isLogged ? ended.receipt : await askAgain(context, order, hash)
+  const amountAtomic = deliveredBy(order, receipt)
+  const returnedAtomic = returnedBy(context, order, receipt)
   // The swap succeeded: whatever its receipt says, the money is spent and nothing is refunded.
   const isDone = context.change(() =>
     amountAtomic > 0n
-      ? store.deliver(id, { hash, amountAtomic }, now())
+      ? store.deliver(id, { hash, amountAtomic, returnedAtomic }, now())
       : store.hold(id, 'delivery-not-found', now()),
   )
   if (isDone) allowance.release(id)
@@ -168,7 +179,7 @@ async function beginRefund(context: Context, order: Order): Promise<Next> {
     return turn(context.change(() => store.reswap(id, now())))
   }
   if (last && !(await isOver(context, last))) return 'later'
-  if (!(await isSettled(context, payment))) return 'later'
+  if (!(await isShown(context, order, payment))) return 'later'
   const next = { ...order, refundAttempts: attempts + 1 }
   const ended = await settlement.run(refundOf(context, next), {
     waitMs: runWaitMs,
@@ -185,7 +196,7 @@ async function beginRefund(context: Context, order: Order): Promise<Next> {
 
 async function refunding(context: Context, order: Order): Promise<Next> {
   const { store, now, settlement } = context
-  const { id, payer: to, totalAtomic } = order
+  const { id } = order
   const errand = settlement.errand(refundId(order))
   if (errand === undefined) throw new Error(`order ${id} has no refund`)
   if (errand.state === 'broadcast') return 'wait'
@@ -198,9 +209,9 @@ async function refunding(context: Context, order: Order): Promise<Next> {
   const ended = await settlement.run(refundOf(context, order), { waitMs: 0 })
   if (ended.kind !== 'confirmed') return 'later'
   const { receipt, transaction: hash } = ended
-  const from = paymentOf(context, order.paymentId).transfer.payee
-  const terms = { token: context.asset.address, from, to }
-  const isPaid = Token.transfersOf(receipt.logs, terms).includes(totalAtomic)
+  const isPaid =
+    isRefundedBy(context, order, receipt) ||
+    isRefundedBy(context, order, await askAgain(context, order, hash))
   return turn(
     context.change(() =>
       isPaid ? store.refunded(id, hash, now()) : store.hold(id, 'refund-not-found', now()),
@@ -217,24 +228,47 @@ function refunded(context: Context, order: Order): Next {
   return turn(context.change(() => context.store.unrefund(order.id, context.now())))
 }
 
-/** Goes on when an operator asks for it, or when the chain has changed what the order is held for. */
-function held(context: Context, order: Order): Next {
-  const { store, now, settlement } = context
-  const { id, refundTx, retryAt } = order
-  if (order.refundReason === undefined) {
-    const isSame = settlement.errand(swapId(order))?.state === 'confirmed'
-    if (isSame && retryAt === undefined) return 'wait'
-    return turn(context.change(() => store.resumeSwap(id, now())))
-  }
-  if (order.heldReason === 'refund-failed') {
-    const isSame = settlement.errand(refundId(order))?.state === 'failed'
+/** Goes on when an operator asks for it and it is of use, or when the chain has changed by itself. */
+async function held(context: Context, order: Order): Promise<Next> {
+  const { store, now, settlement, log } = context
+  const { id, refundTx, retryAt, heldReason } = order
+  const stateOf = (errand: string) => settlement.errand(errand)?.state
+  const resumeSwap = () => turn(context.change(() => store.resumeSwap(id, now())))
+  const resumeRefund = (transaction: Hex | undefined) =>
+    turn(context.change(() => store.resumeRefund(id, transaction, now())))
+  if (heldReason === 'refund-failed') {
     // Under way again by itself, or for good without effect: only then may another one be written.
-    if (!isSame) return turn(context.change(() => store.resumeRefund(id, refundTx, now())))
-    if (retryAt === undefined) return 'wait'
-    return turn(context.change(() => store.resumeRefund(id, undefined, now())))
+    if (stateOf(refundId(order)) !== 'failed') return resumeRefund(refundTx)
+    return retryAt === undefined ? 'wait' : resumeRefund(undefined)
   }
+  const isSwap = heldReason === 'delivery-not-found'
+  const isSame = stateOf(isSwap ? swapId(order) : refundId(order)) === 'confirmed'
+  if (isSwap && !isSame) return resumeSwap()
+  if (heldReason === 'refund-not-found' && !isSame) return resumeRefund(refundTx)
   if (retryAt === undefined) return 'wait'
-  return turn(context.change(() => store.resumeRefund(id, refundTx, now())))
+  if (await isNews(context, order)) return isSwap ? resumeSwap() : resumeRefund(refundTx)
+  log('order-held-still', { order: id, heldReason })
+  context.change(() => store.dismissRetry(id, retryAt, now()))
+  return 'wait'
+}
+
+/** First time that an operator is told of a settlement without receipt. Then after twice the time. */
+const tellAfterMs = 60_000
+
+/** `isSettled`; remembers, and tells after a while, what was confirmed and no node shows. */
+async function isShown(context: Context, { id }: Order, payment: Payment): Promise<boolean> {
+  const { unseen, now, log } = context
+  if (await isSettled(context, payment)) {
+    unseen.delete(id)
+    return true
+  }
+  const known = unseen.get(id) ?? { since: now(), tellAt: now() + tellAfterMs }
+  unseen.set(id, known)
+  if (now() < known.tellAt) return false
+  const seconds = Math.round((now() - known.since) / 1000)
+  known.tellAt = now() + (now() - known.since)
+  log('order-settlement-unseen', { order: id, transaction: payment.transaction, seconds })
+  return false
 }
 
 /**
@@ -246,36 +280,6 @@ export function isOurs(
   { transfer }: Payment,
 ): boolean {
   return transfer.network === stock.network && Address.equal(transfer.payee, settlement.desk)
-}
-
-/** Whether the chain still has the transfer that the payment rests on. Throws RpcFault or RpcError. */
-async function isSettled(
-  { settlement }: Context,
-  { transfer, transaction }: Payment,
-): Promise<boolean> {
-  const answer = await settlement.rpc(transfer.network, 'eth_getTransactionReceipt', [transaction])
-  const receipt = Receipt.parse(answer)
-  if (receipt?.hash !== transaction || !receipt.success) return false
-  return receipt.logs.some((log) => Token.isTransfer(log, transfer))
-}
-
-/** Whether an errand is included and failed, or can never be included. */
-function isWithoutEffect({ settlement }: Context, id: string): boolean {
-  const state = settlement.errand(id)?.state
-  return state === 'failed' || state === 'replaced'
-}
-
-/** Whether no reorganisation can bring an errand back that ended without effect. */
-async function isOver(context: Context, id: string): Promise<boolean> {
-  const { settlement, stock, endedAt, reorgDepth } = context
-  const errand = settlement.errand(id)
-  if (!isWithoutEffect(context, id)) return false
-  const answer = await settlement.rpc(stock.network, 'eth_blockNumber', [])
-  if (!Receipt.isHex(answer)) return false
-  const head = BigInt(answer)
-  const since = errand?.blockNumber ?? endedAt.get(id) ?? head
-  endedAt.set(id, since)
-  return head >= since + BigInt(reorgDepth)
 }
 
 function swapOf(context: Context, order: Order): Errand {

@@ -26,6 +26,9 @@ export type HistoryQuery = {
   before: string | undefined
 }
 
+/** What a swap made of the money. */
+export type Delivery = { hash: Hex; amountAtomic: bigint; returnedAtomic: bigint }
+
 export function createStore(db: Db) {
   return { ...readOrders(db), ...changeOrders(db) }
 }
@@ -177,11 +180,16 @@ function changeOrders({ orm }: Db) {
   const fail = change({ state: 'failed' }, into('failed', 'settling'))
   const swap = change({ state: 'swapping', swapTx: tx }, into('swapping', 'settled'))
   const deliver = change(
-    { state: 'delivered', swapTx: tx, deliveredAtomic: parameter('amount') },
+    {
+      state: 'delivered',
+      swapTx: tx,
+      deliveredAtomic: parameter('amount'),
+      returnedAtomic: parameter('returned'),
+    },
     into('delivered', 'swapping'),
   )
   const undeliver = change(
-    { state: 'swapping', deliveredAtomic: null },
+    { state: 'swapping', deliveredAtomic: null, returnedAtomic: null },
     into('swapping', 'delivered'),
   )
   const refund = change(
@@ -228,6 +236,11 @@ function changeOrders({ orm }: Db) {
     sql`refund_reason IS NOT NULL`,
   )
   const retry = change({ retryAt: parameter('at') }, eq(orders.state, 'held'))
+  const dismiss = change(
+    { retryAt: null },
+    eq(orders.state, 'held'),
+    eq(orders.retryAt, parameter('retryAt')),
+  )
   return {
     insert: (order: Order): void => void insert.run(toRow(order)),
     settle: (id: string, hash: Hex, at: number) => toOrder(settle.get({ id, tx: hash, at })),
@@ -235,11 +248,10 @@ function changeOrders({ orm }: Db) {
     unsettle: (id: string, at: number) => toOrder(unsettle.get({ id, at })),
     fail: (id: string, at: number) => toOrder(fail.get({ id, at })),
     swap: (id: string, hash: Hex, at: number) => toOrder(swap.get({ id, tx: hash, at })),
-    deliver: (
-      id: string,
-      { hash, amountAtomic }: { hash: Hex; amountAtomic: bigint },
-      at: number,
-    ) => toOrder(deliver.get({ id, tx: hash, amount: String(amountAtomic), at })),
+    deliver: (id: string, { hash, amountAtomic, returnedAtomic }: Delivery, at: number) => {
+      const returned = returnedAtomic > 0n ? String(returnedAtomic) : null
+      return toOrder(deliver.get({ id, tx: hash, amount: String(amountAtomic), returned, at }))
+    },
     /** A reorganisation took the swap away: the same bytes are under way again. */
     undeliver: (id: string, at: number) => toOrder(undeliver.get({ id, at })),
     refund: (id: string, reason: RefundReason, at: number) =>
@@ -263,6 +275,9 @@ function changeOrders({ orm }: Db) {
     resumeRefund: (id: string, refundTx: Hex | undefined, at: number) =>
       toOrder(resumeRefund.get({ id, refundTx: refundTx ?? null, at })),
     requestRetry: (id: string, at: number) => toOrder(retry.get({ id, at })),
+    /** The wish of that time was looked into in vain. */
+    dismissRetry: (id: string, retryAt: number, at: number) =>
+      toOrder(dismiss.get({ id, retryAt, at })),
   }
 }
 
@@ -276,6 +291,7 @@ function fromRow(row: OrderRow): Order {
     swapTx: row.swapTx ?? undefined,
     refundTx: row.refundTx ?? undefined,
     deliveredAtomic: row.deliveredAtomic ?? undefined,
+    returnedAtomic: row.returnedAtomic ?? undefined,
     // Written by `refund` and `hold` only.
     refundReason: (row.refundReason as RefundReason | null) ?? undefined,
     heldReason: (row.heldReason as HeldReason | null) ?? undefined,
@@ -290,6 +306,7 @@ function toRow(order: Order): OrderRow {
     swapTx: order.swapTx ?? null,
     refundTx: order.refundTx ?? null,
     deliveredAtomic: order.deliveredAtomic ?? null,
+    returnedAtomic: order.returnedAtomic ?? null,
     refundReason: order.refundReason ?? null,
     heldReason: order.heldReason ?? null,
     retryAt: order.retryAt ?? null,

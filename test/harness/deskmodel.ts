@@ -64,13 +64,22 @@ type ModelErrand = {
   /** Kept over a reorganisation: what is included again ends as before. */
   fate: 'confirmed' | 'failed' | undefined
   sharesAtomic: bigint | undefined
+  returnedAtomic: bigint | undefined
 }
 
 /** `wasPaid`: what a reorganisation takes away is included again sooner or later. */
 type ModelPayment = { order: Order; transaction: Hex; isPaid: boolean; wasPaid: boolean }
 
 type Listener = (id: string) => void
-type Swap = { orderId: string; usdgAtomic: bigint; sharesAtomic: bigint; recipient: Address }
+type Swap = {
+  orderId: string
+  usdgAtomic: bigint
+  /** Part of it that the pool did not take, and who got it. */
+  returnedAtomic: bigint
+  payer: Address
+  sharesAtomic: bigint
+  recipient: Address
+}
 
 /** The world as it is, and levers to change it. */
 export type Model = ReturnType<typeof createModel>
@@ -97,8 +106,10 @@ export function createModel(db: Db, random: Random) {
     blocked: new Set<string>(),
     /** Share of calls that no node answers. */
     faults: 0,
-    /** Share of successful swaps whose receipt lacks its Transfer. */
+    /** Share of successful swaps whose receipt lacks its Transfer: half of them for good. */
     silent: 0,
+    /** Share of swaps that find a pool which takes only a part of the money. */
+    shallow: 0.2,
     deskAtomic: 0n,
   }
 
@@ -153,7 +164,7 @@ export function createModel(db: Db, random: Random) {
         if (!errands.has(errand.id)) {
           const transaction = hash()
           write(db, () => record?.(transaction))
-          const unknown = { fate: undefined, sharesAtomic: undefined }
+          const unknown = { fate: undefined, sharesAtomic: undefined, returnedAtomic: undefined }
           const row = { errand, nonce: nonce++, transaction, blockNumber: undefined }
           errands.set(errand.id, { ...row, state: 'broadcast', receipt: undefined, ...unknown })
         }
@@ -196,7 +207,7 @@ export function createModel(db: Db, random: Random) {
       // The model reads the terms, not calldata.
       swap: (terms) => ({
         to: stock.router,
-        data: `0x${Abi.uint(terms.usdgAtomic)}${Abi.uint(terms.floorAtomic)}${Abi.address(terms.recipient)}`,
+        data: `0x${Abi.uint(terms.usdgAtomic)}${Abi.uint(terms.floorAtomic)}${Abi.address(terms.recipient)}${Abi.address(terms.payer)}`,
       }),
     }
   }
@@ -206,6 +217,7 @@ export function createModel(db: Db, random: Random) {
     const orderId = errand.id.split(':')[1] ?? ''
     const words = errand.data.slice(errand.kind === 'swap' ? 2 : 10)
     const logs: Receipt['logs'][number][] = []
+    let late: Receipt['logs'] = []
     let success = known.fate !== 'failed'
     if (errand.kind === 'allowance') allowedAtomic = Abi.toUint(Abi.wordAt(words, 1)) ?? 0n
     if (errand.kind === 'swap') {
@@ -214,10 +226,15 @@ export function createModel(db: Db, random: Random) {
       const recipient = Abi.toAddress(Abi.wordAt(words, 2)) ?? asset
       const sharesAtomic = known.sharesAtomic ?? sharesFor(usdgAtomic)
       known.sharesAtomic = sharesAtomic
+      const payer = Abi.toAddress(Abi.wordAt(words, 3)) ?? asset
+      const part = random.chance(state.shallow) ? BigInt(random.between(1, 99)) : 0n
+      const returnedAtomic = known.returnedAtomic ?? (usdgAtomic * part) / 100n
+      known.returnedAtomic = returnedAtomic
       const isRefused =
         state.isDrained ||
         state.isPaused ||
         state.blocked.has(recipient) ||
+        (returnedAtomic > 0n && state.blocked.has(payer)) ||
         sharesAtomic < floorAtomic ||
         allowedAtomic < usdgAtomic ||
         state.deskAtomic < usdgAtomic
@@ -225,10 +242,11 @@ export function createModel(db: Db, random: Random) {
       if (success) {
         allowedAtomic -= usdgAtomic
         state.deskAtomic -= usdgAtomic
-        swaps.push({ orderId, usdgAtomic, sharesAtomic, recipient })
-        if (!random.chance(state.silent)) {
-          logs.push(transferLog(token.pool, recipient, token.address, sharesAtomic))
-        }
+        swaps.push({ orderId, usdgAtomic, returnedAtomic, payer, sharesAtomic, recipient })
+        if (returnedAtomic > 0n) logs.push(transferLog(stock.router, payer, asset, returnedAtomic))
+        const delivery = transferLog(token.pool, recipient, token.address, sharesAtomic)
+        if (!random.chance(state.silent)) logs.push(delivery)
+        else if (random.chance(0.5)) late = [delivery]
       }
     }
     if (errand.kind === 'refund') {
@@ -246,7 +264,7 @@ export function createModel(db: Db, random: Random) {
     known.blockNumber = block
     known.state = success ? 'confirmed' : 'failed'
     known.fate = known.state
-    receipts.set(known.transaction, known.receipt)
+    receipts.set(known.transaction, { ...known.receipt, logs: [...logs, ...late] })
     ringErrand(errand.id)
   }
 
@@ -371,17 +389,9 @@ export function orderOf(
     totalAtomic: usdgAtomic,
     quotedAtomic,
     floorAtomic: (quotedAtomic * 99n) / 100n,
-    state: 'settling',
-    swapTx: undefined,
-    refundTx: undefined,
-    deliveredAtomic: undefined,
-    refundReason: undefined,
-    heldReason: undefined,
-    refundAttempts: 0,
-    retryAt: undefined,
+    ...Orders.untouched,
     createdAt: 1_000,
     updatedAt: 1_000,
-    settledAt: undefined,
     ...changes,
   }
 }

@@ -1,4 +1,5 @@
 import { type Address, encodeFunctionData, type Hex, parseAbi } from 'viem'
+import { isFirst } from '../../src/chain/uniswap'
 import type { StockToken } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
 import { type Chain, execute } from '../../src/demo/chains'
@@ -12,6 +13,7 @@ const abi = parseAbi([
   'function setBlocked(address account, bool value)',
   'function set(int256 answer, uint256 ageSeconds)',
   'function liquidity() view returns (uint128)',
+  'function provide(address pool, int24 lower, int24 upper, uint128 liquidity)',
   'function withdraw(address pool, int24 lower, int24 upper, uint128 liquidity)',
   'function move(address pool, bool zeroForOne, uint160 sqrtPriceX96)',
   'function slot0() view returns (uint160, int24, uint16, uint16, uint16, uint8, bool)',
@@ -79,6 +81,56 @@ export async function drain(chain: Chain, token: StockToken, millionths: number)
   const args = [token.pool, lower, upper, taken] as const
   await send(chain, providerAddress, encodeFunctionData({ abi, functionName: 'withdraw', args }))
 }
+
+/** Steps of a drought: `dry` leaves nothing but what was offered, `refill` makes the pool as it was. */
+export type Drought = { dry(): Promise<void>; refill(price: number): Promise<void> }
+
+/**
+ * Offers so many shares just beside the pool's price, in the narrowest range that its fee allows. Once
+ * everything else is gone, a purchase empties the pool and leaves what it has not spent.
+ */
+export async function offer(
+  chain: Chain,
+  asset: Address,
+  token: StockToken,
+  sharesAtomic: bigint,
+): Promise<Drought> {
+  const { pool, fee, address } = token
+  const deep = BigInt(await view(chain, pool, 'liquidity'))
+  const widest = widestRange(fee)
+  const spacing = spacings[fee] ?? 0
+  const tick = Number(
+    BigInt.asIntN(24, BigInt(`0x${(await view(chain, pool, 'slot0')).slice(66, 130)}`)),
+  )
+  // Who buys token0 drives the price up, who buys token1 down.
+  const isUp = isFirst(address, asset)
+  const nearest = Math.floor(tick / spacing) * spacing
+  const lower = isUp ? nearest + spacing : nearest - spacing
+  const upper = lower + spacing
+  const [low, high] = [lower, upper].map((each) => 1.0001 ** (each / 2)) as [number, number]
+  const per = isUp ? 1 / low - 1 / high : high - low
+  const narrow = BigInt(Math.floor(Number(sharesAtomic) / per))
+  const change = (
+    functionName: 'provide' | 'withdraw',
+    range: { lower: number; upper: number },
+    liquidity: bigint,
+  ) => {
+    const args = [pool, range.lower, range.upper, liquidity] as const
+    return send(chain, providerAddress, encodeFunctionData({ abi, functionName, args }))
+  }
+  await change('provide', { lower, upper }, narrow)
+  return {
+    dry: () => change('withdraw', widest, deep),
+    async refill(price) {
+      await change('withdraw', { lower, upper }, narrow)
+      // The price of an empty pool moves for nothing; it does not move to where it is.
+      await movePrice(chain, asset, token, price).finally(() => change('provide', widest, deep))
+    },
+  }
+}
+
+/** Between two ticks at which liquidity can begin, by fee. */
+const spacings: Readonly<Record<number, number>> = { 100: 1, 500: 10, 3000: 60, 10000: 200 }
 
 async function view(chain: Chain, to: Address, functionName: 'slot0' | 'liquidity'): Promise<Hex> {
   const data = encodeFunctionData({ abi, functionName })

@@ -76,12 +76,17 @@ export async function buyFrom(
   network: NetworkConfig,
   signer: LocalAccount,
   rpcUrl?: string,
+  { init, maxAtomic = 2_000_000n }: { init?: RequestInit; maxAtomic?: bigint } = {},
 ): Promise<{ response: Response; credential: string }> {
   const client = new x402Client()
     .register(network.id, new ClientScheme(signer, rpcUrl === undefined ? undefined : { rpcUrl }))
     .setSpendControls({
       allowedAssets: [
-        { network: network.id, asset: network.asset.address, maxAmountPerPayment: '2000000' },
+        {
+          network: network.id,
+          asset: network.asset.address,
+          maxAmountPerPayment: String(maxAtomic),
+        },
       ],
     })
   let credential = ''
@@ -92,7 +97,7 @@ export async function buyFrom(
     return fetch(request)
   }
   const pay = wrapFetchWithPayment(Object.assign(record, { preconnect: fetch.preconnect }), client)
-  const response = await pay(url)
+  const response = await pay(url, init)
   return { response, credential }
 }
 

@@ -1,3 +1,4 @@
+import { Database } from 'bun:sqlite'
 import { type Address, encodeFunctionData, erc20Abi, type Hex, parseAbi } from 'viem'
 import type { Stock, StockToken } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
@@ -35,6 +36,8 @@ export type OrderJson = {
   minimumShares: string
   deliveredShares?: string
   deliveredSharesAtomic?: string
+  returned?: string
+  returnedAtomic?: string
   settlementTx: Hex
   swapTx?: Hex
   refundTx?: Hex
@@ -125,6 +128,17 @@ export function pauseAsset(shop: StockShop, isPaused: boolean): Promise<void> {
 export function freeze(shop: StockShop, person: Address, isFrozen = true): Promise<void> {
   const args = [person, isFrozen] as const
   return send(shop, encodeFunctionData({ abi: stablecoin, functionName: 'setBlocked', args }))
+}
+
+/** What `turnpike orders retry` writes beside the running service. */
+export function requestRetry({ dataDir }: StockShop, id: string): void {
+  const other = new Database(`${dataDir}/turnpike.sqlite`)
+  try {
+    other.run('PRAGMA busy_timeout = 5000')
+    other.run("UPDATE orders SET retry_at = 1 WHERE id = ? AND state = 'held'", [id])
+  } finally {
+    other.close()
+  }
 }
 
 /** Gives USDG. */

@@ -36,13 +36,22 @@ async function soak(): Promise<number> {
 
 async function playAll(): Promise<string[]> {
   const faults: string[] = []
-  const sums = { orders: 0, kills: 0, reorganisations: 0, delivered: 0, refunded: 0, held: 0 }
+  const sums = {
+    orders: 0,
+    kills: 0,
+    reorganisations: 0,
+    delivered: 0,
+    refunded: 0,
+    held: 0,
+    changed: 0,
+  }
   for (let index = 0; index < plays; index++) {
     const name = `${seed} ${index}`
     const played = await play({ seed: name, orders: 500, reorganises: index % 2 === 1 })
     sums.orders += played.orders
     sums.kills += played.kills
     sums.reorganisations += played.reorganisations
+    sums.changed += played.changed
     for (const end of ['delivered', 'refunded', 'held'] as const) {
       sums[end] += played.ends[end] ?? 0
     }

@@ -21,6 +21,7 @@ type OrderRow = {
   total_atomic: string
   floor_atomic: string
   delivered_atomic: string | null
+  returned_atomic: string | null
   settlement_tx: Hex
   swap_tx: Hex | null
   refund_tx: Hex | null
@@ -35,13 +36,14 @@ export async function auditStocks(
   answers: ReadonlyMap<string, Told>,
 ): Promise<StockAudit> {
   const { chain, network, desk } = field
+  const { router } = field.stock
   const asset = network.asset.address
   const faults: string[] = []
   const rows = field.rows('SELECT * FROM orders') as OrderRow[]
   const moves = await movesOf(field, asset)
   const into = moves.filter(({ to }) => same(to, desk))
   const out = moves.filter(({ from }) => same(from, desk))
-  const sums = { paid: 0n, swapped: 0n, refunded: 0n }
+  const sums = { paid: 0n, swapped: 0n, returned: 0n, refunded: 0n }
   const ends: Record<string, number> = { delivered: 0, refunded: 0, failed: 0 }
   const taken = new Set<Move>()
   const take = (list: readonly Move[], wanted: Move) => {
@@ -66,9 +68,15 @@ export async function auditStocks(
     if (isPaid === (row.state === 'failed')) fault(`paid: ${isPaid}`)
     if (isPaid) sums.paid += total
     if (row.state === 'delivered') {
-      const swap = { transaction: row.swap_tx ?? '0x', from: desk, to: row.pool, amount: usdg }
-      if (take(out, swap)) sums.swapped += usdg
-      else fault('no swap of this amount')
+      const swap = { transaction: row.swap_tx ?? '0x', from: desk, to: router, amount: usdg }
+      const [swapped, returned] = [row.pool, row.payer].map((to) =>
+        sum(moves, { transaction: swap.transaction, from: router, to }),
+      ) as [bigint, bigint]
+      if (!take(out, swap)) fault('no swap of this amount')
+      else if (swapped + returned !== usdg) fault('not all of it went to the pool or the payer')
+      if (BigInt(row.returned_atomic ?? 0) !== returned) fault('not the change that was told')
+      sums.swapped += swapped
+      sums.returned += returned
       if (!(await isDelivered(field, row))) fault('the shares are not those of the receipt')
     } else if (row.state === 'refunded') {
       const refund = {
@@ -84,9 +92,13 @@ export async function auditStocks(
   const strays = [...into, ...out].filter((move) => !taken.has(move))
   for (const { transaction, amount } of strays)
     faults.push(`${transaction} moved ${amount} for no order`)
-  if (sums.paid !== sums.swapped + sums.refunded) faults.push('paid is not swapped and refunded')
+  if (sums.paid !== sums.swapped + sums.returned + sums.refunded) {
+    faults.push('paid is not swapped, returned and refunded')
+  }
   const left = await balanceOf(chain, asset, desk)
   if (left !== 0n) faults.push(`the desk is left with ${left}`)
+  const routed = await balanceOf(chain, asset, router)
+  if (routed !== 0n) faults.push(`the router is left with ${routed}`)
   const states = new Map(rows.map((row) => [row.id, row.state]))
   for (const { status, orderId } of answers.values()) {
     const state = states.get(orderId ?? '')
@@ -104,6 +116,7 @@ export async function auditStocks(
     held_and_retried: rows.length === 0 ? 0 : countRetried(field),
     paid: usdg(sums.paid),
     swapped: usdg(sums.swapped),
+    returned: usdg(sums.returned),
     refunded_usdg: usdg(sums.refunded),
     desk_change: usdg(left),
     faults: faults.length,
@@ -113,8 +126,17 @@ export async function auditStocks(
 
 type Move = { transaction: Hex; from: Address; to: Address; amount: bigint }
 
-/** Every transfer of the asset to or from the desk, from the first block on. */
-async function movesOf({ chain, desk }: StockField, asset: Address): Promise<Move[]> {
+function sum(moves: readonly Move[], wanted: Omit<Move, 'amount'>): bigint {
+  const { transaction, from, to } = wanted
+  return moves
+    .filter(
+      (move) => move.transaction === transaction && same(move.from, from) && same(move.to, to),
+    )
+    .reduce((total, { amount }) => total + amount, 0n)
+}
+
+/** Every transfer of the asset to or from the desk or the router, from the first block on. */
+async function movesOf({ chain, desk, stock }: StockField, asset: Address): Promise<Move[]> {
   const newest = Number(await chain.rpc('eth_blockNumber', []))
   const moves: Move[] = []
   for (let from = 0; from <= newest; from += 500) {
@@ -131,7 +153,8 @@ async function movesOf({ chain, desk }: StockField, asset: Address): Promise<Mov
         to: `0x${receiver.slice(26)}`,
         amount: BigInt(log.data),
       }
-      if (same(move.from, desk) || same(move.to, desk)) moves.push(move)
+      const ends = [move.from, move.to]
+      if (ends.some((each) => same(each, desk) || same(each, stock.router))) moves.push(move)
     }
   }
   return moves

@@ -10,6 +10,7 @@ import { startTap } from '../harness/settlement'
 import { shipped } from '../harness/stock'
 import { fund, type Payer } from '../harness/stockpayers'
 import { createStockProgram, type StockProgram } from '../harness/stockserve'
+import { type Alone, createDroughts } from './drought'
 import type { Random } from './random'
 
 /** A chain with Uniswap, the program on it, and the weather. */
@@ -47,7 +48,19 @@ export async function startStockField(random: Random): Promise<StockField> {
   const file = join(program.dataDir, 'turnpike.sqlite')
   let faults = 0
   const draws = random.fork('node')
-  tap.intercept = () => (draws.chance(faults) ? Response.json({}, { status: 503 }) : undefined)
+  const [, , shallow] = tokens
+  if (shallow === undefined) throw new Error('the shipped file lists too few tokens')
+  // One account makes the weather.
+  const alone = inTurn()
+  const droughts = createDroughts(
+    chain,
+    network.asset.address,
+    shallow,
+    alone,
+    random.fork('droughts'),
+  )
+  tap.intercept = (call, forward) =>
+    draws.chance(faults) ? Response.json({}, { status: 503 }) : droughts.meet(call, forward)
 
   const field: StockField = {
     chain,
@@ -63,13 +76,15 @@ export async function startStockField(random: Random): Promise<StockField> {
         database.run("UPDATE orders SET retry_at = 1 WHERE id = ? AND state = 'held'", [id]),
       ),
     async storm(weather, isOver) {
+      droughts.share = 0.2
       while (!isOver()) {
-        await happen(weather)
+        await alone(() => happen(weather))
         await Bun.sleep(weather.between(10, 80))
       }
     },
     async calm() {
       faults = 0
+      await droughts.end()
       for (const token of tokens) {
         await pause(chain, token, {})
         await movePrice(chain, network.asset.address, token, samplePrice(token.symbol) * 1.001)
@@ -117,6 +132,16 @@ export async function startStockField(random: Random): Promise<StockField> {
     const data = encodeFunctionData({ abi: stablecoin, functionName: 'setBlocked', args })
     const to = network.asset.address
     await execute(chain, [{ from: account(8).address, to, data, gas: 200_000n }])
+  }
+}
+
+/** Begins each work when the one before is over. */
+function inTurn(): Alone {
+  let last: Promise<unknown> = Promise.resolve()
+  return (work) => {
+    const next = last.then(work)
+    last = next.catch(() => undefined)
+    return next
   }
 }
 

@@ -25,6 +25,8 @@ export type Played = {
   reorganisations: number
   ends: Readonly<Record<string, number>>
   refundReasons: Readonly<Record<string, number>>
+  /** Swaps of which a part went back. */
+  changed: number
   /** Faults that the audit found; none is right. */
   faults: readonly string[]
 }
@@ -83,6 +85,7 @@ export async function play(options: PlayOptions): Promise<Played> {
     [1, () => toggle(orderOf(random).recipient)],
     [2, () => (state.faults = random.pick([0, 0, 0.1, 0.5, 1]))],
     [1, () => (state.silent = random.pick([0, 0, 0.1]))],
+    [1, () => (state.shallow = random.pick([0, 0.3, 1]))],
     [1, () => (clock += random.pick([0, 1_000, 60_000]))],
     [1, () => placed.size > 0 && retry(random.pick([...placed.keys()]))],
     [2, () => model.pass(BigInt(random.between(1, 8)))],
@@ -145,6 +148,7 @@ export async function play(options: PlayOptions): Promise<Played> {
       kills,
       reorganisations,
       ends: count(ended.map((order) => order.state)),
+      changed: model.swaps.filter(({ returnedAtomic }) => returnedAtomic > 0n).length,
       refundReasons: count(ended.flatMap((order) => order.refundReason ?? [])),
       faults: audit(model, ended),
     }
@@ -177,19 +181,25 @@ function audit(model: ReturnType<typeof createModel>, orders: readonly Order[]):
     const [swap] = swaps
     const [refund] = refunds
     if (swap && (swap.usdgAtomic !== usdgAtomic || swap.recipient !== recipient)) fault('swap')
+    if (swap && swap.payer !== payer) fault('what was not swapped went to somebody else')
     if (swap && swap.sharesAtomic < order.floorAtomic) fault('below the floor')
     if (refund && (refund.amountAtomic !== totalAtomic || refund.payer !== payer)) fault('refund')
     const isTold =
-      (state === 'delivered' && order.deliveredAtomic === swap?.sharesAtomic) ||
+      (state === 'delivered' &&
+        order.deliveredAtomic === swap?.sharesAtomic &&
+        (order.returnedAtomic ?? 0n) === swap?.returnedAtomic) ||
       (state === 'held' && order.heldReason === 'delivery-not-found' && swap !== undefined) ||
       (state === 'refunded' && refund !== undefined) ||
       (state === 'failed' && !isPaid)
     if (!isTold) fault('not what happened')
   }
-  const swapped = model.swaps.reduce((sum, each) => sum + each.usdgAtomic, 0n)
+  const swapped = model.swaps.reduce((sum, each) => sum + each.usdgAtomic - each.returnedAtomic, 0n)
+  const returned = model.swaps.reduce((sum, each) => sum + each.returnedAtomic, 0n)
   const refunded = model.refunds.reduce((sum, each) => sum + each.amountAtomic, 0n)
-  if (paidAtomic !== swapped + refunded) {
-    faults.push(`${paidAtomic} paid, ${swapped} swapped, ${refunded} refunded`)
+  if (paidAtomic !== swapped + returned + refunded) {
+    faults.push(
+      `${paidAtomic} paid, ${swapped} swapped, ${returned} returned, ${refunded} refunded`,
+    )
   }
   if (model.state.deskAtomic !== 0n) faults.push(`the desk is left with ${model.state.deskAtomic}`)
   return faults

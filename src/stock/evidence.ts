@@ -1,0 +1,109 @@
+import type { Hex } from 'viem'
+import * as Receipt from '../chain/receipt'
+import * as Token from '../chain/token'
+import type * as Network from '../protocol/Network'
+import type { Payment } from '../settlement/Payment'
+import type { Context } from './context'
+import { type Order, refundId, swapId } from './Order'
+
+/** What the chain shows now of the transactions that an order rests on. */
+
+type Shown = Pick<Receipt.Receipt, 'logs'>
+
+/** Whether the chain still has the transfer that the payment rests on. Throws RpcFault or RpcError. */
+export async function isSettled(context: Context, payment: Payment): Promise<boolean> {
+  const { transfer, transaction } = payment
+  const receipt = await receiptOf(context, transfer.network, transaction)
+  return receipt?.logs.some((log) => Token.isTransfer(log, transfer)) === true
+}
+
+/** Shares that a successful swap brought to the recipient of its order. */
+export function deliveredBy({ token, pool, recipient }: Order, { logs }: Shown): bigint {
+  return sum(Token.transfersOf(logs, { token, from: pool, to: recipient }))
+}
+
+/** What a successful swap gave back to the payer, because the pool did not take it. */
+export function returnedBy({ stock, asset }: Context, { payer }: Order, { logs }: Shown): bigint {
+  return sum(Token.transfersOf(logs, { token: asset.address, from: stock.router, to: payer }))
+}
+
+/** Whether a successful refund has paid the whole amount to the payer of record. */
+export function isRefundedBy({ settlement, asset }: Context, order: Order, { logs }: Shown) {
+  const from = settlement.findById(order.paymentId)?.transfer.payee
+  if (from === undefined) throw new Error(`no payment ${order.paymentId}`)
+  const terms = { token: asset.address, from, to: order.payer }
+  return Token.transfersOf(logs, terms).includes(order.totalAtomic)
+}
+
+/**
+ * The logs of a transaction that succeeded, as a node shows them now; none when it shows no such
+ * receipt. What was stored with the transaction may come from a node that had not indexed it.
+ * Throws RpcFault or RpcError.
+ */
+export async function askAgain(
+  context: Context,
+  { network }: Order,
+  transaction: Hex,
+): Promise<Shown> {
+  return (await receiptOf(context, network, transaction)) ?? { logs: [] }
+}
+
+/**
+ * Whether it would make a difference to go on with an order that is held and whose transactions are
+ * as before. Throws RpcFault or RpcError.
+ */
+export async function isNews(context: Context, order: Order): Promise<boolean> {
+  const { settlement } = context
+  switch (order.heldReason) {
+    case 'delivery-not-found': {
+      const swap = settlement.errand(swapId(order))
+      return (
+        swap !== undefined &&
+        deliveredBy(order, await askAgain(context, order, swap.transaction)) > 0n
+      )
+    }
+    case 'refund-not-found': {
+      const refund = settlement.errand(refundId(order))
+      if (refund === undefined) return false
+      return isRefundedBy(context, order, await askAgain(context, order, refund.transaction))
+    }
+    case 'settlement-lost':
+      return settlement.findById(order.paymentId)?.state !== 'expired'
+    default:
+      return true
+  }
+}
+
+/** Whether an errand is included and failed, or can never be included. */
+export function isWithoutEffect({ settlement }: Context, id: string): boolean {
+  const state = settlement.errand(id)?.state
+  return state === 'failed' || state === 'replaced'
+}
+
+/** Whether no reorganisation can bring an errand back that ended without effect. */
+export async function isOver(context: Context, id: string): Promise<boolean> {
+  const { settlement, stock, endedAt, reorgDepth } = context
+  const errand = settlement.errand(id)
+  if (!isWithoutEffect(context, id)) return false
+  const answer = await settlement.rpc(stock.network, 'eth_blockNumber', [])
+  if (!Receipt.isHex(answer)) return false
+  const head = BigInt(answer)
+  const since = errand?.blockNumber ?? endedAt.get(id) ?? head
+  endedAt.set(id, since)
+  return head >= since + BigInt(reorgDepth)
+}
+
+function sum(amounts: readonly bigint[]): bigint {
+  return amounts.reduce((total, each) => total + each, 0n)
+}
+
+/** A receipt of success that a node shows now. */
+async function receiptOf(
+  { settlement }: Context,
+  network: Network.Id,
+  hash: Hex,
+): Promise<Receipt.Receipt | undefined> {
+  const answer = await settlement.rpc(network, 'eth_getTransactionReceipt', [hash])
+  const receipt = Receipt.parse(answer)
+  return receipt?.hash === hash && receipt.success ? receipt : undefined
+}
