@@ -17,9 +17,18 @@ export type Db = {
   withoutSync<T>(run: () => T): T
   /** Brings to the disk what was committed without waiting. Never rejects. */
   sync(): Promise<void>
+  /**
+   * Makes the log as long as it gets before it is written back: a commit that lengthens the file waits
+   * half as long again. Takes about 20 ms.
+   */
+  reserveLog(): void
   /** Writes the log back and gives the data directory free. Idempotent. */
   close(): void
 }
+
+const cacheSize = -16_384
+const logPages = 4_000
+const pageBytes = 4_096
 
 /** Name of the database in a data directory. */
 export const databaseName = 'turnpike.sqlite'
@@ -44,9 +53,9 @@ export function open(options: { dataDir: string; now: () => number }): Db {
     sqlite.run('PRAGMA journal_mode = WAL')
     sqlite.run('PRAGMA synchronous = FULL')
     // 16 MiB: the indexes of a long history are read all over.
-    sqlite.run('PRAGMA cache_size = -16384')
+    sqlite.run(`PRAGMA cache_size = ${cacheSize}`)
     // Pages that one payment after the other changes are written back once for all of them.
-    sqlite.run('PRAGMA wal_autocheckpoint = 4000')
+    sqlite.run(`PRAGMA wal_autocheckpoint = ${logPages}`)
     sqlite.run('PRAGMA foreign_keys = ON')
     migrate(sqlite, options.now())
   } catch (cause) {
@@ -74,6 +83,14 @@ export function openBeside(options: { dataDir: string }): Db | undefined {
 
 function from(sqlite: Database, file: string, unlock: () => void): Db {
   let isOpen = true
+  const sync = async () => {
+    try {
+      const log = await openFile(`${file}-wal`, 'r+')
+      await log.datasync().finally(() => log.close())
+    } catch {
+      // Closed meanwhile, which has written it back.
+    }
+  }
   return {
     orm: drizzle(sqlite, { schema }),
     sqlite,
@@ -86,13 +103,19 @@ function from(sqlite: Database, file: string, unlock: () => void): Db {
         sqlite.run('PRAGMA synchronous = FULL')
       }
     },
-    async sync() {
+    sync,
+    reserveLog() {
+      // What does not fit into the cache goes to the log, and no commit ever names it.
+      sqlite.run('PRAGMA cache_size = 64')
       try {
-        const log = await openFile(`${file}-wal`, 'r+')
-        await log.datasync().finally(() => log.close())
-      } catch {
-        // Closed meanwhile, which has written it back.
+        sqlite.run('BEGIN IMMEDIATE')
+        sqlite.run('CREATE TABLE reserve (bytes BLOB)')
+        sqlite.run('INSERT INTO reserve VALUES (zeroblob(?))', [logPages * pageBytes])
+      } finally {
+        if (sqlite.inTransaction) sqlite.run('ROLLBACK')
+        sqlite.run(`PRAGMA cache_size = ${cacheSize}`)
       }
+      void sync()
     },
     close() {
       if (!isOpen) return

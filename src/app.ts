@@ -60,6 +60,8 @@ export type AppOptions = {
   payerFailuresMax?: number
   /** Stock orders that may be refunded to one payer in an hour. */
   refundsMax?: number
+  /** It will run for long: the database's log is made as long at once as it gets anyway (16 MB). */
+  isLasting?: boolean
 }
 
 export type App = {
@@ -213,7 +215,8 @@ export async function start(options: AppOptions): Promise<App> {
   await settlement.recover()
   counter?.desk.recover()
   first.write()
-  void oneByOne([Secp256k1.warm, ...unused(db)], () => stopping)
+  const lasting = options.isLasting ? [db.reserveLog] : []
+  void oneByOne([Secp256k1.warm, ...unused(db), ...lasting], () => stopping)
 
   return {
     url: `http://${listen.hostname}:${server.port}`,

@@ -1,6 +1,6 @@
 import { Database } from 'bun:sqlite'
 import { afterEach, beforeEach, describe, expect, test } from 'bun:test'
-import { mkdirSync, statSync } from 'node:fs'
+import { copyFileSync, mkdirSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { DatabaseLockedError } from '../db/lock'
 import { mirrorMerchants } from '../db/merchants'
@@ -246,5 +246,30 @@ describe('the tables', () => {
       { slug: 'a', updated_at: 1 },
       { slug: 'c', updated_at: 2 },
     ])
+  })
+  test('behavior: a log that is made long at once holds nothing, and loses nothing', async () => {
+    insert()
+    const log = () => statSync(`${db.file}-wal`).size
+    const before = log()
+    db.reserveLog()
+    expect(log()).toBeGreaterThan(before + 10_000_000)
+    const reserved = log()
+    const store = createStore(db)
+    expect(store.findById('pay_1')?.state).toBe('broadcast')
+    insert({ id: 'pay_2', nonce: hash('2'), transaction_hash: hash('b') })
+    // As after kill -9: the copy has the log as it stands.
+    const copy = temporary()
+    for (const end of ['', '-wal']) copyFileSync(db.file + end, join(copy.path, `x${end}`))
+    const other = new Database(join(copy.path, 'x'))
+    const tables = "SELECT count(*) n FROM sqlite_master WHERE name = 'reserve'"
+    expect(other.query('SELECT id FROM payments ORDER BY id').values()).toEqual([
+      ['pay_1'],
+      ['pay_2'],
+    ])
+    expect(other.query(tables).values()).toEqual([[0]])
+    expect(other.query('PRAGMA integrity_check').values()).toEqual([['ok']])
+    other.close()
+    copy.remove()
+    expect(log()).toBe(reserved)
   })
 })

@@ -21,7 +21,7 @@ export async function serve(options: ServeOptions): Promise<number> {
   const log = createLog({})
   let app: App.App
   try {
-    app = await App.start({ config, secrets, dataDir: options.dataDir, log })
+    app = await App.start({ config, secrets, dataDir: options.dataDir, log, isLasting: true })
   } catch (error) {
     process.stderr.write(`turnpike: ${startFault(error, config)}\n`)
     return 1

@@ -67,24 +67,24 @@ async function findPlainAgain(rail: Rail, orders: readonly Order[]) {
 
 /** Those whose signer is known, or need not be known before a node is asked. */
 function dropUnsigned({ trust }: Context, orders: readonly Order[]): readonly Order[] {
-  const isAlone = orders.length === 1
-  return orders.filter(({ transfer, isProven, done }) => {
-    const isOpen = isProven === undefined || trust.isGiven(transfer.payer, isAlone)
+  const isOne = orders.length === 1
+  return orders.filter(({ transfer, isAlone, isProven, done }) => {
+    if (isProven === undefined) return true
+    // Who is sent alone for its code is told apart from who signs.
+    const isOpen = !isAlone && trust.isGiven(transfer.payer, isOne)
     if (isOpen || isProven()) return true
     done({ kind: 'unsigned' })
     return false
   })
 }
 
-/** What a lone order needs if it passes: proof and signed transaction. Nothing is kept if it does not. */
+/** The transaction of a lone order, for when it passes; nothing is kept if it does not. */
 function prepare(
   context: Context,
   rail: Rail,
   lane: LaneState,
   orders: readonly Order[],
 ): TransactionRow | undefined {
-  const [order] = orders
-  if (order?.isProven?.() === false) return undefined
   const nonce = Lane.freeNonce(lane)
   return nonce === undefined
     ? undefined
@@ -118,7 +118,7 @@ function accept(
       return false
     }
     // A payer with code may pass with a signature that its code accepts: that is settled otherwise.
-    if (!plain?.has(order.transfer.payer) && order.isProven?.() === false) {
+    if (plain && !plain.has(order.transfer.payer) && order.isProven?.() === false) {
       order.done({ kind: 'unsigned' })
       return false
     }
@@ -164,7 +164,7 @@ function send(
       for (const [index, order] of members.entries()) {
         const [payment, outcome] = [payments[index], outcomes[index]]
         if (payment && outcome) order.done({ kind: 'sent', payment, outcome })
-        if (order.isProven) context.trust.earn(order.transfer.payer)
+        noteSigner(context, order, members.length === 1)
       }
       return
     } catch (error) {
@@ -176,6 +176,14 @@ function send(
       members = left
     }
   }
+}
+
+/** Whose key signs may be believed next time. Recovering it now takes no time: the bytes have left. */
+function noteSigner({ trust }: Context, { transfer, isProven }: Order, isOne: boolean): void {
+  if (isProven === undefined) return
+  // Of several, those with code were told apart.
+  if (!isOne || isProven()) trust.earn(transfer.payer)
+  else trust.withdraw(transfer.payer)
 }
 
 /** UNIQUE on the money is the verdict: whatever was written before goes no second time. */

@@ -1,6 +1,6 @@
 /**
  * Whose signature may be left to the simulation, which is needed anyway and fails without it:
- * recovering the signer as well costs a quarter of a payment. Whoever shows what nobody signed must
+ * recovering the signer first costs a quarter of a payment. Whoever shows what nobody signed must
  * not make us ask a node for each of it, so that ends with the first such signature.
  */
 export type Trust = {
@@ -8,6 +8,8 @@ export type Trust = {
   isGiven(payer: string, isAlone: boolean): boolean
   /** A payment that the payer signed has left. */
   earn(payer: string): void
+  /** A payment of the payer has left that its own key did not sign: by now it has code that accepts. */
+  withdraw(payer: string): void
   /** A signature was of nobody who may pay: nobody is trusted for a while. */
   lose(): void
 }
@@ -29,6 +31,7 @@ export function createTrust(now: () => number): Trust {
       if (payers.size >= payersMax) payers.clear()
       payers.add(payer)
     },
+    withdraw: (payer) => void payers.delete(payer),
     lose() {
       lostAt = now()
     },

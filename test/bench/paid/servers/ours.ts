@@ -24,6 +24,7 @@ const app = await start({
   secrets: loadSecrets({ dataDir, env: shippedEnv }),
   dataDir,
   log: createLog(),
+  isLasting: true,
 })
 await app.settlement.ready
 process.stdout.write(`${app.url}\n`)
