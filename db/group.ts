@@ -45,7 +45,7 @@ export function createGroup(db: Db): Group {
     const mayWait = entries.every((entry) => entry.mayWait)
     const ends = commit(mayWait ? db.withoutSync : now, db, entries)
     if (mayWait) syncing ??= setTimeout(sync, soonMs)
-    else settleDisk()
+    else if (ends.some((end) => !('error' in end))) settleDisk()
     for (const end of ends) {
       if ('error' in end) end.entry.reject(end.error)
       else end.entry.resolve(end.value)

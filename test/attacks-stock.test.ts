@@ -2,6 +2,7 @@ import { afterAll, afterEach, describe, expect, test } from 'bun:test'
 import { decodeFunctionData, type Hex, parseAbi } from 'viem'
 import { account } from '../src/demo/accounts'
 import { samplePrice } from '../src/demo/exchange'
+import * as Permit from '../src/protocol/Permit'
 import { movePrice } from './harness/exchange'
 import { before, buyStock, type OrderJson, signOrder, startStockShop } from './harness/stockshop'
 
@@ -22,6 +23,8 @@ const { chain, asset, nvda, stock } = shop
 const price = samplePrice('NVDA')
 const buyer = account(1).address
 const thief = account(6).address
+/** In every call that settles by Permit2. */
+const proxy = Permit.proxyAddress.slice(2).toLowerCase()
 let isMoved = false
 afterEach(async () => {
   shop.tap.intercept = undefined
@@ -38,6 +41,51 @@ const post = (url: string, headers: Record<string, string>) =>
 const refunds = (id: string) =>
   shop.rows(`SELECT * FROM errands WHERE kind = 'refund' AND id LIKE '%${id}%'`)
 const written = () => shop.rows('SELECT * FROM payments').length
+
+// First: later ones use up what an address may ask for.
+test('error: junk in the name of a payer does not keep it from naming a minimum', async () => {
+  const victim = account(4).address
+  const urlOf = (usdg: string) => shop.buyUrl({ usdg, minimumShares: '0.0001' })
+  const forge = (headers: Record<string, string>) =>
+    Object.fromEntries(
+      Object.entries(headers).map(([name, value]) => {
+        const payment = JSON.parse(Buffer.from(value, 'base64').toString())
+        payment.payload.permit2Authorization.from = victim
+        return [name, Buffer.from(JSON.stringify(payment)).toString('base64')]
+      }),
+    )
+  const junk = await Promise.all(
+    Array.from({ length: 10 }, async (_, at) => {
+      const url = urlOf(`${27 + at}`)
+      return { url, headers: forge(await signOrder(url, { buyer: 5 })) }
+    }),
+  )
+  const [own, other] = await Promise.all(
+    [4, 3].map(async (from) => ({
+      url: urlOf('41'),
+      headers: await signOrder(urlOf('41'), { buyer: from }),
+    })),
+  )
+  if (!own || !other) throw new Error('nobody buys')
+  // A node that takes its time over somebody else's payment keeps the lane busy.
+  const held = Promise.withResolvers<void>()
+  const free = Promise.withResolvers<void>()
+  const payer = account(3).address.slice(2).toLowerCase()
+  shop.tap.intercept = async ({ method, params }) => {
+    const text = JSON.stringify(params).toLowerCase()
+    if (method !== 'eth_call' || !text.includes(proxy) || !text.includes(payer)) return undefined
+    held.resolve()
+    await free.promise
+    return undefined
+  }
+  const first = post(other.url, other.headers)
+  await held.promise
+  const refused = await Promise.all(junk.map(({ url, headers }) => post(url, headers)))
+  expect(refused.map(({ status }) => status)).toEqual(junk.map(() => 402))
+  const buying = post(own.url, own.headers)
+  free.resolve()
+  expect([(await buying).status, (await first).status]).toEqual([200, 200])
+})
 
 describe('attack 38: refunds', () => {
   test('attack 38: the money goes back to the payer of record, whoever was to receive', async () => {

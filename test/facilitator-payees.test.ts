@@ -222,4 +222,12 @@ describe('what a payee is counted', () => {
     clock += dayMs
     expect(spent(low)).toEqual([false, false])
   })
+  test('behavior: yesterday, asked for again today, is no share of today', () => {
+    const id = pay(stranger, at - 10)
+    send([id], 300, 0)
+    const payees = start(1_000_000n)
+    expect(payees.isSpent(base, stranger)).toBe(false)
+    payees.begin({ network: base, payee: stranger, known: id })?.(id)
+    expect(payees.isSpent(base, stranger)).toBe(false)
+  })
 })

@@ -49,6 +49,7 @@ describe('the client', () => {
     ['not JSON', () => node(() => new Response('<html>'))],
     ['neither result nor error', () => node(() => Response.json({ id: 1 }))],
     ['an error that is none', () => node(() => Response.json({ id: 1, error: { code: 'x' } }))],
+    ['an answer to another call', () => node((id) => Response.json({ id: id + 1, result: '0x2' }))],
     ['a redirect', () => node(() => Response.redirect('http://127.0.0.1:1/'))],
     ['silence', () => node(() => new Promise(() => undefined))],
   ]

@@ -205,6 +205,29 @@ describe('the wire', () => {
     wire.close()
   })
 
+  test('error: an answer to half a request ends the connection', async () => {
+    let connections = 0
+    const node = Bun.listen<{ isDeaf: boolean }>({
+      hostname: '127.0.0.1',
+      port: 0,
+      socket: {
+        open(peer) {
+          peer.data = { isDeaf: connections++ === 0 }
+        },
+        data(peer) {
+          peer.write(say(peer.data.isDeaf ? 'no' : 'yes'))
+          if (peer.data.isDeaf) peer.pause()
+        },
+      },
+    })
+    const wire = createWire(`http://127.0.0.1:${node.port}/`, limit)
+    expect((await wire.post('x'.repeat(30_000_000), never)).text).toBe('no')
+    expect((await wire.post('{}', never)).text).toBe('yes')
+    expect(connections).toBe(2)
+    wire.close()
+    node.stop(true)
+  })
+
   test('error: a signal ends the wait, and nobody listening is the error of the system', async () => {
     const server = serve(() => undefined)
     const wire = createWire(server.url, limit)

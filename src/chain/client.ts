@@ -95,7 +95,8 @@ export function createClient(options: ClientOptions): Client {
   let lastId = 0
 
   async function ask(method: string, params: readonly unknown[], limit: number): Promise<unknown> {
-    const body = JSON.stringify({ jsonrpc: '2.0', id: ++lastId, method, params })
+    const id = ++lastId
+    const body = JSON.stringify({ jsonrpc: '2.0', id, method, params })
     let fault: unknown
     const first = current
     for (let offset = 0; offset < urls.length && !isClosed; offset++) {
@@ -106,7 +107,8 @@ export function createClient(options: ClientOptions): Client {
       const timer = setTimeout(() => controller.abort(), limit)
       active.add(controller)
       try {
-        const result = await request(wires[index] ?? urls[index] ?? '', body, controller.signal)
+        const to = wires[index] ?? urls[index] ?? ''
+        const result = await request(to, { id, body }, controller.signal)
         // Stay with the node that answered: another one may not know yet what this one took.
         current = index
         if (down.delete(index)) log('rpc-recovered', { host: hosts[index] })
@@ -161,11 +163,20 @@ function increase(counts: Map<string, number>, method: string): void {
   counts.set(method, (counts.get(method) ?? 0) + 1)
 }
 
-async function request(to: Wire | string, body: string, signal: AbortSignal): Promise<unknown> {
+async function request(
+  to: Wire | string,
+  { id, body }: { id: number; body: string },
+  signal: AbortSignal,
+): Promise<unknown> {
   const { status, text } = await (typeof to === 'string'
     ? postByFetch(to, body, signal)
     : to.post(body, signal))
   const answer = parse(text)
+  // Errors may come without an id.
+  if (typeof answer?.id === 'number' && answer.id !== id) {
+    if (typeof to !== 'string') to.reset()
+    throw new RpcFault('an answer to another call')
+  }
   if (answer?.error) {
     const { code, message, data } = answer.error
     if (!nodeTrouble.has(code) && !isTrouble(status)) throw new RpcError(code, message, data)
@@ -201,6 +212,7 @@ function isTrouble(status: number): boolean {
 }
 
 type Answer = {
+  id: unknown
   result: unknown
   error: { code: number; message: string; data: unknown } | undefined
 }
@@ -213,12 +225,13 @@ function parse(text: string): Answer | undefined {
     return undefined
   }
   if (typeof value !== 'object' || value === null) return undefined
+  const id = 'id' in value ? value.id : undefined
   if ('error' in value && typeof value.error === 'object' && value.error !== null) {
     const { code, message, data } = value.error as Record<string, unknown>
     if (typeof code !== 'number' || typeof message !== 'string') return undefined
-    return { result: undefined, error: { code, message, data } }
+    return { id, result: undefined, error: { code, message, data } }
   }
-  return 'result' in value ? { result: value.result, error: undefined } : undefined
+  return 'result' in value ? { id, result: value.result, error: undefined } : undefined
 }
 
 function reasonOf(error: unknown): string {

@@ -138,11 +138,24 @@ export function swapCall(router: Address, swap: Swap): Call {
     Abi.uint(amountOutMinimumAtomic) +
     Abi.uint(0)
   const calls = [
-    selectors.pull + Abi.address(tokenIn) + Abi.uint(swap.amountInAtomic),
+    pull(tokenIn, swap.amountInAtomic),
     selectors.swap + exact,
-    selectors.sweep + Abi.address(tokenIn) + Abi.uint(0) + Abi.address(swap.changeTo),
+    sweep(tokenIn, swap.changeTo),
   ].map((call) => Abi.dynamicBytes(`0x${call}`))
   return at(router, selectors.multicall + Abi.uint(swap.deadline) + Abi.uint(64) + listOf(calls))
+}
+
+/** What `swapCall` wants of a router beside the swap, with no effect: both answer with nothing. */
+export function changeCalls(router: Address, tokenIn: Address): Call[] {
+  return [pull(tokenIn, 0n), sweep(tokenIn, router)].map((call) => at(router, call))
+}
+
+function pull(token: Address, amountAtomic: bigint): string {
+  return selectors.pull + Abi.address(token) + Abi.uint(amountAtomic)
+}
+
+function sweep(token: Address, to: Address): string {
+  return selectors.sweep + Abi.address(token) + Abi.uint(0) + Abi.address(to)
 }
 
 /** Length, offsets and members of a list of dynamic members. */

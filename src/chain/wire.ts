@@ -13,7 +13,9 @@ export type Wire = {
    * byte of its answer is sent once more: what nodes are asked may be repeated.
    */
   post(body: string, signal: AbortSignal): Promise<Pick<Answer, 'status' | 'text'>>
-  /** Ends connections that are not used. */
+  /** Ends connections that are not used; the next request opens a new one. */
+  reset(): void
+  /** `reset`, also of those that are used now, once they have answered. */
   close(): void
 }
 
@@ -77,9 +79,11 @@ export function createWire(url: string, maxBytes: number): Wire {
   }
 
   function finish(line: Line, answer: Answer): void {
-    const { resolve } = line
+    const { resolve, unsent } = line
     settle(line)
-    if (answer.isKept && resolve && !isClosed && idle.length < idleMax) {
+    // What was not sent would be missing before the next request.
+    const isFree = answer.isKept && unsent === undefined
+    if (isFree && resolve && !isClosed && idle.length < idleMax) {
       line.isStale = true
       line.socket?.timeout(idleSeconds)
       idle.push(line)
@@ -107,6 +111,10 @@ export function createWire(url: string, maxBytes: number): Wire {
     line.resolve = undefined
     line.reject = undefined
     line.unsent = undefined
+  }
+
+  function reset(): void {
+    for (const line of idle.splice(0)) line.socket?.terminate()
   }
 
   function forget(line: Line): void {
@@ -183,9 +191,10 @@ export function createWire(url: string, maxBytes: number): Wire {
         throw error
       })
     },
+    reset,
     close() {
       isClosed = true
-      for (const line of idle.splice(0)) line.socket?.terminate()
+      reset()
     },
   }
 }

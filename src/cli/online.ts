@@ -119,6 +119,8 @@ type Probe = {
   call: Multicall.Call
   /** Of the first word of the answer; undefined when that is right. */
   judge: (word: string) => string | undefined
+  /** It answers with nothing. */
+  isSilent?: true
 }
 
 async function ofContracts(
@@ -154,8 +156,9 @@ async function ofContracts(
   if (results === undefined) throw new RpcFault('Multicall3 gives no results')
   return [
     ...missing,
-    ...probes.flatMap(({ path: at, name, call, judge }, index): Finding[] => {
+    ...probes.flatMap(({ path: at, name, call, judge, isSilent }, index): Finding[] => {
       const result = results[index]
+      if (isSilent && result?.success) return []
       const word = result?.success ? Abi.wordAt(result.data.slice(2), 0) : undefined
       const fault =
         word === undefined ? `no such contract at ${call.to} on ${network.id}` : judge(word)
@@ -209,6 +212,14 @@ function stockProbes({ asset }: NetworkConfig, stock: Stock): Probe[] {
       call: Uniswap.factoryOf(router),
       judge: isFactory,
     },
+    // A router of another kind would make every order a refund.
+    ...Uniswap.changeCalls(router, asset.address).map((call) => ({
+      path: ['stock', 'router'],
+      name: 'router, pull and sweepToken',
+      call,
+      judge: () => undefined,
+      isSilent: true as const,
+    })),
     {
       path: ['stock', 'quoter'],
       name: 'quoter',

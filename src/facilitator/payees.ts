@@ -56,7 +56,8 @@ export function createPayees({ db, networks, now }: PayeesOptions): Payees {
     isSpent(network, payee) {
       const part = today().networks.get(network)
       const gas = part?.byPayee.get(payee)
-      if (part === undefined || gas === undefined) return false
+      // Of a payment of yesterday that is asked for again, today knows nothing.
+      if (part === undefined || !gas) return false
       const spentWei = gasSpentOn(network, 'facilitator', now())
       const budgetWei = budgets.get(network) ?? 0n
       return spentWei * BigInt(gas) * parts >= budgetWei * BigInt(part.total)

@@ -127,13 +127,14 @@ export function createSettler(options: SettleOptions): Settler {
   async function begin(order: Order, waitMs: number): Promise<Outcome> {
     const { subject } = order
     const { transfer, known } = subject
+    // It reads the database, which may fail: before anything is taken.
+    const end = payees.begin({ ...transfer, known: known?.id })
     const claim = settlement.claim(transfer)
     // Another product has it in its hands: nobody knows yet what becomes of it.
     if (claim === undefined) return Verify.busy
     const key = keyOf(subject)
     const scope = scopeOf(order)
     if (scope !== undefined) keys.set(scope.text, key)
-    const end = payees.begin({ ...transfer, known: known?.id })
     const outcome = send(order, waitMs).finally(() => {
       runs.delete(key)
       if (scope !== undefined) keys.delete(scope.text)

@@ -68,13 +68,14 @@ async function findPlainAgain(rail: Rail, orders: readonly Order[]) {
 /** Those whose signer is known, or need not be known before a node is asked. */
 function dropUnsigned({ trust }: Context, orders: readonly Order[]): readonly Order[] {
   const isOne = orders.length === 1
-  return orders.filter(({ transfer, isAlone, isProven, done }) => {
+  return orders.filter((order) => {
+    const { transfer, isAlone, isProven } = order
     if (isProven === undefined) return true
     // Who is sent alone for its code is told apart from who signs.
-    const isOpen = !isAlone && trust.isGiven(transfer.payer, isOne)
-    if (isOpen || isProven()) return true
-    done({ kind: 'unsigned' })
-    return false
+    if (!isAlone && trust.isGiven(payerKey(transfer), isOne)) return true
+    if (isProven()) order.isProven = undefined
+    else order.done({ kind: 'unsigned' })
+    return order.isProven === undefined
   })
 }
 
@@ -179,11 +180,12 @@ function send(
 }
 
 /** Whose key signs may be believed next time. Recovering it now takes no time: the bytes have left. */
-function noteSigner({ trust }: Context, { transfer, isProven }: Order, isOne: boolean): void {
-  if (isProven === undefined) return
+function noteSigner({ trust }: Context, order: Order, isOne: boolean): void {
+  const { transfer, hasCode, isProven } = order
   // Of several, those with code were told apart.
-  if (!isOne || isProven()) trust.earn(transfer.payer)
-  else trust.withdraw(transfer.payer)
+  const isSigner = isProven === undefined ? hasCode !== true : !isOne || isProven()
+  if (isSigner) trust.earn(payerKey(transfer))
+  else trust.withdraw(payerKey(transfer))
 }
 
 /** UNIQUE on the money is the verdict: whatever was written before goes no second time. */
@@ -209,7 +211,9 @@ function payloadOf(rail: Rail, orders: readonly Order[]): Lane.Payload {
   if (!first) throw new Error('nothing to send')
   const { product } = first.purpose
   if (orders.length === 1) {
-    const gasLimit = Verify.gasLimit(first.transfer, first.hasCode)
+    // Who is believed without proof may have code by now, which needs more.
+    const mayHaveCode = first.isProven ? true : first.hasCode
+    const gasLimit = Verify.gasLimit(first.transfer, mayHaveCode)
     return { kind: 'payment', product, ...first.call, valueWei: 0n, gasLimit }
   }
   const members = orders.reduce((sum, { transfer }) => sum + Gas.limitOf(rail, transfer), 0n)

@@ -151,7 +151,8 @@ export async function synchronize(rail: Rail, lane: Lane): Promise<void> {
 
 /** The receipt of a hash, if the chain has it. Throws RpcFault or RpcError. */
 export async function readReceipt(rail: Rail, hash: Hex): Promise<Receipt.Receipt | undefined> {
-  return Receipt.parse(await rail.client.call('eth_getTransactionReceipt', [hash]))
+  const receipt = Receipt.parse(await rail.client.call('eth_getTransactionReceipt', [hash]))
+  return receipt?.hash === hash ? receipt : undefined
 }
 
 /** The number of included transactions of the relayer. Throws RpcFault or RpcError. */

@@ -85,6 +85,7 @@ export async function settle(context: Context, request: Request, waitMs: number)
 }
 
 async function order(context: Context, request: Request, waitMs: number): Promise<Outcome> {
+  const until = context.now() + waitMs
   const { id, requestId, transfer, purpose, receivedAt, proven } = request
   const rail = railOf(context, transfer.network)
   if (transfer.asset !== rail.network.asset.address) throw new Error('not the asset of the network')
@@ -94,7 +95,8 @@ async function order(context: Context, request: Request, waitMs: number): Promis
   if (isOverBudget(context, rail, purpose)) {
     return unavailable('The gas budget of today is spent.', 600)
   }
-  const isProven = mayBeDecidedByChain(rail, transfer) ? proven : ask(proven)
+  const isLeft = mayBeDecidedByChain(rail, transfer) && !context.trust.isLost()
+  const isProven = isLeft ? proven : ask(proven)
   const signed = isProven
     ? Verify.assumeSigned(transfer)
     : await Verify.checkSignature(rail, transfer, context.now())
@@ -140,7 +142,7 @@ async function order(context: Context, request: Request, waitMs: number): Promis
       return meetUsed(context, rail, request, waitMs)
     case 'unsigned':
       context.requestIds.delete(id)
-      return order(context, { ...request, proven: false }, waitMs)
+      return order(context, { ...request, proven: false }, Math.max(0, until - context.now()))
     case 'thrown':
       context.requestIds.delete(id)
       throw result.error

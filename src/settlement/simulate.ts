@@ -174,7 +174,8 @@ async function simulateOne(
     const isUndeployed = verdict === 'absent' && look.isWrapped
     return isUndeployed ? Verify.refuseFactory() : refuseSignature(transfer)
   }
-  if (used) return { kind: 'used' }
+  // What the payer signed with this nonce is no business of who cannot sign for it.
+  if (used) return hasCode && verdict === 'refuses' ? refuseSignature(transfer) : { kind: 'used' }
   if (passes) return { kind: 'passes', balanceAtomic: read[1] ?? 0n }
   return explain(rail, transfer, {
     used,

@@ -278,8 +278,9 @@ function pay(
   return payments.map(({ id }, position) => {
     const logIndex = indexes[position]
     if (logIndex !== undefined) {
-      const confirm = beginning.get(id)?.() ? store.confirmAndBegin : store.confirm
-      const confirmed = confirm(id, { transaction, logIndex, blockNumber }, now())
+      const assignment = { transaction, logIndex, blockNumber }
+      const begun = beginning.get(id)?.() && store.confirmAndBegin(id, assignment, now())
+      const confirmed = begun || store.confirm(id, assignment, now())
       if (confirmed) return confirmed
     }
     store.revert(id, carriers)

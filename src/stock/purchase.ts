@@ -316,7 +316,8 @@ export function createPurchase(options: PurchaseOptions): Purchase {
     const outcome = await settleSponsored(options, transfer, presentation.approval, purpose, {
       waitMs: Math.max(0, deadline - now()),
       receivedAt: now(),
-      proven: presentation.isProven,
+      // What is not signed must not wait in the name of its payer.
+      proven: presentation.isProven(),
       requestId: visit.requestId,
       write(paymentId) {
         end()
