@@ -62,7 +62,8 @@ async function sample(candidate: Candidate, load: Load): Promise<Run> {
       const each = values.quick ? Math.max(1, most >> 2) : most
       const bodies = (count: number) =>
         holders.map((payer) => Array.from({ length: count }, () => bodyOf(payer)))
-      const warmUp = candidate.isShipped && load.operation === 'settle' ? 1 : Math.ceil(each / 6)
+      // A server that has run for a while: its code is compiled by then.
+      const warmUp = candidate.isShipped && load.operation === 'settle' ? 1 : each
       const [early, counted] = [bodies(warmUp), bodies(each)]
       await call(server.url, load.operation, early)
       return await call(server.url, load.operation, counted)
