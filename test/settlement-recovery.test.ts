@@ -87,8 +87,9 @@ describe.concurrent('after a restart', () => {
     const transfer = signTransfer(network)
     net.tap.intercept = losing
     await own.begin(transfer)
+    await own.desk.crash()
     net.tap.intercept = undefined
-    await own.reopen()
+    await own.open()
     await until(() => stateOf(own, transfer) === 'confirmed')
     expect(await own.paid()).toBe(5_000n)
     expect(transactionRows(own)).toMatchObject([{ state: 'mined' }])
@@ -135,8 +136,9 @@ describe.concurrent('after a restart', () => {
     net.tap.intercept = losing
     const payment = await own.begin(transfer)
     unsend(own, payment.transaction)
+    await own.desk.crash()
     net.tap.intercept = undefined
-    await own.reopen()
+    await own.open()
     expect(transactionRows(own)).toMatchObject([{ state: 'replaced' }])
     expect(stateOf(own, transfer)).toBe('reverted')
     expect(await own.paid()).toBe(0n)
@@ -156,8 +158,9 @@ describe.concurrent('after a restart', () => {
     const payment = await own.begin(first)
     await own.begin(second)
     unsend(own, payment.transaction)
+    await own.desk.crash()
     net.tap.intercept = undefined
-    await own.reopen()
+    await own.open()
     await until(() => stateOf(own, second) === 'confirmed')
     expect(stateOf(own, first)).toBe('reverted')
     expect(transactionRows(own)).toMatchObject([

@@ -29,10 +29,9 @@ export type OwnDesk = AsyncDisposable & {
   open(changes?: Partial<NetworkConfig>, options?: DeskOptions): Promise<void>
   /** Starts a desk over what the one before leaves when it crashes now. */
   reopen(changes?: Partial<NetworkConfig>, options?: DeskOptions): Promise<void>
-  /**
-   * Pays, and goes on when the node, or who answers in its place, was given the bytes. Throws when
-   * the payment has ended by then.
-   */
+  /** Goes on when the node, or who answers in its place, was given a transaction of ours. */
+  untilSent(hash: string): Promise<void>
+  /** Pays, and goes on when the bytes were sent. Throws when the payment has ended by then. */
   begin(transfer: Transfer.Transfer, changes?: Partial<Purpose>): Promise<Payment>
   /** What the payee holds. */
   paid(): Promise<bigint>
@@ -76,18 +75,21 @@ export async function ownDesk(
       await own.desk.crash()
       await own.open(changes, more)
     },
+    untilSent(hash) {
+      const row = own.desk.db.sqlite
+        .query<{ raw: string }, [string]>('SELECT raw FROM transactions WHERE hash = ?')
+        .get(hash)
+      return until(() =>
+        net.tap.calls.some(({ method, params }) => isSend(method) && params[0] === row?.raw),
+      )
+    },
     async begin(transfer, changes) {
-      const { settlement, pay, db } = own.desk
+      const { settlement, pay } = own.desk
       // It may end with the desk.
       pay(transfer, changes).catch(() => undefined)
       const written = () => settlement.find(transfer)
-      const row = db.sqlite.query<{ raw: string }, [string]>(
-        'SELECT raw FROM transactions WHERE hash = ?',
-      )
-      await until(() => {
-        const raw = row.get(written()?.transaction ?? '')?.raw
-        return net.tap.calls.some(({ method, params }) => isSend(method) && params[0] === raw)
-      })
+      await until(() => written() !== undefined)
+      await own.untilSent(written()?.transaction ?? '')
       const payment = written()
       if (payment?.state !== 'broadcast') throw new Error(`the payment is ${payment?.state}`)
       return payment
