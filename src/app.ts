@@ -58,6 +58,8 @@ export type AppOptions = {
   answersMaxBytes?: number
   /** Transactions that may fail on chain for one payer in ten minutes. */
   payerFailuresMax?: number
+  /** What a chain's block time counts as before its blocks are known. */
+  blockTimeMs?: number
   /** Stock orders that may be refunded to one payer in an hour. */
   refundsMax?: number
 }
@@ -96,6 +98,7 @@ export async function start(options: AppOptions): Promise<App> {
     db,
     meter: registry,
     payerFailuresMax: options.payerFailuresMax,
+    blockTimeMs: options.blockTimeMs,
     networks: options.config.networks,
     relayerKeys: secrets.relayerKeys,
     deskKey: options.config.stock && secrets.deskKey,
