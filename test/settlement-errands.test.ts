@@ -4,69 +4,14 @@ import { createErrands } from '../db/errands'
 import { account } from '../src/demo/accounts'
 import { mine, setAutomine } from '../src/demo/chains'
 import * as Crypto from '../src/protocol/Crypto'
-import type { Errand } from '../src/settlement/Errand'
-import { isSend, losing, type OwnDesk, ownDesk, withoutSync } from './harness/owndesk'
-import {
-  type Desk,
-  errandOf,
-  mineWhile,
-  signTransfer,
-  until,
-  untilKnown,
-} from './harness/settlement'
+import { type OwnErrands, ownErrands } from './harness/errands'
+import { isSend, losing, withoutSync } from './harness/owndesk'
+import { errandOf, mineWhile, signTransfer, until, untilKnown } from './harness/settlement'
 
 const receiver = account(8).address
 
-type Row = { nonce: number; state: string; kind: string; hash: Hex; raw: Hex; relayer: string }
-
-/** A desk of its own that runs errands for the receiver. */
-async function ownErrands() {
-  const own = await ownDesk()
-  const { network, net } = own
-  const received = async () =>
-    BigInt((await net.chain.rpc('eth_getBalance', [receiver, 'latest'])) as string)
-  const before = await received()
-  const told: string[] = []
-  const run = (changes: Partial<Errand> = {}, waitMs = 20_000) =>
-    own.desk.settlement.run(errandOf(network, changes), { waitMs })
-  const listen = ({ settlement }: Desk) => {
-    told.length = 0
-    settlement.onErrand((id) => void told.push(`${id} ${settlement.errand(id)?.state}`))
-  }
-  listen(own.desk)
-  const { open } = own
-  return Object.assign(own, {
-    told,
-    run,
-    async open(...of: Parameters<typeof open>) {
-      await open(...of)
-      listen(own.desk)
-    },
-    /** Runs what is not decided soon, and goes on when a node was given its bytes. */
-    async start(changes?: Partial<Errand>) {
-      const end = await run(changes, 20)
-      if (end.kind !== 'pending') throw new Error(end.kind)
-      await own.untilSent(end.transaction)
-      return end.transaction
-    },
-    stateOf: (id = 'refund:1') => own.desk.settlement.errand(id)?.state,
-    moved: async () => (await received()) - before,
-    transactions: () =>
-      own.desk.db.sqlite
-        .query<Row, []>('SELECT * FROM transactions ORDER BY nonce, created_at, rowid')
-        .all(),
-    /** Makes transactions look as if the process had ended before their first send. */
-    unsend: () =>
-      void own.desk.db.sqlite.run(
-        "UPDATE transactions SET state = 'signed', first_sent_at = NULL WHERE state = 'sent' AND kind <> 'payment'",
-      ),
-  })
-}
-
-type OwnErrands = Awaited<ReturnType<typeof ownErrands>>
-
 /** A transaction of another program with the relayer's key, at a nonce of ours. */
-const sendForeign = ({ net }: OwnDesk, nonce: number) =>
+const sendForeign = ({ net }: OwnErrands, nonce: number) =>
   net.chain.rpc('eth_sendTransaction', [
     {
       from: account(0).address,
@@ -117,8 +62,7 @@ describe.concurrent('an errand', () => {
       throw new Error('the order is gone')
     }
     const running = own.desk.settlement.run(errandOf(network), { waitMs: 10_000, write })
-    expect(running).rejects.toThrow('the order is gone')
-    await running.catch(() => undefined)
+    await expect(running).rejects.toThrow('the order is gone')
     expect(own.transactions()).toEqual([])
     expect(own.desk.settlement.errand('refund:1')).toBeUndefined()
     expect((await own.run()).kind).toBe('confirmed')
