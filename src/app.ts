@@ -58,6 +58,8 @@ export type AppOptions = {
   answersMaxBytes?: number
   /** Transactions that may fail on chain for one payer in ten minutes. */
   payerFailuresMax?: number
+  /** What a chain's block time counts as before its blocks are known. */
+  blockTimeMs?: number
   /** Stock orders that may be refunded to one payer in an hour. */
   refundsMax?: number
   /** It will run for long: the database's log is made as long at once as it gets anyway (16 MB). */
@@ -98,6 +100,7 @@ export async function start(options: AppOptions): Promise<App> {
     db,
     meter: registry,
     payerFailuresMax: options.payerFailuresMax,
+    blockTimeMs: options.blockTimeMs,
     networks: options.config.networks,
     relayerKeys: secrets.relayerKeys,
     deskKey: options.config.stock && secrets.deskKey,

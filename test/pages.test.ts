@@ -304,7 +304,7 @@ describe('the commands of the page', () => {
     return (await child.exited) === 0 ? out : problems
   }
 
-  test('behavior: curl shows the 402, mppx and @x402/fetch buy', async () => {
+  test.concurrent('behavior: curl shows the 402, mppx and @x402/fetch buy', async () => {
     const [curl = '', mppx = '', program = ''] = await commandsOf('/m/weather/forecast')
     const mppxHere = mppx.replace('npx mppx', `'${process.execPath}' node_modules/.bin/mppx`)
     const answers = await Promise.all([
@@ -317,7 +317,7 @@ describe('the commands of the page', () => {
     expect(answers[2]).toContain('temperature_2m')
   })
 
-  test('behavior: a POST is bought with its body', async () => {
+  test.concurrent('behavior: a POST is bought with its body', async () => {
     const [, mppx = '', program = ''] = await commandsOf('/m/assistant/chat')
     const mppxHere = mppx.replace('npx mppx', `'${process.execPath}' node_modules/.bin/mppx`)
     const answers = await Promise.all([

@@ -174,7 +174,7 @@ describe('Terms', () => {
   })
 })
 
-describe('turnpike pay, against other servers', () => {
+describe.concurrent('turnpike pay, against other servers', () => {
   test('behavior: the same credential is sent again while the settlement is pending', async () => {
     const pending = problem(
       503,

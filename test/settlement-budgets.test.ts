@@ -6,6 +6,7 @@ import { balanceOf, deploy, execute, mine, setAutomine } from '../src/demo/chain
 import * as Artifacts from '../src/demo/contracts/artifacts'
 import { createFailures } from '../src/settlement/failures'
 import type { Outcome } from '../src/settlement/Payment'
+import { isSend, withoutSync } from './harness/owndesk'
 import {
   type Desk,
   networkOf,
@@ -72,7 +73,6 @@ async function greedy(mode: keyof typeof modes): Promise<Address> {
   return wallet
 }
 
-const isSend = (method: string) => method.startsWith('eth_sendRawTransaction')
 const sends = () => net.tap.calls.filter(({ method }) => isSend(method)).length
 const relayerWei = async () =>
   BigInt((await net.chain.rpc('eth_getBalance', [account(0).address, 'latest'])) as string)
@@ -268,8 +268,11 @@ describe('a replaced transaction (attack 36)', () => {
     await open({ replaceAfterSeconds: 0.2 })
     await setAutomine(net.chain, false)
     const seen: string[] = []
-    net.tap.intercept = ({ method, params }) => {
+    net.tap.intercept = (call) => {
+      const { method, params } = call
       if (!isSend(method)) return undefined
+      const unknown = withoutSync(call)
+      if (unknown) return unknown
       if (!seen.includes(String(params[0]))) seen.push(String(params[0]))
       // The replacement never reaches the node.
       return params[0] === seen[0] ? undefined : new Response('lost', { status: 503 })

@@ -1,51 +1,10 @@
-import { afterAll, afterEach, beforeEach, describe, expect, test } from 'bun:test'
+import { describe, expect, test } from 'bun:test'
 import { createGate } from '../src/chain/gate'
 import { account } from '../src/demo/accounts'
-import { balanceOf, mine, setAutomine } from '../src/demo/chains'
-import {
-  type Desk,
-  networkOf,
-  payee,
-  type RpcCall,
-  signTransfer,
-  startDesk,
-  startNetwork,
-  startTap,
-  temporary,
-  until,
-} from './harness/settlement'
+import { mine } from '../src/demo/chains'
+import { isSend, ownDesk, withoutSync } from './harness/owndesk'
+import { signTransfer, until } from './harness/settlement'
 
-const net = await startNetwork()
-const network = networkOf(net.tap.url)
-const second = startTap(net.chain.url)
-let directory: ReturnType<typeof temporary>
-let desk: Desk
-
-beforeEach(async () => {
-  net.tap.intercept = undefined
-  second.intercept = undefined
-  directory = temporary()
-  desk = await startDesk([network], directory.path)
-})
-
-afterEach(async () => {
-  net.tap.intercept = undefined
-  await setAutomine(net.chain, true)
-  await desk.stop()
-  directory.remove()
-})
-
-afterAll(async () => {
-  second.stop()
-  await net.stop()
-})
-
-const paid = () => balanceOf(net.chain, network.asset.address, payee)
-const isSend = ({ method }: RpcCall) => method.startsWith('eth_sendRawTransaction')
-const withoutSync = ({ method }: RpcCall) =>
-  method === 'eth_sendRawTransactionSync'
-    ? { error: { code: -32601, message: 'the method does not exist' } }
-    : undefined
 const rpcError = (code: number, message: string) => () => ({ error: { code, message } })
 
 const faults: [name: string, answer: () => unknown][] = [
@@ -63,45 +22,48 @@ const faults: [name: string, answer: () => unknown][] = [
   ['a missing state', rpcError(-32000, 'missing trie node 0123 (path )')],
 ]
 
-describe('a fault of a node', () => {
+describe.concurrent('a fault of a node', () => {
   for (const [name, answer] of faults)
     test(`behavior: ${name} at any stage is never an invalid payment`, async () => {
+      await using own = await ownDesk()
+      const { net, network } = own
       for (const stage of ['eth_call', 'send', 'eth_getTransactionReceipt']) {
-        const before = await paid()
+        const before = await own.paid()
         const transfer = signTransfer(network)
         let isBroken = true
         net.tap.intercept = (call) => {
-          const isHere = stage === 'send' ? isSend(call) : call.method === stage
+          const isHere = stage === 'send' ? isSend(call.method) : call.method === stage
           if (isHere && isBroken) {
             isBroken = false
             return answer()
           }
           return stage === 'eth_getTransactionReceipt' ? withoutSync(call) : undefined
         }
-        const outcome = await desk.pay(transfer)
+        const outcome = await own.desk.pay(transfer)
         expect(['confirmed', 'unavailable']).toContain(outcome.kind)
         // The same credential still pays.
         if (outcome.kind !== 'confirmed') {
-          expect(await paid()).toBe(before)
-          expect((await desk.pay(transfer)).kind).toBe('confirmed')
+          expect(await own.paid()).toBe(before)
+          expect((await own.desk.pay(transfer)).kind).toBe('confirmed')
         }
-        expect(await paid()).toBe(before + 5_000n)
+        expect(await own.paid()).toBe(before + 5_000n)
         net.tap.intercept = undefined
       }
     })
 
   for (const [name, answer] of faults.slice(0, 6))
     test(`behavior: ${name} of one URL costs nothing where there are two`, async () => {
-      await desk.stop()
-      desk = await startDesk([{ ...network, rpcUrls: [net.tap.url, second.url] }], directory.path)
-      const before = await paid()
+      await using own = await ownDesk()
+      const { net, network } = own
+      await own.reopen({ rpcUrls: [net.tap.url, net.chain.url] })
+      const before = await own.paid()
       net.tap.intercept = answer
-      expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
-      expect(await paid()).toBe(before + 5_000n)
+      expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
+      expect(await own.paid()).toBe(before + 5_000n)
     })
 })
 
-describe('an answer to the send', () => {
+describe.concurrent('an answer to the send', () => {
   const replies: [name: string, code: number, message: string][] = [
     ['already known', -32000, 'already known'],
     ['known transaction', -32010, 'Transaction with the same hash was already imported.'],
@@ -111,60 +73,70 @@ describe('an answer to the send', () => {
   ]
   for (const [name, code, message] of replies)
     test(`behavior: ${name} after it was accepted is a success`, async () => {
-      const before = await paid()
+      await using own = await ownDesk()
+      const { net, network } = own
+      const before = await own.paid()
       net.tap.intercept = async (call, forward) => {
-        if (!isSend(call)) return undefined
+        if (!isSend(call.method)) return undefined
         await (await forward()).text()
         return { error: { code, message } }
       }
-      expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
-      expect(await paid()).toBe(before + 5_000n)
+      expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
+      expect(await own.paid()).toBe(before + 5_000n)
     })
 
   test('behavior: one that never comes is found out by the receipt', async () => {
-    const before = await paid()
+    await using own = await ownDesk()
+    const { net, network } = own
+    const before = await own.paid()
     const { promise, resolve } = Promise.withResolvers<void>()
     net.tap.intercept = async (call, forward) => {
-      if (!isSend(call)) return undefined
+      if (!isSend(call.method)) return undefined
       await (await forward()).text()
       await promise
       return new Response('', { status: 504 })
     }
-    expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
-    expect(await paid()).toBe(before + 5_000n)
+    expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
+    expect(await own.paid()).toBe(before + 5_000n)
     resolve()
   })
 
   test('behavior: "nonce too low" because of another program is signed again, once', async () => {
-    const before = await paid()
+    await using own = await ownDesk()
+    const { net, network } = own
+    const before = await own.paid()
     let isFirst = true
     net.tap.intercept = async (call) => {
-      if (!isSend(call) || !isFirst) return undefined
+      if (!isSend(call.method) || !isFirst) return undefined
       isFirst = false
       const { address } = account(0)
       await net.chain.rpc('eth_sendTransaction', [{ from: address, to: address, value: '0x0' }])
       await mine(net.chain)
       return undefined
     }
-    expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
-    expect(await paid()).toBe(before + 5_000n)
+    expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
+    expect(await own.paid()).toBe(before + 5_000n)
   })
 })
 
-describe('a node that lags behind', () => {
+describe.concurrent('a node that lags behind', () => {
   test('behavior: its receipts are waited for', async () => {
-    const before = await paid()
+    await using own = await ownDesk()
+    const { net, network } = own
+    const before = await own.paid()
     let late = 4
     net.tap.intercept = (call) => {
       if (call.method === 'eth_getTransactionReceipt' && late-- > 0) return { result: null }
       return withoutSync(call)
     }
-    expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
-    expect(await paid()).toBe(before + 5_000n)
+    expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
+    expect(await own.paid()).toBe(before + 5_000n)
   })
 
   test('behavior: its count of our transactions sends nothing twice', async () => {
-    const before = await paid()
+    await using own = await ownDesk()
+    const { net, network } = own
+    const before = await own.paid()
     let isLate = false
     net.tap.intercept = ({ method }) => {
       if (method !== 'eth_getTransactionCount') return undefined
@@ -172,11 +144,11 @@ describe('a node that lags behind', () => {
       return isLate ? { result: '0x0' } : undefined
     }
     for (let round = 0; round < 3; round++)
-      expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
+      expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
     const looks = net.tap.calls.length
     await until(() => net.tap.calls.length > looks + 20)
-    expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
-    expect(await paid()).toBe(before + 20_000n)
+    expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
+    expect(await own.paid()).toBe(before + 20_000n)
   })
 })
 

@@ -1,54 +1,19 @@
-import { afterEach, beforeEach, describe, expect, test } from 'bun:test'
+import { describe, expect, test } from 'bun:test'
 import { encodeFunctionData, parseAbi } from 'viem'
-import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
 import { balanceOf, execute, mine, setAutomine } from '../src/demo/chains'
 import * as Crypto from '../src/protocol/Crypto'
 import * as Transfer from '../src/protocol/Transfer'
 import { checkAfterMs } from '../src/settlement/engine'
 import { createLane } from '../src/settlement/lane'
-import {
-  type Desk,
-  errandOf,
-  mineWhile,
-  networkOf,
-  relayerKey,
-  signTransfer,
-  startDesk,
-  startNetwork,
-  temporary,
-  until,
-} from './harness/settlement'
+import { isSend, type OwnDesk, ownDesk } from './harness/owndesk'
+import { errandOf, mineWhile, relayerKey, signTransfer, until } from './harness/settlement'
 import { robinhood, sign } from './harness/stablecoin'
 
-let net: Awaited<ReturnType<typeof startNetwork>>
-let network: NetworkConfig
-let directory: ReturnType<typeof temporary>
-let desk: Desk
-
-const isSend = (method: string) => method.startsWith('eth_sendRawTransaction')
-const asked = (name: string) => net.tap.calls.filter(({ method }) => method === name).length
-
-beforeEach(async () => {
-  directory = temporary()
-})
-
-afterEach(async () => {
-  await desk.stop()
-  await net.stop()
-  directory.remove()
-})
-
-async function start(
-  options: Parameters<typeof startNetwork>[1] = {},
-  changes: Partial<NetworkConfig> = {},
+async function cancel(
+  { net, network }: OwnDesk,
+  { payer, nonce }: Transfer.Transfer,
 ): Promise<void> {
-  net = await startNetwork('usdg', options)
-  network = networkOf(net.tap.url, 'usdg', changes)
-  desk = await startDesk([network], directory.path)
-}
-
-async function cancel({ payer, nonce }: Transfer.Transfer): Promise<void> {
   const signature = await sign(robinhood, 1, 'CancelAuthorization', { authorizer: payer, nonce })
   const data = encodeFunctionData({
     abi: parseAbi(['function cancelAuthorization(address, bytes32, bytes)']),
@@ -59,62 +24,65 @@ async function cancel({ payer, nonce }: Transfer.Transfer): Promise<void> {
   ])
 }
 
-describe('an authorization that was cancelled', () => {
+describe.concurrent('an authorization that was cancelled', () => {
   test('behavior: keeps answering that its nonce is used, whenever it is asked', async () => {
-    await start()
+    await using own = await ownDesk()
+    const { net, network } = own
     const transfer = signTransfer(network)
     net.tap.intercept = async ({ method }) => {
-      if (isSend(method)) await cancel(transfer)
+      if (isSend(method)) await cancel(own, transfer)
       return undefined
     }
     const used = { kind: 'dead', reason: 'invalid_exact_evm_nonce_already_used' }
-    expect(await desk.pay(transfer)).toMatchObject({ ...used, payment: { state: 'expired' } })
+    expect(await own.desk.pay(transfer)).toMatchObject({ ...used, payment: { state: 'expired' } })
     net.tap.intercept = undefined
-    expect(await desk.pay(transfer)).toMatchObject(used)
-    await desk.crash()
-    desk = await startDesk([network], directory.path, { now: () => Date.now() + 10_000_000 })
-    expect(await desk.pay(transfer)).toMatchObject(used)
+    expect(await own.desk.pay(transfer)).toMatchObject(used)
+    await own.reopen({}, { now: () => Date.now() + 10_000_000 })
+    expect(await own.desk.pay(transfer)).toMatchObject(used)
   })
 
   test("behavior: after somebody's settlement of it was taken away, it is asked about for reorg_depth blocks", async () => {
-    await start({}, { reorgDepth: 4 })
+    await using own = await ownDesk({ network: { reorgDepth: 4 }, desk: { checkMs: 50 } })
+    const { net, network } = own
     const transfer = signTransfer(network)
     await execute(net.chain, [
       { from: account(8).address, ...Transfer.call(transfer), gas: 500_000n },
     ])
-    expect((await desk.pay(transfer, { bound: true })).kind).toBe('confirmed')
-    await desk.crash()
+    expect((await own.desk.pay(transfer, { bound: true })).kind).toBe('confirmed')
+    await own.desk.crash()
     await net.chain.rpc('anvil_reorg', [2, []])
     await net.chain.rpc('anvil_dropAllTransactions', [])
-    await cancel(transfer)
+    await cancel(own, transfer)
     net.tap.intercept = ({ method }) =>
       method === 'eth_getRawTransactionByHash' ? { result: null } : undefined
-    desk = await startDesk([network], directory.path)
-    const undecided = () => desk.events.filter(({ event }) => event === 'payment-undecided').length
+    await own.open()
+    const undecided = () =>
+      own.desk.events.filter(({ event }) => event === 'payment-undecided').length
     await until(() => undecided() > 0)
-    expect(desk.settlement.find(transfer)?.state).toBe('broadcast')
+    expect(own.desk.settlement.find(transfer)?.state).toBe('broadcast')
     await mine(net.chain, 5)
-    await until(() => desk.settlement.find(transfer)?.state === 'expired')
-    const looks = asked('eth_getLogs')
-    const checks = asked('eth_chainId')
-    await until(() => asked('eth_chainId') > checks + 3)
-    expect(asked('eth_getLogs')).toBe(looks)
-    expect(await desk.pay(transfer, { bound: true })).toMatchObject({
+    await until(() => own.desk.settlement.find(transfer)?.state === 'expired')
+    const looks = own.asked('eth_getLogs')
+    const checks = own.asked('eth_chainId')
+    await until(() => own.asked('eth_chainId') > checks + 3)
+    expect(own.asked('eth_getLogs')).toBe(looks)
+    expect(await own.desk.pay(transfer, { bound: true })).toMatchObject({
       kind: 'dead',
       reason: 'invalid_exact_evm_nonce_already_used',
     })
   })
 })
 
-test('behavior: a payment that is handed back to the queue waits no longer than it wanted', async () => {
-  await start()
+test.concurrent('behavior: a payment that is handed back to the queue waits no longer than it wanted', async () => {
+  await using own = await ownDesk()
+  const { net, network } = own
   await setAutomine(net.chain, false)
   const busy = (index: number) =>
-    desk.settlement.run(errandOf(network, { id: `refund:${index}` }), { waitMs: 0 })
+    own.desk.settlement.run(errandOf(network, { id: `refund:${index}` }), { waitMs: 0 })
   await busy(0)
   // Those who wait behind it are found to be without code.
   const both = () => [signTransfer(network), signTransfer(network, { from: 2 })] as const
-  await mineWhile(net.chain, Promise.all(both().map((transfer) => desk.pay(transfer))))
+  await mineWhile(net.chain, Promise.all(both().map((transfer) => own.desk.pay(transfer))))
   for (let index = 1; index <= 15; index++) await busy(index)
   // A second look, at a node that is slow, finds that account 2 has delegated meanwhile.
   let looks = 0
@@ -130,27 +98,23 @@ test('behavior: a payment that is handed back to the queue waits no longer than 
     return { result: `0x${sizes.map((size) => size.toString(16).padStart(64, '0')).join('')}` }
   }
   const [plain, coded] = both()
-  const paying = desk.pay(plain)
-  expect(await desk.pay(coded, {}, { waitMs: 300 })).toMatchObject({
+  const paying = own.desk.pay(plain)
+  expect(await own.desk.pay(coded, {}, { waitMs: 300 })).toMatchObject({
     kind: 'unavailable',
     detail: 'The network is busy; try again with the same credential.',
   })
   expect(looks).toBe(1)
-  expect(desk.settlement.find(coded)).toBeUndefined()
+  expect(own.desk.settlement.find(coded)).toBeUndefined()
   expect((await mineWhile(net.chain, paying)).kind).toBe('confirmed')
-  expect((await mineWhile(net.chain, desk.pay(coded))).kind).toBe('confirmed')
+  expect((await mineWhile(net.chain, own.desk.pay(coded))).kind).toBe('confirmed')
 })
 
-test('behavior: many announced blocks are not taken for much time', async () => {
-  await start({ blockTimeMs: 100 })
-  await desk.stop()
+test.concurrent('behavior: many announced blocks are not taken for much time', async () => {
+  await using own = await ownDesk({ chain: { blockTimeMs: 100 } })
+  const { net, network } = own
   const replaceAfterSeconds = 1.5
-  desk = await startDesk(
-    [{ ...network, wsUrl: net.chain.wsUrl, replaceAfterSeconds }],
-    directory.path,
-    { checkMs: 600_000 },
-  )
-  await until(() => desk.events.some(({ event }) => event === 'heads-live'))
+  await own.reopen({ wsUrl: net.chain.wsUrl, replaceAfterSeconds }, { checkMs: 600_000 })
+  await until(() => own.desk.events.some(({ event }) => event === 'heads-live'))
   let sentAt = 0
   net.tap.intercept = ({ method }) => {
     if (method === 'eth_sendRawTransactionSync') {
@@ -160,8 +124,8 @@ test('behavior: many announced blocks are not taken for much time', async () => 
     sentAt ||= performance.now()
     return { result: `0x${'0'.repeat(64)}` }
   }
-  const paying = desk.pay(signTransfer(network), {}, { waitMs: 10_000 })
-  await until(() => desk.events.some(({ event }) => event === 'transaction-replaced'))
+  const paying = own.desk.pay(signTransfer(network), {}, { waitMs: 10_000 })
+  await until(() => own.desk.events.some(({ event }) => event === 'transaction-replaced'))
   expect(performance.now() - sentAt).toBeGreaterThan(replaceAfterSeconds * 900)
   net.tap.intercept = undefined
   expect((await paying).kind).toBe('confirmed')
@@ -188,50 +152,55 @@ describe('the time to the next check', () => {
   })
 })
 
-test('behavior: a disk that refuses the replacement does not end the watch over what was sent', async () => {
-  await start({}, { replaceAfterSeconds: 0.2 })
+test.concurrent('behavior: a disk that refuses the replacement does not end the watch over what was sent', async () => {
+  await using own = await ownDesk({ network: { replaceAfterSeconds: 0.2 } })
+  const { net, network } = own
   await setAutomine(net.chain, false)
   net.tap.intercept = ({ method }) =>
     method === 'eth_sendRawTransactionSync'
       ? { error: { code: -32601, message: 'the method does not exist' } }
       : undefined
   const transfer = signTransfer(network)
-  const paying = desk.pay(transfer)
-  await until(() => desk.settlement.find(transfer) !== undefined)
-  desk.db.sqlite.run(
+  const paying = own.desk.pay(transfer)
+  await until(() => own.desk.settlement.find(transfer) !== undefined)
+  own.desk.db.sqlite.run(
     "CREATE TRIGGER full BEFORE INSERT ON transactions BEGIN SELECT RAISE(ABORT, 'disk full'); END",
   )
-  await until(() => desk.events.some(({ event }) => event === 'settlement-fault'))
+  await until(() => own.desk.events.some(({ event }) => event === 'settlement-fault'))
   expect((await mineWhile(net.chain, paying)).kind).toBe('confirmed')
-  expect(desk.db.sqlite.query('SELECT hash FROM transactions').all()).toHaveLength(1)
+  expect(own.desk.db.sqlite.query('SELECT hash FROM transactions').all()).toHaveLength(1)
 })
 
-test('error: a payment whose window closed while it waited for a lane is not sent', async () => {
-  await start()
-  await desk.stop()
+test.concurrent('error: a payment whose window closed while it waited for a lane is not sent', async () => {
+  await using own = await ownDesk()
+  const { net, network } = own
+  await own.desk.stop()
   let ahead = 0
-  desk = await startDesk([network], directory.path, { now: () => Date.now() + ahead })
+  await own.open({}, { now: () => Date.now() + ahead })
   await setAutomine(net.chain, false)
   for (let index = 0; index < 16; index++)
-    await desk.settlement.run(errandOf(network, { id: `refund:${index}` }), { waitMs: 0 })
+    await own.desk.settlement.run(errandOf(network, { id: `refund:${index}` }), { waitMs: 0 })
   const transfer = signTransfer(network)
-  const paying = desk.pay(transfer)
-  await until(() => asked('eth_sendRawTransactionSync') + asked('eth_sendRawTransaction') >= 16)
+  const paying = own.desk.pay(transfer)
+  await until(
+    () => own.asked('eth_sendRawTransactionSync') + own.asked('eth_sendRawTransaction') >= 16,
+  )
   ahead = 400_000
   expect(await mineWhile(net.chain, paying)).toMatchObject({
     kind: 'refused',
     reason: 'invalid_exact_evm_payload_authorization_valid_before',
   })
-  expect(desk.settlement.find(transfer)).toBeUndefined()
+  expect(own.desk.settlement.find(transfer)).toBeUndefined()
 })
 
-test('error: a balance that was read before a payment was included is not promised again', async () => {
-  await start()
+test.concurrent('error: a balance that was read before a payment was included is not promised again', async () => {
+  await using own = await ownDesk()
+  const { net, network } = own
   await setAutomine(net.chain, false)
   const amountAtomic = await balanceOf(net.chain, network.asset.address, account(1).address)
   const first = signTransfer(network, { amountAtomic })
-  const paying = desk.pay(first)
-  await until(() => desk.settlement.find(first) !== undefined)
+  const paying = own.desk.pay(first)
+  await until(() => own.desk.settlement.find(first) !== undefined)
   // The node answers the second simulation from before, and late.
   const held = Promise.withResolvers<void>()
   let isAsked = false
@@ -244,10 +213,10 @@ test('error: a balance that was read before a payment was included is not promis
     return new Response(answer)
   }
   const second = signTransfer(network, { amountAtomic })
-  const late = desk.pay(second)
+  const late = own.desk.pay(second)
   await until(() => isAsked)
   expect((await mineWhile(net.chain, paying)).kind).toBe('confirmed')
   held.resolve()
   expect(await late).toMatchObject({ kind: 'unavailable' })
-  expect(desk.settlement.find(second)).toBeUndefined()
+  expect(own.desk.settlement.find(second)).toBeUndefined()
 })

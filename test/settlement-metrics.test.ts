@@ -3,6 +3,7 @@ import { account } from '../src/demo/accounts'
 import { mine, setAutomine } from '../src/demo/chains'
 import { createRegistry } from '../src/http/metrics'
 import { createMetrics, type Sources } from '../src/settlement/metrics'
+import { withoutSync } from './harness/owndesk'
 import { buy, type Shop, sign, startShop } from './harness/shop'
 import { until } from './harness/world'
 
@@ -70,6 +71,8 @@ test('behavior: what waits, is replaced or fails to answer is seen', async () =>
   const before = await read()
   const more = async (name: string) => ((await read()).get(name) ?? 0) - (before.get(name) ?? 0)
   const credential = await sign(item())
+  // A node that holds the call until the block comes is asked for receipts after seconds.
+  tap.intercept = withoutSync
   await setAutomine(chain, false)
   expect((await fetch(item(), { headers: credential })).status).toBe(503)
   expect(await more(`payments_total{network="${base}",protocol="mpp",outcome="pending"}`)).toBe(1)
@@ -77,8 +80,10 @@ test('behavior: what waits, is replaced or fails to answer is seen', async () =>
   expect(
     (await read()).get(`lane_transactions{network="${base}",relayer="${account(0).address}"}`),
   ).toBe(1)
-  tap.intercept = ({ method }) =>
-    method === 'eth_getTransactionReceipt' ? new Response('', { status: 503 }) : undefined
+  tap.intercept = (call) =>
+    call.method === 'eth_getTransactionReceipt'
+      ? new Response('', { status: 503 })
+      : withoutSync(call)
   await until('a fault is counted', async () => {
     return (
       (await more(`rpc_faults_total{network="${base}",method="eth_getTransactionReceipt"}`)) > 0

@@ -1,55 +1,18 @@
-import { afterEach, beforeEach, describe, expect, test } from 'bun:test'
+import { describe, expect, test } from 'bun:test'
 import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
-import { balanceOf, execute, mine, setAutomine } from '../src/demo/chains'
+import { execute, mine, receiptOf, setAutomine } from '../src/demo/chains'
 import * as Transfer from '../src/protocol/Transfer'
-import {
-  type Desk,
-  networkOf,
-  payee,
-  signTransfer,
-  startDesk,
-  startNetwork,
-  temporary,
-  until,
-} from './harness/settlement'
+import { isSend, losing, type OwnDesk, ownDesk, withoutSync } from './harness/owndesk'
+import { type Desk, signTransfer, until, untilKnown } from './harness/settlement'
 
-let net: Awaited<ReturnType<typeof startNetwork>>
-let network: NetworkConfig
-let directory: ReturnType<typeof temporary>
-let desk: Desk
-
-const isSend = (method: string) => method.startsWith('eth_sendRawTransaction')
-/** A node without eth_sendRawTransactionSync. */
-const withoutSync = ({ method }: { method: string }) =>
-  method === 'eth_sendRawTransactionSync'
-    ? { error: { code: -32601, message: 'the method does not exist' } }
-    : undefined
 const rejection = (message: string) => ({ error: { code: -32000, message } })
 
-beforeEach(async () => {
-  net = await startNetwork()
-  network = networkOf(net.tap.url)
-  directory = temporary()
-  desk = await startDesk([network], directory.path)
-})
-
-afterEach(async () => {
-  await desk.stop()
-  await net.stop()
-  directory.remove()
-})
-
-async function reopen(changes: Partial<NetworkConfig> = {}): Promise<void> {
-  await desk.crash()
-  desk = await startDesk([{ ...network, ...changes }], directory.path)
-}
-
-function stateOf(transfer: Parameters<Desk['settlement']['find']>[0]) {
+function stateOf({ desk }: OwnDesk, transfer: Parameters<Desk['settlement']['find']>[0]) {
   return desk.settlement.find(transfer)?.state
 }
 
-function transactionRows() {
+function transactionRows({ desk }: OwnDesk) {
   return desk.db.sqlite
     .query<{ nonce: number; state: string; kind: string; hash: string }, []>(
       'SELECT nonce, state, kind, hash FROM transactions ORDER BY nonce, created_at, rowid',
@@ -57,138 +20,150 @@ function transactionRows() {
     .all()
 }
 
-async function paid(): Promise<bigint> {
-  return balanceOf(net.chain, network.asset.address, payee)
-}
-
-describe('an unknown fate', () => {
+describe.concurrent('an unknown fate', () => {
   test('behavior: is pending, with the bytes on the disk before they left', async () => {
+    await using own = await ownDesk()
+    const { net, network } = own
     await setAutomine(net.chain, false)
     const transfer = signTransfer(network)
     let stored: unknown
     net.tap.intercept = ({ method }) => {
-      if (isSend(method)) stored ??= transactionRows()
+      if (isSend(method)) stored ??= transactionRows(own)
       return undefined
     }
-    const outcome = await desk.pay(transfer, {}, { waitMs: 100 })
+    const outcome = await own.desk.pay(transfer, {}, { waitMs: 2_000 })
     if (outcome.kind !== 'pending') throw new Error(outcome.kind)
     expect(stored).toMatchObject([{ state: 'sent', hash: outcome.payment.transaction }])
-    const waiting = desk.settlement.resume(outcome.payment, transfer, { waitMs: 10_000 })
+    const waiting = own.desk.settlement.resume(outcome.payment, transfer, { waitMs: 10_000 })
     await mine(net.chain)
     expect(await waiting).toMatchObject({
       kind: 'confirmed',
       payment: { transaction: outcome.payment.transaction },
     })
-    expect(await paid()).toBe(5_000n)
+    expect(await own.paid()).toBe(5_000n)
   })
 
   test('behavior: a lost answer to the send is found out by the receipt', async () => {
+    await using own = await ownDesk()
+    const { net, network } = own
     net.tap.intercept = async ({ method }, forward) => {
       if (!isSend(method)) return undefined
       await (await forward()).text()
       return new Response('gone', { status: 502 })
     }
-    expect(await desk.pay(signTransfer(network))).toMatchObject({ kind: 'confirmed' })
-    expect(transactionRows()).toMatchObject([{ state: 'mined' }])
+    expect(await own.desk.pay(signTransfer(network))).toMatchObject({ kind: 'confirmed' })
+    expect(transactionRows(own)).toMatchObject([{ state: 'mined' }])
   })
 
   test('behavior: bytes that never arrived are sent again', async () => {
+    await using own = await ownDesk()
+    const { net, network } = own
     let isLost = false
     net.tap.intercept = ({ method }) => {
       if (!isSend(method) || isLost) return undefined
       isLost = true
       return new Response('lost', { status: 503 })
     }
-    expect(await desk.pay(signTransfer(network))).toMatchObject({ kind: 'confirmed' })
-    expect(await paid()).toBe(5_000n)
+    expect(await own.desk.pay(signTransfer(network))).toMatchObject({ kind: 'confirmed' })
+    expect(await own.paid()).toBe(5_000n)
   })
 
   test('behavior: an answer that says the bytes are known is no fault', async () => {
+    await using own = await ownDesk()
+    const { net, network } = own
     net.tap.intercept = async ({ method }, forward) => {
       if (!isSend(method)) return undefined
       await (await forward()).text()
       return rejection('already known')
     }
-    expect(await desk.pay(signTransfer(network))).toMatchObject({ kind: 'confirmed' })
+    expect(await own.desk.pay(signTransfer(network))).toMatchObject({ kind: 'confirmed' })
   })
 })
 
-describe('after a restart', () => {
+describe.concurrent('after a restart', () => {
   test('behavior: bytes that never arrived are sent, and pay once', async () => {
+    await using own = await ownDesk()
+    const { net, network } = own
     const transfer = signTransfer(network)
-    net.tap.intercept = ({ method }) =>
-      isSend(method) ? new Response('lost', { status: 503 }) : undefined
-    expect((await desk.pay(transfer, {}, { waitMs: 50 })).kind).toBe('pending')
+    net.tap.intercept = losing
+    await own.begin(transfer)
+    await own.desk.crash()
     net.tap.intercept = undefined
-    await reopen()
-    await until(() => stateOf(transfer) === 'confirmed')
-    expect(await paid()).toBe(5_000n)
-    expect(transactionRows()).toMatchObject([{ state: 'mined' }])
+    await own.open()
+    await until(() => stateOf(own, transfer) === 'confirmed')
+    expect(await own.paid()).toBe(5_000n)
+    expect(transactionRows(own)).toMatchObject([{ state: 'mined' }])
   })
 
   test('behavior: a transaction that was included meanwhile is found', async () => {
+    await using own = await ownDesk()
+    const { net, network } = own
     await setAutomine(net.chain, false)
     const transfer = signTransfer(network, { method: 'permit2' })
-    expect((await desk.pay(transfer, {}, { waitMs: 100 })).kind).toBe('pending')
-    await desk.crash()
+    await untilKnown(net.chain, (await own.begin(transfer)).transaction)
+    await own.desk.crash()
     await mine(net.chain)
     await setAutomine(net.chain, true)
-    desk = await startDesk([network], directory.path)
-    await until(() => stateOf(transfer) === 'confirmed')
-    expect(await desk.pay(signTransfer(network))).toMatchObject({ kind: 'confirmed' })
-    expect(transactionRows()).toMatchObject([{ state: 'mined' }, { state: 'mined' }])
-    expect(await paid()).toBe(10_000n)
+    await own.open()
+    await until(() => stateOf(own, transfer) === 'confirmed')
+    expect(await own.desk.pay(signTransfer(network))).toMatchObject({ kind: 'confirmed' })
+    expect(transactionRows(own)).toMatchObject([{ state: 'mined' }, { state: 'mined' }])
+    expect(await own.paid()).toBe(10_000n)
   })
 
   test('behavior: several in flight keep their nonces', async () => {
+    await using own = await ownDesk()
+    const { net, network } = own
     await setAutomine(net.chain, false)
     const transfers = [1, 2, 3].map(() => signTransfer(network))
-    await Promise.all(transfers.map((transfer) => desk.pay(transfer, {}, { waitMs: 50 })))
-    await reopen()
+    await Promise.all(transfers.map((transfer) => own.begin(transfer)))
+    await own.reopen()
     const late = signTransfer(network)
-    const paying = desk.pay(late)
-    await until(() => stateOf(late) === 'broadcast')
+    const paying = own.desk.pay(late)
+    await until(() => stateOf(own, late) === 'broadcast')
     await setAutomine(net.chain, true)
     await mine(net.chain)
     expect((await paying).kind).toBe('confirmed')
-    await until(() => transfers.every((transfer) => stateOf(transfer) === 'confirmed'))
-    expect(await paid()).toBe(20_000n)
-    expect(new Set(transactionRows().map(({ nonce }) => nonce)).size).toBe(4)
+    await until(() => transfers.every((transfer) => stateOf(own, transfer) === 'confirmed'))
+    expect(await own.paid()).toBe(20_000n)
+    expect(new Set(transactionRows(own).map(({ nonce }) => nonce)).size).toBe(4)
   })
 
   test('behavior: what was signed and never sent is given up, and pays when asked again', async () => {
+    await using own = await ownDesk()
+    const { net, network } = own
     const transfer = signTransfer(network)
-    net.tap.intercept = ({ method }) =>
-      isSend(method) ? new Response('lost', { status: 503 }) : undefined
-    const outcome = await desk.pay(transfer, {}, { waitMs: 50 })
-    if (outcome.kind !== 'pending') throw new Error(outcome.kind)
-    unsend(outcome.payment.transaction)
+    net.tap.intercept = losing
+    const payment = await own.begin(transfer)
+    unsend(own, payment.transaction)
+    await own.desk.crash()
     net.tap.intercept = undefined
-    await reopen()
-    expect(transactionRows()).toMatchObject([{ state: 'replaced' }])
-    expect(stateOf(transfer)).toBe('reverted')
-    expect(await paid()).toBe(0n)
-    const again = await desk.settlement.resume(outcome.payment, transfer, { waitMs: 10_000 })
+    await own.open()
+    expect(transactionRows(own)).toMatchObject([{ state: 'replaced' }])
+    expect(stateOf(own, transfer)).toBe('reverted')
+    expect(await own.paid()).toBe(0n)
+    const again = await own.desk.settlement.resume(payment, transfer, { waitMs: 10_000 })
     expect(again.kind).toBe('confirmed')
-    const rows = transactionRows()
+    const rows = transactionRows(own)
     expect(new Set(rows.map(({ nonce }) => nonce)).size).toBe(1)
     expect(rows.filter(({ state }) => state === 'mined')).toHaveLength(1)
-    expect(await paid()).toBe(5_000n)
+    expect(await own.paid()).toBe(5_000n)
   })
 
   test('behavior: a nonce that was never sent is filled when others wait above it', async () => {
+    await using own = await ownDesk()
+    const { net, network } = own
     const [first, second] = [signTransfer(network), signTransfer(network)]
-    net.tap.intercept = ({ method }) =>
-      isSend(method) ? new Response('lost', { status: 503 }) : undefined
-    const outcome = await desk.pay(first, {}, { waitMs: 20 })
-    await desk.pay(second, {}, { waitMs: 20 })
-    if (outcome.kind !== 'pending') throw new Error(outcome.kind)
-    unsend(outcome.payment.transaction)
+    net.tap.intercept = losing
+    const payment = await own.begin(first)
+    await own.begin(second)
+    unsend(own, payment.transaction)
+    await own.desk.crash()
     net.tap.intercept = undefined
-    await reopen()
-    await until(() => stateOf(second) === 'confirmed')
-    expect(stateOf(first)).toBe('reverted')
-    expect(transactionRows()).toMatchObject([
+    await own.open()
+    await until(() => stateOf(own, second) === 'confirmed')
+    expect(stateOf(own, first)).toBe('reverted')
+    expect(transactionRows(own)).toMatchObject([
       { state: 'replaced', kind: 'payment' },
       { state: 'mined', kind: 'cancel' },
       { state: 'mined', kind: 'payment' },
@@ -196,35 +171,35 @@ describe('after a restart', () => {
   })
 
   test('behavior: somebody else settled meanwhile', async () => {
+    await using own = await ownDesk()
+    const { net, network } = own
     const transfer = signTransfer(network)
-    net.tap.intercept = ({ method }) =>
-      isSend(method) ? new Response('lost', { status: 503 }) : undefined
-    const outcome = await desk.pay(transfer, { bound: true }, { waitMs: 20 })
-    if (outcome.kind !== 'pending') throw new Error(outcome.kind)
-    await desk.crash()
+    net.tap.intercept = losing
+    await own.begin(transfer, { bound: true })
+    await own.desk.crash()
     const [receipt] = await execute(net.chain, [
       { from: account(8).address, ...Transfer.call(transfer), gas: 500_000n },
     ])
     net.tap.intercept = undefined
-    desk = await startDesk([network], directory.path)
-    await until(() => stateOf(transfer) === 'confirmed')
-    expect(desk.settlement.find(transfer)?.transaction).toBe(receipt?.transactionHash ?? '0x')
-    expect(await paid()).toBe(5_000n)
+    await own.open()
+    await until(() => stateOf(own, transfer) === 'confirmed')
+    expect(own.desk.settlement.find(transfer)?.transaction).toBe(receipt?.transactionHash ?? '0x')
+    expect(await own.paid()).toBe(5_000n)
   })
 
   test('behavior: an authorization that ran out is expired by the chain, not by the clock', async () => {
+    await using own = await ownDesk()
+    const { net, network } = own
     const transfer = signTransfer(network, { validBefore: seconds() + 60n })
-    net.tap.intercept = ({ method }) =>
-      isSend(method) ? new Response('lost', { status: 503 }) : undefined
-    const outcome = await desk.pay(transfer, {}, { waitMs: 20 })
-    if (outcome.kind !== 'pending') throw new Error(outcome.kind)
-    await desk.crash()
-    desk = await startDesk([network], directory.path, { now: () => Date.now() + 120_000 })
-    expect(stateOf(transfer)).toBe('broadcast')
+    net.tap.intercept = losing
+    const payment = await own.begin(transfer)
+    await own.desk.crash()
+    await own.open({}, { now: () => Date.now() + 120_000 })
+    expect(stateOf(own, transfer)).toBe('broadcast')
     await net.chain.rpc('evm_increaseTime', [120])
     await mine(net.chain)
-    await until(() => stateOf(transfer) === 'expired')
-    const dead = await desk.settlement.resume(outcome.payment, transfer, { waitMs: 10 })
+    await until(() => stateOf(own, transfer) === 'expired')
+    const dead = await own.desk.settlement.resume(payment, transfer, { waitMs: 10 })
     expect(dead).toMatchObject({
       kind: 'dead',
       reason: 'invalid_exact_evm_payload_authorization_valid_before',
@@ -232,8 +207,10 @@ describe('after a restart', () => {
   })
 })
 
-describe('the lane', () => {
+describe.concurrent('the lane', () => {
   test('behavior: an account nonce used by another program costs a new signature, not money', async () => {
+    await using own = await ownDesk()
+    const { net, network } = own
     let isTaken = false
     net.tap.intercept = async ({ method }) => {
       if (!isSend(method) || isTaken) return undefined
@@ -241,53 +218,58 @@ describe('the lane', () => {
       await execute(net.chain, [{ from: account(0).address, to: account(8).address, value: 1n }])
       return undefined
     }
-    expect(await desk.pay(signTransfer(network))).toMatchObject({ kind: 'confirmed' })
-    expect(transactionRows()).toMatchObject([{ state: 'replaced' }, { state: 'mined' }])
-    expect(await paid()).toBe(5_000n)
+    expect(await own.desk.pay(signTransfer(network))).toMatchObject({ kind: 'confirmed' })
+    expect(transactionRows(own)).toMatchObject([{ state: 'replaced' }, { state: 'mined' }])
+    expect(await own.paid()).toBe(5_000n)
   })
 
   test('behavior: pauses when the node refuses, and goes on with the same bytes', async () => {
+    await using own = await ownDesk()
+    const { net, network } = own
     const transfer = signTransfer(network)
     net.tap.intercept = ({ method }) =>
       isSend(method) ? rejection('insufficient funds for gas * price + value') : undefined
-    const outcome = await desk.pay(transfer, {}, { waitMs: 100 })
-    if (outcome.kind !== 'pending') throw new Error(outcome.kind)
-    expect(desk.settlement.isReady(network.id)).toBe(false)
-    expect(desk.settlement.status()).toMatchObject([
+    const payment = await own.begin(transfer)
+    await until(() => !own.desk.settlement.isReady(network.id))
+    expect(own.desk.settlement.status()).toMatchObject([
       { ready: false, reason: 'the relayer cannot pay for gas' },
     ])
-    expect((await desk.pay(signTransfer(network))).kind).toBe('unavailable')
+    expect((await own.desk.pay(signTransfer(network))).kind).toBe('unavailable')
     net.tap.intercept = undefined
-    await until(() => stateOf(transfer) === 'confirmed')
-    await until(() => desk.settlement.isReady(network.id))
-    expect(desk.settlement.find(transfer)?.transaction).toBe(outcome.payment.transaction)
+    await until(() => stateOf(own, transfer) === 'confirmed')
+    await until(() => own.desk.settlement.isReady(network.id))
+    expect(own.desk.settlement.find(transfer)?.transaction).toBe(payment.transaction)
   })
 
   test('behavior: a stuck transaction is replaced at its nonce with higher fees', async () => {
+    await using own = await ownDesk()
+    const { net, network } = own
     net.tap.intercept = withoutSync
     await setAutomine(net.chain, false)
-    await reopen({ replaceAfterSeconds: 0.2 })
+    await own.reopen({ replaceAfterSeconds: 0.2 })
     const transfer = signTransfer(network)
-    const paying = desk.pay(transfer)
-    await until(() => transactionRows().length > 1)
+    const paying = own.desk.pay(transfer)
+    await until(() => transactionRows(own).length > 1)
     await mine(net.chain)
     expect((await paying).kind).toBe('confirmed')
-    const rows = transactionRows()
+    const rows = transactionRows(own)
     expect(new Set(rows.map(({ nonce }) => nonce)).size).toBe(1)
     expect(rows.filter(({ state }) => state === 'mined')).toHaveLength(1)
     expect(rows.filter(({ state }) => state === 'replaced')).toHaveLength(rows.length - 1)
-    expect(await paid()).toBe(5_000n)
+    expect(await own.paid()).toBe(5_000n)
   })
 
   test('behavior: a lane that stood still at the fee cap goes on when its nonce is used', async () => {
+    await using own = await ownDesk()
+    const { net, network } = own
     net.tap.intercept = withoutSync
     await setAutomine(net.chain, false)
-    await reopen({ replaceAfterSeconds: 0.2, feeCapWei: 1_200_000_000n })
+    await own.reopen({ replaceAfterSeconds: 0.2, feeCapWei: 1_200_000_000n })
     const transfer = signTransfer(network)
-    const paying = desk.pay(transfer)
-    await until(() => desk.settlement.status()[0]?.reason?.includes('fee cap') === true)
-    expect(desk.settlement.isReady(network.id)).toBe(false)
-    const [row] = transactionRows()
+    const paying = own.desk.pay(transfer)
+    await until(() => own.desk.settlement.status()[0]?.reason?.includes('fee cap') === true)
+    expect(own.desk.settlement.isReady(network.id)).toBe(false)
+    const [row] = transactionRows(own)
     const fee = '0xee6b2800'
     await net.chain.rpc('eth_sendTransaction', [
       {
@@ -301,92 +283,99 @@ describe('the lane', () => {
     ])
     await until(async () => {
       await mine(net.chain)
-      return stateOf(transfer) === 'confirmed'
+      return stateOf(own, transfer) === 'confirmed'
     })
     expect((await paying).kind).toBe('confirmed')
-    expect(desk.settlement.isReady(network.id)).toBe(true)
-    expect(await paid()).toBe(5_000n)
+    expect(own.desk.settlement.isReady(network.id)).toBe(true)
+    expect(await own.paid()).toBe(5_000n)
   })
 
   test('behavior: a payload that ran out is replaced by an empty transaction', async () => {
+    await using own = await ownDesk()
+    const { net, network } = own
     net.tap.intercept = withoutSync
     await setAutomine(net.chain, false)
     let ahead = 0
-    await desk.crash()
-    desk = await startDesk([{ ...network, replaceAfterSeconds: 0.2 }], directory.path, {
-      now: () => Date.now() + ahead,
-    })
+    await own.reopen({ replaceAfterSeconds: 0.2 }, { now: () => Date.now() + ahead })
     const transfer = signTransfer(network, { validBefore: seconds() + 60n })
-    const paying = desk.pay(transfer)
-    await until(() => stateOf(transfer) === 'broadcast')
+    const paying = own.desk.pay(transfer)
+    await until(() => stateOf(own, transfer) === 'broadcast')
     ahead = 120_000
     await net.chain.rpc('evm_increaseTime', [120])
-    await until(() => transactionRows().some(({ kind }) => kind === 'cancel'))
+    await until(() => transactionRows(own).some(({ kind }) => kind === 'cancel'))
     await until(async () => {
       await mine(net.chain)
-      return transactionRows().some(({ state }) => state === 'mined' || state === 'failed')
+      return transactionRows(own).some(({ state }) => state === 'mined' || state === 'failed')
     })
     expect(await paying).toMatchObject({ kind: 'dead', payment: { state: 'expired' } })
-    expect(await paid()).toBe(0n)
+    expect(await own.paid()).toBe(0n)
   })
 
   test('behavior: waits for the configured confirmations', async () => {
-    await reopen({ confirmations: 3 })
+    await using own = await ownDesk()
+    const { net, network } = own
+    await own.reopen({ confirmations: 3 })
     const transfer = signTransfer(network)
-    const outcome = await desk.pay(transfer, {}, { waitMs: 100 })
-    expect(outcome.kind).toBe('pending')
+    await receiptOf(net.chain, (await own.begin(transfer)).transaction)
     await mine(net.chain, 2)
-    await until(() => stateOf(transfer) === 'confirmed')
+    await until(() => stateOf(own, transfer) === 'confirmed')
   })
 
   test('behavior: a chain that lost its blocks does not block the lane', async () => {
+    await using own = await ownDesk()
+    const { net, network } = own
     const id = await net.chain.rpc('evm_snapshot', [])
-    await desk.pay(signTransfer(network))
-    await desk.pay(signTransfer(network))
-    await desk.crash()
+    await own.desk.pay(signTransfer(network))
+    await own.desk.pay(signTransfer(network))
+    await own.desk.crash()
     await net.chain.rpc('evm_revert', [id])
-    desk = await startDesk([network], directory.path)
-    expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
+    await own.open()
+    expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
   })
 
   test('behavior: a nonce that the chain lost is filled, so that later ones are included', async () => {
+    await using own = await ownDesk()
+    const { net, network } = own
     const id = await net.chain.rpc('evm_snapshot', [])
-    await desk.pay(signTransfer(network))
+    await own.desk.pay(signTransfer(network))
     const transfer = signTransfer(network)
-    net.tap.intercept = ({ method }) =>
-      isSend(method) ? new Response('lost', { status: 503 }) : undefined
-    expect((await desk.pay(transfer, {}, { waitMs: 20 })).kind).toBe('pending')
+    net.tap.intercept = losing
+    await own.begin(transfer)
     // What the database knows is sent again; here somebody else used the nonce.
     for (const of of [
       "transaction_members WHERE transaction_hash IN (SELECT hash FROM transactions WHERE state = 'mined')",
       "transactions WHERE state = 'mined'",
       "payments WHERE state = 'confirmed'",
     ])
-      desk.db.sqlite.run(`DELETE FROM ${of}`)
-    await desk.crash()
+      own.desk.db.sqlite.run(`DELETE FROM ${of}`)
+    await own.desk.crash()
     await net.chain.rpc('evm_revert', [id])
     net.tap.intercept = withoutSync
-    desk = await startDesk([network], directory.path)
-    await until(() => stateOf(transfer) === 'confirmed')
-    expect(desk.events.some(({ event }) => event === 'nonce-gap')).toBe(true)
+    await own.open()
+    await until(() => stateOf(own, transfer) === 'confirmed')
+    expect(own.desk.events.some(({ event }) => event === 'nonce-gap')).toBe(true)
   })
 
   test('behavior: pays the base fee of the block that was simulated', async () => {
-    await desk.stop()
-    desk = await startDesk([network], directory.path, { checkMs: 60_000 })
+    await using own = await ownDesk()
+    const { net, network } = own
+    await own.desk.stop()
+    await own.open({}, { checkMs: 60_000 })
     await net.chain.rpc('anvil_setNextBlockBaseFeePerGas', ['0x4a817c800'])
     await mine(net.chain)
-    expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
+    expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
   })
 })
 
-describe('a reorganisation', () => {
+describe.concurrent('a reorganisation', () => {
   test('behavior: sends the same bytes again and leaves the delivery alone', async () => {
+    await using own = await ownDesk()
+    const { net, network } = own
     const id = await net.chain.rpc('evm_snapshot', [])
     const transfer = signTransfer(network)
-    const outcome = await desk.pay(transfer)
+    const outcome = await own.desk.pay(transfer)
     if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
-    const { settlement } = desk
+    const { settlement } = own.desk
     await settlement.beginDelivery(outcome.payment.id)
     await settlement.endDelivery(outcome.payment.id, {
       delivered: true,
@@ -394,71 +383,74 @@ describe('a reorganisation', () => {
       truncated: false,
     })
     await net.chain.rpc('evm_revert', [id])
-    expect(await paid()).toBe(0n)
-    await until(() => desk.events.some(({ event }) => event === 'transaction-reorganised'))
-    await until(() => stateOf(transfer) === 'confirmed')
-    expect(await paid()).toBe(5_000n)
+    expect(await own.paid()).toBe(0n)
+    await until(() => own.desk.events.some(({ event }) => event === 'transaction-reorganised'))
+    await until(() => stateOf(own, transfer) === 'confirmed')
+    expect(await own.paid()).toBe(5_000n)
     expect(settlement.find(transfer)).toMatchObject({
       transaction: outcome.payment.transaction,
       delivery: 'delivered',
       attempts: 1,
     })
-    expect(transactionRows()).toMatchObject([{ state: 'mined' }])
+    expect(transactionRows(own)).toMatchObject([{ state: 'mined' }])
   })
 })
 
-describe('readiness', () => {
+describe.concurrent('readiness', () => {
   test('behavior: names what is wrong without the URL, and comes back', async () => {
-    await desk.stop()
+    await using own = await ownDesk()
+    const { net, network } = own
+    await own.desk.stop()
     net.tap.intercept = () => new Response('no', { status: 503 })
     const secret = `${net.tap.url}/v2/secret-key`
-    desk = await startDesk([{ ...network, rpcUrls: [secret] }], directory.path)
-    const [status] = desk.settlement.status()
+    await own.open({ rpcUrls: [secret] })
+    const [status] = own.desk.settlement.status()
     expect(status).toMatchObject({ ready: false, relayer: account(0).address })
     expect(status?.reason).toContain(new URL(secret).host)
-    expect(JSON.stringify([status, desk.events], printBigint)).not.toContain('secret-key')
-    expect((await desk.pay(signTransfer(network))).kind).toBe('unavailable')
+    expect(JSON.stringify([status, own.desk.events], printBigint)).not.toContain('secret-key')
+    expect((await own.desk.pay(signTransfer(network))).kind).toBe('unavailable')
     net.tap.intercept = undefined
-    await until(() => desk.settlement.isReady(network.id))
-    expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
+    await until(() => own.desk.settlement.isReady(network.id))
+    expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
   })
 
-  const wrong: [string, () => Promise<NetworkConfig> | NetworkConfig, string][] = [
-    ['chain', () => ({ ...network, chainId: 1 }), 'is not chain 1'],
+  const asset = (network: NetworkConfig, changes: Partial<NetworkConfig['asset']>) => ({
+    asset: { ...network.asset, ...changes },
+  })
+  type Make = (own: OwnDesk) => Promise<Partial<NetworkConfig>> | Partial<NetworkConfig>
+  const wrong: [string, Make, string][] = [
+    ['chain', () => ({ chainId: 1 }), 'is not chain 1'],
     [
       'signing domain',
-      () => ({ ...network, asset: { ...network.asset, eip712: { name: 'USDG', version: '1' } } }),
+      ({ network }) => asset(network, { eip712: { name: 'USDG', version: '1' } }),
       'DOMAIN_SEPARATOR of USDG',
     ],
-    [
-      'asset',
-      () => ({ ...network, asset: { ...network.asset, address: account(6).address } }),
-      'USDG is not at',
-    ],
+    ['asset', ({ network }) => asset(network, { address: account(6).address }), 'USDG is not at'],
     [
       'balance',
-      async () => {
+      async ({ net }) => {
         await net.chain.rpc('anvil_setBalance', [account(0).address, '0x1'])
-        return network
+        return {}
       },
       'holds 1 wei, too little for gas',
     ],
   ]
   for (const [name, make, reason] of wrong) {
     test(`error: a wrong ${name} is not ready`, async () => {
-      const config = await make()
-      await desk.stop()
-      desk = await startDesk([config], directory.path)
-      expect(desk.settlement.isReady(network.id)).toBe(false)
-      expect(desk.settlement.status()[0]?.reason).toContain(reason)
+      await using own = await ownDesk()
+      await own.reopen(await make(own))
+      expect(own.desk.settlement.isReady(own.network.id)).toBe(false)
+      expect(own.desk.settlement.status()[0]?.reason).toContain(reason)
     })
   }
 
   test('behavior: a second URL takes over', async () => {
-    await desk.stop()
+    await using own = await ownDesk()
+    const { net, network } = own
+    await own.desk.stop()
     const rpcUrls = ['http://127.0.0.1:1', net.chain.url]
-    desk = await startDesk([{ ...network, rpcUrls }], directory.path)
-    expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
+    await own.open({ rpcUrls })
+    expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
   })
 })
 
@@ -467,7 +459,7 @@ function seconds(): bigint {
 }
 
 /** Makes a transaction look as if the process had ended before its first send. */
-function unsend(hash: string): void {
+function unsend({ desk }: OwnDesk, hash: string): void {
   desk.db.sqlite.run(
     "UPDATE transactions SET state = 'signed', first_sent_at = NULL WHERE hash = ?",
     [hash],

@@ -1,66 +1,54 @@
-import { afterEach, beforeEach, describe, expect, test } from 'bun:test'
-import type { NetworkConfig } from '../src/config/Config'
+import { describe, expect, test } from 'bun:test'
 import { account } from '../src/demo/accounts'
-import { balanceOf, execute, mine } from '../src/demo/chains'
+import { execute, mine } from '../src/demo/chains'
 import { createRegistry } from '../src/http/metrics'
 import * as Transfer from '../src/protocol/Transfer'
 import type { Payment } from '../src/settlement/Payment'
-import {
-  type Desk,
-  networkOf,
-  payee,
-  signTransfer,
-  startDesk,
-  startNetwork,
-  temporary,
-  until,
-} from './harness/settlement'
+import { losing, ownDesk } from './harness/owndesk'
+import { signTransfer, until } from './harness/settlement'
 
-let net: Awaited<ReturnType<typeof startNetwork>>
-let network: NetworkConfig
-let directory: ReturnType<typeof temporary>
-let desk: Desk
-let registry: ReturnType<typeof createRegistry>
-
-beforeEach(async () => {
-  net = await startNetwork()
-  network = networkOf(net.tap.url)
-  directory = temporary()
-  await open()
-})
-
-afterEach(async () => {
-  await desk.stop()
-  await net.stop()
-  directory.remove()
-})
-
-async function open(changes: Partial<NetworkConfig> = {}): Promise<void> {
-  registry = createRegistry()
-  desk = await startDesk([{ ...network, ...changes }], directory.path, { meter: registry })
-}
-
-async function paid(): Promise<bigint> {
-  return balanceOf(net.chain, network.asset.address, payee)
-}
-
-const reorganise = (depth: number) => net.chain.rpc('anvil_reorg', [depth, []])
-const eventsOf = (name: string) => desk.events.filter(({ event }) => event === name)
-const reorged = () =>
-  Number(/^turnpike_reorged_payments_total\{[^}]*\} (\d+)$/m.exec(registry.render())?.[1] ?? 0)
-
-async function payAndDeliver(transfer: Transfer.Transfer): Promise<Payment> {
-  const outcome = await desk.pay(transfer)
-  if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
-  await desk.settlement.beginDelivery(outcome.payment.id)
-  await desk.settlement.endDelivery(outcome.payment.id, {
-    delivered: true,
-    upstreamStatus: 200,
-    truncated: false,
+/** A desk whose meter is read, on a chain that can be reorganised. */
+async function ownReorg() {
+  let registry = createRegistry()
+  const own = await ownDesk({ desk: { meter: registry } })
+  const { net, network } = own
+  const eventsOf = (name: string) => own.desk.events.filter(({ event }) => event === name)
+  const { open } = own
+  return Object.assign(own, {
+    open(...[changes, options]: Parameters<typeof open>) {
+      registry = createRegistry()
+      return open(changes, { ...options, meter: registry })
+    },
+    eventsOf,
+    reorganise: (depth: number) => net.chain.rpc('anvil_reorg', [depth, []]),
+    reorged: () =>
+      Number(/^turnpike_reorged_payments_total\{[^}]*\} (\d+)$/m.exec(registry.render())?.[1] ?? 0),
+    async payAndDeliver(transfer: Transfer.Transfer): Promise<Payment> {
+      const { pay, settlement } = own.desk
+      const outcome = await pay(transfer)
+      if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
+      const { id } = outcome.payment
+      await settlement.beginDelivery(id)
+      await settlement.endDelivery(id, { delivered: true, upstreamStatus: 200, truncated: false })
+      const payment = settlement.findById(id)
+      if (!payment) throw new Error('the payment is gone')
+      return payment
+    },
+    /** Settled by account 8 and counted for us. */
+    async adopted(): Promise<Payment> {
+      const transfer = signTransfer(network)
+      await execute(net.chain, [
+        { from: account(8).address, ...Transfer.call(transfer), gas: 500_000n },
+      ])
+      const outcome = await own.desk.pay(transfer, { bound: true })
+      if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
+      return outcome.payment
+    },
+    hasRaw: () => own.asked('eth_getRawTransactionByHash') > 0,
+    isConfirmed: ({ id }: Payment) =>
+      own.desk.settlement.findById(id)?.state === 'confirmed' &&
+      eventsOf('payment.reorged').length > 0,
   })
-  const payment = desk.settlement.findById(outcome.payment.id)
-  if (!payment) throw new Error('the payment is gone')
-  return payment
 }
 
 /** Everything but where and when the transfer was included. */
@@ -70,98 +58,108 @@ function essence(payment: Payment | undefined) {
   return rest
 }
 
-describe('a reorganisation', () => {
+describe.concurrent('a reorganisation', () => {
   for (const depth of [1, 2, 3, 4, 5])
     test(`behavior: of depth ${depth} sends the same bytes again, delivers nothing again (attack 35)`, async () => {
-      await payAndDeliver(signTransfer(network))
+      await using own = await ownReorg()
+      const { network } = own
+      await own.payAndDeliver(signTransfer(network))
       const payments: Payment[] = []
       for (let index = 0; index < depth; index++)
         payments.push(
-          await payAndDeliver(
+          await own.payAndDeliver(
             signTransfer(network, {
               method: index % 2 ? 'permit2' : 'eip3009',
               from: 1 + (index % 2),
             }),
           ),
         )
-      const before = await paid()
-      await reorganise(depth)
-      expect(await paid()).toBe(before - 5_000n * BigInt(depth))
-      await until(() => eventsOf('payment.reorged').length === depth)
+      const before = await own.paid()
+      await own.reorganise(depth)
+      expect(await own.paid()).toBe(before - 5_000n * BigInt(depth))
+      await until(() => own.eventsOf('payment.reorged').length === depth)
       await until(() =>
-        payments.every(({ id }) => desk.settlement.findById(id)?.state === 'confirmed'),
+        payments.every(({ id }) => own.desk.settlement.findById(id)?.state === 'confirmed'),
       )
-      expect(await paid()).toBe(before)
-      expect(payments.map(({ id }) => essence(desk.settlement.findById(id)))).toEqual(
+      expect(await own.paid()).toBe(before)
+      expect(payments.map(({ id }) => essence(own.desk.settlement.findById(id)))).toEqual(
         payments.map(essence),
       )
       expect(
-        eventsOf('payment.reorged')
+        own
+          .eventsOf('payment.reorged')
           .map(({ fields }) => fields?.payment)
           .sort(),
       ).toEqual(payments.map(({ id }) => id).sort())
-      expect(reorged()).toBe(depth)
-      const again = async () => desk.settlement.beginDelivery(payments[0]?.id ?? '')
-      expect(again()).rejects.toThrow()
+      expect(own.reorged()).toBe(depth)
+      const again = async () => own.desk.settlement.beginDelivery(payments[0]?.id ?? '')
+      await expect(again()).rejects.toThrow()
       // The lane goes on.
-      expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
+      expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
     })
 
   for (const depth of [1, 3, 5])
     test(`behavior: of depth ${depth} while the process was down is found by the next one`, async () => {
+      await using own = await ownReorg()
+      const { network } = own
       const payments: Payment[] = []
       for (let index = 0; index < depth; index++)
-        payments.push(await payAndDeliver(signTransfer(network)))
-      const undelivered = await desk.pay(signTransfer(network))
+        payments.push(await own.payAndDeliver(signTransfer(network)))
+      const undelivered = await own.desk.pay(signTransfer(network))
       if (undelivered.kind !== 'confirmed') throw new Error(undelivered.kind)
-      const before = await paid()
-      await desk.crash()
-      await reorganise(depth + 1)
-      await open()
-      expect(eventsOf('payment.reorged')).toHaveLength(depth + 1)
+      const before = await own.paid()
+      await own.desk.crash()
+      await own.reorganise(depth + 1)
+      await own.open()
+      expect(own.eventsOf('payment.reorged')).toHaveLength(depth + 1)
       // A new payment takes no nonce of an old one.
-      expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
+      expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
       const ids = [...payments, undelivered.payment].map(({ id }) => id)
-      await until(() => ids.every((id) => desk.settlement.findById(id)?.state === 'confirmed'))
-      expect(await paid()).toBe(before + 5_000n)
-      expect(payments.map(({ id }) => essence(desk.settlement.findById(id)))).toEqual(
+      await until(() => ids.every((id) => own.desk.settlement.findById(id)?.state === 'confirmed'))
+      expect(await own.paid()).toBe(before + 5_000n)
+      expect(payments.map(({ id }) => essence(own.desk.settlement.findById(id)))).toEqual(
         payments.map(essence),
       )
       // What was not delivered is still to be had.
-      expect(await desk.settlement.beginDelivery(undelivered.payment.id)).toMatchObject({
+      expect(await own.desk.settlement.beginDelivery(undelivered.payment.id)).toMatchObject({
         attempts: 1,
       })
     })
 
   test('behavior: a process that stops in the middle leaves the rest to the next one', async () => {
-    const payment = await payAndDeliver(signTransfer(network))
-    net.tap.intercept = ({ method }) =>
-      method.startsWith('eth_sendRaw') ? new Response('lost', { status: 503 }) : undefined
-    await reorganise(1)
-    await until(() => desk.settlement.findById(payment.id)?.state === 'broadcast')
-    await desk.crash()
+    await using own = await ownReorg()
+    const { net, network } = own
+    const payment = await own.payAndDeliver(signTransfer(network))
+    net.tap.intercept = losing
+    await own.reorganise(1)
+    await until(() => own.desk.settlement.findById(payment.id)?.state === 'broadcast')
+    await own.desk.crash()
     net.tap.intercept = undefined
-    await open()
-    await until(() => desk.settlement.findById(payment.id)?.state === 'confirmed')
-    expect(essence(desk.settlement.findById(payment.id))).toEqual(essence(payment))
-    expect(await paid()).toBe(5_000n)
+    await own.open()
+    await until(() => own.desk.settlement.findById(payment.id)?.state === 'confirmed')
+    expect(essence(own.desk.settlement.findById(payment.id))).toEqual(essence(payment))
+    expect(await own.paid()).toBe(5_000n)
   })
 
   test('behavior: a restart without one asks little and changes nothing', async () => {
+    await using own = await ownReorg()
+    const { net, network } = own
     const payments: Payment[] = []
     for (let index = 0; index < 5; index++)
-      payments.push(await payAndDeliver(signTransfer(network)))
-    await desk.stop()
+      payments.push(await own.payAndDeliver(signTransfer(network)))
+    await own.desk.stop()
     net.tap.calls.length = 0
-    await open()
-    expect(eventsOf('payment.reorged')).toEqual([])
+    await own.open()
+    expect(own.eventsOf('payment.reorged')).toEqual([])
     const asked = net.tap.calls.filter(({ method }) => method === 'eth_getTransactionReceipt')
     expect(asked.length).toBeLessThanOrEqual(1)
-    expect(payments.map(({ id }) => desk.settlement.findById(id))).toEqual(payments)
+    expect(payments.map(({ id }) => own.desk.settlement.findById(id))).toEqual(payments)
   })
 
   test('behavior: a node that lags behind takes nothing away', async () => {
-    const payment = await payAndDeliver(signTransfer(network))
+    await using own = await ownReorg()
+    const { net, network } = own
+    const payment = await own.payAndDeliver(signTransfer(network))
     // Twice in a row would be believed.
     let isLate = false
     net.tap.intercept = ({ method, params }) => {
@@ -174,90 +172,81 @@ describe('a reorganisation', () => {
         ({ method, params }) => method === 'eth_getBlockByNumber' && params[0] !== 'latest',
       ).length
     await until(() => looks() > 4)
-    expect(desk.settlement.findById(payment.id)).toEqual(payment)
-    expect(eventsOf('payment.reorged')).toEqual([])
+    expect(own.desk.settlement.findById(payment.id)).toEqual(payment)
+    expect(own.eventsOf('payment.reorged')).toEqual([])
   })
 
   test('behavior: a fork that is announced is looked at without waiting for the next check', async () => {
-    await desk.stop()
-    registry = createRegistry()
-    desk = await startDesk([{ ...network, wsUrl: net.chain.wsUrl }], directory.path, {
-      checkMs: 600_000,
-      meter: registry,
-    })
-    await until(() => desk.settlement.isReady(network.id))
+    await using own = await ownReorg()
+    const { net, network } = own
+    await own.desk.stop()
+    await own.open({ wsUrl: net.chain.wsUrl }, { checkMs: 600_000 })
+    await until(() => own.desk.settlement.isReady(network.id))
     await until(async () => {
       await mine(net.chain)
-      return eventsOf('heads-live').length > 0
+      return own.eventsOf('heads-live').length > 0
     })
-    const payment = await payAndDeliver(signTransfer(network))
-    await reorganise(2)
-    await until(() => eventsOf('payment.reorged').length === 1)
-    await until(() => desk.settlement.findById(payment.id)?.state === 'confirmed')
-    expect(await paid()).toBe(5_000n)
+    const payment = await own.payAndDeliver(signTransfer(network))
+    await own.reorganise(2)
+    await until(() => own.eventsOf('payment.reorged').length === 1)
+    await until(() => own.desk.settlement.findById(payment.id)?.state === 'confirmed')
+    expect(await own.paid()).toBe(5_000n)
   })
 })
 
-describe('a settlement by somebody else', () => {
-  /** Settled by account 8 and counted for us. */
-  async function adopted(): Promise<Payment> {
-    const transfer = signTransfer(network)
-    await execute(net.chain, [
-      { from: account(8).address, ...Transfer.call(transfer), gas: 500_000n },
-    ])
-    const outcome = await desk.pay(transfer, { bound: true })
-    if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
-    return outcome.payment
-  }
-  const hasRaw = () => net.tap.calls.some(({ method }) => method === 'eth_getRawTransactionByHash')
-  const isConfirmed = ({ id }: Payment) =>
-    desk.settlement.findById(id)?.state === 'confirmed' && eventsOf('payment.reorged').length > 0
-
+describe.concurrent('a settlement by somebody else', () => {
   test('behavior: that is reorganised away goes out again with its own bytes', async () => {
-    const payment = await adopted()
-    await until(hasRaw)
-    await reorganise(3)
-    expect(await paid()).toBe(0n)
-    await until(() => isConfirmed(payment))
-    expect(essence(desk.settlement.findById(payment.id))).toEqual(essence(payment))
-    expect(await paid()).toBe(5_000n)
-    expect(reorged()).toBe(1)
+    await using own = await ownReorg()
+    const payment = await own.adopted()
+    await until(own.hasRaw)
+    await own.reorganise(3)
+    expect(await own.paid()).toBe(0n)
+    await until(() => own.isConfirmed(payment))
+    expect(essence(own.desk.settlement.findById(payment.id))).toEqual(essence(payment))
+    expect(await own.paid()).toBe(5_000n)
+    expect(own.reorged()).toBe(1)
   })
 
   test('behavior: whose bytes nobody has is settled by ourselves', async () => {
+    await using own = await ownReorg()
+    const { net } = own
     net.tap.intercept = ({ method }) =>
       method === 'eth_getRawTransactionByHash'
         ? { error: { code: -32601, message: 'method not found' } }
         : undefined
-    const payment = await adopted()
-    await until(hasRaw)
-    await reorganise(3)
-    await until(() => isConfirmed(payment))
-    expect(desk.settlement.findById(payment.id)?.transaction).not.toBe(payment.transaction)
-    expect(await paid()).toBe(5_000n)
+    const payment = await own.adopted()
+    await until(own.hasRaw)
+    await own.reorganise(3)
+    await until(() => own.isConfirmed(payment))
+    expect(own.desk.settlement.findById(payment.id)?.transaction).not.toBe(payment.transaction)
+    expect(await own.paid()).toBe(5_000n)
   })
 
   test('behavior: is found to be gone after a restart', async () => {
-    const payment = await adopted()
-    await desk.crash()
-    await reorganise(3)
-    await open()
-    await until(() => isConfirmed(payment))
-    expect(await paid()).toBe(5_000n)
+    await using own = await ownReorg()
+    const payment = await own.adopted()
+    await own.desk.crash()
+    await own.reorganise(3)
+    await own.open()
+    await until(() => own.isConfirmed(payment))
+    expect(await own.paid()).toBe(5_000n)
   })
 
   test('behavior: that nobody can send now waits until somebody can', async () => {
-    const payment = await adopted()
-    await until(hasRaw)
-    net.tap.intercept = ({ method }) =>
-      method.startsWith('eth_sendRaw') ? new Response('lost', { status: 503 }) : undefined
-    await reorganise(3)
-    await until(() => desk.settlement.findById(payment.id)?.state === 'broadcast')
-    expect(await paid()).toBe(0n)
-    await until(() => eventsOf('rpc-fault').length > 0)
-    expect(['broadcast', 'reverted']).toContain(desk.settlement.findById(payment.id)?.state ?? '')
+    await using own = await ownReorg()
+    const { net } = own
+    const payment = await own.adopted()
+    await until(own.hasRaw)
+    net.tap.intercept = losing
+    await own.reorganise(3)
+    await until(() => own.desk.settlement.findById(payment.id)?.state === 'broadcast')
+    expect(await own.paid()).toBe(0n)
+    await until(() => own.eventsOf('rpc-fault').length > 0)
+    expect(['broadcast', 'reverted']).toContain(
+      own.desk.settlement.findById(payment.id)?.state ?? '',
+    )
     net.tap.intercept = undefined
-    await until(() => isConfirmed(payment))
-    expect(await paid()).toBe(5_000n)
+    await until(() => own.isConfirmed(payment))
+    expect(await own.paid()).toBe(5_000n)
   })
 })

@@ -20,6 +20,7 @@ import {
   sponsoredNetwork,
   startSponsoring,
   weiOf,
+  youngAge,
 } from './harness/sponsor'
 
 setDefaultTimeout(30_000)
@@ -32,12 +33,12 @@ let network: NetworkConfig
 let sponsoring: Sponsoring | undefined
 beforeAll(async () => {
   net = await startNetwork('usdg')
-  await age(net.chain)
+  await age(net.chain, youngAge.minBalanceAgeBlocks)
 })
 afterAll(() => net?.stop())
 beforeEach(async () => {
   directory = temporary()
-  network = sponsoredNetwork(net.tap.url)
+  network = sponsoredNetwork(net.tap.url, youngAge)
   net.tap.intercept = undefined
   net.tap.calls.length = 0
 })
@@ -51,7 +52,7 @@ afterEach(async () => {
 async function candidate() {
   const wallet = freshWallet()
   await setTokens(net.chain, network.asset.address, [wallet.address], 100_000n)
-  await age(net.chain)
+  await age(net.chain, youngAge.minBalanceAgeBlocks)
   return wallet
 }
 
@@ -66,10 +67,10 @@ const isSend = (method: string) => method.startsWith('eth_sendRawTransaction')
 
 /** Grants in a process of its own, which says what came of it. */
 const program = (url: string, dataDir: string) => `
-  const { sponsoredNetwork, startSponsoring } = await import(${JSON.stringify(
+  const { sponsoredNetwork, startSponsoring, youngAge } = await import(${JSON.stringify(
     join(import.meta.dir, 'harness/sponsor.ts'),
   )})
-  const sponsoring = await startSponsoring([sponsoredNetwork(${JSON.stringify(url)})], ${JSON.stringify(dataDir)})
+  const sponsoring = await startSponsoring([sponsoredNetwork(${JSON.stringify(url)}, youngAge)], ${JSON.stringify(dataDir)})
   process.stdin.on('end', () => process.exit(1)).resume()
   await sponsoring.granting.grant({ address: ${JSON.stringify(address)}, client: '10.0.0.1' })
 `
@@ -132,7 +133,7 @@ describe('the day', () => {
 
   test('behavior: half for anybody, half for who signs, then 503 and a word in readyz', async () => {
     let at = day
-    network = sponsoredNetwork(net.tap.url, { grantsPerDay: 4 })
+    network = sponsoredNetwork(net.tap.url, { ...youngAge, grantsPerDay: 4 })
     sponsoring = await startSponsoring([network], directory.path, { now: () => at })
     const wallets = await Promise.all(Array.from({ length: 6 }, candidate))
     const one = async (index: number, isSigned: boolean) => {
@@ -156,7 +157,7 @@ describe('the day', () => {
   })
 
   test('behavior: requests in parallel do not pass the budget together', async () => {
-    network = sponsoredNetwork(net.tap.url, { grantsPerDay: 6 })
+    network = sponsoredNetwork(net.tap.url, { ...youngAge, grantsPerDay: 6 })
     sponsoring = await startSponsoring([network], directory.path)
     const of = sponsoring
     const wallets = await Promise.all(Array.from({ length: 12 }, candidate))
@@ -169,7 +170,7 @@ describe('the day', () => {
   })
 
   test('error: the budget in wei counts what the transfers cost', async () => {
-    network = sponsoredNetwork(net.tap.url, {}, 1n)
+    network = sponsoredNetwork(net.tap.url, youngAge, 1n)
     sponsoring = await startSponsoring([network], directory.path)
     const { address } = await candidate()
     expect(await codeOf(ask(sponsoring, { address }))).toBe('budget-spent')
@@ -217,7 +218,7 @@ describe('a node that does not tell', () => {
 
   test('error: gas that is dearer than the cap pays for', async () => {
     const { address } = await candidate()
-    network = sponsoredNetwork(net.tap.url, { maxGrantWei: 1n })
+    network = sponsoredNetwork(net.tap.url, { ...youngAge, maxGrantWei: 1n })
     sponsoring = await startSponsoring([network], directory.path)
     expect(await codeOf(ask(sponsoring, { address }))).toBe('not-ready')
     expect(sponsoring.rows()).toEqual([])

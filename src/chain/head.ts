@@ -12,8 +12,9 @@ export type Head = {
 const blockTimeMinMs = 100
 const blockTimeMaxMs = 4_000
 
-export function createHead(): Head {
-  return { number: 0n, baseFeeWei: 0n, tipWei: 0n, blockTimeMs: 1_000, anchor: undefined }
+/** `blockTimeMs` is the estimate until blocks have been seen. */
+export function createHead(blockTimeMs = 1_000): Head {
+  return { number: 0n, baseFeeWei: 0n, tipWei: 0n, blockTimeMs, anchor: undefined }
 }
 
 /** Learns from a block. Timestamps are unix seconds: on fast chains many blocks share one. */

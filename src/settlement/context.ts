@@ -188,6 +188,8 @@ export type SettlementOptions = {
   payerFailuresMax?: number | undefined
   /** Time between two looks at a network's health. */
   checkMs?: number
+  /** What a network's block time counts as before its blocks are known; a second by default. */
+  blockTimeMs?: number | undefined
   /**
    * How long the nonce of an errand must seem used, and its receipt missing, before it counts as
    * used by another transaction; a minute by default.

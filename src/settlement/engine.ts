@@ -176,12 +176,12 @@ function sourcesOf(context: () => Context): Sources {
 
 type RailOptions = Pick<
   SettlementOptions,
-  'log' | 'relayerKeys' | 'deskKey' | 'deskNetwork' | 'walletFactories'
+  'log' | 'relayerKeys' | 'deskKey' | 'deskNetwork' | 'walletFactories' | 'blockTimeMs'
 >
 
 function createRail(network: NetworkConfig, options: RailOptions): Rail {
   const { log } = options
-  const head = createHead()
+  const head = createHead(options.blockTimeMs)
   const client = createClient({ urls: network.rpcUrls, timeoutMs: rpcTimeoutMs, log })
   return {
     network,

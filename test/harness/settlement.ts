@@ -151,6 +151,7 @@ export async function startDesk(
     now?: () => number
     recover?: boolean
     checkMs?: number
+    blockTimeMs?: number
     errandProofMs?: number
     meter?: Meter
     relayerKeys?: readonly Uint8Array[]
@@ -168,6 +169,8 @@ export async function startDesk(
     now,
     log: (event, fields) => void events.push({ event, fields }),
     checkMs: options.checkMs ?? 200,
+    // Local blocks come when there is something in them: what is looked for soon is found soon.
+    blockTimeMs: options.blockTimeMs ?? 100,
     deskKey: options.deskKey,
     errandProofMs: options.errandProofMs,
     ...(options.walletFactories ? { walletFactories: options.walletFactories } : {}),

@@ -184,6 +184,7 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
       dataDir,
       log: createLog({ write: (line) => void logged.push(line), pretty: false }),
       now: () => Date.now() + offsetMs,
+      blockTimeMs: 100,
       ...(options.answersMaxBytes === undefined
         ? {}
         : { answersMaxBytes: options.answersMaxBytes }),

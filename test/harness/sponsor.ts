@@ -22,6 +22,9 @@ export const sponsorDefaults: SponsorConfig = {
   ethPriceUsd: 4000,
 }
 
+/** Old enough where what is tested is not the age: mining fifty blocks takes an eighth of a second. */
+export const youngAge = { minBalanceAgeBlocks: 5 }
+
 /** USDG with sponsoring. */
 export function sponsoredNetwork(
   url: string,

@@ -143,6 +143,7 @@ export async function startTarget(
     now: () => Date.now() + clock.offsetMs,
     // One buyer attacks in many ways; test/settlement-budgets.test.ts is about how often it may.
     payerFailuresMax: 1_000,
+    blockTimeMs: 100,
   })
   const database = new Database(join(dataDir, 'turnpike.sqlite'), { readonly: true })
   return {

@@ -1,0 +1,53 @@
+import type { Hex } from 'viem'
+import { account } from '../../src/demo/accounts'
+import type { Errand } from '../../src/settlement/Errand'
+import { ownDesk } from './owndesk'
+import { type Desk, errandOf } from './settlement'
+
+type Row = { nonce: number; state: string; kind: string; hash: Hex; raw: Hex; relayer: string }
+
+/** A desk of its own that runs errands, and what their receiver has got. */
+export async function ownErrands() {
+  const own = await ownDesk()
+  const { network, net } = own
+  const received = async () =>
+    BigInt((await net.chain.rpc('eth_getBalance', [account(8).address, 'latest'])) as string)
+  const before = await received()
+  const told: string[] = []
+  const run = (changes: Partial<Errand> = {}, waitMs = 20_000) =>
+    own.desk.settlement.run(errandOf(network, changes), { waitMs })
+  const listen = ({ settlement }: Desk) => {
+    told.length = 0
+    settlement.onErrand((id) => void told.push(`${id} ${settlement.errand(id)?.state}`))
+  }
+  listen(own.desk)
+  const { open } = own
+  return Object.assign(own, {
+    told,
+    run,
+    async open(...of: Parameters<typeof open>) {
+      await open(...of)
+      listen(own.desk)
+    },
+    /** Runs what is not decided soon, and goes on when a node was given its bytes. */
+    async start(changes?: Partial<Errand>) {
+      const end = await run(changes, 20)
+      if (end.kind !== 'pending') throw new Error(end.kind)
+      await own.untilSent(end.transaction)
+      return end.transaction
+    },
+    stateOf: (id = 'refund:1') => own.desk.settlement.errand(id)?.state,
+    moved: async () => (await received()) - before,
+    transactions: () =>
+      own.desk.db.sqlite
+        .query<Row, []>('SELECT * FROM transactions ORDER BY nonce, created_at, rowid')
+        .all(),
+    /** Makes transactions look as if the process had ended before their first send. */
+    unsend: () =>
+      void own.desk.db.sqlite.run(
+        "UPDATE transactions SET state = 'signed', first_sent_at = NULL WHERE state = 'sent' AND kind <> 'payment'",
+      ),
+  })
+}
+
+export type OwnErrands = Awaited<ReturnType<typeof ownErrands>>
