@@ -11,6 +11,7 @@ import { createPayees } from './facilitator/payees'
 import { createSettling, type Settling } from './facilitator/settle'
 import { createBudget } from './http/body'
 import { healthRoutes } from './http/health'
+import { whenIdle } from './http/idle'
 import { base36, requestIds } from './http/ids'
 import { createRegistry, metricsRoutes, type Registry } from './http/metrics'
 import { errors } from './http/problem'
@@ -219,7 +220,7 @@ export async function start(options: AppOptions): Promise<App> {
   counter?.desk.recover()
   first.write()
   const lasting = options.isLasting ? [db.reserveLog] : []
-  void oneByOne([Secp256k1.warm, ...unused(db), ...lasting], () => stopping)
+  void whenIdle([Secp256k1.warm, ...unused(db), ...lasting], () => stopping)
 
   return {
     url: `http://${listen.hostname}:${server.port}`,
@@ -247,20 +248,6 @@ export async function start(options: AppOptions): Promise<App> {
       await server.stop(true)
       db.close()
     },
-  }
-}
-
-/** Does what no request should have to wait for, between requests, after the first ones. */
-async function oneByOne(steps: readonly (() => unknown)[], isOver: () => boolean): Promise<void> {
-  await Bun.sleep(200)
-  for (const step of steps) {
-    await new Promise((resolve) => setImmediate(resolve))
-    if (isOver()) return
-    try {
-      step()
-    } catch {
-      // Whoever needs it meets the same fault, and can say for what.
-    }
   }
 }
 

@@ -32,6 +32,13 @@ const reference = (mode: 'tuned' | 'shipped'): Candidate => ({
   isShipped: mode === 'shipped',
 })
 const peers = [reference('tuned'), reference('shipped')]
+/** Told beside them, as what is left to gain. With many callers it is no bound: it makes no batches. */
+const bare: Candidate = {
+  name: 'the calls alone',
+  script: join('..', 'facilitator', 'servers', 'bare.ts'),
+  args: [],
+  isShipped: false,
+}
 
 type Load = { operation: Operation; callers: number; each: number; eachShipped: number }
 
@@ -82,7 +89,7 @@ const median = ({ times }: Run) => (times.length === 0 ? Number.NaN : Stats.medi
 type Measured = { load: Load; runs: ReadonlyMap<Candidate, Run[]> }
 
 async function measure(load: Load): Promise<Measured> {
-  const all = [ours, ...peers]
+  const all = [ours, ...peers, ...(load.callers === 1 ? [bare] : [])]
   const runs = new Map<Candidate, Run[]>(all.map((candidate) => [candidate, []]))
   for (let round = 0; round < rounds; round++) {
     for (const candidate of round % 2 === 0 ? all : all.toReversed()) {
@@ -111,7 +118,8 @@ function absolute({ load, runs }: Measured): string[][] {
 /** Targets are told against the reference as its documentation builds it. */
 function ratios({ load, runs }: Measured): Report.Row[] {
   const own = runs.get(ours) ?? []
-  return peers.map((peer) => {
+  const others = [...peers, bare].filter((peer) => runs.has(peer))
+  return others.map((peer) => {
     const bound = load.operation === 'verify' ? { atLeast: 4 } : { atLeast: 10 }
     return Report.compare({
       what: nameOf(load),
@@ -168,7 +176,8 @@ const lines = [
   'A fresh automining anvil, server and set of signatures for each sample; each caller sends its own',
   'one after the other, each once. Ratios are ours / theirs, median [min..max] over the rounds.',
   'As shipped: the documented viem wallet. Tuned: viem nonceManager and 50 ms polling. The reference',
-  'keeps nothing on disk and is served by Bun without a framework.',
+  'keeps nothing on disk and is served by Bun without a framework. The calls alone: a server that makes',
+  'only the calls to the node, checks nothing, keeps nothing and forgets its nonces.',
   `Samples disturbed by others: ${repeated} dropped and measured again, ${kept} kept nevertheless.`,
   `Failed calls of ours: ${failures}.`,
 ]
