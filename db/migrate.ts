@@ -6,6 +6,7 @@ import offers from './migrations/0004_offers.sql' with { type: 'text' }
 import orders from './migrations/0005_orders.sql' with { type: 'text' }
 import grants from './migrations/0006_grants.sql' with { type: 'text' }
 import orderChange from './migrations/0007_order_change.sql' with { type: 'text' }
+import slimIndexes from './migrations/0008_slim_indexes.sql' with { type: 'text' }
 
 /** In order. Embedded as text, so that the compiled binary carries them. */
 const migrations: readonly { name: string; sql: string }[] = [
@@ -16,6 +17,7 @@ const migrations: readonly { name: string; sql: string }[] = [
   { name: '0005_orders', sql: orders },
   { name: '0006_grants', sql: grants },
   { name: '0007_order_change', sql: orderChange },
+  { name: '0008_slim_indexes', sql: slimIndexes },
 ]
 
 /** The database was written by a newer program, or a migration was changed after it ran. */

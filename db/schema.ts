@@ -103,14 +103,18 @@ export const payments = sqliteTable(
     unique('payments_money').on(table.network, table.asset, table.payer, table.nonce),
     // One Transfer log pays for one payment.
     unique('payments_log').on(table.network, table.transactionHash, table.logIndex),
-    uniqueIndex('payments_redeem').on(table.redeemTokenHash),
+    // What most rows have not is not in their index: one page less for each commit to write.
+    uniqueIndex('payments_redeem')
+      .on(table.redeemTokenHash)
+      .where(sql`redeem_token_hash IS NOT NULL`),
     index('payments_unfinished').on(table.state).where(sql`state IN ('broadcast', 'reverted')`),
     index('payments_idempotency')
       .on(table.merchant, table.route, table.payer, table.idempotencyKey)
       .where(sql`idempotency_key IS NOT NULL`),
-    index('payments_payer').on(table.payer, table.createdAt),
     // What a reorganisation could take away.
-    index('payments_block').on(table.network, table.blockNumber),
+    index('payments_block')
+      .on(table.network, table.blockNumber)
+      .where(sql`block_number IS NOT NULL`),
     check('payments_method', oneOf(table.method, ['eip3009', 'permit2'])),
     check(
       'payments_network',
@@ -187,7 +191,9 @@ export const transactions = sqliteTable(
       .on(table.network, table.relayer, table.nonce)
       .where(sql`state IN ('mined', 'failed')`),
     index('transactions_nonce').on(table.network, table.relayer, table.nonce),
-    index('transactions_block').on(table.network, table.blockNumber),
+    index('transactions_block')
+      .on(table.network, table.blockNumber)
+      .where(sql`block_number IS NOT NULL`),
     index('transactions_unfinished').on(table.state).where(sql`state IN ('signed', 'sent')`),
     check('transactions_hash', isHex(table.hash, 64)),
     check('transactions_network', sql`${table.network} GLOB 'eip155:[1-9]*'`),
