@@ -1,77 +1,59 @@
-import { afterEach, beforeEach, expect, test } from 'bun:test'
+import { expect, test } from 'bun:test'
 import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
-import { balanceOf, execute } from '../src/demo/chains'
+import { execute } from '../src/demo/chains'
 import * as Transfer from '../src/protocol/Transfer'
-import {
-  type Desk,
-  networkOf,
-  payee,
-  signTransfer,
-  startDesk,
-  startNetwork,
-  temporary,
-} from './harness/settlement'
+import { type OwnDesk, ownDesk } from './harness/owndesk'
+import { signTransfer } from './harness/settlement'
 
 // Signatures that the simulation may judge: whose payer has paid before, and those that leave
 // together. What nobody signed must not profit from what somebody did.
 
-let net: Awaited<ReturnType<typeof startNetwork>>
-let network: NetworkConfig
-let directory: ReturnType<typeof temporary>
-let desk: Desk
-
-beforeEach(async () => {
-  net = await startNetwork()
-  network = networkOf(net.tap.url)
-  directory = temporary()
-  desk = await startDesk([network], directory.path)
-})
-
-afterEach(async () => {
-  await desk.stop()
-  await net.stop()
-  directory.remove()
-})
-
 /** In the name of the payer, by another key. */
-function forge(options: Parameters<typeof signTransfer>[1] = {}): Transfer.Transfer {
+function forge(
+  network: NetworkConfig,
+  options: Parameters<typeof signTransfer>[1] = {},
+): Transfer.Transfer {
   return signTransfer(network, { payer: account(1).address, ...options, from: 9 })
 }
 
-const simulations = () => net.tap.calls.filter(({ method }) => method === 'eth_call').length
 const refused = { kind: 'refused', reason: 'invalid_exact_evm_signature' }
-const payments = () => desk.db.sqlite.query('SELECT id FROM payments').all().length
-const paid = () => balanceOf(net.chain, network.asset.address, payee)
+const payments = ({ desk }: OwnDesk) => desk.db.sqlite.query('SELECT id FROM payments').all().length
 
-test('error: in the name of a payer that never paid, no node is asked', async () => {
-  const before = simulations()
-  expect(await desk.pay(forge())).toMatchObject(refused)
-  expect(simulations()).toBe(before)
+test.concurrent('error: in the name of a payer that never paid, no node is asked', async () => {
+  await using own = await ownDesk()
+  const { desk, network } = own
+  const before = own.asked('eth_call')
+  expect(await desk.pay(forge(network))).toMatchObject(refused)
+  expect(own.asked('eth_call')).toBe(before)
 })
 
-test('error: in the names of payers that have paid, one node is asked once', async () => {
+test.concurrent('error: in the names of payers that have paid, one node is asked once', async () => {
+  await using own = await ownDesk()
+  const { desk, network } = own
   const froms = [1, 2, 3]
   for (const from of froms) await desk.pay(signTransfer(network, { from }))
-  const before = simulations()
+  const before = own.asked('eth_call')
   for (const from of froms) {
     const method = from === 2 ? 'permit2' : 'eip3009'
     const reason = from === 2 ? 'invalid_permit2_signature' : refused.reason
-    const junk = forge({ payer: account(from).address, method })
+    const junk = forge(network, { payer: account(from).address, method })
     expect(await desk.pay(junk)).toMatchObject({ kind: 'refused', reason })
   }
-  expect(simulations()).toBe(before + 1)
+  expect(own.asked('eth_call')).toBe(before + 1)
   expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
-  expect(payments()).toBe(4)
+  expect(payments(own)).toBe(4)
 })
 
-test('behavior: a payer that has code since it paid is settled as one with code', async () => {
+test.concurrent('behavior: a payer that has code since it paid is settled as one with code', async () => {
+  await using own = await ownDesk()
+  const { desk, net, network } = own
   await desk.pay(signTransfer(network, { from: 5 }))
   const payer = account(5).address
   // Takes 180,000 gas, then accepts.
   const slow = '0x611b585b600190038060035750631626ba7e60e01b60005260206000f3'
   await net.chain.rpc('anvil_setCode', [payer, slow])
-  const codes = () => net.tap.calls.filter(({ method }) => method === 'eth_getCode').length
+  const codes = () => own.asked('eth_getCode')
   const asked = codes()
   const pay = () => desk.pay(signTransfer(network, { from: 1, payer }))
   // Believed as those before; then nobody is believed who did not sign.
@@ -83,11 +65,13 @@ test('behavior: a payer that has code since it paid is settled as one with code'
   expect(gas.flat().map(Number)).toEqual([200_000, 600_000, 600_000])
 })
 
-test('error: among others it is told apart, and they are paid', async () => {
+test.concurrent('error: among others it is told apart, and they are paid', async () => {
+  await using own = await ownDesk()
+  const { desk, network } = own
   const honest = [1, 2, 3, 4].map((from) =>
     signTransfer(network, { from, amountAtomic: BigInt(100 + from) }),
   )
-  const junk = [1, 2, 3, 4].map((from) => forge({ payer: account(from).address }))
+  const junk = [1, 2, 3, 4].map((from) => forge(network, { payer: account(from).address }))
   // The first leaves alone; the rest collects behind it.
   const all = [signTransfer(network), ...honest.flatMap((each, at) => [each, junk[at] ?? each])]
   const outcomes = await Promise.all(all.map((each) => desk.pay(each)))
@@ -95,17 +79,25 @@ test('error: among others it is told apart, and they are paid', async () => {
     const isJunk = at > 0 && at % 2 === 0
     expect(outcome).toMatchObject(isJunk ? refused : { kind: 'confirmed' })
   }
-  expect(await paid()).toBe(5_000n + 101n + 102n + 103n + 104n)
-  expect(payments()).toBe(5)
+  expect(await own.paid()).toBe(5_000n + 101n + 102n + 103n + 104n)
+  expect(payments(own)).toBe(5)
 })
 
 for (const method of ['eip3009', 'permit2'] as const) {
   for (const company of [0, 4]) {
-    test(`error: what the payer settled is not had by naming its nonce (${method}, ${company} beside)`, async () => {
+    test.concurrent(`error: what the payer settled is not had by naming its nonce (${method}, ${company} beside)`, async () => {
+      await using own = await ownDesk()
+      const { desk, net, network } = own
       await desk.pay(signTransfer(network))
-      const own = signTransfer(network, { method })
-      await execute(net.chain, [{ from: account(8).address, ...Transfer.call(own), gas: 500_000n }])
-      const stolen = forge({ method, nonce: own.nonce, validBefore: own.validBefore })
+      const genuine = signTransfer(network, { method })
+      await execute(net.chain, [
+        { from: account(8).address, ...Transfer.call(genuine), gas: 500_000n },
+      ])
+      const stolen = forge(network, {
+        method,
+        nonce: genuine.nonce,
+        validBefore: genuine.validBefore,
+      })
       const beside = Array.from({ length: company }, (_, at) =>
         signTransfer(network, { amountAtomic: BigInt(at + 1) }),
       )
@@ -116,7 +108,7 @@ for (const method of ['eip3009', 'permit2'] as const) {
       const reason = method === 'permit2' ? 'invalid_permit2_signature' : refused.reason
       expect(outcomes.pop()).toMatchObject({ kind: 'refused', reason })
       expect(outcomes.map(({ kind }) => kind)).toEqual(beside.map(() => 'confirmed'))
-      expect(await desk.pay(own, { bound: true })).toMatchObject({ kind: 'confirmed' })
+      expect(await desk.pay(genuine, { bound: true })).toMatchObject({ kind: 'confirmed' })
     })
   }
 }
