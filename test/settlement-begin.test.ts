@@ -1,5 +1,9 @@
 import { expect, test } from 'bun:test'
+import { account } from '../src/demo/accounts'
 import { mine, setAutomine } from '../src/demo/chains'
+import { createCourier } from '../src/paywall/courier'
+import { createAnswers } from '../src/paywall/store'
+import * as Crypto from '../src/protocol/Crypto'
 import type { Transfer } from '../src/protocol/Transfer'
 import { type OwnDesk, ownDesk } from './harness/owndesk'
 import { purposeOf, signTransfer, until } from './harness/settlement'
@@ -80,4 +84,48 @@ test.concurrent('behavior: one that a crash cut off is begun again by who comes 
   expect(payment).toMatchObject({ delivery: 'delivering', attempts: 1 })
   const again = await own.desk.settlement.beginDelivery(payment?.id ?? '')
   expect(again).toMatchObject({ attempts: 2 })
+})
+
+test.concurrent('behavior: of a buyer that leaves just then ends, and waits for who comes back', async () => {
+  await using own = await ownDesk()
+  const { desk } = own
+  const transfer = signTransfer(own.network)
+  const outcome = await settle(own, transfer, () => true)
+  if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
+  let forwards = 0
+  const courier = createCourier({
+    settlement: desk.settlement,
+    answers: createAnswers(desk.db),
+    challengeSecrets: [new Uint8Array(32)],
+    receiptKey: Crypto.bytes(account(9).privateKey),
+    now: Date.now,
+    log: () => undefined,
+  })
+  const parcel = {
+    method: 'GET',
+    resource: 'http://localhost/m/weather/forecast',
+    requestId: 'request',
+    fulfil: async () => {
+      forwards++
+      return {
+        delivered: true as const,
+        status: 200,
+        headers: new Headers(),
+        body: new Uint8Array(),
+      }
+    },
+  }
+  const left = { ...parcel, signal: AbortSignal.abort() }
+  await expect(courier.deliver(left, outcome, 'x402', () => undefined)).rejects.toMatchObject({
+    code: 'payment-in-progress',
+  })
+  const payment = desk.settlement.find(transfer)
+  if (payment === undefined) throw new Error('no payment')
+  expect(payment).toMatchObject({ delivery: 'none', attempts: 1 })
+  expect([forwards, courier.inFlight()]).toEqual([0, 0])
+  const stays = { ...parcel, signal: new AbortController().signal }
+  expect((await courier.deliver(stays, { payment }, 'x402', () => undefined)).status).toBe(200)
+  expect(forwards).toBe(1)
+  await until(() => desk.settlement.find(transfer)?.delivery === 'delivered')
+  expect(desk.settlement.find(transfer)?.attempts).toBe(2)
 })
