@@ -36,7 +36,7 @@ const soonMs = 100
 export function createGroup(db: Db): Group {
   let waiting: Entry[] = []
   let commits = 0
-  let syncing: ReturnType<typeof setTimeout> | undefined
+  let isSyncing = false
   const flush = () => {
     const entries = waiting
     if (entries.length === 0) return
@@ -44,20 +44,18 @@ export function createGroup(db: Db): Group {
     commits++
     const mayWait = entries.every((entry) => entry.mayWait)
     const ends = commit(mayWait ? db.withoutSync : now, db, entries)
-    if (mayWait) syncing ??= setTimeout(sync, soonMs)
-    else if (ends.some((end) => !('error' in end))) settleDisk()
+    // Not taken back by a commit that waits: one that changes nothing does not reach the disk.
+    if (mayWait && !isSyncing) {
+      isSyncing = true
+      setTimeout(sync, soonMs)
+    }
     for (const end of ends) {
       if ('error' in end) end.entry.reject(end.error)
       else end.entry.resolve(end.value)
     }
   }
-  /** A commit that waits for the disk takes with it what was committed before. */
-  const settleDisk = () => {
-    clearTimeout(syncing)
-    syncing = undefined
-  }
   const sync = () => {
-    settleDisk()
+    isSyncing = false
     void db.sync()
   }
   const enter = <T>(change: Change<T>, mayWait: boolean) =>

@@ -26,6 +26,7 @@ export type Db = {
   close(): void
 }
 
+const busyMs = 5_000
 const cacheSize = -16_384
 const logPages = 4_000
 const pageBytes = 4_096
@@ -49,7 +50,7 @@ export function open(options: { dataDir: string; now: () => number }): Db {
     // It holds signatures: for its owner only.
     chmodSync(file, 0o600)
     // First: somebody may be reading, and after a crash the log is recovered under a lock.
-    sqlite.run('PRAGMA busy_timeout = 5000')
+    sqlite.run(`PRAGMA busy_timeout = ${busyMs}`)
     sqlite.run('PRAGMA journal_mode = WAL')
     sqlite.run('PRAGMA synchronous = FULL')
     // 16 MiB: the indexes of a long history are read all over.
@@ -75,7 +76,7 @@ export function openBeside(options: { dataDir: string }): Db | undefined {
   const file = join(options.dataDir, databaseName)
   if (!existsSync(file)) return undefined
   const sqlite = new Database(file, { readwrite: true, create: false, strict: true })
-  sqlite.run('PRAGMA busy_timeout = 5000')
+  sqlite.run(`PRAGMA busy_timeout = ${busyMs}`)
   sqlite.run('PRAGMA synchronous = FULL')
   sqlite.run('PRAGMA foreign_keys = ON')
   return from(sqlite, file, () => undefined)
@@ -107,6 +108,8 @@ function from(sqlite: Database, file: string, unlock: () => void): Db {
     reserveLog() {
       // What does not fit into the cache goes to the log, and no commit ever names it.
       sqlite.run('PRAGMA cache_size = 64')
+      // Not worth a wait for whoever writes just now.
+      sqlite.run('PRAGMA busy_timeout = 0')
       try {
         sqlite.run('BEGIN IMMEDIATE')
         sqlite.run('CREATE TABLE reserve (bytes BLOB)')
@@ -114,6 +117,7 @@ function from(sqlite: Database, file: string, unlock: () => void): Db {
       } finally {
         if (sqlite.inTransaction) sqlite.run('ROLLBACK')
         sqlite.run(`PRAGMA cache_size = ${cacheSize}`)
+        sqlite.run(`PRAGMA busy_timeout = ${busyMs}`)
       }
       void sync()
     },

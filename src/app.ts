@@ -219,8 +219,9 @@ export async function start(options: AppOptions): Promise<App> {
   await settlement.recover()
   counter?.desk.recover()
   first.write()
+  // First: it makes every statement prepared before it be prepared again.
   const lasting = options.isLasting ? [db.reserveLog] : []
-  void whenIdle([Secp256k1.warm, ...unused(db), ...lasting], () => stopping)
+  void whenIdle([...lasting, Secp256k1.warm, ...unused(db)], () => stopping)
 
   return {
     url: `http://${listen.hostname}:${server.port}`,

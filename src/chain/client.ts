@@ -172,13 +172,9 @@ async function request(
     ? postByFetch(to, body, signal)
     : to.post(body, signal))
   const answer = parse(text)
-  // Errors may come without an id.
-  if (typeof answer?.id === 'number' && answer.id !== id) {
-    if (typeof to !== 'string') to.reset()
-    throw new RpcFault('an answer to another call')
-  }
   if (answer?.error) {
     const { code, message, data } = answer.error
+    // Who answers before the node may know no id; what it says concerns this call all the same.
     if (!nodeTrouble.has(code) && !isTrouble(status)) throw new RpcError(code, message, data)
     const isLimit = status === 429 || code === -32005 || code === 429
     throw new RpcFault(`the node is in trouble (${code})`, { isLimit })
@@ -187,6 +183,10 @@ async function request(
     throw new RpcFault(`HTTP status ${status}`, { isLimit: status === 429 })
   }
   if (!answer) throw new RpcFault('not a JSON-RPC answer')
+  if (typeof answer.id === 'number' && answer.id !== id) {
+    if (typeof to !== 'string') to.reset()
+    throw new RpcFault('an answer to another call')
+  }
   return answer.result
 }
 

@@ -211,8 +211,8 @@ function payloadOf(rail: Rail, orders: readonly Order[]): Lane.Payload {
   if (!first) throw new Error('nothing to send')
   const { product } = first.purpose
   if (orders.length === 1) {
-    // Who is believed without proof may have code by now, which needs more.
-    const mayHaveCode = first.isProven ? true : first.hasCode
+    // As much as it was simulated with: who is not known to have no code may need it.
+    const mayHaveCode = first.isAlone || first.hasCode !== false
     const gasLimit = Verify.gasLimit(first.transfer, mayHaveCode)
     return { kind: 'payment', product, ...first.call, valueWei: 0n, gasLimit }
   }

@@ -15,6 +15,11 @@ export function tellPayments(store: Store, bell: Bell): Store {
       if (payment) bell.ring(id)
       return payment
     },
+    confirmAndBegin(id, assignment, at) {
+      const payment = store.confirmAndBegin(id, assignment, at)
+      if (payment) bell.ring(id)
+      return payment
+    },
     revert: (id, hashes) => tell(bell, id, store.revert(id, hashes)),
     expire: (id, isUsed) => tell(bell, id, store.expire(id, isUsed)),
     rebroadcast: (id, hash) => tell(bell, id, store.rebroadcast(id, hash)),

@@ -47,7 +47,7 @@ export async function drive(context: Context, rail: Rail, lane: Lane, slot: Slot
     let isDoubtful = misses > 0
     if (elapsedMs >= sendAtMs) {
       const sent = await send(rail, newest(slot).raw, sends === 0)
-      if (sent.receipt) return included(rail, lane, slot, sent.receipt)
+      if (sent.receipt && isOf(slot, sent.receipt)) return included(rail, lane, slot, sent.receipt)
       note(context, rail, lane, slot, sent)
       isDoubtful ||= sends > 0 || sent.kind !== 'accepted' || sent.waited === true
       // Bytes that no node has taken are offered again soon: their buyer waits.
@@ -102,6 +102,10 @@ async function passOver(context: Context, rail: Rail, lane: Lane): Promise<void>
   lane.refused = undefined
   await synchronize(rail, lane)
   context.pump(rail)
+}
+
+function isOf({ transactions }: Slot, { hash }: Receipt.Receipt): boolean {
+  return transactions.some((each) => each.hash === hash)
 }
 
 function newest(slot: Slot): TransactionRow {

@@ -152,7 +152,9 @@ export async function synchronize(rail: Rail, lane: Lane): Promise<void> {
 /** The receipt of a hash, if the chain has it. Throws RpcFault or RpcError. */
 export async function readReceipt(rail: Rail, hash: Hex): Promise<Receipt.Receipt | undefined> {
   const receipt = Receipt.parse(await rail.client.call('eth_getTransactionReceipt', [hash]))
-  return receipt?.hash === hash ? receipt : undefined
+  // That is not to say that there is none.
+  if (receipt && receipt.hash !== hash) throw new RpcFault('a receipt of another transaction')
+  return receipt
 }
 
 /** The number of included transactions of the relayer. Throws RpcFault or RpcError. */

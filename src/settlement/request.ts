@@ -142,7 +142,11 @@ async function order(context: Context, request: Request, waitMs: number): Promis
       return meetUsed(context, rail, request, waitMs)
     case 'unsigned':
       context.requestIds.delete(id)
-      return order(context, { ...request, proven: false }, Math.max(0, until - context.now()))
+      return order(
+        context,
+        { ...request, proven: false },
+        Math.min(waitMs, Math.max(0, until - context.now())),
+      )
     case 'thrown':
       context.requestIds.delete(id)
       throw result.error

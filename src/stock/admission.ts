@@ -20,11 +20,11 @@ export type Admission = {
   /** Throws ProblemError, 429, for a payer whose orders keep being refunded: each costs gas. */
   assertPatience(payer: Address): void
   /**
-   * Counts an order of a payer until the result is called, which is when it is written or refused.
-   * Throws ProblemError, 429, for one with a minimum of its own while as many are under way as may be
-   * refunded: the first that is filled can make a refund of each.
+   * Throws ProblemError, 429, for an order with a minimum of its own while as many of its payer are
+   * under way as may be refunded: the first that is filled can make a refund of each. To be asked where
+   * the order is written, too: what is not written has nobody's name on it.
    */
-  begin(payer: Address, terms: Pick<Instrument.Terms, 'minimumAtomic'>): () => void
+  assertFew(payer: Address, terms: Pick<Instrument.Terms, 'minimumAtomic'>): void
   /** A look at the market that lets the order through. Throws ProblemError. */
   look(market: Market, terms: Instrument.Terms, options: LookOptions): Promise<Admitted>
 }
@@ -52,7 +52,6 @@ const usedGas = 400_000n
 export function createAdmission(options: AdmissionOptions): Admission {
   const { settlement, stock, network, own, refundsMax = 10 } = options
   const { asset } = network
-  const begun = new Map<Address, number>()
   /** Nodes want the whole limit of a transaction in advance; those under way use less. */
   const neededWei = () => {
     const gas = swapGas + refundGas + BigInt(options.desk.open()) * usedGas
@@ -82,23 +81,12 @@ export function createAdmission(options: AdmissionOptions): Admission {
       const detail = 'Too many orders of this payer were refunded in the last hour.'
       throw Problem.of('rate-limited', detail, { headers: { 'retry-after': '600' } })
     },
-    begin(payer, { minimumAtomic }) {
-      if (minimumAtomic === undefined) return () => undefined
-      const count = begun.get(payer) ?? 0
+    assertFew(payer, { minimumAtomic }) {
+      if (minimumAtomic === undefined) return
       const refunds = options.desk.refundsOf(payer, options.now() - hourMs)
-      if (refunds + options.desk.underWay(payer) + count >= refundsMax) {
-        const detail = 'Too many orders of this payer that name minimumShares are under way.'
-        throw Problem.of('rate-limited', detail, { headers: { 'retry-after': '10' } })
-      }
-      begun.set(payer, count + 1)
-      let isOver = false
-      return () => {
-        if (isOver) return
-        isOver = true
-        const left = (begun.get(payer) ?? 0) - 1
-        if (left > 0) begun.set(payer, left)
-        else begun.delete(payer)
-      }
+      if (refunds + options.desk.underWay(payer) < refundsMax) return
+      const detail = 'Too many orders of this payer that name minimumShares are under way.'
+      throw Problem.of('rate-limited', detail, { headers: { 'retry-after': '10' } })
     },
     async look(market, terms, { recipient, fresh }) {
       const people = [settlement.desk, ...(recipient === undefined ? [] : [recipient])]

@@ -311,19 +311,19 @@ export function createPurchase(options: PurchaseOptions): Purchase {
       challengeId: presentation.challengeId,
       bound: presentation.bound,
     }
-    const end = admission.begin(transfer.payer, terms)
+    admission.assertFew(transfer.payer, terms)
     const id = Orders.newId(now(), crypto.getRandomValues(new Uint8Array(10)))
     const outcome = await settleSponsored(options, transfer, presentation.approval, purpose, {
       waitMs: Math.max(0, deadline - now()),
       receivedAt: now(),
-      // What is not signed must not wait in the name of its payer.
-      proven: presentation.isProven(),
+      proven: presentation.isProven,
       requestId: visit.requestId,
       write(paymentId) {
-        end()
+        // Again: only here it is the payer's own, whatever others have shown in its name.
+        admission.assertFew(transfer.payer, terms)
         desk.insert(orderOf(id, paymentId, { ...terms, ...admitted, recipient }))
       },
-    }).finally(end)
+    })
     return { orderId: id, outcome }
   }
 
