@@ -217,6 +217,15 @@ describe.concurrent('turnpike pay, against other servers', () => {
     expect(store.credentials[1]).toBe(redeem.token)
   })
 
+  test('error: a redemption that was the last one offers no other', async () => {
+    const redeem = { token: 'A'.repeat(43), until: '2026-11-21T00:00:00.000Z', attempts: 0 }
+    const store = shop([problem(502, { code: 'upstream-failed', detail: 'broken', redeem })])
+    const ran = await run([store.url], key)
+    store.stop()
+    expect(ran.err).toContain('no attempt is left')
+    expect(ran.err).not.toContain('--redeem')
+  })
+
   test('error: a refusal after paying is not paid again', async () => {
     const refusal = problem(402, { code: 'verification-failed', detail: 'no', reason: 'x_y' })
     const store = shop([refusal])

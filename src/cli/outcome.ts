@@ -52,7 +52,8 @@ export type ProblemText = {
   detail: string
   reason: string | undefined
   transaction: string | undefined
-  redeem: { token: string; until: string } | undefined
+  /** `isLast`: it cannot be used any more. */
+  redeem: { token: string; until: string; isLast: boolean } | undefined
 }
 
 function isProblem(response: Response): boolean {
@@ -82,7 +83,11 @@ export async function problemOf(response: Response): Promise<ProblemText> {
     redeem:
       token === undefined || !Json.isObject(redeem)
         ? undefined
-        : { token, until: string(redeem, 'until') ?? '' },
+        : {
+            token,
+            until: string(redeem, 'until') ?? '',
+            isLast: Json.member(redeem, 'attempts') === 0,
+          },
   }
 }
 
@@ -96,7 +101,9 @@ function explain(
   const because = reason === undefined ? '' : ` (${reason})`
   say(`refused    ${status} ${code}${because}: ${detail}`)
   if (transaction !== undefined) say(`settled by ${transaction}`)
-  if (redeem !== undefined) {
+  if (redeem?.isLast) {
+    say('You have paid and were not served, and no attempt is left: write to the operator.')
+  } else if (redeem !== undefined) {
     say(`You have paid and were not served. Ask again for free until ${redeem.until}:`)
     // With the equals sign a value may begin with a hyphen, as one token in 64 does.
     const method = order.method === 'GET' ? '' : ` --method ${order.method}`
