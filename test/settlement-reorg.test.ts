@@ -44,7 +44,8 @@ async function ownReorg() {
       if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
       return outcome.payment
     },
-    hasRaw: () => own.asked('eth_getRawTransactionByHash') > 0,
+    // Answered, too: a node that is asked after the reorganisation has them no more.
+    hasRaw: () => net.tap.answered.some(({ method }) => method === 'eth_getRawTransactionByHash'),
     isConfirmed: ({ id }: Payment) =>
       own.desk.settlement.findById(id)?.state === 'confirmed' &&
       eventsOf('payment.reorged').length > 0,

@@ -212,10 +212,13 @@ export type RpcCall = { method: string; params: readonly unknown[] }
 export function startTap(url: string): {
   url: string
   calls: RpcCall[]
+  /** Those of them whose answer is known. */
+  answered: RpcCall[]
   intercept: ((call: RpcCall, forward: () => Promise<Response>) => unknown) | undefined
   stop(): void
 } {
   const calls: RpcCall[] = []
+  const answered: RpcCall[] = []
   const server = Bun.serve({
     port: 0,
     hostname: '127.0.0.1',
@@ -229,20 +232,26 @@ export function startTap(url: string): {
           headers: { 'content-type': 'application/json' },
           body: JSON.stringify(body),
         })
-      const answer = await tap.intercept?.(body, forward)
-      if (answer instanceof Response) return answer
-      if (answer !== undefined) return Response.json({ jsonrpc: '2.0', id: body.id, ...answer })
-      try {
-        const response = await forward()
-        return new Response(await response.arrayBuffer(), { status: response.status })
-      } catch {
-        return new Response('the node is gone', { status: 502 })
+      const reply = async () => {
+        const answer = await tap.intercept?.(body, forward)
+        if (answer instanceof Response) return answer
+        if (answer !== undefined) return Response.json({ jsonrpc: '2.0', id: body.id, ...answer })
+        try {
+          const response = await forward()
+          return new Response(await response.arrayBuffer(), { status: response.status })
+        } catch {
+          return new Response('the node is gone', { status: 502 })
+        }
       }
+      const response = await reply()
+      answered.push({ method: body.method, params: body.params })
+      return response
     },
   })
   const tap: ReturnType<typeof startTap> = {
     url: `http://127.0.0.1:${server.port}`,
     calls,
+    answered,
     intercept: undefined,
     stop: () => void server.stop(true),
   }
