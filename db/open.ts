@@ -37,8 +37,8 @@ export const databaseName = 'turnpike.sqlite'
 /**
  * Opens `turnpike.sqlite` in the data directory, which is created when it is missing, takes the
  * directory for this process and applies pending migrations. A commit is on the disk when it
- * returns, but for those inside `withoutSync`. Throws `DatabaseLockedError` while another process has the directory, `MigrationError`
- * when the database does not fit.
+ * returns, but for those inside `withoutSync`. Throws `DatabaseLockedError` while another process has
+ * the directory, `MigrationError` when the database does not fit.
  */
 export function open(options: { dataDir: string; now: () => number }): Db {
   mkdirSync(options.dataDir, { recursive: true, mode: 0o700 })
