@@ -12,7 +12,7 @@ import { createSettling, type Settling } from './facilitator/settle'
 import { createBudget } from './http/body'
 import { healthRoutes } from './http/health'
 import { whenIdle } from './http/idle'
-import { base36, requestIds } from './http/ids'
+import { requestIds, salts } from './http/ids'
 import { createRegistry, metricsRoutes, type Registry } from './http/metrics'
 import { errors } from './http/problem'
 import { createRateLimit } from './http/ratelimit'
@@ -135,7 +135,7 @@ export async function start(options: AppOptions): Promise<App> {
       isReady: settlement.isReady,
       takesApprovals: sponsor !== undefined,
       gasSponsor: { url: `${baseUrl}/api/gas/sponsor`, networks: sponsoring.networks },
-      processNonce: base36(9),
+      salt: salts(),
     }),
     registry,
   )

@@ -18,6 +18,8 @@ export type Item = {
   mppOffers: readonly Offer[]
   /** x402 extensions besides the paywall's own. */
   extensions: readonly Declaration[]
+  /** Bytes of headers that its 402 gets besides. */
+  besideBytes?: number
   /** What was offered here before the configuration changed. */
   earlier?: readonly EarlierOffer[]
 }
