@@ -82,6 +82,14 @@ export function challenges(authenticate: string | null, description: string): Js
   }))
 }
 
+/** Extensions of a body with the one that is the header's own: it has the salt that clients echo. */
+export function withSalt(extensions: Json.Json, header: Json.JsonObject | undefined): Json.Json {
+  const fresh = header?.extensions
+  if (!Json.isObject(extensions) || !Json.isObject(fresh) || fresh.mppx === undefined)
+    return extensions
+  return { ...extensions, mppx: fresh.mppx }
+}
+
 /** The JSON of a receipt header of ours; undefined when there is none. */
 export function ofHeader(value: string | null): Json.JsonObject | undefined {
   return value === null ? undefined : decodeJson(value, 'either')

@@ -85,6 +85,8 @@ function unpaid(
     offers[name] = body[name] ?? null
     delete problem[name]
   }
+  const header = Payment.ofHeader(response.headers.get('payment-required'))
+  offers.extensions = Payment.withSalt(offers.extensions ?? null, header)
   const { resource } = offers
   const description = Json.isObject(resource) ? Json.optionalText(resource, 'description') : ''
   const challenges = Payment.challenges(response.headers.get('www-authenticate'), description ?? '')
