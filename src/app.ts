@@ -61,6 +61,8 @@ export type AppOptions = {
   payerFailuresMax?: number
   /** What a chain's block time counts as before its blocks are known. */
   blockTimeMs?: number
+  /** A network is not used while its blocks prove that the clock is off by more. */
+  clockSkewMaxMs?: number
   /** Stock orders that may be refunded to one payer in an hour. */
   refundsMax?: number
   /** It will run for long: the database's log is made as long at once as it gets anyway (16 MB). */
@@ -106,6 +108,12 @@ export async function start(options: AppOptions): Promise<App> {
     relayerKeys: secrets.relayerKeys,
     deskKey: options.config.stock && secrets.deskKey,
     deskNetwork: options.config.stock?.network,
+    monotonic: () => performance.now(),
+    clockSkewMaxMs: options.clockSkewMaxMs,
+    payoutExclusive: () => service().payoutExclusive,
+    isOwnPayee: (payee) =>
+      payee === service().payout ||
+      catalogue.config.merchants.some(({ payout }) => payout === payee),
     confirmTwiceAbove: () => service().confirmTwiceAboveAtomic,
     now,
     log,

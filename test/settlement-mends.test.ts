@@ -42,7 +42,10 @@ describe.concurrent('an authorization that was cancelled', () => {
   })
 
   test("behavior: after somebody's settlement of it was taken away, it is asked about for reorg_depth blocks", async () => {
-    await using own = await ownDesk({ network: { reorgDepth: 4 }, desk: { checkMs: 50 } })
+    await using own = await ownDesk({
+      network: { reorgDepth: 4 },
+      desk: { checkMs: 50, payoutExclusive: true },
+    })
     const { net, network } = own
     const transfer = signTransfer(network)
     await execute(net.chain, [

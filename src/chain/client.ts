@@ -122,7 +122,7 @@ export function createClient(options: ClientOptions): Client {
     active.add(controller)
     try {
       const to = wires[index] ?? urls[index] ?? ''
-      const result = await request(to, { id, body }, controller.signal)
+      const result = await request(to, { id, body, method }, controller.signal)
       if (down.delete(index)) log('rpc-recovered', { host: hosts[index] })
       return result
     } catch (error) {
@@ -215,7 +215,7 @@ function increase(counts: Map<string, number>, method: string): void {
 
 async function request(
   to: Wire | string,
-  { id, body }: { id: number; body: string },
+  { id, body, method }: { id: number; body: string; method: string },
   signal: AbortSignal,
 ): Promise<unknown> {
   const { status, text } = await (typeof to === 'string'
@@ -225,7 +225,8 @@ async function request(
   if (answer?.error) {
     const { code, message, data } = answer.error
     // Who answers before the node may know no id; what it says concerns this call all the same.
-    if (!nodeTrouble.has(code) && !isTrouble(status)) throw new RpcError(code, message, data)
+    const isTheNodes = nodeTrouble.has(code) && !isTooWide(method, code, message)
+    if (!isTheNodes && !isTrouble(status)) throw new RpcError(code, message, data)
     const isLimit = status === 429 || code === -32005 || code === 429
     throw new RpcFault(`the node is in trouble (${code})`, { isLimit })
   }
@@ -238,6 +239,15 @@ async function request(
     throw new RpcFault('an answer to another call')
   }
   return answer.result
+}
+
+/**
+ * Some providers refuse a range of logs with the code of their rate limits ("query returned more than
+ * 10000 results"): the next node would be asked in vain, and a smaller range would be answered.
+ */
+function isTooWide(method: string, code: number, message: string): boolean {
+  if (method !== 'eth_getLogs' || code !== -32005) return false
+  return !/\brate\b|per (second|minute|day)|daily|requests|credit|quota|capacity/i.test(message)
 }
 
 async function postByFetch(

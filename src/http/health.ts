@@ -5,7 +5,13 @@ import { scrub } from '../log'
 export type Sources = {
   /** Whether at least one route can be sold now. */
   canSell(): boolean
-  networks(): readonly { network: string; ready: boolean; reason?: string | undefined }[]
+  networks(): readonly {
+    network: string
+    ready: boolean
+    reason?: string | undefined
+    /** How far our clock may be ahead of the chain's, ms; infinite where that is not known. */
+    clockAheadMs: { min: number; max: number }
+  }[]
   /** Merchants that are configured but not served, with the reason (a variable's name, never its value). */
   merchantsOutOfService(): readonly { merchant: string; reason: string }[]
   /** Networks whose budget for sponsoring is spent. */
@@ -17,7 +23,8 @@ export type Sources = {
 /**
  * `GET /healthz`: 200 as soon as something can be sold, else 503; for load balancers.
  * `GET /readyz`: 200 when all that is configured works, else 503 and what does not; for people and
- * alarms. Public, so reasons pass `scrub` and of a URL only the host is shown.
+ * alarms; and how far the clock is ahead of each network's newest blocks (`[least, most]` in ms,
+ * null: not known). Public, so reasons pass `scrub` and of a URL only the host is shown.
  */
 export function healthRoutes(sources: Sources) {
   return new Elysia({ name: 'health' })
@@ -38,13 +45,21 @@ export function healthRoutes(sources: Sources) {
         circuits: sources.openCircuits().map(hostOf),
       }
       const ok = Object.values(notReady).every((list) => list.length === 0)
-      return answer(ok, { status: ok ? 'ok' : 'not-ready', notReady })
+      const networks = sources.networks().map(({ network, clockAheadMs: { min, max } }) => ({
+        network,
+        clockAheadMs: [known(min), known(max)],
+      }))
+      return answer(ok, { status: ok ? 'ok' : 'not-ready', notReady, networks })
     })
 }
 
 function answer(ok: boolean, body: Record<string, unknown>): Response {
   const headers = { 'Cache-Control': 'no-store', ...(ok ? {} : { 'Retry-After': '2' }) }
   return Response.json(body, { status: ok ? 200 : 503, headers })
+}
+
+function known(ms: number): number | null {
+  return Number.isFinite(ms) ? Math.round(ms) : null
 }
 
 function hostOf(origin: string): string {

@@ -242,9 +242,12 @@ export function createPaywall(options: PaywallOptions): Paywall {
     key: string | undefined,
     release: () => void,
   ): Promise<Response> {
-    const unavailable = sale.unavailable()
-    if (unavailable !== undefined) throw unavailable
-    if (!settlement.isReady(presentation.transfer.network)) throw Denial.noNetwork()
+    const isReady = settlement.isReady(presentation.transfer.network)
+    const unavailable = sale.unavailable() ?? (isReady ? undefined : Denial.noNetwork())
+    if (unavailable !== undefined) {
+      if (presentation.bound) settlement.noteShown(presentation.transfer)
+      throw unavailable
+    }
     const { item } = sale
     const purpose: Purpose = {
       product: 'gateway',

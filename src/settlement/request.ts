@@ -178,25 +178,30 @@ async function meetUsed(
   const written = context.store.find(transfer)
   const outcome = written
     ? await meet(context, written, purpose, waitMs)
-    : purpose.bound
+    : mayAdopt(context, request)
       ? await adopt(context, rail, request)
       : refuseUsed(transfer)
   context.requestIds.delete(id)
   return outcome
 }
 
+function mayAdopt({ payoutExclusive, shown }: Context, { purpose, transfer }: Request): boolean {
+  if (purpose.product === 'desk') return true
+  return purpose.bound && (payoutExclusive() || shown.find(transfer) !== undefined)
+}
+
 /**
- * The chain has the money's nonce used before we sent anything, and the credential can only be meant
- * for us: somebody who saw it settled it in our stead.
+ * The chain has the money's nonce used before we sent anything: somebody who saw the credential settled
+ * it in our stead. It counts at the desk, whose account has the money; where nothing else sells for the
+ * payouts; and when it was shown to us before, in vain, and settled since. Not when one of our own
+ * accounts sent it: then a database that this one does not know has answered for it.
  */
 async function adopt(context: Context, rail: Rail, order: Request): Promise<Outcome> {
   const { store, db, now } = context
   const { transfer, id } = order
   try {
-    const found = await Elsewhere.find(context, rail, transfer, undefined)
-    if (!found || !Elsewhere.counts(found, order.purpose.bound, undefined)) {
-      return refuseUsed(transfer)
-    }
+    const found = await Elsewhere.find(context, rail, transfer)
+    if (!found || !(await isAdoptable(context, rail, order, found))) return refuseUsed(transfer)
     await Lane.assertConfirmed(context, rail, found.transaction)
     write(db, () => {
       store.insertPayment({
@@ -220,6 +225,25 @@ async function adopt(context: Context, rail: Rail, order: Request): Promise<Outc
     context.log('settlement-undecided', { ...about(context, id), error })
     return Verify.unavailable(error)
   }
+}
+
+async function isAdoptable(
+  context: Context,
+  rail: Rail,
+  request: Request,
+  found: Elsewhere.Found,
+): Promise<boolean> {
+  const before = context.shown.find(request.transfer)
+  const isSince = before !== undefined && Elsewhere.isSince(context, rail, found, before)
+  if (!Elsewhere.counts(context, rail, request, found, undefined) && !isSince) return false
+  if (request.purpose.product !== 'desk' && context.payoutExclusive()) return true
+  if (!(await Elsewhere.isSentByUs(rail, found))) return true
+  context.log('settlement-without-record', {
+    ...about(context, request.id),
+    network: rail.network.id,
+    transaction: found.transaction,
+  })
+  return false
 }
 
 /** Money that is known already: the same purpose waits for it, another one comes too late. */

@@ -1,4 +1,5 @@
 import type { Address, Hex } from 'viem'
+import type { Ahead } from '../chain/clock'
 import { fees } from '../chain/head'
 import type { Asset } from '../protocol/Asset'
 import * as Crypto from '../protocol/Crypto'
@@ -28,6 +29,8 @@ export type Status = {
   /** The first one; `lanes` has all. */
   relayer: Address
   balanceWei?: bigint
+  /** What the newest blocks allow; infinite where they say nothing. */
+  clockAheadMs: Ahead
   lanes: readonly LaneStatus[]
 }
 
@@ -137,6 +140,8 @@ export type Settlement = {
   isReady(network: Network.Id): boolean
   /** Whether a product may still spend gas today. One indexed read. */
   hasBudget(network: Network.Id, product: Product): boolean
+  /** Remembers a credential that can only be meant for us and came while nothing could be sold. */
+  noteShown(transfer: Transfer): void
   /** Whether a payment may only be answered for when `confirmTwice` says so. No I/O. */
   needsSecond(payment: Pick<Payment, 'transfer' | 'purpose'>): boolean
   /**
@@ -173,6 +178,7 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
       const { waitMs, receivedAt } = options
       if (context.isStopping) return Verify.unavailable(undefined)
       const known = store.find(transfer)
+      const knownBlock = railOf(context, transfer.network).head.number
       const id = paymentId(now(), random)
       const request: Request.Request = {
         id,
@@ -188,6 +194,9 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
       const outcome = await (known
         ? Request.meet(context, known, purpose, waitMs)
         : Request.settle(context, request, waitMs))
+      if (outcome.kind === 'unavailable' && purpose.bound) {
+        context.shown.note(transfer, { receivedAt, knownBlock })
+      }
       context.metrics.settled(request, outcome, (now() - receivedAt) / 1000)
       return outcome
     },
@@ -199,7 +208,7 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
     ...deliveries(context),
     ...forProducts(context),
     desk: deskOf(options),
-    status: () => [...context.rails.values()].map(statusOf),
+    status: () => [...context.rails.values()].map((rail) => statusOf(context, rail)),
     hasBudget: (network, product) =>
       !Request.isOverBudget(context, railOf(context, network), { product }),
     isReady: (network) => {
@@ -238,11 +247,16 @@ function forProducts(
   | 'read'
   | 'rpc'
   | 'fees'
+  | 'noteShown'
   | 'needsSecond'
   | 'confirmTwice'
   | 'sightOf'
 > {
   return {
+    noteShown(transfer) {
+      const knownBlock = railOf(context, transfer.network).head.number
+      context.shown.note(transfer, { receivedAt: context.now(), knownBlock })
+    },
     needsSecond: (payment) =>
       Request.needsSecond(context, railOf(context, payment.transfer.network), payment),
     confirmTwice: (payment) =>

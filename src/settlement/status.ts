@@ -1,5 +1,6 @@
 import type { Address } from 'viem'
-import type { Rail } from './context'
+import { type Ahead, aheadOf } from '../chain/clock'
+import type { Context, Rail } from './context'
 import * as Lane from './lane'
 
 /** One relayer on one network. */
@@ -13,7 +14,7 @@ export type LaneStatus = {
 }
 
 /** Whether a network can settle, and why not. No I/O. */
-export function statusOf(rail: Rail) {
+export function statusOf({ now, monotonic }: Pick<Context, 'now' | 'monotonic'>, rail: Rail) {
   const { network, health } = rail
   const lanes = rail.lanes.map((lane): LaneStatus => {
     const reason = Lane.pausedBy(lane)
@@ -33,6 +34,7 @@ export function statusOf(rail: Rail) {
     network: network.id,
     ready,
     relayer: first.relayer,
+    clockAheadMs: aheadOf(rail.clock, now(), monotonic()) satisfies Ahead,
     ...(reason === undefined ? {} : { reason }),
     ...(first.balanceWei === undefined ? {} : { balanceWei: first.balanceWei }),
     lanes,

@@ -127,6 +127,7 @@ export type ShopOptions = {
   /** Cap of the stored answers. */
   answersMaxBytes?: number
   refundsMax?: number
+  clockSkewMaxMs?: number
   /** Keys beside the relayer's. */
   env?: Readonly<Record<string, string>>
   /** Also the Uniswap pools, stock tokens and price feeds of `[stock]`. */
@@ -185,6 +186,8 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
       log: createLog({ write: (line) => void logged.push(line), pretty: false }),
       now: () => Date.now() + offsetMs,
       blockTimeMs: 100,
+      // Tests move one clock without the others.
+      clockSkewMaxMs: options.clockSkewMaxMs ?? Number.POSITIVE_INFINITY,
       ...(options.answersMaxBytes === undefined
         ? {}
         : { answersMaxBytes: options.answersMaxBytes }),
