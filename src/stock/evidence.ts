@@ -2,20 +2,12 @@ import type { Hex } from 'viem'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
 import type * as Network from '../protocol/Network'
-import type { Payment } from '../settlement/Payment'
 import type { Context } from './context'
 import { type Order, refundId, swapId } from './Order'
 
 /** What the chain shows now of the transactions that an order rests on. */
 
 type Shown = Pick<Receipt.Receipt, 'logs'>
-
-/** Whether the chain still has the transfer that the payment rests on. Throws RpcFault or RpcError. */
-export async function isSettled(context: Context, payment: Payment): Promise<boolean> {
-  const { transfer, transaction } = payment
-  const receipt = await receiptOf(context, transfer.network, transaction)
-  return receipt?.logs.some((log) => Token.isTransfer(log, transfer)) === true
-}
 
 /** Shares that a successful swap brought to the recipient of its order. */
 export function deliveredBy({ token, pool, recipient }: Order, { logs }: Shown): bigint {
@@ -66,6 +58,11 @@ export async function isNews(context: Context, order: Order): Promise<boolean> {
       const refund = settlement.errand(refundId(order))
       if (refund === undefined) return false
       return isRefundedBy(context, order, await askAgain(context, order, refund.transaction))
+    }
+    case 'settlement-disputed': {
+      const payment = settlement.findById(order.paymentId)
+      if (payment?.state !== 'confirmed') return payment !== undefined
+      return (await settlement.sightOf(payment)) === 'shown'
     }
     case 'settlement-lost':
       return settlement.findById(order.paymentId)?.state !== 'expired'

@@ -225,9 +225,15 @@ function changeOrders({ orm }: Db) {
   )
   const hold = change(
     { state: 'held', heldReason: parameter('reason') },
-    into('held', 'swapping', 'refunding'),
+    into('held', 'settled', 'swapping', 'refunding'),
   )
   const released = { heldReason: null, retryAt: null }
+  const resumeSettled = change(
+    { ...released, state: 'settled' },
+    into('settled', 'held'),
+    isNull(orders.swapTx),
+    isNull(orders.refundReason),
+  )
   const resumeSwap = change(
     { ...released, state: 'swapping' },
     into('swapping', 'held'),
@@ -273,6 +279,7 @@ function changeOrders({ orm }: Db) {
     /** A reorganisation took the failed swap away and no refund is under way: it may succeed now. */
     reswap: (id: string, at: number) => toOrder(reswap.get({ id, at })),
     hold: (id: string, reason: HeldReason, at: number) => toOrder(hold.get({ id, reason, at })),
+    resumeSettled: (id: string, at: number) => toOrder(resumeSettled.get({ id, at })),
     resumeSwap: (id: string, at: number) => toOrder(resumeSwap.get({ id, at })),
     /** `refundTx` undefined: what was sent can never succeed, and a new attempt may be written. */
     resumeRefund: (id: string, refundTx: Hex | undefined, at: number) =>

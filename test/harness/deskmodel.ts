@@ -182,6 +182,11 @@ export function createModel(db: Db, random: Random) {
           blockNumber: block,
           results: calls.map(() => `0x${Abi.uint(allowedAtomic)}` as Hex),
         })),
+      sightOf: ({ transaction, transfer }) =>
+        node(born, () => {
+          const logs = receipts.get(transaction)?.logs ?? []
+          return logs.some((log) => Token.isTransfer(log, transfer)) ? 'shown' : 'unseen'
+        }),
       rpc: (_, method, [first]) =>
         node(born, () => {
           if (method === 'eth_blockNumber') return `0x${block.toString(16)}`
