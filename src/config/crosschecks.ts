@@ -127,7 +127,7 @@ function checkPairs(source: Source, config: Parsed): void {
   const { stock } = config
   const { address: asset, transfer } =
     config.networks.find((network) => network.id === stock?.network)?.asset ?? {}
-  if (transfer && !transfer.includes('eip3009')) {
+  if (transfer?.length && !transfer.includes('eip3009')) {
     const message = 'network needs an asset with "eip3009" in transfer: swaps and refunds spend it'
     report(source, ['stock', 'network'], message)
   }
