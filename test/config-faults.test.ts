@@ -153,6 +153,8 @@ decimals | transfer = ["eip3009"] | decimals = 18
   decimals | must be 6
 transfer method | ["eip3009"] | ["erc20"]
   transfer | "permit2", "eip3009"
+stock asset | transfer = ["eip3009"] | transfer = ["permit2"]
+  network = "eip155:8453" | network needs an asset with "eip3009"
 no transfer method | ["eip3009"] | []
   transfer | each method once
 address | "0x036CbD53842c5426634e7929541eC2318f3dCF7e" | "0x036"
