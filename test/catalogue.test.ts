@@ -13,6 +13,7 @@ import {
   type Sample,
   samples,
   stockInputs,
+  taken,
   unsold,
 } from './harness/catalogue'
 import { type TestWorld, testWorld } from './harness/world'
@@ -212,6 +213,14 @@ describe('what cannot be served', () => {
       expect(response.status).toBe(200)
     })
   }
+
+  for (const path of taken)
+    test(`behavior: ${path} is taken, as the upstream takes it`, () => {
+      const { pathname, search } = new URL(`http://localhost/m/${path}`)
+      const found = Route.match(matcher, pathname)
+      if (found === undefined) throw new Error(`no route ${pathname}`)
+      expect(validateParams(found.route, search, found.tail, new Uint8Array(0))).toEqual([])
+    })
 
   for (const [body, ...names] of refusedChats) {
     test(`error: chat refuses ${body.slice(0, 60)} and leaves the credential unspent`, async () => {
