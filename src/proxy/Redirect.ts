@@ -26,7 +26,7 @@ export function next(
   const isRead = method === 'GET' || method === 'HEAD'
   if (!always.includes(status) && !(isRead && reading.includes(status))) return undefined
   const location = headers.get('location') ?? ''
-  const place = location === '' ? null : URL.parse(location, from)
+  const place = location === '' ? null : URL.parse(location, from.href)
   if (place?.origin !== target.origin || place.username !== '' || place.password !== '')
     return undefined
   place.hash = ''
