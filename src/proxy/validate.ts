@@ -59,6 +59,13 @@ export function validateParams(
   return found.slice(0, reportedMax)
 }
 
+/** The same for a request without the body that its route requires: what the body should hold. */
+export function missingBody(route: Route, search: string, tail: string): readonly InvalidParam[] {
+  const found = validateParams(route, search, tail, new TextEncoder().encode('{}'))
+  if (found.some((param) => param.in === 'body')) return found
+  return [...found, { name: 'body', in: 'body', reason: 'is required' }]
+}
+
 /** Compiles a route's schemas, which otherwise happens with its first request. */
 export function compile(route: Route): Compiled {
   const known = compiled.get(route)

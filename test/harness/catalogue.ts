@@ -489,7 +489,10 @@ export const refusedChats: readonly (readonly [body: string, ...names: string[]]
   ['{"messages":"hello"}', 'messages'],
   ['{"messages":[{"content":"x"}]}', 'messages/0/role'],
   ['{"messages":[{"role":"user","content":{}}],"stream":"yes"}', 'stream', 'messages/0/content'],
-  ['{"model":""}', 'model'],
+  ['{"model":"","messages":[]}', 'model'],
+  ['{"model":"assistant-fast"}', 'messages'],
+  ['{}', 'messages'],
+  ['', 'messages'],
 ]
 
 /** Inputs of `chain-stocks/quote` and `token`, with the names that are refused: none when it is good. */
