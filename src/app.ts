@@ -10,13 +10,14 @@ import { createFacilitator, type Facilitator } from './facilitator/handler'
 import { createPayees } from './facilitator/payees'
 import { createSettling, type Settling } from './facilitator/settle'
 import { createBudget } from './http/body'
+import { createFront } from './http/front'
 import { healthRoutes } from './http/health'
 import { whenIdle } from './http/idle'
 import { base36, requestIds } from './http/ids'
 import { createRegistry, metricsRoutes, type Registry } from './http/metrics'
 import { errors } from './http/problem'
 import { createRateLimit } from './http/ratelimit'
-import { pathStart } from './http/url'
+import { pathsBelow } from './http/url'
 import type { Log } from './log'
 import { withChallenges, withDeliveries } from './paywall/counted'
 import { type Earlier, succeed } from './paywall/earlier'
@@ -28,13 +29,13 @@ import * as Secp256k1 from './protocol/Secp256k1'
 import { createBreaker } from './proxy/breaker'
 import { originOf } from './proxy/builtin/serve'
 import { createDocuments } from './proxy/documents'
-import { createMcp, isMcp } from './proxy/mcp/endpoint'
+import { createMcp } from './proxy/mcp/endpoint'
 import { createGateway, type Gateway, type GatewayOptions } from './proxy/merchant'
 import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
 import type { ApprovalSponsor } from './settlement/Sponsorship'
 import { createSettlement, type Settlement } from './settlement/settle'
-import { pathsOf, sponsorRoutes } from './sponsor/routes'
+import { sponsorRoutes } from './sponsor/routes'
 import { createSponsor, type Sponsor } from './sponsor/sponsor'
 import { type Counter, createCounter } from './stock/counter'
 import { marketRoutes } from './stock/market-routes'
@@ -170,6 +171,7 @@ export async function start(options: AppOptions): Promise<App> {
       log,
     })
   let stopping = false
+  const front = createFront({ doors: () => catalogue, now })
   const parts: Parts = {
     settlement,
     calls: registry.counter('facilitator_calls_total', 'Calls of the facilitator by answer.', [
@@ -185,7 +187,7 @@ export async function start(options: AppOptions): Promise<App> {
     exchange,
     counter,
     deskAddress: Crypto.addressOf(secrets.deskKey),
-    peerOf: (request) => server.requestIP(request)?.address,
+    peerOf: (request) => front.peerOf(request, server),
     upstream: createUpstream({ now }),
     breaker: createBreaker(),
     budget: createBudget(bufferedMaxBytes),
@@ -200,7 +202,6 @@ export async function start(options: AppOptions): Promise<App> {
   }
   const first = succeed(db, options.config, now())
   catalogue = createCatalogue(options.config, first.earlier, parts)
-  // What is sold or settled goes past Elysia, which would cost a third of an unpaid answer.
   const server = Bun.serve({
     hostname: listen.hostname,
     port: listen.port,
@@ -209,12 +210,7 @@ export async function start(options: AppOptions): Promise<App> {
     idleTimeout: 255,
     // Bodies are read and capped by the routes, which answer with a problem.
     maxRequestBodySize: Number.MAX_SAFE_INTEGER,
-    fetch(request, self): Response | Promise<Response> {
-      const peer = () => self.requestIP(request)?.address
-      if (isForSale(request.url)) return catalogue.gateway.handle(request, peer)
-      if (isMcp(request.url)) return catalogue.mcp.handle(request, peer)
-      return catalogue.facilitator.handle(request, peer) ?? catalogue.site.fetch(request)
-    },
+    fetch: front.fetch,
   })
   // Behind the socket: a chain that hangs must not keep the health endpoints from saying so.
   await settlement.recover()
@@ -311,12 +307,12 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
   const openCircuits = () => [...origins].filter(isOpen)
   const site = new Elysia({ handler: { standardHostname: false } })
     .use(errors({ baseUrl, log, requestId }))
-    .use(catalogueRoutes(documents))
+    .use(catalogueRoutes(documents, config.service))
     .use(
       sponsorRoutes({
         ...parts,
         granting: parts.sponsoring.granting,
-        paths: pathsOf([baseUrl, config.service.stockBaseUrl]),
+        paths: pathsBelow([config.service.stockBaseUrl], '/api/gas/sponsor'),
         trustProxy: config.service.trustProxy,
       }),
     )
@@ -378,11 +374,6 @@ function healthOf(
   const silent = origins.filter(isOpen).length
   if (silent === 0) return 'available'
   return silent < origins.length ? 'partly' : 'unavailable'
-}
-
-/** Whether a request's URL is below `/m/`. */
-function isForSale(url: string): boolean {
-  return url.startsWith('/m/', pathStart(url))
 }
 
 function outOfService(merchant: Merchant): { merchant: string; reason: string }[] {

@@ -1,5 +1,6 @@
 import { Elysia } from 'elysia'
 import { scrub } from '../log'
+import { byMethod, unread } from './methods'
 
 /** What the health endpoints ask. All answer from memory: a probe causes no I/O. */
 export type Sources = {
@@ -20,26 +21,29 @@ export type Sources = {
  * alarms. Public, so reasons pass `scrub` and of a URL only the host is shown.
  */
 export function healthRoutes(sources: Sources) {
+  const healthz = () => {
+    const ok = sources.canSell()
+    return answer(ok, { status: ok ? 'ok' : 'unavailable' })
+  }
+  const readyz = () => {
+    const notReady = {
+      networks: sources
+        .networks()
+        .filter((network) => !network.ready)
+        .map(({ network, reason }) => ({ network, reason: scrub(reason ?? 'unknown') })),
+      merchants: sources
+        .merchantsOutOfService()
+        .map(({ merchant, reason }) => ({ merchant, reason: scrub(reason) })),
+      sponsor: sources.spentBudgets(),
+      circuits: sources.openCircuits().map(hostOf),
+    }
+    const ok = Object.values(notReady).every((list) => list.length === 0)
+    return answer(ok, { status: ok ? 'ok' : 'not-ready', notReady })
+  }
+  const own = { isOpen: false }
   return new Elysia({ name: 'health' })
-    .get('/healthz', () => {
-      const ok = sources.canSell()
-      return answer(ok, { status: ok ? 'ok' : 'unavailable' })
-    })
-    .get('/readyz', () => {
-      const notReady = {
-        networks: sources
-          .networks()
-          .filter((network) => !network.ready)
-          .map(({ network, reason }) => ({ network, reason: scrub(reason ?? 'unknown') })),
-        merchants: sources
-          .merchantsOutOfService()
-          .map(({ merchant, reason }) => ({ merchant, reason: scrub(reason) })),
-        sponsor: sources.spentBudgets(),
-        circuits: sources.openCircuits().map(hostOf),
-      }
-      const ok = Object.values(notReady).every((list) => list.length === 0)
-      return answer(ok, { status: ok ? 'ok' : 'not-ready', notReady })
-    })
+    .all('/healthz', byMethod({ GET: healthz }, own), unread)
+    .all('/readyz', byMethod({ GET: readyz }, own), unread)
 }
 
 function answer(ok: boolean, body: Record<string, unknown>): Response {

@@ -16,6 +16,8 @@ export type Item = {
   offers: readonly Offer[]
   /** The same offers in the order of MPP challenges: stock MPP clients pay the first or give up. */
   mppOffers: readonly Offer[]
+  /** Id of the item with the same offers whose challenges are good here, too, without a body. */
+  twin?: string
   /** x402 extensions besides the paywall's own. */
   extensions: readonly Declaration[]
   /** What was offered here before the configuration changed. */

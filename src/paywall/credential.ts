@@ -97,7 +97,9 @@ function mpp(value: string, context: CredentialContext): Presentation {
   const { challengeSecrets: secrets, realm, item, digest, now } = context
   const challenge = Challenge.verify(parsed.challenge, { secrets, realm })
   if (Problem.isFault(challenge)) throw Problem.ofFault(challenge, 'invalid-challenge')
-  if (challenge.route !== item.id)
+  // What a body asks for is bound by the digest alone: the other method's challenge has none for it.
+  const isTwins = digest === undefined && challenge.route === item.twin
+  if (challenge.route !== item.id && !isTwins)
     throw Problem.of('invalid-challenge', 'The challenge was issued for another route.')
   if (challenge.digest !== undefined && challenge.digest !== digest)
     throw Problem.of('invalid-challenge', 'The body is not the one the challenge was issued for.')
