@@ -68,7 +68,7 @@ function summarize(config: Config): string[] {
   const routes = merchants.flatMap((merchant) => merchant.routes)
   const out = merchants.filter((merchant) => merchant.outOfService !== undefined)
   return [
-    `${service.title} at ${service.baseUrl}, listening on ${service.listen.hostname}:${service.listen.port}`,
+    `${service.title} at ${service.baseUrl}, listening on ${hostOf(service.listen.hostname)}:${service.listen.port}`,
     `networks   ${networks.map(describe).join(', ')}`,
     `merchants  ${merchants.length} with ${routes.length} routes: ${merchants.map(({ slug }) => slug).join(', ')}`,
     `stock      ${stock ? `${stock.tokens.length} tokens on ${stock.network}` : 'none'}`,

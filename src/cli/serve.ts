@@ -4,6 +4,7 @@ import * as App from '../app'
 import type { Config } from '../config/Config'
 import { type Env, EnvironmentError, loadSecrets, ownKeys, type Secrets } from '../config/env'
 import { format, parse } from '../config/merchants'
+import { hostOf } from '../http/url'
 import { createLog } from '../log'
 import * as Crypto from '../protocol/Crypto'
 import { reload } from './reload'
@@ -73,8 +74,12 @@ function faults(found: readonly Parameters<typeof format>[0][]): string {
 function startFault(error: unknown, config: Config): string {
   if (error instanceof DatabaseLockedError) return error.message
   const { hostname, port } = config.service.listen
+  const address = `${hostOf(hostname)}:${port}`
   const code = error instanceof Error && 'code' in error ? error.code : undefined
-  if (code === 'EADDRINUSE') return `${hostname}:${port} is in use by another program.`
+  if (code === 'EADDRINUSE') return `${address} is in use by another program.`
+  const isListen = error instanceof Error && 'syscall' in error && error.syscall === 'listen'
+  if (isListen)
+    return `${address} is no address to listen on here (${code}): see listen in the file.`
   return error instanceof Error ? error.message : 'it could not start'
 }
 

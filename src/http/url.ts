@@ -14,3 +14,8 @@ export function searchOf(url: string): string {
   const query = url.indexOf('?', Math.max(pathStart(url), 0))
   return query === -1 ? '' : new URL(url.slice(query), 'http://localhost').search
 }
+
+/** A host name or an address as it stands in a URL: IPv6 has brackets. */
+export function hostOf(hostname: string): string {
+  return hostname.includes(':') && !hostname.startsWith('[') ? `[${hostname}]` : hostname
+}

@@ -92,6 +92,7 @@ async function order(context: Context, request: Request, waitMs: number): Promis
   const refusal = Verify.checkWindow(transfer, context.now())
   if (refusal) return refusal
   if (!Lane.isReady(rail)) return Verify.unavailable(undefined)
+  if (context.db.storage.fault() !== undefined) return Verify.unrecordable
   if (isOverBudget(context, rail, purpose)) {
     return unavailable('The gas budget of today is spent.', 600)
   }
