@@ -3,7 +3,7 @@ import { type Db, open } from '../db/open'
 import { readPending } from '../db/pending'
 import { unused } from '../db/statement'
 import { listenOn } from './app/listen'
-import { reportStorage } from './app/storage'
+import { reportDroppedLines, reportStorage } from './app/report'
 import type { Config, Merchant } from './config/Config'
 import type { Secrets } from './config/env'
 import type { Path } from './config/lines'
@@ -55,6 +55,8 @@ export type AppOptions = {
   secrets: Secrets
   dataDir: string
   log: Log
+  /** Lines of the log that could not be written. */
+  droppedLines?: () => number
   /** Unix ms; tests drive it. */
   now?: () => number
   /** Cap of the answers kept for idempotency keys. */
@@ -116,6 +118,7 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
   undoing(db.close)
   const registry = createRegistry()
   reportStorage(db.storage, registry, log)
+  reportDroppedLines(options.droppedLines ?? (() => 0), registry)
   // Before anything else has begun: an address that cannot be had ends the start.
   const server = listenOn(options.config.service.listen, (request, peer) => {
     // What is sold or settled goes past Elysia, which would cost a third of an unpaid answer.

@@ -4,6 +4,7 @@ import { type Env, EnvironmentError, findOwnKeys } from '../config/env'
 import { index, lineOf } from '../config/lines'
 import { format, parse } from '../config/merchants'
 import { warningsOf } from '../config/warnings'
+import { hostOf } from '../http/url'
 import * as Crypto from '../protocol/Crypto'
 import { findOnline } from './online'
 

@@ -7,6 +7,7 @@ import { format, parse } from '../config/merchants'
 import { hostOf } from '../http/url'
 import { createLog } from '../log'
 import * as Crypto from '../protocol/Crypto'
+import { createOutput } from './output'
 import { reload } from './reload'
 
 export type ServeOptions = { file: string; dataDir: string; env: Env }
@@ -19,10 +20,12 @@ export async function serve(options: ServeOptions): Promise<number> {
     return 1
   }
   const { config, secrets } = configured
-  const log = createLog({})
+  const { log, output } = openLog()
+  const droppedLines = output.dropped
+  const { dataDir } = options
   let app: App.App
   try {
-    app = await App.start({ config, secrets, dataDir: options.dataDir, log, isLasting: true })
+    app = await App.start({ config, secrets, dataDir, log, droppedLines, isLasting: true })
   } catch (error) {
     process.stderr.write(`turnpike: ${startFault(error, config)}\n`)
     return 1
@@ -37,7 +40,23 @@ export async function serve(options: ServeOptions): Promise<number> {
   process.on('SIGHUP', () => undefined)
   log('stopping', { limitSeconds: config.service.stopSeconds })
   await app.stop()
+  await output.end()
   return 0
+}
+
+/** The log on stdout, which may be closed or stuck: then stderr has one line, and the service goes on. */
+function openLog() {
+  // An unheard error of a stream would end the program.
+  process.stderr.on('error', () => undefined)
+  const output = createOutput({
+    sink: Bun.stdout.writer(),
+    onLoss(reason) {
+      process.stderr.write(`turnpike: the log cannot be written (${reason}): lines are dropped\n`)
+    },
+    onResumed: (missing) => log.warn('log-lines-dropped', { missing }),
+  })
+  const log = createLog({ write: output.write })
+  return { log, output }
 }
 
 /** Configuration and secrets, or the text that says everything that is wrong with them. */

@@ -22,3 +22,17 @@ export function reportStorage(storage: Storage, registry: Registry, log: Log): v
     }
   })
 }
+
+/** Counts lines of the log that could not be written. */
+export function reportDroppedLines(dropped: () => number, registry: Registry): void {
+  const counter = registry.counter(
+    'log_lines_dropped_total',
+    'Lines of the log that could not be written.',
+  )
+  let told = 0
+  registry.onRender(() => {
+    const total = dropped()
+    counter.inc({}, total - told)
+    told = total
+  })
+}
