@@ -99,7 +99,7 @@ Accepted: ${coins.join(', ')}.
 
 - [All routes, OpenAPI 3.1](${baseUrl}/openapi.json)
 - [All routes, x402 discovery](${baseUrl}/discovery/resources)
-- MCP (streamable HTTP): ${baseUrl}/mcp, with the x402 transport ${baseUrl}/mcp/x402
+- MCP (streamable HTTP), paid by x402 or MPP: ${baseUrl}/mcp
 - Contact: ${contact}
 
 ${sections.join('\n')}`
