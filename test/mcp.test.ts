@@ -231,6 +231,17 @@ describe('mppx', () => {
       expect(Receipt.verify(signed)).toBe(world.app.receiptAddress)
     })
 
+  // Needs redirects within an upstream's own origin to be followed.
+  test.todo('behavior: it buys what the upstream has under another form of the title', async () => {
+    const client = await connectMppx('eip155:8453', { index: 3 })
+    const summary = await client.callTool({
+      name: 'wiki-summary',
+      arguments: { title: 'Toll road' },
+    })
+    expect(summary.isError).toBeFalsy()
+    expect(JSON.parse(textOf(summary)).titles.canonical).toBe('Toll_road')
+  })
+
   test('behavior: it buys by a body, by a tail and by a bracketed name', async () => {
     const client = await connectMppx('eip155:8453', { index: 2 })
     const messages = [{ role: 'user', content: 'What does a turnpike do?' }]
