@@ -107,6 +107,7 @@ export async function start(options: AppOptions): Promise<App> {
     relayerKeys: secrets.relayerKeys,
     deskKey: options.config.stock && secrets.deskKey,
     deskNetwork: options.config.stock?.network,
+    confirmTwiceAbove: () => service().confirmTwiceAboveAtomic,
     now,
     log,
   })

@@ -135,6 +135,10 @@ size | [service] | [service]\nbody_max = "10MB"
   body_max | KiB, MiB or GiB
 sizes | [service] | [service]\nunpaid_body_max = "11MiB"
   unpaid_body_max | must not exceed body_max
+second node | [service] | [service]\nconfirm_twice_above = 10
+  confirm_twice_above | amount in USD in quotes, such as "10", or "off"
+exclusive payout | [service] | [service]\npayout_exclusive = "yes"
+  payout_exclusive | true or false
 mpp order | [service] | [service]\nmpp_order = ["eip155:1"]
   mpp_order | no \[networks\] entry.*"eip155:8453"
 discovery network | [service] | [service]\ndiscovery_network = "eip155:4663"
@@ -165,6 +169,8 @@ decimals | transfer = ["eip3009"] | decimals = 18
   decimals | must be 6
 transfer method | ["eip3009"] | ["erc20"]
   transfer | "permit2", "eip3009"
+stock asset | transfer = ["eip3009"] | transfer = ["permit2"]
+  network = "eip155:8453" | network needs an asset with "eip3009"
 no transfer method | ["eip3009"] | []
   transfer | each method once
 address | "0x036CbD53842c5426634e7929541eC2318f3dCF7e" | "0x036"

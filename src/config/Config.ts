@@ -31,6 +31,10 @@ export type Service = {
   mppOrder: readonly Network.Id[]
   stopSeconds: number
   settleWaitSeconds: number
+  /** Larger payments count only when a second node shows them; undefined: none has to. */
+  confirmTwiceAboveAtomic: bigint | undefined
+  /** All that pays to a payout pays for this service: an MPP credential settled elsewhere counts. */
+  payoutExclusive: boolean
   bodyMaxBytes: number
   unpaidBodyMaxBytes: number
   bufferedMaxBytes: number

@@ -204,6 +204,9 @@ export function createSettler(options: SettleOptions): Settler {
 
   async function handOver(order: Order, payment: Payment): Promise<Settled> {
     if (!isSame(order.subject, payment)) return spent(order.subject, payment)
+    if (settlement.needsSecond(payment) && !(await settlement.confirmTwice(payment))) {
+      return { kind: 'pending', payment }
+    }
     if (await settlement.handOver(payment.id)) return { kind: 'success', payment, isReplay: false }
     const { idempotencyKey } = payment.purpose
     const isOwn = idempotencyKey !== undefined && idempotencyKey === order.idempotencyKey

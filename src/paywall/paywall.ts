@@ -264,7 +264,8 @@ export function createPaywall(options: PaywallOptions): Paywall {
       proven: presentation.isProven,
       requestId: sale.requestId,
       onSent: courier.expect,
-      beginsDelivery: () => !sale.signal.aborted,
+      // Whoever must be confirmed twice is not delivered to at the first word.
+      beginsDelivery: () => !sale.signal.aborted && !settlement.needsSecond({ transfer, purpose }),
     })
     return conclude(sale, presentation, outcome, release)
   }
@@ -330,8 +331,12 @@ export function createPaywall(options: PaywallOptions): Paywall {
     outcome: Outcome,
     release: () => void,
   ): Promise<Response> {
-    if (outcome.kind === 'confirmed')
+    if (outcome.kind === 'confirmed') {
+      const { payment } = outcome
+      if (settlement.needsSecond(payment) && !(await settlement.confirmTwice(payment)))
+        throw Denial.unpaid({ kind: 'pending', payment }, payment.transfer.network)
       return courier.deliver(sale, outcome, presentation.protocol, release)
+    }
     if (outcome.kind === 'dead')
       log('payment-dead', {
         requestId: sale.requestId,

@@ -6,6 +6,7 @@ import * as Crypto from '../protocol/Crypto'
 import { digest as digestOf, type Transfer } from '../protocol/Transfer'
 import * as Batch from './batch'
 import { type Admission, about, type Context, type Rail, railOf, within } from './context'
+import * as Corroborate from './corroborate'
 import * as Decide from './decide'
 import * as Elsewhere from './elsewhere'
 import * as Lane from './lane'
@@ -92,6 +93,8 @@ async function order(context: Context, request: Request, waitMs: number): Promis
   const refusal = Verify.checkWindow(transfer, context.now())
   if (refusal) return refusal
   if (!Lane.isReady(rail)) return Verify.unavailable(undefined)
+  // Paid, it would have to wait for a node that does not answer now.
+  if (needsSecond(context, rail, request) && rail.health.others === 0) return noSecond
   if (isOverBudget(context, rail, purpose)) {
     return unavailable('The gas budget of today is spent.', 600)
   }
@@ -285,6 +288,24 @@ export function isOverBudget(
   return (
     context.store.gasSpentOn(network.id, product, context.now()) >= network.gasPerDayWei[product]
   )
+}
+
+/** Whether a payment counts only when two nodes show it. */
+export function needsSecond(
+  { confirmTwiceAbove }: Context,
+  rail: Rail,
+  { transfer, purpose }: Pick<Request, 'transfer' | 'purpose'>,
+): boolean {
+  if (!Corroborate.hasTwo(rail)) return false
+  if (purpose.product === 'desk') return true
+  const above = confirmTwiceAbove()
+  return above !== undefined && transfer.amountAtomic > above
+}
+
+const noSecond: Outcome = {
+  kind: 'unavailable',
+  detail: 'A second node must confirm this amount, and none answers now; nothing is charged.',
+  retryAfterSeconds: 10,
 }
 
 function refuseUsed(transfer: Transfer): Outcome {

@@ -5,6 +5,7 @@ import * as Crypto from '../protocol/Crypto'
 import type * as Network from '../protocol/Network'
 import { type Money, moneyKey, type Transfer } from '../protocol/Transfer'
 import { type Context, railOf, type SettlementOptions, within } from './context'
+import * as Corroborate from './corroborate'
 import { type Delivered, deliveries } from './delivery'
 import type { Errand, ErrandEnd } from './Errand'
 import { createContext, start } from './engine'
@@ -136,6 +137,15 @@ export type Settlement = {
   isReady(network: Network.Id): boolean
   /** Whether a product may still spend gas today. One indexed read. */
   hasBudget(network: Network.Id, product: Product): boolean
+  /** Whether a payment may only be answered for when `confirmTwice` says so. No I/O. */
+  needsSecond(payment: Pick<Payment, 'transfer' | 'purpose'>): boolean
+  /**
+   * Whether a second node shows the transfer of a confirmed payment; waits seconds for one that lags
+   * behind, and logs what differs. True with one URL. Never rejects.
+   */
+  confirmTwice(payment: Payment): Promise<boolean>
+  /** What the nodes show of a confirmed payment now. Throws RpcFault or RpcError with one URL. */
+  sightOf(payment: Payment): Promise<Corroborate.Sight>
   /** Takes up what an earlier process left; returns when all has been looked at once. */
   recover(): Promise<void>
   /** Nothing new; resolves when nothing is under way or after the limit. */
@@ -219,8 +229,26 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
 /** What products do beside settling payments. */
 function forProducts(
   context: Context,
-): Pick<Settlement, 'onPayment' | 'run' | 'errand' | 'onErrand' | 'read' | 'rpc' | 'fees'> {
+): Pick<
+  Settlement,
+  | 'onPayment'
+  | 'run'
+  | 'errand'
+  | 'onErrand'
+  | 'read'
+  | 'rpc'
+  | 'fees'
+  | 'needsSecond'
+  | 'confirmTwice'
+  | 'sightOf'
+> {
   return {
+    needsSecond: (payment) =>
+      Request.needsSecond(context, railOf(context, payment.transfer.network), payment),
+    confirmTwice: (payment) =>
+      Corroborate.confirm(context, railOf(context, payment.transfer.network), payment),
+    sightOf: (payment) =>
+      Corroborate.sightOf(context, railOf(context, payment.transfer.network), payment),
     onPayment: context.paymentBell.on,
     run: (errand, limits) => Errands.run(context, errand, limits),
     errand: (id) => Errands.statusOf(context, id),
