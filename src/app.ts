@@ -1,7 +1,9 @@
 import { Elysia } from 'elysia'
-import { open } from '../db/open'
+import { type Db, open } from '../db/open'
 import { readPending } from '../db/pending'
 import { unused } from '../db/statement'
+import { listenOn } from './app/listen'
+import { reportDroppedLines, reportStorage } from './app/report'
 import type { Config, Merchant } from './config/Config'
 import type { Secrets } from './config/env'
 import type { Path } from './config/lines'
@@ -54,6 +56,8 @@ export type AppOptions = {
   secrets: Secrets
   dataDir: string
   log: Log
+  /** Lines of the log that could not be written. */
+  droppedLines?: () => number
   /** Unix ms; tests drive it. */
   now?: () => number
   /** Cap of the answers kept for idempotency keys. */
@@ -64,6 +68,8 @@ export type AppOptions = {
   blockTimeMs?: number
   /** Stock orders that may be refunded to one payer in an hour. */
   refundsMax?: number
+  /** Opens the database; tests keep the connection, to let its writes fail. */
+  openDatabase?: typeof open
   /** It will run for long: the database's log is made as long at once as it gets anyway (16 MB). */
   isLasting?: boolean
 }
@@ -87,17 +93,37 @@ export type App = {
 /**
  * Starts the service: opens the data directory, listens, and drives on what an earlier process left
  * unfinished; resolves when every network has been looked at once. Throws DatabaseLockedError when
- * another process has the data directory, and the system's error when the address is taken.
+ * another process has the data directory, DatabaseFileError and DatabaseLostError when there is no
+ * sound database, and the system's error when the address cannot be had. What was begun is stopped
+ * then: the process can end.
  */
 export async function start(options: AppOptions): Promise<App> {
+  const begun: (() => unknown)[] = []
+  try {
+    return await begin(options, (undo) => begun.push(undo))
+  } catch (error) {
+    for (const undo of begun.toReversed()) await undo()
+    throw error
+  }
+}
+
+/** `undoing` takes what stops the part that was begun last. */
+async function begin(options: AppOptions, undoing: (undo: () => unknown) => void): Promise<App> {
   const { secrets, log } = options
   const now = options.now ?? Date.now
   // Whatever a reload may change is read through it.
   let catalogue: Catalogue
   const service = () => catalogue.config.service
-  const { baseUrl, listen, bufferedMaxBytes } = options.config.service
-  const db = open({ dataDir: options.dataDir, now })
+  const { baseUrl, bufferedMaxBytes } = options.config.service
+  const db = (options.openDatabase ?? open)({ dataDir: options.dataDir, now })
+  undoing(db.close)
   const registry = createRegistry()
+  reportStorage(db.storage, registry, log)
+  reportDroppedLines(options.droppedLines ?? (() => 0), registry)
+  // Before anything else has begun: an address that cannot be had ends the start.
+  const front = createFront({ doors: () => catalogue, now })
+  const server = listenOn(options.config.service.listen, front.fetch)
+  undoing(() => server.stop(true))
   const settlement = await createSettlement({
     db,
     meter: registry,
@@ -111,6 +137,7 @@ export async function start(options: AppOptions): Promise<App> {
     now,
     log,
   })
+  undoing(() => settlement.stop(0))
   const relayers = secrets.relayerKeys.map(Crypto.addressOf)
   const sponsoring = createSponsor({
     db,
@@ -170,9 +197,10 @@ export async function start(options: AppOptions): Promise<App> {
       relayerKeys: secrets.relayerKeys,
       log,
     })
+  undoing(() => counter?.desk.stop())
   let stopping = false
-  const front = createFront({ doors: () => catalogue, now })
   const parts: Parts = {
+    db,
     settlement,
     calls: registry.counter('facilitator_calls_total', 'Calls of the facilitator by answer.', [
       'operation',
@@ -187,7 +215,7 @@ export async function start(options: AppOptions): Promise<App> {
     exchange,
     counter,
     deskAddress: Crypto.addressOf(secrets.deskKey),
-    peerOf: (request) => front.peerOf(request, server),
+    peerOf: (request) => server.peerOf(front.originalOf(request)),
     upstream: createUpstream({ now }),
     breaker: createBreaker(),
     budget: createBudget(bufferedMaxBytes),
@@ -202,16 +230,6 @@ export async function start(options: AppOptions): Promise<App> {
   }
   const first = succeed(db, options.config, now())
   catalogue = createCatalogue(options.config, first.earlier, parts)
-  const server = Bun.serve({
-    hostname: listen.hostname,
-    port: listen.port,
-    reusePort: false,
-    development: false,
-    idleTimeout: 255,
-    // Bodies are read and capped by the routes, which answer with a problem.
-    maxRequestBodySize: Number.MAX_SAFE_INTEGER,
-    fetch: front.fetch,
-  })
   // Behind the socket: a chain that hangs must not keep the health endpoints from saying so.
   await settlement.recover()
   counter?.desk.recover()
@@ -221,7 +239,7 @@ export async function start(options: AppOptions): Promise<App> {
   void whenIdle([...lasting, Secp256k1.warm, ...unused(db)], () => stopping)
 
   return {
-    url: `http://${listen.hostname}:${server.port}`,
+    url: server.url,
     receiptAddress,
     settlement,
     reload(config) {
@@ -262,6 +280,7 @@ type Parts = Pick<
   | 'requestId'
   | 'accepts'
 > & {
+  db: Db
   settlement: Settlement
   /** Of the facilitator. */
   calls: ReturnType<Registry['counter']>
@@ -305,6 +324,9 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
   const isOpen = (origin: string) => breaker.isOpen(origin, now())
   const canSell = () => parts.accepts() && settlement.status().some((network) => network.ready)
   const openCircuits = () => [...origins].filter(isOpen)
+  const failing = () =>
+    config.merchants.filter((merchant) => originsOf(merchant, exchange).some(isOpen))
+  const { storage } = parts.db
   const site = new Elysia({ handler: { standardHostname: false } })
     .use(errors({ baseUrl, log, requestId }))
     .use(catalogueRoutes(documents, config.service))
@@ -322,7 +344,11 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
         networks: () => settlement.status(),
         merchantsOutOfService: () => config.merchants.flatMap(outOfService),
         spentBudgets: parts.sponsoring.spent,
-        openCircuits,
+        openCircuits: () => failing().map(({ slug }) => slug),
+        storageFaults() {
+          const reason = storage.fault()
+          return reason === undefined ? [] : [{ file: storage.name, reason }]
+        },
       }),
     )
     .use(metricsRoutes(registry))

@@ -202,14 +202,11 @@ describe('percent-encoded characters that need no encoding', () => {
     expect([response.status, await codeOf(response)]).toEqual([400, 'bad-request'])
     const verified = await at('/%76erify', { method: 'POST', headers: json, body: '{"x":1}' })
     expect([verified.status, await verified.json()]).toMatchObject([400, { isValid: false }])
-    const asked: Request[] = []
-    const connections = {
-      requestIP: (request: Request) => {
-        asked.push(request)
-        return { address: '192.0.2.1' }
-      },
+    const seen: Request[] = []
+    const handle = (door: Request) => {
+      seen.push(front.originalOf(door))
+      return new Response(new URL(door.url).pathname)
     }
-    const handle = (request: Request) => new Response(front.peerOf(request, connections))
     const front = createFront({
       doors: () => ({
         gateway: { handle },
@@ -220,8 +217,14 @@ describe('percent-encoded characters that need no encoding', () => {
       now: () => 0,
     })
     const request = new Request('http://localhost/%61?b=%63', { method: 'POST', body: 'text' })
-    expect(await (await front.fetch(request, connections)).text()).toBe('192.0.2.1')
-    expect(asked).toEqual([request])
+    expect(await (await front.fetch(request, () => undefined)).text()).toBe('/a')
+    expect(seen).toEqual([request])
+  })
+
+  test('error: a request that comes before the service is ready is to come again', async () => {
+    const front = createFront({ doors: () => undefined, now: () => 0 })
+    const response = await front.fetch(new Request('http://localhost/'), () => undefined)
+    expect([response.status, response.headers.get('retry-after')]).toEqual([503, '1'])
   })
 
   test('error: what is reserved stays what it is', async () => {

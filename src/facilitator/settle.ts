@@ -207,7 +207,10 @@ export function createSettler(options: SettleOptions): Settler {
     if (settlement.needsSecond(payment) && !(await settlement.confirmTwice(payment))) {
       return { kind: 'pending', payment }
     }
-    if (await settlement.handOver(payment.id)) return { kind: 'success', payment, isReplay: false }
+    const isHanded = await settlement.handOver(payment.id)
+    if (isHanded === true) return { kind: 'success', payment, isReplay: false }
+    // The money is here and nobody has been told: the same call gets the success later.
+    if (isHanded === undefined) return { kind: 'pending', payment }
     const { idempotencyKey } = payment.purpose
     const isOwn = idempotencyKey !== undefined && idempotencyKey === order.idempotencyKey
     const stored = settlement.findById(payment.id)

@@ -14,12 +14,17 @@ export type Doors = {
   site: { fetch(request: Request): Answer }
 }
 
-type Connections = { requestIP(request: Request): { address: string } | null }
-
 export type Front = {
-  fetch(request: Request, server: Connections): Answer
-  /** Address of the other end of the connection of a request as a door got it. */
-  peerOf(request: Request, server: Connections): string | undefined
+  fetch(request: Request, peer: Peer): Answer
+  /** The request that came in, of one as a door got it. */
+  originalOf(request: Request): Request
+}
+
+type FrontOptions = {
+  /** Undefined while the service starts. */
+  doors(): Doors | undefined
+  /** Unix ms. */
+  now: () => number
 }
 
 /**
@@ -27,22 +32,23 @@ export type Front = {
  * of an unpaid answer. A fixed path may come with its plain characters percent-encoded: it is the
  * same path, and every door sees it plain.
  */
-export function createFront({ doors, now }: { doors(): Doors; now: () => number }): Front {
+export function createFront({ doors, now }: FrontOptions): Front {
   /** Requests as they came, by those that stand for them. */
   const originals = new WeakMap<Request, Request>()
 
   return {
-    fetch(request, server) {
-      const answer = route(request, server)
+    fetch(request, peer) {
+      const answer = route(request, peer)
       if (request.method !== 'HEAD') return answer
       return answer instanceof Promise ? answer.then(dated) : dated(answer)
     },
-    peerOf: (request, server) => server.requestIP(originals.get(request) ?? request)?.address,
+    originalOf: (request) => originals.get(request) ?? request,
   }
 
-  function route(request: Request, server: Connections): Answer {
-    const peer = () => server.requestIP(request)?.address
-    const { gateway, mcp, facilitator, site } = doors()
+  function route(request: Request, peer: Peer): Answer {
+    const open = doors()
+    if (open === undefined) return starting()
+    const { gateway, mcp, facilitator, site } = open
     if (isForSale(request.url)) return gateway.handle(request, peer)
     const plain = withPlainPath(request)
     if (plain !== request) originals.set(plain, request)
@@ -56,6 +62,13 @@ export function createFront({ doors, now }: { doors(): Doors; now: () => number 
     if (!response.headers.has('date')) response.headers.set('date', new Date(now()).toUTCString())
     return response
   }
+}
+
+function starting(): Response {
+  return new Response('The service is starting.\n', {
+    status: 503,
+    headers: { 'retry-after': '1' },
+  })
 }
 
 function isForSale(url: string): boolean {

@@ -47,3 +47,8 @@ export function pathsBelow(baseUrls: readonly string[], path: string): string[] 
   const prefixes = ['', ...baseUrls.map((url) => new URL(url).pathname.replace(/\/+$/, ''))]
   return [...new Set(prefixes.map((prefix) => prefix + path))]
 }
+
+/** A host name or an address as it stands in a URL: IPv6 has brackets. */
+export function hostOf(hostname: string): string {
+  return hostname.includes(':') && !hostname.startsWith('[') ? `[${hostname}]` : hostname
+}

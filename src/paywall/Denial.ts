@@ -9,6 +9,12 @@ export function noNetwork(): Problem.ProblemError {
   return Problem.of('not-ready', 'No network of this route can settle now.', retry)
 }
 
+/** The network of a credential cannot settle now; the credential is unspent. */
+export function networkAway(): Problem.ProblemError {
+  const detail = 'Its network cannot settle now; send the same credential again.'
+  return Problem.of('not-ready', detail, retry)
+}
+
 /** 409: `fault` completes "Idempotency-Key ...". */
 export function keyConflict(fault: string): Problem.ProblemError {
   return Problem.of('idempotency-conflict', `Idempotency-Key ${fault}.`, {

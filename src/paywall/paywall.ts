@@ -244,7 +244,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
   ): Promise<Response> {
     const unavailable = sale.unavailable()
     if (unavailable !== undefined) throw unavailable
-    if (!settlement.isReady(presentation.transfer.network)) throw Denial.noNetwork()
+    if (!settlement.isReady(presentation.transfer.network)) throw Denial.networkAway()
     const { item } = sale
     const purpose: Purpose = {
       product: 'gateway',

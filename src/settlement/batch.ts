@@ -54,7 +54,7 @@ export async function dispatch(
       requestIds: orders.flatMap(({ requestId }) => requestId ?? []),
       error,
     })
-    for (const order of orders) order.done(Verify.unavailable(undefined))
+    for (const order of orders) order.done(Verify.unavailable(error))
   }
   return []
 }

@@ -143,12 +143,13 @@ async function lookBack(context: Context, rail: Rail): Promise<void> {
 function sourcesOf(context: () => Context): Sources {
   return {
     networks: () => {
-      const { rails, store, now } = context()
+      const { db, rails, store, now } = context()
+      const isWritable = db.storage.fault() === undefined
       return [...rails.values()].map(({ network, client, lanes, heads, ...rail }) => ({
         network: network.id,
         calls: client.counts(),
         faults: client.faults(),
-        ready: Lane.isReady({ health: rail.health, lanes }),
+        ready: isWritable && Lane.isReady({ health: rail.health, lanes }),
         newHeads: heads.isLive(),
         lanes: lanes.map((lane) => ({
           relayer: lane.address,

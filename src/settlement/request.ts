@@ -93,6 +93,7 @@ async function order(context: Context, request: Request, waitMs: number): Promis
   const refusal = Verify.checkWindow(transfer, context.now())
   if (refusal) return refusal
   if (!Lane.isReady(rail)) return Verify.unavailable(undefined)
+  if (context.db.storage.fault() !== undefined) return Verify.unrecordable
   // Paid, it would have to wait for a node that does not answer now.
   if (needsSecond(context, rail, request) && rail.health.others === 0) return noSecond
   if (isOverBudget(context, rail, purpose)) {

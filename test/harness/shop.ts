@@ -3,6 +3,7 @@ import { setDefaultTimeout } from 'bun:test'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { type Db, open as openDatabase } from '../../db/open'
 import * as App from '../../src/app'
 import type { Config } from '../../src/config/Config'
 import { loadSecrets, type Secrets } from '../../src/config/env'
@@ -101,6 +102,8 @@ export type Shop = {
   /** Every line that was logged. */
   logged: string[]
   dataDir: string
+  /** The gateway's own connection. */
+  db: Db
   /** Moves the gateway's clock; the chains keep theirs. */
   advance(ms: number): void
   /** The gateway's clock, unix ms. */
@@ -177,8 +180,13 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
   const logged: string[] = []
   let offsetMs = 0
   let served = config
+  let db: Db | undefined
   const open = () =>
     App.start({
+      openDatabase: (from) => {
+        db = openDatabase(from)
+        return db
+      },
       config: served,
       secrets,
       dataDir,
@@ -204,6 +212,10 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
     upstream,
     logged,
     dataDir,
+    get db() {
+      if (db === undefined) throw new Error('no database')
+      return db
+    },
     advance: (ms) => {
       offsetMs += ms
     },
