@@ -15,7 +15,7 @@ import { createBudget } from './http/body'
 import { createFront } from './http/front'
 import { healthRoutes } from './http/health'
 import { whenIdle } from './http/idle'
-import { base36, requestIds } from './http/ids'
+import { requestIds, salts } from './http/ids'
 import { createRegistry, metricsRoutes, type Registry } from './http/metrics'
 import { errors } from './http/problem'
 import { createRateLimit } from './http/ratelimit'
@@ -164,7 +164,7 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
       isReady: settlement.isReady,
       takesApprovals: sponsor !== undefined,
       gasSponsor: { url: `${baseUrl}/api/gas/sponsor`, networks: sponsoring.networks },
-      processNonce: base36(9),
+      salt: salts(),
     }),
     registry,
   )

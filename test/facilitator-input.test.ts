@@ -46,7 +46,11 @@ async function expectMalformed(what: string, body: unknown, code: string): Promi
   expect(verified.json).toMatchObject({ isValid: false, status: 400, code: 'bad-request' })
   const settled = await post(`${shop.url}/settle`, body)
   expect([what, settled.status, settled.json.errorReason]).toEqual([what, 400, code])
-  expect(settled.json).toMatchObject({ success: false, transaction: '', network: '' })
+  expect(settled.json).toMatchObject({
+    success: false,
+    transaction: '',
+    network: expect.stringMatching(/^[-a-z0-9]{3,8}:[-\w]{1,32}$/),
+  })
 }
 
 const authorization = 'paymentPayload.payload.authorization'

@@ -8,6 +8,7 @@ import { corsHeaders, toResponse, unknownError } from '../http/problem'
 import * as RateLimit from '../http/ratelimit'
 import { pathOf, pathsBelow } from '../http/url'
 import type { Log } from '../log'
+import * as Facilitation from '../protocol/Facilitation'
 import * as Problem from '../protocol/Problem'
 import * as Sponsoring from '../protocol/Sponsoring'
 import type { ApprovalSponsor } from '../settlement/Sponsorship'
@@ -76,6 +77,8 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
     now,
   }
   const accepted = networks.filter(({ id }) => judging.policy.assets.has(id))
+  /** Of a request that names none. */
+  const anyNetwork = (accepted[0] ?? networks[0])?.id ?? 'eip155:1'
   const extensions = [
     ...(accepted.some(({ asset }) => asset.eip2612) ? [Sponsoring.permitName] : []),
     ...(options.sponsor === undefined ? [] : [Sponsoring.approvalName]),
@@ -132,7 +135,7 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
     limit: Record<string, string>,
   ): Promise<Response> {
     const subject = await read(request, keyHash)
-    if ('code' in subject) throw malformed(operation, subject)
+    if ('code' in subject) throw malformed(operation, subject, subject.network ?? anyNetwork)
     const headers = { ...common, ...limit, 'X-Request-Id': requestId }
     if (operation === 'verify') return verify(subject, headers)
     const idempotencyKey = keyHash === undefined ? undefined : idempotencyKeyOf(request.headers)
@@ -140,11 +143,16 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
   }
 
   /** The bytes are given back before anything waits for a chain. */
-  async function read(request: Request, keyHash: Hex | undefined): Promise<Case | Problem.Fault> {
+  async function read(
+    request: Request,
+    keyHash: Hex | undefined,
+  ): Promise<Case | (Problem.Fault & { network: string | undefined })> {
     assertUnpacked(request.headers)
     const body = await readBody(request, bodyMaxBytes, options.budget)
     try {
-      return open(judging, body.bytes, keyHash)
+      const subject = open(judging, body.bytes, keyHash)
+      if (!('code' in subject)) return subject
+      return { ...subject, network: Facilitation.networkNamed(body.bytes) }
     } finally {
       body.release()
     }
@@ -218,22 +226,23 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
     const isVerdict = code === 'bad-request' || code === 'body-too-large'
     const shown =
       isVerdict && problem.reason === undefined && operation !== 'supported'
-        ? malformed(operation, { code: 'invalid_payload', detail }, code)
+        ? malformed(operation, { code: 'invalid_payload', detail }, anyNetwork, code)
         : problem
     return toResponse(shown, { baseUrl: service.baseUrl, requestId })
   }
 }
 
-/** 400 in the JSON of the operation and as a problem at once. */
+/** 400 in the JSON of the operation and as a problem at once. A settlement has a CAIP-2 network. */
 function malformed(
   operation: Operation,
   { code, detail }: Problem.Fault,
+  network: string,
   kind: 'bad-request' | 'body-too-large' = 'bad-request',
 ): Problem.ProblemError {
   const verdict =
     operation === 'verify'
       ? { isValid: false, invalidReason: code, invalidMessage: detail }
-      : { success: false, errorReason: code, errorMessage: detail, transaction: '', network: '' }
+      : { success: false, errorReason: code, errorMessage: detail, transaction: '', network }
   return Problem.of(kind, detail, { members: { ...verdict, reason: code } })
 }
 

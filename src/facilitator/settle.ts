@@ -159,6 +159,7 @@ export function createSettler(options: SettleOptions): Settler {
       resource: request.resource,
       idempotencyKey,
       challengeId: undefined,
+      credentialHash: request.credentialHash,
       bound: false,
     }
     const proven = isOwnDomain && subject.isSigned
@@ -249,11 +250,9 @@ const overShare: Settled = {
   retryAfterSeconds: 600,
 }
 
-/** Calls of one form have one answer: the same terms, signature and extensions. */
-function formOf({ request, transfer, sponsored, keyHash }: Case): string {
-  const approval = 'code' in sponsored ? sponsored.code : sponsored.approval
-  const extras = [transfer.permit2612?.signature, approval, routeOf(keyHash)]
-  return [request.requirements.fingerprint, transfer.signature, ...extras].join()
+/** Calls of one form have one answer: the same terms and payload, for the same caller. */
+function formOf({ request, keyHash }: Case): string {
+  return [request.requirements.fingerprint, request.credentialHash, routeOf(keyHash)].join()
 }
 
 function keyOf({ transfer }: Case): string {

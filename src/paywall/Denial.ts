@@ -78,6 +78,17 @@ export function mismatch(detail: string): Problem.ProblemError {
   return Problem.of('payment-mismatch', detail)
 }
 
+/**
+ * 409, not 402: the money is on its way or has arrived, and a client that lost the bytes of its
+ * credential must not pay again. A stranger that read the payment on the chain learns no more.
+ */
+export function otherCredential(): Problem.ProblemError {
+  return mismatch(
+    'This payment was begun by another form of the credential. Send the same PAYMENT-SIGNATURE ' +
+      'again, or the Idempotency-Key or the Payment-Redeem token that belongs to the payment.',
+  )
+}
+
 /** What a buyer is told whose transfer is not confirmed. 402 only when it is proven not to pay. */
 export function unpaid(
   outcome: Exclude<Outcome, { kind: 'confirmed' }>,

@@ -8,11 +8,11 @@ import { pathStart, searchOf } from '../http/url'
 import type { Log } from '../log'
 import type { Fulfilled } from '../paywall/courier'
 import type { Earlier } from '../paywall/earlier'
-import { extract, type Presented } from '../paywall/extract'
+import { extract, none, type Presented } from '../paywall/extract'
 import { bodyDigest } from '../paywall/fingerprint'
 import type { Item } from '../paywall/Item'
 import type { Paywall, Sale } from '../paywall/paywall'
-import { failureHeaders } from '../paywall/receipts'
+import { failingOf, failureHeaders } from '../paywall/receipts'
 import type { Relay } from '../paywall/rest'
 import * as Problem from '../protocol/Problem'
 import type { Payment } from '../settlement/Payment'
@@ -63,6 +63,7 @@ export function createGateway(options: GatewayOptions): Gateway {
   const { baseUrl } = config.service
   const matcher = Route.compile(config.merchants)
   const shelfOf = Shelves.stock(config, options.earlier)
+  const networks = config.networks.map((network) => ({ network }))
 
   return {
     handle(request, peer, relay) {
@@ -93,9 +94,18 @@ export function createGateway(options: GatewayOptions): Gateway {
 
   function fail(error: unknown, request: Request, requestId: string): Response {
     const known = error instanceof Problem.ProblemError
-    const problem = inTermsOf(request.headers, known ? error : unknownError(error, requestId))
+    const problem = inTermsOf(request, known ? error : unknownError(error, requestId))
     if (!known) log.child({ requestId }).error('request-failed', { error })
     return toResponse(problem, { baseUrl, requestId })
+  }
+
+  /** Every failure of an x402 request carries PAYMENT-RESPONSE, whoever refused it. */
+  function inTermsOf({ headers }: Request, problem: Problem.ProblemError): Problem.ProblemError {
+    const value = headers.get('payment-signature') ?? headers.get('x-payment')
+    if (value === null || problem.headers['payment-response'] !== undefined) return problem
+    // Nothing is read for an address that has asked too often.
+    const presented = problem.status === 429 ? none : ({ kind: 'x402', value } as const)
+    return Problem.withHeaders(problem, failureHeaders(problem, failingOf(presented, networks)))
   }
 
   function route(request: Request, caller: Caller): Response | Promise<Response> {
@@ -333,13 +343,6 @@ function split(url: string): [pathname: string, search: string] {
 }
 
 const visible = /^[\x21-\x7e]*$/
-
-/** Every failure of an x402 request carries PAYMENT-RESPONSE, whoever refused it. */
-function inTermsOf(headers: Headers, problem: Problem.ProblemError): Problem.ProblemError {
-  if (!headers.has('payment-signature') && !headers.has('x-payment')) return problem
-  if (problem.headers['payment-response'] !== undefined) return problem
-  return Problem.withHeaders(problem, failureHeaders(problem, undefined))
-}
 
 function hasBody(request: Request): boolean {
   const { method, headers } = request

@@ -292,6 +292,7 @@ export function rowOf(
     ...purpose,
     idempotencyKey: purpose.idempotencyKey ?? null,
     challengeId: purpose.challengeId ?? null,
+    credentialHash: purpose.credentialHash ?? null,
     receivedAt,
     knownBlock,
     logIndex: null,

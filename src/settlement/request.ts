@@ -230,12 +230,13 @@ export async function meet(
   purpose: Purpose,
   waitMs: number,
 ): Promise<Outcome> {
-  const { product, merchant, route, fingerprint } = known.purpose
+  const { product, merchant, route, fingerprint, credentialHash } = known.purpose
   const isSame =
     product === purpose.product &&
     merchant === purpose.merchant &&
     route === purpose.route &&
-    fingerprint === purpose.fingerprint
+    fingerprint === purpose.fingerprint &&
+    credentialHash === purpose.credentialHash
   if (!isSame) return refuseUsed(known.transfer)
   return resume(context, known, known.transfer, waitMs)
 }

@@ -74,7 +74,10 @@ export function orderRoutes(options: OrderRoutesOptions) {
       requestId: options.requestId(),
     })
     if (isPaid && response.status === 402) rateLimit.take(refusedKey, refusedPerMinute, now())
-    for (const [name, value] of Object.entries({ ...corsHeaders, ...limits })) {
+    // The 402 has its own, which are shorter.
+    const added: Record<string, string> =
+      response.status === 402 ? limits : { ...corsHeaders, ...limits }
+    for (const [name, value] of Object.entries(added)) {
       response.headers.set(name, value)
     }
     return response
