@@ -9,7 +9,7 @@ const key = 'assistant-s3cret-key'
 let shop: Shop
 beforeAll(async () => {
   shop = await startShop({
-    edit: (text) => text.replace('"openai/gpt-oss-120b"', '"own/model-8b"'),
+    edit: (text) => text.replace('"~moonshotai/kimi-latest"', '"own/model-8b"'),
   })
 })
 afterAll(() => shop.stop())
@@ -46,9 +46,9 @@ async function seen(response: Response): Promise<string> {
 
 describe('models', () => {
   for (const [alias, model] of [
-    ['assistant-fast', 'google/gemini-2.5-flash'],
-    ['assistant-balanced', 'anthropic/claude-sonnet-4.5'],
-    ['assistant-deep', 'openai/gpt-5'],
+    ['assistant-fast', '~google/gemini-flash-latest'],
+    ['assistant-balanced', '~anthropic/claude-sonnet-latest'],
+    ['assistant-deep', '~openai/gpt-latest'],
     // The operator's choice, made in the file.
     ['assistant-open', 'own/model-8b'],
     ['vendor/any-model:free', 'vendor/any-model:free'],

@@ -13,6 +13,7 @@ import { bodyDigest } from '../paywall/fingerprint'
 import type { Item } from '../paywall/Item'
 import type { Paywall, Sale } from '../paywall/paywall'
 import { failureHeaders } from '../paywall/receipts'
+import type { Relay } from '../paywall/rest'
 import * as Problem from '../protocol/Problem'
 import type { Payment } from '../settlement/Payment'
 import type { Breaker } from './breaker'
@@ -45,8 +46,11 @@ export type GatewayOptions = {
 export type Peer = () => string | undefined
 
 export type Gateway = {
-  /** Answers a request below `/m/`; never rejects. */
-  handle(request: Request, peer: Peer): Response | Promise<Response>
+  /**
+   * Answers a request below `/m/`; never rejects. With a `relay` its caller puts the answer into a
+   * message.
+   */
+  handle(request: Request, peer: Peer, relay?: Relay): Response | Promise<Response>
 }
 
 const urlMaxBytes = 8192
@@ -61,10 +65,10 @@ export function createGateway(options: GatewayOptions): Gateway {
   const shelfOf = Shelves.stock(config, options.earlier)
 
   return {
-    handle(request, peer) {
+    handle(request, peer, relay) {
       const requestId = options.requestId()
       try {
-        const answer = route(request, peer, requestId)
+        const answer = route(request, { peer, requestId, relay })
         return answer instanceof Promise
           ? answer.then(
               (response) => finish(response, requestId),
@@ -94,7 +98,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     return toResponse(problem, { baseUrl, requestId })
   }
 
-  function route(request: Request, peer: Peer, requestId: string): Response | Promise<Response> {
+  function route(request: Request, caller: Caller): Response | Promise<Response> {
     const { url } = request
     if (url.length > urlMaxBytes) throw Problem.of('uri-too-long', 'The URL is over 8 KB.')
     const [pathname, search] = split(url)
@@ -113,17 +117,17 @@ export function createGateway(options: GatewayOptions): Gateway {
     const item = shelf.items[(method === 'HEAD' ? 'GET' : method) as Method]
     if (item === undefined) throw notAllowed(allowOf(Object.keys(shelf.items)))
     const presented = extract(request.headers)
-    return sell(request, { match, shelf, item, path, search, requestId, peer, presented })
+    return sell(request, { match, shelf, item, path, search, presented, ...caller })
   }
 
-  type Visit = {
+  type Caller = { peer: Peer; requestId: string; relay: Relay | undefined }
+
+  type Visit = Caller & {
     match: Route.Match
     shelf: Shelves.Shelf
     item: Item
     path: string
     search: string
-    requestId: string
-    peer: Peer
     presented: Presented
   }
 
@@ -190,6 +194,7 @@ export function createGateway(options: GatewayOptions): Gateway {
       body,
       resource: `${baseUrl}${path}`,
       requestId,
+      relay: visit.relay,
       // Making one costs as much as the rest of an unpaid answer's bookkeeping.
       get signal() {
         return request.signal

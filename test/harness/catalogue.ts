@@ -121,6 +121,11 @@ const crypto: readonly Sample[] = [
     has: '"prices":[{"timestamp":',
   },
   {
+    ask: 'crypto-prices/chart/coingecko:bitcoin?period=1d',
+    upstream: `${coins}/chart/coingecko:bitcoin?period=1d&span=10`,
+    has: '"prices":[{"timestamp":',
+  },
+  {
     ask: `crypto-prices/current/coingecko:bitcoin,${base}`,
     upstream: `${coins}/prices/current/coingecko:bitcoin,${base}`,
     has: `"${base}":{"decimals":6`,
