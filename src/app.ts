@@ -4,7 +4,7 @@ import { readPending } from '../db/pending'
 import { unused } from '../db/statement'
 import { listenOn } from './app/listen'
 import { reportDroppedLines, reportStorage } from './app/report'
-import type { Config, Merchant } from './config/Config'
+import type { Config } from './config/Config'
 import type { Secrets } from './config/env'
 import type { Path } from './config/lines'
 import { needsRestart } from './config/restart'
@@ -29,10 +29,10 @@ import { createAnswers } from './paywall/store'
 import * as Crypto from './protocol/Crypto'
 import * as Secp256k1 from './protocol/Secp256k1'
 import { createBreaker } from './proxy/breaker'
-import { originOf } from './proxy/builtin/serve'
 import { createDocuments } from './proxy/documents'
 import { createMcp } from './proxy/mcp/endpoint'
 import { createGateway, type Gateway, type GatewayOptions } from './proxy/merchant'
+import { availabilityOf, originsOf, outOfService } from './proxy/origins'
 import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
 import type { ApprovalSponsor } from './settlement/Sponsorship'
@@ -45,7 +45,6 @@ import * as Orders from './stock/Order'
 import { openMarket } from './stock/open'
 import { orderRoutes } from './stock/routes'
 import type { AdminState } from './web/admin'
-import type { Health } from './web/catalogue'
 import { webRoutes } from './web/routes'
 
 /** Pending payments that the page for operators lists. */
@@ -320,12 +319,14 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
   const documents = createDocuments(config, { receiptAddress, isReady, updatedAt: now() })
   const serving = { ...parts, config }
   const gateway = createGateway({ ...serving, earlier, documents, stocks: exchange?.data })
-  const origins = new Set(config.merchants.flatMap((merchant) => originsOf(merchant, exchange)))
+  const origins = new Set(
+    config.merchants.flatMap((merchant) => originsOf(merchant, exchange?.data)),
+  )
   const isOpen = (origin: string) => breaker.isOpen(origin, now())
   const canSell = () => parts.accepts() && settlement.status().some((network) => network.ready)
   const openCircuits = () => [...origins].filter(isOpen)
   const failing = () =>
-    config.merchants.filter((merchant) => originsOf(merchant, exchange).some(isOpen))
+    config.merchants.filter((merchant) => originsOf(merchant, exchange?.data).some(isOpen))
   const { storage } = parts.db
   const site = new Elysia({ handler: { standardHostname: false } })
     .use(errors({ baseUrl, log, requestId }))
@@ -357,7 +358,8 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
         ...serving,
         hasMarket: exchange !== undefined,
         isReady: ({ id }) => isReady(id),
-        healthOf: (merchant) => healthOf(originsOf(merchant, exchange), merchant, isOpen),
+        healthOf: (merchant) =>
+          availabilityOf(originsOf(merchant, exchange?.data), merchant, isOpen),
         adminState: () => ({
           networks: settlement.status(),
           pending: parts.pending(),
@@ -378,31 +380,4 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
     facilitator: createFacilitator({ ...serving, ownAccounts: [deskAddress] }),
     mcp: createMcp({ ...serving, gateway, isReady }),
   }
-}
-
-/** What a merchant needs to deliver; none for a builtin one that cannot. */
-function originsOf(merchant: Merchant, exchange: Parts['exchange']): string[] {
-  const { builtin, upstream, routes } = merchant
-  const all =
-    builtin === undefined
-      ? [upstream, ...routes.map((route) => route.upstream)].map((url) => url?.origin)
-      : [originOf(builtin, { stocks: exchange?.data })]
-  return [...new Set(all.filter((origin) => origin !== undefined))]
-}
-
-/** Whether what a merchant sells can be delivered now, as far as the last requests tell. */
-function healthOf(
-  origins: readonly string[],
-  { outOfService }: Merchant,
-  isOpen: (origin: string) => boolean,
-): Health {
-  if (outOfService !== undefined || origins.length === 0) return 'out-of-service'
-  const silent = origins.filter(isOpen).length
-  if (silent === 0) return 'available'
-  return silent < origins.length ? 'partly' : 'unavailable'
-}
-
-function outOfService(merchant: Merchant): { merchant: string; reason: string }[] {
-  if (merchant.outOfService === undefined) return []
-  return [{ merchant: merchant.slug, reason: `${merchant.outOfService} is not set` }]
 }
