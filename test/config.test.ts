@@ -231,7 +231,13 @@ describe('what the file means', () => {
     ])
     expect(two?.networks).toEqual(['eip155:8453'])
     expect(two).toMatchObject({ payout, timeoutMs: 30_000, idleMs: 60_000, allowPrivate: false })
-    expect(two?.routes[0]).toMatchObject({ methods: ['GET'], tail: 'optional', query: {} })
+    expect(two?.routes[0]).toMatchObject({
+      methods: ['GET'],
+      tail: 'optional',
+      query: {},
+      bodyRequired: false,
+      answer: undefined,
+    })
     expect(config.service).toMatchObject({
       discoveryNetwork: 'eip155:8453',
       facilitatorUrl: 'https://pay.example.com',

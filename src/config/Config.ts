@@ -17,7 +17,9 @@ export type Service = {
   /** Absolute, without a trailing slash. */
   baseUrl: string
   listen: { hostname: string; port: number }
+  /** Absolute, without a trailing slash; its path is served besides `/` and `/facilitator`. */
   facilitatorUrl: string
+  /** Absolute, without a trailing slash; its path is served besides `/`. */
   stockBaseUrl: string
   contact: string
   guidance: string
@@ -118,6 +120,10 @@ export type Route = {
   params: readonly Param[]
   /** JSON Schema of the request body. */
   body: Readonly<Record<string, unknown>> | undefined
+  /** Nothing can be answered without a body; a body is optional otherwise. */
+  bodyRequired: boolean
+  /** JSON Schema of the upstream's answer, for documents only; undefined means an object. */
+  answer: Readonly<Record<string, unknown>> | undefined
 }
 
 export type Param = {

@@ -1,6 +1,7 @@
 import type * as Network from '../protocol/Network'
 import type { NetworkConfig, Service } from './Config'
 import { readNetworkId, readNetworkList } from './networks'
+import { checkPlaces } from './places'
 import { at, child, close, field, open, type Read, report, required, type Table } from './reader'
 import * as V from './values'
 
@@ -34,6 +35,7 @@ export function readService(root: Table, networks: readonly NetworkConfig[]): Se
   }
   close(table)
   checkSizes(table, service)
+  checkPlaces(table, service.facilitatorUrl, service.stockBaseUrl)
   return service
 }
 

@@ -152,13 +152,14 @@ async function lookBack(context: Context, rail: Rail): Promise<void> {
 function sourcesOf(context: () => Context): Sources {
   return {
     networks: () => {
-      const { rails, store, now, monotonic } = context()
+      const { db, rails, store, now, monotonic } = context()
+      const isWritable = db.storage.fault() === undefined
       return [...rails.values()].map(({ network, client, lanes, heads, ...rail }) => ({
         network: network.id,
         clockSkewMs: skewOf(aheadOf(rail.clock, now(), monotonic())),
         calls: client.counts(),
         faults: client.faults(),
-        ready: Lane.isReady({ health: rail.health, lanes }),
+        ready: isWritable && Lane.isReady({ health: rail.health, lanes }),
         newHeads: heads.isLive(),
         lanes: lanes.map((lane) => ({
           relayer: lane.address,

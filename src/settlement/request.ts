@@ -93,6 +93,7 @@ async function order(context: Context, request: Request, waitMs: number): Promis
   const refusal = Verify.checkWindow(transfer, context.now())
   if (refusal) return refusal
   if (!Lane.isReady(rail)) return Verify.unavailable(undefined)
+  if (context.db.storage.fault() !== undefined) return Verify.unrecordable
   // Paid, it would have to wait for a node that does not answer now.
   if (needsSecond(context, rail, request) && rail.health.others === 0) return noSecond
   if (isOverBudget(context, rail, purpose)) {
@@ -253,12 +254,13 @@ export async function meet(
   purpose: Purpose,
   waitMs: number,
 ): Promise<Outcome> {
-  const { product, merchant, route, fingerprint } = known.purpose
+  const { product, merchant, route, fingerprint, credentialHash } = known.purpose
   const isSame =
     product === purpose.product &&
     merchant === purpose.merchant &&
     route === purpose.route &&
-    fingerprint === purpose.fingerprint
+    fingerprint === purpose.fingerprint &&
+    credentialHash === purpose.credentialHash
   if (!isSame) return refuseUsed(known.transfer)
   return resume(context, known, known.transfer, waitMs)
 }

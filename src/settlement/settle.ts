@@ -86,14 +86,16 @@ export type Settlement = {
   beginDelivery(id: string): Promise<Payment>
   /**
    * Resolves when it is on the disk. Rejects when no delivery was begun. A function is asked when it
-   * is written, which is after this turn of the event loop.
+   * is written, which is after this turn of the event loop; while the disk takes nothing it is kept and
+   * written later. A token is not: then this rejects.
    */
   endDelivery(id: string, result: Delivered | (() => Delivered)): Promise<void>
   /**
    * Delivery none -> delivered in one commit: true for exactly one caller ever, false for the others
-   * and while the payment is not confirmed. Never rejects.
+   * and while the payment is not confirmed. Undefined when that could not be written: it has been handed
+   * to no caller, and the same call may succeed later. Never rejects.
    */
-  handOver(id: string): Promise<boolean>
+  handOver(id: string): Promise<boolean | undefined>
   /** An answer was sent for this payment, whatever it was. */
   markAnswered(id: string): Promise<void>
   /**
@@ -163,7 +165,7 @@ export type { SettlementOptions }
 export async function createSettlement(options: SettlementOptions): Promise<Settlement> {
   const controller = new AbortController()
   const context = createContext(options, controller.signal)
-  const { store, now } = context
+  const { db, store, now } = context
   const random = options.random ?? ((length) => crypto.getRandomValues(new Uint8Array(length)))
   const engine = start(context, options.checkMs ?? 15_000)
   return {
@@ -213,7 +215,8 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
       !Request.isOverBudget(context, railOf(context, network), { product }),
     isReady: (network) => {
       const rail = context.rails.get(network)
-      return !context.isStopping && rail !== undefined && Lane.isReady(rail)
+      if (context.isStopping || db.storage.fault() !== undefined) return false
+      return rail !== undefined && Lane.isReady(rail)
     },
     recover: engine.recover,
     async stop(limitMs) {

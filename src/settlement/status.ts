@@ -13,8 +13,15 @@ export type LaneStatus = {
   inFlight: number
 }
 
-/** Whether a network can settle, and why not. No I/O. */
-export function statusOf({ now, monotonic }: Pick<Context, 'now' | 'monotonic'>, rail: Rail) {
+/**
+ * Whether a network can settle, and why not. No I/O. A fault of the storage stops every network: a
+ * payment that is not recorded must not be sent.
+ */
+export function statusOf(
+  { db, now, monotonic }: Pick<Context, 'db' | 'now' | 'monotonic'>,
+  rail: Rail,
+) {
+  const storageFault = db.storage.fault()
   const { network, health } = rail
   const lanes = rail.lanes.map((lane): LaneStatus => {
     const reason = Lane.pausedBy(lane)
@@ -28,8 +35,10 @@ export function statusOf({ now, monotonic }: Pick<Context, 'now' | 'monotonic'>,
   })
   const [first] = lanes
   if (!first) throw new Error('a network without a lane')
-  const ready = Lane.isReady(rail)
-  const reason = health.reason ?? (ready ? undefined : first.reason)
+  const works = Lane.isReady(rail)
+  const ready = works && storageFault === undefined
+  const unwritable = storageFault && `the database cannot be written (${storageFault})`
+  const reason = health.reason ?? (works ? unwritable : first.reason)
   return {
     network: network.id,
     ready,

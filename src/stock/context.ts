@@ -3,7 +3,6 @@ import type { Db } from '../../db/open'
 import type { Stock, StockToken } from '../config/Config'
 import type { Asset } from '../protocol/Asset'
 import type { Settlement } from '../settlement/settle'
-import type { Allowance } from './allowance'
 import type { Market } from './market'
 import type { Order } from './Order'
 import type { Store } from './store'
@@ -22,7 +21,7 @@ export type DeskMarket = {
    * holds that must before money moves; of one block. Throws RpcFault when no node answers.
    */
   see(token: StockToken, usdgAtomic: bigint, people: readonly Address[]): Promise<Sight>
-  /** The router's call that takes exactly `usdgAtomic` from the desk, or reverts. */
+  /** The calls of an account that holds `usdgAtomic`; see `Market`. */
   swap: Market['swap']
 }
 
@@ -47,9 +46,9 @@ export type Context = {
   store: Store
   settlement: DeskSettlement
   market: DeskMarket
-  allowance: Allowance
   stock: Stock
   asset: Asset
+  chainId: number
   /** Blocks that a reorganisation may take away. */
   reorgDepth: number
   now: () => number

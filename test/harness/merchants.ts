@@ -19,6 +19,8 @@ export function route(path: string, fields: Partial<Route> = {}): Route {
     rewrite: {},
     params: [],
     body: undefined,
+    bodyRequired: false,
+    answer: undefined,
     ...fields,
   }
 }
