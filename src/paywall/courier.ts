@@ -3,7 +3,7 @@ import type * as Receipt from '../protocol/Receipt'
 import type { Outcome, Payment, Protocol } from '../settlement/Payment'
 import type { Settlement } from '../settlement/settle'
 import { signReceipt, successHeaders } from './receipts'
-import { createKept, createRests, type Kept, type Relay, readWhole, storeRest } from './rest'
+import { createKept, createRests, type Kept, type Relay, readWhole, type StoreRest } from './rest'
 import type { Answer, Answers } from './store'
 import {
   attemptsMax,
@@ -75,6 +75,8 @@ export type Courier = {
   /** Whether a failed delivery of the payment was answered, with the token that redeems it. */
   wasAnswered(payment: Payment): boolean
   inFlight(): number
+  /** Gives up the rests of answers that are read for keys. */
+  stop(): void
 }
 
 export function createCourier(options: CourierOptions): Courier {
@@ -109,6 +111,7 @@ export function createCourier(options: CourierOptions): Courier {
     findByToken: (token) => settlement.findByRedeemToken(sha256(token)),
     wasAnswered: ({ id, answered }) => answered || answering.has(id),
     inFlight: () => open,
+    stop: rests.stop,
   }
 
   /** A transaction may have been replaced since its receipt was signed. */
@@ -165,13 +168,13 @@ export function createCourier(options: CourierOptions): Courier {
       }
     }
     const keep = fulfilled.delivered ? keeper(started, parcel.requestId, fulfilled) : undefined
-    const place = () => rests.take(started.transfer.payer)
+    const storeRest = rests.store.bind(undefined, started.transfer.payer)
     let read = { truncated: false, isStored: false }
     if (fulfilled.delivered && parcel.relay !== undefined) {
       const { relay, signal } = parcel
       const { status, headers, body } = fulfilled
       const kept = createKept(keep)
-      const whole = await readWhole(streamOf(body), { relay, signal, kept, place })
+      const whole = await readWhole(streamOf(body), { relay, signal, kept, storeRest })
       if (whole.kind === 'left') {
         await record(status, () => (whole.isStored ? 'complete' : 'nothing'))
         open--
@@ -213,7 +216,7 @@ export function createCourier(options: CourierOptions): Courier {
     }
     if (!(body instanceof Uint8Array)) {
       const kept = createKept(keep)
-      const observer = { record: record.bind(undefined, status), finish, kept, place }
+      const observer = { record: record.bind(undefined, status), finish, kept, storeRest }
       return new Response(observed(body, parcel.signal, observer), { status, headers })
     }
 
@@ -282,8 +285,7 @@ type Observer = {
   record: (decide: () => Reach) => Promise<void>
   finish: () => void
   kept: Kept
-  /** A place to read the rest when the buyer has left; undefined when there is none. */
-  place: () => (() => void) | undefined
+  storeRest: StoreRest
 }
 
 /**
@@ -295,7 +297,7 @@ type Observer = {
 function observed(
   source: ReadableStream<Uint8Array>,
   signal: AbortSignal,
-  { record, finish, kept, place }: Observer,
+  { record, finish, kept, storeRest }: Observer,
 ): ReadableStream<Uint8Array> {
   const reader = source.getReader()
   let begun = false
@@ -315,17 +317,13 @@ function observed(
     isLeft = true
     signal.removeEventListener('abort', leave)
     const reach = begun ? 'truncated' : 'nothing'
-    const free = kept.isOpen() ? place() : undefined
-    if (free === undefined) {
+    const rest = storeRest(reader, kept)
+    if (rest === undefined) {
       end(reach)
       reader.cancel().catch(() => {})
       return
     }
-    // A read of `pull` that is under way comes before those of the rest.
-    void storeRest(reader, kept).then((isStored) => {
-      free()
-      end(isStored ? 'complete' : reach)
-    })
+    void rest.then((isStored) => end(isStored ? 'complete' : reach))
   }
   signal.addEventListener('abort', leave)
   if (signal.aborted) leave()

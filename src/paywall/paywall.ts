@@ -64,6 +64,8 @@ export type Paywall = {
   serve(sale: Sale): Promise<Response>
   /** Answers and settlements under way. */
   inFlight(): number
+  /** Gives up what is still read for buyers that have left. */
+  stop(): void
 }
 
 /** The paid path, for whatever is sold. */
@@ -75,6 +77,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
 
   return {
     inFlight: () => active + courier.inFlight(),
+    stop: courier.stop,
     ask,
     serve(sale) {
       const { presented } = sale

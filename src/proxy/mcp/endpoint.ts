@@ -199,11 +199,16 @@ export function createMcp(options: McpOptions): Mcp {
       const signal = AbortSignal.any([request.signal, given.signal])
       const inner = requestOf(wanted, presented, { headers, signal })
       const response = await options.gateway.handle(inner, peer, outgoing.relay)
-      return await toResult(response, {
+      const result = await toResult(response, {
         kind: presented.kind,
         speaksMpp: Session.speaksMpp(headers, meta),
         url: baseUrl + wanted.path,
+        hold: outgoing.relay.hold,
+        busy: refused(busy(), baseUrl),
       })
+      // It counts as not delivered, so it must not go out either.
+      if (given.signal.aborted) throw new RpcFault(cancelled, 'The call was cancelled.')
+      return result
     } finally {
       if (key !== undefined && running.get(key) === end) running.delete(key)
     }
@@ -221,6 +226,9 @@ export function createMcp(options: McpOptions): Mcp {
     return rpcError(500, -32603, 'Something failed on our side.')
   }
 }
+
+/** Of JSON-RPC, for a call that its client gave up. */
+const cancelled = -32800
 
 /** Rates count bytes by so many. */
 const unitBytes = 4096

@@ -51,7 +51,7 @@ export function createOutgoing(budget: Budget): Outgoing {
       budget.usedBytes() + answerMaxBytes <= waitingMaxBytes,
     drop: () => end(false),
     async send(message, signal) {
-      const bytes = held === 0 ? undefined : await message.bytes()
+      const bytes = held === 0 || signal.aborted ? undefined : await message.bytes()
       if (bytes !== undefined && bytes.byteLength > shortBytes)
         return new Response(watched(bytes, end), message)
       // It is written in this turn; until that is recorded the courier looks whether the client is there.
