@@ -68,11 +68,22 @@ describe('models', () => {
       expect(Object.keys(arrived?.headers ?? {})).not.toContain('payment-signature')
     })
 
-  test('behavior: without a body, or with members of its own, a request is forwarded', async () => {
-    const response = await buy(chat(), { scheme: 'x402-permit2', init: { method: 'POST' } })
-    expect(response.status).toBe(200)
+  test('behavior: with members of its own a request is forwarded', async () => {
     expect((await ask({ messages, tools: [{ type: 'function' }], top_p: 1 })).status).toBe(200)
-    expect(shop.upstream.requests.map(({ body }) => body.includes('top_p'))).toEqual([false, true])
+    expect(shop.upstream.requests.map(({ body }) => body.includes('top_p'))).toEqual([true])
+  })
+
+  test('error: without a body it is refused before anything is paid, and told what to send', async () => {
+    const before = shop.counts()
+    const missing = { invalidParams: [{ name: 'messages', in: 'body', reason: 'is required' }] }
+    const asked = await fetch(chat(), { method: 'POST' })
+    expect([asked.status, await asked.json()]).toMatchObject([402, missing])
+    const response = await buy(chat(), { scheme: 'x402-permit2', init: { method: 'POST' } })
+    expect([response.status, await response.json()]).toMatchObject([400, missing])
+    expect([shop.counts(), shop.upstream.requests.length]).toEqual([before, 0])
+    // What is in a body that is too long to be read without payment is not known.
+    const long = await fetch(chat(), asking({ messages, x: 'x'.repeat(1_100_000) }))
+    expect([long.status, await long.json()]).not.toMatchObject([402, missing])
   })
 })
 

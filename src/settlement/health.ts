@@ -15,6 +15,8 @@ const rareEvery = 20
 const transfersMin = 3n
 /** Limit of the dearest transfer of a payer without code. */
 const transferGas = 300_000n
+/** A URL that is not in use must not hold up what is known of the one that is. */
+const otherMs = 2_000
 
 /**
  * Asks the network whether it can settle, and each lane's account, and keeps the answers in
@@ -47,13 +49,15 @@ export async function check(context: Context, rail: Rail): Promise<void> {
 async function look(rail: Rail): Promise<string | undefined> {
   const { client, lanes, head, network, health } = rail
   const expected = lanes.map(decidedBelow)
-  const [chainId, block, tip, balances, counts] = await Promise.all([
+  const [chainId, block, tip, balances, counts, others] = await Promise.all([
     client.call('eth_chainId', []),
     client.call('eth_getBlockByNumber', ['latest', false]),
     client.call('eth_maxPriorityFeePerGas', []).catch(ignoreRpcError),
     Promise.all(lanes.map(({ address }) => client.call('eth_getBalance', [address, 'latest']))),
     Promise.all(lanes.map((lane) => Lane.readCount(rail, lane, 'pending'))),
+    countOthers(rail),
   ])
+  health.others = others
   if (!Receipt.isHex(chainId) || Number(chainId) !== network.chainId) {
     return `${client.hosts.join(', ')} is not chain ${network.chainId}`
   }
@@ -72,6 +76,16 @@ async function look(rail: Rail): Promise<string | undefined> {
   }
   if (head.baseFeeWei > maxFeeWei) return `the base fee is above the fee cap of ${network.id}`
   return undefined
+}
+
+/** How many URLs beside the one in use answer for this chain. Never rejects. */
+async function countOthers({ client, network }: Rail): Promise<number> {
+  const answers = await Promise.all(
+    client
+      .others()
+      .map((node) => node.call('eth_chainId', [], { timeoutMs: otherMs }).catch(() => undefined)),
+  )
+  return answers.filter((id) => Receipt.isHex(id) && Number(id) === network.chainId).length
 }
 
 function assess(lane: Rail['lanes'][number], balanceWei: bigint, maxFeeWei: bigint): void {

@@ -1,6 +1,7 @@
 import type { Config } from '../../config/Config'
 import { type Budget, createBudget, readBody } from '../../http/body'
 import { clientKey } from '../../http/clientip'
+import { assertUnpacked } from '../../http/methods'
 import * as RateLimit from '../../http/ratelimit'
 import { pathStart } from '../../http/url'
 import type { Log } from '../../log'
@@ -27,13 +28,10 @@ export type McpOptions = {
 }
 
 export type Mcp = {
+  /** Whether a request's URL is the endpoint's. */
+  owns(url: string): boolean
   /** Answers a request to `/mcp`; never rejects. */
   handle(request: Request, peer: Peer): Promise<Response>
-}
-
-/** Whether a request's URL is the endpoint's. */
-export function isMcp(url: string): boolean {
-  return endpoint.test(url.slice(pathStart(url)))
 }
 
 const endpoint = /^\/mcp\/?(?:\?|$)/
@@ -67,6 +65,7 @@ export function createMcp(options: McpOptions): Mcp {
   }
 
   return {
+    owns: (url) => endpoint.test(url.slice(pathStart(url))),
     async handle(request, peer) {
       const origin = request.headers.get('origin')
       let response: Response
@@ -103,6 +102,7 @@ export function createMcp(options: McpOptions): Mcp {
     const take = limiter(request, peer)
     const first = take()
     if (!first.ok) return limited(first)
+    assertUnpacked(headers)
     const body = await readBody(request, messageMaxBytes, options.budget)
     let outgoing: Outgoing | undefined
     try {
@@ -218,8 +218,10 @@ export function createMcp(options: McpOptions): Mcp {
     if (error instanceof Messages.MessageError) return rpcError(400, error.code, error.message)
     if (error instanceof Problem.ProblemError) {
       const refused = rpcError(error.status, -32000, error.detail)
-      const wait = error.headers['retry-after']
-      if (wait !== undefined) refused.headers.set('retry-after', wait)
+      for (const name of ['retry-after', 'accept-encoding']) {
+        const value = error.headers[name]
+        if (value !== undefined) refused.headers.set(name, value)
+      }
       return refused
     }
     options.log.error('mcp-failed', { error })
