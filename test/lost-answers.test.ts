@@ -285,7 +285,7 @@ describe('over MCP', () => {
     await client.close()
   })
 
-  test('attack: nobody cancels the call of another client', async () => {
+  test('attack: a client cannot cancel the call of another', async () => {
     const stream = nextStream()
     const given = callFor(metaOf(await sign(item())))
     const upstream = await stream

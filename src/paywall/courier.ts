@@ -3,7 +3,14 @@ import type * as Receipt from '../protocol/Receipt'
 import type { Outcome, Payment, Protocol } from '../settlement/Payment'
 import type { Settlement } from '../settlement/settle'
 import { signReceipt, successHeaders } from './receipts'
-import { createKept, createRests, type Kept, type Relay, readWhole, type StoreRest } from './rest'
+import {
+  createKept,
+  createRests,
+  type Envelope,
+  type Kept,
+  readWhole,
+  type StoreRest,
+} from './rest'
 import type { Answer, Answers } from './store'
 import {
   attemptsMax,
@@ -37,7 +44,7 @@ export type Parcel = {
   requestId: string
   signal: AbortSignal
   /** Passes the answer on inside a message; undefined when the response is sent as it is. */
-  relay?: Relay | undefined
+  envelope?: Envelope | undefined
   fulfil: Fulfilment
 }
 
@@ -170,11 +177,11 @@ export function createCourier(options: CourierOptions): Courier {
     const keep = fulfilled.delivered ? keeper(started, parcel.requestId, fulfilled) : undefined
     const storeRest = rests.store.bind(undefined, started.transfer.payer)
     let read = { truncated: false, isStored: false }
-    if (fulfilled.delivered && parcel.relay !== undefined) {
-      const { relay, signal } = parcel
+    if (fulfilled.delivered && parcel.envelope !== undefined) {
+      const { envelope, signal } = parcel
       const { status, headers, body } = fulfilled
       const kept = createKept(keep)
-      const whole = await readWhole(streamOf(body), { relay, signal, kept, storeRest })
+      const whole = await readWhole(streamOf(body), { envelope, signal, kept, storeRest })
       if (whole.kind === 'left') {
         await record(status, () => (whole.isStored ? 'complete' : 'nothing'))
         open--
@@ -193,7 +200,7 @@ export function createCourier(options: CourierOptions): Courier {
       await settlement.endDelivery(started.id, undelivered(started, fulfilled.upstreamStatus))
       // After the answer is written: until then its buyer has no token, only the credential.
       answering.add(started.id)
-      const answered = parcel.relay?.taken ?? Promise.resolve(true)
+      const answered = parcel.envelope?.taken ?? Promise.resolve(true)
       void answered.then((isTaken) =>
         setImmediate(() => {
           if (!isTaken || parcel.signal.aborted) answering.delete(started.id)
@@ -220,7 +227,7 @@ export function createCourier(options: CourierOptions): Courier {
       return new Response(observed(body, parcel.signal, observer), { status, headers })
     }
 
-    const isStored = parcel.relay === undefined ? keep?.(body) === true : read.isStored
+    const isStored = parcel.envelope === undefined ? keep?.(body) === true : read.isStored
     const reach = (isTaken: boolean): Reach => {
       // The key brings it: another delivery would be one too many.
       if (isStored) return 'complete'
@@ -230,9 +237,9 @@ export function createCourier(options: CourierOptions): Courier {
     // The answer is written in this turn of the event loop; recording it afterwards means that a
     // crash in between can only repeat an answer, never lose one that was paid for.
     const recorded =
-      parcel.relay === undefined
+      parcel.envelope === undefined
         ? record(status, () => reach(true))
-        : parcel.relay.taken.then((isTaken) => record(status, () => reach(isTaken)))
+        : parcel.envelope.taken.then((isTaken) => record(status, () => reach(isTaken)))
     void recorded.then(finish)
     const bodiless = parcel.method === 'HEAD' || status === 204 || status === 304
     return new Response(bodiless ? null : body, { status, headers })

@@ -14,7 +14,7 @@ import type { Item } from './Item'
 import { idempotencyKey } from './idempotency'
 import type { ChallengeDetails, Quoter } from './quote'
 import { failingOf, failureHeaders } from './receipts'
-import type { Relay } from './rest'
+import type { Envelope } from './rest'
 import type { Answers } from './store'
 
 /** A request for something that is sold. */
@@ -35,7 +35,7 @@ export type Sale = {
   /** Fires when the buyer leaves. */
   signal: AbortSignal
   /** Passes the answer on inside a message; undefined when the response is sent as it is. */
-  relay?: Relay | undefined
+  envelope?: Envelope | undefined
   /** Parameters that cannot be served; named in the 402, refused before money moves. */
   invalidParams: readonly { name: string; reason: string; status?: 404 }[]
   /** Why nothing can be delivered now, before anybody pays. */

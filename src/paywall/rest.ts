@@ -3,7 +3,7 @@ import { answerMaxBytes } from './store'
 /** Reading answers to their end where no buyer takes them as they come. */
 
 /** An answer that is passed on inside a message: the buyer gets all of it or nothing. */
-export type Relay = {
+export type Envelope = {
   /** More of an answer does not fit into the message: it is cut there. */
   maxBytes: number
   /** Holds memory for so many bytes until the message is gone; false when there is no room. */
@@ -125,17 +125,17 @@ export type Whole =
   | { kind: 'left'; isStored: boolean }
 
 export type WholeOptions = {
-  relay: Relay
+  envelope: Envelope
   /** Fires when the buyer leaves. */
   signal: AbortSignal
   kept: Kept
   storeRest: StoreRest
 }
 
-/** Reads an answer for a relay. A buyer that leaves ends it, unless the answer is to be stored. */
+/** Reads an answer that goes out in an envelope. A buyer that leaves ends it, unless the answer is to be stored. */
 export async function readWhole(
   source: ReadableStream<Uint8Array>,
-  { relay, signal, kept, storeRest }: WholeOptions,
+  { envelope, signal, kept, storeRest }: WholeOptions,
 ): Promise<Whole> {
   const reader = source.getReader()
   const chunks: Uint8Array[] = []
@@ -149,7 +149,7 @@ export async function readWhole(
   signal.addEventListener('abort', leave)
   if (signal.aborted) leave()
   try {
-    while (size <= relay.maxBytes) {
+    while (size <= envelope.maxBytes) {
       const { done, value } = await reader.read()
       if (value !== undefined) kept.add(value)
       if (signal.aborted) return await left()
@@ -157,14 +157,14 @@ export async function readWhole(
         const isStored = kept.store()
         return { kind: 'whole', bytes: Buffer.concat(chunks), truncated: false, isStored }
       }
-      const room = relay.maxBytes - size
+      const room = envelope.maxBytes - size
       size += value.byteLength
       const fits = value.byteLength > room ? value.subarray(0, room) : value
-      if (!relay.hold(fits.byteLength)) break
+      if (!envelope.hold(fits.byteLength)) break
       chunks.push(fits)
     }
     reader.cancel().catch(() => {})
-    if (size <= relay.maxBytes) return { kind: 'cut' }
+    if (size <= envelope.maxBytes) return { kind: 'cut' }
     return { kind: 'whole', bytes: Buffer.concat(chunks), truncated: true, isStored: false }
   } catch {
     return signal.aborted ? left() : { kind: 'cut' }

@@ -1,4 +1,4 @@
-import type { Relay } from '../../paywall/rest'
+import type { Envelope } from '../../paywall/rest'
 import * as Json from '../../protocol/Json'
 import * as Problem from '../../protocol/Problem'
 import { readContent } from './content'
@@ -42,7 +42,7 @@ export type AnswerOptions = {
   /** Absolute URL of what was asked for. */
   url: string
   /** Takes memory until the message is gone; false when there is none. */
-  hold: Relay['hold']
+  hold: Envelope['hold']
   /** What a repeat is told that there is no memory for. */
   busy: Result
 }

@@ -1,4 +1,4 @@
-import type { Relay } from '../../paywall/rest'
+import type { Envelope } from '../../paywall/rest'
 import type { Content } from './answer'
 import { answerMaxBytes } from './outgoing'
 
@@ -21,7 +21,7 @@ const decoders: Readonly<Record<string, Bun.CompressionFormat>> = {
 export async function readContent(
   response: Response,
   url: string,
-  hold: Relay['hold'],
+  hold: Envelope['hold'],
 ): Promise<{ content: Content[]; truncated: boolean }> {
   const type = response.headers.get('content-type') ?? 'application/octet-stream'
   const encoding = response.headers.get('content-encoding')
@@ -65,7 +65,11 @@ async function read(body: ReadableStream<Uint8Array> | null): Promise<Read> {
 }
 
 /** Undefined when the encoding is not known, not what the bytes are, or there is no memory. */
-async function decode(raw: Read, encoding: string, hold: Relay['hold']): Promise<Read | undefined> {
+async function decode(
+  raw: Read,
+  encoding: string,
+  hold: Envelope['hold'],
+): Promise<Read | undefined> {
   const format = decoders[encoding.trim().toLowerCase()]
   if (format === undefined) return encoding === 'identity' ? raw : undefined
   const stream = new Blob([new Uint8Array(raw.bytes)])
