@@ -13,7 +13,7 @@ import { bodyDigest, fingerprint } from './fingerprint'
 import type { Item } from './Item'
 import { idempotencyKey } from './idempotency'
 import type { ChallengeDetails, Quoter } from './quote'
-import { failingOf, failureHeaders } from './receipts'
+import { failingOf, failureHeaders, receiptUrl } from './receipts'
 import type { Envelope } from './rest'
 import type { Answers } from './store'
 
@@ -242,7 +242,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
       merchant: item.merchant,
       route: item.route,
       fingerprint: print,
-      resource: sale.resource,
+      resource: receiptUrl(sale.resource, item),
       idempotencyKey: key,
       challengeId: presentation.challengeId,
       credentialHash: presentation.credentialHash,

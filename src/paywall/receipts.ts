@@ -6,6 +6,7 @@ import * as SettlementResponse from '../protocol/SettlementResponse'
 import * as X402 from '../protocol/X402'
 import type { Payment, Protocol } from '../settlement/Payment'
 import type { Presented } from './extract'
+import type { Item } from './Item'
 
 /** Who signs receipts. The address is that of the key, which takes a while to compute. */
 export type Issuer = { key: Uint8Array; address: Address }
@@ -15,6 +16,16 @@ export type Issuer = { key: Uint8Array; address: Address }
  * than the 4 KB that proxies take by default.
  */
 const legacyMaxBytes = 1_300
+
+const urlMaxLength = 300
+
+/**
+ * What a receipt names as bought: the URL, or the route's own where that would make the head of the
+ * answer longer than proxies take.
+ */
+export function receiptUrl(url: string, { resource }: Pick<Item, 'resource'>): string {
+  return url.length > urlMaxLength ? resource.url : url
+}
 
 /** The signed receipt of a payment, whatever carries it. `now` is unix ms. */
 export function signReceipt(payment: Payment, issuer: Issuer, now: number): Receipt.Signed {

@@ -104,7 +104,13 @@ export function compile(
     extensions: X402.extensions({ offers: signed, method: item.method, salt, more }),
     error: 'Payment required',
   })
-  const mppOffers = item.mppOffers.filter((offer) => offers.includes(offer))
+  // mppx pays the first challenge, and only by EIP-3009: what it cannot pay must not stand before.
+  const mppOffers = [true, false].flatMap((isAuthorized) =>
+    item.mppOffers.filter(
+      (offer) =>
+        offers.includes(offer) && offer.network.asset.transfer.includes('eip3009') === isAuthorized,
+    ),
+  )
   const challengesOf = compileChallenges(mppOffers, item.id, secret, options.realm)
   const testnets = offers.filter(({ network }) => network.testnet).map(({ network }) => network.id)
   const isSponsored = offers.some(({ network }) => options.gasSponsor.networks.includes(network.id))
