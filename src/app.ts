@@ -2,9 +2,10 @@ import { Elysia } from 'elysia'
 import { type Db, open } from '../db/open'
 import { readPending } from '../db/pending'
 import { unused } from '../db/statement'
+import { healthOf, originsOf, outOfService } from './app/health'
 import { listenOn } from './app/listen'
 import { reportDroppedLines, reportStorage } from './app/report'
-import type { Config, Merchant } from './config/Config'
+import type { Config } from './config/Config'
 import type { Secrets } from './config/env'
 import type { Path } from './config/lines'
 import { needsRestart } from './config/restart'
@@ -16,9 +17,9 @@ import { healthRoutes } from './http/health'
 import { whenIdle } from './http/idle'
 import { base36, requestIds } from './http/ids'
 import { createRegistry, metricsRoutes, type Registry } from './http/metrics'
-import { errors } from './http/problem'
+import { errors, toResponse } from './http/problem'
 import { createRateLimit } from './http/ratelimit'
-import { pathStart } from './http/url'
+import { hasManyHosts, pathStart } from './http/url'
 import type { Log } from './log'
 import { withChallenges, withDeliveries } from './paywall/counted'
 import { type Earlier, succeed } from './paywall/earlier'
@@ -26,9 +27,9 @@ import { createPaywall } from './paywall/paywall'
 import { createQuoter } from './paywall/quote'
 import { createAnswers } from './paywall/store'
 import * as Crypto from './protocol/Crypto'
+import * as Problem from './protocol/Problem'
 import * as Secp256k1 from './protocol/Secp256k1'
 import { createBreaker } from './proxy/breaker'
-import { originOf } from './proxy/builtin/serve'
 import { createDocuments } from './proxy/documents'
 import { createMcp, isMcp } from './proxy/mcp/endpoint'
 import { createGateway, type Gateway, type GatewayOptions } from './proxy/merchant'
@@ -44,7 +45,6 @@ import * as Orders from './stock/Order'
 import { openMarket } from './stock/open'
 import { orderRoutes } from './stock/routes'
 import type { AdminState } from './web/admin'
-import type { Health } from './web/catalogue'
 import { webRoutes } from './web/routes'
 
 /** Pending payments that the page for operators lists. */
@@ -121,11 +121,16 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
   reportDroppedLines(options.droppedLines ?? (() => 0), registry)
   // Before anything else has begun: an address that cannot be had ends the start.
   const server = listenOn(options.config.service.listen, (request, peer) => {
+    if (hasManyHosts(request.headers)) return refuseHosts(request)
     // What is sold or settled goes past Elysia, which would cost a third of an unpaid answer.
     if (isForSale(request.url)) return catalogue.gateway.handle(request, peer)
     if (isMcp(request.url)) return catalogue.mcp.handle(request, peer)
     return catalogue.facilitator.handle(request, peer) ?? catalogue.site.fetch(request)
   })
+  const refuseHosts = (request: Request) => {
+    const problem = Problem.of('bad-request', 'Host must be there once.')
+    return toResponse(problem, { baseUrl, requestId: parts.requestId() })
+  }
   undoing(() => server.stop(true))
   const settlement = await createSettlement({
     db,
@@ -382,34 +387,7 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
   }
 }
 
-/** What a merchant needs to deliver; none for a builtin one that cannot. */
-function originsOf(merchant: Merchant, exchange: Parts['exchange']): string[] {
-  const { builtin, upstream, routes } = merchant
-  const all =
-    builtin === undefined
-      ? [upstream, ...routes.map((route) => route.upstream)].map((url) => url?.origin)
-      : [originOf(builtin, { stocks: exchange?.data })]
-  return [...new Set(all.filter((origin) => origin !== undefined))]
-}
-
-/** Whether what a merchant sells can be delivered now, as far as the last requests tell. */
-function healthOf(
-  origins: readonly string[],
-  { outOfService }: Merchant,
-  isOpen: (origin: string) => boolean,
-): Health {
-  if (outOfService !== undefined || origins.length === 0) return 'out-of-service'
-  const silent = origins.filter(isOpen).length
-  if (silent === 0) return 'available'
-  return silent < origins.length ? 'partly' : 'unavailable'
-}
-
 /** Whether a request's URL is below `/m/`. */
 function isForSale(url: string): boolean {
   return url.startsWith('/m/', pathStart(url))
-}
-
-function outOfService(merchant: Merchant): { merchant: string; reason: string }[] {
-  if (merchant.outOfService === undefined) return []
-  return [{ merchant: merchant.slug, reason: `${merchant.outOfService} is not set` }]
 }
