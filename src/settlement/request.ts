@@ -5,6 +5,7 @@ import type { Asset } from '../protocol/Asset'
 import * as Crypto from '../protocol/Crypto'
 import { digest as digestOf, type Transfer } from '../protocol/Transfer'
 import * as Batch from './batch'
+import * as Budget from './budget'
 import { type Admission, about, type Context, type Rail, railOf, within } from './context'
 import * as Decide from './decide'
 import * as Elsewhere from './elsewhere'
@@ -62,7 +63,8 @@ export async function verify(
   const sent = signed.transfer
   const isWrapped = !isPlain && sent !== transfer
   const look = { isDecidedByChain, isSigned, isWrapped, digest, eip712 }
-  const simulation = await examine(rail, rail.lanes[0]?.address, sent, look)
+  const asked = { look, now: context.now() }
+  const simulation = await examine(rail, rail.lanes[0]?.address, sent, asked)
   if (simulation.kind === 'refused' && Verify.isUnsigned(simulation)) return simulation
   if (late) return late
   if (simulation.kind === 'passes') return { ok: true }
@@ -92,9 +94,8 @@ async function order(context: Context, request: Request, waitMs: number): Promis
   const refusal = Verify.checkWindow(transfer, context.now())
   if (refusal) return refusal
   if (!Lane.isReady(rail)) return Verify.unavailable(undefined)
-  if (isOverBudget(context, rail, purpose)) {
-    return unavailable('The gas budget of today is spent.', 600)
-  }
+  const spent = Budget.refuse(context, rail, purpose)
+  if (spent) return spent
   const isLeft = mayBeDecidedByChain(rail, transfer) && !context.trust.isLost()
   const isProven = isLeft ? proven : ask(proven)
   const signed = isProven
@@ -104,8 +105,8 @@ async function order(context: Context, request: Request, waitMs: number): Promis
     if (signed.kind === 'refused' && Verify.isUnsigned(signed)) context.trust.lose()
     return signed
   }
-  const waitSeconds = context.failures.waitSeconds(transfer.payer, signed.hasCode === true)
-  if (waitSeconds > 0) return Verify.lockedOut(waitSeconds)
+  const refused = refusePayer(context, rail, signed, purpose)
+  if (refused) return refused
   if (requestId !== undefined) context.requestIds.set(id, requestId)
   const submitted = context.submit(rail, {
     id,
@@ -154,6 +155,20 @@ async function order(context: Context, request: Request, waitMs: number): Promis
       if (!context.running.has(id)) context.requestIds.delete(id)
       return result
   }
+}
+
+/** What can be said of a payer before a node is asked. */
+function refusePayer(
+  context: Context,
+  rail: Rail,
+  { transfer, hasCode }: Verify.Signed,
+  purpose: Purpose,
+): Verify.Refusal | undefined {
+  const isNew = hasCode === true && !context.store.hasPaid(transfer)
+  const payer = { address: transfer.payer, code: undefined, isNew }
+  const waitSeconds = context.failures.waitSeconds(payer)
+  if (waitSeconds > 0) return Verify.lockedOut(waitSeconds)
+  return hasCode === true ? Budget.refuseCode(context, rail, purpose) : undefined
 }
 
 /** When the transfer passes with it, it is the payer's: chain and key read this form alike. */
@@ -276,22 +291,7 @@ function latest(context: Context, payment: Payment): Outcome {
     : { kind: 'pending', payment: stored }
 }
 
-/** Whether a product has spent what it may spend on gas today. */
-export function isOverBudget(
-  context: Context,
-  { network }: Pick<Rail, 'network'>,
-  { product }: Pick<Purpose, 'product'>,
-): boolean {
-  return (
-    context.store.gasSpentOn(network.id, product, context.now()) >= network.gasPerDayWei[product]
-  )
-}
-
 function refuseUsed(transfer: Transfer): Outcome {
   const reason = Verify.usedReason(transfer)
   return { kind: 'refused', reason, detail: 'the nonce of the authorization is used' }
-}
-
-function unavailable(detail: string, retryAfterSeconds: number): Outcome {
-  return { kind: 'unavailable', detail, retryAfterSeconds }
 }

@@ -4,6 +4,7 @@ import type { Asset } from '../protocol/Asset'
 import * as Crypto from '../protocol/Crypto'
 import type * as Network from '../protocol/Network'
 import { type Money, moneyKey, type Transfer } from '../protocol/Transfer'
+import * as Budget from './budget'
 import { type Context, railOf, type SettlementOptions, within } from './context'
 import { type Delivered, deliveries } from './delivery'
 import type { Errand, ErrandEnd } from './Errand'
@@ -190,8 +191,7 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
     ...forProducts(context),
     desk: deskOf(options),
     status: () => [...context.rails.values()].map(statusOf),
-    hasBudget: (network, product) =>
-      !Request.isOverBudget(context, railOf(context, network), { product }),
+    hasBudget: (network, product) => !Budget.isSpent(context, railOf(context, network), product),
     isReady: (network) => {
       const rail = context.rails.get(network)
       return !context.isStopping && rail !== undefined && Lane.isReady(rail)
