@@ -97,7 +97,8 @@ export function priceOf(head: Head): bigint {
   return baseFeeOf(head) + head.tipWei
 }
 
-function baseFeeOf({ baseFeeWei, agreedBaseFeeWei }: Head): bigint {
+/** The base fee of the newest block, as far as one node is believed. */
+export function baseFeeOf({ baseFeeWei, agreedBaseFeeWei }: Head): bigint {
   return agreedBaseFeeWei === 0n ? baseFeeWei : least(baseFeeWei, trustedRise * agreedBaseFeeWei)
 }
 

@@ -40,7 +40,9 @@ export async function findBlamed(context: Context, rail: Rail, failed: Failed): 
   const looks = await lookAt(rail, failed)
   if (members.length === 1) return new Map([[first.id, looks.get(first.id)?.code]])
   const isPayers = hadGas(rail, failed) && isOnesOwn(failed)
-  let blamed: readonly Payment[] = unpaid.filter(({ id }) => isPayers || looks.get(id)?.isChanged === true)
+  let blamed: readonly Payment[] = unpaid.filter(
+    ({ id }) => isPayers || looks.get(id)?.isChanged === true,
+  )
   if (blamed.length === 0) blamed = await findActive(rail, failed)
   for (const { transfer } of blamed) keepApart(rail, transfer.payer)
   context.log('batch-failed', {

@@ -64,7 +64,9 @@ function underWayWei(
     for (const slot of slots.values()) {
       const newest = slot.transactions.at(-1)
       if (newest?.product !== product || !filter(slot)) continue
-      wei += newest.gasLimit * least(newest.maxFeeWei, price) + (slot.errand ? Work.givenWei(slot.errand) : 0n)
+      wei +=
+        newest.gasLimit * least(newest.maxFeeWei, price) +
+        (slot.errand ? Work.givenWei(slot.errand) : 0n)
     }
   }
   return wei

@@ -1,4 +1,5 @@
 import type { Address, Hex } from 'viem'
+import { type Client, RpcError } from '../chain/client'
 import * as Multicall from '../chain/multicall'
 import * as Abi from '../protocol/Abi'
 import type { Rail } from './context'
@@ -47,6 +48,18 @@ const codeProgram = [
 
 /** Words that stand before the results of Multicall3. */
 const codeWords = 3
+
+/** Whether a node runs creation code in a call. Throws RpcFault. */
+export async function readsCode(client: Pick<Client, 'call'>): Promise<boolean> {
+  const data = `0x${program}${Abi.address(Multicall.multicallAddress)}`
+  try {
+    const answer = await client.call('eth_call', [{ data }, 'latest'])
+    return typeof answer === 'string' && answer.length === 66 && BigInt(answer) > 0n
+  } catch (error) {
+    if (!(error instanceof RpcError)) throw error
+    return false
+  }
+}
 
 /** Calldata of Multicall3, as a call without receiver that reads a payer's code, too. */
 export function withCode(payer: Address, { data }: Pick<Multicall.Call, 'data'>): Hex {

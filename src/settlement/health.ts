@@ -1,11 +1,12 @@
 import type { Address } from 'viem'
-import { RpcError, RpcFault } from '../chain/client'
-import { fees, observe } from '../chain/head'
+import { type Node, RpcError, RpcFault } from '../chain/client'
+import { baseFeeOf, fees, learnFees, observe } from '../chain/head'
 import * as Multicall from '../chain/multicall'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
 import * as Authorization from '../protocol/Authorization'
 import * as Permit from '../protocol/Permit'
+import { readsCode } from './code'
 import type { Context, Rail } from './context'
 import * as Lane from './lane'
 
@@ -47,10 +48,11 @@ export async function check(context: Context, rail: Rail): Promise<void> {
 async function look(rail: Rail): Promise<string | undefined> {
   const { client, lanes, head, network, health } = rail
   const expected = lanes.map(decidedBelow)
-  const [chainId, block, tip, balances, counts] = await Promise.all([
+  const [chainId, block, tip, others, balances, counts] = await Promise.all([
     client.call('eth_chainId', []),
     client.call('eth_getBlockByNumber', ['latest', false]),
     client.call('eth_maxPriorityFeePerGas', []).catch(ignoreRpcError),
+    Promise.all(client.others().map(askFees)),
     Promise.all(lanes.map(({ address }) => client.call('eth_getBalance', [address, 'latest']))),
     Promise.all(lanes.map((lane) => Lane.readCount(rail, lane, 'pending'))),
   ])
@@ -60,7 +62,11 @@ async function look(rail: Rail): Promise<string | undefined> {
   const newest = Receipt.parseBlock(block)
   if (!newest || !balances.every(Receipt.isHex)) throw new RpcFault('not a block or not a balance')
   observe(head, newest)
-  if (Receipt.isHex(tip)) head.tipWei = BigInt(tip)
+  const said = [{ tip, block: newest }, ...others.filter(isDefined)]
+  learnFees(head, {
+    tips: said.flatMap((each) => (Receipt.isHex(each.tip) ? [BigInt(each.tip)] : [])),
+    baseFees: said.map((each) => each.block.baseFeeWei),
+  })
   if (health.checks % rareEvery === 0 || !health.ready) {
     const fault = await lookRarely(rail)
     if (fault !== undefined) return fault
@@ -70,8 +76,26 @@ async function look(rail: Rail): Promise<string | undefined> {
     follow(lane, counts[index] ?? 0, expected[index])
     assess(lane, BigInt(balances[index] ?? 0), maxFeeWei)
   }
-  if (head.baseFeeWei > maxFeeWei) return `the base fee is above the fee cap of ${network.id}`
+  if (baseFeeOf(head) > maxFeeWei) return `the base fee is above the fee cap of ${network.id}`
   return undefined
+}
+
+/** What another node says of fees, so that no node alone decides what we pay; undefined: nothing. */
+async function askFees(node: Node): Promise<{ tip: unknown; block: Receipt.Block } | undefined> {
+  try {
+    const [tip, latest] = await Promise.all([
+      node.call('eth_maxPriorityFeePerGas', []).catch(ignoreRpcError),
+      node.call('eth_getBlockByNumber', ['latest', false]),
+    ])
+    const block = Receipt.parseBlock(latest)
+    return block && { tip, block }
+  } catch {
+    return undefined
+  }
+}
+
+function isDefined<T>(value: T | undefined): value is T {
+  return value !== undefined
 }
 
 function assess(lane: Rail['lanes'][number], balanceWei: bigint, maxFeeWei: bigint): void {
@@ -96,6 +120,7 @@ async function lookRarely(rail: Rail): Promise<string | undefined> {
     contracts.push(['Permit2', Permit.permit2Address])
     contracts.push(['x402ExactPermit2Proxy', Permit.proxyAddress])
   }
+  rail.readsCode = await readsCode(client)
   for (const [name, address] of contracts) {
     const code = await client.call('eth_getCode', [address, 'latest'])
     if (!Receipt.isHex(code)) throw new RpcFault('not a code')

@@ -127,8 +127,13 @@ export type Settlement = {
   ): Promise<Read>
   /** One JSON-RPC request through the network's client. Throws RpcFault or RpcError. */
   rpc(network: Network.Id, method: string, params: readonly unknown[]): Promise<unknown>
-  /** Fees of a transaction that would be signed now, and the newest base fee. No I/O. */
-  fees(network: Network.Id): { maxFeeWei: bigint; maxTipWei: bigint; baseFeeWei: bigint }
+  /** Fees of a transaction that would be signed now, the newest base fee, and the tip of the nodes. */
+  fees(network: Network.Id): {
+    maxFeeWei: bigint
+    maxTipWei: bigint
+    baseFeeWei: bigint
+    suggestedTipWei: bigint
+  }
   /** The stock desk's account. */
   desk: Address
   /** Networks with the reason why one cannot settle. No I/O. */
@@ -229,7 +234,8 @@ function forProducts(
     rpc: (network, method, params) => railOf(context, network).client.call(method, params),
     fees(network) {
       const { head, network: config } = railOf(context, network)
-      return { ...fees(head, config.feeCapWei), baseFeeWei: head.baseFeeWei }
+      const { baseFeeWei, suggestedTipWei } = head
+      return { ...fees(head, config.feeCapWei), baseFeeWei, suggestedTipWei }
     },
   }
 }

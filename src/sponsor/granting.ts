@@ -121,7 +121,7 @@ export function createGranting(options: GrantingOptions): Granting {
     if (refusal) return { kind: 'refused', ...refusal }
     const gas = await estimateApprove(engine, network, address)
     if (gas === undefined) return refuse('approve-fails', 'The token refuses this address.')
-    const price = { gas, baseFeeWei, tipWei: engine.fees(network.id).maxTipWei }
+    const price = { gas, baseFeeWei, tipWei: engine.fees(network.id).suggestedTipWei }
     const cap = Grant.capWei(network.sponsor, network.asset.decimals)
     const amount = Grant.amountOf(facts.balanceWei, price, cap)
     if (amount.kind === 'has-gas') {
