@@ -4,6 +4,8 @@ export type Head = {
   number: bigint
   /** Of the newest block whose time was seen, unix seconds; 0 before. */
   timestamp: bigint
+  /** It was old by our clock when it was seen: blocks are rare. */
+  isOld: boolean
   baseFeeWei: bigint
   /** What is bid. */
   tipWei: bigint
@@ -24,6 +26,7 @@ export function createHead(blockTimeMs = 1_000): Head {
   return {
     number: 0n,
     timestamp: 0n,
+    isOld: false,
     baseFeeWei: 0n,
     tipWei: 0n,
     suggestedTipWei: 0n,
@@ -41,6 +44,7 @@ export function observe(
   if (block.number >= head.number) {
     head.number = block.number
     head.baseFeeWei = block.baseFeeWei
+    if (block.timestamp > head.timestamp) head.isOld = false
     head.timestamp = block.timestamp
   }
   head.anchor ??= block
@@ -50,6 +54,16 @@ export function observe(
   if (blocks < 2 || seconds < 2) return
   head.blockTimeMs = clamp((seconds * 1_000) / blocks)
   if (seconds > 120) head.anchor = block
+}
+
+/** A newest block that is older than this says nothing about the time of the next one. */
+const oldMs = 10_000
+
+/** Learns how old the newest block is. `seconds`: its time; `now`: unix ms. */
+export function observeTime(head: Head, seconds: bigint, now: number): void {
+  if (seconds < head.timestamp) return
+  head.timestamp = seconds
+  head.isOld = now - Number(seconds) * 1000 >= oldMs
 }
 
 /** Pause between two looks for a receipt. */

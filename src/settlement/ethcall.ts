@@ -70,15 +70,15 @@ export function isSpentGas(error: unknown): boolean {
 /**
  * The time to simulate transfers at, when some of them are not valid yet in the newest block that is
  * known, although they are by our clock: where blocks are rare, the next one is as late as the
- * transaction. Undefined: in the newest block.
+ * transaction. Undefined: in the newest block, also where that is not old and our clock is ahead.
  */
 export function timeFor(
   { head }: Pick<Rail, 'head'>,
   transfers: readonly { validAfter: bigint }[],
   now: number,
 ): bigint | undefined {
-  const known = head.timestamp
-  if (known === 0n || !transfers.some(({ validAfter }) => validAfter >= known)) return undefined
+  const { isOld, timestamp } = head
+  if (!isOld || !transfers.some(({ validAfter }) => validAfter >= timestamp)) return undefined
   return BigInt(Math.floor(now / 1000))
 }
 

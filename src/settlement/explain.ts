@@ -59,16 +59,13 @@ export function explain(rail: Rail, transfer: Transfer.Transfer, facts: Facts): 
   return refuse(Verify.simulationReason(transfer), 'the transfer fails in simulation')
 }
 
-/** A newest block that is older than this says nothing about the time of the next one. */
-const oldSeconds = 10n
-
 /**
  * Whether all that fails may be the time of the newest block, which is old: by our clock the transfer
  * is valid, and the next block is as late as the transaction. Asked where a node cannot simulate a
  * later block.
  */
 export function isEarly(
-  { hasOverrides, network }: Rail,
+  { hasOverrides, head, network }: Rail,
   transfer: Transfer.Transfer,
   facts: Facts,
   now: number,
@@ -79,7 +76,7 @@ export function isEarly(
   const isOwn = !eip712 || (eip712.name === own.name && eip712.version === own.version)
   const seconds = BigInt(Math.floor(now / 1000))
   return (
-    timestamp + oldSeconds < seconds &&
+    head.isOld &&
     transfer.validAfter <= seconds &&
     seconds < transfer.validBefore &&
     used === false &&

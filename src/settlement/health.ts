@@ -1,6 +1,6 @@
 import type { Address } from 'viem'
 import { type Node, RpcError, RpcFault } from '../chain/client'
-import { baseFeeOf, fees, learnFees, observe } from '../chain/head'
+import { baseFeeOf, fees, learnFees, observe, observeTime } from '../chain/head'
 import * as Multicall from '../chain/multicall'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
@@ -26,7 +26,7 @@ export async function check(context: Context, rail: Rail): Promise<void> {
   const before = lanes.map((lane) => health.reason ?? Lane.pausedBy(lane))
   let reason: string | undefined
   try {
-    reason = await look(rail)
+    reason = await look(rail, context.now())
     health.checks++
   } catch (error) {
     reason = `no usable answer of ${rail.client.hosts.join(', ')}: ${describe(error)}`
@@ -45,7 +45,7 @@ export async function check(context: Context, rail: Rail): Promise<void> {
   context.pump(rail)
 }
 
-async function look(rail: Rail): Promise<string | undefined> {
+async function look(rail: Rail, now: number): Promise<string | undefined> {
   const { client, lanes, head, network, health } = rail
   const expected = lanes.map(decidedBelow)
   const [chainId, block, tip, others, balances, counts] = await Promise.all([
@@ -62,6 +62,7 @@ async function look(rail: Rail): Promise<string | undefined> {
   const newest = Receipt.parseBlock(block)
   if (!newest || !balances.every(Receipt.isHex)) throw new RpcFault('not a block or not a balance')
   observe(head, newest)
+  observeTime(head, newest.timestamp, now)
   const said = [{ tip, block: newest }, ...others.filter(isDefined)]
   learnFees(head, {
     tips: said.flatMap((each) => (Receipt.isHex(each.tip) ? [BigInt(each.tip)] : [])),

@@ -1,6 +1,6 @@
 import type { Address } from 'viem'
 import { RpcError } from '../chain/client'
-import { type Fees, fees } from '../chain/head'
+import { type Fees, fees, observeTime } from '../chain/head'
 import * as Multicall from '../chain/multicall'
 import * as Permit2 from '../chain/permit2'
 import * as Token from '../chain/token'
@@ -150,7 +150,7 @@ export function examine(
   return simulateOne(rail, from, candidate, options)
 }
 
-type Asked = { now: number; look?: Look }
+type Asked = { now: number; look?: Look | undefined }
 
 /** With the reads that explain a failure beside it. */
 async function simulateOne(
@@ -188,7 +188,7 @@ async function simulateOne(
   const read = results.map(uintOf)
   noteBaseFee(rail, read[3])
   const time = read[2]
-  if (atSeconds === undefined) noteTime(rail, time)
+  if (atSeconds === undefined && time !== undefined) observeTime(rail.head, time, now)
   // The node took the override for nothing: it is asked for none any more.
   else if (time !== atSeconds) rail.hasOverrides = false
   const settled = results[isPermit ? 6 : 4]?.success === true
@@ -216,6 +216,9 @@ async function simulateOne(
     eip712: look?.eip712,
   }
   const isSigned = () => code === 'none' && candidate.isProven?.() !== false && !hasCode
+  // Only now it is known how old the newest block is.
+  const isLater = atSeconds === undefined && timeFor(rail, [transfer], now) !== undefined
+  if (isLater && rail.hasOverrides) return simulateOne(rail, from, candidate, { now, look })
   if (isEarly(rail, transfer, facts, now)) {
     return isSigned() ? { kind: 'passes', balanceAtomic: read[1] ?? 0n, code } : tooEarly
   }
@@ -304,10 +307,6 @@ function refuseSignature(transfer: Transfer.Transfer): Verify.Refusal {
 /** The price of the transaction that follows is that of this very block. */
 function noteBaseFee(rail: Rail, wei: bigint | undefined): void {
   if (wei) rail.head.baseFeeWei = wei
-}
-
-function noteTime({ head }: Rail, seconds: bigint | undefined): void {
-  if (seconds !== undefined && seconds > head.timestamp) head.timestamp = seconds
 }
 
 function uintOf(result: Multicall.Result | undefined): bigint | undefined {
