@@ -24,6 +24,7 @@ import { createPaywall } from './paywall/paywall'
 import { createQuoter } from './paywall/quote'
 import { createAnswers } from './paywall/store'
 import * as Crypto from './protocol/Crypto'
+import type * as Network from './protocol/Network'
 import * as Secp256k1 from './protocol/Secp256k1'
 import { createBreaker } from './proxy/breaker'
 import { originOf } from './proxy/builtin/serve'
@@ -132,7 +133,7 @@ export async function start(options: AppOptions): Promise<App> {
   const quoter = withChallenges(
     createQuoter({
       ...paywallOptions,
-      isReady: settlement.isReady,
+      whyNot: settlement.whyNot,
       takesApprovals: sponsor !== undefined,
       gasSponsor: { url: `${baseUrl}/api/gas/sponsor`, networks: sponsoring.networks },
       processNonce: base36(9),
@@ -176,7 +177,9 @@ export async function start(options: AppOptions): Promise<App> {
       'answer',
     ]),
     relayers,
-    settling: createSettling(createPayees({ db, networks: options.config.networks, now })),
+    settling: createSettling(
+      createPayees({ db, networks: options.config.networks, priceOf: gasPriceOf(settlement), now }),
+    ),
     sponsor,
     sponsoring,
     paywall,
@@ -299,7 +302,8 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
   const { settlement, registry, breaker, exchange, counter, deskAddress } = parts
   const { now, log, requestId } = parts
   const { baseUrl } = config.service
-  const { isReady } = settlement
+  const isReady: Settlement['isReady'] = (network) =>
+    settlement.isReady(network) && settlement.hasBudget(network, 'gateway')
   const { receiptAddress } = parts
   const documents = createDocuments(config, { receiptAddress, isReady, updatedAt: now() })
   const serving = { ...parts, config }
@@ -377,6 +381,10 @@ function healthOf(
   const silent = origins.filter(isOpen).length
   if (silent === 0) return 'available'
   return silent < origins.length ? 'partly' : 'unavailable'
+}
+
+function gasPriceOf({ costOf }: Settlement): (network: Network.Id) => bigint {
+  return (network) => costOf(network).priceWei
 }
 
 /** Whether a request's URL is below `/m/`. */

@@ -5,6 +5,7 @@ import { index, lineOf } from '../config/lines'
 import { format, parse } from '../config/merchants'
 import { warningsOf } from '../config/warnings'
 import * as Crypto from '../protocol/Crypto'
+import { readCosts } from './gascost'
 import { findOnline } from './online'
 
 export type Options = {
@@ -45,6 +46,7 @@ export async function check({ file, env, online, dataDir, now, out }: Options): 
   }
   if (config && problems.length === 0) {
     for (const line of summarize(config)) out(line)
+    for (const line of online ? await readCosts(config) : []) out(line)
     for (const line of warn(config, { file, text })) out(line)
     out('ok')
   }

@@ -18,6 +18,8 @@ export type Item = {
   mppOffers: readonly Offer[]
   /** x402 extensions besides the paywall's own. */
   extensions: readonly Declaration[]
+  /** Whose gas budget pays for its settlement; the gateway's by default. */
+  product?: 'desk'
   /** What was offered here before the configuration changed. */
   earlier?: readonly EarlierOffer[]
 }

@@ -6,6 +6,7 @@ import * as Offer from '../protocol/Offer'
 import * as Problem from '../protocol/Problem'
 import * as Sponsoring from '../protocol/Sponsoring'
 import * as X402 from '../protocol/X402'
+import type { Sale } from '../settlement/offer'
 import type { Item } from './Item'
 
 /** MPP challenges and x402 offers are valid this long (specification 8). */
@@ -29,7 +30,8 @@ export type QuoterOptions = {
   /** First signs. */
   challengeSecrets: readonly Uint8Array[]
   receiptKey: Uint8Array
-  isReady: (network: Network.Id) => boolean
+  /** Why a network is not offered for a price now, as the end of a sentence; undefined when it is. */
+  whyNot: (network: Network.Id, sale: Sale) => string | undefined
   /** Somebody here sends approves that payers signed. */
   takesApprovals: boolean
   /** Where holders of the asset are given gas for an approve, and on which networks. */
@@ -58,6 +60,8 @@ export type Quoter = {
     requestId: string,
     details?: ChallengeDetails,
   ): Response | undefined
+  /** Why none of an item's networks is offered now, as the end of a sentence; undefined when one is. */
+  whyNone(item: Item): string | undefined
 }
 
 export type ChallengeDetails = {
@@ -120,7 +124,7 @@ export function createQuoter(options: QuoterOptions): Quoter {
   return {
     challenge(item, url, requestId, details) {
       const at = now()
-      const ready = readiness(item, options.isReady)
+      const ready = readiness(item, options)
       if (ready === 0) return undefined
       let sheet = sheets.get(item)
       if (sheet === undefined || sheet.ready !== ready || !isFresh(sheet, at)) {
@@ -142,6 +146,11 @@ export function createQuoter(options: QuoterOptions): Quoter {
       headers.set('x-request-id', requestId)
       return respond(sheet, page, details)
     },
+    whyNone(item) {
+      const reasons = item.offers.map((offer) => whyNot(item, offer, options))
+      if (reasons.includes(undefined)) return undefined
+      return [...new Set(reasons)].join('; ')
+    },
   }
 }
 
@@ -152,13 +161,21 @@ function isFresh(sheet: Sheet, now: number): boolean {
 }
 
 /** One bit per offer that can settle now. */
-function readiness(item: Item, isReady: (network: Network.Id) => boolean): number {
+function readiness(item: Item, options: Pick<QuoterOptions, 'whyNot'>): number {
   let bits = 0
   for (let i = 0; i < item.offers.length; i++) {
     const offer = item.offers[i]
-    if (offer !== undefined && isReady(offer.network.id)) bits |= 1 << i
+    if (offer !== undefined && whyNot(item, offer, options) === undefined) bits |= 1 << i
   }
   return bits
+}
+
+function whyNot(
+  item: Item,
+  { network, amountAtomic }: Item['offers'][number],
+  options: Pick<QuoterOptions, 'whyNot'>,
+): string | undefined {
+  return options.whyNot(network.id, { product: item.product ?? 'gateway', amountAtomic })
 }
 
 function compile(

@@ -59,6 +59,8 @@ export type Rail = {
   factories: ReadonlySet<Address>
   /** Gas that a settling call used lately, by its kind. */
   gasUsed: Map<string, bigint>
+  /** Gas of the newest lone payment, by its method. */
+  loneGas: Map<string, bigint>
   /** Where transactions were included that a reorganisation can still take away. */
   watch: Watch
 }

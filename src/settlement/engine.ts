@@ -204,6 +204,7 @@ function createRail(network: NetworkConfig, options: RailOptions): Rail {
     unshared: new Set(),
     factories: new Set(options.walletFactories?.flatMap((each) => Address.parse(each) ?? [])),
     gasUsed: new Map(),
+    loneGas: new Map(),
     watch: Reorg.createWatch(),
   }
 }

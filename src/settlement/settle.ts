@@ -11,6 +11,7 @@ import type { Errand, ErrandEnd } from './Errand'
 import { createContext, start } from './engine'
 import * as Errands from './errands'
 import * as Lane from './lane'
+import * as Offer from './offer'
 import type { Outcome, Payment, Product, Purpose } from './Payment'
 import { type Read, read } from './reads'
 import * as Request from './request'
@@ -140,7 +141,11 @@ export type Settlement = {
   status(): readonly Status[]
   /** Whether a network can settle now. No I/O. */
   isReady(network: Network.Id): boolean
-  /** Whether a product may still spend gas today. One indexed read. */
+  /** Why a network is left out of a 402 now, as the end of a sentence; undefined: it is offered. No I/O. */
+  whyNot(network: Network.Id, sale: Offer.Sale): string | undefined
+  /** What a lone payment costs now. No I/O. */
+  costOf(network: Network.Id): Offer.SaleCost
+  /** Whether a product may still spend gas today. From memory. */
   hasBudget(network: Network.Id, product: Product): boolean
   /** Takes up what an earlier process left; returns when all has been looked at once. */
   recover(): Promise<void>
@@ -197,6 +202,11 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
     desk: deskOf(options),
     status: () => [...context.rails.values()].map(statusOf),
     hasBudget: (network, product) => !Budget.isSpent(context, railOf(context, network), product),
+    whyNot(network, sale) {
+      const rail = context.rails.get(network)
+      return rail ? Offer.whyNot(context, rail, sale) : 'it is not configured'
+    },
+    costOf: (network) => Offer.costOf(railOf(context, network)),
     isReady: (network) => {
       const rail = context.rails.get(network)
       return !context.isStopping && rail !== undefined && Lane.isReady(rail)

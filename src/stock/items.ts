@@ -39,6 +39,7 @@ export function createItems(options: {
         offers,
         mppOffers: offers,
         extensions: [],
+        product: 'desk',
       }
       const [oldest] = kept.keys()
       if (kept.size >= keptMax && oldest !== undefined) kept.delete(oldest)
