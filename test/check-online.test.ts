@@ -78,6 +78,19 @@ describe('check --online', () => {
   test('behavior: finds nothing on chains and upstreams that are as the file says', async () => {
     const { code, lines } = await run(file)
     expect([code, lines.at(-1)]).toEqual([0, 'ok'])
+    // What a sale costs in gas, on each network: the chains of the world have a base fee.
+    const costs = lines.filter((line) => line.startsWith('gas on '))
+    expect(costs).toHaveLength(3)
+    for (const line of costs) {
+      expect(line).toMatch(
+        /: \d+\.\d{6} USD a sale now \(\d+ gas at [\d.e+-]+ gwei, 4000 USD a coin\), /,
+      )
+      expect(line).toMatch(/, [\d.e+-]+ % of the cheapest price \(0\.\d+\)$/)
+    }
+    const dearer = edited('name = "Base"\n', 'name = "Base"\neth_price_usd = 8000\n')
+    expect(
+      (await run(dearer)).lines.filter((line) => line.includes('8000 USD a coin')),
+    ).toHaveLength(1)
     const socket = edited('ws_url = ""', `ws_url = "${chainOf(4663).wsUrl}"`)
     expect((await run(socket)).lines.at(-1)).toBe('ok')
   })

@@ -238,6 +238,7 @@ describe('what the file means', () => {
       settleWaitSeconds: 25,
     })
     expect(config.networks[0]).toMatchObject({ feeCapWei: 50_000_000_000n, batchMax: 64 })
+    expect(config.networks[0]).toMatchObject({ gasRatioMax: 0, ethPriceUsd: 4000 })
     expect(config.facilitator).toMatchObject({ payTo: 'own', minAmountAtomic: 0n })
   })
 
