@@ -118,7 +118,7 @@ describe('credentials', () => {
       `Payment\t${token}`,
       `Payment  ${token.slice(1)}`,
       `Payment ${token} x`,
-      `Payment ${token}=`,
+      `Payment ${token}===`,
       `Payment token="${token}"`,
       `Payment credential=${token}`,
       `Bearer ${token}`,

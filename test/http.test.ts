@@ -205,7 +205,8 @@ describe('health', () => {
       merchantsOutOfService: () =>
         broken ? [{ merchant: 'assistant', reason: 'ASSISTANT_KEY is not set' }] : [],
       spentBudgets: () => (broken ? [{ network: 'eip155:4663', reason: 'spent' }] : []),
-      openCircuits: () => (broken ? ['https://user:pw@api.example.com/x?key=1'] : []),
+      openCircuits: () => (broken ? ['assistant'] : []),
+      storageFaults: () => (broken ? [{ file: 'turnpike.sqlite', reason: 'SQLITE_FULL' }] : []),
     })
 
   test('behavior: healthz follows what can be sold', async () => {
@@ -226,7 +227,8 @@ describe('health', () => {
         networks: [{ network: 'eip155:4663', reason: 'https://rpc.example.com/... timed out' }],
         merchants: [{ merchant: 'assistant', reason: 'ASSISTANT_KEY is not set' }],
         sponsor: [{ network: 'eip155:4663', reason: 'spent' }],
-        circuits: ['api.example.com'],
+        circuits: ['assistant'],
+        storage: [{ file: 'turnpike.sqlite', reason: 'SQLITE_FULL' }],
       },
     })
   })

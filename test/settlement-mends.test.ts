@@ -133,7 +133,7 @@ test.concurrent('behavior: many announced blocks are not taken for much time', a
 })
 
 describe('the time to the next check', () => {
-  const health = { ready: true, reason: undefined, checks: 1 }
+  const health = { ready: true, reason: undefined, checks: 1, others: 0 }
   const lane = (poor?: string) => ({ ...createLane(relayerKey, false), next: 0, poor })
   const reserved = {
     ...createLane(Crypto.bytes(account(5).privateKey), true),

@@ -9,6 +9,7 @@ import {
   before,
   freeze,
   type Moment,
+  momentOf,
   type OrderJson,
   pauseAsset,
   requestRetry,
@@ -108,27 +109,6 @@ async function retry(id: string): Promise<void> {
   requestRetry(shop, id)
   await until('the retry is taken up', () => stateOf(id) !== 'held')
 }
-
-describe('at the approval', () => {
-  // The first order: later ones find the allowance.
-  test('behavior: an asset that is paused before the router is approved holds, and then refunds', async () => {
-    before(shop, 'approve', 1, () => pauseAsset(shop, true))
-    const response = await pay()
-    const { order, refundTx } = (await response.json()) as Refund
-    expect([response.status, order.status, order.refundReason]).toEqual([
-      502,
-      'held',
-      'no-allowance',
-    ])
-    expect(order.heldReason).toBe('refund-failed')
-    expect(refundTx).toBe(order.refundTx ?? 'none')
-    await pauseAsset(shop, false)
-    await mine(chain, 20)
-    await retry(order.id)
-    await until('the order is refunded', () => stateOf(order.id) === 'refunded')
-    expect(await books()).toEqual(start)
-  })
-})
 
 describe('between payment and swap', () => {
   test('behavior: money that could not be swapped for a quarter of an hour goes back', async () => {
@@ -360,8 +340,7 @@ describe('at the refund', () => {
     const look = shop.tap.intercept
     shop.tap.intercept = async (call, forward) => {
       for (const [moment, act] of more) {
-        const isIt = JSON.stringify(call.params).includes('a9059cbb') && moment === 'refund'
-        if (!isIt || !call.method.startsWith('eth_sendRaw') || seen.has(moment)) continue
+        if (momentOf(shop, call) !== moment || seen.has(moment)) continue
         seen.set(moment, 1)
         return act()
       }

@@ -1,5 +1,6 @@
 import { Elysia } from 'elysia'
 import { scrub } from '../log'
+import { byMethod, unread } from './methods'
 
 /** What the health endpoints ask. All answer from memory: a probe causes no I/O. */
 export type Sources = {
@@ -10,43 +11,46 @@ export type Sources = {
   merchantsOutOfService(): readonly { merchant: string; reason: string }[]
   /** Networks whose budget for sponsoring is spent. */
   spentBudgets(): readonly { network: string; reason: string }[]
-  /** Upstream origins whose circuit is open. */
+  /** Merchants of which an upstream's circuit is open. */
   openCircuits(): readonly string[]
+  /** The database file that cannot be read or written, with the code of SQLite. */
+  storageFaults(): readonly { file: string; reason: string }[]
 }
 
 /**
  * `GET /healthz`: 200 as soon as something can be sold, else 503; for load balancers.
  * `GET /readyz`: 200 when all that is configured works, else 503 and what does not; for people and
- * alarms. Public, so reasons pass `scrub` and of a URL only the host is shown.
+ * alarms. Public, so reasons pass `scrub` and merchants are named, never the hosts of their upstreams,
+ * which may be private.
  */
 export function healthRoutes(sources: Sources) {
+  const healthz = () => {
+    const ok = sources.canSell()
+    return answer(ok, { status: ok ? 'ok' : 'unavailable' })
+  }
+  const readyz = () => {
+    const notReady = {
+      networks: sources
+        .networks()
+        .filter((network) => !network.ready)
+        .map(({ network, reason }) => ({ network, reason: scrub(reason ?? 'unknown') })),
+      merchants: sources
+        .merchantsOutOfService()
+        .map(({ merchant, reason }) => ({ merchant, reason: scrub(reason) })),
+      sponsor: sources.spentBudgets(),
+      circuits: sources.openCircuits(),
+      storage: sources.storageFaults(),
+    }
+    const ok = Object.values(notReady).every((list) => list.length === 0)
+    return answer(ok, { status: ok ? 'ok' : 'not-ready', notReady })
+  }
+  const own = { isOpen: false }
   return new Elysia({ name: 'health' })
-    .get('/healthz', () => {
-      const ok = sources.canSell()
-      return answer(ok, { status: ok ? 'ok' : 'unavailable' })
-    })
-    .get('/readyz', () => {
-      const notReady = {
-        networks: sources
-          .networks()
-          .filter((network) => !network.ready)
-          .map(({ network, reason }) => ({ network, reason: scrub(reason ?? 'unknown') })),
-        merchants: sources
-          .merchantsOutOfService()
-          .map(({ merchant, reason }) => ({ merchant, reason: scrub(reason) })),
-        sponsor: sources.spentBudgets(),
-        circuits: sources.openCircuits().map(hostOf),
-      }
-      const ok = Object.values(notReady).every((list) => list.length === 0)
-      return answer(ok, { status: ok ? 'ok' : 'not-ready', notReady })
-    })
+    .all('/healthz', byMethod({ GET: healthz }, own), unread)
+    .all('/readyz', byMethod({ GET: readyz }, own), unread)
 }
 
 function answer(ok: boolean, body: Record<string, unknown>): Response {
   const headers = { 'Cache-Control': 'no-store', ...(ok ? {} : { 'Retry-After': '2' }) }
   return Response.json(body, { status: ok ? 200 : 503, headers })
-}
-
-function hostOf(origin: string): string {
-  return URL.parse(origin)?.host ?? origin
 }

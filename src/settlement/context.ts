@@ -176,6 +176,8 @@ export type Health = {
   reason: string | undefined
   /** Checks so far that reached the node. */
   checks: number
+  /** URLs beside the one in use that answered for this chain at the last check. */
+  others: number
 }
 
 export type SettlementOptions = {
@@ -201,6 +203,11 @@ export type SettlementOptions = {
   walletFactories?: readonly Address[]
   /** Transactions that may fail on chain for one payer in ten minutes; 5 by default. */
   payerFailuresMax?: number | undefined
+  /**
+   * Payments above this (atomic) count only when a second node shows them, where one is configured;
+   * undefined: none. Those to the desk always do. By default 10,000,000.
+   */
+  confirmTwiceAbove?: (() => bigint | undefined) | undefined
   /** Time between two looks at a network's health. */
   checkMs?: number
   /** What a network's block time counts as before its blocks are known; a second by default. */
@@ -229,6 +236,8 @@ export type Context = {
   now: () => number
   log: Log
   errandProofMs: number
+  /** Atomic; undefined: one node's word is enough for every payment. */
+  confirmTwiceAbove: () => bigint | undefined
   /** Payments that are being driven; the promises never reject. */
   running: Map<string, Promise<Outcome>>
   /** Nonces that are being driven; the promises never reject. */

@@ -1,3 +1,4 @@
+import { storageCode } from '../../db/storage'
 import { write } from '../../db/write'
 import * as Assign from './assign'
 import { about, type Context, pause, type Rail, railOf } from './context'
@@ -83,7 +84,8 @@ export async function decide(context: Context, id: string, reason: Reason): Prom
     // Not known is not lost: the same credential may ask again.
     context.log('settlement-undecided', { ...about(context, id), error })
     const state = store.findById(id) ?? payment
-    return state.state === 'reverted'
+    // The money may be found to have moved, which could not be written.
+    return state.state === 'reverted' && storageCode(error) === undefined
       ? { kind: 'reverted', payment: state, reason }
       : { kind: 'pending', payment: state }
   }

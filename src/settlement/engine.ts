@@ -52,6 +52,7 @@ export function createContext(options: SettlementOptions, signal: AbortSignal): 
     now,
     log,
     errandProofMs: options.errandProofMs ?? 60_000,
+    confirmTwiceAbove: options.confirmTwiceAbove ?? (() => 10_000_000n),
     running: new Map(),
     driving: new Set(),
     isStopping: false,
@@ -142,12 +143,13 @@ async function lookBack(context: Context, rail: Rail): Promise<void> {
 function sourcesOf(context: () => Context): Sources {
   return {
     networks: () => {
-      const { rails, store, now } = context()
+      const { db, rails, store, now } = context()
+      const isWritable = db.storage.fault() === undefined
       return [...rails.values()].map(({ network, client, lanes, heads, ...rail }) => ({
         network: network.id,
         calls: client.counts(),
         faults: client.faults(),
-        ready: Lane.isReady({ health: rail.health, lanes }),
+        ready: isWritable && Lane.isReady({ health: rail.health, lanes }),
         newHeads: heads.isLive(),
         lanes: lanes.map((lane) => ({
           relayer: lane.address,
@@ -189,7 +191,7 @@ function createRail(network: NetworkConfig, options: RailOptions): Rail {
     head,
     heads: createHeads({ url: network.wsUrl, onBlock: (block) => observe(head, block), log }),
     lanes: createLanes(network, options),
-    health: { ready: false, reason: 'not checked yet', checks: 0 },
+    health: { ready: false, reason: 'not checked yet', checks: 0, others: 0 },
     hasSync: true,
     hasOverrides: true,
     readsCode: true,

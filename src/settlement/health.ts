@@ -16,6 +16,8 @@ const rareEvery = 20
 const transfersMin = 3n
 /** Limit of the dearest transfer of a payer without code. */
 const transferGas = 300_000n
+/** A URL that is not in use must not hold up what is known of the one that is. */
+const otherMs = 2_000
 
 /**
  * Asks the network whether it can settle, and each lane's account, and keeps the answers in
@@ -52,10 +54,13 @@ async function look(rail: Rail, now: number): Promise<string | undefined> {
     client.call('eth_chainId', []),
     client.call('eth_getBlockByNumber', ['latest', false]),
     client.call('eth_maxPriorityFeePerGas', []).catch(ignoreRpcError),
-    Promise.all(client.others().map(askFees)),
+    Promise.all(client.others().map((node) => askOther(rail, node))),
     Promise.all(lanes.map(({ address }) => client.call('eth_getBalance', [address, 'latest']))),
     Promise.all(lanes.map((lane) => Lane.readCount(rail, lane, 'pending'))),
   ])
+  const heard = others.filter(isDefined)
+  // How many URLs beside the one in use answer for this chain.
+  health.others = heard.length
   if (!Receipt.isHex(chainId) || Number(chainId) !== network.chainId) {
     return `${client.hosts.join(', ')} is not chain ${network.chainId}`
   }
@@ -63,10 +68,10 @@ async function look(rail: Rail, now: number): Promise<string | undefined> {
   if (!newest || !balances.every(Receipt.isHex)) throw new RpcFault('not a block or not a balance')
   observe(head, newest)
   observeTime(head, newest.timestamp, now)
-  const said = [{ tip, block: newest }, ...others.filter(isDefined)]
+  const said: Said[] = [{ tip, block: newest }, ...heard]
   learnFees(head, {
     tips: said.flatMap((each) => (Receipt.isHex(each.tip) ? [BigInt(each.tip)] : [])),
-    baseFees: said.map((each) => each.block.baseFeeWei),
+    baseFees: said.flatMap(({ block }) => block?.baseFeeWei ?? []),
   })
   if (health.checks % rareEvery === 0 || !health.ready) {
     const fault = await lookRarely(rail)
@@ -81,18 +86,20 @@ async function look(rail: Rail, now: number): Promise<string | undefined> {
   return undefined
 }
 
-/** What another node says of fees, so that no node alone decides what we pay; undefined: nothing. */
-async function askFees(node: Node): Promise<{ tip: unknown; block: Receipt.Block } | undefined> {
-  try {
-    const [tip, latest] = await Promise.all([
-      node.call('eth_maxPriorityFeePerGas', []).catch(ignoreRpcError),
-      node.call('eth_getBlockByNumber', ['latest', false]),
-    ])
-    const block = Receipt.parseBlock(latest)
-    return block && { tip, block }
-  } catch {
-    return undefined
-  }
+/** What another node says of fees, so that no node alone decides what we pay. */
+type Said = { tip: unknown; block: Receipt.Block | undefined }
+
+/** Undefined for one that does not answer for this chain. Never rejects. */
+async function askOther({ network }: Rail, node: Node): Promise<Said | undefined> {
+  const ask = (method: string, params: readonly unknown[]) =>
+    node.call(method, params, { timeoutMs: otherMs }).catch(() => undefined)
+  const [chainId, tip, latest] = await Promise.all([
+    ask('eth_chainId', []),
+    ask('eth_maxPriorityFeePerGas', []),
+    ask('eth_getBlockByNumber', ['latest', false]),
+  ])
+  if (!Receipt.isHex(chainId) || Number(chainId) !== network.chainId) return undefined
+  return { tip, block: Receipt.parseBlock(latest) }
 }
 
 function isDefined<T>(value: T | undefined): value is T {

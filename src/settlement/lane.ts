@@ -12,6 +12,8 @@ export type Payload = {
   product: GasProduct
   to: Address
   data: Hex
+  /** `data` creates a contract, at `to`. */
+  isCreation?: boolean
   valueWei: bigint
   gasLimit: bigint
 }

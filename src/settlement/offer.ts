@@ -21,6 +21,7 @@ export type SaleCost = { gas: bigint; priceWei: bigint }
  */
 export function whyNot(context: Context, rail: Rail, sale: Sale): string | undefined {
   if (context.isStopping || !Lane.isReady(rail)) return 'it cannot send transactions'
+  if (context.db.storage.fault() !== undefined) return 'the database cannot be written'
   if (Budget.isSpent(context, rail, sale.product)) return 'the gas budget of today is spent'
   const { gasRatioMax } = rail.network
   if (gasRatioMax === 0) return undefined

@@ -7,6 +7,7 @@ import { digest as digestOf, type Transfer } from '../protocol/Transfer'
 import * as Batch from './batch'
 import * as Budget from './budget'
 import { type Admission, about, type Context, type Rail, railOf, within } from './context'
+import * as Corroborate from './corroborate'
 import * as Decide from './decide'
 import * as Elsewhere from './elsewhere'
 import * as Lane from './lane'
@@ -94,6 +95,9 @@ async function order(context: Context, request: Request, waitMs: number): Promis
   const refusal = Verify.checkWindow(transfer, context.now())
   if (refusal) return refusal
   if (!Lane.isReady(rail)) return Verify.unavailable(undefined)
+  if (context.db.storage.fault() !== undefined) return Verify.unrecordable
+  // Paid, it would have to wait for a node that does not answer now.
+  if (needsSecond(context, rail, request) && rail.health.others === 0) return noSecond
   const spent = Budget.refuse(context, rail, purpose)
   if (spent) return spent
   const isLeft = mayBeDecidedByChain(rail, transfer) && !context.trust.isLost()
@@ -241,12 +245,13 @@ export async function meet(
   purpose: Purpose,
   waitMs: number,
 ): Promise<Outcome> {
-  const { product, merchant, route, fingerprint } = known.purpose
+  const { product, merchant, route, fingerprint, credentialHash } = known.purpose
   const isSame =
     product === purpose.product &&
     merchant === purpose.merchant &&
     route === purpose.route &&
-    fingerprint === purpose.fingerprint
+    fingerprint === purpose.fingerprint &&
+    credentialHash === purpose.credentialHash
   if (!isSame) return refuseUsed(known.transfer)
   return resume(context, known, known.transfer, waitMs)
 }
@@ -289,6 +294,24 @@ function latest(context: Context, payment: Payment): Outcome {
   return stored.state === 'confirmed' || stored.state === 'expired'
     ? Decide.current(context, stored)
     : { kind: 'pending', payment: stored }
+}
+
+/** Whether a payment counts only when two nodes show it. */
+export function needsSecond(
+  { confirmTwiceAbove }: Context,
+  rail: Rail,
+  { transfer, purpose }: Pick<Request, 'transfer' | 'purpose'>,
+): boolean {
+  if (!Corroborate.hasTwo(rail)) return false
+  if (purpose.product === 'desk') return true
+  const above = confirmTwiceAbove()
+  return above !== undefined && transfer.amountAtomic > above
+}
+
+const noSecond: Outcome = {
+  kind: 'unavailable',
+  detail: 'A second node must confirm this amount, and none answers now; nothing is charged.',
+  retryAfterSeconds: 10,
 }
 
 function refuseUsed(transfer: Transfer): Outcome {

@@ -6,6 +6,7 @@ import type * as Network from '../protocol/Network'
 import { type Money, moneyKey, type Transfer } from '../protocol/Transfer'
 import * as Budget from './budget'
 import { type Context, railOf, type SettlementOptions, within } from './context'
+import * as Corroborate from './corroborate'
 import { type Delivered, deliveries } from './delivery'
 import type { Errand, ErrandEnd } from './Errand'
 import { createContext, start } from './engine'
@@ -84,14 +85,16 @@ export type Settlement = {
   beginDelivery(id: string): Promise<Payment>
   /**
    * Resolves when it is on the disk. Rejects when no delivery was begun. A function is asked when it
-   * is written, which is after this turn of the event loop.
+   * is written, which is after this turn of the event loop; while the disk takes nothing it is kept and
+   * written later. A token is not: then this rejects.
    */
   endDelivery(id: string, result: Delivered | (() => Delivered)): Promise<void>
   /**
    * Delivery none -> delivered in one commit: true for exactly one caller ever, false for the others
-   * and while the payment is not confirmed. Never rejects.
+   * and while the payment is not confirmed. Undefined when that could not be written: it has been handed
+   * to no caller, and the same call may succeed later. Never rejects.
    */
-  handOver(id: string): Promise<boolean>
+  handOver(id: string): Promise<boolean | undefined>
   /** An answer was sent for this payment, whatever it was. */
   markAnswered(id: string): Promise<void>
   /**
@@ -147,6 +150,15 @@ export type Settlement = {
   costOf(network: Network.Id): Offer.SaleCost
   /** Whether a product may still spend gas today. From memory. */
   hasBudget(network: Network.Id, product: Product): boolean
+  /** Whether a payment may only be answered for when `confirmTwice` says so. No I/O. */
+  needsSecond(payment: Pick<Payment, 'transfer' | 'purpose'>): boolean
+  /**
+   * Whether a second node shows the transfer of a confirmed payment; waits seconds for one that lags
+   * behind, and logs what differs. True with one URL. Never rejects.
+   */
+  confirmTwice(payment: Payment): Promise<boolean>
+  /** What the nodes show of a confirmed payment now. Throws RpcFault or RpcError with one URL. */
+  sightOf(payment: Payment): Promise<Corroborate.Sight>
   /** Takes up what an earlier process left; returns when all has been looked at once. */
   recover(): Promise<void>
   /** Nothing new; resolves when nothing is under way or after the limit. */
@@ -159,7 +171,7 @@ export type { SettlementOptions }
 export async function createSettlement(options: SettlementOptions): Promise<Settlement> {
   const controller = new AbortController()
   const context = createContext(options, controller.signal)
-  const { store, now } = context
+  const { db, store, now } = context
   const random = options.random ?? ((length) => crypto.getRandomValues(new Uint8Array(length)))
   const engine = start(context, options.checkMs ?? 15_000)
   return {
@@ -200,7 +212,7 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
     ...deliveries(context),
     ...forProducts(context),
     desk: deskOf(options),
-    status: () => [...context.rails.values()].map(statusOf),
+    status: () => [...context.rails.values()].map((rail) => statusOf(rail, db.storage.fault())),
     hasBudget: (network, product) => !Budget.isSpent(context, railOf(context, network), product),
     whyNot(network, sale) {
       const rail = context.rails.get(network)
@@ -209,7 +221,8 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
     costOf: (network) => Offer.costOf(railOf(context, network)),
     isReady: (network) => {
       const rail = context.rails.get(network)
-      return !context.isStopping && rail !== undefined && Lane.isReady(rail)
+      if (context.isStopping || db.storage.fault() !== undefined) return false
+      return rail !== undefined && Lane.isReady(rail)
     },
     recover: engine.recover,
     async stop(limitMs) {
@@ -234,8 +247,26 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
 /** What products do beside settling payments. */
 function forProducts(
   context: Context,
-): Pick<Settlement, 'onPayment' | 'run' | 'errand' | 'onErrand' | 'read' | 'rpc' | 'fees'> {
+): Pick<
+  Settlement,
+  | 'onPayment'
+  | 'run'
+  | 'errand'
+  | 'onErrand'
+  | 'read'
+  | 'rpc'
+  | 'fees'
+  | 'needsSecond'
+  | 'confirmTwice'
+  | 'sightOf'
+> {
   return {
+    needsSecond: (payment) =>
+      Request.needsSecond(context, railOf(context, payment.transfer.network), payment),
+    confirmTwice: (payment) =>
+      Corroborate.confirm(context, railOf(context, payment.transfer.network), payment),
+    sightOf: (payment) =>
+      Corroborate.sightOf(context, railOf(context, payment.transfer.network), payment),
     onPayment: context.paymentBell.on,
     run: (errand, limits) => Errands.run(context, errand, limits),
     errand: (id) => Errands.statusOf(context, id),

@@ -12,8 +12,11 @@ export type LaneStatus = {
   inFlight: number
 }
 
-/** Whether a network can settle, and why not. No I/O. */
-export function statusOf(rail: Rail) {
+/**
+ * Whether a network can settle, and why not. No I/O. `storageFault`: why nothing can be written, which
+ * stops every network: a payment that is not recorded must not be sent.
+ */
+export function statusOf(rail: Rail, storageFault: string | undefined) {
   const { network, health } = rail
   const lanes = rail.lanes.map((lane): LaneStatus => {
     const reason = Lane.pausedBy(lane)
@@ -27,8 +30,10 @@ export function statusOf(rail: Rail) {
   })
   const [first] = lanes
   if (!first) throw new Error('a network without a lane')
-  const ready = Lane.isReady(rail)
-  const reason = health.reason ?? (ready ? undefined : first.reason)
+  const works = Lane.isReady(rail)
+  const ready = works && storageFault === undefined
+  const unwritable = storageFault && `the database cannot be written (${storageFault})`
+  const reason = health.reason ?? (works ? unwritable : first.reason)
   return {
     network: network.id,
     ready,

@@ -1,4 +1,5 @@
 import type { Address, Hex } from 'viem'
+import { storageCode } from '../../db/storage'
 import { RpcError, RpcFault } from '../chain/client'
 import * as Multicall from '../chain/multicall'
 import * as Permit2 from '../chain/permit2'
@@ -174,8 +175,16 @@ export const busy: Refusal = {
   retryAfterSeconds: 2,
 }
 
+/** Nothing can be written, so nothing is sent. */
+export const unrecordable: Refusal = {
+  kind: 'unavailable',
+  detail: 'Payments cannot be recorded now; send the same credential again.',
+  retryAfterSeconds: 5,
+}
+
 /** Network trouble as an outcome: the credential is unspent. */
 export function unavailable(error: unknown): Refusal {
+  if (storageCode(error) !== undefined) return unrecordable
   const detail =
     error instanceof RpcFault || error instanceof RpcError
       ? 'The network cannot be reached now; try again with the same credential.'

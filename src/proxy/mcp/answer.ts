@@ -1,4 +1,5 @@
 import * as Json from '../../protocol/Json'
+import * as Problem from '../../protocol/Problem'
 import { readContent } from './content'
 import * as Payment from './Payment'
 
@@ -35,8 +36,8 @@ export type Result = {
 export type AnswerOptions = {
   /** What the call paid with. */
   kind: Payment.Kind
-  /** Ask for payment by a tool result, as the x402 transport does, not by an error. */
-  prefersX402: boolean
+  /** Ask for payment by an error, as the MPP transport does, not by a tool result. */
+  speaksMpp: boolean
   /** Absolute URL of what was asked for. */
   url: string
 }
@@ -89,7 +90,7 @@ function unpaid(
   const description = Json.isObject(resource) ? Json.optionalText(resource, 'description') : ''
   const challenges = Payment.challenges(response.headers.get('www-authenticate'), description ?? '')
   const data = { httpStatus: 402, challenges, problem }
-  if (options.kind === 'x402' || (options.kind === 'none' && options.prefersX402))
+  if (options.kind !== 'mpp' && (options.kind === 'x402' || !options.speaksMpp))
     return {
       isError: true,
       structuredContent: offers,
@@ -97,13 +98,18 @@ function unpaid(
       _meta: { ...meta, [Payment.requiredKey]: data },
     }
   const { code, detail } = problem
-  if (options.kind === 'none')
+  if (options.kind !== 'mpp')
     // The x402 clients that read errors look for their offers under this name.
     throw new RpcFault(paymentRequired, 'Payment Required', { ...data, x402: offers })
   if (code === 'malformed-credential')
     throw new RpcFault(invalidParams, 'Invalid params', { detail, ...data })
   const failure = { reason: code, detail }
   throw new RpcFault(verificationFailed, 'Payment Verification Failed', { ...data, failure })
+}
+
+/** A problem of ours that the gateway was not asked for. */
+export function refused(problem: Problem.ProblemError, baseUrl: string): Result {
+  return failed(problemOf(JSON.stringify(Problem.toJson(problem, baseUrl)), problem.status), {})
 }
 
 /** A problem of ours, for the model to read and for programs to act on. */

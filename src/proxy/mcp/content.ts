@@ -1,7 +1,5 @@
 import type { Content } from './answer'
-
-/** More of one answer is not put into a message. */
-const answerMaxBytes = 32 * 1024 * 1024
+import { answerMaxBytes } from './outgoing'
 
 const textual =
   /^(?:text\/|application\/(?:[\w.+-]*(?:json|xml|javascript|yaml|x-ndjson)|x-www-form-urlencoded)\b|image\/svg)/i
