@@ -20,6 +20,7 @@ const abi = parseAbi([
   'function mint(address to, uint256 value)',
   'function transfer(address to, uint256 value) returns (bool)',
   'function setMode(uint8 mode)',
+  'function execute(address to, uint256 value, bytes data)',
 ])
 const gwei = 1_000_000_000n
 const noCode: Address = '0x0000000000000000000000000000000000000000'
@@ -165,21 +166,57 @@ describe.concurrent('wallets that burn what no simulation shows', () => {
       expect((await own.desk.pay(signTransfer(own.network, { payer }))).kind).toBe('confirmed')
   })
 
+  test('attack: wallets that move their money lock no others out that run the same code', async () => {
+    await using own = await ownDesk()
+    const { net, network } = own
+    const make = async () => {
+      const address = await deploy(net.chain, Artifacts.SmartWallet, [account(1).address])
+      await mint(own, address)
+      return address
+    }
+    for (let wallets = 0; wallets < 5; wallets++) {
+      const payer = await make()
+      let isMoved = false
+      net.tap.intercept = async ({ method }) => {
+        if (!isSend(method) || isMoved) return undefined
+        isMoved = true
+        const args = [account(8).address, 1_000_000n] as const
+        const transfer = encodeFunctionData({ abi, functionName: 'transfer', args })
+        const data = encodeFunctionData({
+          abi,
+          functionName: 'execute',
+          args: [network.asset.address, 0n, transfer],
+        })
+        await execute(net.chain, [{ from: account(1).address, to: payer, data }])
+        return undefined
+      }
+      expect((await own.desk.pay(signTransfer(network, { payer }))).kind).toBe('reverted')
+      expect(await own.desk.pay(signTransfer(network, { payer }))).toMatchObject({
+        kind: 'unavailable',
+      })
+    }
+    net.tap.intercept = undefined
+    const payer = await make()
+    expect((await own.desk.pay(signTransfer(network, { payer }))).kind).toBe('confirmed')
+  })
+
   test('attack: a tenth of the budget is all that they can spend, also after a restart', async () => {
     await using own = await ownDesk()
-    // Twelve burnt transactions at this price; a tenth is more than one and less than two.
-    const gateway = 12n * 600_000n * 2n * gwei
+    // Ten times what two or three burnt transactions cost.
+    const gateway = 20n * 600_000n * gwei
     const gasPerDayWei = { gateway, facilitator: gateway, desk: 0n, sponsor: 0n }
-    const setPrice = async () => {
+    await own.reopen({ gasPerDayWei })
+    let burnt = 0
+    for (; ; burnt++) {
+      const payer = await greedy(own)
       await own.net.chain.rpc('anvil_setNextBlockBaseFeePerGas', [`0x${gwei.toString(16)}`])
       await mine(own.net.chain)
+      const { kind } = await payInVain(own, payer)
+      if (kind === 'unavailable') break
+      expect(kind).toBe('reverted')
     }
-    await own.reopen({ gasPerDayWei })
-    for (let wallets = 0; wallets < 2; wallets++) {
-      const payer = await greedy(own)
-      await setPrice()
-      expect((await payInVain(own, payer)).kind).toBe('reverted')
-    }
+    // Fewer than those with the same code have together.
+    expect([1, 2, 3, 4]).toContain(burnt)
     await own.reopen({ gasPerDayWei })
     const payer = await deploy(own.net.chain, Artifacts.SmartWallet, [account(1).address])
     await mint(own, payer)

@@ -4,7 +4,7 @@ import * as Receipt from '../chain/receipt'
 import type { Config, NetworkConfig } from '../config/Config'
 import * as Amount from '../protocol/Amount'
 import type * as Network from '../protocol/Network'
-import { microUsdOf, type SaleCost, usualGasOf } from '../settlement/offer'
+import { microUsdOf, type SaleCost, usualGasOf } from '../settlement/availability'
 
 const timeoutMs = 10_000
 

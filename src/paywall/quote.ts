@@ -1,7 +1,7 @@
 import * as Challenge from '../protocol/Challenge'
 import type * as Network from '../protocol/Network'
 import * as Problem from '../protocol/Problem'
-import type { Sale } from '../settlement/offer'
+import type { Sale } from '../settlement/availability'
 import type { Item } from './Item'
 import {
   compile,

@@ -24,7 +24,10 @@ export type Failed = {
   unpaid: readonly Payment[]
 }
 
-/** Payments that cost gas by their payer's fault, with what is behind the payer. */
+/**
+ * Payments that cost gas by their payer's fault, with the code that is to blame beside it: `none` where
+ * the money explains the failure, so that nobody locks others of the same code out by moving money.
+ */
 export type Blamed = ReadonlyMap<string, Code | undefined>
 
 /**
@@ -37,8 +40,12 @@ export async function findBlamed(context: Context, rail: Rail, failed: Failed): 
   const [first] = unpaid
   // An empty transaction is our doing.
   if (included.kind === 'cancel' || !first) return new Map()
-  const looks = await lookAt(rail, failed)
-  if (members.length === 1) return new Map([[first.id, looks.get(first.id)?.code]])
+  const looks = await lookAt(rail, failed, context.now())
+  const codeOf = ({ id }: Payment) => {
+    const look = looks.get(id)
+    return look?.isMoney && !hasBurnt(failed) ? 'none' : look?.code
+  }
+  if (members.length === 1) return new Map([[first.id, codeOf(first)]])
   const isPayers = hadGas(rail, failed) && isOnesOwn(failed)
   let blamed: readonly Payment[] = unpaid.filter(
     ({ id }) => isPayers || looks.get(id)?.isChanged === true,
@@ -51,7 +58,12 @@ export async function findBlamed(context: Context, rail: Rail, failed: Failed): 
     unpaid: unpaid.length,
     blamed: blamed.map(({ transfer }) => transfer.payer),
   })
-  return new Map(blamed.map(({ id }) => [id, looks.get(id)?.code]))
+  return new Map(blamed.map((payment) => [payment.id, codeOf(payment)]))
+}
+
+/** A transfer that fails uses a part of its limit; code that burns uses nearly all. */
+function hasBurnt({ included, receipt }: Failed): boolean {
+  return receipt.gasUsed * 2n >= included.gasLimit
 }
 
 function keepApart({ unshared }: Rail, payer: Address): void {
@@ -77,10 +89,19 @@ function isOnesOwn({ members, unpaid }: Failed): boolean {
   return new Set(unpaid.map(({ transfer }) => transfer.payer)).size === 1
 }
 
-type Look = { code: Code | undefined; isChanged: boolean }
+type Look = {
+  code: Code | undefined
+  isChanged: boolean
+  /** Nonce, balance, allowance or time explain why it did not pay. */
+  isMoney: boolean
+}
 
 /** What the chain says of each payment at the end of the block; empty where it does not tell. */
-async function lookAt(rail: Rail, { unpaid, receipt }: Failed): Promise<ReadonlyMap<string, Look>> {
+async function lookAt(
+  rail: Rail,
+  { unpaid, receipt }: Failed,
+  now: number,
+): Promise<ReadonlyMap<string, Look>> {
   const owed = new Map<Address, bigint>()
   for (const { transfer } of unpaid) {
     owed.set(transfer.payer, (owed.get(transfer.payer) ?? 0n) + transfer.amountAtomic)
@@ -92,7 +113,9 @@ async function lookAt(rail: Rail, { unpaid, receipt }: Failed): Promise<Readonly
       const { code, used, balance, allowance } = answer
       const isShort = balance !== undefined && balance < (owed.get(transfer.payer) ?? 0n)
       const isRevoked = allowance !== undefined && allowance < transfer.amountAtomic
-      return [[id, { code, isChanged: code !== 'none' || used === true || isShort || isRevoked }]]
+      const isMoved = used === true || isShort || isRevoked
+      const isOver = transfer.validBefore <= BigInt(Math.ceil(now / 1000))
+      return [[id, { code, isChanged: code !== 'none' || isMoved, isMoney: isMoved || isOver }]]
     }),
   )
   return new Map(looks.flat())

@@ -4,6 +4,7 @@ import type { Asset } from '../protocol/Asset'
 import * as Crypto from '../protocol/Crypto'
 import type * as Network from '../protocol/Network'
 import { type Money, moneyKey, type Transfer } from '../protocol/Transfer'
+import * as Availability from './availability'
 import * as Budget from './budget'
 import { type Context, railOf, type SettlementOptions, within } from './context'
 import * as Corroborate from './corroborate'
@@ -12,7 +13,6 @@ import type { Errand, ErrandEnd } from './Errand'
 import { createContext, start } from './engine'
 import * as Errands from './errands'
 import * as Lane from './lane'
-import * as Offer from './offer'
 import type { Outcome, Payment, Product, Purpose } from './Payment'
 import { type Read, read } from './reads'
 import * as Request from './request'
@@ -145,9 +145,9 @@ export type Settlement = {
   /** Whether a network can settle now. No I/O. */
   isReady(network: Network.Id): boolean
   /** Why a network is left out of a 402 now, as the end of a sentence; undefined: it is offered. No I/O. */
-  whyNot(network: Network.Id, sale: Offer.Sale): string | undefined
+  whyNot(network: Network.Id, sale: Availability.Sale): string | undefined
   /** What a lone payment costs now. No I/O. */
-  costOf(network: Network.Id): Offer.SaleCost
+  costOf(network: Network.Id): Availability.SaleCost
   /** Whether a product may still spend gas today. From memory. */
   hasBudget(network: Network.Id, product: Product): boolean
   /** Whether a payment may only be answered for when `confirmTwice` says so. No I/O. */
@@ -216,9 +216,9 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
     hasBudget: (network, product) => !Budget.isSpent(context, railOf(context, network), product),
     whyNot(network, sale) {
       const rail = context.rails.get(network)
-      return rail ? Offer.whyNot(context, rail, sale) : 'it is not configured'
+      return rail ? Availability.whyNot(context, rail, sale) : 'it is not configured'
     },
-    costOf: (network) => Offer.costOf(railOf(context, network)),
+    costOf: (network) => Availability.costOf(railOf(context, network)),
     isReady: (network) => {
       const rail = context.rails.get(network)
       if (context.isStopping || db.storage.fault() !== undefined) return false
