@@ -27,6 +27,7 @@ import { createPaywall } from './paywall/paywall'
 import { createQuoter } from './paywall/quote'
 import { createAnswers } from './paywall/store'
 import * as Crypto from './protocol/Crypto'
+import type * as Network from './protocol/Network'
 import * as Problem from './protocol/Problem'
 import * as Secp256k1 from './protocol/Secp256k1'
 import { createBreaker } from './proxy/breaker'
@@ -175,7 +176,7 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
   const quoter = withChallenges(
     createQuoter({
       ...paywallOptions,
-      isReady: settlement.isReady,
+      whyNot: settlement.whyNot,
       takesApprovals: sponsor !== undefined,
       gasSponsor: { url: `${baseUrl}/api/gas/sponsor`, networks: sponsoring.networks },
       salt: salts(),
@@ -221,7 +222,9 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
       'answer',
     ]),
     relayers,
-    settling: createSettling(createPayees({ db, networks: options.config.networks, now })),
+    settling: createSettling(
+      createPayees({ db, networks: options.config.networks, priceOf: gasPriceOf(settlement), now }),
+    ),
     sponsor,
     sponsoring,
     paywall,
@@ -330,7 +333,8 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
   const { settlement, registry, breaker, exchange, counter, deskAddress } = parts
   const { now, log, requestId } = parts
   const { baseUrl } = config.service
-  const { isReady } = settlement
+  const isReady: Settlement['isReady'] = (network) =>
+    settlement.isReady(network) && settlement.hasBudget(network, 'gateway')
   const { receiptAddress } = parts
   const documents = createDocuments(config, { receiptAddress, isReady, updatedAt: now() })
   const serving = { ...parts, config }
@@ -396,4 +400,8 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
     facilitator: createFacilitator({ ...serving, ownAccounts: [deskAddress] }),
     mcp: createMcp({ ...serving, gateway, isReady }),
   }
+}
+
+function gasPriceOf({ costOf }: Settlement): (network: Network.Id) => bigint {
+  return (network) => costOf(network).priceWei
 }

@@ -198,6 +198,8 @@ describe('attack 38: refund loops', () => {
     try {
       const price = samplePrice('NVDA')
       const headers = await signOrder(poor.buyUrl())
+      const later = poor.buyUrl({ usdg: '31' })
+      const signed = await signOrder(later)
       const start = await poor.usdg(buyer)
       before(poor, 'look', 2, () => movePrice(poor.chain, poor.asset, poor.nvda, price * 1.02))
       const first = await post(poor.buyUrl(), headers)
@@ -205,8 +207,11 @@ describe('attack 38: refund loops', () => {
       expect(await poor.usdg(buyer)).toBe(start)
       await movePrice(poor.chain, poor.asset, poor.nvda, price)
       const payments = poor.rows('SELECT * FROM payments').length
-      const second = await buyStock(poor.buyUrl({ usdg: '31' }))
-      expect(second.status).toBe(503)
+      for (const credential of [{}, signed]) {
+        const second = await post(later, credential)
+        expect(second.status).toBe(503)
+        expect(JSON.stringify(await second.json())).toContain('gas budget of today is spent')
+      }
       expect(poor.rows('SELECT * FROM payments')).toHaveLength(payments)
     } finally {
       await poor.stop()

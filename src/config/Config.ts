@@ -51,6 +51,10 @@ export type NetworkConfig = Network.Network & {
   batchGasMax: number
   feeCapWei: bigint
   replaceAfterSeconds: number
+  /** The network is left out of a 402 while gas costs more than that many times the price; 0: never. */
+  gasRatioMax: number
+  /** What a native coin is counted as. */
+  ethPriceUsd: number
   gasPerDayWei: { gateway: bigint; facilitator: bigint; desk: bigint; sponsor: bigint }
   sponsor: Sponsor | undefined
 }

@@ -109,7 +109,9 @@ export async function again(context: Context, payment: Payment): Promise<Outcome
   if (signed.kind !== 'signed') {
     return signed.kind === 'refused' ? decide(context, payment.id, signed.reason) : signed
   }
-  const waitSeconds = context.failures.waitSeconds(payment.transfer.payer, signed.hasCode === true)
+  const { payer } = payment.transfer
+  const isNew = signed.hasCode === true && !context.store.hasPaid(payment.transfer)
+  const waitSeconds = context.failures.waitSeconds({ address: payer, code: undefined, isNew })
   if (waitSeconds > 0) return Verify.lockedOut(waitSeconds)
   const admission = await context.submit(rail, {
     id: payment.id,

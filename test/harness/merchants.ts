@@ -110,6 +110,8 @@ const settling = {
   batchGasMax: 12_000_000,
   feeCapWei: 50_000_000_000n,
   replaceAfterSeconds: 20,
+  gasRatioMax: 0,
+  ethPriceUsd: 4000,
   gasPerDayWei: { gateway: 1n, facilitator: 1n, desk: 1n, sponsor: 1n },
   sponsor: undefined,
   testnet: false,
