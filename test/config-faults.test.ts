@@ -109,6 +109,22 @@ base url with path | "https://pay.example.com" | "https://pay.example.com/x"
   /x" | write "https://pay.example.com"
 base url scheme | "https://pay.example.com" | "ftp://pay.example.com"
   ftp | absolute URL
+body without a method | price = "1" | price = "1"\nbody_required = true
+  body_required | needs a method with a body
+answer type | price = "1" | price = "1"\nanswer = { type = "list" }
+  answer | type must be one of string
+facilitator below the merchants | [service] | [service]\nfacilitator_url = "https://a.example.com/m/x402"
+  facilitator_url | below /m, which is taken
+facilitator below the stocks | [service] | [service]\nstock_base_url = "https://a.example.com/shop"\nfacilitator_url = "https://b.example.com/shop/api/stock/order"
+  facilitator_url | among the paths of stock_base_url
+facilitator path | [service] | [service]\nfacilitator_url = "https://a.example.com/x%2f402/"
+  facilitator_url | path of letters, digits
+stocks below the facilitator | [service] | [service]\nstock_base_url = "https://a.example.com/facilitator"
+  stock_base_url | below /facilitator, which is taken
+stocks below the pages | [service] | [service]\nstock_base_url = "https://a.example.com/admin/x"
+  stock_base_url | below /admin, which is taken
+empty part of a path | [service] | [service]\nstock_base_url = "https://a.example.com/a//b"
+  stock_base_url | path of letters, digits
 base url query | "https://pay.example.com" | "https://pay.example.com?x"
   ?x | query
 listen | "127.0.0.1:4020" | "127.0.0.1"
@@ -119,6 +135,10 @@ size | [service] | [service]\nbody_max = "10MB"
   body_max | KiB, MiB or GiB
 sizes | [service] | [service]\nunpaid_body_max = "11MiB"
   unpaid_body_max | must not exceed body_max
+second node | [service] | [service]\nconfirm_twice_above = 10
+  confirm_twice_above | amount in USD in quotes, such as "10", or "off"
+exclusive payout | [service] | [service]\npayout_exclusive = "yes"
+  payout_exclusive | true or false
 mpp order | [service] | [service]\nmpp_order = ["eip155:1"]
   mpp_order | no \[networks\] entry.*"eip155:8453"
 discovery network | [service] | [service]\ndiscovery_network = "eip155:4663"

@@ -390,7 +390,7 @@ describe('the free routes', () => {
       const url = `${world.url}/api/stock/${path}`
       const body = 'x'.repeat(100_000)
       const response = await fetch(url, { method: 'POST', body })
-      expect([response.status, response.headers.get('allow')]).toEqual([405, 'GET, HEAD'])
+      expect([response.status, response.headers.get('allow')]).toEqual([405, 'GET, HEAD, OPTIONS'])
       const head = await fetch(`${url}?symbol=NVDA&usdg=5`, { method: 'HEAD' })
       expect([head.status, await head.text()]).toEqual([200, ''])
     }

@@ -1,8 +1,10 @@
 import { afterAll, afterEach, beforeEach, describe, expect, test } from 'bun:test'
 import { orders } from '../src/cli/orders'
 import { account } from '../src/demo/accounts'
-import { mine, revert, setAutomine, snapshot } from '../src/demo/chains'
+import { execute, mine, revert, setAutomine, snapshot } from '../src/demo/chains'
 import { samplePrice } from '../src/demo/exchange'
+import * as Transfer from '../src/protocol/Transfer'
+import * as X402 from '../src/protocol/X402'
 import { settlementOf } from './harness/buyer'
 import { block, drain, movePrice, pause } from './harness/exchange'
 import {
@@ -10,6 +12,7 @@ import {
   freeze,
   type Moment,
   momentOf,
+  network,
   type OrderJson,
   pauseAsset,
   requestRetry,
@@ -440,4 +443,31 @@ describe('a reorganisation', () => {
     if (now.status === 'delivered') expect(now.swapTx).toBe(order.swapTx)
     expect((await books()).desk).toBe(start.desk)
   })
+})
+
+// Last: ids grow with the clock, which is set back after it.
+describe('a settlement by somebody else', () => {
+  for (const scheme of ['x402-permit2', 'x402-eip3009'] as const)
+    test(`behavior: money that somebody else settled is swapped, whatever the clock says (${scheme})`, async () => {
+      credential = await signOrder(url, { scheme })
+      const parsed = X402.parsePayload(credential['payment-signature'] ?? '')
+      if ('code' in parsed) throw new Error(parsed.detail)
+      const terms = { ...parsed.signed, network, chainId: 4663, asset } as const
+      const call = Transfer.call({ ...terms, method: parsed.method })
+      shop.advance(30_000)
+      let isFirst = true
+      shop.tap.intercept = async (rpc) => {
+        if (!rpc.method.startsWith('eth_sendRaw') || !isFirst) return undefined
+        isFirst = false
+        await execute(chain, [{ from: account(8).address, ...call, gas: 500_000n }])
+        return undefined
+      }
+      try {
+        const order = await isDelivered(await pay())
+        expect(shop.logged.join('\n')).toContain('payment-settled-elsewhere')
+        expect(order.settlementTx).toBeDefined()
+      } finally {
+        shop.advance(-30_000)
+      }
+    })
 })

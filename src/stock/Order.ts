@@ -30,12 +30,12 @@ export const states = [
  */
 export const transitions: Readonly<Record<State, readonly State[]>> = {
   settling: ['settled', 'failed'],
-  settled: ['settling', 'swapping', 'refunding'],
+  settled: ['settling', 'swapping', 'refunding', 'held'],
   swapping: ['delivered', 'refunding', 'held'],
   delivered: ['swapping'],
   refunding: ['refunded', 'held', 'swapping'],
   refunded: ['refunding'],
-  held: ['swapping', 'refunding'],
+  held: ['settled', 'swapping', 'refunding'],
   failed: [],
 }
 
@@ -74,6 +74,8 @@ export const heldReasons = [
   'refund-not-found',
   /** The chain proves that the payment, which was confirmed before, never happened. */
   'settlement-lost',
+  /** One node shows the payment, and another one has its transaction without the transfer. */
+  'settlement-disputed',
 ] as const
 
 /** An order as stored. Times are unix ms; amounts of USDG and of the token are atomic. */

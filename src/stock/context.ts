@@ -11,7 +11,7 @@ import type { Verdict } from './Verdict'
 /** What the desk needs of the settlement. */
 export type DeskSettlement = Pick<
   Settlement,
-  'desk' | 'run' | 'errand' | 'onErrand' | 'onPayment' | 'findById' | 'read' | 'rpc'
+  'desk' | 'run' | 'errand' | 'onErrand' | 'onPayment' | 'findById' | 'read' | 'rpc' | 'sightOf'
 >
 
 /** The market that the desk buys in. */
@@ -56,10 +56,10 @@ export type Context = {
   /** Block at which an errand was first seen to have ended without effect, by its id. */
   endedAt: Map<string, bigint>
   /**
-   * Orders whose payment is confirmed and whose settlement no node shows: since when (unix ms), and
-   * when it is to be told next.
+   * Orders whose payment is confirmed and whose settlement too few nodes show: since when (unix ms),
+   * when it is to be told next, and looks in a row at which nodes contradicted each other.
    */
-  unseen: Map<string, { since: number; tellAt: number }>
+  unseen: Map<string, { since: number; tellAt: number; disputes: number }>
   /** Writes one change of an order and tells whoever waits for it. False: it was in another state. */
   change(make: () => Order | undefined): boolean
 }

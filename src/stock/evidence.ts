@@ -3,7 +3,6 @@ import { RpcError } from '../chain/client'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
 import type * as Network from '../protocol/Network'
-import type { Payment } from '../settlement/Payment'
 import type { Context } from './context'
 import { nonceOf, type Order, refundId, swapId } from './Order'
 
@@ -13,13 +12,6 @@ import { nonceOf, type Order, refundId, swapId } from './Order'
 const searchedBlocks = 5_000n
 
 type Shown = Pick<Receipt.Receipt, 'logs'>
-
-/** Whether the chain still has the transfer that the payment rests on. Throws RpcFault or RpcError. */
-export async function isSettled(context: Context, payment: Payment): Promise<boolean> {
-  const { transfer, transaction } = payment
-  const receipt = await receiptOf(context, transfer.network, transaction)
-  return receipt?.logs.some((log) => Token.isTransfer(log, transfer)) === true
-}
 
 /** Shares that a successful swap brought to the recipient of its order. */
 export function deliveredBy({ token, pool, recipient }: Order, { logs }: Shown): bigint {
@@ -71,6 +63,11 @@ export async function isNews(context: Context, order: Order): Promise<boolean> {
       if (refund === undefined) return false
       const again = await askAgain(context, order, refund.transaction)
       return isRefundedBy(context, order, again) || (await findRefund(context, order)) !== undefined
+    }
+    case 'settlement-disputed': {
+      const payment = settlement.findById(order.paymentId)
+      if (payment?.state !== 'confirmed') return payment !== undefined
+      return (await settlement.sightOf(payment)) === 'shown'
     }
     case 'settlement-lost':
       return settlement.findById(order.paymentId)?.state !== 'expired'

@@ -1,5 +1,6 @@
 import type { Hex } from 'viem'
 import * as Address from '../protocol/Address'
+import type { Sight } from '../settlement/corroborate'
 import type { Payment } from '../settlement/Payment'
 import { type Context, tokenOf } from './context'
 import {
@@ -9,7 +10,6 @@ import {
   isNews,
   isOver,
   isRefundedBy,
-  isSettled,
   isWithoutEffect,
   returnedBy,
 } from './evidence'
@@ -63,7 +63,7 @@ async function settling(context: Context, order: Order): Promise<Next> {
     return 'wait'
   }
   // What no node has shown is looked for here: the state must not go back and forth meanwhile.
-  if (unseen.has(id) && !(await isShown(context, order, payment))) return 'later'
+  if (unseen.has(id) && (await sightOf(context, order, payment)) === 'unseen') return 'later'
   return turn(context.change(() => store.settle(id, payment.transaction, now())))
 }
 
@@ -76,14 +76,15 @@ async function settled(context: Context, order: Order): Promise<Next> {
   const isLate = order.settledAt !== undefined && now() > order.settledAt + lateMs
   const token = tokenOf(context, order)
   // Asked together: the answers are as old as each other when the swap is written.
-  const [isHere, sight] = await Promise.all([
-    isShown(context, order, payment),
+  const [shown, sight] = await Promise.all([
+    sightOf(context, order, payment),
     // Money that is late goes back, also when the market gives no answer at all.
     isLate || !token
       ? undefined
       : market.see(token, usdgAtomic, [recipient, context.settlement.desk]),
   ])
-  if (!isHere) {
+  if (shown === 'disputed') return holdDisputed(context, order)
+  if (shown === 'unseen') {
     context.change(() => store.unsettle(id, now()))
     return 'later'
   }
@@ -164,7 +165,9 @@ async function beginRefund(context: Context, order: Order): Promise<Next> {
     return turn(context.change(() => store.reswap(id, undefined, now())))
   }
   if (last && !(await isOver(context, last))) return 'later'
-  if (!(await isShown(context, order, payment))) return 'later'
+  const shown = await sightOf(context, order, payment)
+  if (shown === 'disputed') return holdDisputed(context, order)
+  if (shown === 'unseen') return 'later'
   const next = { ...order, refundAttempts: attempts + 1 }
   const ended = await settlement.run(refundOf(context, next), {
     waitMs: runWaitMs,
@@ -255,7 +258,12 @@ async function held(context: Context, order: Order): Promise<Next> {
   if (isSwap && !isSame) return resumeSwap()
   if (heldReason === 'refund-not-found' && !isSame) return resumeRefund(refundTx)
   if (retryAt === undefined) return 'wait'
-  if (await isNews(context, order)) return isSwap ? resumeSwap() : resumeRefund(refundTx)
+  if (await isNews(context, order)) {
+    if (heldReason === 'settlement-disputed' && order.refundReason === undefined) {
+      return turn(context.change(() => store.resumeSettled(id, now())))
+    }
+    return isSwap ? resumeSwap() : resumeRefund(refundTx)
+  }
   log('order-held-still', { order: id, heldReason })
   context.change(() => store.dismissRetry(id, retryAt, now()))
   return 'wait'
@@ -264,20 +272,34 @@ async function held(context: Context, order: Order): Promise<Next> {
 /** First time that an operator is told of a settlement without receipt. Then after twice the time. */
 const tellAfterMs = 60_000
 
-/** `isSettled`; remembers, and tells after a while, what was confirmed and no node shows. */
-async function isShown(context: Context, { id }: Order, payment: Payment): Promise<boolean> {
+/** Looks in a row that must contradict each other: around a reorganisation honest nodes do so once. */
+const disputesMax = 3
+
+/** What the nodes show of the payment; remembers, and tells after a while, what they do not show. */
+async function sightOf(context: Context, { id }: Order, payment: Payment): Promise<Sight> {
   const { unseen, now, log } = context
-  if (await isSettled(context, payment)) {
+  const sight = await context.settlement.sightOf(payment)
+  if (sight === 'shown') {
     unseen.delete(id)
-    return true
+    return sight
   }
-  const known = unseen.get(id) ?? { since: now(), tellAt: now() + tellAfterMs }
+  const known = unseen.get(id) ?? { since: now(), tellAt: now() + tellAfterMs, disputes: 0 }
   unseen.set(id, known)
-  if (now() < known.tellAt) return false
+  known.disputes = sight === 'disputed' ? known.disputes + 1 : 0
+  if (now() < known.tellAt) return sight
   const seconds = Math.round((now() - known.since) / 1000)
   known.tellAt = now() + (now() - known.since)
   log('order-settlement-unseen', { order: id, transaction: payment.transaction, seconds })
-  return false
+  return sight
+}
+
+/** No rule says which node lies: nothing is sent, and an operator must look. */
+function holdDisputed(context: Context, { id, settlementTx }: Order): Next {
+  const { unseen, store, now, log } = context
+  if ((unseen.get(id)?.disputes ?? 0) < disputesMax) return 'later'
+  unseen.delete(id)
+  log('settlement-disputed', { order: id, transaction: settlementTx })
+  return turn(context.change(() => store.hold(id, 'settlement-disputed', now())))
 }
 
 /**

@@ -226,9 +226,15 @@ function changeOrders({ orm }: Db) {
   )
   const hold = change(
     { state: 'held', heldReason: parameter('reason') },
-    into('held', 'swapping', 'refunding'),
+    into('held', 'settled', 'swapping', 'refunding'),
   )
   const released = { heldReason: null, retryAt: null }
+  const resumeSettled = change(
+    { ...released, state: 'settled' },
+    into('settled', 'held'),
+    isNull(orders.swapTx),
+    isNull(orders.refundReason),
+  )
   const resumeSwap = change(
     { ...released, state: 'swapping' },
     into('swapping', 'held'),
@@ -278,6 +284,7 @@ function changeOrders({ orm }: Db) {
     reswap: (id: string, refundTx: Hex | undefined, at: number) =>
       toOrder(reswap.get({ id, refundTx: refundTx ?? null, at })),
     hold: (id: string, reason: HeldReason, at: number) => toOrder(hold.get({ id, reason, at })),
+    resumeSettled: (id: string, at: number) => toOrder(resumeSettled.get({ id, at })),
     resumeSwap: (id: string, at: number) => toOrder(resumeSwap.get({ id, at })),
     /** `refundTx` undefined: what was sent can never succeed, and a new attempt may be written. */
     resumeRefund: (id: string, refundTx: Hex | undefined, at: number) =>

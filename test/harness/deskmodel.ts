@@ -180,6 +180,11 @@ export function createModel(db: Db, random: Random) {
             return `0x${Abi.uint(isUsed ? 1 : 0)}` as Hex
           }),
         })),
+      sightOf: ({ transaction, transfer }) =>
+        node(born, () => {
+          const logs = receipts.get(transaction)?.logs ?? []
+          return logs.some((log) => Token.isTransfer(log, transfer)) ? 'shown' : 'unseen'
+        }),
       rpc: (_, method, [first]) =>
         node(born, () => {
           if (method === 'eth_blockNumber') return `0x${block.toString(16)}`

@@ -19,6 +19,8 @@ export function route(path: string, fields: Partial<Route> = {}): Route {
     rewrite: {},
     params: [],
     body: undefined,
+    bodyRequired: false,
+    answer: undefined,
     ...fields,
   }
 }
@@ -73,6 +75,8 @@ export function config(merchants: readonly Merchant[]): Config {
       discoveryNetwork: 'eip155:4663',
       mppOrder: ['eip155:8453', 'eip155:4663'],
       stopSeconds: 30,
+      confirmTwiceAboveAtomic: 10_000_000n,
+      payoutExclusive: false,
       settleWaitSeconds: 25,
       bodyMaxBytes: 10_485_760,
       unpaidBodyMaxBytes: 1_048_576,
