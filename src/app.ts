@@ -266,6 +266,7 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
       const inFlight = () =>
         paywall.inFlight() + parts.settling.calls + (counter?.purchase.inFlight() ?? 0)
       while (inFlight() > 0 && now() < deadline) await Bun.sleep(10)
+      paywall.stop()
       await Promise.all([counter?.desk.stop(), settlement.stop(Math.max(0, deadline - now()))])
       await Promise.race([closed, Bun.sleep(200)])
       await server.stop(true)

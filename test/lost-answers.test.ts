@@ -177,6 +177,21 @@ describe('with a key', () => {
     expect(response.headers.get('idempotency-replayed')).toBe('true')
     expect(await response.text()).toBe('data: 1\n\ndata: 2\n\n')
   })
+
+  test('behavior: a stop gives the rest up when its time is over', async () => {
+    const stream = nextStream()
+    const credential = await sign(item())
+    const visitor = visit(item(), { ...credential, 'Idempotency-Key': key() })
+    const upstream = await stream
+    await becomes(whole)
+    await visitor.leave()
+    const restarted = shop.restart()
+    shop.advance(60_000)
+    await upstream.left
+    await restarted
+    shop.advance(-60_000)
+    expect(delivery()).toEqual({ ...whole, truncated: 1 })
+  })
 })
 
 type Result = {
@@ -270,7 +285,7 @@ describe('over MCP', () => {
     await client.close()
   })
 
-  test('attack: nobody cancels the call of another client', async () => {
+  test('attack: a client cannot cancel the call of another', async () => {
     const stream = nextStream()
     const given = callFor(metaOf(await sign(item())))
     const upstream = await stream

@@ -80,6 +80,29 @@ describe('answers that wait for their clients', () => {
   const states = () =>
     shop.rows('SELECT delivery, count(*) AS n FROM payments GROUP BY 1 ORDER BY 1')
 
+  test('attack: one batch brings 8 MiB of stored answers, and the rest later', async () => {
+    const long = 'x'.repeat(1000 * 1000)
+    shop.upstream.script = (_, reply) => reply.send(200, long, { 'content-type': 'text/plain' })
+    const one = JSON.parse(await paid())
+    one.params._meta['turnpike/idempotency-key'] = 'a-key-for-a-batch'
+    type Answer = { result: { isError?: boolean; structuredContent?: { code: string } } }
+    const first = (await (await post(JSON.stringify(one), '192.0.2.7')).json()) as Answer
+    expect(first.result.isError).toBeUndefined()
+    const batch = Array.from({ length: 12 }, (_, id) => ({ ...one, id }))
+    let codes: unknown[] = []
+    await until('the first is recorded', async () => {
+      const response = await post(JSON.stringify(batch), '192.0.2.7')
+      const answers = (await response.json()) as Answer[]
+      codes = answers.map(({ result }) => result.structuredContent?.code)
+      return !codes.includes('payment-in-progress')
+    })
+    const served = codes.filter((code) => code === undefined)
+    expect(served.length).toBeGreaterThan(3)
+    expect(served.length).toBeLessThanOrEqual(8)
+    expect(new Set(codes)).toEqual(new Set([undefined, 'not-ready']))
+    expect(shop.upstream.requests).toHaveLength(1)
+  })
+
   test('attack: clients that do not read hold 32 MiB, and what more is asked for is not charged', async () => {
     const long = '\n'.repeat(4 * 1024 * 1024)
     shop.upstream.script = (_, reply) => reply.send(200, long, { 'content-type': 'text/plain' })
@@ -109,9 +132,11 @@ describe('answers that wait for their clients', () => {
     expect(JSON.parse(refused).result.structuredContent).toMatchObject({ code: 'not-ready' })
     expect(shop.counts()).toEqual(before)
     // None of them has been delivered; when their clients leave they can come back.
-    expect(states()).toEqual([{ delivery: 'delivering', n: 8 }])
+    expect(states()).toContainEqual({ delivery: 'delivering', n: 8 })
     for (const socket of idle) socket.destroy()
-    await until('their room is free', () => Bun.deepEquals(states(), [{ delivery: 'none', n: 8 }]))
+    await until('their room is free', () =>
+      states().some(({ delivery, n }) => delivery === 'none' && n === 8),
+    )
     shop.upstream.script = undefined
     const bought = await post(body, '192.0.2.6')
     expect(await bought.json()).toMatchObject({ result: { content: [{ text: '{"ok":true}' }] } })

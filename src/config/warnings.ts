@@ -8,10 +8,10 @@ export function warningsOf(config: Config): Warning[] {
   return [...contactsOf(config), ...openFacilitator(config)]
 }
 
-/** Names that belong to nobody (RFC 2606). */
+/** Reserved for documentation by RFC 2606. */
 const sample = /\bexample\.(?:com|net|org)\b/i
 
-/** Upstreams that ask for a contact block one that nobody reads, and with it all buyers. */
+/** Upstreams that ask for a contact block clients without a real one, and with them all buyers. */
 function contactsOf({ service, merchants }: Config): Warning[] {
   const fault = 'is a sample address; write one that reaches you'
   const warnings: Warning[] = []

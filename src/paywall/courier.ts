@@ -3,7 +3,14 @@ import type * as Receipt from '../protocol/Receipt'
 import type { Outcome, Payment, Protocol } from '../settlement/Payment'
 import type { Settlement } from '../settlement/settle'
 import { signReceipt, successHeaders } from './receipts'
-import { createKept, createRests, type Kept, type Relay, readWhole, storeRest } from './rest'
+import {
+  createKept,
+  createRests,
+  type Envelope,
+  type Kept,
+  readWhole,
+  type StoreRest,
+} from './rest'
 import type { Answer, Answers } from './store'
 import {
   attemptsMax,
@@ -37,7 +44,7 @@ export type Parcel = {
   requestId: string
   signal: AbortSignal
   /** Passes the answer on inside a message; undefined when the response is sent as it is. */
-  relay?: Relay | undefined
+  envelope?: Envelope | undefined
   fulfil: Fulfilment
 }
 
@@ -75,6 +82,8 @@ export type Courier = {
   /** Whether a failed delivery of the payment was answered, with the token that redeems it. */
   wasAnswered(payment: Payment): boolean
   inFlight(): number
+  /** Gives up the rests of answers that are read for keys. */
+  stop(): void
 }
 
 export function createCourier(options: CourierOptions): Courier {
@@ -109,6 +118,7 @@ export function createCourier(options: CourierOptions): Courier {
     findByToken: (token) => settlement.findByRedeemToken(sha256(token)),
     wasAnswered: ({ id, answered }) => answered || answering.has(id),
     inFlight: () => open,
+    stop: rests.stop,
   }
 
   /** A transaction may have been replaced since its receipt was signed. */
@@ -165,13 +175,13 @@ export function createCourier(options: CourierOptions): Courier {
       }
     }
     const keep = fulfilled.delivered ? keeper(started, parcel.requestId, fulfilled) : undefined
-    const place = () => rests.take(started.transfer.payer)
+    const storeRest = rests.store.bind(undefined, started.transfer.payer)
     let read = { truncated: false, isStored: false }
-    if (fulfilled.delivered && parcel.relay !== undefined) {
-      const { relay, signal } = parcel
+    if (fulfilled.delivered && parcel.envelope !== undefined) {
+      const { envelope, signal } = parcel
       const { status, headers, body } = fulfilled
       const kept = createKept(keep)
-      const whole = await readWhole(streamOf(body), { relay, signal, kept, place })
+      const whole = await readWhole(streamOf(body), { envelope, signal, kept, storeRest })
       if (whole.kind === 'left') {
         await record(status, () => (whole.isStored ? 'complete' : 'nothing'))
         open--
@@ -190,7 +200,7 @@ export function createCourier(options: CourierOptions): Courier {
       await settlement.endDelivery(started.id, undelivered(started, fulfilled.upstreamStatus))
       // After the answer is written: until then its buyer has no token, only the credential.
       answering.add(started.id)
-      const answered = parcel.relay?.taken ?? Promise.resolve(true)
+      const answered = parcel.envelope?.taken ?? Promise.resolve(true)
       void answered.then((isTaken) =>
         setImmediate(() => {
           if (!isTaken || parcel.signal.aborted) answering.delete(started.id)
@@ -213,11 +223,11 @@ export function createCourier(options: CourierOptions): Courier {
     }
     if (!(body instanceof Uint8Array)) {
       const kept = createKept(keep)
-      const observer = { record: record.bind(undefined, status), finish, kept, place }
+      const observer = { record: record.bind(undefined, status), finish, kept, storeRest }
       return new Response(observed(body, parcel.signal, observer), { status, headers })
     }
 
-    const isStored = parcel.relay === undefined ? keep?.(body) === true : read.isStored
+    const isStored = parcel.envelope === undefined ? keep?.(body) === true : read.isStored
     const reach = (isTaken: boolean): Reach => {
       // The key brings it: another delivery would be one too many.
       if (isStored) return 'complete'
@@ -227,9 +237,9 @@ export function createCourier(options: CourierOptions): Courier {
     // The answer is written in this turn of the event loop; recording it afterwards means that a
     // crash in between can only repeat an answer, never lose one that was paid for.
     const recorded =
-      parcel.relay === undefined
+      parcel.envelope === undefined
         ? record(status, () => reach(true))
-        : parcel.relay.taken.then((isTaken) => record(status, () => reach(isTaken)))
+        : parcel.envelope.taken.then((isTaken) => record(status, () => reach(isTaken)))
     void recorded.then(finish)
     const bodiless = parcel.method === 'HEAD' || status === 204 || status === 304
     return new Response(bodiless ? null : body, { status, headers })
@@ -282,8 +292,7 @@ type Observer = {
   record: (decide: () => Reach) => Promise<void>
   finish: () => void
   kept: Kept
-  /** A place to read the rest when the buyer has left; undefined when there is none. */
-  place: () => (() => void) | undefined
+  storeRest: StoreRest
 }
 
 /**
@@ -295,7 +304,7 @@ type Observer = {
 function observed(
   source: ReadableStream<Uint8Array>,
   signal: AbortSignal,
-  { record, finish, kept, place }: Observer,
+  { record, finish, kept, storeRest }: Observer,
 ): ReadableStream<Uint8Array> {
   const reader = source.getReader()
   let begun = false
@@ -315,17 +324,13 @@ function observed(
     isLeft = true
     signal.removeEventListener('abort', leave)
     const reach = begun ? 'truncated' : 'nothing'
-    const free = kept.isOpen() ? place() : undefined
-    if (free === undefined) {
+    const rest = storeRest(reader, kept)
+    if (rest === undefined) {
       end(reach)
       reader.cancel().catch(() => {})
       return
     }
-    // A read of `pull` that is under way comes before those of the rest.
-    void storeRest(reader, kept).then((isStored) => {
-      free()
-      end(isStored ? 'complete' : reach)
-    })
+    void rest.then((isStored) => end(isStored ? 'complete' : reach))
   }
   signal.addEventListener('abort', leave)
   if (signal.aborted) leave()

@@ -14,7 +14,7 @@ import type { Item } from './Item'
 import { idempotencyKey } from './idempotency'
 import type { ChallengeDetails, Quoter } from './quote'
 import { failingOf, failureHeaders, receiptUrl } from './receipts'
-import type { Relay } from './rest'
+import type { Envelope } from './rest'
 import type { Answers } from './store'
 
 /** A request for something that is sold. */
@@ -35,7 +35,7 @@ export type Sale = {
   /** Fires when the buyer leaves. */
   signal: AbortSignal
   /** Passes the answer on inside a message; undefined when the response is sent as it is. */
-  relay?: Relay | undefined
+  envelope?: Envelope | undefined
   /** Parameters that cannot be served; named in the 402, refused before money moves. */
   invalidParams: readonly { name: string; reason: string; status?: 404 }[]
   /** Why nothing can be delivered now, before anybody pays. */
@@ -66,6 +66,8 @@ export type Paywall = {
   serve(sale: Sale): Promise<Response>
   /** Answers and settlements under way. */
   inFlight(): number
+  /** Gives up what is still read for buyers that have left. */
+  stop(): void
 }
 
 /** The paid path, for whatever is sold. */
@@ -77,6 +79,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
 
   return {
     inFlight: () => active + courier.inFlight(),
+    stop: courier.stop,
     ask,
     serve(sale) {
       const { presented } = sale

@@ -3,7 +3,7 @@ import { answerMaxBytes } from './store'
 /** Reading answers to their end where no buyer takes them as they come. */
 
 /** An answer that is passed on inside a message: the buyer gets all of it or nothing. */
-export type Relay = {
+export type Envelope = {
   /** More of an answer does not fit into the message: it is cut there. */
   maxBytes: number
   /** Holds memory for so many bytes until the message is gone; false when there is no room. */
@@ -12,7 +12,7 @@ export type Relay = {
   taken: Promise<boolean>
 }
 
-type Reader = {
+export type Reader = {
   read(): Promise<{ done: boolean; value?: Uint8Array | undefined }>
   cancel(): Promise<void>
 }
@@ -24,30 +24,71 @@ const readsPerPayerMax = 4
 /** Longest time that one may take; `idle_ms` of the merchant ends it earlier when nothing comes. */
 const readMaxMs = 5 * 60_000
 
-/** Rests that may be read at once: the answers of buyers that left and have a key for them. */
+/** Reads the rests of answers whose buyers have left and have a key for them. */
 export type Rests = {
-  /** Undefined when there is no place; else the place is held until the result is called. */
-  take(payer: string): (() => void) | undefined
+  /**
+   * Reads on to the end and stores the answer. Undefined when it is not to be stored or there is no
+   * place; else false when it is not stored: the upstream broke it off or fell silent, it is too long
+   * or takes too long, or `stop` was called. Then the source is cancelled. Reads of the caller that
+   * are under way come first. Never rejects.
+   */
+  store(payer: string, reader: Reader, kept: Kept): Promise<boolean> | undefined
+  /** Gives up what is under way. */
+  stop(): void
 }
+
+/** `Rests.store` for one payer: reads on when the buyer has left. */
+export type StoreRest = (reader: Reader, kept: Kept) => Promise<boolean> | undefined
 
 /** Places for 32 rests, 4 of one payer. */
 export function createRests(): Rests {
   const byPayer = new Map<string, number>()
-  let total = 0
+  const running = new Set<() => void>()
+
+  function count(payer: string, change: 1 | -1): void {
+    const own = (byPayer.get(payer) ?? 0) + change
+    if (own === 0) byPayer.delete(payer)
+    else byPayer.set(payer, own)
+  }
+
   return {
-    take(payer) {
-      const own = byPayer.get(payer) ?? 0
-      if (total >= readsMax || own >= readsPerPayerMax) return undefined
-      byPayer.set(payer, own + 1)
-      total++
-      return () => {
-        total--
-        const left = (byPayer.get(payer) ?? 1) - 1
-        if (left === 0) byPayer.delete(payer)
-        else byPayer.set(payer, left)
+    store(payer, reader, kept) {
+      const isFull = running.size >= readsMax || (byPayer.get(payer) ?? 0) >= readsPerPayerMax
+      if (isFull || !kept.isOpen()) return undefined
+      let isOver = false
+      const end = () => {
+        isOver = true
+        reader.cancel().catch(() => {})
       }
+      const timer = setTimeout(end, readMaxMs)
+      running.add(end)
+      count(payer, 1)
+      // A cancelled source ends as if it were complete.
+      return readRest(reader, kept, () => isOver).finally(() => {
+        clearTimeout(timer)
+        running.delete(end)
+        count(payer, -1)
+      })
+    },
+    stop() {
+      for (const end of running) end()
     },
   }
+}
+
+async function readRest(reader: Reader, kept: Kept, isOver: () => boolean): Promise<boolean> {
+  try {
+    while (kept.isOpen()) {
+      const { done, value } = await reader.read()
+      if (isOver()) return false
+      if (done || value === undefined) return kept.store()
+      kept.add(value)
+    }
+    reader.cancel().catch(() => {})
+  } catch {
+    // What is not whole is not stored.
+  }
+  return false
 }
 
 /** What has come of an answer, as long as it is short enough to be stored. */
@@ -75,33 +116,6 @@ export function createKept(keep: ((body: Uint8Array) => boolean) | undefined): K
   }
 }
 
-/**
- * Reads on where the buyer has left and stores the answer. False when it is not stored: the upstream
- * broke it off or fell silent, or it is too long or took too long. Then the source is cancelled.
- */
-export async function storeRest(reader: Reader, kept: Kept): Promise<boolean> {
-  let isLate = false
-  const timer = setTimeout(() => {
-    isLate = true
-    reader.cancel().catch(() => {})
-  }, readMaxMs)
-  try {
-    while (kept.isOpen()) {
-      const { done, value } = await reader.read()
-      // A cancelled source ends as if it were complete.
-      if (isLate) return false
-      if (done || value === undefined) return kept.store()
-      kept.add(value)
-    }
-    reader.cancel().catch(() => {})
-  } catch {
-    // What is not whole is not stored.
-  } finally {
-    clearTimeout(timer)
-  }
-  return false
-}
-
 export type Whole =
   /** `isStored`: the buyer's key brings it. */
   | { kind: 'whole'; bytes: Uint8Array; truncated: boolean; isStored: boolean }
@@ -111,53 +125,50 @@ export type Whole =
   | { kind: 'left'; isStored: boolean }
 
 export type WholeOptions = {
-  relay: Relay
+  envelope: Envelope
   /** Fires when the buyer leaves. */
   signal: AbortSignal
   kept: Kept
-  /** A place to read the rest; undefined when there is none. */
-  place: () => (() => void) | undefined
+  storeRest: StoreRest
 }
 
-/** Reads an answer for a relay. A buyer that leaves ends it, unless the answer is to be stored. */
+/** Reads an answer that goes out in an envelope. A buyer that leaves ends it, unless the answer is to be stored. */
 export async function readWhole(
   source: ReadableStream<Uint8Array>,
-  { relay, signal, kept, place }: WholeOptions,
+  { envelope, signal, kept, storeRest }: WholeOptions,
 ): Promise<Whole> {
   const reader = source.getReader()
   const chunks: Uint8Array[] = []
   let size = 0
-  let free: (() => void) | undefined
+  let rest: Promise<boolean> | undefined
   const leave = () => {
-    if (kept.isOpen()) free = place()
-    if (free === undefined) reader.cancel().catch(() => {})
+    rest = storeRest(reader, kept)
+    if (rest === undefined) reader.cancel().catch(() => {})
   }
+  const left = async (): Promise<Whole> => ({ kind: 'left', isStored: (await rest) === true })
   signal.addEventListener('abort', leave)
   if (signal.aborted) leave()
   try {
-    while (size <= relay.maxBytes) {
+    while (size <= envelope.maxBytes) {
       const { done, value } = await reader.read()
-      if (signal.aborted && free === undefined) return { kind: 'left', isStored: false }
-      if (done) {
+      if (value !== undefined) kept.add(value)
+      if (signal.aborted) return await left()
+      if (done || value === undefined) {
         const isStored = kept.store()
-        if (signal.aborted) return { kind: 'left', isStored }
         return { kind: 'whole', bytes: Buffer.concat(chunks), truncated: false, isStored }
       }
-      kept.add(value)
-      if (signal.aborted) return { kind: 'left', isStored: await storeRest(reader, kept) }
-      const room = relay.maxBytes - size
+      const room = envelope.maxBytes - size
       size += value.byteLength
       const fits = value.byteLength > room ? value.subarray(0, room) : value
-      if (!relay.hold(fits.byteLength)) break
+      if (!envelope.hold(fits.byteLength)) break
       chunks.push(fits)
     }
     reader.cancel().catch(() => {})
-    if (size <= relay.maxBytes) return { kind: 'cut' }
+    if (size <= envelope.maxBytes) return { kind: 'cut' }
     return { kind: 'whole', bytes: Buffer.concat(chunks), truncated: true, isStored: false }
   } catch {
-    return signal.aborted ? { kind: 'left', isStored: false } : { kind: 'cut' }
+    return signal.aborted ? left() : { kind: 'cut' }
   } finally {
     signal.removeEventListener('abort', leave)
-    free?.()
   }
 }

@@ -15,12 +15,13 @@ import type { Declaration, Extension, Extensions, PaymentRequired, Requirements 
  * 3. the permit that lets a wallet without native gas pay by Permit2
  * 4. further transfer methods, in file order
  * 5. Permit2 in the challenges, beside EIP-3009
- * 6. the signed approve, as 3 but longer for the client
- * 7. description and media type
- * 8. payment-identifier, which Idempotency-Key can do, first without its schema
- * 9. what the challenge's draft has defaults for
- * 10. signed offers: first of each price on a mainnet, then all
- * 11. bazaar, for indexers: first without examples
+ * 6. the signed approve, as 3 but more work for the client
+ * 7. bazaar in its brief form: indexers read the head alone, and buyers find what they list
+ * 8. description and media type
+ * 9. payment-identifier, which Idempotency-Key can do, first without its schema
+ * 10. what the challenge's draft has defaults for
+ * 11. signed offers: first of each price on a mainnet, then all
+ * 12. bazaar with its examples
  *
  * Where not even the first of that fits (three networks that each have both methods, long names): the
  * shorter entry of each network, then fewer challenges and at last fewer networks, the last first. A
@@ -237,11 +238,12 @@ function partsOf(input: Input, forms: readonly Form[], further: readonly number[
     ...entries,
     plain('permit2', 'short', 'bare'),
     ...extension(approvalName),
+    ...extension('bazaar').slice(0, 1),
     resource,
     ...extension('payment-identifier'),
     plain('defaults', 'full', 'short', 'permit2'),
     ...extension('offer-receipt'),
-    ...extension('bazaar'),
+    ...extension('bazaar').slice(1),
     ...others.flatMap(extension),
   ]
 }

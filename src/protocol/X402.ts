@@ -95,7 +95,7 @@ export function extensions(input: {
     'offer-receipt': { info: { offers }, schema: { type: 'object', required: ['offers'] } },
   }
   for (const { name, brief: _, ...extension } of input.more ?? []) all[name] = extension
-  all.mppx = { schema: { type: 'object' }, info: { method, salt } }
+  all.mppx = { schema: {}, info: { method, salt } }
   return all
 }
 

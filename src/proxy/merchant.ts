@@ -13,7 +13,7 @@ import { bodyDigest } from '../paywall/fingerprint'
 import type { Item } from '../paywall/Item'
 import type { Paywall, Sale } from '../paywall/paywall'
 import { failingOf, failureHeaders } from '../paywall/receipts'
-import type { Relay } from '../paywall/rest'
+import type { Envelope } from '../paywall/rest'
 import * as Problem from '../protocol/Problem'
 import type { Payment } from '../settlement/Payment'
 import type { Breaker } from './breaker'
@@ -47,10 +47,10 @@ export type Peer = () => string | undefined
 
 export type Gateway = {
   /**
-   * Answers a request below `/m/`; never rejects. With a `relay` its caller puts the answer into a
+   * Answers a request below `/m/`; never rejects. With an `envelope` its caller puts the answer into a
    * message.
    */
-  handle(request: Request, peer: Peer, relay?: Relay): Response | Promise<Response>
+  handle(request: Request, peer: Peer, envelope?: Envelope): Response | Promise<Response>
 }
 
 const urlMaxBytes = 8192
@@ -66,10 +66,10 @@ export function createGateway(options: GatewayOptions): Gateway {
   const networks = config.networks.map((network) => ({ network }))
 
   return {
-    handle(request, peer, relay) {
+    handle(request, peer, envelope) {
       const requestId = options.requestId()
       try {
-        const answer = route(request, { peer, requestId, relay })
+        const answer = route(request, { peer, requestId, envelope })
         return answer instanceof Promise
           ? answer.then(
               (response) => finish(response, requestId),
@@ -130,7 +130,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     return sell(request, { match, shelf, item, path, search, presented, ...caller })
   }
 
-  type Caller = { peer: Peer; requestId: string; relay: Relay | undefined }
+  type Caller = { peer: Peer; requestId: string; envelope: Envelope | undefined }
 
   type Visit = Caller & {
     match: Route.Match
@@ -204,7 +204,7 @@ export function createGateway(options: GatewayOptions): Gateway {
       body,
       resource: `${baseUrl}${path}`,
       requestId,
-      relay: visit.relay,
+      envelope: visit.envelope,
       // Making one costs as much as the rest of an unpaid answer's bookkeeping.
       get signal() {
         return request.signal

@@ -1,3 +1,4 @@
+import type { Envelope } from '../../paywall/rest'
 import * as Json from '../../protocol/Json'
 import * as Problem from '../../protocol/Problem'
 import { readContent } from './content'
@@ -40,6 +41,10 @@ export type AnswerOptions = {
   speaksMpp: boolean
   /** Absolute URL of what was asked for. */
   url: string
+  /** Takes memory until the message is gone; false when there is none. */
+  hold: Envelope['hold']
+  /** What a repeat is told that there is no memory for. */
+  busy: Result
 }
 
 /**
@@ -64,7 +69,14 @@ async function bought(
   options: AnswerOptions,
   meta: Record<string, unknown>,
 ): Promise<Result> {
-  const { content, truncated } = await readContent(response, options.url)
+  let held = response
+  // What is delivered now is held already, a stored answer is not.
+  if (Payment.replayedKey in meta) {
+    const bytes = await response.bytes()
+    if (!options.hold(bytes.byteLength)) return options.busy
+    held = new Response(bytes, response)
+  }
+  const { content, truncated } = await readContent(held, options.url, options.hold)
   const _meta = { ...meta, ...(truncated ? { [Payment.truncatedKey]: true } : {}) }
   if (response.ok) return { content, _meta }
   // Never first in an error: x402 clients would pay an upstream that answers with an offer of its own.

@@ -93,7 +93,7 @@ export function createMcp(options: McpOptions): Mcp {
       return new Response(null, { status: 204, headers: { ...preflight, ...allow } })
     }
     if (method !== 'POST') {
-      // Without sessions there is nothing to listen to and nothing to end.
+      // Sessions hold nothing: there is nothing to listen to and nothing to end.
       const refused = rpcError(405, -32000, 'Method not allowed: POST.')
       refused.headers.set('allow', 'POST, OPTIONS')
       return refused
@@ -112,19 +112,19 @@ export function createMcp(options: McpOptions): Mcp {
         if (!verdict.ok) return limited(verdict)
       }
       cancel(headers, message)
-      const relayed = createOutgoing(waiting)
-      outgoing = relayed
+      const posted = createOutgoing(waiting)
+      outgoing = posted
       const { serve } = await import('./server')
       const inSequence = sequence()
       const answered = await serve(request, message, {
         title: config.service.title,
         instructions: instructions(config),
         list: (cursor) => list(cursor),
-        call: (wanted) => inSequence(() => call({ request, peer, outgoing: relayed }, wanted)),
+        call: (wanted) => inSequence(() => call({ request, peer, outgoing: posted }, wanted)),
       })
       const session = answered.ok ? Session.begin(message) : undefined
       if (session !== undefined) answered.headers.set('mcp-session-id', session)
-      return await relayed.send(answered, request.signal)
+      return await posted.send(answered, request.signal)
     } catch (error) {
       outgoing?.drop()
       throw error
@@ -198,12 +198,17 @@ export function createMcp(options: McpOptions): Mcp {
     try {
       const signal = AbortSignal.any([request.signal, given.signal])
       const inner = requestOf(wanted, presented, { headers, signal })
-      const response = await options.gateway.handle(inner, peer, outgoing.relay)
-      return await toResult(response, {
+      const response = await options.gateway.handle(inner, peer, outgoing.envelope)
+      const result = await toResult(response, {
         kind: presented.kind,
         speaksMpp: Session.speaksMpp(headers, meta),
         url: baseUrl + wanted.path,
+        hold: outgoing.envelope.hold,
+        busy: refused(busy(), baseUrl),
       })
+      // It counts as not delivered, so it must not go out either.
+      if (given.signal.aborted) throw new RpcFault(cancelled, 'The call was cancelled.')
+      return result
     } finally {
       if (key !== undefined && running.get(key) === end) running.delete(key)
     }
@@ -223,6 +228,9 @@ export function createMcp(options: McpOptions): Mcp {
     return rpcError(500, -32603, 'Something failed on our side.')
   }
 }
+
+/** Of JSON-RPC, for a call that its client gave up. */
+const cancelled = -32800
 
 /** Rates count bytes by so many. */
 const unitBytes = 4096

@@ -1,5 +1,5 @@
 import type { Budget } from '../../http/body'
-import type { Relay } from '../../paywall/rest'
+import type { Envelope } from '../../paywall/rest'
 
 /** More of one answer is not put into a message. */
 export const answerMaxBytes = 4 * 1024 * 1024
@@ -18,7 +18,7 @@ const bytesPerSecondMin = 64 * 1024
 
 /** What one POST is answered with, and whether its client took it. */
 export type Outgoing = {
-  relay: Relay
+  envelope: Envelope
   /** Whether another answer of full length would fit; asked before anything is paid. */
   hasRoom(): boolean
   /** The message as it is sent. `signal` fires when the client leaves. */
@@ -37,7 +37,7 @@ export function createOutgoing(budget: Budget): Outgoing {
     taken.resolve(isTaken)
   }
   return {
-    relay: {
+    envelope: {
       maxBytes: readMaxBytes,
       taken: taken.promise,
       hold(bytes) {
@@ -47,11 +47,10 @@ export function createOutgoing(budget: Budget): Outgoing {
       },
     },
     hasRoom: () =>
-      held + answerMaxBytes <= postMaxBytes &&
-      budget.usedBytes() + answerMaxBytes <= waitingMaxBytes,
+      held + readMaxBytes <= postMaxBytes && budget.usedBytes() + readMaxBytes <= waitingMaxBytes,
     drop: () => end(false),
     async send(message, signal) {
-      const bytes = held === 0 ? undefined : await message.bytes()
+      const bytes = held === 0 || signal.aborted ? undefined : await message.bytes()
       if (bytes !== undefined && bytes.byteLength > shortBytes)
         return new Response(watched(bytes, end), message)
       // It is written in this turn; until that is recorded the courier looks whether the client is there.
