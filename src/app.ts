@@ -17,9 +17,9 @@ import { healthRoutes } from './http/health'
 import { whenIdle } from './http/idle'
 import { requestIds, salts } from './http/ids'
 import { createRegistry, metricsRoutes, type Registry } from './http/metrics'
-import { errors } from './http/problem'
+import { errors, toResponse } from './http/problem'
 import { createRateLimit } from './http/ratelimit'
-import { pathsBelow } from './http/url'
+import { hasManyHosts, pathsBelow } from './http/url'
 import type { Log } from './log'
 import { withChallenges, withDeliveries } from './paywall/counted'
 import { type Earlier, succeed } from './paywall/earlier'
@@ -27,6 +27,7 @@ import { createPaywall } from './paywall/paywall'
 import { createQuoter } from './paywall/quote'
 import { createAnswers } from './paywall/store'
 import * as Crypto from './protocol/Crypto'
+import * as Problem from './protocol/Problem'
 import * as Secp256k1 from './protocol/Secp256k1'
 import { createBreaker } from './proxy/breaker'
 import { createDocuments } from './proxy/documents'
@@ -123,7 +124,13 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
   reportDroppedLines(options.droppedLines ?? (() => 0), registry)
   // Before anything else has begun: an address that cannot be had ends the start.
   const front = createFront({ doors: () => catalogue, now })
-  const server = listenOn(options.config.service.listen, front.fetch)
+  const server = listenOn(options.config.service.listen, (request, peer) =>
+    hasManyHosts(request.headers) ? refuseHosts() : front.fetch(request, peer),
+  )
+  const refuseHosts = () => {
+    const problem = Problem.of('bad-request', 'Host must be there once.')
+    return toResponse(problem, { baseUrl, requestId: parts.requestId() })
+  }
   undoing(() => server.stop(true))
   const settlement = await createSettlement({
     db,

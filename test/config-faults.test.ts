@@ -363,3 +363,11 @@ describe('secrets stay out of messages', () => {
     ])
   })
 })
+
+test('error: bytes that are not UTF-8 are a fault of their line', () => {
+  const bytes = Buffer.from(edited('slug = "two"', 'slug = "two" # caf?'))
+  bytes[bytes.indexOf('?')] = 0xe9
+  expect(linesOf(bytes.toString('utf8'))).toEqual([
+    `m.toml:${lineWith(small, 'slug = "two"')}: the bytes here are not UTF-8: save the file as UTF-8`,
+  ])
+})

@@ -384,3 +384,21 @@ describe('turnpike check', () => {
     expect(text).toMatch(/^check\.toml:\d+: payout is a relayer/)
   })
 })
+
+test('behavior: what came from the environment is known as secret, wherever it is put', () => {
+  const text = small
+    .replace(
+      'path = "/c"',
+      `path = "/c"\nfixed_query = { mode = "x-${named('TWO_MODE')}" }\nquery = { lang = "en" }`,
+    )
+    .replace(
+      'slug = "two"',
+      `slug = "two"\ntitle = "${named('TWO_TITLE')}"\nheaders = { From = "${named('TWO_MAIL')}" }`,
+    )
+  const own = { TWO_MODE: 'a-mode', TWO_TITLE: 'A title', TWO_MAIL: 'me@example.com' }
+  const { merchants } = configOf(text, { env: { ...env, ...own } })
+  expect(merchants.map(({ secrets }) => secrets.toSorted())).toEqual([
+    ['k3y-of-one'],
+    ['a-mode', 'me@example.com'],
+  ])
+})

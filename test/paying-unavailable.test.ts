@@ -9,7 +9,17 @@ import { until } from './harness/world'
 
 let shop: Shop
 beforeAll(async () => {
-  shop = await startShop()
+  // A public name that somebody lets lead to this machine: nothing below it may be private.
+  shop = await startShop({
+    adjust: (config) => ({
+      ...config,
+      merchants: config.merchants.map((merchant) =>
+        merchant.slug === 'hasty'
+          ? { ...merchant, allowPrivate: false, upstream: new URL('http://localhost:9') }
+          : merchant,
+      ),
+    }),
+  })
 })
 afterAll(() => shop.stop())
 afterEach(() => {
@@ -159,5 +169,16 @@ describe('what is not ready', () => {
     } finally {
       shop.advance(-66_000)
     }
+  })
+
+  test('attack: an upstream whose name leads to a private address is 503 before anybody pays', async () => {
+    const hidden = `${shop.url}/m/hasty/item`
+    // The first answer does not wait for the name, the payment does.
+    const credential = await sign(hidden)
+    const counts = shop.counts()
+    const refused = await fetch(hidden, { headers: credential })
+    expect([refused.status, await refused.json()]).toMatchObject([503, { code: 'not-ready' }])
+    expect(shop.counts()).toEqual(counts)
+    expect((await fetch(hidden)).status).toBe(503)
   })
 })

@@ -77,6 +77,8 @@ export type Merchant = {
   allowPrivate: boolean
   /** Sent upstream, after the buyer's; may hold secrets: never logged. */
   headers: Readonly<Record<string, string>>
+  /** Everything below it that came from the environment and is sent upstream: never shown. */
+  secrets: readonly string[]
   timeoutMs: number
   idleMs: number
   /** Zero when the merchant is out of service because this address is not set. */

@@ -52,3 +52,11 @@ export function pathsBelow(baseUrls: readonly string[], path: string): string[] 
 export function hostOf(hostname: string): string {
   return hostname.includes(':') && !hostname.startsWith('[') ? `[${hostname}]` : hostname
 }
+
+/**
+ * Whether a request has several Host fields, which are joined: a proxy before us may have looked at
+ * another one. https://www.rfc-editor.org/rfc/rfc9112#section-3.2
+ */
+export function hasManyHosts(headers: Headers): boolean {
+  return headers.get('host')?.includes(',') ?? false
+}

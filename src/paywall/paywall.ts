@@ -38,8 +38,8 @@ export type Sale = {
   envelope?: Envelope | undefined
   /** Parameters that cannot be served; named in the 402, refused before money moves. */
   invalidParams: readonly { name: string; reason: string; status?: 404 }[]
-  /** Why nothing can be delivered now, before anybody pays. */
-  unavailable(): Problem.ProblemError | undefined
+  /** Why nothing can be delivered now, before anybody pays. A promise only where that is not known yet. */
+  unavailable(): Problem.ProblemError | undefined | Promise<Problem.ProblemError | undefined>
   /** Makes what was bought. */
   fulfil: Fulfilment
 }
@@ -92,7 +92,8 @@ export function createPaywall(options: PaywallOptions): Paywall {
 
   function challenge(sale: Sale, details: ChallengeDetails): Response {
     const unavailable = sale.unavailable()
-    if (unavailable !== undefined) throw unavailable
+    // A price is told before the lookup ends.
+    if (unavailable instanceof Problem.ProblemError) throw unavailable
     return ask(sale.item, sale.resource + sale.search, sale.requestId, details)
   }
 
@@ -232,8 +233,11 @@ export function createPaywall(options: PaywallOptions): Paywall {
     key: string | undefined,
     release: () => void,
   ): Promise<Response> {
+    const state = sale.unavailable()
     const isReady = settlement.isReady(presentation.transfer.network)
-    const unavailable = sale.unavailable() ?? (isReady ? undefined : Denial.networkAway())
+    const unavailable =
+      (state instanceof Promise ? await state : state) ??
+      (isReady ? undefined : Denial.networkAway())
     if (unavailable !== undefined) {
       if (presentation.bound) settlement.noteShown(presentation.transfer)
       throw unavailable

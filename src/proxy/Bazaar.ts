@@ -51,7 +51,7 @@ function describe(route: Route, method: Method): { info: object; schema: object 
       type: 'object',
       properties: {
         input: { type: 'object', properties: schema, required },
-        output: { type: 'object', properties: { example: isFull ? kindOf(route) : {} } },
+        output: { type: 'object', properties: { example: kindOf(route) } },
       },
       required: ['input'],
     },

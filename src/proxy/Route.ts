@@ -93,6 +93,8 @@ function canonicalSegment(raw: string): string | undefined {
   })
 }
 
+const onlyDots = /^[\s.]*\.[\s.]*$/
+
 /** Upstreams that decode once more must not find a way up either. */
 function isHostile(segment: string): boolean {
   let text = segment
@@ -100,8 +102,9 @@ function isHostile(segment: string): boolean {
     if (forbidden.test(text)) return true
     for (const part of text.split('/')) {
       // Servlet containers drop `;parameters` before they collapse dots.
-      const name = part.split(';', 1)[0]?.normalize('NFKC')
-      if (name === '.' || name === '..') return true
+      const name = part.split(';', 1)[0]?.normalize('NFKC') ?? ''
+      // Some file systems and servers drop blanks and dots at the end of a name.
+      if (onlyDots.test(name) && (name.length <= 2 || /\s/.test(name))) return true
     }
     const next = text.replace(percentAscii, fromPercent)
     if (next === text) return false

@@ -212,7 +212,7 @@ export function createGateway(options: GatewayOptions): Gateway {
       get invalidParams() {
         return invalidInputs(options, visit, body)
       },
-      unavailable: () => unavailable(merchant, route),
+      unavailable: () => unavailable(merchant, route) ?? unreachable(visit.match),
       fulfil: (payment) => fulfil(request, visit, body, payment),
     }
     return options.paywall.serve(sale)
@@ -222,6 +222,10 @@ export function createGateway(options: GatewayOptions): Gateway {
     const { shelf, item, path, search, requestId } = visit
     const problem = unavailable(shelf.merchant, shelf.route)
     if (problem !== undefined) throw problem
+    const { match } = visit
+    // The first ask begins the lookup and does not wait for it; a payment does.
+    if (match.merchant.builtin === undefined && options.upstream.isReachable(match) === false)
+      throw away()
     return options.paywall.ask(item, baseUrl + path + search, requestId, {
       digest: bodyDigest(body),
       isBodiless: body.byteLength === 0 && body !== dropped,
@@ -242,6 +246,14 @@ export function createGateway(options: GatewayOptions): Gateway {
         headers: { 'retry-after': '10' },
       })
     return undefined
+  }
+
+  /** An upstream whose name leads nowhere, or to a private address. Waits only for a name's first lookup. */
+  function unreachable(match: Route.Match) {
+    if (match.merchant.builtin !== undefined) return undefined
+    const reachable = options.upstream.isReachable(match)
+    if (reachable instanceof Promise) return reachable.then((is) => (is ? undefined : away()))
+    return reachable ? undefined : away()
   }
 
   /** Under which failures are counted. */
@@ -304,6 +316,12 @@ export function createGateway(options: GatewayOptions): Gateway {
 const empty = new Uint8Array()
 /** Stands for a body that is too long to be read without a credential. */
 const dropped = new Uint8Array()
+
+function away(): Problem.ProblemError {
+  return Problem.of('not-ready', 'The upstream is not reachable; nothing is charged.', {
+    headers: { 'retry-after': '10' },
+  })
+}
 
 /** Of the credentials that an address may present in a minute, so many may be refused. */
 const refusedShare = 0.1

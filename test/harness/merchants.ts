@@ -36,6 +36,7 @@ export function merchant(slug: string, fields: Partial<Merchant> = {}): Merchant
     builtin: undefined,
     allowPrivate: false,
     headers: {},
+    secrets: [],
     timeoutMs: 5_000,
     idleMs: 5_000,
     payout: '0x3C44CdDdB6a900fa2b585dd299e03d12FA4293BC',
