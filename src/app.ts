@@ -1,8 +1,10 @@
 import { Elysia } from 'elysia'
-import { open } from '../db/open'
+import { type Db, open } from '../db/open'
 import { readPending } from '../db/pending'
 import { unused } from '../db/statement'
-import type { Config, Merchant } from './config/Config'
+import { listenOn } from './app/listen'
+import { reportDroppedLines, reportStorage } from './app/report'
+import type { Config } from './config/Config'
 import type { Secrets } from './config/env'
 import type { Path } from './config/lines'
 import { needsRestart } from './config/restart'
@@ -10,13 +12,14 @@ import { createFacilitator, type Facilitator } from './facilitator/handler'
 import { createPayees } from './facilitator/payees'
 import { createSettling, type Settling } from './facilitator/settle'
 import { createBudget } from './http/body'
+import { createFront } from './http/front'
 import { healthRoutes } from './http/health'
 import { whenIdle } from './http/idle'
 import { requestIds, salts } from './http/ids'
 import { createRegistry, metricsRoutes, type Registry } from './http/metrics'
-import { errors } from './http/problem'
+import { errors, toResponse } from './http/problem'
 import { createRateLimit } from './http/ratelimit'
-import { pathStart } from './http/url'
+import { hasManyHosts, pathsBelow } from './http/url'
 import type { Log } from './log'
 import { withChallenges, withDeliveries } from './paywall/counted'
 import { type Earlier, succeed } from './paywall/earlier'
@@ -24,17 +27,19 @@ import { createPaywall } from './paywall/paywall'
 import { createQuoter } from './paywall/quote'
 import { createAnswers } from './paywall/store'
 import * as Crypto from './protocol/Crypto'
+import type * as Network from './protocol/Network'
+import * as Problem from './protocol/Problem'
 import * as Secp256k1 from './protocol/Secp256k1'
 import { createBreaker } from './proxy/breaker'
-import { originOf } from './proxy/builtin/serve'
 import { createDocuments } from './proxy/documents'
-import { createMcp, isMcp } from './proxy/mcp/endpoint'
+import { createMcp } from './proxy/mcp/endpoint'
 import { createGateway, type Gateway, type GatewayOptions } from './proxy/merchant'
+import { availabilityOf, originsOf, outOfService } from './proxy/origins'
 import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
 import type { ApprovalSponsor } from './settlement/Sponsorship'
 import { createSettlement, type Settlement } from './settlement/settle'
-import { pathsOf, sponsorRoutes } from './sponsor/routes'
+import { sponsorRoutes } from './sponsor/routes'
 import { createSponsor, type Sponsor } from './sponsor/sponsor'
 import { type Counter, createCounter } from './stock/counter'
 import { marketRoutes } from './stock/market-routes'
@@ -42,7 +47,6 @@ import * as Orders from './stock/Order'
 import { openMarket } from './stock/open'
 import { orderRoutes } from './stock/routes'
 import type { AdminState } from './web/admin'
-import type { Health } from './web/catalogue'
 import { webRoutes } from './web/routes'
 
 /** Pending payments that the page for operators lists. */
@@ -53,6 +57,8 @@ export type AppOptions = {
   secrets: Secrets
   dataDir: string
   log: Log
+  /** Lines of the log that could not be written. */
+  droppedLines?: () => number
   /** Unix ms; tests drive it. */
   now?: () => number
   /** Cap of the answers kept for idempotency keys. */
@@ -61,8 +67,12 @@ export type AppOptions = {
   payerFailuresMax?: number
   /** What a chain's block time counts as before its blocks are known. */
   blockTimeMs?: number
+  /** A network is not used while its blocks prove that the clock is off by more. */
+  clockSkewMaxMs?: number
   /** Stock orders that may be refunded to one payer in an hour. */
   refundsMax?: number
+  /** Opens the database; tests keep the connection, to let its writes fail. */
+  openDatabase?: typeof open
   /** It will run for long: the database's log is made as long at once as it gets anyway (16 MB). */
   isLasting?: boolean
 }
@@ -86,17 +96,43 @@ export type App = {
 /**
  * Starts the service: opens the data directory, listens, and drives on what an earlier process left
  * unfinished; resolves when every network has been looked at once. Throws DatabaseLockedError when
- * another process has the data directory, and the system's error when the address is taken.
+ * another process has the data directory, DatabaseFileError and DatabaseLostError when there is no
+ * sound database, and the system's error when the address cannot be had. What was begun is stopped
+ * then: the process can end.
  */
 export async function start(options: AppOptions): Promise<App> {
+  const begun: (() => unknown)[] = []
+  try {
+    return await begin(options, (undo) => begun.push(undo))
+  } catch (error) {
+    for (const undo of begun.toReversed()) await undo()
+    throw error
+  }
+}
+
+/** `undoing` takes what stops the part that was begun last. */
+async function begin(options: AppOptions, undoing: (undo: () => unknown) => void): Promise<App> {
   const { secrets, log } = options
   const now = options.now ?? Date.now
   // Whatever a reload may change is read through it.
   let catalogue: Catalogue
   const service = () => catalogue.config.service
-  const { baseUrl, listen, bufferedMaxBytes } = options.config.service
-  const db = open({ dataDir: options.dataDir, now })
+  const { baseUrl, bufferedMaxBytes } = options.config.service
+  const db = (options.openDatabase ?? open)({ dataDir: options.dataDir, now })
+  undoing(db.close)
   const registry = createRegistry()
+  reportStorage(db.storage, registry, log)
+  reportDroppedLines(options.droppedLines ?? (() => 0), registry)
+  // Before anything else has begun: an address that cannot be had ends the start.
+  const front = createFront({ doors: () => catalogue, now })
+  const server = listenOn(options.config.service.listen, (request, peer) =>
+    hasManyHosts(request.headers) ? refuseHosts() : front.fetch(request, peer),
+  )
+  const refuseHosts = () => {
+    const problem = Problem.of('bad-request', 'Host must be there once.')
+    return toResponse(problem, { baseUrl, requestId: parts.requestId() })
+  }
+  undoing(() => server.stop(true))
   const settlement = await createSettlement({
     db,
     meter: registry,
@@ -106,9 +142,17 @@ export async function start(options: AppOptions): Promise<App> {
     relayerKeys: secrets.relayerKeys,
     deskKey: options.config.stock && secrets.deskKey,
     deskNetwork: options.config.stock?.network,
+    monotonic: () => performance.now(),
+    clockSkewMaxMs: options.clockSkewMaxMs,
+    payoutExclusive: () => service().payoutExclusive,
+    isOwnPayee: (payee) =>
+      payee === service().payout ||
+      catalogue.config.merchants.some(({ payout }) => payout === payee),
+    confirmTwiceAbove: () => service().confirmTwiceAboveAtomic,
     now,
     log,
   })
+  undoing(() => settlement.stop(0))
   const relayers = secrets.relayerKeys.map(Crypto.addressOf)
   const sponsoring = createSponsor({
     db,
@@ -132,7 +176,7 @@ export async function start(options: AppOptions): Promise<App> {
   const quoter = withChallenges(
     createQuoter({
       ...paywallOptions,
-      isReady: settlement.isReady,
+      whyNot: settlement.whyNot,
       takesApprovals: sponsor !== undefined,
       gasSponsor: { url: `${baseUrl}/api/gas/sponsor`, networks: sponsoring.networks },
       salt: salts(),
@@ -168,15 +212,19 @@ export async function start(options: AppOptions): Promise<App> {
       relayerKeys: secrets.relayerKeys,
       log,
     })
+  undoing(() => counter?.desk.stop())
   let stopping = false
   const parts: Parts = {
+    db,
     settlement,
     calls: registry.counter('facilitator_calls_total', 'Calls of the facilitator by answer.', [
       'operation',
       'answer',
     ]),
     relayers,
-    settling: createSettling(createPayees({ db, networks: options.config.networks, now })),
+    settling: createSettling(
+      createPayees({ db, networks: options.config.networks, priceOf: gasPriceOf(settlement), now }),
+    ),
     sponsor,
     sponsoring,
     paywall,
@@ -184,7 +232,7 @@ export async function start(options: AppOptions): Promise<App> {
     exchange,
     counter,
     deskAddress: Crypto.addressOf(secrets.deskKey),
-    peerOf: (request) => server.requestIP(request)?.address,
+    peerOf: (request) => server.peerOf(front.originalOf(request)),
     upstream: createUpstream({ now }),
     breaker: createBreaker(),
     budget: createBudget(bufferedMaxBytes),
@@ -199,22 +247,6 @@ export async function start(options: AppOptions): Promise<App> {
   }
   const first = succeed(db, options.config, now())
   catalogue = createCatalogue(options.config, first.earlier, parts)
-  // What is sold or settled goes past Elysia, which would cost a third of an unpaid answer.
-  const server = Bun.serve({
-    hostname: listen.hostname,
-    port: listen.port,
-    reusePort: false,
-    development: false,
-    idleTimeout: 255,
-    // Bodies are read and capped by the routes, which answer with a problem.
-    maxRequestBodySize: Number.MAX_SAFE_INTEGER,
-    fetch(request, self): Response | Promise<Response> {
-      const peer = () => self.requestIP(request)?.address
-      if (isForSale(request.url)) return catalogue.gateway.handle(request, peer)
-      if (isMcp(request.url)) return catalogue.mcp.handle(request, peer)
-      return catalogue.facilitator.handle(request, peer) ?? catalogue.site.fetch(request)
-    },
-  })
   // Behind the socket: a chain that hangs must not keep the health endpoints from saying so.
   await settlement.recover()
   counter?.desk.recover()
@@ -224,7 +256,7 @@ export async function start(options: AppOptions): Promise<App> {
   void whenIdle([...lasting, Secp256k1.warm, ...unused(db)], () => stopping)
 
   return {
-    url: `http://${listen.hostname}:${server.port}`,
+    url: server.url,
     receiptAddress,
     settlement,
     reload(config) {
@@ -244,6 +276,7 @@ export async function start(options: AppOptions): Promise<App> {
       const inFlight = () =>
         paywall.inFlight() + parts.settling.calls + (counter?.purchase.inFlight() ?? 0)
       while (inFlight() > 0 && now() < deadline) await Bun.sleep(10)
+      paywall.stop()
       await Promise.all([counter?.desk.stop(), settlement.stop(Math.max(0, deadline - now()))])
       await Promise.race([closed, Bun.sleep(200)])
       await server.stop(true)
@@ -265,6 +298,7 @@ type Parts = Pick<
   | 'requestId'
   | 'accepts'
 > & {
+  db: Db
   settlement: Settlement
   /** Of the facilitator. */
   calls: ReturnType<Registry['counter']>
@@ -299,23 +333,29 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
   const { settlement, registry, breaker, exchange, counter, deskAddress } = parts
   const { now, log, requestId } = parts
   const { baseUrl } = config.service
-  const { isReady } = settlement
+  const isReady: Settlement['isReady'] = (network) =>
+    settlement.isReady(network) && settlement.hasBudget(network, 'gateway')
   const { receiptAddress } = parts
   const documents = createDocuments(config, { receiptAddress, isReady, updatedAt: now() })
   const serving = { ...parts, config }
   const gateway = createGateway({ ...serving, earlier, documents, stocks: exchange?.data })
-  const origins = new Set(config.merchants.flatMap((merchant) => originsOf(merchant, exchange)))
+  const origins = new Set(
+    config.merchants.flatMap((merchant) => originsOf(merchant, exchange?.data)),
+  )
   const isOpen = (origin: string) => breaker.isOpen(origin, now())
   const canSell = () => parts.accepts() && settlement.status().some((network) => network.ready)
   const openCircuits = () => [...origins].filter(isOpen)
+  const failing = () =>
+    config.merchants.filter((merchant) => originsOf(merchant, exchange?.data).some(isOpen))
+  const { storage } = parts.db
   const site = new Elysia({ handler: { standardHostname: false } })
     .use(errors({ baseUrl, log, requestId }))
-    .use(catalogueRoutes(documents))
+    .use(catalogueRoutes(documents, config.service))
     .use(
       sponsorRoutes({
         ...parts,
         granting: parts.sponsoring.granting,
-        paths: pathsOf([baseUrl, config.service.stockBaseUrl]),
+        paths: pathsBelow([config.service.stockBaseUrl], '/api/gas/sponsor'),
         trustProxy: config.service.trustProxy,
       }),
     )
@@ -325,7 +365,11 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
         networks: () => settlement.status(),
         merchantsOutOfService: () => config.merchants.flatMap(outOfService),
         spentBudgets: parts.sponsoring.spent,
-        openCircuits,
+        openCircuits: () => failing().map(({ slug }) => slug),
+        storageFaults() {
+          const reason = storage.fault()
+          return reason === undefined ? [] : [{ file: storage.name, reason }]
+        },
       }),
     )
     .use(metricsRoutes(registry))
@@ -334,7 +378,8 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
         ...serving,
         hasMarket: exchange !== undefined,
         isReady: ({ id }) => isReady(id),
-        healthOf: (merchant) => healthOf(originsOf(merchant, exchange), merchant, isOpen),
+        healthOf: (merchant) =>
+          availabilityOf(originsOf(merchant, exchange?.data), merchant, isOpen),
         adminState: () => ({
           networks: settlement.status(),
           pending: parts.pending(),
@@ -357,34 +402,6 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
   }
 }
 
-/** What a merchant needs to deliver; none for a builtin one that cannot. */
-function originsOf(merchant: Merchant, exchange: Parts['exchange']): string[] {
-  const { builtin, upstream, routes } = merchant
-  const all =
-    builtin === undefined
-      ? [upstream, ...routes.map((route) => route.upstream)].map((url) => url?.origin)
-      : [originOf(builtin, { stocks: exchange?.data })]
-  return [...new Set(all.filter((origin) => origin !== undefined))]
-}
-
-/** Whether what a merchant sells can be delivered now, as far as the last requests tell. */
-function healthOf(
-  origins: readonly string[],
-  { outOfService }: Merchant,
-  isOpen: (origin: string) => boolean,
-): Health {
-  if (outOfService !== undefined || origins.length === 0) return 'out-of-service'
-  const silent = origins.filter(isOpen).length
-  if (silent === 0) return 'available'
-  return silent < origins.length ? 'partly' : 'unavailable'
-}
-
-/** Whether a request's URL is below `/m/`. */
-function isForSale(url: string): boolean {
-  return url.startsWith('/m/', pathStart(url))
-}
-
-function outOfService(merchant: Merchant): { merchant: string; reason: string }[] {
-  if (merchant.outOfService === undefined) return []
-  return [{ merchant: merchant.slug, reason: `${merchant.outOfService} is not set` }]
+function gasPriceOf({ costOf }: Settlement): (network: Network.Id) => bigint {
+  return (network) => costOf(network).priceWei
 }

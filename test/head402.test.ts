@@ -289,7 +289,7 @@ function quoterOf({ service, networks }: Config): Quoter {
       url: `${service.baseUrl}/api/gas/sponsor`,
       networks: networks.map(({ id }) => id),
     },
-    isReady: () => true,
+    whyNot: () => undefined,
     now: Date.now,
     salt: salts(),
   })

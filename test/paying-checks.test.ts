@@ -68,10 +68,10 @@ async function refuse(
 describe('an MPP challenge is bound', () => {
   const invalid = { status: 402, code: 'invalid-challenge' }
 
-  test('error: bought for one route or method, it opens no other', async () => {
+  test('error: bought for one route, or without a body, it opens no other and pays for none', async () => {
     const credential = await sign(item())
     await refuse(credential, invalid, `${shop.url}/m/shop/other`)
-    await refuse(credential, invalid, item(), { method: 'POST' })
+    await refuse(credential, invalid, item(), { method: 'POST', body: '{}' })
     expect((await fetch(item(), { headers: credential })).status).toBe(200)
   })
 

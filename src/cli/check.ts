@@ -4,7 +4,9 @@ import { type Env, EnvironmentError, findOwnKeys } from '../config/env'
 import { index, lineOf } from '../config/lines'
 import { format, parse } from '../config/merchants'
 import { warningsOf } from '../config/warnings'
+import { hostOf } from '../http/url'
 import * as Crypto from '../protocol/Crypto'
+import { readCosts } from './gascost'
 import { findOnline } from './online'
 
 export type Options = {
@@ -45,6 +47,7 @@ export async function check({ file, env, online, dataDir, now, out }: Options): 
   }
   if (config && problems.length === 0) {
     for (const line of summarize(config)) out(line)
+    for (const line of online ? await readCosts(config) : []) out(line)
     for (const line of warn(config, { file, text })) out(line)
     out('ok')
   }
@@ -68,7 +71,7 @@ function summarize(config: Config): string[] {
   const routes = merchants.flatMap((merchant) => merchant.routes)
   const out = merchants.filter((merchant) => merchant.outOfService !== undefined)
   return [
-    `${service.title} at ${service.baseUrl}, listening on ${service.listen.hostname}:${service.listen.port}`,
+    `${service.title} at ${service.baseUrl}, listening on ${hostOf(service.listen.hostname)}:${service.listen.port}`,
     `networks   ${networks.map(describe).join(', ')}`,
     `merchants  ${merchants.length} with ${routes.length} routes: ${merchants.map(({ slug }) => slug).join(', ')}`,
     `stock      ${stock ? `${stock.tokens.length} tokens on ${stock.network}` : 'none'}`,

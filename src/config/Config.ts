@@ -17,7 +17,9 @@ export type Service = {
   /** Absolute, without a trailing slash. */
   baseUrl: string
   listen: { hostname: string; port: number }
+  /** Absolute, without a trailing slash; its path is served besides `/` and `/facilitator`. */
   facilitatorUrl: string
+  /** Absolute, without a trailing slash; its path is served besides `/`. */
   stockBaseUrl: string
   contact: string
   guidance: string
@@ -29,6 +31,10 @@ export type Service = {
   mppOrder: readonly Network.Id[]
   stopSeconds: number
   settleWaitSeconds: number
+  /** Larger payments count only when a second node shows them; undefined: none has to. */
+  confirmTwiceAboveAtomic: bigint | undefined
+  /** All that pays to a payout pays for this service: an MPP credential settled elsewhere counts. */
+  payoutExclusive: boolean
   bodyMaxBytes: number
   unpaidBodyMaxBytes: number
   bufferedMaxBytes: number
@@ -45,6 +51,10 @@ export type NetworkConfig = Network.Network & {
   batchGasMax: number
   feeCapWei: bigint
   replaceAfterSeconds: number
+  /** The network is left out of a 402 while gas costs more than that many times the price; 0: never. */
+  gasRatioMax: number
+  /** What a native coin is counted as. */
+  ethPriceUsd: number
   gasPerDayWei: { gateway: bigint; facilitator: bigint; desk: bigint; sponsor: bigint }
   sponsor: Sponsor | undefined
 }
@@ -71,6 +81,8 @@ export type Merchant = {
   allowPrivate: boolean
   /** Sent upstream, after the buyer's; may hold secrets: never logged. */
   headers: Readonly<Record<string, string>>
+  /** Everything below it that came from the environment and is sent upstream: never shown. */
+  secrets: readonly string[]
   timeoutMs: number
   idleMs: number
   /** Zero when the merchant is out of service because this address is not set. */
@@ -114,6 +126,10 @@ export type Route = {
   params: readonly Param[]
   /** JSON Schema of the request body. */
   body: Readonly<Record<string, unknown>> | undefined
+  /** Nothing can be answered without a body; a body is optional otherwise. */
+  bodyRequired: boolean
+  /** JSON Schema of the upstream's answer, for documents only; undefined means an object. */
+  answer: Readonly<Record<string, unknown>> | undefined
 }
 
 export type Param = {

@@ -2,10 +2,11 @@ import type { Hex } from 'viem'
 import type { Config } from '../config/Config'
 import { type Budget, readBody } from '../http/body'
 import { clientKey } from '../http/clientip'
+import { allowOf, assertUnpacked, notAllowed, preflight } from '../http/methods'
 import type { Counter } from '../http/metrics'
 import { corsHeaders, toResponse, unknownError } from '../http/problem'
 import * as RateLimit from '../http/ratelimit'
-import { pathStart } from '../http/url'
+import { pathOf, pathsBelow } from '../http/url'
 import type { Log } from '../log'
 import * as Facilitation from '../protocol/Facilitation'
 import * as Problem from '../protocol/Problem'
@@ -45,12 +46,14 @@ export type Facilitator = {
 
 type Operation = 'supported' | 'verify' | 'settle'
 
-const operations: ReadonlyMap<string, Operation> = new Map(
-  (['supported', 'verify', 'settle'] as const).flatMap((name) => [
-    [`/${name}`, name],
-    [`/facilitator/${name}`, name],
-  ]),
-)
+/** Where each operation is asked for: always at two places, and below `facilitator_url`. */
+function placesOf({ facilitatorUrl, baseUrl }: Config['service']): ReadonlyMap<string, Operation> {
+  const names: readonly Operation[] = ['supported', 'verify', 'settle']
+  const bases = [facilitatorUrl, `${baseUrl}/facilitator`]
+  return new Map(
+    names.flatMap((name) => pathsBelow(bases, `/${name}`).map((path) => [path, name] as const)),
+  )
+}
 
 /** Resource servers may echo long extensions, but nobody's payment is longer than this. */
 const bodyMaxBytes = 256 * 1024
@@ -80,6 +83,7 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
     ...(accepted.some(({ asset }) => asset.eip2612) ? [Sponsoring.permitName] : []),
     ...(options.sponsor === undefined ? [] : [Sponsoring.approvalName]),
   ]
+  const operations = placesOf(service)
   const waitMs = facilitator.settleWaitSeconds * 1000
   const settler = createSettler({ ...judging, settling: options.settling, waitMs })
   const limits = { verify: facilitator.verifyPerMinute, settle: facilitator.settlePerMinute }
@@ -107,13 +111,10 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
     requestId: string,
   ): Response | Promise<Response> {
     const { method, headers } = request
-    const allowed = operation === 'supported' ? 'GET' : 'POST'
-    if (method === 'OPTIONS') return preflight(allowed)
-    if (operation === 'supported') {
-      if (method !== 'GET' && method !== 'HEAD') throw notAllowed(allowed)
-      return answerSupported(method)
-    }
-    if (method !== 'POST') throw notAllowed(allowed)
+    const allow = allowOf([operation === 'supported' ? 'GET' : 'POST'])
+    if (method === 'OPTIONS') return preflight(request, allow)
+    if (!allow.split(', ').includes(method)) throw notAllowed(allow)
+    if (operation === 'supported') return answerSupported()
     if (!options.accepts()) throw Problem.of('not-ready', 'The service is stopping.')
     const key = clientKey(peer(), headers.get('x-forwarded-for'), service.trustProxy)
     const verdict = rateLimit.take(`${operation} ${key}`, limits[operation], now())
@@ -146,6 +147,7 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
     request: Request,
     keyHash: Hex | undefined,
   ): Promise<Case | (Problem.Fault & { network: string | undefined })> {
+    assertUnpacked(request.headers)
     const body = await readBody(request, bodyMaxBytes, options.budget)
     try {
       const subject = open(judging, body.bytes, keyHash)
@@ -204,14 +206,14 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
     })
   }
 
-  function answerSupported(method: string): Response {
+  function answerSupported(): Response {
     const isReady = (network: (typeof networks)[number]['id']) =>
       options.accepts() &&
       settlement.isReady(network) &&
       settlement.hasBudget(network, 'facilitator')
     const body = JSON.stringify(supported(accepted, isReady, options.relayers, extensions))
     const headers = { ...common, 'Cache-Control': 'public, max-age=5' }
-    return new Response(method === 'HEAD' ? null : body, { headers })
+    return new Response(body, { headers })
   }
 
   function fail(error: unknown, operation: Operation, requestId: string): Response {
@@ -228,14 +230,6 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
         : problem
     return toResponse(shown, { baseUrl: service.baseUrl, requestId })
   }
-}
-
-/** Path of a request's URL, whose query says nothing here. */
-function pathOf(url: string): string {
-  const start = pathStart(url)
-  if (start === -1) return '/'
-  const query = url.indexOf('?', start)
-  return query === -1 ? url.slice(start) : url.slice(start, query)
 }
 
 /** 400 in the JSON of the operation and as a problem at once. A settlement has a CAIP-2 network. */
@@ -265,23 +259,6 @@ function conflict(detail: string, { request }: Case): Problem.ProblemError {
 function notReady(state: { detail: string; retryAfterSeconds: number }): Problem.ProblemError {
   const headers = { 'Retry-After': String(state.retryAfterSeconds) }
   return Problem.of('not-ready', state.detail, { headers })
-}
-
-function notAllowed(allow: string): Problem.ProblemError {
-  return Problem.of('method-not-allowed', `This path accepts ${allow}.`, { headers: { allow } })
-}
-
-function preflight(allow: string): Response {
-  return new Response(null, {
-    status: 204,
-    headers: {
-      ...corsHeaders,
-      Allow: `${allow}, OPTIONS`,
-      'Access-Control-Allow-Methods': allow,
-      'Access-Control-Allow-Headers': 'Content-Type, Authorization, X-API-Key, Idempotency-Key',
-      'Access-Control-Max-Age': '600',
-    },
-  })
 }
 
 const idempotencyKeyPattern = /^[\x21-\x7e]{1,255}$/

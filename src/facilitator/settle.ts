@@ -139,7 +139,7 @@ export function createSettler(options: SettleOptions): Settler {
       runs.delete(key)
       if (scope !== undefined) keys.delete(scope.text)
       claim.release()
-      end?.(settlement.find(transfer)?.id)
+      end(settlement.find(transfer)?.id)
     })
     runs.set(key, { form: formOf(subject), outcome })
     return outcome
@@ -205,7 +205,13 @@ export function createSettler(options: SettleOptions): Settler {
 
   async function handOver(order: Order, payment: Payment): Promise<Settled> {
     if (!isSame(order.subject, payment)) return spent(order.subject, payment)
-    if (await settlement.handOver(payment.id)) return { kind: 'success', payment, isReplay: false }
+    if (settlement.needsSecond(payment) && !(await settlement.confirmTwice(payment))) {
+      return { kind: 'pending', payment }
+    }
+    const isHanded = await settlement.handOver(payment.id)
+    if (isHanded === true) return { kind: 'success', payment, isReplay: false }
+    // The money is here and nobody has been told: the same call gets the success later.
+    if (isHanded === undefined) return { kind: 'pending', payment }
     const { idempotencyKey } = payment.purpose
     const isOwn = idempotencyKey !== undefined && idempotencyKey === order.idempotencyKey
     const stored = settlement.findById(payment.id)

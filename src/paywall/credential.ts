@@ -99,13 +99,22 @@ export function isProvenIn(transfer: Transfer.Transfer, asset: Asset): boolean {
   return Crypto.recover(Transfer.digest(transfer, asset), transfer.signature) === transfer.payer
 }
 
+/**
+ * Whether a challenge was issued for an item. What a body asks for is bound by the digest alone, so
+ * the challenge of the other method is good only without a body.
+ */
+function isFor(route: string, { id, twin }: Item, digest: string | undefined): boolean {
+  const isOf = (of: string) => route === Challenge.routeTag(of) || route === of
+  return isOf(id) || (digest === undefined && twin !== undefined && isOf(twin))
+}
+
 function mpp(value: string, context: CredentialContext): Presentation {
   const parsed = Credential.parse(value)
   if (Problem.isFault(parsed)) throw Problem.ofFault(parsed, 'malformed-credential')
   const { challengeSecrets: secrets, realm, item, digest, now } = context
   const challenge = Challenge.verify(parsed.challenge, { secrets, realm })
   if (Problem.isFault(challenge)) throw Problem.ofFault(challenge, 'invalid-challenge')
-  if (challenge.route !== Challenge.routeTag(item.id) && challenge.route !== item.id)
+  if (!isFor(challenge.route, item, digest))
     throw Problem.of('invalid-challenge', 'The challenge was issued for another route.')
   if (challenge.digest !== undefined && challenge.digest !== digest)
     throw Problem.of('invalid-challenge', 'The body is not the one the challenge was issued for.')

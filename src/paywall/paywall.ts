@@ -14,6 +14,7 @@ import type { Item } from './Item'
 import { idempotencyKey } from './idempotency'
 import type { ChallengeDetails, Quoter } from './quote'
 import { failingOf, failureHeaders, receiptUrl } from './receipts'
+import type { Envelope } from './rest'
 import type { Answers } from './store'
 
 /** A request for something that is sold. */
@@ -33,10 +34,12 @@ export type Sale = {
   requestId: string
   /** Fires when the buyer leaves. */
   signal: AbortSignal
+  /** Passes the answer on inside a message; undefined when the response is sent as it is. */
+  envelope?: Envelope | undefined
   /** Parameters that cannot be served; named in the 402, refused before money moves. */
   invalidParams: readonly { name: string; reason: string; status?: 404 }[]
-  /** Why nothing can be delivered now, before anybody pays. */
-  unavailable(): Problem.ProblemError | undefined
+  /** Why nothing can be delivered now, before anybody pays. A promise only where that is not known yet. */
+  unavailable(): Problem.ProblemError | undefined | Promise<Problem.ProblemError | undefined>
   /** Makes what was bought. */
   fulfil: Fulfilment
 }
@@ -63,6 +66,8 @@ export type Paywall = {
   serve(sale: Sale): Promise<Response>
   /** Answers and settlements under way. */
   inFlight(): number
+  /** Gives up what is still read for buyers that have left. */
+  stop(): void
 }
 
 /** The paid path, for whatever is sold. */
@@ -74,6 +79,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
 
   return {
     inFlight: () => active + courier.inFlight(),
+    stop: courier.stop,
     ask,
     serve(sale) {
       const { presented } = sale
@@ -86,13 +92,14 @@ export function createPaywall(options: PaywallOptions): Paywall {
 
   function challenge(sale: Sale, details: ChallengeDetails): Response {
     const unavailable = sale.unavailable()
-    if (unavailable !== undefined) throw unavailable
+    // A price is told before the lookup ends.
+    if (unavailable instanceof Problem.ProblemError) throw unavailable
     return ask(sale.item, sale.resource + sale.search, sale.requestId, details)
   }
 
   function ask(item: Item, url: string, requestId: string, details: ChallengeDetails): Response {
     const response = quoter.challenge(item, url, requestId, details)
-    if (response === undefined) throw Denial.noNetwork()
+    if (response === undefined) throw Denial.noNetwork(quoter.whyNone(item))
     return response
   }
 
@@ -226,9 +233,15 @@ export function createPaywall(options: PaywallOptions): Paywall {
     key: string | undefined,
     release: () => void,
   ): Promise<Response> {
-    const unavailable = sale.unavailable()
-    if (unavailable !== undefined) throw unavailable
-    if (!settlement.isReady(presentation.transfer.network)) throw Denial.noNetwork()
+    const state = sale.unavailable()
+    const isReady = settlement.isReady(presentation.transfer.network)
+    const unavailable =
+      (state instanceof Promise ? await state : state) ??
+      (isReady ? undefined : Denial.networkAway())
+    if (unavailable !== undefined) {
+      if (presentation.bound) settlement.noteShown(presentation.transfer)
+      throw unavailable
+    }
     const { item } = sale
     const purpose: Purpose = {
       product: 'gateway',
@@ -249,7 +262,8 @@ export function createPaywall(options: PaywallOptions): Paywall {
       proven: presentation.isProven,
       requestId: sale.requestId,
       onSent: courier.expect,
-      beginsDelivery: () => !sale.signal.aborted,
+      // Whoever must be confirmed twice is not delivered to at the first word.
+      beginsDelivery: () => !sale.signal.aborted && !settlement.needsSecond({ transfer, purpose }),
     })
     return conclude(sale, presentation, outcome, release)
   }
@@ -316,8 +330,12 @@ export function createPaywall(options: PaywallOptions): Paywall {
     outcome: Outcome,
     release: () => void,
   ): Promise<Response> {
-    if (outcome.kind === 'confirmed')
+    if (outcome.kind === 'confirmed') {
+      const { payment } = outcome
+      if (settlement.needsSecond(payment) && !(await settlement.confirmTwice(payment)))
+        throw Denial.unpaid({ kind: 'pending', payment }, payment.transfer.network)
       return courier.deliver(sale, outcome, presentation.protocol, release)
+    }
     if (outcome.kind === 'dead')
       log('payment-dead', {
         requestId: sale.requestId,

@@ -1,6 +1,7 @@
 import * as Challenge from '../protocol/Challenge'
 import type * as Network from '../protocol/Network'
 import * as Problem from '../protocol/Problem'
+import type { Sale } from '../settlement/availability'
 import type { Item } from './Item'
 import {
   compile,
@@ -15,7 +16,8 @@ import {
 } from './sheet'
 
 export type QuoterOptions = SheetOptions & {
-  isReady: (network: Network.Id) => boolean
+  /** Why a network is not offered for a price now, as the end of a sentence; undefined when it is. */
+  whyNot: (network: Network.Id, sale: Sale) => string | undefined
   now: () => number
   /** 15 letters, digits, `-` and `_` that nobody can guess, never the same twice. */
   salt: () => string
@@ -40,6 +42,8 @@ export type Quoter = {
     requestId: string,
     details?: ChallengeDetails,
   ): Response | undefined
+  /** Why none of an item's networks is offered now, as the end of a sentence; undefined when one is. */
+  whyNone(item: Item): string | undefined
 }
 
 export type ChallengeDetails = {
@@ -65,7 +69,7 @@ export function createQuoter(options: QuoterOptions): Quoter {
   return {
     challenge(item, url, requestId, details) {
       const at = now()
-      const ready = readiness(item, options.isReady)
+      const ready = readiness(item, options)
       if (ready === 0) return undefined
       let sheet = sheets.get(item)
       if (sheet === undefined || sheet.ready !== ready || !isFresh(sheet, at)) {
@@ -84,6 +88,11 @@ export function createQuoter(options: QuoterOptions): Quoter {
       const headers = freshen(page, fresh)
       // Creating a Response copies the headers, so that the page's can be used again.
       return new Response(bodyOf(sheet, page, fresh, details), { status: 402, headers })
+    },
+    whyNone(item) {
+      const reasons = item.offers.map((offer) => whyNot(item, offer, options))
+      if (reasons.includes(undefined)) return undefined
+      return [...new Set(reasons)].join('; ')
     },
   }
 }
@@ -123,13 +132,21 @@ function isFresh(sheet: Sheet, now: number): boolean {
 }
 
 /** One bit per offer that can settle now. */
-function readiness(item: Item, isReady: (network: Network.Id) => boolean): number {
+function readiness(item: Item, options: Pick<QuoterOptions, 'whyNot'>): number {
   let bits = 0
   for (let i = 0; i < item.offers.length; i++) {
     const offer = item.offers[i]
-    if (offer !== undefined && isReady(offer.network.id)) bits |= 1 << i
+    if (offer !== undefined && whyNot(item, offer, options) === undefined) bits |= 1 << i
   }
   return bits
+}
+
+function whyNot(
+  item: Item,
+  { network, amountAtomic }: Item['offers'][number],
+  options: Pick<QuoterOptions, 'whyNot'>,
+): string | undefined {
+  return options.whyNot(network.id, { product: item.product ?? 'gateway', amountAtomic })
 }
 
 /** The problem of a refused credential, whose header and body name the same error. */

@@ -51,11 +51,16 @@ function describe(route: Route, method: Method): { info: object; schema: object 
       type: 'object',
       properties: {
         input: { type: 'object', properties: schema, required },
-        output: { type: 'object', properties: { example: {} } },
+        output: { type: 'object', properties: { example: kindOf(route) } },
       },
       required: ['input'],
     },
   }
+}
+
+/** The JSON type of an answer that is no object. */
+function kindOf({ answer }: Route): object {
+  return answer?.type === undefined ? {} : { type: answer.type }
 }
 
 type Exampled = { name: string; required: boolean; value: unknown }

@@ -3,6 +3,7 @@ import { setDefaultTimeout } from 'bun:test'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { type Db, open as openDatabase } from '../../db/open'
 import * as App from '../../src/app'
 import type { Config } from '../../src/config/Config'
 import { loadSecrets, type Secrets } from '../../src/config/env'
@@ -109,6 +110,8 @@ export type Shop = {
   /** Every line that was logged. */
   logged: string[]
   dataDir: string
+  /** The gateway's own connection. */
+  db: Db
   /** Moves the gateway's clock; the chains keep theirs. */
   advance(ms: number): void
   /** The gateway's clock, unix ms. */
@@ -135,6 +138,7 @@ export type ShopOptions = {
   /** Cap of the stored answers. */
   answersMaxBytes?: number
   refundsMax?: number
+  clockSkewMaxMs?: number
   /** Keys beside the relayer's. */
   env?: Readonly<Record<string, string>>
   /** Also the Uniswap pools, stock tokens and price feeds of `[stock]`. */
@@ -185,14 +189,21 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
   const logged: string[] = []
   let offsetMs = 0
   let served = config
+  let db: Db | undefined
   const open = () =>
     App.start({
+      openDatabase: (from) => {
+        db = openDatabase(from)
+        return db
+      },
       config: served,
       secrets,
       dataDir,
       log: createLog({ write: (line) => void logged.push(line), pretty: false }),
       now: () => Date.now() + offsetMs,
       blockTimeMs: 100,
+      // Tests move one clock without the others.
+      clockSkewMaxMs: options.clockSkewMaxMs ?? Number.POSITIVE_INFINITY,
       ...(options.answersMaxBytes === undefined
         ? {}
         : { answersMaxBytes: options.answersMaxBytes }),
@@ -212,6 +223,10 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
     upstream,
     logged,
     dataDir,
+    get db() {
+      if (db === undefined) throw new Error('no database')
+      return db
+    },
     advance: (ms) => {
       offsetMs += ms
     },
