@@ -276,11 +276,12 @@ describe('x402', () => {
   test('behavior: each offer has a salt to echo, and the order of members does not matter', async () => {
     const client = await connect()
     const call = { name: 'fx-latest', arguments: { base: 'USD' } }
-    const asked = [await refusal(client, call), await refusal(client, call)]
-    const salts = asked.map(({ data }) => data.x402.extensions.mppx?.info.salt)
+    const ask = async () => (await client.callTool(call)).structuredContent as Required
+    const asked = [await ask(), await ask()] as const
+    const salts = asked.map(({ extensions }) => extensions.mppx?.info.salt)
     for (const salt of salts) expect(salt).toMatch(/^[\w-]{15}$/)
     expect(salts[0]).not.toBe(salts[1])
-    const payment = await pay(asked[0]?.data.x402 as Required)
+    const payment = await pay(asked[0])
     const reversed = Object.fromEntries(Object.entries(payment).reverse())
     const headersOf = (value: unknown) =>
       Payment.fromMeta({ [Payment.x402PaymentKey]: value as Json.Json }).headers

@@ -102,7 +102,9 @@ function unpaid(
   offers.extensions = Payment.withSalt(offers.extensions ?? null, header)
   const { resource } = offers
   const description = Json.isObject(resource) ? Json.optionalText(resource, 'description') : ''
-  const challenges = Payment.challenges(response.headers.get('www-authenticate'), description ?? '')
+  const authenticate = response.headers.get('www-authenticate')
+  const challenges = Payment.challenges(authenticate, problem.challenges, description ?? '')
+  delete problem.challenges
   const data = { httpStatus: 402, challenges, problem }
   if (options.kind !== 'mpp' && (options.kind === 'x402' || !options.speaksMpp))
     return {
