@@ -4,7 +4,7 @@ import { readPending } from '../db/pending'
 import { unused } from '../db/statement'
 import { healthOf, originsOf, outOfService } from './app/health'
 import { listenOn } from './app/listen'
-import { reportDroppedLines, reportStorage } from './app/report'
+import { connectionReports, reportDroppedLines, reportStorage } from './app/report'
 import type { Config } from './config/Config'
 import type { Secrets } from './config/env'
 import type { Path } from './config/lines'
@@ -120,14 +120,20 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
   reportStorage(db.storage, registry, log)
   reportDroppedLines(options.droppedLines ?? (() => 0), registry)
   // Before anything else has begun: an address that cannot be had ends the start.
-  const server = listenOn(options.config.service.listen, (request, peer) => {
-    if (hasManyHosts(request.headers)) return refuseHosts(request)
-    // What is sold or settled goes past Elysia, which would cost a third of an unpaid answer.
-    if (isForSale(request.url)) return catalogue.gateway.handle(request, peer)
-    if (isMcp(request.url)) return catalogue.mcp.handle(request, peer)
-    return catalogue.facilitator.handle(request, peer) ?? catalogue.site.fetch(request)
+  const { listen, connectionsMax } = options.config.service
+  const server = listenOn({
+    ...listen,
+    connectionsMax,
+    ...connectionReports(registry, log),
+    handle(request, peer) {
+      if (hasManyHosts(request.headers)) return refuseHosts()
+      // What is sold or settled goes past Elysia, which would cost a third of an unpaid answer.
+      if (isForSale(request.url)) return catalogue.gateway.handle(request, peer)
+      if (isMcp(request.url)) return catalogue.mcp.handle(request, peer)
+      return catalogue.facilitator.handle(request, peer) ?? catalogue.site.fetch(request)
+    },
   })
-  const refuseHosts = (request: Request) => {
+  const refuseHosts = () => {
     const problem = Problem.of('bad-request', 'Host must be there once.')
     return toResponse(problem, { baseUrl, requestId: parts.requestId() })
   }
