@@ -71,6 +71,11 @@ export const payments = sqliteTable(
     idempotencyKey: text('idempotency_key'),
     /** Of the MPP challenge that the credential answers. */
     challengeId: text('challenge_id'),
+    /**
+     * sha256 (hex) of the x402 credential that began the payment. NULL for MPP, and for payments of
+     * programs that did not keep it: those are continued by what a chain does not publish.
+     */
+    credentialHash: text('credential_hash'),
     bound: flag('bound').notNull(),
     /** When the request came in whose simulation passed. */
     receivedAt: at('received_at').notNull(),
@@ -154,6 +159,10 @@ export const payments = sqliteTable(
     check(
       'payments_redeemable',
       sql`(${table.redeemTokenHash} IS NULL) = (${table.redeemUntil} IS NULL)`,
+    ),
+    check(
+      'payments_credential',
+      sql`${table.credentialHash} IS NULL OR (${table.protocol} = 'x402' AND length(${table.credentialHash}) = 64 AND ${table.credentialHash} NOT GLOB '*[^0-9a-f]*')`,
     ),
     check(
       'payments_flags',
@@ -282,12 +291,15 @@ export const gasSpent = sqliteTable(
     /** `2026-11-20`. */
     day: text('day').notNull(),
     wei: decimal('wei').notNull(),
+    /** Of it what failed payments of payers with code cost. */
+    wastedWei: decimal('wasted_wei').notNull().default(0n),
   },
   (table) => [
     primaryKey({ columns: [table.network, table.product, table.day] }),
     check('gas_spent_product', oneOf(table.product, products)),
     check('gas_spent_day', sql`${table.day} GLOB '[0-9][0-9][0-9][0-9]-[01][0-9]-[0-3][0-9]'`),
     check('gas_spent_wei', isDecimal(table.wei)),
+    check('gas_spent_wasted_wei', isDecimal(table.wastedWei)),
   ],
 )
 

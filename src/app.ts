@@ -2,7 +2,6 @@ import { Elysia } from 'elysia'
 import { type Db, open } from '../db/open'
 import { readPending } from '../db/pending'
 import { unused } from '../db/statement'
-import { healthOf, originsOf, outOfService } from './app/health'
 import { listenOn } from './app/listen'
 import { connectionReports, reportDroppedLines, reportStorage } from './app/report'
 import type { Config } from './config/Config'
@@ -13,13 +12,14 @@ import { createFacilitator, type Facilitator } from './facilitator/handler'
 import { createPayees } from './facilitator/payees'
 import { createSettling, type Settling } from './facilitator/settle'
 import { createBudget } from './http/body'
+import { createFront } from './http/front'
 import { healthRoutes } from './http/health'
 import { whenIdle } from './http/idle'
-import { base36, requestIds } from './http/ids'
+import { requestIds, salts } from './http/ids'
 import { createRegistry, metricsRoutes, type Registry } from './http/metrics'
 import { errors, toResponse } from './http/problem'
 import { createRateLimit } from './http/ratelimit'
-import { hasManyHosts, pathStart } from './http/url'
+import { hasManyHosts, pathsBelow } from './http/url'
 import type { Log } from './log'
 import { withChallenges, withDeliveries } from './paywall/counted'
 import { type Earlier, succeed } from './paywall/earlier'
@@ -27,17 +27,19 @@ import { createPaywall } from './paywall/paywall'
 import { createQuoter } from './paywall/quote'
 import { createAnswers } from './paywall/store'
 import * as Crypto from './protocol/Crypto'
+import type * as Network from './protocol/Network'
 import * as Problem from './protocol/Problem'
 import * as Secp256k1 from './protocol/Secp256k1'
 import { createBreaker } from './proxy/breaker'
 import { createDocuments } from './proxy/documents'
-import { createMcp, isMcp } from './proxy/mcp/endpoint'
+import { createMcp } from './proxy/mcp/endpoint'
 import { createGateway, type Gateway, type GatewayOptions } from './proxy/merchant'
+import { availabilityOf, originsOf, outOfService } from './proxy/origins'
 import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
 import type { ApprovalSponsor } from './settlement/Sponsorship'
 import { createSettlement, type Settlement } from './settlement/settle'
-import { pathsOf, sponsorRoutes } from './sponsor/routes'
+import { sponsorRoutes } from './sponsor/routes'
 import { createSponsor, type Sponsor } from './sponsor/sponsor'
 import { type Counter, createCounter } from './stock/counter'
 import { marketRoutes } from './stock/market-routes'
@@ -65,6 +67,8 @@ export type AppOptions = {
   payerFailuresMax?: number
   /** What a chain's block time counts as before its blocks are known. */
   blockTimeMs?: number
+  /** A network is not used while its blocks prove that the clock is off by more. */
+  clockSkewMaxMs?: number
   /** Stock orders that may be refunded to one payer in an hour. */
   refundsMax?: number
   /** Opens the database; tests keep the connection, to let its writes fail. */
@@ -120,18 +124,14 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
   reportStorage(db.storage, registry, log)
   reportDroppedLines(options.droppedLines ?? (() => 0), registry)
   // Before anything else has begun: an address that cannot be had ends the start.
+  const front = createFront({ doors: () => catalogue, now })
   const { listen, connectionsMax } = options.config.service
   const server = listenOn({
     ...listen,
     connectionsMax,
     ...connectionReports(registry, log),
-    handle(request, peer) {
-      if (hasManyHosts(request.headers)) return refuseHosts()
-      // What is sold or settled goes past Elysia, which would cost a third of an unpaid answer.
-      if (isForSale(request.url)) return catalogue.gateway.handle(request, peer)
-      if (isMcp(request.url)) return catalogue.mcp.handle(request, peer)
-      return catalogue.facilitator.handle(request, peer) ?? catalogue.site.fetch(request)
-    },
+    handle: (request, peer) =>
+      hasManyHosts(request.headers) ? refuseHosts() : front.fetch(request, peer),
   })
   const refuseHosts = () => {
     const problem = Problem.of('bad-request', 'Host must be there once.')
@@ -147,6 +147,13 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
     relayerKeys: secrets.relayerKeys,
     deskKey: options.config.stock && secrets.deskKey,
     deskNetwork: options.config.stock?.network,
+    monotonic: () => performance.now(),
+    clockSkewMaxMs: options.clockSkewMaxMs,
+    payoutExclusive: () => service().payoutExclusive,
+    isOwnPayee: (payee) =>
+      payee === service().payout ||
+      catalogue.config.merchants.some(({ payout }) => payout === payee),
+    confirmTwiceAbove: () => service().confirmTwiceAboveAtomic,
     now,
     log,
   })
@@ -174,10 +181,10 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
   const quoter = withChallenges(
     createQuoter({
       ...paywallOptions,
-      isReady: settlement.isReady,
+      whyNot: settlement.whyNot,
       takesApprovals: sponsor !== undefined,
       gasSponsor: { url: `${baseUrl}/api/gas/sponsor`, networks: sponsoring.networks },
-      processNonce: base36(9),
+      salt: salts(),
     }),
     registry,
   )
@@ -220,7 +227,9 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
       'answer',
     ]),
     relayers,
-    settling: createSettling(createPayees({ db, networks: options.config.networks, now })),
+    settling: createSettling(
+      createPayees({ db, networks: options.config.networks, priceOf: gasPriceOf(settlement), now }),
+    ),
     sponsor,
     sponsoring,
     paywall,
@@ -228,7 +237,7 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
     exchange,
     counter,
     deskAddress: Crypto.addressOf(secrets.deskKey),
-    peerOf: server.peerOf,
+    peerOf: (request) => server.peerOf(front.originalOf(request)),
     upstream: createUpstream({ now }),
     breaker: createBreaker(),
     budget: createBudget(bufferedMaxBytes),
@@ -272,6 +281,7 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
       const inFlight = () =>
         paywall.inFlight() + parts.settling.calls + (counter?.purchase.inFlight() ?? 0)
       while (inFlight() > 0 && now() < deadline) await Bun.sleep(10)
+      paywall.stop()
       await Promise.all([counter?.desk.stop(), settlement.stop(Math.max(0, deadline - now()))])
       await Promise.race([closed, Bun.sleep(200)])
       await server.stop(true)
@@ -328,26 +338,29 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
   const { settlement, registry, breaker, exchange, counter, deskAddress } = parts
   const { now, log, requestId } = parts
   const { baseUrl } = config.service
-  const { isReady } = settlement
+  const isReady: Settlement['isReady'] = (network) =>
+    settlement.isReady(network) && settlement.hasBudget(network, 'gateway')
   const { receiptAddress } = parts
   const documents = createDocuments(config, { receiptAddress, isReady, updatedAt: now() })
   const serving = { ...parts, config }
   const gateway = createGateway({ ...serving, earlier, documents, stocks: exchange?.data })
-  const origins = new Set(config.merchants.flatMap((merchant) => originsOf(merchant, exchange)))
+  const origins = new Set(
+    config.merchants.flatMap((merchant) => originsOf(merchant, exchange?.data)),
+  )
   const isOpen = (origin: string) => breaker.isOpen(origin, now())
   const canSell = () => parts.accepts() && settlement.status().some((network) => network.ready)
   const openCircuits = () => [...origins].filter(isOpen)
   const failing = () =>
-    config.merchants.filter((merchant) => originsOf(merchant, exchange).some(isOpen))
+    config.merchants.filter((merchant) => originsOf(merchant, exchange?.data).some(isOpen))
   const { storage } = parts.db
   const site = new Elysia({ handler: { standardHostname: false } })
     .use(errors({ baseUrl, log, requestId }))
-    .use(catalogueRoutes(documents))
+    .use(catalogueRoutes(documents, config.service))
     .use(
       sponsorRoutes({
         ...parts,
         granting: parts.sponsoring.granting,
-        paths: pathsOf([baseUrl, config.service.stockBaseUrl]),
+        paths: pathsBelow([config.service.stockBaseUrl], '/api/gas/sponsor'),
         trustProxy: config.service.trustProxy,
       }),
     )
@@ -370,7 +383,8 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
         ...serving,
         hasMarket: exchange !== undefined,
         isReady: ({ id }) => isReady(id),
-        healthOf: (merchant) => healthOf(originsOf(merchant, exchange), merchant, isOpen),
+        healthOf: (merchant) =>
+          availabilityOf(originsOf(merchant, exchange?.data), merchant, isOpen),
         adminState: () => ({
           networks: settlement.status(),
           pending: parts.pending(),
@@ -393,7 +407,6 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
   }
 }
 
-/** Whether a request's URL is below `/m/`. */
-function isForSale(url: string): boolean {
-  return url.startsWith('/m/', pathStart(url))
+function gasPriceOf({ costOf }: Settlement): (network: Network.Id) => bigint {
+  return (network) => costOf(network).priceWei
 }

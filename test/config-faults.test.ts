@@ -109,6 +109,22 @@ base url with path | "https://pay.example.com" | "https://pay.example.com/x"
   /x" | write "https://pay.example.com"
 base url scheme | "https://pay.example.com" | "ftp://pay.example.com"
   ftp | absolute URL
+body without a method | price = "1" | price = "1"\nbody_required = true
+  body_required | needs a method with a body
+answer type | price = "1" | price = "1"\nanswer = { type = "list" }
+  answer | type must be one of string
+facilitator below the merchants | [service] | [service]\nfacilitator_url = "https://a.example.com/m/x402"
+  facilitator_url | below /m, which is taken
+facilitator below the stocks | [service] | [service]\nstock_base_url = "https://a.example.com/shop"\nfacilitator_url = "https://b.example.com/shop/api/stock/order"
+  facilitator_url | among the paths of stock_base_url
+facilitator path | [service] | [service]\nfacilitator_url = "https://a.example.com/x%2f402/"
+  facilitator_url | path of letters, digits
+stocks below the facilitator | [service] | [service]\nstock_base_url = "https://a.example.com/facilitator"
+  stock_base_url | below /facilitator, which is taken
+stocks below the pages | [service] | [service]\nstock_base_url = "https://a.example.com/admin/x"
+  stock_base_url | below /admin, which is taken
+empty part of a path | [service] | [service]\nstock_base_url = "https://a.example.com/a//b"
+  stock_base_url | path of letters, digits
 base url query | "https://pay.example.com" | "https://pay.example.com?x"
   ?x | query
 listen | "127.0.0.1:4020" | "127.0.0.1"
@@ -119,6 +135,10 @@ size | [service] | [service]\nbody_max = "10MB"
   body_max | KiB, MiB or GiB
 sizes | [service] | [service]\nunpaid_body_max = "11MiB"
   unpaid_body_max | must not exceed body_max
+second node | [service] | [service]\nconfirm_twice_above = 10
+  confirm_twice_above | amount in USD in quotes, such as "10", or "off"
+exclusive payout | [service] | [service]\npayout_exclusive = "yes"
+  payout_exclusive | true or false
 mpp order | [service] | [service]\nmpp_order = ["eip155:1"]
   mpp_order | no \[networks\] entry.*"eip155:8453"
 discovery network | [service] | [service]\ndiscovery_network = "eip155:4663"
@@ -143,12 +163,18 @@ no rpc | "https://rpc.example.com" |
   rpc_urls = [] | rpc_urls is missing
 fee cap | name = "Base" | name = "Base"\nfee_cap_gwei = "0"
   fee_cap_gwei | above zero
+gas ratio | name = "Base" | name = "Base"\ngas_ratio_max = -1
+  gas_ratio_max | at least 0
+price of the coin | name = "Base" | name = "Base"\neth_price_usd = 0
+  eth_price_usd | above 0
 gas budget | name = "Base" | name = "Base"\ngas_per_day_wei = { gateway = 1 }
   gas_per_day_wei | whole wei
 decimals | transfer = ["eip3009"] | decimals = 18
   decimals | must be 6
 transfer method | ["eip3009"] | ["erc20"]
   transfer | "permit2", "eip3009"
+stock asset | transfer = ["eip3009"] | transfer = ["permit2"]
+  network = "eip155:8453" | network needs an asset with "eip3009"
 no transfer method | ["eip3009"] | []
   transfer | each method once
 address | "0x036CbD53842c5426634e7929541eC2318f3dCF7e" | "0x036"

@@ -231,13 +231,26 @@ describe('what the file means', () => {
     ])
     expect(two?.networks).toEqual(['eip155:8453'])
     expect(two).toMatchObject({ payout, timeoutMs: 30_000, idleMs: 60_000, allowPrivate: false })
-    expect(two?.routes[0]).toMatchObject({ methods: ['GET'], tail: 'optional', query: {} })
+    expect(two?.routes[0]).toMatchObject({
+      methods: ['GET'],
+      tail: 'optional',
+      query: {},
+      bodyRequired: false,
+      answer: undefined,
+    })
     expect(config.service).toMatchObject({
       discoveryNetwork: 'eip155:8453',
       facilitatorUrl: 'https://pay.example.com',
       settleWaitSeconds: 25,
+      confirmTwiceAboveAtomic: 10_000_000n,
+      payoutExclusive: false,
     })
+    const twice = (value: string) =>
+      configOf(edited('[service]\n', `[service]\nconfirm_twice_above = ${value}\n`)).service
+        .confirmTwiceAboveAtomic
+    expect(['"0"', '"2.5"', '"off"'].map(twice)).toEqual([0n, 2_500_000n, undefined])
     expect(config.networks[0]).toMatchObject({ feeCapWei: 50_000_000_000n, batchMax: 64 })
+    expect(config.networks[0]).toMatchObject({ gasRatioMax: 0, ethPriceUsd: 4000 })
     expect(config.facilitator).toMatchObject({ payTo: 'own', minAmountAtomic: 0n })
   })
 

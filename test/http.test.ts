@@ -199,8 +199,13 @@ describe('health', () => {
     healthRoutes({
       canSell: () => sell,
       networks: () => [
-        { network: 'eip155:8453', ready: true },
-        { network: 'eip155:4663', ready: !broken, reason: broken ? `${rpc} timed out` : undefined },
+        { network: 'eip155:8453', ready: true, clockAheadMs: { min: -250.4, max: 900 } },
+        {
+          network: 'eip155:4663',
+          ready: !broken,
+          reason: broken ? `${rpc} timed out` : undefined,
+          clockAheadMs: { min: Number.NEGATIVE_INFINITY, max: 31_000 },
+        },
       ],
       merchantsOutOfService: () =>
         broken ? [{ merchant: 'assistant', reason: 'ASSISTANT_KEY is not set' }] : [],
@@ -230,6 +235,10 @@ describe('health', () => {
         circuits: ['assistant'],
         storage: [{ file: 'turnpike.sqlite', reason: 'SQLITE_FULL' }],
       },
+      networks: [
+        { network: 'eip155:8453', clockAheadMs: [-250, 900] },
+        { network: 'eip155:4663', clockAheadMs: [null, 31_000] },
+      ],
     })
   })
 })

@@ -42,7 +42,10 @@ describe.concurrent('an authorization that was cancelled', () => {
   })
 
   test("behavior: after somebody's settlement of it was taken away, it is asked about for reorg_depth blocks", async () => {
-    await using own = await ownDesk({ network: { reorgDepth: 4 }, desk: { checkMs: 50 } })
+    await using own = await ownDesk({
+      network: { reorgDepth: 4 },
+      desk: { checkMs: 50, payoutExclusive: true },
+    })
     const { net, network } = own
     const transfer = signTransfer(network)
     await execute(net.chain, [
@@ -87,8 +90,9 @@ test.concurrent('behavior: a payment that is handed back to the queue waits no l
   // A second look, at a node that is slow, finds that account 2 has delegated meanwhile.
   let looks = 0
   net.tap.intercept = async ({ method, params }) => {
-    const [call] = params as [{ to?: string; data: string }]
-    if (method !== 'eth_call' || call.to !== undefined) return undefined
+    const [call] = params as [{ from?: string; data: string }]
+    // A simulation has a sender.
+    if (method !== 'eth_call' || call.from !== undefined) return undefined
     looks++
     await Bun.sleep(600)
     const payers = call.data.slice(-128).match(/.{64}/g) ?? []
@@ -132,7 +136,7 @@ test.concurrent('behavior: many announced blocks are not taken for much time', a
 })
 
 describe('the time to the next check', () => {
-  const health = { ready: true, reason: undefined, checks: 1 }
+  const health = { ready: true, reason: undefined, checks: 1, others: 0 }
   const lane = (poor?: string) => ({ ...createLane(relayerKey, false), next: 0, poor })
   const reserved = {
     ...createLane(Crypto.bytes(account(5).privateKey), true),
@@ -205,8 +209,8 @@ test.concurrent('error: a balance that was read before a payment was included is
   const held = Promise.withResolvers<void>()
   let isAsked = false
   net.tap.intercept = async ({ method, params }, forward) => {
-    const [call] = params as [{ to?: string }]
-    if (method !== 'eth_call' || call.to === undefined) return undefined
+    const [call] = params as [{ from?: string }]
+    if (method !== 'eth_call' || call.from === undefined) return undefined
     const answer = await (await forward()).text()
     isAsked = true
     await held.promise

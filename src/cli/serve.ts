@@ -7,6 +7,7 @@ import { format, parse } from '../config/merchants'
 import { hostOf } from '../http/url'
 import { createLog } from '../log'
 import * as Crypto from '../protocol/Crypto'
+import { describe } from './gascost'
 import { createOutput } from './output'
 import { reload } from './reload'
 
@@ -118,6 +119,11 @@ function banner(app: App.App, config: Config, secrets: Secrets): string {
     lines.push(
       `  ${network}  relayer ${relayer}${balance}  ${ready ? 'ready' : `not ready: ${reason}`}`,
     )
+  }
+  for (const network of config.networks) {
+    const cost = app.settlement.costOf(network.id)
+    // Nothing is known of a network that does not answer.
+    if (cost.priceWei > 0n) lines.push(`  ${describe(config, network, cost)}`)
   }
   const served = config.merchants.filter((merchant) => merchant.outOfService === undefined)
   const routes = served.reduce((sum, merchant) => sum + merchant.routes.length, 0)

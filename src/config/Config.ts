@@ -19,7 +19,9 @@ export type Service = {
   listen: { hostname: string; port: number }
   /** Connections of clients that may be open at a time. */
   connectionsMax: number
+  /** Absolute, without a trailing slash; its path is served besides `/` and `/facilitator`. */
   facilitatorUrl: string
+  /** Absolute, without a trailing slash; its path is served besides `/`. */
   stockBaseUrl: string
   contact: string
   guidance: string
@@ -31,6 +33,10 @@ export type Service = {
   mppOrder: readonly Network.Id[]
   stopSeconds: number
   settleWaitSeconds: number
+  /** Larger payments count only when a second node shows them; undefined: none has to. */
+  confirmTwiceAboveAtomic: bigint | undefined
+  /** All that pays to a payout pays for this service: an MPP credential settled elsewhere counts. */
+  payoutExclusive: boolean
   bodyMaxBytes: number
   unpaidBodyMaxBytes: number
   bufferedMaxBytes: number
@@ -47,6 +53,10 @@ export type NetworkConfig = Network.Network & {
   batchGasMax: number
   feeCapWei: bigint
   replaceAfterSeconds: number
+  /** The network is left out of a 402 while gas costs more than that many times the price; 0: never. */
+  gasRatioMax: number
+  /** What a native coin is counted as. */
+  ethPriceUsd: number
   gasPerDayWei: { gateway: bigint; facilitator: bigint; desk: bigint; sponsor: bigint }
   sponsor: Sponsor | undefined
 }
@@ -118,6 +128,10 @@ export type Route = {
   params: readonly Param[]
   /** JSON Schema of the request body. */
   body: Readonly<Record<string, unknown>> | undefined
+  /** Nothing can be answered without a body; a body is optional otherwise. */
+  bodyRequired: boolean
+  /** JSON Schema of the upstream's answer, for documents only; undefined means an object. */
+  answer: Readonly<Record<string, unknown>> | undefined
 }
 
 export type Param = {

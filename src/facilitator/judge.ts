@@ -147,6 +147,10 @@ export async function judgeByChain(
     const detail = 'The network cannot settle now; try again with the same credential.'
     return { kind: 'unavailable', detail, retryAfterSeconds: 5 }
   }
+  if (!settlement.hasBudget(network.id, 'facilitator')) {
+    const detail = 'The gas budget of today is spent.'
+    return { kind: 'unavailable', detail, retryAfterSeconds: 600 }
+  }
   const verdict = await settlement.verify(transfer, domainOf(request, network))
   if ('ok' in verdict) return late === undefined ? { kind: 'good' } : bad(late)
   const approval = 'code' in sponsored ? undefined : sponsored.approval
@@ -194,9 +198,18 @@ export function isGenuine({ isSigned, isOwnDomain, transfer }: Case, known: Paym
   return Verify.unwrap(transfer).signature === Verify.unwrap(known.transfer).signature
 }
 
-/** Whether the money was paid under the same requirements, through this facilitator. */
+/**
+ * Whether the money was paid under the same requirements, for the same caller and by the same payload,
+ * through this facilitator. The chain publishes what the buyer signed: without the payload a reader of
+ * the chain could take the one success, or buy with it at the caller's shop. Of a payment that was
+ * begun before payloads were kept a caller's API key must tell: without one it may be anybody.
+ */
 export function isSame({ request, keyHash }: Case, { purpose }: Payment): boolean {
+  const { credentialHash } = purpose
+  const isPayload =
+    credentialHash === undefined ? keyHash !== undefined : credentialHash === request.credentialHash
   return (
+    isPayload &&
     purpose.product === 'facilitator' &&
     purpose.fingerprint === request.requirements.fingerprint &&
     purpose.route === routeOf(keyHash)

@@ -26,6 +26,15 @@ export const corsHeaders = {
   'Access-Control-Expose-Headers': exposedHeaders,
 } as const
 
+/**
+ * On answers whose head must be short. `*` stands for every header, because there are no credentials
+ * in the sense of browsers here; those that do not know it yet find what they need to pay by name.
+ */
+export const shortCorsHeaders = {
+  'Access-Control-Allow-Origin': '*',
+  'Access-Control-Expose-Headers': '*, WWW-Authenticate, PAYMENT-REQUIRED, PAYMENT-RESPONSE',
+} as const
+
 export type Context = { baseUrl: string; requestId: string }
 
 /** RFC 9457 answer of a problem: never cached, readable by any origin, with the request's id. */

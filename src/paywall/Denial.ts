@@ -4,9 +4,10 @@ import type { Outcome, Payment } from '../settlement/Payment'
 
 const retry = { headers: { 'retry-after': '5' } }
 
-/** Nobody is charged: no network of the route can settle. */
-export function noNetwork(): Problem.ProblemError {
-  return Problem.of('not-ready', 'No network of this route can settle now.', retry)
+/** Nobody is charged: no network of the route can settle. `why`: the end of the sentence. */
+export function noNetwork(why?: string): Problem.ProblemError {
+  const detail = 'No network of this route can settle now'
+  return Problem.of('not-ready', why === undefined ? `${detail}.` : `${detail}: ${why}.`, retry)
 }
 
 /** The network of a credential cannot settle now; the credential is unspent. */
@@ -76,6 +77,17 @@ export function storeFull(): Problem.ProblemError {
 /** Money that was paid for another request. */
 export function mismatch(detail: string): Problem.ProblemError {
   return Problem.of('payment-mismatch', detail)
+}
+
+/**
+ * 409, not 402: the money is on its way or has arrived, and a client that lost the bytes of its
+ * credential must not pay again. A stranger that read the payment on the chain learns no more.
+ */
+export function otherCredential(): Problem.ProblemError {
+  return mismatch(
+    'This payment was begun by another form of the credential. Send the same PAYMENT-SIGNATURE ' +
+      'again, or the Idempotency-Key or the Payment-Redeem token that belongs to the payment.',
+  )
 }
 
 /** What a buyer is told whose transfer is not confirmed. 402 only when it is proven not to pay. */

@@ -3,6 +3,8 @@ import type { Outcome, Payment, Purpose } from '../settlement/Payment'
 import type { ApprovalSponsor } from '../settlement/Sponsorship'
 import type { Settlement } from '../settlement/settle'
 import { settleSponsored } from '../settlement/sponsored'
+import { choose } from './choose'
+import { mayContinue } from './continuation'
 import { createCourier, type Fulfilment } from './courier'
 import { type Presentation, present } from './credential'
 import * as Denial from './Denial'
@@ -11,7 +13,8 @@ import { bodyDigest, fingerprint } from './fingerprint'
 import type { Item } from './Item'
 import { idempotencyKey } from './idempotency'
 import type { ChallengeDetails, Quoter } from './quote'
-import { failureHeaders } from './receipts'
+import { failingOf, failureHeaders, receiptUrl } from './receipts'
+import type { Envelope } from './rest'
 import type { Answers } from './store'
 
 /** A request for something that is sold. */
@@ -31,6 +34,8 @@ export type Sale = {
   requestId: string
   /** Fires when the buyer leaves. */
   signal: AbortSignal
+  /** Passes the answer on inside a message; undefined when the response is sent as it is. */
+  envelope?: Envelope | undefined
   /** Parameters that cannot be served; named in the 402, refused before money moves. */
   invalidParams: readonly { name: string; reason: string; status?: 404 }[]
   /** Why nothing can be delivered now, before anybody pays. A promise only where that is not known yet. */
@@ -61,6 +66,8 @@ export type Paywall = {
   serve(sale: Sale): Promise<Response>
   /** Answers and settlements under way. */
   inFlight(): number
+  /** Gives up what is still read for buyers that have left. */
+  stop(): void
 }
 
 /** The paid path, for whatever is sold. */
@@ -72,6 +79,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
 
   return {
     inFlight: () => active + courier.inFlight(),
+    stop: courier.stop,
     ask,
     serve(sale) {
       const { presented } = sale
@@ -91,7 +99,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
 
   function ask(item: Item, url: string, requestId: string, details: ChallengeDetails): Response {
     const response = quoter.challenge(item, url, requestId, details)
-    if (response === undefined) throw Denial.noNetwork()
+    if (response === undefined) throw Denial.noNetwork(quoter.whyNone(item))
     return response
   }
 
@@ -102,30 +110,12 @@ export function createPaywall(options: PaywallOptions): Paywall {
     const context = { ...options, item: sale.item, url, digest, takesApprovals }
     let presentation: Presentation | undefined
     try {
-      presentation = await choose(present(presented, context))
+      presentation = await choose(settlement, present(presented, context))
       return await spend(sale, presentation)
     } catch (error) {
       if (!(error instanceof Problem.ProblemError)) throw error
       return refuse(sale, presented, presentation, error)
     }
-  }
-
-  /**
-   * Without `accepted` an EIP-3009 payload names no chain, and only the payer's contract can tell which
-   * of the offers it signed.
-   */
-  async function choose(presentation: Presentation): Promise<Presentation> {
-    if (presentation.alternatives.length === 0 || presentation.isProven()) return presentation
-    let undecided = presentation
-    for (const { transfer, window } of [presentation, ...presentation.alternatives]) {
-      const candidate = { ...presentation, transfer, window }
-      if (settlement.find(transfer)?.transfer.signature === transfer.signature) return candidate
-      if (window !== undefined || !settlement.isReady(transfer.network)) continue
-      const verdict = await settlement.verify(transfer)
-      if ('ok' in verdict) return candidate
-      if (verdict.kind === 'unavailable') undecided = candidate
-    }
-    return undecided
   }
 
   /** Answers a problem in the terms of the protocol that the buyer speaks. */
@@ -137,7 +127,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
   ): Response {
     const headers =
       presented.kind === 'x402' && problem.headers['payment-response'] === undefined
-        ? failureHeaders(problem, presentation?.transfer)
+        ? failureHeaders(problem, presentation?.transfer ?? failingOf(presented, sale.item.offers))
         : {}
     if (problem.status === 402)
       return challenge(sale, { digest: bodyDigest(sale.body), refusal: { problem, headers } })
@@ -244,9 +234,14 @@ export function createPaywall(options: PaywallOptions): Paywall {
     release: () => void,
   ): Promise<Response> {
     const state = sale.unavailable()
-    const unavailable = state instanceof Promise ? await state : state
-    if (unavailable !== undefined) throw unavailable
-    if (!settlement.isReady(presentation.transfer.network)) throw Denial.networkAway()
+    const isReady = settlement.isReady(presentation.transfer.network)
+    const unavailable =
+      (state instanceof Promise ? await state : state) ??
+      (isReady ? undefined : Denial.networkAway())
+    if (unavailable !== undefined) {
+      if (presentation.bound) settlement.noteShown(presentation.transfer)
+      throw unavailable
+    }
     const { item } = sale
     const purpose: Purpose = {
       product: 'gateway',
@@ -254,9 +249,10 @@ export function createPaywall(options: PaywallOptions): Paywall {
       merchant: item.merchant,
       route: item.route,
       fingerprint: print,
-      resource: sale.resource,
+      resource: receiptUrl(sale.resource, item),
       idempotencyKey: key,
       challengeId: presentation.challengeId,
+      credentialHash: presentation.credentialHash,
       bound: presentation.bound,
     }
     const { transfer, approval } = presentation
@@ -266,7 +262,8 @@ export function createPaywall(options: PaywallOptions): Paywall {
       proven: presentation.isProven,
       requestId: sale.requestId,
       onSent: courier.expect,
-      beginsDelivery: () => !sale.signal.aborted,
+      // Whoever must be confirmed twice is not delivered to at the first word.
+      beginsDelivery: () => !sale.signal.aborted && !settlement.needsSecond({ transfer, purpose }),
     })
     return conclude(sale, presentation, outcome, release)
   }
@@ -298,7 +295,8 @@ export function createPaywall(options: PaywallOptions): Paywall {
     // Not 402: the money is on its way or has arrived, and still buys what it was paid for.
     if (paidFor !== print || protocol !== presentation.protocol)
       throw Denial.mismatch('The credential pays for another request.')
-    // An x402 credential is public once it is on chain: after a failed delivery the token decides.
+    if (!mayContinue(payment, { ...presentation, key })) throw Denial.otherCredential()
+    // Its answer has been told how to go on: by the token.
     if (courier.wasAnswered(payment) && payment.attempts > 0 && presentation.protocol === 'x402')
       throw Denial.spent(payment)
     return pursue(sale, presentation, payment, release)
@@ -332,8 +330,12 @@ export function createPaywall(options: PaywallOptions): Paywall {
     outcome: Outcome,
     release: () => void,
   ): Promise<Response> {
-    if (outcome.kind === 'confirmed')
+    if (outcome.kind === 'confirmed') {
+      const { payment } = outcome
+      if (settlement.needsSecond(payment) && !(await settlement.confirmTwice(payment)))
+        throw Denial.unpaid({ kind: 'pending', payment }, payment.transfer.network)
       return courier.deliver(sale, outcome, presentation.protocol, release)
+    }
     if (outcome.kind === 'dead')
       log('payment-dead', {
         requestId: sale.requestId,

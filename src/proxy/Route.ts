@@ -226,6 +226,11 @@ export function upstreamUrl(target: Target, tail: string, search: string): URL {
   return url
 }
 
+/** A query of the upstream's own, '' or with its `?`, with the values that the route forces. */
+export function withFixed(target: Target, search: string): string {
+  return queryOf({ ...target, defaults: noPairs }, search)
+}
+
 function queryOf(target: Target, search: string): string {
   if (target.defaults.length === 0 && target.fixed.length === 0) return search
   const buyers: string[] = []

@@ -3,6 +3,7 @@ import { net } from '../http/runtime'
 import { type Environment, proxyFor } from './envproxy'
 import { toBuyer, toUpstream } from './headers'
 import * as Ip from './Ip'
+import * as Redirect from './Redirect'
 import * as Route from './Route'
 import { redactAnswer, redactHeaders, redactStream, UnreadableError } from './redact'
 import { createResolver, type Resolve } from './resolve'
@@ -78,7 +79,7 @@ const bufferMaxBytes = 1024 * 1024
 
 /**
  * Forwards to upstreams: names are resolved once and the connection is made to what was resolved and
- * found public, redirects are not followed, bodies cross as they are encoded.
+ * found public, redirects are followed within the origin only, bodies cross as they are encoded.
  */
 export function createUpstream(options: UpstreamOptions): Upstream {
   const resolve = createResolver(options)
@@ -134,7 +135,6 @@ export function createUpstream(options: UpstreamOptions): Upstream {
   async function send(input: ForwardInput, watch: Watch): Promise<Response> {
     const { merchant, route, tail, target } = input.match
     if (target === undefined) throw new UpstreamError('connect', 'no-upstream')
-    const url = Route.upstreamUrl(target, tail, input.search)
     const headers = toUpstream(input.headers, merchant)
     // What comes as it is can be looked through, whatever the buyer can read.
     if (secretsFor(input.match).length > 0) headers.set('accept-encoding', 'identity')
@@ -156,11 +156,33 @@ export function createUpstream(options: UpstreamOptions): Upstream {
     if (hasProxy(env)) Object.assign(init, { proxy: proxyFor(new URL(target.origin), env) })
     if (input.method !== 'GET' && input.method !== 'HEAD')
       init.body = rewriteBody(input.body, route.rewrite)
+    const addresses = await watch.race(addressesOf(merchant, target))
+    let url = Route.upstreamUrl(target, tail, input.search)
+    let response = await connect(url, addresses, init, watch)
+    for (let hops = 0; hops < Redirect.most; hops++) {
+      const place = Redirect.next(response, url, input.method, target)
+      if (place === undefined) break
+      // Without waiting: what stands beside a redirect is nothing that was bought.
+      response.body?.cancel().catch(() => {})
+      url = place
+      response = await connect(url, addresses, init, watch)
+    }
+    return response
+  }
+
+  /** Asks one address after the other until there is a connection. */
+  async function connect(
+    url: URL,
+    addresses: readonly string[],
+    init: BunFetchRequestInit,
+    watch: Watch,
+  ): Promise<Response> {
+    const place = new URL(url)
     let failure = new UpstreamError('refused-address')
-    for (const address of await watch.race(addressesOf(merchant, target))) {
-      url.hostname = address.includes(':') ? `[${address}]` : address
+    for (const address of addresses) {
+      place.hostname = address.includes(':') ? `[${address}]` : address
       try {
-        return await fetch(url.href, init)
+        return await fetch(place.href, init)
       } catch (error) {
         const found = watch.explain(error)
         // Only a connection that was never made may be tried elsewhere.

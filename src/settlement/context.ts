@@ -5,17 +5,20 @@ import type { Db } from '../../db/open'
 import type { Recent } from '../../db/recent'
 import type { TransactionRow } from '../../db/schema'
 import type { Client } from '../chain/client'
-import type { Head } from '../chain/head'
+import type { Clock } from '../chain/clock'
+import type { Fees, Head } from '../chain/head'
 import type { Heads } from '../chain/heads'
 import type { NetworkConfig } from '../config/Config'
 import type * as Network from '../protocol/Network'
 import type { Transfer } from '../protocol/Transfer'
 import type { Bell } from './bell'
+import type { Code } from './code'
 import type { Errand, ErrandEnd } from './Errand'
 import type { Failures } from './failures'
 import type { Meter, Metrics } from './metrics'
 import type { Outcome, Payment, Purpose } from './Payment'
 import type { Watch } from './reorg'
+import type { Shown } from './shown'
 import type { Store } from './store'
 import type { Trust } from './trust'
 import type { Refusal } from './verify'
@@ -31,8 +34,16 @@ export type Rail = {
   /** One per relayer key, in the order of the keys; then the desk's, when it is none of them. */
   lanes: readonly Lane[]
   health: Health
+  /** How far our clock is from the chain's. */
+  clock: Clock
+  /** Blocks that a node searches at once for logs, where it limits them; by host. */
+  logSpans: Map<string, bigint>
   /** Until a node says that it has no eth_sendRawTransactionSync (EIP-7966). */
   hasSync: boolean
+  /** Until a node says, or shows, that it simulates no block but the newest. */
+  hasOverrides: boolean
+  /** Whether a node runs creation code in a call, which reads the code of a payer beside a simulation. */
+  readsCode: boolean
   /** Proven payments that wait for a lane, oldest first. */
   queue: Order[]
   /** Errands that wait for room in a lane, oldest first. */
@@ -48,10 +59,14 @@ export type Rail = {
   /** Payers that had no code when they were looked at (unix ms until when that is believed). */
   plain: Map<string, number>
   isProbing: boolean
+  /** Payers that made a shared transaction fail: they never share one again. */
+  unshared: Set<string>
   /** Contracts that may be called to deploy a payer's wallet (ERC-6492), checksummed. */
   factories: ReadonlySet<Address>
   /** Gas that a settling call used lately, by its kind. */
   gasUsed: Map<string, bigint>
+  /** Gas of the newest lone payment, by its method. */
+  loneGas: Map<string, bigint>
   /** Where transactions were included that a reorganisation can still take away. */
   watch: Watch
 }
@@ -91,6 +106,10 @@ export type Order = {
   transfer: Transfer
   /** Undefined: a key signed, and nobody has looked for code. */
   hasCode: boolean | undefined
+  /** What its simulation saw behind the payer; undefined before, and where the node does not tell. */
+  code: Code | undefined
+  /** Fees that the payer's code was simulated with; undefined for others. */
+  fees: Fees | undefined
   /**
    * Whether the payer's own key signed, where nobody has asked yet: then only a simulation that passes
    * may be believed. Undefined when it did, or when its code has judged.
@@ -150,6 +169,8 @@ export type Slot = {
   paymentIds: readonly string[]
   /** Unix seconds after which the payload cannot succeed; undefined when it always can. */
   validBefore: bigint | undefined
+  /** What is behind the payer of a lone payment; undefined where that was not seen. */
+  code?: Code | undefined
   /** Then it carries no payment. */
   errand: Pick<ErrandRow, 'id' | 'kind' | 'product' | 'valueWei'> | undefined
 }
@@ -161,6 +182,8 @@ export type Health = {
   reason: string | undefined
   /** Checks so far that reached the node. */
   checks: number
+  /** URLs beside the one in use that answered for this chain at the last check. */
+  others: number
 }
 
 export type SettlementOptions = {
@@ -174,6 +197,10 @@ export type SettlementOptions = {
   deskNetwork?: Network.Id | undefined
   /** Unix ms. */
   now: () => number
+  /** A clock that nobody sets, ms from any start: it shows that `now` was set. By default `now` itself. */
+  monotonic?: (() => number) | undefined
+  /** A network is not used while its blocks prove that `now` is off by more; a minute by default. */
+  clockSkewMaxMs?: number | undefined
   log: Log
   /** Random bytes for payment ids; by default the system's. */
   random?: (length: number) => Uint8Array
@@ -186,6 +213,15 @@ export type SettlementOptions = {
   walletFactories?: readonly Address[]
   /** Transactions that may fail on chain for one payer in ten minutes; 5 by default. */
   payerFailuresMax?: number | undefined
+  /**
+   * Payments above this (atomic) count only when a second node shows them, where one is configured;
+   * undefined: none. Those to the desk always do. By default 10,000,000.
+   */
+  confirmTwiceAbove?: (() => bigint | undefined) | undefined
+  /** Nothing but this service sells for its payouts; by default false. */
+  payoutExclusive?: (() => boolean) | undefined
+  /** Whether a payee of the facilitator is one of this service's payouts; by default none. */
+  isOwnPayee?: ((payee: Address) => boolean) | undefined
   /** Time between two looks at a network's health. */
   checkMs?: number
   /** What a network's block time counts as before its blocks are known; a second by default. */
@@ -214,6 +250,16 @@ export type Context = {
   now: () => number
   log: Log
   errandProofMs: number
+  monotonic: () => number
+  clockSkewMaxMs: number
+  /** Atomic; undefined: one node's word is enough for every payment. */
+  confirmTwiceAbove: () => bigint | undefined
+  payoutExclusive: () => boolean
+  isOwnPayee: (payee: Address) => boolean
+  /** When payments that are over were last looked at for what became of them (unix ms), by id. */
+  looked: Map<string, number>
+  /** Credentials that came while we could not settle. */
+  shown: Shown
   /** Payments that are being driven; the promises never reject. */
   running: Map<string, Promise<Outcome>>
   /** Nonces that are being driven; the promises never reject. */
@@ -233,7 +279,7 @@ export type Context = {
   /** Waits for a lane. The promise never rejects. */
   submit(
     rail: Rail,
-    order: Omit<Order, 'done' | 'logKey' | 'call' | 'isUrgent' | 'isGivenUp'>,
+    order: Omit<Order, 'done' | 'logKey' | 'call' | 'isUrgent' | 'isGivenUp' | 'code' | 'fees'>,
   ): Submitted
   /** Gives what waits to the lanes that are free; call whenever one may have become so. */
   pump(rail: Rail): void

@@ -1,10 +1,14 @@
 import type { Address, Hex } from 'viem'
+import type { Ahead } from '../chain/clock'
 import { fees } from '../chain/head'
 import type { Asset } from '../protocol/Asset'
 import * as Crypto from '../protocol/Crypto'
 import type * as Network from '../protocol/Network'
 import { type Money, moneyKey, type Transfer } from '../protocol/Transfer'
+import * as Availability from './availability'
+import * as Budget from './budget'
 import { type Context, railOf, type SettlementOptions, within } from './context'
+import * as Corroborate from './corroborate'
 import { type Delivered, deliveries } from './delivery'
 import type { Errand, ErrandEnd } from './Errand'
 import { createContext, start } from './engine'
@@ -27,6 +31,8 @@ export type Status = {
   /** The first one; `lanes` has all. */
   relayer: Address
   balanceWei?: bigint
+  /** What the newest blocks allow; infinite where they say nothing. */
+  clockAheadMs: Ahead
   lanes: readonly LaneStatus[]
 }
 
@@ -128,16 +134,36 @@ export type Settlement = {
   ): Promise<Read>
   /** One JSON-RPC request through the network's client. Throws RpcFault or RpcError. */
   rpc(network: Network.Id, method: string, params: readonly unknown[]): Promise<unknown>
-  /** Fees of a transaction that would be signed now, and the newest base fee. No I/O. */
-  fees(network: Network.Id): { maxFeeWei: bigint; maxTipWei: bigint; baseFeeWei: bigint }
+  /** Fees of a transaction that would be signed now, the newest base fee, and the tip of the nodes. */
+  fees(network: Network.Id): {
+    maxFeeWei: bigint
+    maxTipWei: bigint
+    baseFeeWei: bigint
+    suggestedTipWei: bigint
+  }
   /** The stock desk's account. */
   desk: Address
   /** Networks with the reason why one cannot settle. No I/O. */
   status(): readonly Status[]
   /** Whether a network can settle now. No I/O. */
   isReady(network: Network.Id): boolean
-  /** Whether a product may still spend gas today. One indexed read. */
+  /** Why a network is left out of a 402 now, as the end of a sentence; undefined: it is offered. No I/O. */
+  whyNot(network: Network.Id, sale: Availability.Sale): string | undefined
+  /** What a lone payment costs now. No I/O. */
+  costOf(network: Network.Id): Availability.SaleCost
+  /** Whether a product may still spend gas today. From memory. */
   hasBudget(network: Network.Id, product: Product): boolean
+  /** Remembers a credential that can only be meant for us and came while nothing could be sold. */
+  noteShown(transfer: Transfer): void
+  /** Whether a payment may only be answered for when `confirmTwice` says so. No I/O. */
+  needsSecond(payment: Pick<Payment, 'transfer' | 'purpose'>): boolean
+  /**
+   * Whether a second node shows the transfer of a confirmed payment; waits seconds for one that lags
+   * behind, and logs what differs. True with one URL. Never rejects.
+   */
+  confirmTwice(payment: Payment): Promise<boolean>
+  /** What the nodes show of a confirmed payment now. Throws RpcFault or RpcError with one URL. */
+  sightOf(payment: Payment): Promise<Corroborate.Sight>
   /** Takes up what an earlier process left; returns when all has been looked at once. */
   recover(): Promise<void>
   /** Nothing new; resolves when nothing is under way or after the limit. */
@@ -165,6 +191,7 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
       const { waitMs, receivedAt } = options
       if (context.isStopping) return Verify.unavailable(undefined)
       const known = store.find(transfer)
+      const knownBlock = railOf(context, transfer.network).head.number
       const id = paymentId(now(), random)
       const request: Request.Request = {
         id,
@@ -180,6 +207,9 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
       const outcome = await (known
         ? Request.meet(context, known, purpose, waitMs)
         : Request.settle(context, request, waitMs))
+      if (outcome.kind === 'unavailable' && purpose.bound) {
+        context.shown.note(transfer, { receivedAt, knownBlock })
+      }
       context.metrics.settled(request, outcome, (now() - receivedAt) / 1000)
       return outcome
     },
@@ -191,9 +221,13 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
     ...deliveries(context),
     ...forProducts(context),
     desk: deskOf(options),
-    status: () => [...context.rails.values()].map((rail) => statusOf(rail, db.storage.fault())),
-    hasBudget: (network, product) =>
-      !Request.isOverBudget(context, railOf(context, network), { product }),
+    status: () => [...context.rails.values()].map((rail) => statusOf(context, rail)),
+    hasBudget: (network, product) => !Budget.isSpent(context, railOf(context, network), product),
+    whyNot(network, sale) {
+      const rail = context.rails.get(network)
+      return rail ? Availability.whyNot(context, rail, sale) : 'it is not configured'
+    },
+    costOf: (network) => Availability.costOf(railOf(context, network)),
     isReady: (network) => {
       const rail = context.rails.get(network)
       if (context.isStopping || db.storage.fault() !== undefined) return false
@@ -222,8 +256,31 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
 /** What products do beside settling payments. */
 function forProducts(
   context: Context,
-): Pick<Settlement, 'onPayment' | 'run' | 'errand' | 'onErrand' | 'read' | 'rpc' | 'fees'> {
+): Pick<
+  Settlement,
+  | 'onPayment'
+  | 'run'
+  | 'errand'
+  | 'onErrand'
+  | 'read'
+  | 'rpc'
+  | 'fees'
+  | 'noteShown'
+  | 'needsSecond'
+  | 'confirmTwice'
+  | 'sightOf'
+> {
   return {
+    noteShown(transfer) {
+      const knownBlock = railOf(context, transfer.network).head.number
+      context.shown.note(transfer, { receivedAt: context.now(), knownBlock })
+    },
+    needsSecond: (payment) =>
+      Request.needsSecond(context, railOf(context, payment.transfer.network), payment),
+    confirmTwice: (payment) =>
+      Corroborate.confirm(context, railOf(context, payment.transfer.network), payment),
+    sightOf: (payment) =>
+      Corroborate.sightOf(context, railOf(context, payment.transfer.network), payment),
     onPayment: context.paymentBell.on,
     run: (errand, limits) => Errands.run(context, errand, limits),
     errand: (id) => Errands.statusOf(context, id),
@@ -232,7 +289,8 @@ function forProducts(
     rpc: (network, method, params) => railOf(context, network).client.call(method, params),
     fees(network) {
       const { head, network: config } = railOf(context, network)
-      return { ...fees(head, config.feeCapWei), baseFeeWei: head.baseFeeWei }
+      const { baseFeeWei, suggestedTipWei } = head
+      return { ...fees(head, config.feeCapWei), baseFeeWei, suggestedTipWei }
     },
   }
 }

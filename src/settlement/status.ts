@@ -1,5 +1,6 @@
 import type { Address } from 'viem'
-import type { Rail } from './context'
+import { type Ahead, aheadOf } from '../chain/clock'
+import type { Context, Rail } from './context'
 import * as Lane from './lane'
 
 /** One relayer on one network. */
@@ -13,10 +14,14 @@ export type LaneStatus = {
 }
 
 /**
- * Whether a network can settle, and why not. No I/O. `storageFault`: why nothing can be written, which
- * stops every network: a payment that is not recorded must not be sent.
+ * Whether a network can settle, and why not. No I/O. A fault of the storage stops every network: a
+ * payment that is not recorded must not be sent.
  */
-export function statusOf(rail: Rail, storageFault: string | undefined) {
+export function statusOf(
+  { db, now, monotonic }: Pick<Context, 'db' | 'now' | 'monotonic'>,
+  rail: Rail,
+) {
+  const storageFault = db.storage.fault()
   const { network, health } = rail
   const lanes = rail.lanes.map((lane): LaneStatus => {
     const reason = Lane.pausedBy(lane)
@@ -38,6 +43,7 @@ export function statusOf(rail: Rail, storageFault: string | undefined) {
     network: network.id,
     ready,
     relayer: first.relayer,
+    clockAheadMs: aheadOf(rail.clock, now(), monotonic()) satisfies Ahead,
     ...(reason === undefined ? {} : { reason }),
     ...(first.balanceWei === undefined ? {} : { balanceWei: first.balanceWei }),
     lanes,

@@ -19,6 +19,8 @@ export function route(path: string, fields: Partial<Route> = {}): Route {
     rewrite: {},
     params: [],
     body: undefined,
+    bodyRequired: false,
+    answer: undefined,
     ...fields,
   }
 }
@@ -75,6 +77,8 @@ export function config(merchants: readonly Merchant[]): Config {
       discoveryNetwork: 'eip155:4663',
       mppOrder: ['eip155:8453', 'eip155:4663'],
       stopSeconds: 30,
+      confirmTwiceAboveAtomic: 10_000_000n,
+      payoutExclusive: false,
       settleWaitSeconds: 25,
       bodyMaxBytes: 10_485_760,
       unpaidBodyMaxBytes: 1_048_576,
@@ -107,6 +111,8 @@ const settling = {
   batchGasMax: 12_000_000,
   feeCapWei: 50_000_000_000n,
   replaceAfterSeconds: 20,
+  gasRatioMax: 0,
+  ethPriceUsd: 4000,
   gasPerDayWei: { gateway: 1n, facilitator: 1n, desk: 1n, sponsor: 1n },
   sponsor: undefined,
   testnet: false,

@@ -49,6 +49,8 @@ export function networkOf(
     batchGasMax: 12_000_000,
     feeCapWei: 50_000_000_000n,
     replaceAfterSeconds: 20,
+    gasRatioMax: 0,
+    ethPriceUsd: 4000,
     gasPerDayWei: { gateway: 10n ** 18n, facilitator: 10n ** 18n, desk: 10n ** 18n, sponsor: 0n },
     sponsor: undefined,
     ...changes,
@@ -157,6 +159,9 @@ export async function startDesk(
     relayerKeys?: readonly Uint8Array[]
     deskKey?: Uint8Array
     walletFactories?: readonly Address[]
+    payoutExclusive?: boolean
+    isOwnPayee?: (payee: Address) => boolean
+    clockSkewMaxMs?: number
   } = {},
 ): Promise<Desk> {
   const now = options.now ?? Date.now
@@ -172,6 +177,11 @@ export async function startDesk(
     // Local blocks come when there is something in them: what is looked for soon is found soon.
     blockTimeMs: options.blockTimeMs ?? 100,
     deskKey: options.deskKey,
+    monotonic: () => performance.now(),
+    // Tests move one clock without the others.
+    clockSkewMaxMs: options.clockSkewMaxMs ?? Number.POSITIVE_INFINITY,
+    payoutExclusive: () => options.payoutExclusive === true,
+    isOwnPayee: options.isOwnPayee,
     errandProofMs: options.errandProofMs,
     ...(options.walletFactories ? { walletFactories: options.walletFactories } : {}),
     ...(options.meter ? { meter: options.meter } : {}),

@@ -13,7 +13,15 @@ import { balanceOf, type Chain, startChains } from '../../src/demo/chains'
 import { openExchange } from '../../src/demo/exchange'
 import { createLog } from '../../src/log'
 import type * as Network from '../../src/protocol/Network'
-import { ask, type MppOptions, payMpp, payMppPermit2, payX402, type X402Options } from './buyer'
+import {
+  ask,
+  type MppOptions,
+  payMpp,
+  payMppPermit2,
+  payX402,
+  type Required,
+  type X402Options,
+} from './buyer'
 import { connect, request } from './raw'
 import { startTap } from './settlement'
 import { type ScriptedUpstream, startScripted } from './upstream'
@@ -130,6 +138,7 @@ export type ShopOptions = {
   /** Cap of the stored answers. */
   answersMaxBytes?: number
   refundsMax?: number
+  clockSkewMaxMs?: number
   /** Keys beside the relayer's. */
   env?: Readonly<Record<string, string>>
   /** Also the Uniswap pools, stock tokens and price feeds of `[stock]`. */
@@ -193,6 +202,8 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
       log: createLog({ write: (line) => void logged.push(line), pretty: false }),
       now: () => Date.now() + offsetMs,
       blockTimeMs: 100,
+      // Tests move one clock without the others.
+      clockSkewMaxMs: options.clockSkewMaxMs ?? Number.POSITIVE_INFINITY,
       ...(options.answersMaxBytes === undefined
         ? {}
         : { answersMaxBytes: options.answersMaxBytes }),
@@ -272,7 +283,10 @@ export async function sign(url: string, terms: Terms = {}): Promise<Record<strin
   const signer = account(buyer).local()
   if (scheme === 'x402-eip3009' || scheme === 'x402-permit2') {
     const method = scheme === 'x402-permit2' ? 'permit2' : 'eip3009'
-    const payment = await payX402(asked.required, signer, { ...options, network, method })
+    // A header that is long enough leaves further transfer methods to the body.
+    const { accepts = asked.required.accepts } = asked.body as Partial<Required>
+    const required = { ...asked.required, accepts }
+    const payment = await payX402(required, signer, { ...options, network, method })
     return { 'payment-signature': payment }
   }
   const challenge = asked.challenges.find(
