@@ -14,12 +14,14 @@ import { healthRoutes } from './http/health'
 import { whenIdle } from './http/idle'
 import { base36, requestIds } from './http/ids'
 import { createRegistry, metricsRoutes, type Registry } from './http/metrics'
+import { createPeer } from './http/peer'
 import { errors } from './http/problem'
 import { createRateLimit } from './http/ratelimit'
-import { pathStart } from './http/url'
+import { isForSale } from './http/url'
 import type { Log } from './log'
 import { withChallenges, withDeliveries } from './paywall/counted'
 import { type Earlier, succeed } from './paywall/earlier'
+import type { PaceMin } from './paywall/pace'
 import { createPaywall } from './paywall/paywall'
 import { createQuoter } from './paywall/quote'
 import { createAnswers } from './paywall/store'
@@ -30,6 +32,7 @@ import { originOf } from './proxy/builtin/serve'
 import { createDocuments } from './proxy/documents'
 import { createMcp, isMcp } from './proxy/mcp/endpoint'
 import { createGateway, type Gateway, type GatewayOptions } from './proxy/merchant'
+import { createPlaces } from './proxy/places'
 import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
 import type { ApprovalSponsor } from './settlement/Sponsorship'
@@ -63,6 +66,12 @@ export type AppOptions = {
   blockTimeMs?: number
   /** Stock orders that may be refunded to one payer in an hour. */
   refundsMax?: number
+  /** Requests that this process may send by `fetch` at once; the runtime's own limit by default. */
+  fetchesMax?: number | undefined
+  /** How fast buyers must read streams. */
+  paceMin?: PaceMin
+  /** Longest silence of a connection, unless a sale is under way on it. */
+  idleSeconds?: number
   /** It will run for long: the database's log is made as long at once as it gets anyway (16 MB). */
   isLasting?: boolean
 }
@@ -95,6 +104,7 @@ export async function start(options: AppOptions): Promise<App> {
   let catalogue: Catalogue
   const service = () => catalogue.config.service
   const { baseUrl, listen, bufferedMaxBytes } = options.config.service
+  const { idleSeconds = 255 } = options
   const db = open({ dataDir: options.dataDir, now })
   const registry = createRegistry()
   const settlement = await createSettlement({
@@ -144,6 +154,7 @@ export async function start(options: AppOptions): Promise<App> {
     sponsor,
     quoter,
     answers: createAnswers(db, options.answersMaxBytes),
+    paceMin: options.paceMin,
     get settleWaitMs() {
       return service().settleWaitSeconds * 1000
     },
@@ -187,6 +198,7 @@ export async function start(options: AppOptions): Promise<App> {
     peerOf: (request) => server.requestIP(request)?.address,
     upstream: createUpstream({ now }),
     breaker: createBreaker(),
+    places: createPlaces(options.fetchesMax),
     budget: createBudget(bufferedMaxBytes),
     rateLimit: createRateLimit(),
     receiptAddress,
@@ -205,11 +217,11 @@ export async function start(options: AppOptions): Promise<App> {
     port: listen.port,
     reusePort: false,
     development: false,
-    idleTimeout: 255,
+    idleTimeout: idleSeconds,
     // Bodies are read and capped by the routes, which answer with a problem.
     maxRequestBodySize: Number.MAX_SAFE_INTEGER,
     fetch(request, self): Response | Promise<Response> {
-      const peer = () => self.requestIP(request)?.address
+      const peer = createPeer(request, self, idleSeconds)
       if (isForSale(request.url)) return catalogue.gateway.handle(request, peer)
       if (isMcp(request.url)) return catalogue.mcp.handle(request, peer)
       return catalogue.facilitator.handle(request, peer) ?? catalogue.site.fetch(request)
@@ -258,6 +270,7 @@ type Parts = Pick<
   | 'paywall'
   | 'upstream'
   | 'breaker'
+  | 'places'
   | 'budget'
   | 'rateLimit'
   | 'now'
@@ -377,11 +390,6 @@ function healthOf(
   const silent = origins.filter(isOpen).length
   if (silent === 0) return 'available'
   return silent < origins.length ? 'partly' : 'unavailable'
-}
-
-/** Whether a request's URL is below `/m/`. */
-function isForSale(url: string): boolean {
-  return url.startsWith('/m/', pathStart(url))
 }
 
 function outOfService(merchant: Merchant): { merchant: string; reason: string }[] {

@@ -21,7 +21,14 @@ export async function serve(options: ServeOptions): Promise<number> {
   const log = createLog({})
   let app: App.App
   try {
-    app = await App.start({ config, secrets, dataDir: options.dataDir, log, isLasting: true })
+    app = await App.start({
+      config,
+      secrets,
+      dataDir: options.dataDir,
+      log,
+      fetchesMax: fetchesMax(options.env),
+      isLasting: true,
+    })
   } catch (error) {
     process.stderr.write(`turnpike: ${startFault(error, config)}\n`)
     return 1
@@ -76,6 +83,12 @@ function startFault(error: unknown, config: Config): string {
   const code = error instanceof Error && 'code' in error ? error.code : undefined
   if (code === 'EADDRINUSE') return `${hostname}:${port} is in use by another program.`
   return error instanceof Error ? error.message : 'it could not start'
+}
+
+/** The runtime's limit, which it read from here when it was started. */
+function fetchesMax(env: Env): number | undefined {
+  const value = Number(env.BUN_CONFIG_MAX_HTTP_REQUESTS)
+  return Number.isInteger(value) && value > 0 ? value : undefined
 }
 
 function stopSignal(): Promise<void> {

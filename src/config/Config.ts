@@ -34,6 +34,8 @@ export type Service = {
   bufferedMaxBytes: number
   paidPerMinute: number
   quotePerMinute: number
+  /** Sales under way at once, of all merchants. */
+  concurrencyMax: number
 }
 
 export type NetworkConfig = Network.Network & {
@@ -73,6 +75,8 @@ export type Merchant = {
   headers: Readonly<Record<string, string>>
   timeoutMs: number
   idleMs: number
+  /** Sales under way at once. */
+  concurrencyMax: number
   /** Zero when the merchant is out of service because this address is not set. */
   payout: Address
   networks: readonly Network.Id[]

@@ -14,3 +14,8 @@ export function searchOf(url: string): string {
   const query = url.indexOf('?', Math.max(pathStart(url), 0))
   return query === -1 ? '' : new URL(url.slice(query), 'http://localhost').search
 }
+
+/** Whether a request's URL is below `/m/`. */
+export function isForSale(url: string): boolean {
+  return url.startsWith('/m/', pathStart(url))
+}

@@ -4,6 +4,7 @@ import type * as Receipt from '../protocol/Receipt'
 import type { Delivered } from '../settlement/delivery'
 import type { Outcome, Payment, Protocol } from '../settlement/Payment'
 import type { Settlement } from '../settlement/settle'
+import { createPace, type PaceMin, paceMin } from './pace'
 import { failureHeaders, signReceipt, successHeaders } from './receipts'
 import { type Answer, type Answers, answerMaxBytes } from './store'
 
@@ -19,6 +20,8 @@ export type Fulfilled =
       headers: Headers
       /** Bytes when the whole answer is known, else a stream. */
       body: Uint8Array | ReadableStream<Uint8Array>
+      /** Called when the stream ends, before its end is sent. */
+      onEnd?: () => void
     }
   | {
       delivered: false
@@ -50,6 +53,8 @@ export type CourierOptions = {
   answers: Answers
   challengeSecrets: readonly Uint8Array[]
   receiptKey: Uint8Array
+  /** Of buyers that read a stream; `paceMin` by default. */
+  paceMin?: PaceMin | undefined
   now: () => number
   log: (event: string, fields: Readonly<Record<string, unknown>>) => void
 }
@@ -186,11 +191,11 @@ export function createCourier(options: CourierOptions): Courier {
       open--
       release()
     }
-    if (!(body instanceof Uint8Array))
-      return new Response(observed(body, parcel.signal, { record, finish, keep }), {
-        status,
-        headers,
-      })
+    if (!(body instanceof Uint8Array)) {
+      const { onEnd } = fulfilled
+      const observer = { record, finish, keep, onEnd, paceMin: options.paceMin }
+      return new Response(observed(body, parcel.signal, observer), { status, headers })
+    }
 
     keep?.(body)
     // The answer is written in this turn of the event loop; recording it afterwards means that a
@@ -299,19 +304,25 @@ type Observer = {
   finish: () => void
   /** Called with all of a complete answer. */
   keep: ((body: Uint8Array) => void) | undefined
+  /** Called once, before the end is sent. */
+  onEnd: (() => void) | undefined
+  paceMin: PaceMin | undefined
 }
 
 /**
  * Passes a stream on and records how far it got. A stream that goes on is recorded as complete at
  * its first chunk, so that a replay is refused from then on, and corrected when it is cut later.
- * `signal` fires when the buyer leaves: the server would still take a first chunk then.
+ * `signal` fires when the buyer leaves: the server would still take a first chunk then. One that
+ * stays and hardly reads would hold a connection to the upstream for ever: it is cut.
  */
 function observed(
   source: ReadableStream<Uint8Array>,
   signal: AbortSignal,
-  { record, finish, keep }: Observer,
+  { record, finish, keep, onEnd, paceMin: pace = paceMin }: Observer,
 ): ReadableStream<Uint8Array> {
   const reader = source.getReader()
+  let cut = () => {}
+  const buyer = createPace(pace, () => cut())
   const chunks: Uint8Array[] = []
   let keptBytes = 0
   let begun = false
@@ -321,6 +332,8 @@ function observed(
   const end = (outcome: Reach) => {
     if (ended) return
     ended = true
+    buyer.stop()
+    onEnd?.()
     signal.removeEventListener('abort', leave)
     const recording = outcome !== 'complete' || !recorded ? record(() => outcome) : first
     void recording.then(finish)
@@ -332,7 +345,14 @@ function observed(
   signal.addEventListener('abort', leave)
   if (signal.aborted) leave()
   return new ReadableStream<Uint8Array>({
+    start(controller) {
+      cut = () => {
+        leave()
+        controller.error()
+      }
+    },
     async pull(controller) {
+      buyer.taken()
       try {
         const { done, value } = await reader.read()
         if (ended) return controller.error()
@@ -345,6 +365,7 @@ function observed(
         keptBytes += value.byteLength
         if (keep !== undefined && keptBytes <= answerMaxBytes) chunks.push(value.slice())
         controller.enqueue(value)
+        buyer.put(value.byteLength)
         if (begun) return
         begun = true
         setImmediate(() => {

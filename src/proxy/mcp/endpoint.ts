@@ -1,13 +1,14 @@
 import type { Config } from '../../config/Config'
 import { type Budget, readBody } from '../../http/body'
 import { clientKey } from '../../http/clientip'
+import type { Peer } from '../../http/peer'
 import * as RateLimit from '../../http/ratelimit'
 import { pathStart } from '../../http/url'
 import type { Log } from '../../log'
 import type * as Json from '../../protocol/Json'
 import * as Problem from '../../protocol/Problem'
 import type * as Catalogue from '../Catalogue'
-import type { Gateway, Peer } from '../merchant'
+import type { Gateway } from '../merchant'
 import { invalidParams, type Result, RpcFault, toResult } from './answer'
 import * as Messages from './Messages'
 import * as Payment from './Payment'
@@ -92,7 +93,7 @@ export function createMcp(options: McpOptions): Mcp {
     // Before the body: reading one through takes longer than all else, whatever is wrong with it.
     const first = take()
     if (!first.ok) return limited(first)
-    const body = await readBody(request, unpaidBodyMaxBytes, options.budget)
+    const body = await readBody(request, unpaidBodyMaxBytes, options.budget, { client: key })
     try {
       const message = Messages.parse(body.bytes)
       for (let count = Messages.count(message); count > 1; count--) {
