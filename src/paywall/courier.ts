@@ -4,7 +4,7 @@ import type * as Receipt from '../protocol/Receipt'
 import type { Delivered } from '../settlement/delivery'
 import type { Outcome, Payment, Protocol } from '../settlement/Payment'
 import type { Settlement } from '../settlement/settle'
-import { createPace, type PaceMin, paceMin } from './pace'
+import { createPaces, type PaceMin, type Paces } from './pace'
 import { failureHeaders, signReceipt, successHeaders } from './receipts'
 import { type Answer, type Answers, answerMaxBytes } from './store'
 
@@ -88,6 +88,7 @@ export function createCourier(options: CourierOptions): Courier {
   const issuer = { key: options.receiptKey, address: Crypto.addressOf(options.receiptKey) }
   /** Answered, which is not on the disk yet. */
   const answering = new Set<string>()
+  const { watch } = createPaces(options.paceMin)
   /** Receipts that are signed already, by payment. */
   const ahead = new Map<string, { receipt: Receipt.Signed; signedAt: number }>()
   let open = 0
@@ -193,7 +194,7 @@ export function createCourier(options: CourierOptions): Courier {
     }
     if (!(body instanceof Uint8Array)) {
       const { onEnd } = fulfilled
-      const observer = { record, finish, keep, onEnd, paceMin: options.paceMin }
+      const observer = { record, finish, keep, onEnd, watch }
       return new Response(observed(body, parcel.signal, observer), { status, headers })
     }
 
@@ -306,7 +307,7 @@ type Observer = {
   keep: ((body: Uint8Array) => void) | undefined
   /** Called once, before the end is sent. */
   onEnd: (() => void) | undefined
-  paceMin: PaceMin | undefined
+  watch: Paces['watch']
 }
 
 /**
@@ -318,11 +319,11 @@ type Observer = {
 function observed(
   source: ReadableStream<Uint8Array>,
   signal: AbortSignal,
-  { record, finish, keep, onEnd, paceMin: pace = paceMin }: Observer,
+  { record, finish, keep, onEnd, watch }: Observer,
 ): ReadableStream<Uint8Array> {
   const reader = source.getReader()
   let cut = () => {}
-  const buyer = createPace(pace, () => cut())
+  const buyer = watch(() => cut())
   const chunks: Uint8Array[] = []
   let keptBytes = 0
   let begun = false
