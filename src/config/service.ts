@@ -28,7 +28,7 @@ export function readService(root: Table, networks: readonly NetworkConfig[]): Se
     bufferedMaxBytes: field(table, 'buffered_max', V.size, 256 * 1024 ** 2),
     paidPerMinute: field(table, 'paid_per_minute', V.integer(1, 1_000_000), 600),
     quotePerMinute: field(table, 'quote_per_minute', V.integer(1, 1_000_000), 120),
-    concurrencyMax: field(table, 'concurrency_max', V.integer(1, 12_000), 4_096),
+    concurrencyMax: field(table, 'concurrency_max', V.integer(1, 12_000), 2_048),
   }
   close(table)
   checkSizes(table, service)

@@ -2,8 +2,11 @@ import { clientKey } from './clientip'
 
 /** The other end of a request's connection; the address is looked up only when it is needed. */
 export type Peer = (() => string | undefined) & {
-  /** Whether the connection may be silent for as long as its request takes. */
-  hold?: (isHeld: boolean) => void
+  /**
+   * Whether the connection may be silent for as long as its request takes. `isCut` ends it soon, also
+   * while bytes wait for a peer that does not read them.
+   */
+  hold?: (isHeld: boolean, isCut?: boolean) => void
 }
 
 /**
@@ -18,9 +21,10 @@ export function createPeer(
 ): Peer {
   let holders = 0
   return Object.assign(() => server.requestIP(request)?.address, {
-    hold(isHeld: boolean) {
+    hold(isHeld: boolean, isCut = false) {
       holders += isHeld ? 1 : -1
-      if (isHeld ? holders === 1 : holders === 0) server.timeout(request, isHeld ? 0 : idleSeconds)
+      if (holders === 1 && isHeld) server.timeout(request, 0)
+      if (holders === 0) server.timeout(request, isCut ? 1 : idleSeconds)
     },
   })
 }

@@ -21,7 +21,7 @@ export type Fulfilled =
       /** Bytes when the whole answer is known, else a stream. */
       body: Uint8Array | ReadableStream<Uint8Array>
       /** Called when the stream ends, before its end is sent. */
-      onEnd?: () => void
+      onEnd?: (isCut: boolean) => void
     }
   | {
       delivered: false
@@ -306,7 +306,7 @@ type Observer = {
   /** Called with all of a complete answer. */
   keep: ((body: Uint8Array) => void) | undefined
   /** Called once, before the end is sent. */
-  onEnd: (() => void) | undefined
+  onEnd: ((isCut: boolean) => void) | undefined
   watch: Paces['watch']
 }
 
@@ -334,7 +334,7 @@ function observed(
     if (ended) return
     ended = true
     buyer.stop()
-    onEnd?.()
+    onEnd?.(outcome !== 'complete')
     signal.removeEventListener('abort', leave)
     const recording = outcome !== 'complete' || !recorded ? record(() => outcome) : first
     void recording.then(finish)

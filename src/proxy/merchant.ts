@@ -287,7 +287,7 @@ export function createGateway(options: GatewayOptions): Gateway {
       if (isDelivery(status)) {
         if (answer.body instanceof Uint8Array) return { delivered: true, ...answer }
         visit.held = 'until-end'
-        return { delivered: true, ...answer, onEnd: () => visit.peer.hold?.(false) }
+        return { delivered: true, ...answer, onEnd: (isCut) => visit.peer.hold?.(false, isCut) }
       }
       if (answer.body instanceof ReadableStream) await answer.body.cancel()
       return {

@@ -75,7 +75,7 @@ function announcements() {
   }
 }
 
-/** Buyers that hold what they paid for: they read nothing of it, or all of it for as long as it comes. */
+/** Buyers that hold what they paid for: they read hardly any of it, or all of it for as long as it comes. */
 function holders(
   path: string,
   total: number,
@@ -92,8 +92,12 @@ function holders(
       setTimeout(buy, 1_000, peer)
     })
     count('bought')
-    if (isSlow) socket.pause()
-    else socket.resume()
+    socket.on('data', () => {
+      if (!isSlow) return
+      socket.pause()
+      // About 6 kB a second; a connection that is not read would not even show its end.
+      setTimeout(() => socket.resume(), 10_000)
+    })
   }
   // Some at a time: a hundred signatures at once are no attack, they only take this machine's time.
   for (let peer = 0; peer < total; peer++) setTimeout(buy, peer * 20, peer)
