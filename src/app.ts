@@ -21,7 +21,7 @@ import { isForSale } from './http/url'
 import type { Log } from './log'
 import { withChallenges, withDeliveries } from './paywall/counted'
 import { type Earlier, succeed } from './paywall/earlier'
-import type { PaceMin } from './paywall/pace'
+import { type PaceMin, paceMin } from './paywall/pace'
 import { createPaywall } from './paywall/paywall'
 import { createQuoter } from './paywall/quote'
 import { createAnswers } from './paywall/store'
@@ -69,7 +69,7 @@ export type AppOptions = {
   /** Requests that this process may send by `fetch` at once; the runtime's own limit by default. */
   fetchesMax?: number | undefined
   /** How fast buyers must read streams. */
-  paceMin?: PaceMin
+  paceMin?: Partial<PaceMin>
   /** Longest silence of a connection, unless a sale is under way on it. */
   idleSeconds?: number
   /** It will run for long: the database's log is made as long at once as it gets anyway (16 MB). */
@@ -103,7 +103,7 @@ export async function start(options: AppOptions): Promise<App> {
   // Whatever a reload may change is read through it.
   let catalogue: Catalogue
   const service = () => catalogue.config.service
-  const { baseUrl, listen, bufferedMaxBytes } = options.config.service
+  const { baseUrl, listen, bufferedMaxBytes, stalledStreamsMax } = options.config.service
   const { idleSeconds = 255 } = options
   const db = open({ dataDir: options.dataDir, now })
   const registry = createRegistry()
@@ -154,7 +154,7 @@ export async function start(options: AppOptions): Promise<App> {
     sponsor,
     quoter,
     answers: createAnswers(db, options.answersMaxBytes),
-    paceMin: options.paceMin,
+    paceMin: { ...paceMin, stalledMax: stalledStreamsMax, ...options.paceMin },
     get settleWaitMs() {
       return service().settleWaitSeconds * 1000
     },

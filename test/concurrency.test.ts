@@ -9,7 +9,7 @@ let target: Target
 beforeAll(async () => {
   target = await startTarget({
     // What a buyer does not read fills the system's buffers first.
-    paceMin: { stepBytes: 1024 * 1024, stepMs: 500, stalledMax: 32 },
+    paceMin: { stepBytes: 1024 * 1024, stepMs: 500 },
     idleSeconds: 1,
     more: (upstreamUrl) =>
       ['narrow', 'slow']

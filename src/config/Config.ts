@@ -36,6 +36,8 @@ export type Service = {
   quotePerMinute: number
   /** Sales under way at once, of all merchants. */
   concurrencyMax: number
+  /** Streams that their buyers may leave unread at once, about 2 MB each. */
+  stalledStreamsMax: number
 }
 
 export type NetworkConfig = Network.Network & {

@@ -38,8 +38,8 @@ type Stream = {
 }
 
 const looksMax = 192
-/** Looks after which a stream stands still. */
-const stillMin = 2
+/** Looks, of half a second, after which a stream stands still. */
+const stillMin = 6
 
 /**
  * Only time in which bytes wait for the buyer counts, so that a stream may be as slow as its upstream

@@ -80,6 +80,7 @@ export function config(merchants: readonly Merchant[]): Config {
       bufferedMaxBytes: 268_435_456,
       paidPerMinute: 600,
       concurrencyMax: 1_000,
+      stalledStreamsMax: 32,
       quotePerMinute: 120,
     },
     networks: [network4663, network8453],

@@ -99,8 +99,8 @@ function holders(
       setTimeout(() => socket.resume(), 10_000)
     })
   }
-  // Some at a time: a hundred signatures at once are no attack, they only take this machine's time.
-  for (let peer = 0; peer < total; peer++) setTimeout(buy, peer * 20, peer)
+  // Ten a second, as many as the limit of an address lets through.
+  for (let peer = 0; peer < total; peer++) setTimeout(buy, peer * 100, peer)
 }
 
 /** Buys what the upstream fails at, over and over. */
