@@ -1,5 +1,5 @@
 import { sql } from 'drizzle-orm'
-import { check, index, primaryKey, sqliteTable, text } from 'drizzle-orm/sqlite-core'
+import { check, foreignKey, index, primaryKey, sqliteTable, text } from 'drizzle-orm/sqlite-core'
 import type * as Network from '../src/protocol/Network'
 import { address, at, decimal, hex, isAddress, isDecimal, isHex, oneOf } from './columns'
 
@@ -45,4 +45,32 @@ export const grants = sqliteTable(
   ],
 )
 
+/** One more transfer to an address whose grant became too small before it was used. */
+export const grantTopUps = sqliteTable(
+  'grant_top_ups',
+  {
+    network: text('network').$type<Network.Id>().notNull(),
+    address: address('address').notNull(),
+    transactionHash: hex('transaction_hash').notNull(),
+    amountWei: decimal('amount_wei').notNull(),
+    /** As of a grant. */
+    feeWei: decimal('fee_wei').notNull(),
+    createdAt: at('created_at').notNull(),
+  },
+  (table) => [
+    primaryKey({ columns: [table.network, table.address] }),
+    foreignKey({
+      columns: [table.network, table.address],
+      foreignColumns: [grants.network, grants.address],
+    }),
+    index('grant_top_ups_day').on(table.network, table.createdAt),
+    check('grant_top_ups_transaction', isHex(table.transactionHash, 64)),
+    check(
+      'grant_top_ups_amounts',
+      sql`${isDecimal(table.amountWei)} AND ${table.amountWei} <> '0' AND ${isDecimal(table.feeWei)}`,
+    ),
+  ],
+)
+
 export type GrantRow = typeof grants.$inferSelect
+export type TopUpRow = typeof grantTopUps.$inferSelect

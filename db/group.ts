@@ -1,4 +1,5 @@
 import type { Db } from './open'
+import { storageCode } from './storage'
 import { write } from './write'
 
 /** Shares commits: a commit costs a flush of the disk, however many changes are in it. */
@@ -83,6 +84,8 @@ function commit(within: Db['withoutSync'], db: Db, entries: readonly Entry[]): E
     return within(() => write(db, () => entries.map((entry) => ({ entry, value: entry.run() }))))
   } catch (error) {
     if (entries.length === 1 && first) return [{ entry: first, error }]
+    // Of a full disk no change is to blame, and none of them would fit by itself.
+    if (storageCode(error) !== undefined) return entries.map((entry) => ({ entry, error }))
   }
   try {
     return within(() =>
@@ -91,6 +94,8 @@ function commit(within: Db['withoutSync'], db: Db, entries: readonly Entry[]): E
           try {
             return { entry, value: write(db, () => entry.run() as undefined) }
           } catch (error) {
+            // SQLite may have ended the transaction: what follows would be committed by itself.
+            if (storageCode(error) !== undefined) throw error
             return { entry, error }
           }
         }),

@@ -7,6 +7,9 @@ import orders from './migrations/0005_orders.sql' with { type: 'text' }
 import grants from './migrations/0006_grants.sql' with { type: 'text' }
 import orderChange from './migrations/0007_order_change.sql' with { type: 'text' }
 import slimIndexes from './migrations/0008_slim_indexes.sql' with { type: 'text' }
+import credentialHash from './migrations/0009_credential_hash.sql' with { type: 'text' }
+import ordersDisputed from './migrations/0010_orders_disputed.sql' with { type: 'text' }
+import grantTopUps from './migrations/0012_grant_top_ups.sql' with { type: 'text' }
 
 /** In order. Embedded as text, so that the compiled binary carries them. */
 const migrations: readonly { name: string; sql: string }[] = [
@@ -18,6 +21,9 @@ const migrations: readonly { name: string; sql: string }[] = [
   { name: '0006_grants', sql: grants },
   { name: '0007_order_change', sql: orderChange },
   { name: '0008_slim_indexes', sql: slimIndexes },
+  { name: '0009_credential_hash', sql: credentialHash },
+  { name: '0010_orders_disputed', sql: ordersDisputed },
+  { name: '0012_grant_top_ups', sql: grantTopUps },
 ]
 
 /** The database was written by a newer program, or a migration was changed after it ran. */

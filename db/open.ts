@@ -4,8 +4,10 @@ import { open as openFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { type BunSQLiteDatabase, drizzle } from 'drizzle-orm/bun-sqlite'
 import { lock } from './lock'
+import { assertNotLost, markUsed } from './marker'
 import { migrate } from './migrate'
 import * as schema from './schema'
+import { isDamage, type Storage, storageCode, watchStorage } from './storage'
 
 /** The open database. Statements through `orm`, changes inside `write`. */
 export type Db = {
@@ -13,6 +15,8 @@ export type Db = {
   sqlite: Database
   /** Path of the database file. */
   file: string
+  /** Whether the file can be written. */
+  storage: Storage
   /** Commits in `run` are not waited for: they are on the disk after the next other one, or `sync`. */
   withoutSync<T>(run: () => T): T
   /** Brings to the disk what was committed without waiting. Never rejects. */
@@ -38,14 +42,18 @@ export const databaseName = 'turnpike.sqlite'
  * Opens `turnpike.sqlite` in the data directory, which is created when it is missing, takes the
  * directory for this process and applies pending migrations. A commit is on the disk when it
  * returns, but for those inside `withoutSync`. Throws `DatabaseLockedError` while another process has
- * the directory, `MigrationError` when the database does not fit.
+ * the directory, `MigrationError` when the database does not fit, `DatabaseFileError` when the file is
+ * damaged or cannot be written, `DatabaseLostError` when it is empty or missing where there was one.
  */
 export function open(options: { dataDir: string; now: () => number }): Db {
   mkdirSync(options.dataDir, { recursive: true, mode: 0o700 })
-  const unlock = lock(options.dataDir)
   const file = join(options.dataDir, databaseName)
+  let unlock: (() => void) | undefined
   let sqlite: Database | undefined
   try {
+    unlock = lock(options.dataDir)
+    // Before SQLite looks: it drops the log beside an empty file.
+    assertNotLost(options.dataDir, file)
     sqlite = new Database(file, { create: true, strict: true })
     // It holds signatures: for its owner only.
     chmodSync(file, 0o600)
@@ -58,11 +66,14 @@ export function open(options: { dataDir: string; now: () => number }): Db {
     // Pages that one payment after the other changes are written back once for all of them.
     sqlite.run(`PRAGMA wal_autocheckpoint = ${logPages}`)
     sqlite.run('PRAGMA foreign_keys = ON')
+    assertSound(sqlite, file)
     migrate(sqlite, options.now())
+    markUsed(options.dataDir, options.now())
   } catch (cause) {
     sqlite?.close()
-    unlock()
-    throw cause
+    unlock?.()
+    const code = storageCode(cause)
+    throw code === undefined ? cause : new DatabaseFileError(file, code, cause)
   }
   return from(sqlite, file, unlock)
 }
@@ -82,20 +93,51 @@ export function openBeside(options: { dataDir: string }): Db | undefined {
   return from(sqlite, file, () => undefined)
 }
 
+/**
+ * The file cannot be used: it is damaged, cannot be written, or is not there any more. The message
+ * names it and says what to do.
+ */
+export class DatabaseFileError extends Error {
+  override name = 'DatabaseFileError'
+  readonly file: string
+
+  constructor(file: string, code: string, cause?: unknown) {
+    const what = isDamage(code)
+      ? `is damaged (${code}): restore a backup of it`
+      : `cannot be read and written (${code}): see to the disk and the permissions`
+    super(`${file} ${what}`, { cause })
+    this.file = file
+  }
+}
+
+/**
+ * Throws `DatabaseFileError` when a page is damaged. Reads the whole file, about a second for 1 GB: the
+ * CHECKs of the rows are left out, which would take ten times as long.
+ */
+function assertSound(sqlite: Database, file: string): void {
+  sqlite.run('PRAGMA ignore_check_constraints = ON')
+  const [verdict] = Object.values(sqlite.query('PRAGMA quick_check(1)').get() ?? {})
+  sqlite.run('PRAGMA ignore_check_constraints = OFF')
+  if (verdict !== 'ok') throw new DatabaseFileError(file, 'SQLITE_CORRUPT', verdict)
+}
+
 function from(sqlite: Database, file: string, unlock: () => void): Db {
   let isOpen = true
+  const storage = watchStorage(sqlite, file)
   const sync = async () => {
     try {
       const log = await openFile(`${file}-wal`, 'r+')
       await log.datasync().finally(() => log.close())
-    } catch {
-      // Closed meanwhile, which has written it back.
+    } catch (error) {
+      // Closed meanwhile, which has written it back; else the disk has refused what was committed.
+      if (isOpen) storage.note(error)
     }
   }
   return {
     orm: drizzle(sqlite, { schema }),
     sqlite,
     file,
+    storage,
     withoutSync(run) {
       sqlite.run('PRAGMA synchronous = NORMAL')
       try {
@@ -124,6 +166,7 @@ function from(sqlite: Database, file: string, unlock: () => void): Db {
     close() {
       if (!isOpen) return
       isOpen = false
+      storage.close()
       sqlite.close()
       unlock()
     },

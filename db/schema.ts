@@ -71,6 +71,11 @@ export const payments = sqliteTable(
     idempotencyKey: text('idempotency_key'),
     /** Of the MPP challenge that the credential answers. */
     challengeId: text('challenge_id'),
+    /**
+     * sha256 (hex) of the x402 credential that began the payment. NULL for MPP, and for payments of
+     * programs that did not keep it: those are continued by what a chain does not publish.
+     */
+    credentialHash: text('credential_hash'),
     bound: flag('bound').notNull(),
     /** When the request came in whose simulation passed. */
     receivedAt: at('received_at').notNull(),
@@ -154,6 +159,10 @@ export const payments = sqliteTable(
     check(
       'payments_redeemable',
       sql`(${table.redeemTokenHash} IS NULL) = (${table.redeemUntil} IS NULL)`,
+    ),
+    check(
+      'payments_credential',
+      sql`${table.credentialHash} IS NULL OR (${table.protocol} = 'x402' AND length(${table.credentialHash}) = 64 AND ${table.credentialHash} NOT GLOB '*[^0-9a-f]*')`,
     ),
     check(
       'payments_flags',

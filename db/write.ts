@@ -14,7 +14,13 @@ export function write<T>(db: Db, change: () => T extends PromiseLike<unknown> ? 
     }
     return result
   })
-  return run.immediate()
+  try {
+    return run.immediate()
+  } catch (error) {
+    // SQLite may have rolled it back by itself, whatever the statement was that failed.
+    db.storage.note(error)
+    throw error
+  }
 }
 
 /** Whether an error says that a UNIQUE constraint refused the row. */

@@ -1,8 +1,11 @@
 import { Elysia } from 'elysia'
-import { open } from '../db/open'
+import { type Db, open } from '../db/open'
 import { readPending } from '../db/pending'
 import { unused } from '../db/statement'
-import type { Config, Merchant } from './config/Config'
+import type { Limits } from './app/limits'
+import { listenOn, withOneHost } from './app/listen'
+import { reportDroppedLines, reportStorage } from './app/report'
+import type { Config } from './config/Config'
 import type { Secrets } from './config/env'
 import type { Path } from './config/lines'
 import { needsRestart } from './config/restart'
@@ -10,34 +13,33 @@ import { createFacilitator, type Facilitator } from './facilitator/handler'
 import { createPayees } from './facilitator/payees'
 import { createSettling, type Settling } from './facilitator/settle'
 import { createBudget } from './http/body'
+import { createFront } from './http/front'
 import { healthRoutes } from './http/health'
 import { whenIdle } from './http/idle'
-import { base36, requestIds } from './http/ids'
+import { requestIds, salts } from './http/ids'
 import { createRegistry, metricsRoutes, type Registry } from './http/metrics'
-import { createPeer } from './http/peer'
 import { errors } from './http/problem'
 import { createRateLimit } from './http/ratelimit'
-import { isForSale } from './http/url'
+import { pathsBelow } from './http/url'
 import type { Log } from './log'
 import { withChallenges, withDeliveries } from './paywall/counted'
 import { type Earlier, succeed } from './paywall/earlier'
-import { type PaceMin, paceMin } from './paywall/pace'
 import { createPaywall } from './paywall/paywall'
 import { createQuoter } from './paywall/quote'
 import { createAnswers } from './paywall/store'
 import * as Crypto from './protocol/Crypto'
 import * as Secp256k1 from './protocol/Secp256k1'
 import { createBreaker } from './proxy/breaker'
-import { originOf } from './proxy/builtin/serve'
 import { createDocuments } from './proxy/documents'
-import { createMcp, isMcp } from './proxy/mcp/endpoint'
+import { createMcp } from './proxy/mcp/endpoint'
 import { createGateway, type Gateway, type GatewayOptions } from './proxy/merchant'
+import { availabilityOf, originsOf, outOfService } from './proxy/origins'
 import { createPlaces } from './proxy/places'
 import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
 import type { ApprovalSponsor } from './settlement/Sponsorship'
 import { createSettlement, type Settlement } from './settlement/settle'
-import { pathsOf, sponsorRoutes } from './sponsor/routes'
+import { sponsorRoutes } from './sponsor/routes'
 import { createSponsor, type Sponsor } from './sponsor/sponsor'
 import { type Counter, createCounter } from './stock/counter'
 import { marketRoutes } from './stock/market-routes'
@@ -45,17 +47,18 @@ import * as Orders from './stock/Order'
 import { openMarket } from './stock/open'
 import { orderRoutes } from './stock/routes'
 import type { AdminState } from './web/admin'
-import type { Health } from './web/catalogue'
 import { webRoutes } from './web/routes'
 
 /** Pending payments that the page for operators lists. */
 const pendingShown = 20
 
-export type AppOptions = {
+export type AppOptions = Limits & {
   config: Config
   secrets: Secrets
   dataDir: string
   log: Log
+  /** Lines of the log that could not be written. */
+  droppedLines?: () => number
   /** Unix ms; tests drive it. */
   now?: () => number
   /** Cap of the answers kept for idempotency keys. */
@@ -64,14 +67,12 @@ export type AppOptions = {
   payerFailuresMax?: number
   /** What a chain's block time counts as before its blocks are known. */
   blockTimeMs?: number
+  /** A network is not used while its blocks prove that the clock is off by more. */
+  clockSkewMaxMs?: number
   /** Stock orders that may be refunded to one payer in an hour. */
   refundsMax?: number
-  /** Requests that this process may send by `fetch` at once; the runtime's own limit by default. */
-  fetchesMax?: number | undefined
-  /** How fast buyers must read streams. */
-  paceMin?: Partial<PaceMin>
-  /** Longest silence of a connection, unless a sale is under way on it. */
-  idleSeconds?: number
+  /** Opens the database; tests keep the connection, to let its writes fail. */
+  openDatabase?: typeof open
   /** It will run for long: the database's log is made as long at once as it gets anyway (16 MB). */
   isLasting?: boolean
 }
@@ -95,18 +96,39 @@ export type App = {
 /**
  * Starts the service: opens the data directory, listens, and drives on what an earlier process left
  * unfinished; resolves when every network has been looked at once. Throws DatabaseLockedError when
- * another process has the data directory, and the system's error when the address is taken.
+ * another process has the data directory, DatabaseFileError and DatabaseLostError when there is no
+ * sound database, and the system's error when the address cannot be had. What was begun is stopped
+ * then: the process can end.
  */
 export async function start(options: AppOptions): Promise<App> {
+  const begun: (() => unknown)[] = []
+  try {
+    return await begin(options, (undo) => begun.push(undo))
+  } catch (error) {
+    for (const undo of begun.toReversed()) await undo()
+    throw error
+  }
+}
+
+/** `undoing` takes what stops the part that was begun last. */
+async function begin(options: AppOptions, undoing: (undo: () => unknown) => void): Promise<App> {
   const { secrets, log } = options
   const now = options.now ?? Date.now
   // Whatever a reload may change is read through it.
   let catalogue: Catalogue
   const service = () => catalogue.config.service
-  const { baseUrl, listen, bufferedMaxBytes, stalledStreamsMax } = options.config.service
-  const { idleSeconds = 255 } = options
-  const db = open({ dataDir: options.dataDir, now })
+  const { baseUrl, bufferedMaxBytes, stalledStreamsMax } = options.config.service
+  const db = (options.openDatabase ?? open)({ dataDir: options.dataDir, now })
+  undoing(db.close)
   const registry = createRegistry()
+  reportStorage(db.storage, registry, log)
+  reportDroppedLines(options.droppedLines ?? (() => 0), registry)
+  // Before anything else has begun: an address that cannot be had ends the start.
+  const front = createFront({ doors: () => catalogue, now })
+  const { listen } = options.config.service
+  const refusal = () => ({ baseUrl, requestId: parts.requestId() })
+  const server = listenOn(listen, withOneHost(front.fetch, refusal), options.idleSeconds)
+  undoing(() => server.stop(true))
   const settlement = await createSettlement({
     db,
     meter: registry,
@@ -116,9 +138,17 @@ export async function start(options: AppOptions): Promise<App> {
     relayerKeys: secrets.relayerKeys,
     deskKey: options.config.stock && secrets.deskKey,
     deskNetwork: options.config.stock?.network,
+    monotonic: () => performance.now(),
+    clockSkewMaxMs: options.clockSkewMaxMs,
+    payoutExclusive: () => service().payoutExclusive,
+    isOwnPayee: (payee) =>
+      payee === service().payout ||
+      catalogue.config.merchants.some(({ payout }) => payout === payee),
+    confirmTwiceAbove: () => service().confirmTwiceAboveAtomic,
     now,
     log,
   })
+  undoing(() => settlement.stop(0))
   const relayers = secrets.relayerKeys.map(Crypto.addressOf)
   const sponsoring = createSponsor({
     db,
@@ -145,7 +175,7 @@ export async function start(options: AppOptions): Promise<App> {
       isReady: settlement.isReady,
       takesApprovals: sponsor !== undefined,
       gasSponsor: { url: `${baseUrl}/api/gas/sponsor`, networks: sponsoring.networks },
-      processNonce: base36(9),
+      salt: salts(),
     }),
     registry,
   )
@@ -154,7 +184,7 @@ export async function start(options: AppOptions): Promise<App> {
     sponsor,
     quoter,
     answers: createAnswers(db, options.answersMaxBytes),
-    paceMin: { ...paceMin, stalledMax: stalledStreamsMax, ...options.paceMin },
+    paceMin: { stalledMax: stalledStreamsMax, ...options.paceMin },
     get settleWaitMs() {
       return service().settleWaitSeconds * 1000
     },
@@ -179,8 +209,10 @@ export async function start(options: AppOptions): Promise<App> {
       relayerKeys: secrets.relayerKeys,
       log,
     })
+  undoing(() => counter?.desk.stop())
   let stopping = false
   const parts: Parts = {
+    db,
     settlement,
     calls: registry.counter('facilitator_calls_total', 'Calls of the facilitator by answer.', [
       'operation',
@@ -195,7 +227,7 @@ export async function start(options: AppOptions): Promise<App> {
     exchange,
     counter,
     deskAddress: Crypto.addressOf(secrets.deskKey),
-    peerOf: (request) => server.requestIP(request)?.address,
+    peerOf: (request) => server.peerOf(front.originalOf(request)),
     upstream: createUpstream({ now }),
     breaker: createBreaker(),
     places: createPlaces(options.fetchesMax),
@@ -211,22 +243,6 @@ export async function start(options: AppOptions): Promise<App> {
   }
   const first = succeed(db, options.config, now())
   catalogue = createCatalogue(options.config, first.earlier, parts)
-  // What is sold or settled goes past Elysia, which would cost a third of an unpaid answer.
-  const server = Bun.serve({
-    hostname: listen.hostname,
-    port: listen.port,
-    reusePort: false,
-    development: false,
-    idleTimeout: idleSeconds,
-    // Bodies are read and capped by the routes, which answer with a problem.
-    maxRequestBodySize: Number.MAX_SAFE_INTEGER,
-    fetch(request, self): Response | Promise<Response> {
-      const peer = createPeer(request, self, idleSeconds)
-      if (isForSale(request.url)) return catalogue.gateway.handle(request, peer)
-      if (isMcp(request.url)) return catalogue.mcp.handle(request, peer)
-      return catalogue.facilitator.handle(request, peer) ?? catalogue.site.fetch(request)
-    },
-  })
   // Behind the socket: a chain that hangs must not keep the health endpoints from saying so.
   await settlement.recover()
   counter?.desk.recover()
@@ -236,7 +252,7 @@ export async function start(options: AppOptions): Promise<App> {
   void whenIdle([...lasting, Secp256k1.warm, ...unused(db)], () => stopping)
 
   return {
-    url: `http://${listen.hostname}:${server.port}`,
+    url: server.url,
     receiptAddress,
     settlement,
     reload(config) {
@@ -256,6 +272,7 @@ export async function start(options: AppOptions): Promise<App> {
       const inFlight = () =>
         paywall.inFlight() + parts.settling.calls + (counter?.purchase.inFlight() ?? 0)
       while (inFlight() > 0 && now() < deadline) await Bun.sleep(10)
+      paywall.stop()
       await Promise.all([counter?.desk.stop(), settlement.stop(Math.max(0, deadline - now()))])
       await Promise.race([closed, Bun.sleep(200)])
       await server.stop(true)
@@ -278,6 +295,7 @@ type Parts = Pick<
   | 'requestId'
   | 'accepts'
 > & {
+  db: Db
   settlement: Settlement
   /** Of the facilitator. */
   calls: ReturnType<Registry['counter']>
@@ -317,18 +335,23 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
   const documents = createDocuments(config, { receiptAddress, isReady, updatedAt: now() })
   const serving = { ...parts, config }
   const gateway = createGateway({ ...serving, earlier, documents, stocks: exchange?.data })
-  const origins = new Set(config.merchants.flatMap((merchant) => originsOf(merchant, exchange)))
+  const origins = new Set(
+    config.merchants.flatMap((merchant) => originsOf(merchant, exchange?.data)),
+  )
   const isOpen = (origin: string) => breaker.isOpen(origin, now())
   const canSell = () => parts.accepts() && settlement.status().some((network) => network.ready)
   const openCircuits = () => [...origins].filter(isOpen)
+  const failing = () =>
+    config.merchants.filter((merchant) => originsOf(merchant, exchange?.data).some(isOpen))
+  const { storage } = parts.db
   const site = new Elysia({ handler: { standardHostname: false } })
     .use(errors({ baseUrl, log, requestId }))
-    .use(catalogueRoutes(documents))
+    .use(catalogueRoutes(documents, config.service))
     .use(
       sponsorRoutes({
         ...parts,
         granting: parts.sponsoring.granting,
-        paths: pathsOf([baseUrl, config.service.stockBaseUrl]),
+        paths: pathsBelow([config.service.stockBaseUrl], '/api/gas/sponsor'),
         trustProxy: config.service.trustProxy,
       }),
     )
@@ -338,7 +361,11 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
         networks: () => settlement.status(),
         merchantsOutOfService: () => config.merchants.flatMap(outOfService),
         spentBudgets: parts.sponsoring.spent,
-        openCircuits,
+        openCircuits: () => failing().map(({ slug }) => slug),
+        storageFaults() {
+          const reason = storage.fault()
+          return reason === undefined ? [] : [{ file: storage.name, reason }]
+        },
       }),
     )
     .use(metricsRoutes(registry))
@@ -347,7 +374,8 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
         ...serving,
         hasMarket: exchange !== undefined,
         isReady: ({ id }) => isReady(id),
-        healthOf: (merchant) => healthOf(originsOf(merchant, exchange), merchant, isOpen),
+        healthOf: (merchant) =>
+          availabilityOf(originsOf(merchant, exchange?.data), merchant, isOpen),
         adminState: () => ({
           networks: settlement.status(),
           pending: parts.pending(),
@@ -368,31 +396,4 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
     facilitator: createFacilitator({ ...serving, ownAccounts: [deskAddress] }),
     mcp: createMcp({ ...serving, gateway, isReady }),
   }
-}
-
-/** What a merchant needs to deliver; none for a builtin one that cannot. */
-function originsOf(merchant: Merchant, exchange: Parts['exchange']): string[] {
-  const { builtin, upstream, routes } = merchant
-  const all =
-    builtin === undefined
-      ? [upstream, ...routes.map((route) => route.upstream)].map((url) => url?.origin)
-      : [originOf(builtin, { stocks: exchange?.data })]
-  return [...new Set(all.filter((origin) => origin !== undefined))]
-}
-
-/** Whether what a merchant sells can be delivered now, as far as the last requests tell. */
-function healthOf(
-  origins: readonly string[],
-  { outOfService }: Merchant,
-  isOpen: (origin: string) => boolean,
-): Health {
-  if (outOfService !== undefined || origins.length === 0) return 'out-of-service'
-  const silent = origins.filter(isOpen).length
-  if (silent === 0) return 'available'
-  return silent < origins.length ? 'partly' : 'unavailable'
-}
-
-function outOfService(merchant: Merchant): { merchant: string; reason: string }[] {
-  if (merchant.outOfService === undefined) return []
-  return [{ merchant: merchant.slug, reason: `${merchant.outOfService} is not set` }]
 }

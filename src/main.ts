@@ -143,7 +143,8 @@ async function main(argv: string[]): Promise<number> {
     }
     case 'serve': {
       const { serve } = await import('./cli/serve')
-      return serve({ file, dataDir, env: process.env })
+      // A log that cannot be written must not keep the process alive.
+      process.exit(await serve({ file, dataDir, env: process.env }))
     }
   }
 }

@@ -201,6 +201,9 @@ describe('between simulation and settlement', () => {
 })
 
 describe('settled before it is shown to us', () => {
+  beforeAll(() => target.reload({ payoutExclusive: true }))
+  afterAll(() => target.reload({ payoutExclusive: false }))
+
   for (const way of [mppUsdc, mppUsdg, mppPermit]) {
     test(`attack 12: bound to a challenge of ours, served once, ${way.name}`, async () => {
       const headers = await pay(way)
@@ -240,6 +243,22 @@ describe('settled before it is shown to us', () => {
     expect([result.status, caused.forwarded]).toEqual([200, 1])
     expect((await buyWhenFree(headers)).status).toBe(402)
   })
+
+  for (const way of [mppUsdc, mppUsdg, mppPermit]) {
+    test(`attack 12: where others may sell for the payout, no proof that it was unspent, ${way.name}`, async () => {
+      target.reload({ payoutExclusive: false })
+      try {
+        const headers = await pay(way)
+        await settleAsStranger(way, headers)
+        for (const path of ['a/get', 'b/get']) {
+          const { result, ...caused } = await effects(target, () => buy(headers, path))
+          expect({ status: result.status, ...caused }).toEqual({ status: 402, ...nothing })
+        }
+      } finally {
+        target.reload({ payoutExclusive: true })
+      }
+    })
+  }
 
   for (const way of [x402Usdc, x402Usdg, x402Permit]) {
     test(`attack ${way === x402Usdg ? 8 : 12}: spent elsewhere, refused without gas, ${way.name}`, async () => {

@@ -168,6 +168,37 @@ describe('challenges', () => {
     )
   })
 
+  test('behavior: GET and POST of a route share their challenges while there is no body', async () => {
+    const post = { method: 'POST' }
+    for (const [issued, used] of [
+      [undefined, post],
+      [post, undefined],
+    ]) {
+      const headers = { authorization: await payMpp(await challenge('a/both', issued), buyer) }
+      await served(headers, 'a/both', used)
+      expect(target.upstream.requests.at(-1)?.method).toBe(used?.method ?? 'GET')
+      // It paid once: for neither method it pays again.
+      for (const init of [undefined, post]) await refused(headers, 'a/both', init)
+    }
+  })
+
+  test('attack 32: the challenge of a GET pays for no body, and for no other route', async () => {
+    const headers = { authorization: await payMpp(await challenge('a/both'), buyer) }
+    const post = { method: 'POST' }
+    const told = await refused(headers, 'a/both', { ...post, body: '{"model":"dear"}' })
+    expect([told.status, told.code]).toEqual([402, 'invalid-challenge'])
+    for (const path of ['a/post', 'a/get', 'b/both']) {
+      const init = path === 'a/post' ? post : undefined
+      expect((await refused(headers, path, init)).code).toBe('invalid-challenge')
+    }
+    // A large body has no digest: what is issued for one is for a POST with a body.
+    const large = { ...post, body: JSON.stringify('x'.repeat(1_100_000)) }
+    const other = { authorization: await payMpp(await challenge('a/both', large), buyer) }
+    expect((await refused(headers, 'a/both', large)).code).toBe('invalid-challenge')
+    await served(other, 'a/both', large)
+    await served(headers, 'a/both', { ...post, body: '' })
+  })
+
   test('attack 32: the body is swapped after the challenge', async () => {
     const init = { method: 'POST', body: '{"amount":1}' }
     for (const way of [mppUsdc, mppPermit]) {

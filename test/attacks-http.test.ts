@@ -378,14 +378,14 @@ describe('where it connects', () => {
     expect(trapped).toBe(0)
   })
 
-  test('attack 25: redirects are neither followed nor shown, wherever they lead', async () => {
+  test('attack 25: redirects to other origins are neither followed nor shown', async () => {
     const { port } = trap.address() as AddressInfo
     const places = [
       `http://127.0.0.1:${port}/`,
       `https://${os.hostname()}:${port}/`,
       'http://169.254.169.254/latest/meta-data/',
       '//evil.example/',
-      '/other',
+      `${target.upstream.url.replace('http:', 'https:')}/other`,
     ]
     for (const [index, location] of places.entries()) {
       const status = [301, 302, 303, 307, 308][index] ?? 302
@@ -407,6 +407,19 @@ describe('where it connects', () => {
         expect(result.headers.get(name)).toBeNull()
       expect(trapped).toBe(0)
     }
+  })
+
+  test('attack 25: a place within the origin is asked, and never shown', async () => {
+    const place = '/elsewhere/session-0123456789'
+    target.upstream.answer = ({ target: asked }) =>
+      asked === place
+        ? new Response(JSON.stringify({ ok: merchantSecret }))
+        : new Response(null, { status: 302, headers: { location: place } })
+    const { result, ...caused } = await effects(target, () => bought(mppUsdc, 'a/get'))
+    expect([result.status, caused.forwarded, caused.paidAtomic]).toEqual([200, 2, price])
+    const all = JSON.stringify([[...result.headers], await result.text()])
+    expect(all).not.toContain(place)
+    expect(all).not.toContain(merchantSecret)
   })
 })
 

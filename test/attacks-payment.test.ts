@@ -129,16 +129,16 @@ describe('what a payment is for', () => {
     })
   }
 
-  test('attack 3: an unspent MPP credential opens no other merchant, route or method', async () => {
+  test('attack 3: an unspent MPP credential opens no other merchant or route, and pays for no body', async () => {
     for (const way of [mppUsdc, mppPermit]) {
       const headers = await way.pay(await ask(at('a/both')), buyer)
-      for (const [path, method] of [
-        ['b/both', 'GET'],
-        ['a/get', 'GET'],
-        ['a/both', 'POST'],
-        ['a/post', 'POST'],
+      for (const [path, init] of [
+        ['b/both', {}],
+        ['a/get', {}],
+        ['a/both', { method: 'POST', body: '{}' }],
+        ['a/post', { method: 'POST' }],
       ] as const) {
-        const response = await refused(headers, path, { method })
+        const response = await refused(headers, path, init)
         expect(await codeOf(response)).toBe('invalid-challenge')
       }
       expect((await fetch(at('a/both'), { headers })).status).toBe(200)

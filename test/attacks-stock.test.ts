@@ -1,7 +1,9 @@
 import { afterAll, afterEach, describe, expect, test } from 'bun:test'
 import { decodeFunctionData, type Hex, parseAbi } from 'viem'
+import * as Token from '../src/chain/token'
 import { account } from '../src/demo/accounts'
 import { samplePrice } from '../src/demo/exchange'
+import * as Abi from '../src/protocol/Abi'
 import * as Permit from '../src/protocol/Permit'
 import { movePrice } from './harness/exchange'
 import { before, buyStock, type OrderJson, signOrder, startStockShop } from './harness/stockshop'
@@ -215,7 +217,6 @@ describe('attack 38: refund loops', () => {
 describe('attack 39: the price', () => {
   const abi = parseAbi([
     'function multicall(uint256 deadline, bytes[] data) payable returns (bytes[])',
-    'function pull(address token, uint256 value) payable',
     'function sweepToken(address token, uint256 amountMinimum, address recipient) payable',
     'function exactInputSingle((address tokenIn, address tokenOut, uint24 fee, address recipient, uint256 amountIn, uint256 amountOutMinimum, uint160 sqrtPriceLimitX96) params) payable returns (uint256)',
   ])
@@ -237,33 +238,33 @@ describe('attack 39: the price', () => {
 
   test('attack 39: the swap names floor, amount, recipient, payer and a deadline', async () => {
     const order = (await (await buyStock(shop.buyUrl({ recipient: thief }))).json()) as OrderJson
-    const sent = (await chain.rpc('eth_getTransactionByHash', [order.swapTx])) as {
+    const { input, to } = (await chain.rpc('eth_getTransactionByHash', [order.swapTx])) as {
       input: Hex
-      to: string
+      to: string | null
     }
-    expect(sent.to).toBe(stock.router.toLowerCase())
-    const outer = decodeFunctionData({ abi, data: sent.input })
+    // Code that makes three calls: it takes the money, gives it to the router, swaps.
+    expect(to).toBeNull()
+    const funding = Token.transfer(asset, stock.router, 25_000_000n).data.slice(2)
+    expect(input).toContain(`ef55bec6${Abi.address(shop.desk)}`)
+    expect(input).toContain(funding)
+    const data: Hex = `0x${input.slice(input.indexOf(funding) + funding.length)}`
+    const outer = decodeFunctionData({ abi, data })
     if (outer.functionName !== 'multicall') throw new Error('no multicall')
     const [deadline, calls] = outer.args
     const seconds = Number(deadline) - Date.now() / 1000
     expect(seconds).toBeGreaterThan(0)
     expect(seconds).toBeLessThanOrEqual(120)
     const inner = calls.map((data) => decodeFunctionData({ abi, data }))
-    expect(inner.map((call) => call.functionName)).toEqual([
-      'pull',
-      'exactInputSingle',
-      'sweepToken',
-    ])
+    expect(inner.map((call) => call.functionName)).toEqual(['exactInputSingle', 'sweepToken'])
     const shares = BigInt(order.minimumShares.replace('.', ''))
     expect(inner.map((call) => call.args)).toEqual([
-      [asset, 25_000_000n],
       [
         {
           tokenIn: asset,
           tokenOut: nvda.address,
           fee: nvda.fee,
           recipient: thief,
-          // All that the router holds: what was just pulled.
+          // All that the router holds: what was just given to it.
           amountIn: 0n,
           amountOutMinimum: shares,
           sqrtPriceLimitX96: 0n,

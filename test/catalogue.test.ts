@@ -13,6 +13,7 @@ import {
   type Sample,
   samples,
   stockInputs,
+  taken,
   unsold,
 } from './harness/catalogue'
 import { type TestWorld, testWorld } from './harness/world'
@@ -108,6 +109,11 @@ describe('every row', () => {
     expect(found?.target?.origin).toBe(origin)
     for (const [name, value] of Object.entries(found?.merchant.headers ?? {}))
       expect(seen.headers[name.toLowerCase()]).toBe(value)
+    if (response.ok && sample.type === undefined) {
+      const value: unknown = JSON.parse(plain(response, bytes))
+      const kind = Array.isArray(value) ? 'array' : typeof value
+      expect([found?.route.answer?.type ?? 'object'].flat()).toContain(kind)
+    }
     return { response, bytes, seen }
   }
 
@@ -213,8 +219,16 @@ describe('what cannot be served', () => {
     })
   }
 
+  for (const path of taken)
+    test(`behavior: ${path} is taken, as the upstream takes it`, () => {
+      const { pathname, search } = new URL(`http://localhost/m/${path}`)
+      const found = Route.match(matcher, pathname)
+      if (found === undefined) throw new Error(`no route ${pathname}`)
+      expect(validateParams(found.route, search, found.tail, new Uint8Array(0))).toEqual([])
+    })
+
   for (const [body, ...names] of refusedChats) {
-    test(`error: chat refuses ${body.slice(0, 60)} and leaves the credential unspent`, async () => {
+    test(`error: chat refuses ${body.slice(0, 60) || 'no body'} and leaves the credential unspent`, async () => {
       const paid = await refuse('assistant/chat', names, { method: 'POST', body })
       const good = '{"model":"assistant-fast","messages":[{"role":"user","content":"x"}]}'
       const init = { method: 'POST', body: good }

@@ -18,14 +18,17 @@ async function run(text: string) {
 }
 
 const own = 'pay_to = "own"'
-const facilitator = (more: string) => edited(own, `${own}\n${more}`)
+/** With a contact that reaches somebody. */
+const reachable = (text: string) => text.replace('[service]', '[service]\ncontact = "me@pay.test"')
+const facilitator = (more: string) => reachable(edited(own, `${own}\n${more}`))
+const plain = reachable(small)
 
 test('behavior: a facilitator that settles any amount for anybody is warned of, at its line', async () => {
   const said = 'min_amount is 0: anybody can spend'
   for (const [text, at] of [
     [facilitator('min_amount = "0"'), 'min_amount'],
-    [small, '[facilitator]'],
-    [edited(own, `pay_to = ["${env.PAYOUT}"]`), '[facilitator]'],
+    [plain, '[facilitator]'],
+    [reachable(edited(own, `pay_to = ["${env.PAYOUT}"]`)), '[facilitator]'],
   ] as const) {
     const { code, warnings, last } = await run(text)
     expect([code, warnings.length, last]).toEqual([0, 1, 'ok'])
@@ -38,8 +41,23 @@ test('behavior: with a least amount, keys or no gas there is nothing to warn of'
   for (const text of [
     facilitator('min_amount = "0.001"'),
     facilitator(`api_keys = ["${'ab'.repeat(32)}"]`),
-    small.replaceAll(/^rpc_urls/gm, `${noGas}\nrpc_urls`),
+    plain.replaceAll(/^rpc_urls/gm, `${noGas}\nrpc_urls`),
   ]) {
     expect(await run(text)).toEqual({ code: 0, warnings: [], last: 'ok' })
+  }
+})
+
+test('behavior: a contact that reaches nobody is warned of, where it is written', async () => {
+  const quiet = facilitator('min_amount = "0.001"')
+  const agent = 'headers = { "User-Agent" = "Shop/1.0 (ops@example.com)" }'
+  for (const [text, at, said] of [
+    [quiet.replace('me@pay.test', 'ops@example.com'), 'contact', 'contact ops@example.com is'],
+    // The default of the file that names none.
+    [quiet.replace('contact = "me@pay.test"', ''), '[service]', 'contact ops@example.com is'],
+    [quiet.replace('slug = "two"', `slug = "two"\n${agent}`), 'User-Agent', 'User-Agent is a'],
+  ] as const) {
+    const { code, warnings, last } = await run(text)
+    expect([code, warnings.length, last]).toEqual([0, 1, 'ok'])
+    expect(warnings[0]).toStartWith(`warning: ${file}:${lineWith(text, at)}: ${said}`)
   }
 })

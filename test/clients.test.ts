@@ -165,6 +165,26 @@ test('behavior: mppx left alone pays the first challenge, with USDC on 8453', as
   await expectReceipt(purchase, 'eip155:8453', account(3), forecast.path)
 })
 
+test('behavior: as the README has it, @x402/fetch and mppx need no more than a key and USDC', async () => {
+  const url = world.url + forecast.path
+  const signer = account(3).local()
+  const { wrapFetchWithPayment, x402Client } = await import('@x402/fetch')
+  const { ExactEvmScheme } = await import('@x402/evm/exact/client')
+  const client = new x402Client().register('eip155:8453', new ExactEvmScheme(signer))
+  const bought = await wrapFetchWithPayment(fetch, client)(url)
+  expect([bought.status, forecast.isRight(await bought.text())]).toEqual([200, true])
+
+  const { Mppx } = await import('mppx/client')
+  const { charge, assets } = await import('mppx/evm/client')
+  const pay = (currencies: object) =>
+    Mppx.create({ methods: [charge({ account: signer, ...currencies })], polyfill: false }).fetch(
+      url,
+    )
+  const paid = await pay({ currencies: [assets.base.USDC] })
+  expect([paid.status, forecast.isRight(await paid.text())]).toEqual([200, true])
+  await expect(pay({})).rejects.toThrow('requires token name and version')
+})
+
 test('behavior: ten purchases at once by one buyer all settle', async () => {
   const before = await holdings('eip155:8453', account(4))
   const bought = await Promise.all(

@@ -111,6 +111,22 @@ base url with path | "https://pay.example.com" | "https://pay.example.com/x"
   /x" | write "https://pay.example.com"
 base url scheme | "https://pay.example.com" | "ftp://pay.example.com"
   ftp | absolute URL
+body without a method | price = "1" | price = "1"\nbody_required = true
+  body_required | needs a method with a body
+answer type | price = "1" | price = "1"\nanswer = { type = "list" }
+  answer | type must be one of string
+facilitator below the merchants | [service] | [service]\nfacilitator_url = "https://a.example.com/m/x402"
+  facilitator_url | below /m, which is taken
+facilitator below the stocks | [service] | [service]\nstock_base_url = "https://a.example.com/shop"\nfacilitator_url = "https://b.example.com/shop/api/stock/order"
+  facilitator_url | among the paths of stock_base_url
+facilitator path | [service] | [service]\nfacilitator_url = "https://a.example.com/x%2f402/"
+  facilitator_url | path of letters, digits
+stocks below the facilitator | [service] | [service]\nstock_base_url = "https://a.example.com/facilitator"
+  stock_base_url | below /facilitator, which is taken
+stocks below the pages | [service] | [service]\nstock_base_url = "https://a.example.com/admin/x"
+  stock_base_url | below /admin, which is taken
+empty part of a path | [service] | [service]\nstock_base_url = "https://a.example.com/a//b"
+  stock_base_url | path of letters, digits
 base url query | "https://pay.example.com" | "https://pay.example.com?x"
   ?x | query
 listen | "127.0.0.1:4020" | "127.0.0.1"
@@ -121,6 +137,10 @@ size | [service] | [service]\nbody_max = "10MB"
   body_max | KiB, MiB or GiB
 sizes | [service] | [service]\nunpaid_body_max = "11MiB"
   unpaid_body_max | must not exceed body_max
+second node | [service] | [service]\nconfirm_twice_above = 10
+  confirm_twice_above | amount in USD in quotes, such as "10", or "off"
+exclusive payout | [service] | [service]\npayout_exclusive = "yes"
+  payout_exclusive | true or false
 mpp order | [service] | [service]\nmpp_order = ["eip155:1"]
   mpp_order | no \[networks\] entry.*"eip155:8453"
 discovery network | [service] | [service]\ndiscovery_network = "eip155:4663"
@@ -151,6 +171,8 @@ decimals | transfer = ["eip3009"] | decimals = 18
   decimals | must be 6
 transfer method | ["eip3009"] | ["erc20"]
   transfer | "permit2", "eip3009"
+stock asset | transfer = ["eip3009"] | transfer = ["permit2"]
+  network = "eip155:8453" | network needs an asset with "eip3009"
 no transfer method | ["eip3009"] | []
   transfer | each method once
 address | "0x036CbD53842c5426634e7929541eC2318f3dCF7e" | "0x036"
@@ -342,4 +364,12 @@ describe('secrets stay out of messages', () => {
       'm.toml:3: PAYOUT and PAYOUT_FILE are both set: unset one of them',
     ])
   })
+})
+
+test('error: bytes that are not UTF-8 are a fault of their line', () => {
+  const bytes = Buffer.from(edited('slug = "two"', 'slug = "two" # caf?'))
+  bytes[bytes.indexOf('?')] = 0xe9
+  expect(linesOf(bytes.toString('utf8'))).toEqual([
+    `m.toml:${lineWith(small, 'slug = "two"')}: the bytes here are not UTF-8: save the file as UTF-8`,
+  ])
 })

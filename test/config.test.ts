@@ -233,12 +233,24 @@ describe('what the file means', () => {
     expect(two).toMatchObject({ payout, timeoutMs: 30_000, idleMs: 60_000, allowPrivate: false })
     expect([two?.concurrencyMax, config.service.concurrencyMax]).toEqual([512, 2_048])
     expect(config.service.stalledStreamsMax).toBe(32)
-    expect(two?.routes[0]).toMatchObject({ methods: ['GET'], tail: 'optional', query: {} })
+    expect(two?.routes[0]).toMatchObject({
+      methods: ['GET'],
+      tail: 'optional',
+      query: {},
+      bodyRequired: false,
+      answer: undefined,
+    })
     expect(config.service).toMatchObject({
       discoveryNetwork: 'eip155:8453',
       facilitatorUrl: 'https://pay.example.com',
       settleWaitSeconds: 25,
+      confirmTwiceAboveAtomic: 10_000_000n,
+      payoutExclusive: false,
     })
+    const twice = (value: string) =>
+      configOf(edited('[service]\n', `[service]\nconfirm_twice_above = ${value}\n`)).service
+        .confirmTwiceAboveAtomic
+    expect(['"0"', '"2.5"', '"off"'].map(twice)).toEqual([0n, 2_500_000n, undefined])
     expect(config.networks[0]).toMatchObject({ feeCapWei: 50_000_000_000n, batchMax: 64 })
     expect(config.facilitator).toMatchObject({ payTo: 'own', minAmountAtomic: 0n })
   })
@@ -373,4 +385,22 @@ describe('turnpike check', () => {
     })
     expect(text).toMatch(/^check\.toml:\d+: payout is a relayer/)
   })
+})
+
+test('behavior: what came from the environment is known as secret, wherever it is put', () => {
+  const text = small
+    .replace(
+      'path = "/c"',
+      `path = "/c"\nfixed_query = { mode = "x-${named('TWO_MODE')}" }\nquery = { lang = "en" }`,
+    )
+    .replace(
+      'slug = "two"',
+      `slug = "two"\ntitle = "${named('TWO_TITLE')}"\nheaders = { From = "${named('TWO_MAIL')}" }`,
+    )
+  const own = { TWO_MODE: 'a-mode', TWO_TITLE: 'A title', TWO_MAIL: 'me@example.com' }
+  const { merchants } = configOf(text, { env: { ...env, ...own } })
+  expect(merchants.map(({ secrets }) => secrets.toSorted())).toEqual([
+    ['k3y-of-one'],
+    ['a-mode', 'me@example.com'],
+  ])
 })

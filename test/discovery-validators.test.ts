@@ -69,11 +69,20 @@ describe('discovery discover', () => {
     // for `intent` beside the price, in which the tool sees an older format: nothing else is said.
     const said = report.warnings.map(({ severity, code }) => `${severity} ${code}`)
     expect(report.resources.length).toBeGreaterThan(40)
-    expect(said.sort()).toEqual(['info L2_PAYMENT_INFO_LEGACY', 'warn L2_ROUTE_COUNT_HIGH'])
+    // The tool reads the header of a live 402 only, which has no room for that with three networks.
+    const crowded = world.config.merchants.filter(({ networks }) => networks.length > 2)
+    const missing = crowded.flatMap(({ routes }) => routes.map(() => 'SCHEMA'))
+    expect(crowded.map(({ slug }) => slug)).toEqual(['catjoke'])
+    expect(said.sort()).toEqual([
+      ...missing.map((name) => `error ${name}_INPUT_MISSING`),
+      ...missing.map((name) => `error ${name}_OUTPUT_MISSING`),
+      'info L2_PAYMENT_INFO_LEGACY',
+      'warn L2_ROUTE_COUNT_HIGH',
+    ])
   })
 
   test('behavior: of a single route nothing at all is said', async () => {
-    for (const path of ['/m/catjoke/joke', '/m/wiki/summary/Ada_Lovelace', '/m/assistant/chat']) {
+    for (const path of ['/m/fx/latest', '/m/wiki/summary/Ada_Lovelace', '/m/assistant/chat']) {
       const found = await checkEndpointSchema({ url: world.url + path, probe: true })
       if (!found.found) throw new Error(`${path} was not found`)
       expect(found.advisories.flatMap((advisory) => getWarningsForL3(advisory))).toEqual([])
@@ -105,11 +114,16 @@ describe('the bazaar', () => {
       const { required, body } = await ask(resource.replace('http://localhost', world.url), {
         method,
       })
-      expect(required.accepts as unknown, resource).toEqual(accepts)
-      const full = (body as typeof required).extensions.bazaar
+      const whole = body as typeof required
+      expect(whole.accepts as unknown, resource).toEqual(accepts)
+      const full = whole.extensions.bazaar
       expect(full as unknown).toEqual(extensions.bazaar)
+      expect(validatePaymentRequiredDetailed(whole).issues, resource).toEqual([])
       const told = required.extensions.bazaar
-      expect(told, resource).toBeDefined()
+      if (told === undefined) {
+        expect(resource).toEndWith('/m/catjoke/joke')
+        continue
+      }
       for (const extension of [full, told] as Extension[]) {
         expect(validateDiscoveryExtension(extension as Stock)).toEqual({ valid: true })
         expect(validateDiscoveryExtensionSpec(extension)).toEqual({ valid: true })

@@ -1,10 +1,12 @@
 import { describe, expect, test } from 'bun:test'
 import { validate } from 'mppx/discovery'
+import { parse } from '../src/config/merchants'
 import * as Discovery from '../src/proxy/discovery'
 import * as Listing from '../src/proxy/listing'
 import { config, merchant, param, route } from './harness/merchants'
 
 const receiptAddress = '0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266'
+const options = { receiptAddress } as const
 const hash = param('hash', { in: 'tail', required: true, example: '0xabc' })
 const merchants = [
   merchant('weather', {
@@ -79,7 +81,7 @@ function one(slug: string): Document {
   return read(Discovery.merchant(configuration, found, { receiptAddress }))
 }
 
-const aggregate = read(Discovery.aggregate(configuration, { receiptAddress }))
+const aggregate = read(Discovery.aggregate(configuration, options))
 
 describe('the aggregated document', () => {
   test('behavior: an operation is what specification 2.1 says', () => {
@@ -141,6 +143,52 @@ describe('the aggregated document', () => {
         },
       },
     })
+  })
+
+  test('behavior: what a route answers, needs and takes is said as the file says it', () => {
+    const items = { type: 'object' }
+    const told = read(
+      Discovery.aggregate(
+        config([
+          merchant('m', {
+            routes: [
+              route('/list', { answer: { type: 'array', items } }),
+              route('/chat', { methods: ['GET', 'POST'], bodyRequired: true }),
+              route('/key', {
+                fixedQuery: { key: 'x' },
+                params: [param('at', { schema: { type: ['number', 'array'] } })],
+              }),
+            ],
+          }),
+        ]),
+        options,
+      ),
+    )
+    expect(told.paths['/m/m/list']?.get?.responses).toMatchObject({
+      200: { content: { 'application/json': { schema: { type: 'array', items } } } },
+    })
+    expect(told.paths['/m/m/chat']?.post?.requestBody).toMatchObject({ required: true })
+    expect(told.paths['/m/m/chat']?.get).not.toHaveProperty('requestBody')
+    const [at, others] = told.paths['/m/m/key']?.get?.parameters ?? []
+    expect(at).toMatchObject({ name: 'at', style: 'form', explode: false })
+    expect(JSON.stringify(others)).toContain('but for those that the service sets itself')
+  })
+
+  test('behavior: the shipped file says which answers are lists, which a number, which need a body', async () => {
+    const text = await Bun.file(`${import.meta.dir}/../merchants.toml`).text()
+    const env = { PAYOUT: '0x5c1f3a86d2e04b7795a1c0de34f6b8927e1d4a03', ASSISTANT_KEY: 'key' }
+    const shipped = parse(text, { file: 'merchants.toml', env }).config
+    if (shipped === undefined) throw new Error('the shipped file has faults')
+    const { paths } = read(Discovery.aggregate(shipped, options))
+    const typeOf = (path: string) =>
+      Object(paths[path]?.get?.responses)[200].content['application/json'].schema.type
+    expect(typeOf('/m/defi/tvl/{protocol_slug}')).toBe('number')
+    for (const path of ['defi/protocols', 'defi/chains', 'words/related', 'world-data/country'])
+      expect([path, typeOf(`/m/${path}`)]).toEqual([path, 'array'])
+    expect(typeOf('/m/weather/forecast')).toEqual(['object', 'array'])
+    expect(typeOf('/m/fx/latest')).toBe('object')
+    expect(paths['/m/assistant/chat']?.post?.requestBody).toMatchObject({ required: true })
+    expect(paths['/m/chain-stocks/quote']?.post?.requestBody).toMatchObject({ required: false })
   })
 
   test('behavior: title, version, guidance, base and contact are in it', () => {

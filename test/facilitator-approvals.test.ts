@@ -24,8 +24,8 @@ beforeAll(async () => {
     // The local node suggests a tip of 1 gwei, which makes an approve dear: more must be held for it.
     edit: (text) =>
       text
-        .replace('min_balance = "0.10"', 'min_balance = "1.00"')
-        .replace('max_grant_wei = "25000000000000"', 'max_grant_wei = "200000000000000"')
+        .replace('min_balance = "0.25"', 'min_balance = "1.00"')
+        .replace('max_grant_wei = "62500000000000"', 'max_grant_wei = "200000000000000"')
         .replace('min_balance_age_blocks = 50', 'min_balance_age_blocks = 3'),
   })
   await mine(chain(), 3)

@@ -46,7 +46,11 @@ async function expectMalformed(what: string, body: unknown, code: string): Promi
   expect(verified.json).toMatchObject({ isValid: false, status: 400, code: 'bad-request' })
   const settled = await post(`${shop.url}/settle`, body)
   expect([what, settled.status, settled.json.errorReason]).toEqual([what, 400, code])
-  expect(settled.json).toMatchObject({ success: false, transaction: '', network: '' })
+  expect(settled.json).toMatchObject({
+    success: false,
+    transaction: '',
+    network: expect.stringMatching(/^[-a-z0-9]{3,8}:[-\w]{1,32}$/),
+  })
 }
 
 const authorization = 'paymentPayload.payload.authorization'
@@ -131,10 +135,10 @@ describe('malformed requests', () => {
     expect(long.json).toMatchObject({ success: false, code: 'body-too-large' })
     for (const path of ['verify', 'settle']) {
       const got = await fetch(`${shop.url}/${path}`)
-      expect([got.status, got.headers.get('allow')]).toEqual([405, 'POST'])
+      expect([got.status, got.headers.get('allow')]).toEqual([405, 'POST, OPTIONS'])
     }
     const posted = await fetch(`${shop.url}/supported`, { method: 'POST' })
-    expect([posted.status, posted.headers.get('allow')]).toEqual([405, 'GET'])
+    expect([posted.status, posted.headers.get('allow')]).toEqual([405, 'GET, HEAD, OPTIONS'])
   })
 })
 
@@ -142,7 +146,7 @@ test('behavior: pages of other origins may ask, and a query changes nothing', as
   const headers = { origin: 'https://shop.example.com', 'access-control-request-method': 'POST' }
   const preflight = await fetch(`${shop.url}/settle`, { method: 'OPTIONS', headers })
   expect(preflight.status).toBe(204)
-  expect(preflight.headers.get('access-control-allow-methods')).toBe('POST')
+  expect(preflight.headers.get('access-control-allow-methods')).toBe('POST, OPTIONS')
   const { status, headers: answered, json } = await post(`${shop.url}/facilitator/verify?x=1`, good)
   expect([status, json.isValid]).toEqual([200, true])
   expect(answered.get('access-control-allow-origin')).toBe('*')

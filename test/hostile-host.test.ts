@@ -47,6 +47,17 @@ const targets = [
 ]
 const hosts = ['', 'x', 'x:99999', '[::', 'a b', 'x?y', 'x#y', 'a/b', '%', '\xe9']
 
+const doubles = [
+  'a.com\r\nHost: b.com',
+  'a.com\r\nhost: a.com',
+  '\r\nHost: a.com',
+  'a.com\r\nHost:',
+]
+for (const target of targets)
+  test(`attack: ${JSON.stringify(target)} with two Host fields is refused`, async () => {
+    for (const host of doubles) expect(await statusOf(`${target} HTTP/1.1`, host)).toBe(400)
+  })
+
 for (const target of targets)
   test(`error: ${JSON.stringify(target)} is no 5xx, whatever its Host is`, async () => {
     for (const host of hosts) {

@@ -199,13 +199,19 @@ describe('health', () => {
     healthRoutes({
       canSell: () => sell,
       networks: () => [
-        { network: 'eip155:8453', ready: true },
-        { network: 'eip155:4663', ready: !broken, reason: broken ? `${rpc} timed out` : undefined },
+        { network: 'eip155:8453', ready: true, clockAheadMs: { min: -250.4, max: 900 } },
+        {
+          network: 'eip155:4663',
+          ready: !broken,
+          reason: broken ? `${rpc} timed out` : undefined,
+          clockAheadMs: { min: Number.NEGATIVE_INFINITY, max: 31_000 },
+        },
       ],
       merchantsOutOfService: () =>
         broken ? [{ merchant: 'assistant', reason: 'ASSISTANT_KEY is not set' }] : [],
       spentBudgets: () => (broken ? [{ network: 'eip155:4663', reason: 'spent' }] : []),
-      openCircuits: () => (broken ? ['https://user:pw@api.example.com/x?key=1'] : []),
+      openCircuits: () => (broken ? ['assistant'] : []),
+      storageFaults: () => (broken ? [{ file: 'turnpike.sqlite', reason: 'SQLITE_FULL' }] : []),
     })
 
   test('behavior: healthz follows what can be sold', async () => {
@@ -226,8 +232,13 @@ describe('health', () => {
         networks: [{ network: 'eip155:4663', reason: 'https://rpc.example.com/... timed out' }],
         merchants: [{ merchant: 'assistant', reason: 'ASSISTANT_KEY is not set' }],
         sponsor: [{ network: 'eip155:4663', reason: 'spent' }],
-        circuits: ['api.example.com'],
+        circuits: ['assistant'],
+        storage: [{ file: 'turnpike.sqlite', reason: 'SQLITE_FULL' }],
       },
+      networks: [
+        { network: 'eip155:8453', clockAheadMs: [-250, 900] },
+        { network: 'eip155:4663', clockAheadMs: [null, 31_000] },
+      ],
     })
   })
 })

@@ -1,5 +1,4 @@
 import { afterAll, beforeEach, describe, expect, test } from 'bun:test'
-import { encodeFunctionData, erc20Abi } from 'viem'
 import { RpcFault } from '../src/chain/client'
 import type { StockToken } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
@@ -209,15 +208,13 @@ describe('for the desk', () => {
     const deadline = BigInt(Math.floor(clock / 1000) + 60)
     const people = { recipient: buyer, payer: account(3).address }
     const swap = { token: nvda, ...people, usdgAtomic: usdg(25), floorAtomic, deadline }
-    const args = [stock.router, usdg(25)] as const
-    const data = encodeFunctionData({ abi: erc20Abi, functionName: 'approve', args })
-    const approve = { to: asset.address, data }
-    await execute(chain, [{ from: buyer, ...approve }])
-    await execute(chain, [{ from: buyer, ...market.swap(swap), gas: 500_000n }])
+    const [fund, route] = market.swap(swap)
+    await execute(chain, [{ from: buyer, ...fund }])
+    await execute(chain, [{ from: buyer, ...route, gas: 500_000n }])
     expect(await balanceOf(chain, nvda.address, buyer)).toBe(floorAtomic)
     // The pool moved: the same again falls below the floor.
-    await execute(chain, [{ from: buyer, ...approve }])
-    const again = { from: buyer, ...market.swap(swap) }
+    await execute(chain, [{ from: buyer, ...fund }])
+    const again = { from: buyer, ...route }
     await expect(chain.rpc('eth_call', [again, 'latest'])).rejects.toThrow('Too little received')
     await drain(chain, nvda, 1_000_000)
     expect(await market.quote(nvda, usdg(25))).toBeUndefined()
@@ -393,7 +390,7 @@ describe('the free routes', () => {
       const url = `${world.url}/api/stock/${path}`
       const body = 'x'.repeat(100_000)
       const response = await fetch(url, { method: 'POST', body })
-      expect([response.status, response.headers.get('allow')]).toEqual([405, 'GET, HEAD'])
+      expect([response.status, response.headers.get('allow')]).toEqual([405, 'GET, HEAD, OPTIONS'])
       const head = await fetch(`${url}?symbol=NVDA&usdg=5`, { method: 'HEAD' })
       expect([head.status, await head.text()]).toEqual([200, ''])
     }

@@ -41,8 +41,10 @@ type Answer = {
 }
 
 const accept = 'application/json, text/event-stream'
-const post = (body: unknown, headers: Record<string, string> = {}, path = '/mcp') =>
-  fetch(shop.url + path, {
+/** A client that speaks MPP. */
+const mpp = { 'accept-payment': 'evm/charge' }
+const post = (body: unknown, headers: Record<string, string> = {}) =>
+  fetch(`${shop.url}/mcp`, {
     method: 'POST',
     headers: { 'content-type': 'application/json', accept, ...headers },
     body: typeof body === 'string' || body instanceof Uint8Array ? body : JSON.stringify(body),
@@ -59,7 +61,7 @@ const call = (name: string, args: Message = {}, meta?: Message, id: unknown = 1)
 
 /** The credential that pays a tool's challenge for the network, as `_meta` wants it. */
 async function credential(name: string, args: Message = {}): Promise<Message> {
-  const { error } = await send(call(name, args))
+  const { error } = await send(call(name, args), mpp)
   const challenges = error?.data.challenges as (Message & { request: ParsedChallenge['request'] })[]
   const chosen = challenges.find(({ request }) => request.methodDetails.chainId === 8453)
   if (chosen === undefined) throw new Error('no challenge')
@@ -171,7 +173,7 @@ describe('messages', () => {
   test('behavior: several at once are answered each, a cancelled one too', async () => {
     const cancel = { jsonrpc: '2.0', method: 'notifications/cancelled', params: { requestId: 2 } }
     const batch = [call('shop-item', {}, {}, 1), call('shop-other', {}, {}, 2), cancel]
-    const response = await post(batch, { 'mcp-protocol-version': '2025-03-26' })
+    const response = await post(batch, { ...mpp, 'mcp-protocol-version': '2025-03-26' })
     const answers = (await response.json()) as Answer[]
     expect(answers.map(({ id, error }) => [id, error?.code])).toEqual([
       [1, -32042],
@@ -286,11 +288,15 @@ describe('what is bought', () => {
   })
 
   test('behavior: what was paid and not delivered is redeemed by the token, once', async () => {
-    const { error } = await send(call('shop-item'))
-    const header = await payX402(error?.data.x402 as Required, account(2).local(), {
-      network: 'eip155:8453',
-      method: 'eip3009',
-    })
+    const { result: asked } = await send(call('shop-item'))
+    const header = await payX402(
+      asked?.structuredContent as unknown as Required,
+      account(2).local(),
+      {
+        network: 'eip155:8453',
+        method: 'eip3009',
+      },
+    )
     shop.upstream.script = (_, reply) => reply.send(500)
     const failed = await send(call('shop-item', {}, { 'x402/payment': JSON.parse(atob(header)) }))
     expect(failed.result?.isError).toBe(true)

@@ -24,10 +24,13 @@ afterAll(async () => {
   await world?.stop()
 })
 
-/** A client of the SDK that knows nothing of payments. */
-async function connect(path = '/mcp'): Promise<Client> {
-  const client = new Client({ name: 'test', version: '1' })
-  const transport = new StreamableHTTPClientTransport(new URL(world.url + path))
+/** What a client of draft-payment-transport-mcp-00 declares. */
+const mpp = { experimental: { payment: { methods: { evm: { intents: ['charge'] } } } } }
+
+/** A client of the SDK that pays for nothing, and declares nothing unless it is told to. */
+async function connect(capabilities: Record<string, unknown> = {}): Promise<Client> {
+  const client = new Client({ name: 'test', version: '1' }, { capabilities })
+  const transport = new StreamableHTTPClientTransport(new URL(`${world.url}/mcp`))
   // Its optional members are declared without undefined.
   await client.connect(transport as Parameters<Client['connect']>[0])
   open.push(client)
@@ -35,8 +38,8 @@ async function connect(path = '/mcp'): Promise<Client> {
 }
 
 /** The same client, paying with mppx on one network. */
-async function connectMppx(network: Id, index = 1) {
-  const client = await connect()
+async function connectMppx(network: Id, { index = 1, capabilities = {} } = {}) {
+  const client = await connect(capabilities)
   const method = charge({
     account: account(index).local(),
     maxAtomicAmount: '2000000',
@@ -116,10 +119,14 @@ describe('the tools', () => {
       for (const key of Object.keys(properties)) expect(key).toMatch(/^[A-Za-z0-9_-]{1,64}$/)
       for (const key of required) expect(Object.keys(properties)).toContain(key)
     }
+    const list = tools.find(({ name }) => name === 'words-related')
+    expect(list?.description).toContain('Answers with a JSON array.')
+    const chat = tools.find(({ name }) => name === 'assistant-chat')
+    expect(chat?.inputSchema.required).toEqual(['body'])
     const tool = tools.find(({ name }) => name === 'weather-forecast')
     expect(tool?.inputSchema).toMatchObject({
       type: 'object',
-      properties: { latitude: { type: 'number', minimum: -90 } },
+      properties: { latitude: { type: ['number', 'array'], minimum: -90 } },
       required: ['latitude', 'longitude'],
       additionalProperties: false,
     })
@@ -136,8 +143,8 @@ describe('the tools', () => {
 })
 
 describe('an unpaid call', () => {
-  test('behavior: it is error -32042 with challenges and the x402 offers', async () => {
-    const { code, data } = await refusal(await connect(), {
+  test('behavior: of a client that speaks MPP it is error -32042, with the x402 offers too', async () => {
+    const { code, data } = await refusal(await connect(mpp), {
       name: 'weather-forecast',
       arguments: forecast,
     })
@@ -160,17 +167,24 @@ describe('an unpaid call', () => {
     )
   })
 
-  test('behavior: below /mcp/x402 it is the tool result of the x402 transport', async () => {
-    const client = await connect('/mcp/x402')
+  test('behavior: of any other client it is the tool result of the x402 transport', async () => {
+    const client = await connect()
     const result = await client.callTool({ name: 'weather-forecast', arguments: forecast })
     expect(result.isError).toBe(true)
-    expect(result.structuredContent).toMatchObject({ x402Version: 2 })
+    expect(result.structuredContent).toMatchObject({
+      x402Version: 2,
+      error: 'Payment required',
+      accepts: expect.any(Array),
+    })
+    expect(result.content).toHaveLength(1)
     expect(JSON.parse(textOf(result))).toEqual(result.structuredContent)
-    expect(result._meta?.['org.paymentauth/payment-required']).toMatchObject({ httpStatus: 402 })
+    const data = result._meta?.['org.paymentauth/payment-required'] as Refused
+    expect(data.httpStatus).toBe(402)
+    expect(data.challenges).toHaveLength(2)
   })
 
   test('behavior: what cannot be served is named before anybody pays', async () => {
-    const client = await connect()
+    const client = await connect(mpp)
     const { data } = await refusal(client, {
       name: 'weather-forecast',
       arguments: { latitude: 100 },
@@ -202,9 +216,13 @@ describe('an unpaid call', () => {
 })
 
 describe('mppx', () => {
-  for (const network of ['eip155:8453', 'eip155:4663'] as const)
-    test(`behavior: its MCP client buys on ${network}, with a signed receipt`, async () => {
-      const client = await connectMppx(network)
+  for (const [network, capabilities] of [
+    ['eip155:8453', {}],
+    ['eip155:4663', {}],
+    ['eip155:8453', mpp],
+  ] as const)
+    test(`behavior: its MCP client buys on ${network}, with a signed receipt, ${capabilities === mpp ? '' : 'un'}declared`, async () => {
+      const client = await connectMppx(network, { capabilities })
       const before = await paid(network)
       const result = await client.callTool({ name: 'weather-forecast', arguments: forecast })
       expect(result.isError).toBeFalsy()
@@ -217,8 +235,18 @@ describe('mppx', () => {
       expect(Receipt.verify(signed)).toBe(world.app.receiptAddress)
     })
 
+  test('behavior: it buys what the upstream has under another form of the title', async () => {
+    const client = await connectMppx('eip155:8453', { index: 3 })
+    const summary = await client.callTool({
+      name: 'wiki-summary',
+      arguments: { title: 'Toll road' },
+    })
+    expect(summary.isError).toBeFalsy()
+    expect(JSON.parse(textOf(summary)).titles.canonical).toBe('Toll_road')
+  })
+
   test('behavior: it buys by a body, by a tail and by a bracketed name', async () => {
-    const client = await connectMppx('eip155:8453', 2)
+    const client = await connectMppx('eip155:8453', { index: 2 })
     const messages = [{ role: 'user', content: 'What does a turnpike do?' }]
     const chat = await client.callTool({
       name: 'assistant-chat',
@@ -246,9 +274,9 @@ describe('x402', () => {
   test('behavior: a payment in _meta buys once; the settlement comes back in _meta', async () => {
     const client = await connect()
     const call = { name: 'fx-latest', arguments: { base: 'USD' } }
-    const { data } = await refusal(client, call)
+    const offer = (await client.callTool(call)).structuredContent as Required
     const before = await paid('eip155:4663')
-    const _meta = { 'x402/payment': await pay(data.x402) }
+    const _meta = { 'x402/payment': await pay(offer) }
     const result = await client.callTool({ ...call, _meta })
     expect(JSON.parse(textOf(result)).base).toBe('USD')
     expect(result._meta?.['x402/payment-response']).toMatchObject({
@@ -263,14 +291,14 @@ describe('x402', () => {
     expect(again.structuredContent).toMatchObject({
       x402Version: 2,
       error: 'permit2_invalid_nonce',
-      accepts: data.x402.accepts,
+      accepts: offer.accepts,
     })
     expect(again._meta?.['x402/payment-response']).toMatchObject({ success: false })
     expect((await paid('eip155:4663')) - before).toBe(5000n)
   })
 
   test('error: a spent payment opens no other tool, nor the same with other arguments', async () => {
-    const client = await connect('/mcp/x402')
+    const client = await connect()
     const first = await client.callTool({ name: 'fx-latest', arguments: { base: 'USD' } })
     const payment = await pay(first.structuredContent as Required)
     const _meta = { 'x402/payment': payment }
@@ -302,7 +330,7 @@ describe('x402', () => {
   })
 
   test('behavior: an idempotency key in _meta gets the same answer again, once paid', async () => {
-    const client = await connect('/mcp/x402')
+    const client = await connect()
     const call = { name: 'words-related', arguments: { ml: 'road' } }
     const offer = (await client.callTool(call)).structuredContent as Required
     const _meta = { 'x402/payment': await pay(offer, 2), 'turnpike/idempotency-key': 'mcp-key-1' }
@@ -317,8 +345,25 @@ describe('x402', () => {
 })
 
 describe('a credential that is wrong', () => {
+  test('behavior: what pays decides how it is refused, whatever the client declared', async () => {
+    const call = { name: 'fx-latest', arguments: {} }
+    const declared = await connect(mpp)
+    const { data } = await refusal(declared, call)
+    const accepted = data.x402.accepts[0]
+    const payment = { x402Version: 2, accepted, payload: { authorization, signature } }
+    const refused = await declared.callTool({ ...call, _meta: { 'x402/payment': payment } })
+    expect(refused.isError).toBe(true)
+    const [challenge] = data.challenges
+    const credential = { challenge: { ...challenge, id: 'forged' }, payload: authorization }
+    const other = await refusal(await connect(), {
+      ...call,
+      _meta: { 'org.paymentauth/credential': credential },
+    })
+    expect(other.code).toBe(-32043)
+  })
+
   test('error: malformed is -32602, refused is -32043 with fresh challenges', async () => {
-    const client = await connect()
+    const client = await connect(mpp)
     const call = { name: 'fx-latest', arguments: {} }
     const { data } = await refusal(client, call)
     const [challenge] = data.challenges
@@ -342,6 +387,7 @@ describe('a credential that is wrong', () => {
     expect(result.structuredContent).toMatchObject({ code: 'multiple-credentials' })
   })
 
+  const signature = `0x${'22'.repeat(65)}`
   const authorization = {
     type: 'authorization',
     from: account(1).address,
@@ -350,6 +396,6 @@ describe('a credential that is wrong', () => {
     validAfter: '0',
     validBefore: '99999999999',
     nonce: `0x${'11'.repeat(32)}`,
-    signature: `0x${'22'.repeat(65)}`,
+    signature,
   }
 })

@@ -74,6 +74,62 @@ describe.skipIf(isMissing)('every page', () => {
       }))
 })
 
+/** Words of up to 20 characters, outside of code, that stand on two lines. */
+const brokenWords = `(() => {
+  const broken = []
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT)
+  while (walker.nextNode()) {
+    const node = walker.currentNode
+    if (node.parentElement.closest('code, pre, script, template')) continue
+    for (const { 0: word, index } of node.data.matchAll(/(?<!\\S)[\\w$%.,:()]{2,20}(?!\\S)/g)) {
+      const range = document.createRange()
+      range.setStart(node, index)
+      range.setEnd(node, index + word.length)
+      const tops = new Set([...range.getClientRects()].map(({ top }) => Math.round(top)))
+      if (tops.size > 1) broken.push(word)
+    }
+  }
+  return broken
+})()`
+
+describe.skipIf(isMissing)('words', () => {
+  const widths = [1280, 768, 390] as const
+  const brokenAt = async (page: Page, width: number) => {
+    await page.setViewportSize({ width, height: 900 })
+    const broken = (await page.evaluate(brokenWords)) as string[]
+    const overflow = (await widthOf(page)) - width
+    return { width, broken, overflow: Math.max(0, overflow) }
+  }
+  const whole = widths.map((width) => ({ width, broken: [], overflow: 0 }))
+
+  for (const path of ['/', '/stocks', '/admin'])
+    test(`behavior: none breaks at ${path}, wide, on a tablet and on a phone`, () =>
+      look({}, path, async (page) => {
+        if (path === '/stocks') await page.locator('[data-symbol=NVDA]').getByText('open').waitFor()
+        if (path === '/admin') {
+          await page.getByLabel('Token').fill(token)
+          await page.getByRole('button', { name: 'Show' }).click()
+          await page.getByRole('heading', { name: 'Networks and lanes' }).waitFor()
+        }
+        const found = []
+        for (const width of widths) found.push(await brokenAt(page, width))
+        expect(found).toEqual(whole)
+      }))
+
+  test('behavior: an address stands on one line, on a phone on two', () =>
+    look({}, '/stocks', async (page) => {
+      const lines = `[...document.querySelectorAll('td code')].map((code) =>
+        Math.round(code.getBoundingClientRect().height / parseFloat(getComputedStyle(code).lineHeight)))`
+      for (const [width, height] of [
+        [1280, 1],
+        [390, 2],
+      ] as const) {
+        await page.setViewportSize({ width, height: 800 })
+        expect(await page.evaluate(lines)).toEqual(Array(14).fill(height))
+      }
+    }))
+})
+
 const openAll = `for (const each of document.querySelectorAll('details')) each.open = true`
 
 function widthOf(page: Page): Promise<number> {

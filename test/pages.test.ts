@@ -244,6 +244,47 @@ describe('what a page may do', () => {
   })
 })
 
+describe('the state of relayers', () => {
+  test('behavior: each has its own reason, and that of its network where there is one', async () => {
+    const relayer = (name: string, reason?: string) => ({
+      relayer: name,
+      ready: reason === undefined,
+      reason,
+      inFlight: 0,
+    })
+    const page = async (reason: string | undefined, ready: boolean, last?: string) => {
+      const lanes = [relayer('0xa', 'no gas'), relayer('0xb', 'a gap'), relayer('0xc', last)]
+      const networks = [{ network: 'eip155:1', ready, reason, lanes }]
+      const nothing = { pending: { count: 0, oldest: [] }, openCircuits: [], outOfService: [] }
+      const adminState = () => ({ networks, heldOrders: undefined, ...nothing })
+      const { get } = pages({ adminState })
+      const text = await (await get('/admin', { authorization: `Bearer ${token}` })).text()
+      const rows = text.match(/<tr><td>.*?<\/tr>/g) ?? []
+      return rows.map((row) =>
+        row
+          .replace(/<[^>]*>/g, ' ')
+          .replace(/\s+/g, ' ')
+          .trim(),
+      )
+    }
+    expect(await page('no gas', false, 'stuck')).toEqual([
+      'eip155:1 0xa paused no gas unknown 0',
+      'eip155:1 0xb paused a gap unknown 0',
+      'eip155:1 0xc paused stuck unknown 0',
+    ])
+    expect(await page(undefined, true)).toEqual([
+      'eip155:1 0xa paused no gas unknown 0',
+      'eip155:1 0xb paused a gap unknown 0',
+      'eip155:1 0xc ready unknown 0',
+    ])
+    expect(await page('no node', false)).toEqual([
+      'eip155:1 0xa paused no node; no gas unknown 0',
+      'eip155:1 0xb paused no node; a gap unknown 0',
+      'eip155:1 0xc paused no node unknown 0',
+    ])
+  })
+})
+
 const bell = String.fromCharCode(7)
 
 /** What remains when every well-formed tag is taken out. */

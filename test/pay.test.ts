@@ -54,7 +54,7 @@ function asked(url: string, amountAtomic = offer.amountAtomic): Headers {
     error: 'Payment required',
     resource: { url },
     accepts: X402.accepts([priced]),
-    extensions: X402.extensions({ offers: [] }),
+    extensions: X402.extensions({ offers: [], method: 'GET', salt: 'abcdefghijklmno' }),
   })
   return new Headers({
     'www-authenticate': `Bearer realm="x", ${Challenge.issue(compiled, { expires, unique: 'abcdefghijklmnopqr' })}`,

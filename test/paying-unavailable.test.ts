@@ -1,11 +1,25 @@
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'bun:test'
+import { account } from '../src/demo/accounts'
+import { execute } from '../src/demo/chains'
+import * as Credential from '../src/protocol/Credential'
+import * as Transfer from '../src/protocol/Transfer'
 import { settlementOf } from './harness/buyer'
 import { buy, payee, type Shop, sign, startShop, type Terms } from './harness/shop'
 import { until } from './harness/world'
 
 let shop: Shop
 beforeAll(async () => {
-  shop = await startShop()
+  // A public name that somebody lets lead to this machine: nothing below it may be private.
+  shop = await startShop({
+    adjust: (config) => ({
+      ...config,
+      merchants: config.merchants.map((merchant) =>
+        merchant.slug === 'hasty'
+          ? { ...merchant, allowPrivate: false, upstream: new URL('http://localhost:9') }
+          : merchant,
+      ),
+    }),
+  })
 })
 afterAll(() => shop.stop())
 afterEach(() => {
@@ -131,5 +145,40 @@ describe('what is not ready', () => {
     shop.advance(6_000)
     expect((await fetch(away)).status).toBe(402)
     shop.advance(-6_000)
+  })
+
+  test('behavior: what somebody settles after such a 503 is not lost', async () => {
+    const away = `${shop.url}/m/away/item`
+    shop.advance(6_000)
+    const credential = await sign(away)
+    // Its circuit was open and may be tried once.
+    expect((await buy(away, { buyer: 3 })).status).toBe(502)
+    expect((await fetch(away, { headers: credential })).status).toBe(503)
+    const parsed = Credential.parse(credential.authorization ?? '')
+    const chain = shop.chains[base]
+    if (!('transfer' in parsed) || chain === undefined) throw new Error('no transfer')
+    await chain.rpc('evm_increaseTime', [10])
+    const call = Transfer.call(parsed.transfer)
+    await execute(chain, [{ from: account(8).address, ...call, gas: 500_000n }])
+    shop.advance(60_000)
+    try {
+      const response = await fetch(away, { headers: credential })
+      // It was paid, and is redeemed when its upstream is back.
+      expect(response.status).toBe(502)
+      expect(await response.json()).toMatchObject({ code: 'upstream-unreachable' })
+    } finally {
+      shop.advance(-66_000)
+    }
+  })
+
+  test('attack: an upstream whose name leads to a private address is 503 before anybody pays', async () => {
+    const hidden = `${shop.url}/m/hasty/item`
+    // The first answer does not wait for the name, the payment does.
+    const credential = await sign(hidden)
+    const counts = shop.counts()
+    const refused = await fetch(hidden, { headers: credential })
+    expect([refused.status, await refused.json()]).toMatchObject([503, { code: 'not-ready' }])
+    expect(shop.counts()).toEqual(counts)
+    expect((await fetch(hidden)).status).toBe(503)
   })
 })

@@ -319,12 +319,34 @@ describe('encoded secrets', () => {
     },
   )
 
-  test('behavior: an encoded error page without secrets, or that cannot be opened, is unchanged', async () => {
-    for (const body of [zlib.gzipSync('denied'), new TextEncoder().encode('no gzip')]) {
-      const forwarded = await answer(body, 'gzip')
-      expect(Buffer.from(forwarded.body as Uint8Array).equals(Buffer.from(body))).toBe(true)
-      expect(forwarded.headers.get('content-encoding')).toBe('gzip')
-    }
+  test('behavior: an encoded page without secrets is unchanged', async () => {
+    const body = zlib.gzipSync('denied')
+    const forwarded = await answer(body, 'gzip')
+    expect(Buffer.from(forwarded.body as Uint8Array).equals(Buffer.from(body))).toBe(true)
+    expect(forwarded.headers.get('content-encoding')).toBe('gzip')
+  })
+
+  const unreadable: [string, string, Uint8Array][] = [
+    ['a truncated gzip', 'gzip', zlib.gzipSync(page).subarray(0, -3)],
+    ['text that is said to be gzip', 'gzip', page],
+    ['gzip in gzip', 'gzip, gzip', zlib.gzipSync(zlib.gzipSync(page))],
+    ['an unknown encoding', 'compress', page],
+  ]
+  test.each(unreadable)('attack: %s is no answer', async (_, encoding, body) => {
+    const error = await failure(answer(body, encoding))
+    expect([error.kind, error.code]).toEqual(['cut', 'unreadable'])
+  })
+
+  test('behavior: an upstream that gets a secret is asked for a plain answer', async () => {
+    const asked: (string | null)[] = []
+    const upstream = serve((request) => {
+      asked.push(request.headers.get('accept-encoding'))
+      return new Response('ok')
+    })
+    const headers = new Headers({ 'accept-encoding': 'gzip, br' })
+    await forward(upstream, { headers, merchant: { headers: { 'X-Key': secret } } })
+    await forward(upstream, { headers })
+    expect(asked).toEqual(['identity', 'gzip, br'])
   })
 })
 

@@ -87,6 +87,37 @@ describe('the client', () => {
     expect(rpc.counts().get('eth_chainId')).toBe(3)
   })
 
+  test('behavior: the other URLs can be asked, each by itself, and the first choice stays', async () => {
+    const rpc = client(ok('0x1'), ok('0x2'), ok('0x3'))
+    const answers = () => Promise.all(rpc.others().map((node) => node.call('eth_chainId', [])))
+    expect(await answers()).toEqual(['0x2', '0x3'])
+    expect(await rpc.call('eth_chainId', [])).toBe('0x1')
+    expect(rpc.nodes.map(({ host }) => host)).toEqual([...rpc.hosts])
+    expect(JSON.stringify(rpc.nodes)).not.toContain('secret-key')
+  })
+
+  test('behavior: the URL that answers now is not among the others, nor one listed twice', async () => {
+    const [broken, good] = [node(() => new Response('', { status: 500 })), ok('0x2')]
+    const rpc = client(broken, good, good)
+    expect(await rpc.call('eth_chainId', [])).toBe('0x2')
+    expect(rpc.others().map(({ host }) => host)).toEqual([new URL(broken).host])
+    expect(client(good).others()).toEqual([])
+    expect(client(good, good).others()).toEqual([])
+  })
+
+  test('error: a node that does not answer is a fault, though another one would', async () => {
+    const rpc = client(ok('0x1'), 'http://127.0.0.1:1/')
+    const [other] = rpc.others()
+    expect(await fault(other?.call('eth_chainId', []) ?? Promise.resolve())).toBeInstanceOf(
+      RpcFault,
+    )
+    rpc.close()
+    const [first] = rpc.nodes
+    expect(await fault(first?.call('eth_chainId', []) ?? Promise.resolve())).toBeInstanceOf(
+      RpcFault,
+    )
+  })
+
   test('behavior: null is a result', async () => {
     expect(await client(ok(null)).call('eth_getTransactionReceipt', [])).toBeNull()
   })

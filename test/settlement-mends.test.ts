@@ -42,7 +42,10 @@ describe.concurrent('an authorization that was cancelled', () => {
   })
 
   test("behavior: after somebody's settlement of it was taken away, it is asked about for reorg_depth blocks", async () => {
-    await using own = await ownDesk({ network: { reorgDepth: 4 }, desk: { checkMs: 50 } })
+    await using own = await ownDesk({
+      network: { reorgDepth: 4 },
+      desk: { checkMs: 50, payoutExclusive: true },
+    })
     const { net, network } = own
     const transfer = signTransfer(network)
     await execute(net.chain, [
@@ -132,7 +135,7 @@ test.concurrent('behavior: many announced blocks are not taken for much time', a
 })
 
 describe('the time to the next check', () => {
-  const health = { ready: true, reason: undefined, checks: 1 }
+  const health = { ready: true, reason: undefined, checks: 1, others: 0 }
   const lane = (poor?: string) => ({ ...createLane(relayerKey, false), next: 0, poor })
   const reserved = {
     ...createLane(Crypto.bytes(account(5).privateKey), true),

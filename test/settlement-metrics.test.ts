@@ -118,6 +118,7 @@ test('behavior: a reason that is gone is 0, and totals never go back', () => {
         network: 'eip155:1',
         calls,
         faults: new Map(),
+        clockSkewMs: -1_500,
         ready: true,
         newHeads: false,
         lanes: [{ relayer: '0x1', paused, inFlight: 0, balanceWei: 5n }],

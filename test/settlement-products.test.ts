@@ -30,7 +30,7 @@ beforeEach(async () => {
   net = await startNetwork()
   network = networkOf(net.tap.url)
   directory = temporary()
-  desk = await startDesk([network], directory.path)
+  desk = await startDesk([network], directory.path, { payoutExclusive: true })
 })
 
 afterEach(async () => {
@@ -83,7 +83,7 @@ describe('a transfer with an EIP-2612 permit', () => {
     desk.db.sqlite.run("UPDATE transactions SET state = 'signed', first_sent_at = NULL")
     await desk.crash()
     net.tap.intercept = undefined
-    desk = await startDesk([network], directory.path)
+    desk = await startDesk([network], directory.path, { payoutExclusive: true })
     const payment = desk.settlement.find(transfer)
     if (!payment) throw new Error('the payment is gone')
     expect(payment.state).toBe('reverted')
@@ -202,7 +202,7 @@ describe('handing over', () => {
     await net.chain.rpc('anvil_reorg', [1, []])
     await until(() => desk.events.some(({ event }) => event === 'payment.reorged'))
     await desk.crash()
-    desk = await startDesk([network], directory.path)
+    desk = await startDesk([network], directory.path, { payoutExclusive: true })
     await until(() => desk.settlement.findById(id)?.state === 'confirmed')
     expect(await desk.settlement.handOver(id)).toBe(false)
   })

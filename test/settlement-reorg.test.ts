@@ -10,7 +10,7 @@ import { signTransfer, until } from './harness/settlement'
 /** A desk whose meter is read, on a chain that can be reorganised. */
 async function ownReorg() {
   let registry = createRegistry()
-  const own = await ownDesk({ desk: { meter: registry } })
+  const own = await ownDesk({ desk: { meter: registry, payoutExclusive: true } })
   const { net, network } = own
   const eventsOf = (name: string) => own.desk.events.filter(({ event }) => event === name)
   const { open } = own

@@ -86,7 +86,7 @@ test.concurrent('error: among others it is told apart, and they are paid', async
 for (const method of ['eip3009', 'permit2'] as const) {
   for (const company of [0, 4]) {
     test.concurrent(`error: what the payer settled is not had by naming its nonce (${method}, ${company} beside)`, async () => {
-      await using own = await ownDesk()
+      await using own = await ownDesk({ desk: { payoutExclusive: true } })
       const { desk, net, network } = own
       await desk.pay(signTransfer(network))
       const genuine = signTransfer(network, { method })

@@ -29,7 +29,7 @@ beforeEach(async () => {
   usdg.tap.intercept = undefined
   usdc.tap.intercept = undefined
   directory = temporary()
-  desk = await startDesk([network, reverting], directory.path)
+  desk = await startDesk([network, reverting], directory.path, { payoutExclusive: true })
   usdg.tap.calls.length = 0
 })
 

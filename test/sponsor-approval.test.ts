@@ -53,7 +53,7 @@ type Changes = Parameters<typeof signApprove>[3]
 /** A payer of old with USDG alone, a payment of it and the approve that it signed. */
 async function payer(options: { atomic?: bigint; isNew?: boolean; approve?: Changes } = {}) {
   const wallet = freshWallet()
-  await setTokens(net.chain, network.asset.address, [wallet.address], options.atomic ?? 100_000n)
+  await setTokens(net.chain, network.asset.address, [wallet.address], options.atomic ?? 250_000n)
   if (!options.isNew) await age(net.chain, youngAge.minBalanceAgeBlocks)
   return {
     wallet,
@@ -243,7 +243,7 @@ describe('what is not sponsored', () => {
   }
 
   test('error: a payer that gains nothing by it: too little, too new, a contract', async () => {
-    const poor = await payer({ atomic: 99_999n })
+    const poor = await payer({ atomic: 249_999n })
     expect(await refusal(poor.transfer, poor.raw)).toBe('erc20_approval_balance_too_low')
     const young = await payer({ isNew: true })
     expect(await refusal(young.transfer, young.raw)).toBe('erc20_approval_balance_too_young')

@@ -48,6 +48,7 @@ describe('who is sponsored', () => {
     assetBeforeAtomic: 100_000n,
     allowanceAtomic: 0n,
     balanceWei: 0n,
+    nonce: 0,
   }
   const codeOf = (changes: Partial<Grant.Facts>) =>
     Grant.refusalOf({ ...facts, ...changes }, asset, sponsor)?.code
@@ -63,13 +64,47 @@ describe('who is sponsored', () => {
     expect(codeOf({ assetBeforeAtomic: undefined })).toBe('balance-too-young')
   })
 
-  test('behavior: the grant is one approve with a margin, less what the address has', () => {
+  test('behavior: the grant is one approve as wallets offer it, less what the address has', () => {
     const cap = Grant.capWei(sponsor, 6)
-    const whole = Grant.costWithMarginWei(price)
-    expect(whole).toBe(51_750n * 48_000_000n)
+    // 2.4 times the base fee: what viem makes of what a node of geth has filled in.
+    const whole = 46_000n * 96_000_000n
     expect(Grant.amountOf(0n, price, cap)).toEqual({ kind: 'amount', wei: whole })
     expect(Grant.amountOf(1_000n, price, cap)).toEqual({ kind: 'amount', wei: whole - 1_000n })
-    expect(Grant.amountOf(46_000n * 40_000_000n, price, cap)).toEqual({ kind: 'has-gas' })
+    const tipped = { ...price, tipWei: 10_000_000n }
+    expect(Grant.amountOf(0n, tipped, cap)).toEqual({ kind: 'amount', wei: 46_000n * 108_000_000n })
+    // With 1.2 times the base fee viem sends it where it asks the node for nothing but that.
+    const enough = 46_000n * 48_000_000n
+    expect(Grant.amountOf(enough, price, cap)).toEqual({ kind: 'has-gas' })
+    expect(Grant.amountOf(enough - 1n, price, cap).kind).toBe('amount')
+  })
+
+  test('behavior: the approve of the answer costs no more than the address has', () => {
+    const call = { to: asset.address, data }
+    const of = (balanceWei: bigint, at = price) =>
+      Grant.approveOf(call, chainId, at, { balanceWei, nonce: 3 })
+    const whole = { ...call, gas: '46000', maxPriorityFeePerGas: '0', nonce: 3, chainId }
+    expect(of(10n ** 18n)).toEqual({ ...whole, maxFeePerGas: '96000000' })
+    expect(of(46_000n * 50_000_000n)).toEqual({ ...whole, maxFeePerGas: '50000000' })
+    expect(of(46_000n * 45_000_000n)?.maxFeePerGas).toBe('45000000')
+    expect(of(46_000n * 45_000_000n - 1n)).toBeUndefined()
+    // A tip above the fee is no transaction.
+    const tipped = { ...price, tipWei: 10n ** 9n }
+    expect(of(46_000n * 50_000_000n, tipped)?.maxPriorityFeePerGas).toBe('50000000')
+  })
+
+  test('behavior: a grant is topped up when fees rose and nothing of it is spent, within the cap', () => {
+    const cap = Grant.capWei(sponsor, 6)
+    const amountWei = 46_000n * 96_000_000n
+    const risen = { ...price, baseFeeWei: 100_000_000n }
+    const topUp = (balanceWei: bigint, at: Grant.Price, of = cap) =>
+      Grant.topUpOf(balanceWei, at, { amountWei, cap: of })
+    expect(topUp(amountWei, price)).toBeUndefined()
+    expect(topUp(amountWei, risen)).toBe(46_000n * 240_000_000n - amountWei)
+    // Something was spent on something else.
+    expect(topUp(amountWei - 1n, risen)).toBeUndefined()
+    expect(topUp(amountWei, risen, amountWei)).toBeUndefined()
+    expect(topUp(amountWei, risen, 46_000n * 112_500_000n)).toBe(46_000n * 16_500_000n)
+    expect(topUp(amountWei, risen, 46_000n * 112_500_000n - 1n)).toBeUndefined()
   })
 
   test('behavior: a grant is never worth more than the balance that must be held', () => {
@@ -81,7 +116,9 @@ describe('who is sponsored', () => {
 
   test('error: what the cap does not pay for is not begun', () => {
     const dear = { ...price, baseFeeWei: 470_000_000n }
-    const least = Grant.costWei(dear)
+    // It must be included also when the base fee rises by what one block can raise it.
+    const least = 46_000n * 528_750_000n
+    expect(Grant.leastWei(dear)).toBe(least)
     expect(Grant.amountOf(0n, dear, least - 1n)).toEqual({ kind: 'too-dear' })
     expect(Grant.amountOf(0n, dear, least)).toEqual({ kind: 'amount', wei: least })
   })
@@ -243,9 +280,17 @@ test('behavior: turns are taken in order, and the crowd behind them is limited',
 })
 
 describe('clients', () => {
+  const wallet = (index: number) => `wallet ${index}`
+
   test('behavior: one client and one network have enough at some time, and again tomorrow', () => {
     const clients = createClients()
-    const take = (client: string, day = 1) => clients.take(client, day)
+    let asked = 0
+    const take = (client: string, day = 1) => {
+      const address = wallet(++asked)
+      const isTaken = clients.take(client, day, address)
+      clients.settle([address])
+      return isTaken
+    }
     expect(Array.from({ length: 6 }, () => take('10.0.0.1'))).toEqual([
       ...Array<boolean>(5).fill(true),
       false,
@@ -254,8 +299,28 @@ describe('clients', () => {
     expect(others.filter((isIn) => isIn)).toHaveLength(15)
     expect(take('10.0.1.1')).toBe(true)
     expect(take('10.0.0.1', 2)).toBe(true)
-    clients.giveBack('10.0.0.1', 2)
+    clients.giveBack('10.0.0.1', 2, wallet(asked))
     expect(Array.from({ length: 5 }, () => take('10.0.0.1', 2))).not.toContain(false)
+  })
+
+  test('behavior: a client has one grant that is unused, its network four', () => {
+    const clients = createClients()
+    expect(clients.take('10.0.0.1', 1, wallet(1))).toBe(true)
+    expect(clients.take('10.0.0.1', 1, wallet(2))).toBe(false)
+    expect(clients.unused('10.0.0.1', 1)).toEqual([wallet(1)])
+    // What is added to its own grant is another matter.
+    expect(clients.take('10.0.0.1', 1, wallet(1))).toBe(true)
+    clients.settle([wallet(1)])
+    expect(clients.unused('10.0.0.1', 1)).toEqual([])
+    const neighbours = [2, 3, 4, 5, 6].map((last) =>
+      clients.take(`10.0.0.${last}`, 1, wallet(last)),
+    )
+    expect(neighbours).toEqual([true, true, true, true, false])
+    expect(clients.take('10.0.1.1', 1, wallet(7))).toBe(true)
+    // What did not come to be given is not in the way.
+    clients.giveBack('10.0.0.2', 1, wallet(2))
+    expect(clients.take('10.0.0.6', 1, wallet(6))).toBe(true)
+    expect(clients.take('10.0.0.6', 2, wallet(8))).toBe(true)
   })
 
   test('behavior: networks are /24 and /48', () => {

@@ -14,6 +14,7 @@ import {
   type OrderJson,
   signOrder,
   startStockShop,
+  throughOf,
 } from './harness/stockshop'
 import { until } from './harness/world'
 
@@ -231,11 +232,14 @@ describe('a purchase', () => {
     for (const [index, order] of orders.entries()) {
       const receipt = Receipt.parse(await chain.rpc('eth_getTransactionReceipt', [order.swapTx]))
       const logs = receipt?.logs ?? []
-      const spent = { token: shop.asset, from: shop.desk, to: stock.router }
+      const through = await throughOf(chain, order.swapTx ?? '0x')
+      const spent = { token: shop.asset, from: shop.desk, to: through }
+      const given = { token: shop.asset, from: through, to: stock.router }
       const swapped = { token: shop.asset, from: stock.router, to: nvda.pool }
       const got = { token: nvda.address, from: nvda.pool, to: order.recipient }
       const paid = BigInt(Math.round(Number(amounts[index]) * 1e6))
       expect(Token.transfersOf(logs, spent)).toEqual([paid])
+      expect(Token.transfersOf(logs, given)).toEqual([paid])
       expect(Token.transfersOf(logs, swapped)).toEqual([paid])
       expect(Token.transfersOf(logs, got)).toEqual([BigInt(order.deliveredSharesAtomic ?? 0)])
     }
@@ -276,9 +280,9 @@ describe('a purchase', () => {
     }
   })
 
-  test('behavior: one allowance serves many orders', () => {
-    const errands = shop.rows("SELECT * FROM errands WHERE kind = 'allowance'")
-    expect(errands).toHaveLength(1)
+  test('behavior: the router never has an allowance', async () => {
+    const { to, data } = Token.allowance(shop.asset, shop.desk, shop.stock.router)
+    expect(BigInt(`${await shop.chain.rpc('eth_call', [{ to, data }, 'latest'])}`)).toBe(0n)
     expect(shop.rows("SELECT * FROM errands WHERE kind = 'swap'").length).toBeGreaterThan(4)
   })
 

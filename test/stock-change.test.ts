@@ -15,6 +15,7 @@ import {
   requestRetry,
   signOrder,
   startStockShop,
+  throughOf,
 } from './harness/stockshop'
 import { until } from './harness/world'
 
@@ -51,8 +52,10 @@ async function movesOf(order: OrderJson, token: StockToken) {
   const receipt = Receipt.parse(await chain.rpc('eth_getTransactionReceipt', [order.swapTx]))
   const sum = (from: `0x${string}`, to: `0x${string}`, of = asset) =>
     Token.transfersOf(receipt?.logs ?? [], { token: of, from, to }).reduce((a, b) => a + b, 0n)
+  const through = await throughOf(chain, order.swapTx ?? '0x')
   return {
-    taken: sum(shop.desk, stock.router),
+    taken: sum(shop.desk, through),
+    funded: sum(through, stock.router),
     swapped: sum(stock.router, token.pool),
     returned: sum(stock.router, buyer),
     kept: sum(shop.desk, token.pool),
@@ -83,9 +86,9 @@ describe('a pool that runs dry inside the swap', () => {
       const order = (await response.json()) as OrderJson
       expect([response.status, order.status]).toEqual([200, 'delivered'])
       const end = await books()
-      const { taken, swapped, returned, kept, shares } = await movesOf(order, token)
+      const { taken, funded, swapped, returned, kept, shares } = await movesOf(order, token)
       expect([end.desk, end.router]).toEqual([start.desk, start.router])
-      expect([taken, swapped + returned, kept]).toEqual([paid, paid, 0n])
+      expect([taken, funded, swapped + returned, kept]).toEqual([paid, paid, paid, 0n])
       expect(returned).toBeGreaterThan(0n)
       expect(order.returnedAtomic).toBe(String(returned))
       expect(await shop.order(order.id)).toEqual(order)

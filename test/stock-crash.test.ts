@@ -36,8 +36,6 @@ const buyer = account(1)
 
 type Death = { moment: Moment | 'settle'; forwarded: boolean; isRefunded: boolean }
 const deaths: Readonly<Record<string, Death>> = {
-  // First: what is approved then lasts for all others.
-  'as the router is approved': { moment: 'approve', forwarded: false, isRefunded: false },
   'as the payment is sent': { moment: 'settle', forwarded: false, isRefunded: false },
   'before it looks at the pool again': { moment: 'look', forwarded: false, isRefunded: false },
   'as the swap is sent': { moment: 'swap', forwarded: false, isRefunded: false },

@@ -109,7 +109,7 @@ describe('a market that nobody can read', () => {
 })
 
 describe('a process that died between two writes', () => {
-  test('behavior: what an order rests on is looked at again at the start', async () => {
+  test('behavior: what an order rests on is looked at again at the start, and pays nothing twice', async () => {
     const order = (await (await pay()).json()) as OrderJson
     expect(order.status).toBe('delivered')
     await mint(shop, shop.desk, BigInt(order.usdgAtomic))
@@ -119,8 +119,13 @@ describe('a process that died between two writes', () => {
     await shop.app.stop()
     // As if the swap had been included again after a reorganisation, and had failed.
     tamper(`UPDATE errands SET state = 'failed' WHERE id = 'swap:${order.id}'`)
+    const funds = await shop.usdg(shop.desk)
     await shop.restart()
-    await until('it is refunded', () => stateOf(order.id) === 'refunded')
+    await until('it is held', () => stateOf(order.id) === 'held')
+    // The chain knows better: the nonce of the order is used.
+    const { refundReason, heldReason } = await shop.order(order.id)
+    expect([refundReason, heldReason]).toEqual(['swap-failed', 'refund-not-found'])
+    expect(await shop.usdg(shop.desk)).toBe(funds)
   })
 })
 

@@ -1,14 +1,18 @@
 import { afterAll, afterEach, beforeEach, describe, expect, test } from 'bun:test'
 import { orders } from '../src/cli/orders'
 import { account } from '../src/demo/accounts'
-import { mine, revert, setAutomine, snapshot } from '../src/demo/chains'
+import { execute, mine, revert, setAutomine, snapshot } from '../src/demo/chains'
 import { samplePrice } from '../src/demo/exchange'
+import * as Transfer from '../src/protocol/Transfer'
+import * as X402 from '../src/protocol/X402'
 import { settlementOf } from './harness/buyer'
 import { block, drain, movePrice, pause } from './harness/exchange'
 import {
   before,
   freeze,
   type Moment,
+  momentOf,
+  network,
   type OrderJson,
   pauseAsset,
   requestRetry,
@@ -108,27 +112,6 @@ async function retry(id: string): Promise<void> {
   requestRetry(shop, id)
   await until('the retry is taken up', () => stateOf(id) !== 'held')
 }
-
-describe('at the approval', () => {
-  // The first order: later ones find the allowance.
-  test('behavior: an asset that is paused before the router is approved holds, and then refunds', async () => {
-    before(shop, 'approve', 1, () => pauseAsset(shop, true))
-    const response = await pay()
-    const { order, refundTx } = (await response.json()) as Refund
-    expect([response.status, order.status, order.refundReason]).toEqual([
-      502,
-      'held',
-      'no-allowance',
-    ])
-    expect(order.heldReason).toBe('refund-failed')
-    expect(refundTx).toBe(order.refundTx ?? 'none')
-    await pauseAsset(shop, false)
-    await mine(chain, 20)
-    await retry(order.id)
-    await until('the order is refunded', () => stateOf(order.id) === 'refunded')
-    expect(await books()).toEqual(start)
-  })
-})
 
 describe('between payment and swap', () => {
   test('behavior: money that could not be swapped for a quarter of an hour goes back', async () => {
@@ -360,8 +343,7 @@ describe('at the refund', () => {
     const look = shop.tap.intercept
     shop.tap.intercept = async (call, forward) => {
       for (const [moment, act] of more) {
-        const isIt = JSON.stringify(call.params).includes('a9059cbb') && moment === 'refund'
-        if (!isIt || !call.method.startsWith('eth_sendRaw') || seen.has(moment)) continue
+        if (momentOf(shop, call) !== moment || seen.has(moment)) continue
         seen.set(moment, 1)
         return act()
       }
@@ -461,4 +443,31 @@ describe('a reorganisation', () => {
     if (now.status === 'delivered') expect(now.swapTx).toBe(order.swapTx)
     expect((await books()).desk).toBe(start.desk)
   })
+})
+
+// Last: ids grow with the clock, which is set back after it.
+describe('a settlement by somebody else', () => {
+  for (const scheme of ['x402-permit2', 'x402-eip3009'] as const)
+    test(`behavior: money that somebody else settled is swapped, whatever the clock says (${scheme})`, async () => {
+      credential = await signOrder(url, { scheme })
+      const parsed = X402.parsePayload(credential['payment-signature'] ?? '')
+      if ('code' in parsed) throw new Error(parsed.detail)
+      const terms = { ...parsed.signed, network, chainId: 4663, asset } as const
+      const call = Transfer.call({ ...terms, method: parsed.method })
+      shop.advance(30_000)
+      let isFirst = true
+      shop.tap.intercept = async (rpc) => {
+        if (!rpc.method.startsWith('eth_sendRaw') || !isFirst) return undefined
+        isFirst = false
+        await execute(chain, [{ from: account(8).address, ...call, gas: 500_000n }])
+        return undefined
+      }
+      try {
+        const order = await isDelivered(await pay())
+        expect(shop.logged.join('\n')).toContain('payment-settled-elsewhere')
+        expect(order.settlementTx).toBeDefined()
+      } finally {
+        shop.advance(-30_000)
+      }
+    })
 })

@@ -36,8 +36,8 @@ for (const { name, other, eip2612 } of kinds) {
         edit: (text) =>
           text
             .replace('eip2612 = true', `eip2612 = ${eip2612}`)
-            .replace('min_balance = "0.10"', 'min_balance = "1.00"')
-            .replace('max_grant_wei = "25000000000000"', 'max_grant_wei = "200000000000000"')
+            .replace('min_balance = "0.25"', 'min_balance = "1.00"')
+            .replace('max_grant_wei = "62500000000000"', 'max_grant_wei = "200000000000000"')
             .replace('min_balance_age_blocks = 50', 'min_balance_age_blocks = 3'),
       })
     })

@@ -1,5 +1,15 @@
 import { afterAll, describe, expect, test } from 'bun:test'
-import { type Address, decodeFunctionData, encodeFunctionData, type Hex, parseAbi } from 'viem'
+import {
+  type Address,
+  decodeFunctionData,
+  encodeFunctionData,
+  getContractAddress,
+  type Hex,
+  parseAbi,
+  toFunctionSelector,
+} from 'viem'
+import * as Creation from '../src/chain/creation'
+import * as Token from '../src/chain/token'
 import * as Uniswap from '../src/chain/uniswap'
 import { account } from '../src/demo/accounts'
 import { balanceOf, type Chain, execute, prepareChain, startChain } from '../src/demo/chains'
@@ -19,10 +29,9 @@ const abi = parseAbi([
   'function owner() view returns (address)',
   'function feeAmountTickSpacing(uint24) view returns (int24)',
   'function getPool(address, address, uint24) view returns (address)',
-  'function approve(address, uint256) returns (bool)',
+  'function transfer(address, uint256) returns (bool)',
   'function multicall(uint256 deadline, bytes[] data) payable returns (bytes[])',
   'function exactInputSingle((address tokenIn, address tokenOut, uint24 fee, address recipient, uint256 amountIn, uint256 amountOutMinimum, uint160 sqrtPriceLimitX96) params) payable returns (uint256)',
-  'function pull(address token, uint256 value) payable',
   'function sweepToken(address token, uint256 amountMinimum, address recipient) payable',
   'function quoteExactInputSingle((address tokenIn, address tokenOut, uint256 amountIn, uint24 fee, uint160 sqrtPriceLimitX96) params) returns (uint256, uint160, uint32, uint256)',
 ])
@@ -109,10 +118,10 @@ describe('what we send to Uniswap', () => {
       amountOutMinimumAtomic: 7n,
       deadline: 1_795_000_000n,
     } as const
-    const pull = encodeFunctionData({
+    const fund = encodeFunctionData({
       abi,
-      functionName: 'pull',
-      args: [swap.tokenIn, swap.amountInAtomic],
+      functionName: 'transfer',
+      args: [stock.router, swap.amountInAtomic],
     })
     const exact = encodeFunctionData({
       abi,
@@ -134,9 +143,11 @@ describe('what we send to Uniswap', () => {
       functionName: 'sweepToken',
       args: [swap.tokenIn, 0n, swap.changeTo],
     })
-    const { data } = Uniswap.swapCall(stock.router, swap)
-    const args = [swap.deadline, [pull, exact, sweep]] as const
-    expect(data).toBe(encodeFunctionData({ abi, functionName: 'multicall', args }))
+    const [funding, routing] = Uniswap.swapCalls(stock.router, swap)
+    const args = [swap.deadline, [exact, sweep]] as const
+    const data = encodeFunctionData({ abi, functionName: 'multicall', args })
+    expect(funding).toEqual({ to: swap.tokenIn, data: fund })
+    expect(routing).toEqual({ to: stock.router, data })
     expect(decodeFunctionData({ abi, data }).functionName).toBe('multicall')
   })
 
@@ -148,16 +159,40 @@ describe('what we send to Uniswap', () => {
     const before = await balanceOf(chain, asset.address, buyer)
     const changeTo = account(3).address
     const swap = { ...trade, recipient, changeTo, amountOutMinimumAtomic: shares } as const
-    const approve = encodeFunctionData({
-      abi,
-      functionName: 'approve',
-      args: [stock.router, trade.amountInAtomic],
-    })
-    await execute(chain, [{ from: buyer, to: asset.address, data: approve }])
-    const sent = Uniswap.swapCall(stock.router, { ...swap, deadline: 1n << 40n })
-    await execute(chain, [{ from: buyer, ...sent, gas: 500_000n }])
+    const { to, data } = await creation(buyer, swap)
+    const fund = Token.transfer(asset.address, to, trade.amountInAtomic)
+    await execute(chain, [{ from: buyer, ...fund }])
+    await execute(chain, [{ from: buyer, data, gas: 500_000n }])
+    // Nothing stays at the address, the code neither.
+    expect(await chain.rpc('eth_getCode', [to, 'latest'])).toBe('0x')
+    expect(await balanceOf(chain, asset.address, to)).toBe(0n)
     expect(await balanceOf(chain, token.address, recipient)).toBe(shares)
     expect(await balanceOf(chain, asset.address, buyer)).toBe(before - trade.amountInAtomic)
+  })
+
+  /** What the account's transaction after the next one creates, to swap what is given to it. */
+  async function creation(from: Address, swap: Omit<Uniswap.Swap, 'deadline'>) {
+    const count = await chain.rpc('eth_getTransactionCount', [from, 'latest'])
+    const nonce = Number(count) + 1
+    const sent = Creation.create(
+      { address: from, nonce },
+      Uniswap.swapCalls(stock.router, { ...swap, deadline: 1n << 40n }),
+    )
+    expect(sent.to).toBe(getContractAddress({ from, nonce: BigInt(nonce) }))
+    return sent
+  }
+
+  test('error: a call to an address without code fails the transaction, as one that reverts does', async () => {
+    const from = account(1).address
+    const ask = (calls: Parameters<typeof Creation.initCode>[0]) =>
+      chain.rpc('eth_call', [{ from, data: Creation.initCode(calls) }, 'latest'])
+    const read = Token.balanceOf(asset.address, from)
+    expect(await ask([read, read])).toBe('0x')
+    await expect(ask([read, { to: recipient, data: '0x' }])).rejects.toThrow('revert')
+    const poor = Token.transfer(asset.address, recipient, 1n)
+    // It has the data of the revert.
+    const fault: unknown = await ask([read, poor, read]).catch((error: unknown) => error)
+    expect(fault).toMatchObject({ data: toFunctionSelector('InsufficientFunds()') })
   })
 
   test('error: a swap whose time is over reverts', async () => {
@@ -169,7 +204,7 @@ describe('what we send to Uniswap', () => {
       amountOutMinimumAtomic: 0n,
       deadline: 1n,
     } as const
-    const { to, data } = Uniswap.swapCall(stock.router, swap)
+    const [, { to, data }] = Uniswap.swapCalls(stock.router, swap)
     const from = account(1).address
     await expect(chain.rpc('eth_call', [{ from, to, data }, 'latest'])).rejects.toThrow('too old')
   })

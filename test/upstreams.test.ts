@@ -189,6 +189,84 @@ describe('upstreams', () => {
     expect((await get('/files/company_tickers.json', { 'User-Agent': 'curl/8' })).status).toBe(403)
   })
 
+  test('behavior: a title that is not in its canonical form redirects to the one that is', async () => {
+    for (const [asked, location] of [
+      ['Toll%20road', 'Toll_road'],
+      ['toll_road', 'Toll_road'],
+      ['aC%2FDC', 'AC%2FDC'],
+    ] as const) {
+      const path = `/api/rest_v1/page/summary/${asked}?redirect=false`
+      const answered = await fetch(upstreams.url + path, { redirect: 'manual', headers: agent })
+      expect(answered.status).toBe(301)
+      expect(answered.headers.get('Location')).toBe(`${location}?redirect=false`)
+      const followed = await (await fetch(upstreams.url + path, { headers: agent })).json()
+      expect(followed).toMatchObject({ titles: { canonical: decodeURIComponent(location) } })
+    }
+  })
+
+  test('behavior: a chart without span has no points', async () => {
+    const pointsOf = async (query: string) => {
+      const { coins } = JSON.parse((await get(`/chart/coingecko:bitcoin${query}`)).text)
+      return coins['coingecko:bitcoin'].prices.length
+    }
+    expect(await pointsOf('?period=1d')).toBe(0)
+    expect(await pointsOf('?period=1d&span=3')).toBe(3)
+    expect((await get('/chart/coingecko:bitcoin?start=1&end=2&span=3')).status).toBe(400)
+  })
+
+  test('behavior: the explorer pages as its version 12 does', async () => {
+    type Page = { items: { hash: string }[]; next_page_params: Record<string, string> | null }
+    const list = async (path: string) => JSON.parse((await get(path)).text) as Page
+    const path = '/api/v2/transactions'
+    expect((await list(path)).items).toHaveLength(50)
+    expect((await list(`${path}?items_count=7`)).items).toHaveLength(7)
+    // More than the most is the most.
+    expect((await list(`${path}?items_count=500`)).items).toHaveLength(100)
+    const seen = new Set<string>()
+    let pages = 0
+    for (let next: Page['next_page_params'] = {}; next !== null; pages++) {
+      const page = await list(`${path}?${new URLSearchParams(next)}`)
+      for (const { hash } of page.items) seen.add(hash)
+      next = page.next_page_params
+      expect(Object.keys(next ?? {})).not.toContain('items_count')
+    }
+    expect([pages, seen.size]).toEqual([3, 120])
+    for (const query of ['items_count=0', 'items_count=x', 'limit=5'])
+      expect((await get(`${path}?${query}`)).status).toBe(422)
+    const tokens = '/api/v2/tokens'
+    expect((await list(`${tokens}?items_count=2&limit=1`)).items).toHaveLength(2)
+    const first = await list(`${tokens}?items_count=2`)
+    const query = new URLSearchParams(first.next_page_params ?? {})
+    const second = await list(`${tokens}?items_count=2&${query}`)
+    expect(second.items).not.toEqual(first.items)
+    expect((await get(`${tokens}?items_count=0`)).status).toBe(422)
+  })
+
+  test('behavior: the markets take no key, a Demo key or a Pro key, and no wrong one', async () => {
+    const status = async (headers: Record<string, string>) =>
+      (await get('/api/v3/global', { ...agent, ...headers })).status
+    expect(await status({})).toBe(200)
+    expect(await status({ 'x-cg-demo-api-key': 'CG-demo' })).toBe(200)
+    expect(await status({ 'x-cg-pro-api-key': 'CG-pro' })).toBe(200)
+    expect(await status({ 'x-cg-demo-api-key': 'other' })).toBe(401)
+    expect(await status({ 'x-cg-demo-api-key': 'CG-a', 'x-cg-pro-api-key': 'CG-b' })).toBe(400)
+  })
+
+  test('behavior: the World Bank refuses what is out of its bounds, with status 200', async () => {
+    for (const query of [
+      'per_page=32501',
+      'per_page=0',
+      'page=0',
+      'date=20',
+      'date=2015:2020:2021',
+    ])
+      for (const path of ['/v2/country/US', '/v2/country/US/indicator/SP.POP.TOTL']) {
+        const { status, text } = await get(`${path}?format=json&${query}`)
+        expect(`${query} ${status} ${text}`).toStartWith(`${query} 200 [{"message":[{"id":"120"`)
+      }
+    expect((await get('/v2/country?format=json&per_page=32500')).text).toStartWith('[{"page":1')
+  })
+
   test('behavior: the treasury filters, sorts, pages and selects', async () => {
     const query =
       'filter=country_currency_desc:in:(Canada-Dollar,Mexico-Peso),record_date:gte:2025-01-01'

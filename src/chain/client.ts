@@ -12,6 +12,10 @@ export type Client = {
    * call, `RpcFault` when no node gave a usable answer: then nothing is known about its effect.
    */
   call(method: string, params: readonly unknown[], options?: CallOptions): Promise<unknown>
+  /** Every URL once, in the order of the configuration. */
+  nodes: readonly Node[]
+  /** All nodes but the one that `call` asks now, nearest in order first; empty with one URL. */
+  others(): readonly Node[]
   /** Hosts of the URLs, whose paths may hold keys. */
   hosts: readonly string[]
   /** Requests sent so far by method, failed ones included. */
@@ -20,6 +24,14 @@ export type Client = {
   faults(): ReadonlyMap<string, number>
   /** Ends what is under way, and every later call, with `RpcFault`. */
   close(): void
+}
+
+/** One URL. No other URL is asked in its place, whatever it answers. */
+export type Node = {
+  /** Safe to show: the URL's path may hold a key. */
+  host: string
+  /** Throws like `Client.call`. */
+  call(method: string, params: readonly unknown[], options?: CallOptions): Promise<unknown>
 }
 
 export type CallOptions = { timeoutMs?: number }
@@ -94,24 +106,48 @@ export function createClient(options: ClientOptions): Client {
   let current = 0
   let lastId = 0
 
-  async function ask(method: string, params: readonly unknown[], limit: number): Promise<unknown> {
+  /** Asks one URL. Throws RpcError, or the fault as it came. */
+  async function askOne(
+    index: number,
+    method: string,
+    params: readonly unknown[],
+    limit: number,
+  ): Promise<unknown> {
     const id = ++lastId
     const body = JSON.stringify({ jsonrpc: '2.0', id, method, params })
+    increase(counts, method)
+    // Not AbortSignal.timeout: the timer must go when the answer comes.
+    const controller = new AbortController()
+    const timer = setTimeout(() => controller.abort(), limit)
+    active.add(controller)
+    try {
+      const to = wires[index] ?? urls[index] ?? ''
+      const result = await request(to, { id, body, method }, controller.signal)
+      if (down.delete(index)) log('rpc-recovered', { host: hosts[index] })
+      return result
+    } catch (error) {
+      if (error instanceof RpcError || isClosed) throw error
+      increase(faults, method)
+      if (error instanceof RpcFault && error.isLimit) gate.slowDown()
+      if (!down.has(index))
+        log('rpc-fault', { host: hosts[index], method, reason: reasonOf(error) })
+      down.add(index)
+      throw error
+    } finally {
+      clearTimeout(timer)
+      active.delete(controller)
+    }
+  }
+
+  async function ask(method: string, params: readonly unknown[], limit: number): Promise<unknown> {
     let fault: unknown
     const first = current
     for (let offset = 0; offset < urls.length && !isClosed; offset++) {
       const index = (first + offset) % urls.length
-      increase(counts, method)
-      // Not AbortSignal.timeout: the timer must go when the answer comes.
-      const controller = new AbortController()
-      const timer = setTimeout(() => controller.abort(), limit)
-      active.add(controller)
       try {
-        const to = wires[index] ?? urls[index] ?? ''
-        const result = await request(to, { id, body }, controller.signal)
+        const result = await askOne(index, method, params, limit)
         // Stay with the node that answered: another one may not know yet what this one took.
         current = index
-        if (down.delete(index)) log('rpc-recovered', { host: hosts[index] })
         return result
       } catch (error) {
         if (error instanceof RpcError) {
@@ -119,21 +155,46 @@ export function createClient(options: ClientOptions): Client {
           throw error
         }
         fault = error
-        if (isClosed) continue
-        increase(faults, method)
-        if (error instanceof RpcFault && error.isLimit) gate.slowDown()
-        if (!down.has(index))
-          log('rpc-fault', { host: hosts[index], method, reason: reasonOf(error) })
-        down.add(index)
-      } finally {
-        clearTimeout(timer)
-        active.delete(controller)
       }
     }
     throw new RpcFault(reasonOf(fault), { cause: fault })
   }
 
+  async function enter<T>(method: string, limit: number, work: () => Promise<T>): Promise<T> {
+    const rank = ranks[method] ?? 'background'
+    const entry = gate.enter(rank, limit)
+    // What never waits is on the wire before this function returns.
+    if (entry !== true && !(await entry)) {
+      throw new RpcFault(`no room for ${method}: too many calls are under way`)
+    }
+    try {
+      return await work()
+    } finally {
+      gate.leave(rank)
+    }
+  }
+
+  const nodeOf = (index: number): Node => ({
+    host: hosts[index] ?? '',
+    call: (method, params, { timeoutMs: limit = timeoutMs } = {}) =>
+      enter(method, limit, async () => {
+        if (isClosed) throw new RpcFault('the client is closed')
+        return askOne(index, method, params, limit).catch((error: unknown) => {
+          if (error instanceof RpcError) throw error
+          throw new RpcFault(reasonOf(error), { cause: error })
+        })
+      }),
+  })
+  // The same URL twice is no second opinion.
+  const distinct = [...new Set(urls)].map((url) => urls.indexOf(url))
+  const nodes = distinct.map(nodeOf)
+
   return {
+    nodes,
+    others() {
+      const at = distinct.indexOf(urls.indexOf(urls[current] ?? ''))
+      return [...nodes.slice(at + 1), ...nodes.slice(0, at)]
+    },
     hosts,
     counts: () => counts,
     faults: () => faults,
@@ -143,19 +204,8 @@ export function createClient(options: ClientOptions): Client {
       for (const controller of active) controller.abort()
       for (const wire of wires) wire?.close()
     },
-    async call(method, params, { timeoutMs: limit = timeoutMs } = {}) {
-      const rank = ranks[method] ?? 'background'
-      const entry = gate.enter(rank, limit)
-      // What never waits is on the wire before this function returns.
-      if (entry !== true && !(await entry)) {
-        throw new RpcFault(`no room for ${method}: too many calls are under way`)
-      }
-      try {
-        return await ask(method, params, limit)
-      } finally {
-        gate.leave(rank)
-      }
-    },
+    call: (method, params, { timeoutMs: limit = timeoutMs } = {}) =>
+      enter(method, limit, () => ask(method, params, limit)),
   }
 }
 
@@ -165,7 +215,7 @@ function increase(counts: Map<string, number>, method: string): void {
 
 async function request(
   to: Wire | string,
-  { id, body }: { id: number; body: string },
+  { id, body, method }: { id: number; body: string; method: string },
   signal: AbortSignal,
 ): Promise<unknown> {
   const { status, text } = await (typeof to === 'string'
@@ -175,7 +225,8 @@ async function request(
   if (answer?.error) {
     const { code, message, data } = answer.error
     // Who answers before the node may know no id; what it says concerns this call all the same.
-    if (!nodeTrouble.has(code) && !isTrouble(status)) throw new RpcError(code, message, data)
+    const isTheNodes = nodeTrouble.has(code) && !isTooWide(method, code, message)
+    if (!isTheNodes && !isTrouble(status)) throw new RpcError(code, message, data)
     const isLimit = status === 429 || code === -32005 || code === 429
     throw new RpcFault(`the node is in trouble (${code})`, { isLimit })
   }
@@ -188,6 +239,15 @@ async function request(
     throw new RpcFault('an answer to another call')
   }
   return answer.result
+}
+
+/**
+ * Some providers refuse a range of logs with the code of their rate limits ("query returned more than
+ * 10000 results"): the next node would be asked in vain, and a smaller range would be answered.
+ */
+function isTooWide(method: string, code: number, message: string): boolean {
+  if (method !== 'eth_getLogs' || code !== -32005) return false
+  return !/\brate\b|per (second|minute|day)|daily|requests|credit|quota|capacity/i.test(message)
 }
 
 async function postByFetch(

@@ -99,6 +99,11 @@ export function parseTransaction(value: unknown): { to: Address; data: Hex } | u
   return { to: value.to, data: lower(value.input) }
 }
 
+/** Who sent a transaction, as the node gives it. */
+export function senderOf(value: unknown): Address | undefined {
+  return isRecord(value) && isHex(value.from) ? value.from : undefined
+}
+
 /** Whether a value is hex with prefix. */
 export function isHex(value: unknown): value is Hex {
   return typeof value === 'string' && /^0x[0-9a-fA-F]*$/.test(value)

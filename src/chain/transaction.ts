@@ -11,6 +11,8 @@ export type Request = {
   to: Address
   valueWei: bigint
   data: Hex
+  /** `data` is the code of a contract, and `to` its address: that is no part of the bytes. */
+  isCreation?: boolean
 }
 
 export type Signed = { hash: Hex; raw: Hex }
@@ -68,7 +70,7 @@ function encode(request: Request): string {
     integer(request.maxTipWei) +
     integer(request.maxFeeWei) +
     integer(request.gasLimit) +
-    text(request.to.slice(2).toLowerCase()) +
+    text(request.isCreation === true ? '' : request.to.slice(2).toLowerCase()) +
     integer(request.valueWei) +
     text(request.data.slice(2).toLowerCase()) +
     // No access list.
@@ -85,6 +87,12 @@ function complete(fields: string, signature: Hex): Signed {
       integer(BigInt(`0x${signature.slice(66, 130)}`)),
   )}`
   return { hash: Crypto.hex(keccak(raw)), raw: `0x${raw}` }
+}
+
+/** Address of the contract that an account creates at an account nonce (EIP-161: never at another). */
+export function createdBy(account: Address, nonce: number): Address {
+  const fields = text(account.slice(2).toLowerCase()) + integer(nonce)
+  return Crypto.checksum(Crypto.hex(keccak(list(fields))).slice(26))
 }
 
 // RLP over hex digits without prefix. https://ethereum.org/developers/docs/data-structures-and-encoding/rlp

@@ -1,7 +1,7 @@
 import type { Address, Hex } from 'viem'
 import * as Abi from '../protocol/Abi'
 import type { Call } from './multicall'
-import { at } from './token'
+import { at, transfer } from './token'
 
 /**
  * Uniswap V3 with SwapRouter02 and QuoterV2.
@@ -18,7 +18,6 @@ const selectors = {
   factory: Abi.selector('factory()'),
   quote: Abi.selector('quoteExactInputSingle((address,address,uint256,uint24,uint160))'),
   swap: Abi.selector('exactInputSingle((address,address,uint24,address,uint256,uint256,uint160))'),
-  pull: Abi.selector('pull(address,uint256)'),
   sweep: Abi.selector('sweepToken(address,uint256,address)'),
   multicall: Abi.selector('multicall(uint256,bytes[])'),
 }
@@ -113,21 +112,22 @@ export function isFirst(token: Address, other: Address): boolean {
 export type Swap = Trade & {
   recipient: Address
   amountOutMinimumAtomic: bigint
-  /** Who gets what the pool did not take. */
+  /** Is given what the pool did not take. */
   changeTo: Address
   /** Unix seconds: SwapRouter02 takes it only around its calls. */
   deadline: bigint
 }
 
 /**
- * `pull`, `exactInputSingle` and `sweepToken` inside `multicall(deadline, ...)`: exactly `amountInAtomic`
- * leaves the sender, or nothing does. A pool that runs dry on the way takes less without a word; were
- * it paid from the sender, the rest would stay there and belong to nobody. What strangers left at the
+ * The calls of an account that holds the money, to be made in one transaction in which none may fail:
+ * `amountInAtomic` goes to the router, then `exactInputSingle` and `sweepToken` inside
+ * `multicall(deadline, ...)`. A pool that runs dry on the way takes less without a word; were it paid
+ * from an account of ours, the rest would stay there and belong to nobody. What strangers left at the
  * router is swapped, too, and makes the recipient richer, nobody poorer. The router reads recipients
  * 1 and 2 as the sender and itself: callers refuse such addresses, and the router and the pool as
  * either.
  */
-export function swapCall(router: Address, swap: Swap): Call {
+export function swapCalls(router: Address, swap: Swap): readonly [Call, Call] {
   const { tokenIn, tokenOut, fee, recipient, amountOutMinimumAtomic } = swap
   const exact =
     Abi.address(tokenIn) +
@@ -137,21 +137,16 @@ export function swapCall(router: Address, swap: Swap): Call {
     Abi.uint(routerBalance) +
     Abi.uint(amountOutMinimumAtomic) +
     Abi.uint(0)
-  const calls = [
-    pull(tokenIn, swap.amountInAtomic),
-    selectors.swap + exact,
-    sweep(tokenIn, swap.changeTo),
-  ].map((call) => Abi.dynamicBytes(`0x${call}`))
-  return at(router, selectors.multicall + Abi.uint(swap.deadline) + Abi.uint(64) + listOf(calls))
+  const calls = [selectors.swap + exact, sweep(tokenIn, swap.changeTo)].map((call) =>
+    Abi.dynamicBytes(`0x${call}`),
+  )
+  const multicall = selectors.multicall + Abi.uint(swap.deadline) + Abi.uint(64) + listOf(calls)
+  return [transfer(tokenIn, router, swap.amountInAtomic), at(router, multicall)]
 }
 
-/** What `swapCall` wants of a router beside the swap, with no effect: both answer with nothing. */
-export function changeCalls(router: Address, tokenIn: Address): Call[] {
-  return [pull(tokenIn, 0n), sweep(tokenIn, router)].map((call) => at(router, call))
-}
-
-function pull(token: Address, amountAtomic: bigint): string {
-  return selectors.pull + Abi.address(token) + Abi.uint(amountAtomic)
+/** What `swapCalls` wants of a router beside the swap, with no effect: it answers with nothing. */
+export function changeCall(router: Address, tokenIn: Address): Call {
+  return at(router, sweep(tokenIn, router))
 }
 
 function sweep(token: Address, to: Address): string {

@@ -63,22 +63,26 @@ export function approve(terms: Terms, wallet: Wallet, shop: URL): Promise<void> 
     const gas = await quantity(client, 'eth_estimateGas', [{ from: owner, ...call }])
     let price = await priceOf(client)
     let balanceWei = await quantity(client, 'eth_getBalance', [owner, 'latest'])
+    let offered: Offered | undefined
     if (balanceWei < gas * price) {
-      await askForGas(terms, wallet, shop)
+      offered = await askForGas(terms, wallet, shop)
       await until(wallet, 'the grant has arrived', async () => {
         price = await priceOf(client)
         balanceWei = await quantity(client, 'eth_getBalance', [owner, 'latest'])
-        return balanceWei >= gas * price
+        return balanceWei >= (offered ? offered.gasLimit * offered.maxFeeWei : gas * price)
       })
     }
     const affordable = balanceWei / gas
+    const own = {
+      maxTipWei: 0n,
+      maxFeeWei: 2n * price < affordable ? 2n * price : affordable,
+      gasLimit: gas,
+    }
     const signed = Transaction.sign(
       {
         chainId: terms.chainId,
         nonce: Number(await quantity(client, 'eth_getTransactionCount', [owner, 'pending'])),
-        maxTipWei: 0n,
-        maxFeeWei: 2n * price < affordable ? 2n * price : affordable,
-        gasLimit: gas,
+        ...(offered ?? own),
         ...call,
         valueWei: 0n,
       },
@@ -90,8 +94,15 @@ export function approve(terms: Terms, wallet: Wallet, shop: URL): Promise<void> 
   })
 }
 
+/** Gas and fees of the approve that the seller has funded; what it calls is known without the seller. */
+type Offered = { gasLimit: bigint; maxFeeWei: bigint; maxTipWei: bigint }
+
 /** The seller's grant of native coin. It is given once: an earlier one is as good. */
-async function askForGas(terms: Terms, { privateKey }: Wallet, shop: URL): Promise<void> {
+async function askForGas(
+  terms: Terms,
+  { privateKey }: Wallet,
+  shop: URL,
+): Promise<Offered | undefined> {
   const address = Crypto.addressOf(privateKey)
   const { network } = terms
   const message = Grant.messageOf(network, address)
@@ -109,27 +120,44 @@ async function askForGas(terms: Terms, { privateKey }: Wallet, shop: URL): Promi
     throw new AllowanceError(`${url.origin} did not answer the request for gas.`)
   }
   if (response.ok) {
-    const { amountWei, transaction } = await granted(response)
+    const { amountWei, transaction, offered } = await granted(response)
     say(`sponsor    ${amountWei} wei for the approve, ${transaction}`)
-    return
+    return offered
   }
   const problem = await problemOf(response)
   if (problem.transaction !== undefined) {
     say(`sponsor    ${problem.code}, ${problem.transaction}`)
-    return
+    return undefined
   }
   throw new AllowanceError(
     `The wallet has no gas to approve Permit2, and none is given: ${problem.code}: ${problem.detail}`,
   )
 }
 
-async function granted(response: Response): Promise<{ amountWei: string; transaction: string }> {
+async function granted(
+  response: Response,
+): Promise<{ amountWei: string; transaction: string; offered: Offered | undefined }> {
   try {
     const json = Json.parse(await response.text())
-    return { amountWei: Json.text(json, 'amountWei'), transaction: Json.text(json, 'transaction') }
+    const approve = Json.optionalObject(json, 'approve')
+    return {
+      amountWei: Json.text(json, 'amountWei'),
+      transaction: Json.text(json, 'transaction'),
+      // A seller of another kind may not say it.
+      offered: approve && offeredOf(approve),
+    }
   } catch {
     throw new AllowanceError('The answer to the request for gas cannot be read.')
   }
+}
+
+/** Only gas and fees are taken from the seller: the wallet has less than an approve costs to lose. */
+function offeredOf(approve: Json.JsonObject): Offered {
+  const gasLimit = Json.uint(approve, 'gas')
+  const maxFeeWei = Json.uint(approve, 'maxFeePerGas')
+  const maxTipWei = Json.uint(approve, 'maxPriorityFeePerGas')
+  if (gasLimit === 0n || maxTipWei > maxFeeWei) throw new RangeError('not the fees of an approve')
+  return { gasLimit, maxFeeWei, maxTipWei }
 }
 
 async function assertSucceeded(client: Client, wallet: Wallet, hash: Hex): Promise<void> {

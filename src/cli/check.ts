@@ -4,6 +4,7 @@ import { type Env, EnvironmentError, findOwnKeys } from '../config/env'
 import { index, lineOf } from '../config/lines'
 import { format, parse } from '../config/merchants'
 import { warningsOf } from '../config/warnings'
+import { hostOf } from '../http/url'
 import * as Crypto from '../protocol/Crypto'
 import { findOnline } from './online'
 
@@ -68,7 +69,7 @@ function summarize(config: Config): string[] {
   const routes = merchants.flatMap((merchant) => merchant.routes)
   const out = merchants.filter((merchant) => merchant.outOfService !== undefined)
   return [
-    `${service.title} at ${service.baseUrl}, listening on ${service.listen.hostname}:${service.listen.port}`,
+    `${service.title} at ${service.baseUrl}, listening on ${hostOf(service.listen.hostname)}:${service.listen.port}`,
     `networks   ${networks.map(describe).join(', ')}`,
     `merchants  ${merchants.length} with ${routes.length} routes: ${merchants.map(({ slug }) => slug).join(', ')}`,
     `stock      ${stock ? `${stock.tokens.length} tokens on ${stock.network}` : 'none'}`,

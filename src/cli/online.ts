@@ -213,13 +213,20 @@ function stockProbes({ asset }: NetworkConfig, stock: Stock): Probe[] {
       judge: isFactory,
     },
     // A router of another kind would make every order a refund.
-    ...Uniswap.changeCalls(router, asset.address).map((call) => ({
+    {
       path: ['stock', 'router'],
-      name: 'router, pull and sweepToken',
-      call,
+      name: 'router, sweepToken',
+      call: Uniswap.changeCall(router, asset.address),
       judge: () => undefined,
-      isSilent: true as const,
-    })),
+      isSilent: true,
+    },
+    // Without EIP-3009 neither a swap nor a refund moves money.
+    {
+      path: ['stock', 'network'],
+      name: `${asset.symbol}, EIP-3009`,
+      call: Token.authorizationState(asset.address, asset.address, `0x${Abi.uint(0)}`),
+      judge: (word) => (Abi.toUint(word) === 0n ? undefined : 'authorizationState() is nonsense'),
+    },
     {
       path: ['stock', 'quoter'],
       name: 'quoter',

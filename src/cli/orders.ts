@@ -144,6 +144,10 @@ const advice: Readonly<Record<Order.HeldReason, string>> = {
     'a node for the receipt again.',
   'settlement-lost':
     'A reorganisation took the payment away for good: there is nothing to give back.',
+  'settlement-disputed':
+    'One node of rpc_urls shows the payment, another one shows that its transaction did not pay. Nothing ' +
+    'was sent. Look at settlementTx in an explorer, take the URL that lies out of rpc_urls, restart, and ' +
+    'retry: it goes on when all that is asked shows the payment.',
 }
 
 async function retry(

@@ -4,8 +4,10 @@ import * as App from '../app'
 import type { Config } from '../config/Config'
 import { type Env, EnvironmentError, loadSecrets, ownKeys, type Secrets } from '../config/env'
 import { format, parse } from '../config/merchants'
+import { hostOf } from '../http/url'
 import { createLog } from '../log'
 import * as Crypto from '../protocol/Crypto'
+import { createOutput } from './output'
 import { reload } from './reload'
 
 export type ServeOptions = { file: string; dataDir: string; env: Env }
@@ -18,14 +20,17 @@ export async function serve(options: ServeOptions): Promise<number> {
     return 1
   }
   const { config, secrets } = configured
-  const log = createLog({})
+  const { log, output } = openLog()
+  const droppedLines = output.dropped
+  const { dataDir } = options
   let app: App.App
   try {
     app = await App.start({
       config,
       secrets,
-      dataDir: options.dataDir,
+      dataDir,
       log,
+      droppedLines,
       fetchesMax: fetchesMax(options.env),
       isLasting: true,
     })
@@ -43,7 +48,23 @@ export async function serve(options: ServeOptions): Promise<number> {
   process.on('SIGHUP', () => undefined)
   log('stopping', { limitSeconds: config.service.stopSeconds })
   await app.stop()
+  await output.end()
   return 0
+}
+
+/** The log on stdout, which may be closed or stuck: then stderr has one line, and the service goes on. */
+function openLog() {
+  // An unheard error of a stream would end the program.
+  process.stderr.on('error', () => undefined)
+  const output = createOutput({
+    sink: Bun.stdout.writer(),
+    onLoss(reason) {
+      process.stderr.write(`turnpike: the log cannot be written (${reason}): lines are dropped\n`)
+    },
+    onResumed: (missing) => log.warn('log-lines-dropped', { missing }),
+  })
+  const log = createLog({ write: output.write })
+  return { log, output }
 }
 
 /** Configuration and secrets, or the text that says everything that is wrong with them. */
@@ -80,8 +101,12 @@ function faults(found: readonly Parameters<typeof format>[0][]): string {
 function startFault(error: unknown, config: Config): string {
   if (error instanceof DatabaseLockedError) return error.message
   const { hostname, port } = config.service.listen
+  const address = `${hostOf(hostname)}:${port}`
   const code = error instanceof Error && 'code' in error ? error.code : undefined
-  if (code === 'EADDRINUSE') return `${hostname}:${port} is in use by another program.`
+  if (code === 'EADDRINUSE') return `${address} is in use by another program.`
+  const isListen = error instanceof Error && 'syscall' in error && error.syscall === 'listen'
+  if (isListen)
+    return `${address} is no address to listen on here (${code}): see listen in the file.`
   return error instanceof Error ? error.message : 'it could not start'
 }
 

@@ -17,7 +17,9 @@ export type Service = {
   /** Absolute, without a trailing slash. */
   baseUrl: string
   listen: { hostname: string; port: number }
+  /** Absolute, without a trailing slash; its path is served besides `/` and `/facilitator`. */
   facilitatorUrl: string
+  /** Absolute, without a trailing slash; its path is served besides `/`. */
   stockBaseUrl: string
   contact: string
   guidance: string
@@ -29,6 +31,10 @@ export type Service = {
   mppOrder: readonly Network.Id[]
   stopSeconds: number
   settleWaitSeconds: number
+  /** Larger payments count only when a second node shows them; undefined: none has to. */
+  confirmTwiceAboveAtomic: bigint | undefined
+  /** All that pays to a payout pays for this service: an MPP credential settled elsewhere counts. */
+  payoutExclusive: boolean
   bodyMaxBytes: number
   unpaidBodyMaxBytes: number
   bufferedMaxBytes: number
@@ -75,6 +81,8 @@ export type Merchant = {
   allowPrivate: boolean
   /** Sent upstream, after the buyer's; may hold secrets: never logged. */
   headers: Readonly<Record<string, string>>
+  /** Everything below it that came from the environment and is sent upstream: never shown. */
+  secrets: readonly string[]
   timeoutMs: number
   idleMs: number
   /** Sales under way at once. */
@@ -120,6 +128,10 @@ export type Route = {
   params: readonly Param[]
   /** JSON Schema of the request body. */
   body: Readonly<Record<string, unknown>> | undefined
+  /** Nothing can be answered without a body; a body is optional otherwise. */
+  bodyRequired: boolean
+  /** JSON Schema of the upstream's answer, for documents only; undefined means an object. */
+  answer: Readonly<Record<string, unknown>> | undefined
 }
 
 export type Param = {

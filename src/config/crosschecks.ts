@@ -125,7 +125,12 @@ function checkBuiltins(source: Source, config: Parsed): void {
 /** Networks of one chain, and stock tokens that are the money itself. */
 function checkPairs(source: Source, config: Parsed): void {
   const { stock } = config
-  const asset = config.networks.find((network) => network.id === stock?.network)?.asset.address
+  const { address: asset, transfer } =
+    config.networks.find((network) => network.id === stock?.network)?.asset ?? {}
+  if (transfer?.length && !transfer.includes('eip3009')) {
+    const message = 'network needs an asset with "eip3009" in transfer: swaps and refunds spend it'
+    report(source, ['stock', 'network'], message)
+  }
   stock?.tokens.forEach((token, i) => {
     if (token.address === asset) {
       report(source, ['stock', 'tokens', i, 'address'], 'address is the asset that pays for stock')

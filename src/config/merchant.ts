@@ -73,6 +73,7 @@ function readMerchant(table: Table, i: number, context: Context): Merchant {
     builtin,
     allowPrivate: allowPrivate || isAnyLoopback(routes, mapUpstream),
     headers: readHeaders(table),
+    secrets: readSecrets(table),
     timeoutMs: field(table, 'timeout_ms', V.integer(1, 600_000), 30_000),
     idleMs: field(table, 'idle_ms', V.integer(1, 600_000), 60_000),
     concurrencyMax: field(table, 'concurrency_max', V.integer(1, 12_000), 512),
@@ -138,6 +139,23 @@ function checkRoutes(table: Table, merchant: Merchant, tables: readonly Table[])
     const message = `path is already sold by the route on line ${line}: a path has one price`
     report(source, at(route, 'path'), message)
   })
+}
+
+/** Keys whose text everybody may see, or that become parts of a URL, which are looked at there. */
+const publicKeys = new Set(
+  'slug title tag description summary payout networks path price upstream upstream_path'.split(' '),
+)
+
+/** What came from the environment, wherever it is put. */
+function readSecrets({ source, path }: Table): readonly string[] {
+  const start = `${keyOf(path)}\u0000`
+  const found = [...source.fromEnv].flatMap(([key, parts]) => {
+    if (!key.startsWith(start)) return []
+    const names = key.slice(start.length).split('\u0000')
+    const name = names[0] === 'routes' ? names[2] : names[0]
+    return name !== undefined && publicKeys.has(name) ? [] : parts
+  })
+  return [...new Set(found)]
 }
 
 function readHeaders(table: Table): Readonly<Record<string, string>> {

@@ -53,6 +53,13 @@ export function parse(
   text: string,
   { file, env, overrides = {}, relayers = () => [] }: Options,
 ): Result {
+  const strange = text.indexOf('\ufffd')
+  if (strange !== -1) {
+    // What a decoder makes of other bytes: a name or a key would silently be another one.
+    const line = text.slice(0, strange).split('\n').length
+    const message = 'the bytes here are not UTF-8: save the file as UTF-8'
+    return { config: undefined, faults: [{ file, line, message }] }
+  }
   let document: Record<string, unknown>
   try {
     document = parseToml(text, { unsafeKeyBehaviour: 'throw', maxDepth: 64 })

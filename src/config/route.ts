@@ -22,6 +22,9 @@ import * as V from './values'
 
 const methods: readonly Method[] = ['GET', 'POST', 'PUT', 'PATCH', 'DELETE']
 
+/** Methods whose requests have a body. */
+export const withBody: readonly Method[] = ['POST', 'PUT', 'PATCH']
+
 /** What a route takes from around it. */
 export type Around = {
   service: Service
@@ -54,9 +57,15 @@ export function readRoute(table: Table, around: Around): Route {
     rewrite: readRewrite(table),
     params: readParams(table),
     body: readSchema(table, 'body'),
+    bodyRequired: field(table, 'body_required', V.flag, false),
+    answer: readSchema(table, 'answer'),
   }
   checkUpstreamPath(table, upstreamPath, route.tail)
   checkQuery(table, route)
+  if (route.bodyRequired && !route.methods.some((each) => withBody.includes(each))) {
+    const message = 'body_required needs a method with a body: POST, PUT or PATCH'
+    report(table.source, at(table, 'body_required'), message)
+  }
   if (route.bodyMaxBytes > around.service.bufferedMaxBytes) {
     report(
       table.source,

@@ -1,7 +1,8 @@
 import type * as Network from '../protocol/Network'
 import type { NetworkConfig, Service } from './Config'
 import { readNetworkId, readNetworkList } from './networks'
-import { at, child, close, field, open, report, required, type Table } from './reader'
+import { checkPlaces } from './places'
+import { at, child, close, field, open, type Read, report, required, type Table } from './reader'
 import * as V from './values'
 
 /** Reads `[service]`; every key but payout has a default. */
@@ -23,6 +24,9 @@ export function readService(root: Table, networks: readonly NetworkConfig[]): Se
     mppOrder: completeOrder(mppOrder ?? ['eip155:8453', 'eip155:4663'], networks),
     stopSeconds: field(table, 'stop_seconds', V.integer(0, 600), 30),
     settleWaitSeconds: field(table, 'settle_wait_seconds', V.integer(1, 300), 25),
+    confirmTwiceAboveAtomic: field(table, 'confirm_twice_above', amountOrOff, { atomic: ten })
+      .atomic,
+    payoutExclusive: field(table, 'payout_exclusive', V.flag, false),
     bodyMaxBytes: field(table, 'body_max', V.size, 10 * 1024 ** 2),
     unpaidBodyMaxBytes: field(table, 'unpaid_body_max', V.size, 1024 ** 2),
     bufferedMaxBytes: field(table, 'buffered_max', V.size, 256 * 1024 ** 2),
@@ -33,7 +37,19 @@ export function readService(root: Table, networks: readonly NetworkConfig[]): Se
   }
   close(table)
   checkSizes(table, service)
+  checkPlaces(table, service.facilitatorUrl, service.stockBaseUrl)
   return service
+}
+
+const ten = 10_000_000n
+
+/** An amount, atomic; undefined for "off". */
+const amountOrOff: Read<{ atomic: bigint | undefined }> = (value) => {
+  if (value === 'off') return { atomic: undefined }
+  const atomic = V.amount(value)
+  return typeof atomic === 'bigint'
+    ? { atomic }
+    : { wrong: 'must be an amount in USD in quotes, such as "10", or "off"' }
 }
 
 /** The listed networks in the wanted order; those that it does not name follow in file order. */

@@ -1,8 +1,30 @@
 import type { Config } from './Config'
 import type { Path } from './lines'
 
-/** What is allowed and yet may cost the operator money, with the place in the file that says so. */
-export function warningsOf({ facilitator, networks }: Config): { path: Path; message: string }[] {
+type Warning = { path: Path; message: string }
+
+/** What is allowed and yet may cost the operator money or its upstreams, with the place that says so. */
+export function warningsOf(config: Config): Warning[] {
+  return [...contactsOf(config), ...openFacilitator(config)]
+}
+
+/** Reserved for documentation by RFC 2606. */
+const sample = /\bexample\.(?:com|net|org)\b/i
+
+/** Upstreams that ask for a contact block clients without a real one, and with them all buyers. */
+function contactsOf({ service, merchants }: Config): Warning[] {
+  const fault = 'is a sample address; write one that reaches you'
+  const warnings: Warning[] = []
+  if (sample.test(service.contact))
+    warnings.push({ path: ['service', 'contact'], message: `contact ${service.contact} ${fault}` })
+  for (const [index, { headers }] of merchants.entries())
+    for (const [name, value] of Object.entries(headers))
+      if (sample.test(value))
+        warnings.push({ path: ['merchants', index, 'headers', name], message: `${name} ${fault}` })
+  return warnings
+}
+
+function openFacilitator({ facilitator, networks }: Config): Warning[] {
   const { apiKeyHashes, minAmountAtomic } = facilitator
   const spends = networks.some(({ gasPerDayWei }) => gasPerDayWei.facilitator > 0n)
   if (!spends || apiKeyHashes.length > 0 || minAmountAtomic > 0n) return []

@@ -11,6 +11,7 @@ import type * as Network from '../protocol/Network'
 import { account } from './accounts'
 import { type Chain, mine, prepareChain, startChain } from './chains'
 import { MissingExchangeError, openExchange } from './exchange'
+import { withoutTip } from './tipless'
 import { startUpstreams, type Upstreams } from './upstreams'
 
 export type World = {
@@ -71,11 +72,12 @@ export async function startWorld(options: WorldOptions): Promise<World> {
     // All of them, also after a failure: what starts after the others have ended would stay.
     const starting = await Promise.allSettled(
       networks.map(async (network) => {
-        const chain = await startChain({
-          chainId: network.chainId,
-          port: port === 0 ? 0 : port + 1 + Math.max(0, chainOrder.indexOf(network.chainId)),
-        })
-        endings.push(() => chain.stop())
+        const own = port === 0 ? 0 : port + 1 + Math.max(0, chainOrder.indexOf(network.chainId))
+        const isTipless = tiplessChains.includes(network.chainId)
+        const node = await startChain({ chainId: network.chainId, port: isTipless ? 0 : own })
+        endings.push(() => node.stop())
+        const chain = isTipless ? withoutTip(node, own) : node
+        if (chain !== node) endings.push(() => chain.stop())
         await prepareChain(chain, network)
         // Until the balances are old enough nobody would be sponsored.
         if (network.sponsor) await mine(chain, network.sponsor.minBalanceAgeBlocks)
@@ -114,6 +116,9 @@ export async function startWorld(options: WorldOptions): Promise<World> {
 
 /** Chains listen on the ports behind the gateway's in this order. */
 const chainOrder = [8453, 84532, 4663]
+
+/** Robinhood Chain, whose sequencer takes no tips. */
+const tiplessChains = [4663]
 
 /** Stands for the chains while the file is read to learn which ones it needs. */
 const anyLoopback = Object.fromEntries(

@@ -2,11 +2,13 @@ import type { Hex } from 'viem'
 import type { Config } from '../config/Config'
 import { type Budget, readBody } from '../http/body'
 import { clientKey } from '../http/clientip'
+import { allowOf, assertUnpacked, notAllowed, preflight } from '../http/methods'
 import type { Counter } from '../http/metrics'
 import { corsHeaders, toResponse, unknownError } from '../http/problem'
 import * as RateLimit from '../http/ratelimit'
-import { pathStart } from '../http/url'
+import { pathOf, pathsBelow } from '../http/url'
 import type { Log } from '../log'
+import * as Facilitation from '../protocol/Facilitation'
 import * as Problem from '../protocol/Problem'
 import * as Sponsoring from '../protocol/Sponsoring'
 import type { ApprovalSponsor } from '../settlement/Sponsorship'
@@ -47,12 +49,14 @@ type Caller = { key: string; keyHash: Hex | undefined }
 
 type Operation = 'supported' | 'verify' | 'settle'
 
-const operations: ReadonlyMap<string, Operation> = new Map(
-  (['supported', 'verify', 'settle'] as const).flatMap((name) => [
-    [`/${name}`, name],
-    [`/facilitator/${name}`, name],
-  ]),
-)
+/** Where each operation is asked for: always at two places, and below `facilitator_url`. */
+function placesOf({ facilitatorUrl, baseUrl }: Config['service']): ReadonlyMap<string, Operation> {
+  const names: readonly Operation[] = ['supported', 'verify', 'settle']
+  const bases = [facilitatorUrl, `${baseUrl}/facilitator`]
+  return new Map(
+    names.flatMap((name) => pathsBelow(bases, `/${name}`).map((path) => [path, name] as const)),
+  )
+}
 
 /** Resource servers may echo long extensions, but nobody's payment is longer than this. */
 const bodyMaxBytes = 256 * 1024
@@ -76,10 +80,13 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
     now,
   }
   const accepted = networks.filter(({ id }) => judging.policy.assets.has(id))
+  /** Of a request that names none. */
+  const anyNetwork = (accepted[0] ?? networks[0])?.id ?? 'eip155:1'
   const extensions = [
     ...(accepted.some(({ asset }) => asset.eip2612) ? [Sponsoring.permitName] : []),
     ...(options.sponsor === undefined ? [] : [Sponsoring.approvalName]),
   ]
+  const operations = placesOf(service)
   const waitMs = facilitator.settleWaitSeconds * 1000
   const settler = createSettler({ ...judging, settling: options.settling, waitMs })
   const limits = { verify: facilitator.verifyPerMinute, settle: facilitator.settlePerMinute }
@@ -107,13 +114,10 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
     requestId: string,
   ): Response | Promise<Response> {
     const { method, headers } = request
-    const allowed = operation === 'supported' ? 'GET' : 'POST'
-    if (method === 'OPTIONS') return preflight(allowed)
-    if (operation === 'supported') {
-      if (method !== 'GET' && method !== 'HEAD') throw notAllowed(allowed)
-      return answerSupported(method)
-    }
-    if (method !== 'POST') throw notAllowed(allowed)
+    const allow = allowOf([operation === 'supported' ? 'GET' : 'POST'])
+    if (method === 'OPTIONS') return preflight(request, allow)
+    if (!allow.split(', ').includes(method)) throw notAllowed(allow)
+    if (operation === 'supported') return answerSupported()
     if (!options.accepts()) throw Problem.of('not-ready', 'The service is stopping.')
     const key = clientKey(peer(), headers.get('x-forwarded-for'), service.trustProxy)
     const verdict = rateLimit.take(`${operation} ${key}`, limits[operation], now())
@@ -135,7 +139,7 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
   ): Promise<Response> {
     const { keyHash } = caller
     const subject = await read(request, caller)
-    if ('code' in subject) throw malformed(operation, subject)
+    if ('code' in subject) throw malformed(operation, subject, subject.network ?? anyNetwork)
     const headers = { ...common, ...limit, 'X-Request-Id': requestId }
     if (operation === 'verify') return verify(subject, headers)
     const idempotencyKey = keyHash === undefined ? undefined : idempotencyKeyOf(request.headers)
@@ -143,11 +147,17 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
   }
 
   /** The bytes are given back before anything waits for a chain. */
-  async function read(request: Request, caller: Caller): Promise<Case | Problem.Fault> {
+  async function read(
+    request: Request,
+    caller: Caller,
+  ): Promise<Case | (Problem.Fault & { network: string | undefined })> {
+    assertUnpacked(request.headers)
     const owner = { client: caller.key, isPaid: true }
     const body = await readBody(request, bodyMaxBytes, options.budget, owner)
     try {
-      return open(judging, body.bytes, caller.keyHash)
+      const subject = open(judging, body.bytes, caller.keyHash)
+      if (!('code' in subject)) return subject
+      return { ...subject, network: Facilitation.networkNamed(body.bytes) }
     } finally {
       body.release()
     }
@@ -201,14 +211,14 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
     })
   }
 
-  function answerSupported(method: string): Response {
+  function answerSupported(): Response {
     const isReady = (network: (typeof networks)[number]['id']) =>
       options.accepts() &&
       settlement.isReady(network) &&
       settlement.hasBudget(network, 'facilitator')
     const body = JSON.stringify(supported(accepted, isReady, options.relayers, extensions))
     const headers = { ...common, 'Cache-Control': 'public, max-age=5' }
-    return new Response(method === 'HEAD' ? null : body, { headers })
+    return new Response(body, { headers })
   }
 
   function fail(error: unknown, operation: Operation, requestId: string): Response {
@@ -221,30 +231,23 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
     const isVerdict = code === 'bad-request' || code === 'body-too-large'
     const shown =
       isVerdict && problem.reason === undefined && operation !== 'supported'
-        ? malformed(operation, { code: 'invalid_payload', detail }, code)
+        ? malformed(operation, { code: 'invalid_payload', detail }, anyNetwork, code)
         : problem
     return toResponse(shown, { baseUrl: service.baseUrl, requestId })
   }
 }
 
-/** Path of a request's URL, whose query says nothing here. */
-function pathOf(url: string): string {
-  const start = pathStart(url)
-  if (start === -1) return '/'
-  const query = url.indexOf('?', start)
-  return query === -1 ? url.slice(start) : url.slice(start, query)
-}
-
-/** 400 in the JSON of the operation and as a problem at once. */
+/** 400 in the JSON of the operation and as a problem at once. A settlement has a CAIP-2 network. */
 function malformed(
   operation: Operation,
   { code, detail }: Problem.Fault,
+  network: string,
   kind: 'bad-request' | 'body-too-large' = 'bad-request',
 ): Problem.ProblemError {
   const verdict =
     operation === 'verify'
       ? { isValid: false, invalidReason: code, invalidMessage: detail }
-      : { success: false, errorReason: code, errorMessage: detail, transaction: '', network: '' }
+      : { success: false, errorReason: code, errorMessage: detail, transaction: '', network }
   return Problem.of(kind, detail, { members: { ...verdict, reason: code } })
 }
 
@@ -261,23 +264,6 @@ function conflict(detail: string, { request }: Case): Problem.ProblemError {
 function notReady(state: { detail: string; retryAfterSeconds: number }): Problem.ProblemError {
   const headers = { 'Retry-After': String(state.retryAfterSeconds) }
   return Problem.of('not-ready', state.detail, { headers })
-}
-
-function notAllowed(allow: string): Problem.ProblemError {
-  return Problem.of('method-not-allowed', `This path accepts ${allow}.`, { headers: { allow } })
-}
-
-function preflight(allow: string): Response {
-  return new Response(null, {
-    status: 204,
-    headers: {
-      ...corsHeaders,
-      Allow: `${allow}, OPTIONS`,
-      'Access-Control-Allow-Methods': allow,
-      'Access-Control-Allow-Headers': 'Content-Type, Authorization, X-API-Key, Idempotency-Key',
-      'Access-Control-Max-Age': '600',
-    },
-  })
 }
 
 const idempotencyKeyPattern = /^[\x21-\x7e]{1,255}$/

@@ -194,9 +194,18 @@ export function isGenuine({ isSigned, isOwnDomain, transfer }: Case, known: Paym
   return Verify.unwrap(transfer).signature === Verify.unwrap(known.transfer).signature
 }
 
-/** Whether the money was paid under the same requirements, through this facilitator. */
+/**
+ * Whether the money was paid under the same requirements, for the same caller and by the same payload,
+ * through this facilitator. The chain publishes what the buyer signed: without the payload a reader of
+ * the chain could take the one success, or buy with it at the caller's shop. Of a payment that was
+ * begun before payloads were kept a caller's API key must tell: without one it may be anybody.
+ */
 export function isSame({ request, keyHash }: Case, { purpose }: Payment): boolean {
+  const { credentialHash } = purpose
+  const isPayload =
+    credentialHash === undefined ? keyHash !== undefined : credentialHash === request.credentialHash
   return (
+    isPayload &&
     purpose.product === 'facilitator' &&
     purpose.fingerprint === request.requirements.fingerprint &&
     purpose.route === routeOf(keyHash)

@@ -159,6 +159,7 @@ export function createSettler(options: SettleOptions): Settler {
       resource: request.resource,
       idempotencyKey,
       challengeId: undefined,
+      credentialHash: request.credentialHash,
       bound: false,
     }
     const proven = isOwnDomain && subject.isSigned
@@ -204,7 +205,13 @@ export function createSettler(options: SettleOptions): Settler {
 
   async function handOver(order: Order, payment: Payment): Promise<Settled> {
     if (!isSame(order.subject, payment)) return spent(order.subject, payment)
-    if (await settlement.handOver(payment.id)) return { kind: 'success', payment, isReplay: false }
+    if (settlement.needsSecond(payment) && !(await settlement.confirmTwice(payment))) {
+      return { kind: 'pending', payment }
+    }
+    const isHanded = await settlement.handOver(payment.id)
+    if (isHanded === true) return { kind: 'success', payment, isReplay: false }
+    // The money is here and nobody has been told: the same call gets the success later.
+    if (isHanded === undefined) return { kind: 'pending', payment }
     const { idempotencyKey } = payment.purpose
     const isOwn = idempotencyKey !== undefined && idempotencyKey === order.idempotencyKey
     const stored = settlement.findById(payment.id)
@@ -243,11 +250,9 @@ const overShare: Settled = {
   retryAfterSeconds: 600,
 }
 
-/** Calls of one form have one answer: the same terms, signature and extensions. */
-function formOf({ request, transfer, sponsored, keyHash }: Case): string {
-  const approval = 'code' in sponsored ? sponsored.code : sponsored.approval
-  const extras = [transfer.permit2612?.signature, approval, routeOf(keyHash)]
-  return [request.requirements.fingerprint, transfer.signature, ...extras].join()
+/** Calls of one form have one answer: the same terms and payload, for the same caller. */
+function formOf({ request, keyHash }: Case): string {
+  return [request.requirements.fingerprint, request.credentialHash, routeOf(keyHash)].join()
 }
 
 function keyOf({ transfer }: Case): string {

@@ -1,45 +1,64 @@
 import { Elysia } from 'elysia'
 import { scrub } from '../log'
+import { byMethod, unread } from './methods'
 
 /** What the health endpoints ask. All answer from memory: a probe causes no I/O. */
 export type Sources = {
   /** Whether at least one route can be sold now. */
   canSell(): boolean
-  networks(): readonly { network: string; ready: boolean; reason?: string | undefined }[]
+  networks(): readonly {
+    network: string
+    ready: boolean
+    reason?: string | undefined
+    /** How far our clock may be ahead of the chain's, ms; infinite where that is not known. */
+    clockAheadMs: { min: number; max: number }
+  }[]
   /** Merchants that are configured but not served, with the reason (a variable's name, never its value). */
   merchantsOutOfService(): readonly { merchant: string; reason: string }[]
   /** Networks whose budget for sponsoring is spent. */
   spentBudgets(): readonly { network: string; reason: string }[]
-  /** Upstream origins whose circuit is open. */
+  /** Merchants of which an upstream's circuit is open. */
   openCircuits(): readonly string[]
+  /** The database file that cannot be read or written, with the code of SQLite. */
+  storageFaults(): readonly { file: string; reason: string }[]
 }
 
 /**
  * `GET /healthz`: 200 as soon as something can be sold, else 503; for load balancers.
  * `GET /readyz`: 200 when all that is configured works, else 503 and what does not; for people and
- * alarms. Public, so reasons pass `scrub` and of a URL only the host is shown.
+ * alarms; and how far the clock is ahead of each network's newest blocks (`[least, most]` in ms,
+ * null: not known). Public, so reasons pass `scrub` and merchants are named, never the hosts of their
+ * upstreams, which may be private.
  */
 export function healthRoutes(sources: Sources) {
+  const healthz = () => {
+    const ok = sources.canSell()
+    return answer(ok, { status: ok ? 'ok' : 'unavailable' })
+  }
+  const readyz = () => {
+    const notReady = {
+      networks: sources
+        .networks()
+        .filter((network) => !network.ready)
+        .map(({ network, reason }) => ({ network, reason: scrub(reason ?? 'unknown') })),
+      merchants: sources
+        .merchantsOutOfService()
+        .map(({ merchant, reason }) => ({ merchant, reason: scrub(reason) })),
+      sponsor: sources.spentBudgets(),
+      circuits: sources.openCircuits(),
+      storage: sources.storageFaults(),
+    }
+    const ok = Object.values(notReady).every((list) => list.length === 0)
+    const networks = sources.networks().map(({ network, clockAheadMs: { min, max } }) => ({
+      network,
+      clockAheadMs: [known(min), known(max)],
+    }))
+    return answer(ok, { status: ok ? 'ok' : 'not-ready', notReady, networks })
+  }
+  const own = { isOpen: false }
   return new Elysia({ name: 'health' })
-    .get('/healthz', () => {
-      const ok = sources.canSell()
-      return answer(ok, { status: ok ? 'ok' : 'unavailable' })
-    })
-    .get('/readyz', () => {
-      const notReady = {
-        networks: sources
-          .networks()
-          .filter((network) => !network.ready)
-          .map(({ network, reason }) => ({ network, reason: scrub(reason ?? 'unknown') })),
-        merchants: sources
-          .merchantsOutOfService()
-          .map(({ merchant, reason }) => ({ merchant, reason: scrub(reason) })),
-        sponsor: sources.spentBudgets(),
-        circuits: sources.openCircuits().map(hostOf),
-      }
-      const ok = Object.values(notReady).every((list) => list.length === 0)
-      return answer(ok, { status: ok ? 'ok' : 'not-ready', notReady })
-    })
+    .all('/healthz', byMethod({ GET: healthz }, own), unread)
+    .all('/readyz', byMethod({ GET: readyz }, own), unread)
 }
 
 function answer(ok: boolean, body: Record<string, unknown>): Response {
@@ -47,6 +66,6 @@ function answer(ok: boolean, body: Record<string, unknown>): Response {
   return Response.json(body, { status: ok ? 200 : 503, headers })
 }
 
-function hostOf(origin: string): string {
-  return URL.parse(origin)?.host ?? origin
+function known(ms: number): number | null {
+  return Number.isFinite(ms) ? Math.round(ms) : null
 }

@@ -1,4 +1,5 @@
 import { Elysia, ValidationError } from 'elysia'
+import { storageCode } from '../../db/storage'
 import type { Log } from '../log'
 import * as Problem from '../protocol/Problem'
 
@@ -25,6 +26,15 @@ export const corsHeaders = {
   'Access-Control-Expose-Headers': exposedHeaders,
 } as const
 
+/**
+ * On answers whose head must be short. `*` stands for every header, because there are no credentials
+ * in the sense of browsers here; those that do not know it yet find what they need to pay by name.
+ */
+export const shortCorsHeaders = {
+  'Access-Control-Allow-Origin': '*',
+  'Access-Control-Expose-Headers': '*, WWW-Authenticate, PAYMENT-REQUIRED, PAYMENT-RESPONSE',
+} as const
+
 export type Context = { baseUrl: string; requestId: string }
 
 /** RFC 9457 answer of a problem: never cached, readable by any origin, with the request's id. */
@@ -40,10 +50,20 @@ export function toResponse(problem: Problem.ProblemError, context: Context): Res
   return new Response(body, { status: problem.status, headers })
 }
 
-/** What anybody else's error becomes: the text stays in the log, the id finds it there. */
+/**
+ * What anybody else's error becomes: the text stays in the log, the id finds it there. While the
+ * database cannot be written it is a 503: what was paid is not lost, and the same credential counts.
+ */
 export function unknownError(error: unknown, requestId: string): Problem.ProblemError {
+  if (storageCode(error) !== undefined) return unrecordable(error)
   const detail = 'Something failed on our side; the log has it under the request id.'
   return Problem.of('internal-error', detail, { cause: error, members: { requestId } })
+}
+
+function unrecordable(cause: unknown): Problem.ProblemError {
+  const detail =
+    'Nothing can be recorded now; send the same request with the same credential again.'
+  return Problem.of('not-ready', detail, { cause, headers: { 'Retry-After': '5' } })
 }
 
 export type Options = {
@@ -61,7 +81,7 @@ export function errors(options: Options) {
   const answer = (error: unknown, code: unknown, request: Request): Response => {
     const requestId = options.requestId(request)
     const problem = problemOf(error, code, requestId)
-    if (problem.code === 'internal-error') {
+    if (problem.code === 'internal-error' || storageCode(error) !== undefined) {
       options.log.child({ requestId }).error('request-failed', { error: problem.cause ?? problem })
     }
     return toResponse(problem, { baseUrl: options.baseUrl, requestId })

@@ -2,8 +2,11 @@
 export type Verdict = { ok: boolean; limit: number; remaining: number; resetSeconds: number }
 
 export type RateLimit = {
-  /** Counts one request of `key` at `now` (unix ms). A limit of 0 refuses everything. */
-  take(key: string, limitPerMinute: number, now: number): Verdict
+  /**
+   * Counts one request of `key` at `now` (unix ms), or `weight` units of it. A limit of 0 refuses
+   * everything.
+   */
+  take(key: string, limitPerMinute: number, now: number, weight?: number): Verdict
   /** What `take` would say, without counting. */
   peek(key: string, limitPerMinute: number, now: number): Verdict
 }
@@ -26,7 +29,7 @@ export function createRateLimit(
   const fullAt = new Float64Array(rows * cells)
   const cellOf = (key: string, row: number) =>
     row * cells + (Bun.hash.xxHash32(key, seeds[row]) % cells)
-  const ask = (key: string, limit: number, now: number, counts: boolean): Verdict => {
+  const ask = (key: string, limit: number, now: number, weight: number): Verdict => {
     const a = cellOf(key, 0)
     const b = cellOf(key, 1)
     const c = cellOf(key, 2)
@@ -38,7 +41,7 @@ export function createRateLimit(
     }
     const least = Math.min(at(a), at(b), at(c))
     const tokenMs = windowMs / limit
-    const next = Math.max(least, now) + tokenMs
+    const next = Math.max(least, now) + tokenMs * Math.max(1, weight)
     if (!(next - now <= windowMs + 1e-6)) {
       const waitMs = Number.isFinite(next) ? next - now - windowMs : windowMs
       return {
@@ -48,13 +51,13 @@ export function createRateLimit(
         resetSeconds: Math.max(1, Math.ceil(waitMs / 1000)),
       }
     }
-    if (counts) for (const cell of [a, b, c]) fullAt[cell] = Math.max(at(cell), next)
+    if (weight > 0) for (const cell of [a, b, c]) fullAt[cell] = Math.max(at(cell), next)
     const remaining = Math.floor((windowMs - (next - now)) / tokenMs + 1e-6)
     return { ok: true, limit, remaining, resetSeconds: Math.ceil((next - now) / 1000) }
   }
   return {
-    take: (key, limit, now) => ask(key, limit, now, true),
-    peek: (key, limit, now) => ask(key, limit, now, false),
+    take: (key, limit, now, weight = 1) => ask(key, limit, now, weight),
+    peek: (key, limit, now) => ask(key, limit, now, 0),
   }
 }
 

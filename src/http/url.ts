@@ -15,7 +15,48 @@ export function searchOf(url: string): string {
   return query === -1 ? '' : new URL(url.slice(query), 'http://localhost').search
 }
 
-/** Whether a request's URL is below `/m/`. */
-export function isForSale(url: string): boolean {
-  return url.startsWith('/m/', pathStart(url))
+/** Path of a request's URL, as it stands there. */
+export function pathOf(url: string): string {
+  const start = pathStart(url)
+  if (start === -1) return '/'
+  const query = url.indexOf('?', start)
+  return query === -1 ? url.slice(start) : url.slice(start, query)
+}
+
+/** Percent-encoded letters, digits, `-`, `.`, `_` and `~`: the unreserved ones of RFC 3986. */
+const encodedPlain = /%(?:2[de]|3\d|[46][1-9a-f]|[57][\da]|5f|7e)/gi
+
+/**
+ * The request with the plain characters of its path unencoded, which RFC 3986 section 6.2.2.2 calls
+ * the same path; nearly always the request itself.
+ */
+export function withPlainPath(request: Request): Request {
+  const { url } = request
+  const path = pathOf(url)
+  if (!path.includes('%')) return request
+  const plain = path.replace(encodedPlain, (escaped) =>
+    String.fromCharCode(Number.parseInt(escaped.slice(1), 16)),
+  )
+  if (plain === path) return request
+  // The host does not matter, and need not be one.
+  return new Request(`http://localhost${plain}${searchOf(url)}`, request)
+}
+
+/** Paths below what is always served and below each base URL, without repetition. */
+export function pathsBelow(baseUrls: readonly string[], path: string): string[] {
+  const prefixes = ['', ...baseUrls.map((url) => new URL(url).pathname.replace(/\/+$/, ''))]
+  return [...new Set(prefixes.map((prefix) => prefix + path))]
+}
+
+/** A host name or an address as it stands in a URL: IPv6 has brackets. */
+export function hostOf(hostname: string): string {
+  return hostname.includes(':') && !hostname.startsWith('[') ? `[${hostname}]` : hostname
+}
+
+/**
+ * Whether a request has several Host fields, which are joined: a proxy before us may have looked at
+ * another one. https://www.rfc-editor.org/rfc/rfc9112#section-3.2
+ */
+export function hasManyHosts(headers: Headers): boolean {
+  return headers.get('host')?.includes(',') ?? false
 }

@@ -9,6 +9,12 @@ export function noNetwork(): Problem.ProblemError {
   return Problem.of('not-ready', 'No network of this route can settle now.', retry)
 }
 
+/** The network of a credential cannot settle now; the credential is unspent. */
+export function networkAway(): Problem.ProblemError {
+  const detail = 'Its network cannot settle now; send the same credential again.'
+  return Problem.of('not-ready', detail, retry)
+}
+
 /** 409: `fault` completes "Idempotency-Key ...". */
 export function keyConflict(fault: string): Problem.ProblemError {
   return Problem.of('idempotency-conflict', `Idempotency-Key ${fault}.`, {
@@ -70,6 +76,17 @@ export function storeFull(): Problem.ProblemError {
 /** Money that was paid for another request. */
 export function mismatch(detail: string): Problem.ProblemError {
   return Problem.of('payment-mismatch', detail)
+}
+
+/**
+ * 409, not 402: the money is on its way or has arrived, and a client that lost the bytes of its
+ * credential must not pay again. A stranger that read the payment on the chain learns no more.
+ */
+export function otherCredential(): Problem.ProblemError {
+  return mismatch(
+    'This payment was begun by another form of the credential. Send the same PAYMENT-SIGNATURE ' +
+      'again, or the Idempotency-Key or the Payment-Redeem token that belongs to the payment.',
+  )
 }
 
 /** What a buyer is told whose transfer is not confirmed. 402 only when it is proven not to pay. */

@@ -16,8 +16,12 @@ export type Item = {
   offers: readonly Offer[]
   /** The same offers in the order of MPP challenges: stock MPP clients pay the first or give up. */
   mppOffers: readonly Offer[]
+  /** Id of the item with the same offers whose challenges are good here, too, without a body. */
+  twin?: string
   /** x402 extensions besides the paywall's own. */
   extensions: readonly Declaration[]
+  /** Bytes of headers that its 402 gets besides. */
+  besideBytes?: number
   /** What was offered here before the configuration changed. */
   earlier?: readonly EarlierOffer[]
 }

@@ -1,12 +1,27 @@
 import * as Crypto from '../protocol/Crypto'
-import { type Code, of, type ProblemError } from '../protocol/Problem'
 import type * as Receipt from '../protocol/Receipt'
-import type { Delivered } from '../settlement/delivery'
 import type { Outcome, Payment, Protocol } from '../settlement/Payment'
 import type { Settlement } from '../settlement/settle'
 import { createPaces, type PaceMin, type Paces } from './pace'
-import { failureHeaders, signReceipt, successHeaders } from './receipts'
-import { type Answer, type Answers, answerMaxBytes } from './store'
+import { signReceipt, successHeaders } from './receipts'
+import {
+  createKept,
+  createRests,
+  type Envelope,
+  type Kept,
+  readWhole,
+  type StoreRest,
+} from './rest'
+import type { Answer, Answers } from './store'
+import {
+  attemptsMax,
+  brokenOff,
+  createRedeeming,
+  gone,
+  left,
+  sha256,
+  type Undelivered,
+} from './undelivered'
 
 /** Makes what was paid for, once per call. Never throws for a fault of the maker: that is data. */
 export type Fulfilment = (payment: Payment) => Promise<Fulfilled>
@@ -23,13 +38,7 @@ export type Fulfilled =
       /** Called when the stream ends, before its end is sent. */
       onEnd?: (isCut: boolean) => void
     }
-  | {
-      delivered: false
-      /** Status of the upstream, if it answered at all. */
-      upstreamStatus: number | undefined
-      code: Extract<Code, 'upstream-unreachable' | 'upstream-failed' | 'upstream-timeout'>
-      detail: string
-    }
+  | Undelivered
 
 /** The part of a sale that a delivery needs. */
 export type Parcel = {
@@ -37,12 +46,11 @@ export type Parcel = {
   resource: string
   requestId: string
   signal: AbortSignal
+  /** Passes the answer on inside a message; undefined when the response is sent as it is. */
+  envelope?: Envelope | undefined
   fulfil: Fulfilment
 }
 
-/** First forward and five redemptions. */
-const attemptsMax = 6
-const redeemableMs = 24 * 60 * 60 * 1000
 /** A receipt that was signed ahead tells its own time: not one that a buyer would wonder about. */
 const aheadMs = 2_000
 /** So many are ahead at most; those whose payment never came are forgotten first. */
@@ -53,8 +61,8 @@ export type CourierOptions = {
   answers: Answers
   challengeSecrets: readonly Uint8Array[]
   receiptKey: Uint8Array
-  /** Of buyers that read a stream; `paceMin` by default. */
-  paceMin?: PaceMin | undefined
+  /** Of buyers that read a stream. */
+  paceMin?: Partial<PaceMin> | undefined
   now: () => number
   log: (event: string, fields: Readonly<Record<string, unknown>>) => void
 }
@@ -79,6 +87,8 @@ export type Courier = {
   /** Whether a failed delivery of the payment was answered, with the token that redeems it. */
   wasAnswered(payment: Payment): boolean
   inFlight(): number
+  /** Gives up the rests of answers that are read for keys. */
+  stop(): void
 }
 
 export function createCourier(options: CourierOptions): Courier {
@@ -91,6 +101,9 @@ export function createCourier(options: CourierOptions): Courier {
   const { watch } = createPaces(options.paceMin)
   /** Receipts that are signed already, by payment. */
   const ahead = new Map<string, { receipt: Receipt.Signed; signedAt: number }>()
+  const rests = createRests()
+  const redeeming = createRedeeming(secret, now)
+  const { undelivered } = redeeming
   let open = 0
 
   return {
@@ -111,6 +124,7 @@ export function createCourier(options: CourierOptions): Courier {
     findByToken: (token) => settlement.findByRedeemToken(sha256(token)),
     wasAnswered: ({ id, answered }) => answered || answering.has(id),
     inFlight: () => open,
+    stop: rests.stop,
   }
 
   /** A transaction may have been replaced since its receipt was signed. */
@@ -141,7 +155,7 @@ export function createCourier(options: CourierOptions): Courier {
       throw gone(payment, 'The time to redeem this payment is over.')
     const begun = isBegun ? payment : await settlement.beginDelivery(payment.id)
     // One time for what the buyer is told and what is stored.
-    const started = { ...begun, redeemUntil: begun.redeemUntil ?? now() + redeemableMs }
+    const started = { ...begun, redeemUntil: redeeming.untilOf(begun) }
     open++
     let fulfilled: Fulfilled
     try {
@@ -151,29 +165,7 @@ export function createCourier(options: CourierOptions): Courier {
       await settlement.endDelivery(started.id, undelivered(started, undefined))
       throw error
     }
-    if (!fulfilled.delivered) {
-      open--
-      const problem = failed(started, fulfilled, protocol)
-      // The token must be on the disk before its buyer has it.
-      await settlement.endDelivery(started.id, undelivered(started, fulfilled.upstreamStatus))
-      // After the answer is written: until then its buyer has no token, only the credential.
-      answering.add(started.id)
-      setImmediate(() => {
-        if (parcel.signal.aborted) answering.delete(started.id)
-        else markAnswered(started, parcel.requestId)
-      })
-      log('payment-undelivered', {
-        requestId: parcel.requestId,
-        payment: started.id,
-        upstreamStatus: fulfilled.upstreamStatus,
-      })
-      throw problem
-    }
-    const { status, headers, body } = fulfilled
-    const keep = keeper(started, parcel.requestId, { status, headers })
-    const receipt = headersOf(started, protocol)
-    for (const [name, value] of Object.entries(receipt)) headers.set(name, value)
-    const record = async (decide: () => Reach) => {
+    const record = async (status: number, decide: () => Reach) => {
       const fields = { requestId: parcel.requestId, payment: started.id, status }
       try {
         let outcome = decide()
@@ -188,20 +180,75 @@ export function createCourier(options: CourierOptions): Courier {
         log('payment-delivery-unrecorded', { ...fields, error })
       }
     }
+    const keep = fulfilled.delivered ? keeper(started, parcel.requestId, fulfilled) : undefined
+    const storeRest = rests.store.bind(undefined, started.transfer.payer)
+    let read = { truncated: false, isStored: false }
+    if (fulfilled.delivered && parcel.envelope !== undefined) {
+      const { envelope, signal } = parcel
+      const { status, headers, body } = fulfilled
+      const kept = createKept(keep)
+      const whole = await readWhole(streamOf(body), { envelope, signal, kept, storeRest })
+      if (whole.kind === 'left') {
+        await record(status, () => (whole.isStored ? 'complete' : 'nothing'))
+        open--
+        throw left()
+      }
+      if (whole.kind === 'whole') read = whole
+      fulfilled =
+        whole.kind === 'cut'
+          ? brokenOff(status)
+          : { delivered: true, status, headers, body: whole.bytes }
+    }
+    if (!fulfilled.delivered) {
+      open--
+      const problem = redeeming.problem(started, fulfilled, protocol)
+      // The token must be on the disk before its buyer has it.
+      await settlement.endDelivery(started.id, undelivered(started, fulfilled.upstreamStatus))
+      // After the answer is written: until then its buyer has no token, only the credential.
+      answering.add(started.id)
+      const answered = parcel.envelope?.taken ?? Promise.resolve(true)
+      void answered.then((isTaken) =>
+        setImmediate(() => {
+          if (!isTaken || parcel.signal.aborted) answering.delete(started.id)
+          else markAnswered(started, parcel.requestId)
+        }),
+      )
+      log('payment-undelivered', {
+        requestId: parcel.requestId,
+        payment: started.id,
+        upstreamStatus: fulfilled.upstreamStatus,
+      })
+      throw problem
+    }
+    const { status, headers, body } = fulfilled
+    const receipt = headersOf(started, protocol)
+    for (const [name, value] of Object.entries(receipt)) headers.set(name, value)
     const finish = () => {
       open--
       release()
     }
     if (!(body instanceof Uint8Array)) {
+      const kept = createKept(keep)
       const { onEnd } = fulfilled
-      const observer = { record, finish, keep, onEnd, watch }
+      const told = { record: record.bind(undefined, status), finish, onEnd }
+      const observer = { ...told, kept, storeRest, watch }
       return new Response(observed(body, parcel.signal, observer), { status, headers })
     }
 
-    keep?.(body)
+    const isStored = parcel.envelope === undefined ? keep?.(body) === true : read.isStored
+    const reach = (isTaken: boolean): Reach => {
+      // The key brings it: another delivery would be one too many.
+      if (isStored) return 'complete'
+      if (!isTaken || parcel.signal.aborted) return 'nothing'
+      return read.truncated ? 'truncated' : 'complete'
+    }
     // The answer is written in this turn of the event loop; recording it afterwards means that a
     // crash in between can only repeat an answer, never lose one that was paid for.
-    void record(() => (parcel.signal.aborted ? 'nothing' : 'complete')).then(finish)
+    const recorded =
+      parcel.envelope === undefined
+        ? record(status, () => reach(true))
+        : parcel.envelope.taken.then((isTaken) => record(status, () => reach(isTaken)))
+    void recorded.then(finish)
     const bodiless = parcel.method === 'HEAD' || status === 204 || status === 304
     return new Response(bodiless ? null : body, { status, headers })
   }
@@ -214,14 +261,15 @@ export function createCourier(options: CourierOptions): Courier {
     payment: Payment,
     requestId: string,
     { status, headers }: Omit<Answer, 'body'>,
-  ): ((body: Uint8Array) => void) | undefined {
+  ): ((body: Uint8Array) => boolean) | undefined {
     if (payment.purpose.idempotencyKey === undefined) return undefined
     const own = new Headers(headers)
     return (body) => {
       try {
-        options.answers.store(payment, { status, headers: own, body }, now())
+        return options.answers.store(payment, { status, headers: own, body }, now())
       } catch (error) {
         log('answer-not-kept', { requestId, payment: payment.id, error })
+        return false
       }
     }
   }
@@ -232,69 +280,17 @@ export function createCourier(options: CourierOptions): Courier {
       .catch((error: unknown) => log('answer-unrecorded', { requestId, payment: id, error }))
       .finally(() => answering.delete(id))
   }
-
-  function undelivered(payment: Payment, upstreamStatus: number | undefined): Delivered {
-    return {
-      delivered: false,
-      upstreamStatus,
-      redeemTokenHash: sha256(redeemToken(payment.id)),
-      redeemUntil: redeemUntil(payment),
-    }
-  }
-
-  function failed(
-    payment: Payment,
-    fulfilled: Extract<Fulfilled, { delivered: false }>,
-    protocol: Protocol,
-  ): ProblemError {
-    const { transaction, transfer } = payment
-    return of(fulfilled.code, fulfilled.detail, {
-      ...(protocol === 'x402'
-        ? {
-            headers: failureHeaders(
-              { code: fulfilled.code, members: { reason: 'delivery_failed', transaction } },
-              transfer,
-            ),
-          }
-        : {}),
-      members: {
-        transaction,
-        network: transfer.network,
-        ...(fulfilled.upstreamStatus === undefined
-          ? {}
-          : { upstreamStatus: fulfilled.upstreamStatus }),
-        redeem: {
-          token: redeemToken(payment.id),
-          until: new Date(redeemUntil(payment)).toISOString(),
-          attempts: attemptsMax - payment.attempts,
-        },
-      },
-    })
-  }
-
-  /** The same for all attempts of a payment, so that a lost answer does not lose the token. */
-  function redeemToken(paymentId: string): string {
-    return new Bun.CryptoHasher('sha256', secret).update(`redeem|${paymentId}`).digest('base64url')
-  }
-
-  function redeemUntil(payment: Payment): number {
-    return payment.redeemUntil ?? now() + redeemableMs
-  }
 }
 
-/** Nobody reads this: the payment stays undelivered and its buyer may come back. */
-function left(): ProblemError {
-  return of('payment-in-progress', 'The buyer has left.')
-}
-
-function gone(payment: Payment, detail: string): ProblemError {
-  return of('redeem-exhausted', detail, {
-    members: { transaction: payment.transaction, network: payment.transfer.network },
+/** What is whole already is read as if it came now. */
+function streamOf(body: Uint8Array | ReadableStream<Uint8Array>): ReadableStream<Uint8Array> {
+  if (!(body instanceof Uint8Array)) return body
+  return new ReadableStream({
+    start(controller) {
+      if (body.byteLength > 0) controller.enqueue(body)
+      controller.close()
+    },
   })
-}
-
-function sha256(text: string): string {
-  return new Bun.CryptoHasher('sha256').update(text).digest('hex')
 }
 
 type Reach = 'complete' | 'truncated' | 'nothing'
@@ -303,8 +299,8 @@ type Observer = {
   /** Resolves when it is on the disk. Never rejects. */
   record: (decide: () => Reach) => Promise<void>
   finish: () => void
-  /** Called with all of a complete answer. */
-  keep: ((body: Uint8Array) => void) | undefined
+  kept: Kept
+  storeRest: StoreRest
   /** Called once, before the end is sent. */
   onEnd: ((isCut: boolean) => void) | undefined
   watch: Paces['watch']
@@ -312,36 +308,51 @@ type Observer = {
 
 /**
  * Passes a stream on and records how far it got. A stream that goes on is recorded as complete at
- * its first chunk, so that a replay is refused from then on, and corrected when it is cut later.
+ * its first chunk, so that a replay is refused from then on, and corrected when it is cut later. What
+ * is to be stored is read to its end when the buyer has left.
  * `signal` fires when the buyer leaves: the server would still take a first chunk then. One that
  * stays and hardly reads would hold a connection to the upstream for ever: it is cut.
  */
 function observed(
   source: ReadableStream<Uint8Array>,
   signal: AbortSignal,
-  { record, finish, keep, onEnd, watch }: Observer,
+  { record, finish, kept, storeRest, onEnd, watch }: Observer,
 ): ReadableStream<Uint8Array> {
   const reader = source.getReader()
   let cut = () => {}
   const buyer = watch(() => cut())
-  const chunks: Uint8Array[] = []
-  let keptBytes = 0
   let begun = false
+  let isLeft = false
   let recorded = false
   let first = Promise.resolve()
   let ended = false
+  /** Of the buyer's connection; once. */
+  let letGo = (isCut: boolean) => {
+    letGo = () => {}
+    buyer.stop()
+    onEnd?.(isCut)
+  }
   const end = (outcome: Reach) => {
     if (ended) return
     ended = true
-    buyer.stop()
-    onEnd?.(outcome !== 'complete')
+    letGo(outcome !== 'complete')
     signal.removeEventListener('abort', leave)
     const recording = outcome !== 'complete' || !recorded ? record(() => outcome) : first
     void recording.then(finish)
   }
   const leave = () => {
-    end(begun ? 'truncated' : 'nothing')
-    reader.cancel().catch(() => {})
+    if (ended || isLeft) return
+    isLeft = true
+    letGo(true)
+    signal.removeEventListener('abort', leave)
+    const reach = begun ? 'truncated' : 'nothing'
+    const rest = storeRest(reader, kept)
+    if (rest === undefined) {
+      end(reach)
+      reader.cancel().catch(() => {})
+      return
+    }
+    void rest.then((isStored) => end(isStored ? 'complete' : reach))
   }
   signal.addEventListener('abort', leave)
   if (signal.aborted) leave()
@@ -357,14 +368,14 @@ function observed(
       try {
         const { done, value } = await reader.read()
         if (ended) return controller.error()
+        if (value !== undefined) kept.add(value)
+        if (isLeft) return controller.error()
         if (done) {
-          if (keep !== undefined && keptBytes <= answerMaxBytes) keep(Buffer.concat(chunks))
+          kept.store()
           end('complete')
           controller.close()
           return
         }
-        keptBytes += value.byteLength
-        if (keep !== undefined && keptBytes <= answerMaxBytes) chunks.push(value.slice())
         controller.enqueue(value)
         buyer.put(value.byteLength)
         if (begun) return
@@ -376,7 +387,7 @@ function observed(
           first = record(() => 'complete')
         })
       } catch {
-        end(begun ? 'truncated' : 'nothing')
+        if (!isLeft) end(begun ? 'truncated' : 'nothing')
         // Without the error, which the server would print; the connection breaks all the same.
         controller.error()
       }

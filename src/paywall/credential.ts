@@ -11,6 +11,7 @@ import * as Transfer from '../protocol/Transfer'
 import * as X402 from '../protocol/X402'
 import type { Protocol, Reason } from '../settlement/Payment'
 import type { Presented } from './extract'
+import { credentialHash } from './fingerprint'
 import type { EarlierOffer, Item } from './Item'
 
 /** A credential that pays an offer of the item exactly, as far as can be told without the chain. */
@@ -33,6 +34,8 @@ export type Presentation = {
   identifier: string | undefined
   /** Of the MPP challenge that it answers; part of the receipt. */
   challengeId: string | undefined
+  /** Of an x402 credential as it was sent; see `mayContinue`. */
+  credentialHash: string | undefined
   /** The payer's signed approve of Permit2, for whoever sponsors it. */
   approval: Hex | undefined
 }
@@ -60,7 +63,7 @@ export function present(presented: Presented, context: CredentialContext): Prese
     case 'mpp':
       return mpp(presented.value, context)
     case 'x402':
-      return x402(presented.value, context)
+      return { ...x402(presented.value, context), credentialHash: credentialHash(presented) }
     case 'fault':
       throw Problem.ofFault(presented.fault, 'multiple-credentials')
     case 'none':
@@ -69,26 +72,40 @@ export function present(presented: Presented, context: CredentialContext): Prese
   }
 }
 
+/** What a credential names, before anything about it is checked. */
+export type Named = Pick<Presentation, 'transfer' | 'identifier' | 'credentialHash'>
+
 /**
- * The transfer that a credential names if it pays on this network, before anything about it is
- * checked: only for looking up what is known already. Undefined for what cannot be read.
+ * The transfer that a credential names if it pays on this network: only for looking up what is known
+ * already. Undefined for what cannot be read.
  */
-export function peek(presented: Presented, network: Network): Transfer.Transfer | undefined {
+export function peek(presented: Presented, network: Network): Named | undefined {
   if (presented.kind === 'mpp') {
     const parsed = Credential.parse(presented.value)
-    return Problem.isFault(parsed) ? undefined : parsed.transfer
+    if (Problem.isFault(parsed)) return undefined
+    return { transfer: parsed.transfer, identifier: undefined, credentialHash: undefined }
   }
   if (presented.kind !== 'x402') return undefined
   const parsed = X402.parsePayload(presented.value)
   if (Problem.isFault(parsed)) return undefined
-  const { method, signed } = parsed
+  const { method, signed, identifier } = parsed
   const { spender: _, asset = network.asset.address, ...rest } = signed
-  return { method, network: network.id, chainId: network.chainId, ...rest, asset }
+  const transfer = { method, network: network.id, chainId: network.chainId, ...rest, asset }
+  return { transfer, identifier, credentialHash: credentialHash(presented) }
 }
 
 /** Whether the payer's own key signed a transfer in its asset's domain. */
 export function isProvenIn(transfer: Transfer.Transfer, asset: Asset): boolean {
   return Crypto.recover(Transfer.digest(transfer, asset), transfer.signature) === transfer.payer
+}
+
+/**
+ * Whether a challenge was issued for an item. What a body asks for is bound by the digest alone, so
+ * the challenge of the other method is good only without a body.
+ */
+function isFor(route: string, { id, twin }: Item, digest: string | undefined): boolean {
+  const isOf = (of: string) => route === Challenge.routeTag(of) || route === of
+  return isOf(id) || (digest === undefined && twin !== undefined && isOf(twin))
 }
 
 function mpp(value: string, context: CredentialContext): Presentation {
@@ -97,7 +114,7 @@ function mpp(value: string, context: CredentialContext): Presentation {
   const { challengeSecrets: secrets, realm, item, digest, now } = context
   const challenge = Challenge.verify(parsed.challenge, { secrets, realm })
   if (Problem.isFault(challenge)) throw Problem.ofFault(challenge, 'invalid-challenge')
-  if (challenge.route !== item.id)
+  if (!isFor(challenge.route, item, digest))
     throw Problem.of('invalid-challenge', 'The challenge was issued for another route.')
   if (challenge.digest !== undefined && challenge.digest !== digest)
     throw Problem.of('invalid-challenge', 'The body is not the one the challenge was issued for.')
@@ -123,11 +140,12 @@ function mpp(value: string, context: CredentialContext): Presentation {
     bound: true,
     identifier: undefined,
     challengeId: challenge.id,
+    credentialHash: undefined,
     approval: undefined,
   }
 }
 
-function x402(value: string, context: CredentialContext): Presentation {
+function x402(value: string, context: CredentialContext): Omit<Presentation, 'credentialHash'> {
   const parsed = X402.parsePayload(value)
   if (Problem.isFault(parsed)) throw Problem.ofFault(parsed, 'malformed-payment-signature')
   const { item, url, now, takesApprovals } = context

@@ -8,7 +8,8 @@ export type Presented =
   | { kind: 'redeem'; token: string }
   | { kind: 'fault'; fault: Fault }
 
-const none: Presented = { kind: 'none' }
+/** Nothing is presented. */
+export const none: Presented = { kind: 'none' }
 const scheme = /^payment(?: |$)/i
 const redeemToken = /^[A-Za-z0-9_-]{43}$/
 

@@ -12,7 +12,7 @@ export type PaceMin = {
  * there is room only when a good part of that has left. A stream that stands still costs about 2 MB:
  * the runtime reads so far ahead of what is asked of it.
  */
-export const paceMin: PaceMin = { stepBytes: 1536 * 1024, stepMs: 96_000, stalledMax: 32 }
+const paceMin: PaceMin = { stepBytes: 1536 * 1024, stepMs: 96_000, stalledMax: 32 }
 
 /** The pace of one stream. */
 export type Pace = {
@@ -45,7 +45,8 @@ const stillMin = 6
  * Only time in which bytes wait for the buyer counts, so that a stream may be as slow as its upstream
  * is. It looks from time to time: a clock that is set must cut nobody, and a chunk costs nothing.
  */
-export function createPaces(min: PaceMin = paceMin): Paces {
+export function createPaces(wanted: Partial<PaceMin> = {}): Paces {
+  const min = { ...paceMin, ...wanted }
   const streams = new Set<Stream>()
   let timer: ReturnType<typeof setInterval> | undefined
 

@@ -3,6 +3,8 @@ import type { Outcome, Payment, Purpose } from '../settlement/Payment'
 import type { ApprovalSponsor } from '../settlement/Sponsorship'
 import type { Settlement } from '../settlement/settle'
 import { settleSponsored } from '../settlement/sponsored'
+import { choose } from './choose'
+import { mayContinue } from './continuation'
 import { createCourier, type Fulfilment } from './courier'
 import { type Presentation, present } from './credential'
 import * as Denial from './Denial'
@@ -12,7 +14,8 @@ import type { Item } from './Item'
 import { idempotencyKey } from './idempotency'
 import type { PaceMin } from './pace'
 import type { ChallengeDetails, Quoter } from './quote'
-import { failureHeaders } from './receipts'
+import { failingOf, failureHeaders, receiptUrl } from './receipts'
+import type { Envelope } from './rest'
 import type { Answers } from './store'
 
 /** A request for something that is sold. */
@@ -32,10 +35,12 @@ export type Sale = {
   requestId: string
   /** Fires when the buyer leaves. */
   signal: AbortSignal
+  /** Passes the answer on inside a message; undefined when the response is sent as it is. */
+  envelope?: Envelope | undefined
   /** Parameters that cannot be served; named in the 402, refused before money moves. */
   invalidParams: readonly { name: string; reason: string; status?: 404 }[]
-  /** Why nothing can be delivered now, before anybody pays. */
-  unavailable(): Problem.ProblemError | undefined
+  /** Why nothing can be delivered now, before anybody pays. A promise only where that is not known yet. */
+  unavailable(): Problem.ProblemError | undefined | Promise<Problem.ProblemError | undefined>
   /**
    * Takes a place for the sale, until the result is called. Throws ProblemError when all are taken:
    * nothing may be charged that could not be forwarded.
@@ -57,7 +62,7 @@ export type PaywallOptions = {
   /** Longest wait of a buyer for the confirmation. */
   settleWaitMs: number
   /** Of buyers that read a stream. */
-  paceMin?: PaceMin | undefined
+  paceMin?: Partial<PaceMin> | undefined
   now: () => number
   log: (event: string, fields: Readonly<Record<string, unknown>>) => void
 }
@@ -69,6 +74,8 @@ export type Paywall = {
   serve(sale: Sale): Promise<Response>
   /** Answers and settlements under way. */
   inFlight(): number
+  /** Gives up what is still read for buyers that have left. */
+  stop(): void
 }
 
 /** The paid path, for whatever is sold. */
@@ -80,6 +87,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
 
   return {
     inFlight: () => active + courier.inFlight(),
+    stop: courier.stop,
     ask,
     serve(sale) {
       const { presented } = sale
@@ -92,7 +100,8 @@ export function createPaywall(options: PaywallOptions): Paywall {
 
   function challenge(sale: Sale, details: ChallengeDetails): Response {
     const unavailable = sale.unavailable()
-    if (unavailable !== undefined) throw unavailable
+    // A price is told before the lookup ends.
+    if (unavailable instanceof Problem.ProblemError) throw unavailable
     return ask(sale.item, sale.resource + sale.search, sale.requestId, details)
   }
 
@@ -109,30 +118,12 @@ export function createPaywall(options: PaywallOptions): Paywall {
     const context = { ...options, item: sale.item, url, digest, takesApprovals }
     let presentation: Presentation | undefined
     try {
-      presentation = await choose(present(presented, context))
+      presentation = await choose(settlement, present(presented, context))
       return await spend(sale, presentation)
     } catch (error) {
       if (!(error instanceof Problem.ProblemError)) throw error
       return refuse(sale, presented, presentation, error)
     }
-  }
-
-  /**
-   * Without `accepted` an EIP-3009 payload names no chain, and only the payer's contract can tell which
-   * of the offers it signed.
-   */
-  async function choose(presentation: Presentation): Promise<Presentation> {
-    if (presentation.alternatives.length === 0 || presentation.isProven()) return presentation
-    let undecided = presentation
-    for (const { transfer, window } of [presentation, ...presentation.alternatives]) {
-      const candidate = { ...presentation, transfer, window }
-      if (settlement.find(transfer)?.transfer.signature === transfer.signature) return candidate
-      if (window !== undefined || !settlement.isReady(transfer.network)) continue
-      const verdict = await settlement.verify(transfer)
-      if ('ok' in verdict) return candidate
-      if (verdict.kind === 'unavailable') undecided = candidate
-    }
-    return undecided
   }
 
   /** Answers a problem in the terms of the protocol that the buyer speaks. */
@@ -144,7 +135,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
   ): Response {
     const headers =
       presented.kind === 'x402' && problem.headers['payment-response'] === undefined
-        ? failureHeaders(problem, presentation?.transfer)
+        ? failureHeaders(problem, presentation?.transfer ?? failingOf(presented, sale.item.offers))
         : {}
     if (problem.status === 402)
       return challenge(sale, { digest: bodyDigest(sale.body), refusal: { problem, headers } })
@@ -250,9 +241,15 @@ export function createPaywall(options: PaywallOptions): Paywall {
     key: string | undefined,
     release: () => void,
   ): Promise<Response> {
-    const unavailable = sale.unavailable()
-    if (unavailable !== undefined) throw unavailable
-    if (!settlement.isReady(presentation.transfer.network)) throw Denial.noNetwork()
+    const state = sale.unavailable()
+    const isReady = settlement.isReady(presentation.transfer.network)
+    const unavailable =
+      (state instanceof Promise ? await state : state) ??
+      (isReady ? undefined : Denial.networkAway())
+    if (unavailable !== undefined) {
+      if (presentation.bound) settlement.noteShown(presentation.transfer)
+      throw unavailable
+    }
     const { item } = sale
     const purpose: Purpose = {
       product: 'gateway',
@@ -260,9 +257,10 @@ export function createPaywall(options: PaywallOptions): Paywall {
       merchant: item.merchant,
       route: item.route,
       fingerprint: print,
-      resource: sale.resource,
+      resource: receiptUrl(sale.resource, item),
       idempotencyKey: key,
       challengeId: presentation.challengeId,
+      credentialHash: presentation.credentialHash,
       bound: presentation.bound,
     }
     const { transfer, approval } = presentation
@@ -273,7 +271,9 @@ export function createPaywall(options: PaywallOptions): Paywall {
         proven: presentation.isProven,
         requestId: sale.requestId,
         onSent: courier.expect,
-        beginsDelivery: () => !sale.signal.aborted,
+        // Whoever must be confirmed twice is not delivered to at the first word.
+        beginsDelivery: () =>
+          !sale.signal.aborted && !settlement.needsSecond({ transfer, purpose }),
       })
       return conclude(sale, presentation, outcome, done)
     })
@@ -325,7 +325,8 @@ export function createPaywall(options: PaywallOptions): Paywall {
     // Not 402: the money is on its way or has arrived, and still buys what it was paid for.
     if (paidFor !== print || protocol !== presentation.protocol)
       throw Denial.mismatch('The credential pays for another request.')
-    // An x402 credential is public once it is on chain: after a failed delivery the token decides.
+    if (!mayContinue(payment, { ...presentation, key })) throw Denial.otherCredential()
+    // Its answer has been told how to go on: by the token.
     if (courier.wasAnswered(payment) && payment.attempts > 0 && presentation.protocol === 'x402')
       throw Denial.spent(payment)
     return pursue(sale, presentation, payment, release)
@@ -361,8 +362,12 @@ export function createPaywall(options: PaywallOptions): Paywall {
     outcome: Outcome,
     release: () => void,
   ): Promise<Response> {
-    if (outcome.kind === 'confirmed')
+    if (outcome.kind === 'confirmed') {
+      const { payment } = outcome
+      if (settlement.needsSecond(payment) && !(await settlement.confirmTwice(payment)))
+        throw Denial.unpaid({ kind: 'pending', payment }, payment.transfer.network)
       return courier.deliver(sale, outcome, presentation.protocol, release)
+    }
     if (outcome.kind === 'dead')
       log('payment-dead', {
         requestId: sale.requestId,

@@ -1,42 +1,24 @@
-import { corsHeaders } from '../http/problem'
 import * as Challenge from '../protocol/Challenge'
-import * as HeaderBudget from '../protocol/HeaderBudget'
 import type * as Network from '../protocol/Network'
-import * as Offer from '../protocol/Offer'
 import * as Problem from '../protocol/Problem'
-import * as Sponsoring from '../protocol/Sponsoring'
-import * as X402 from '../protocol/X402'
 import type { Item } from './Item'
+import {
+  compile,
+  keptMs,
+  type Page,
+  pageFor,
+  refusedPage,
+  type Sheet,
+  type SheetOptions,
+  salted,
+  validForSeconds,
+} from './sheet'
 
-/** MPP challenges and x402 offers are valid this long (specification 8). */
-export const validForSeconds = 300
-
-/** Signed offers are made again after this time: they may not be promised for longer than a reload honours. */
-const keptMs = 60_000
-
-/** `PAYMENT-REQUIRED` beyond this is refused by clients with small header limits. */
-const headerMaxBytes = 4095
-
-/** All headers of a 402 together; what the challenges and the others need is not for the offers. */
-const headersMaxBytes = 6144
-
-/** Of `headerMaxBytes`, so many are kept for the URL: 127 characters. */
-const urlRoom = 172
-
-export type QuoterOptions = {
-  /** Host name of base_url, the MPP realm. */
-  realm: string
-  /** First signs. */
-  challengeSecrets: readonly Uint8Array[]
-  receiptKey: Uint8Array
+export type QuoterOptions = SheetOptions & {
   isReady: (network: Network.Id) => boolean
-  /** Somebody here sends approves that payers signed. */
-  takesApprovals: boolean
-  /** Where holders of the asset are given gas for an approve, and on which networks. */
-  gasSponsor: { url: string; networks: readonly Network.Id[] }
   now: () => number
-  /** Nine characters, different in every process: keeps challenges unique across restarts. */
-  processNonce: string
+  /** 15 letters, digits, `-` and `_` that nobody can guess, never the same twice. */
+  salt: () => string
 }
 
 /** Why a 402 is answered although a credential came, for the body and `PAYMENT-RESPONSE`. */
@@ -72,49 +54,12 @@ export type ChallengeDetails = {
   refusal?: Refusal | undefined
 }
 
-/** Everything of a 402 that is the same for a minute. */
-type Sheet = {
-  /** Unix ms. Each item has a minute of its own: all at once would stop the answers meanwhile. */
-  madeAt: number
-  ready: number
-  challenges: Challenge.Compiled
-  required: X402.PaymentRequired
-  /** Members that only the body has. */
-  beside: { gasSponsor?: string }
-  /** Shorter forms of its extensions. */
-  briefs: HeaderBudget.Briefs
-  /** Longest `PAYMENT-REQUIRED` beside these challenges. */
-  mostBytes: number
-  /** Base64 of the header's JSON before and after the URL. */
-  header: readonly [before: string, after: string]
-  /** JSON of the body before and after the URL. */
-  body: readonly [before: string, after: string]
-  /** The last one that was asked for: routes without parameters have only one. */
-  page: Page
-}
-
-/** The parts of a 402 that depend on the URL. */
-type Page = {
-  url: string
-  /**
-   * One object for all answers, which copy it: the challenges and the request's id are set anew for
-   * each, everything else stays.
-   */
-  headers: Headers
-  /** JSON up to its closing brace. */
-  open: string
-  body: string
-  /** The whole body for a request without one, once it was asked for. */
-  bodiless: string | undefined
-}
-
 /** Makes the 402 answers of all items; constants are built once per item and minute, on first use. */
 export function createQuoter(options: QuoterOptions): Quoter {
   const { now } = options
   const [secret] = options.challengeSecrets
   if (secret === undefined) throw new Error('no challenge secret')
   const sheets = new WeakMap<Item, Sheet>()
-  const unique = uniqueSource(options.processNonce)
   const expires = expiresSource()
 
   return {
@@ -127,22 +72,50 @@ export function createQuoter(options: QuoterOptions): Quoter {
         sheet = compile(item, ready, at, secret, options)
         sheets.set(item, sheet)
       }
-      const page = pageFor(sheet, url)
-      const { headers } = page
-      // `Accept-Payment` is not asked: every challenge is evm/charge, so it could only leave out all
-      // of them, and then the draft lets a server send them nevertheless.
-      headers.set(
-        'www-authenticate',
-        Challenge.issue(sheet.challenges, {
-          expires: expires(at),
-          unique: unique(),
-          digest: details?.digest,
-        }),
-      )
-      headers.set('x-request-id', requestId)
-      return respond(sheet, page, details)
+      const fresh: Fresh = {
+        salt: options.salt(),
+        expires: expires(at),
+        requestId,
+        digest: details?.digest,
+      }
+      const refusal = details?.refusal
+      if (refusal !== undefined) return refuse(sheet, url, fresh, refusal)
+      const page = pageFor(sheet, url, details?.digest !== undefined)
+      const headers = freshen(page, fresh)
+      const open = page.body[0] + fresh.salt + page.body[1]
+      const more = page.isShort ? `,"challenges":${JSON.stringify(leftOut(sheet, fresh))}` : ''
+      // Creating a Response copies the headers, so that the page's can be used again.
+      return new Response(`${open}${more}${moreOf(page, details)}}`, { status: 402, headers })
     },
   }
+}
+
+/** What no two answers share. */
+type Fresh = {
+  salt: string
+  expires: string
+  requestId: string
+  digest: string | undefined
+}
+
+/** The headers of a page as those of this answer. */
+function freshen({ headers, header, challenges, hasDigest }: Page, fresh: Fresh): Headers {
+  const { salt, expires, digest } = fresh
+  // `Accept-Payment` is not asked: every challenge is evm/charge, so it could only leave out all
+  // of them, and then the draft lets a server send them nevertheless.
+  headers.set(
+    'www-authenticate',
+    Challenge.issue(challenges, { expires, unique: salt, digest: hasDigest ? digest : undefined }),
+  )
+  headers.set('payment-required', header[0] + btoa(salt) + header[1])
+  headers.set('x-request-id', fresh.requestId)
+  return headers
+}
+
+/** The body's `challenges`, when the header has one shorter than it could be, or not at all. */
+function leftOut(sheet: Sheet, { expires, salt, digest }: Fresh): Record<string, string>[] {
+  const all = Challenge.issue(sheet.challengesOf('full'), { expires, unique: salt, digest })
+  return Challenge.parseHeader(all)
 }
 
 /** Also when the clock was set back, which would promise the signed offers for too long. */
@@ -161,177 +134,37 @@ function readiness(item: Item, isReady: (network: Network.Id) => boolean): numbe
   return bits
 }
 
-function compile(
-  item: Item,
-  ready: number,
-  madeAt: number,
-  secret: Uint8Array,
-  options: QuoterOptions,
-): Sheet {
-  const offers = item.offers.filter((_, i) => (ready & (1 << i)) !== 0)
-  const accepts = X402.accepts(offers)
-  const validUntil = Math.floor(madeAt / 1000) + validForSeconds + keptMs / 1000
-  const signed = accepts.map((requirements) =>
-    Offer.sign({ resourceUrl: item.resource.url, requirements, validUntil }, options.receiptKey),
-  )
-  const more = [...item.extensions, ...Sponsoring.declarations(offers, options.takesApprovals)]
-  const required = X402.paymentRequired({
-    resource: item.resource,
-    accepts,
-    extensions: X402.extensions({ offers: signed, method: item.method, more }),
-    error: 'Payment required',
-  })
-  const testnets = offers.filter(({ network }) => network.testnet).map(({ network }) => network.id)
-  const briefs = HeaderBudget.briefsOf({
-    offers: signed,
-    more,
-    isTestnet: (network) => testnets.some((id) => id === network),
-  })
-  const challenges = Challenge.compile({
-    realm: options.realm,
-    offers: item.mppOffers.filter((offer) => offers.includes(offer)),
-    routeId: item.id,
-    secret,
-  })
-  const mostBytes = Math.min(headerMaxBytes, headersMaxBytes - bytesBeside(challenges, item))
-  // Whatever fits beside a URL of this length.
-  const fitting = Buffer.from(
-    HeaderBudget.fit(required, Math.min(headerMaxBytes - urlRoom, mostBytes), briefs).header,
-    'base64',
-  )
-  const { url } = item.resource
-  const [before, after] = cut(fitting.toString(), url)
-  const { gasSponsor } = options
-  const isSponsored = offers.some(({ network }) => gasSponsor.networks.includes(network.id))
-  const beside = isSponsored ? { gasSponsor: gasSponsor.url } : {}
-  return {
-    madeAt,
-    ready,
-    challenges,
-    required,
-    briefs,
-    beside,
-    mostBytes,
-    // Spaces are nothing in JSON, and groups of three bytes can be encoded apart.
-    header: [base64(before.padEnd(Math.ceil(before.length / 3) * 3)), base64(after)],
-    body: cut(JSON.stringify({ ...paymentRequired, ...required, ...beside }), url),
-    page: { url: '', headers: new Headers(), open: '', body: '', bodiless: undefined },
-  }
-}
-
-/** What the other headers of a 402 take at most, with their names. */
-function bytesBeside(challenges: Challenge.Compiled, item: Item): number {
-  const longest = {
-    expires: '2026-01-01T00:00:00Z',
-    unique: 'u'.repeat(Challenge.uniqueLength),
-    // A GET has no body that could have one.
-    digest: item.method === 'GET' ? undefined : `sha-256=:${'A'.repeat(44)}:`,
-  }
-  // Those of the server itself, such as Date, and the request's id.
-  let bytes = 200 + 'www-authenticate'.length + 'payment-required'.length
-  bytes += Challenge.issue(challenges, longest).length
-  for (const [name, value] of Object.entries(commonHeaders)) bytes += name.length + value.length + 4
-  return bytes
-}
-
-function base64(text: string): string {
-  return Buffer.from(text).toString('base64')
-}
-
-/** What is before and after the resource's URL in a JSON text; the URL itself is left out. */
-function cut(json: string, url: string): readonly [before: string, after: string] {
-  const opening = '"resource":{"url":'
-  const at = json.indexOf(opening) + opening.length
-  return [json.slice(0, at), json.slice(at + JSON.stringify(url).length)]
-}
-
-/** The parts for a URL, which is ASCII. */
-function pageFor(sheet: Sheet, url: string): Page {
-  if (sheet.page.url === url) return sheet.page
-  const quoted = JSON.stringify(url)
-  const [before, after] = sheet.header
-  const padding = '  '.slice(0, (3 - (quoted.length % 3)) % 3)
-  let header = before + btoa(quoted + padding) + after
-  const { mostBytes, briefs } = sheet
-  if (header.length > mostBytes) {
-    header = HeaderBudget.fit(withUrl(sheet.required, url), mostBytes, briefs).header
-    // Without any extension it is still too long: the route's own URL has to do.
-    if (header.length > mostBytes)
-      ({ header } = HeaderBudget.fit(sheet.required, mostBytes, briefs))
-  }
-  const body = sheet.body[0] + quoted + sheet.body[1]
-  const headers = new Headers({
-    ...commonHeaders,
-    'payment-required': header,
-  })
-  sheet.page = { url, headers, body, open: body.slice(0, -1), bodiless: undefined }
-  return sheet.page
-}
-
-function withUrl(required: X402.PaymentRequired, url: string): X402.PaymentRequired {
-  return { ...required, resource: { ...required.resource, url } }
-}
-
-const commonHeaders = {
-  ...corsHeaders,
-  'cache-control': 'no-store',
-  'content-type': 'application/problem+json',
-}
-
-const paymentRequired = {
-  type: `${Problem.mppBase}/payment-required`,
-  title: 'Payment Required',
-  status: 402,
-  detail: 'Pay with one of the offers, then send the same request again with the credential.',
-  code: 'payment-required',
-}
-
-/** Creating a Response copies the headers, so that the page's can be used again. */
-function respond(sheet: Sheet, page: Page, details: ChallengeDetails | undefined): Response {
-  const { headers } = page
-  const refusal = details?.refusal
-  if (refusal === undefined) {
-    if (details?.isBodiless !== true)
-      return new Response(unpaidBody(page, details), { status: 402, headers })
-    page.bodiless ??= unpaidBody(page, details)
-    return new Response(page.bodiless, { status: 402, headers })
-  }
+/** The problem of a refused credential, whose header and body name the same error. */
+function refuse(sheet: Sheet, url: string, fresh: Fresh, refusal: Refusal): Response {
+  const { problem, headers: more = {} } = refusal
+  const error = problem.reason ?? problem.code
+  let moreBytes = 0
+  for (const [name, value] of Object.entries(more)) moreBytes += name.length + value.length + 4
+  const isX402 = more['payment-response'] !== undefined
+  const hasDigest = fresh.digest !== undefined
+  const page = refusedPage(sheet, { url, hasDigest, error, moreBytes, isX402 })
   const body = {
-    ...withUrl(sheet.required, page.url),
+    ...salted(sheet.required, url, fresh.salt),
     ...sheet.beside,
-    ...Problem.toJson(refusal.problem),
-    error: refusal.problem.reason ?? refusal.problem.code,
+    ...(page.isShort ? { challenges: leftOut(sheet, fresh) } : {}),
+    ...Problem.toJson(problem),
+    error,
   }
-  const response = new Response(JSON.stringify(body), { status: 402, headers })
-  for (const [name, value] of Object.entries(refusal.headers ?? {}))
-    response.headers.set(name, value)
-  return response
+  for (const [name, value] of Object.entries(more)) page.headers.set(name, value)
+  return new Response(JSON.stringify(body), { status: 402, headers: freshen(page, fresh) })
 }
 
-function unpaidBody(page: Page, details: ChallengeDetails | undefined): string {
+/** Further members of the body of an unpaid request, behind the last one. */
+function moreOf(page: Page, details: ChallengeDetails | undefined): string {
+  if (details?.isBodiless !== true) return membersOf(details)
+  page.bodiless ??= membersOf(details)
+  return page.bodiless
+}
+
+function membersOf(details: ChallengeDetails | undefined): string {
+  if (details?.members !== undefined) return `,${JSON.stringify(details.members).slice(1, -1)}`
   const invalidParams = details?.invalidParams?.() ?? []
-  if (details?.members !== undefined)
-    return `${page.open},${JSON.stringify(details.members).slice(1)}`
-  if (invalidParams.length === 0) return page.body
-  return `${page.open},"invalidParams":${JSON.stringify(invalidParams)}}`
-}
-
-/** 18 characters, never repeated: nine of the process, nine of a counter. */
-function uniqueSource(processNonce: string): () => string {
-  if (processNonce.length !== 9) throw new Error('processNonce must have nine characters')
-  // Two counters that start where their base-36 text needs no padding, the fast one a small integer:
-  // printing a large one is ten times as slow.
-  const lowEnd = 36 ** 5
-  let high = 36 ** 3
-  let low = lowEnd
-  let prefix = ''
-  return () => {
-    if (low === lowEnd) {
-      low = 36 ** 4
-      prefix = processNonce + (high++).toString(36)
-    }
-    return prefix + (low++).toString(36)
-  }
+  return invalidParams.length === 0 ? '' : `,"invalidParams":${JSON.stringify(invalidParams)}`
 }
 
 /** RFC 3339 text of the expiry, rebuilt once a second. */

@@ -11,8 +11,8 @@ export type Answer = { status: number; headers: Headers; body: Uint8Array }
 /** Answers kept for idempotency keys: 24 hours, at most 1 MiB each, capped in total and per payer. */
 export type Answers = {
   find(paymentId: string, now: number): Answer | undefined
-  /** Keeps an answer; one that is too long is not kept. */
-  store(payment: Pick<Payment, 'id' | 'transfer'>, answer: Answer, now: number): void
+  /** Keeps an answer. False when it is too long, and not kept. */
+  store(payment: Pick<Payment, 'id' | 'transfer'>, answer: Answer, now: number): boolean
   /**
    * Holds room for an answer of a payer, until the result is called: when the answer is stored, or never
    * will be. Undefined when the cap or the payer's share of it is reached: then nothing with a key may
@@ -88,7 +88,7 @@ export function createAnswers(db: Db, totalMaxBytes = 256 * answerMaxBytes): Ans
       return { status: row.status, headers: new Headers(pairs), body: new Uint8Array(row.body) }
     },
     store({ id, transfer }, { status, headers, body }, now) {
-      if (body.byteLength > answerMaxBytes) return
+      if (body.byteLength > answerMaxBytes) return false
       const row = {
         paymentId: id,
         status,
@@ -101,6 +101,7 @@ export function createAnswers(db: Db, totalMaxBytes = 256 * answerMaxBytes): Ans
         orm.insert(answers).values(row).onConflictDoNothing().run()
       })
       usage.add(transfer.payer, body.byteLength + row.headers.length + rowBytes)
+      return true
     },
     reserve(payer, now) {
       if (!hasRoom(payer)) sweep(now)

@@ -4,17 +4,27 @@ import type { Asset } from './Asset'
 import * as Crypto from './Crypto'
 import type { Transfer } from './Transfer'
 
-/** EIP-3009 `transferWithAuthorization`. https://eips.ethereum.org/EIPS/eip-3009 */
+/**
+ * EIP-3009 `transferWithAuthorization`, and `receiveWithAuthorization`, which only its payee can call.
+ * Both spend the nonce. https://eips.ethereum.org/EIPS/eip-3009
+ */
 
 const parameters = 'address,address,uint256,uint256,uint256,bytes32'
 const selectorVrs = Abi.selector(`transferWithAuthorization(${parameters},uint8,bytes32,bytes32)`)
 const selectorBytes = Abi.selector(`transferWithAuthorization(${parameters},bytes)`)
+const selectorReceive = Abi.selector(
+  `receiveWithAuthorization(${parameters},uint8,bytes32,bytes32)`,
+)
 
 const domainType = Abi.hashOf(
   'EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)',
 )
 const transferType = Abi.hashOf(
   'TransferWithAuthorization(address from,address to,uint256 value,' +
+    'uint256 validAfter,uint256 validBefore,bytes32 nonce)',
+)
+const receiveType = Abi.hashOf(
+  'ReceiveWithAuthorization(address from,address to,uint256 value,' +
     'uint256 validAfter,uint256 validBefore,bytes32 nonce)',
 )
 
@@ -61,22 +71,31 @@ export function digest(
   return Abi.typedDigest(separator, Abi.hash(transferType + words(transfer)))
 }
 
+/** EIP-712 digest that the payer signs for `receiveCall`. */
+export function receiveDigest(
+  transfer: Omit<Signed, 'signature'>,
+  asset: Pick<Asset, 'eip712'>,
+): Uint8Array {
+  const separator = domainSeparator(transfer.chainId, transfer.asset, asset.eip712)
+  return Abi.typedDigest(separator, Abi.hash(receiveType + words(transfer)))
+}
+
 /**
  * The settling call: the v, r, s overload for a 65-byte signature, which every EIP-3009 token has,
  * else the bytes overload.
  */
 export function call(transfer: Signed): { to: Address; data: Hex } {
   const head = words(transfer)
-  const signature = transfer.signature.slice(2)
   const data =
-    signature.length === 130
-      ? selectorVrs +
-        head +
-        signature.slice(128).padStart(64, '0') +
-        signature.slice(0, 64) +
-        signature.slice(64, 128)
+    transfer.signature.length === 132
+      ? selectorVrs + head + vrs(transfer)
       : selectorBytes + head + Abi.uint(7 * 32) + Abi.dynamicBytes(transfer.signature)
   return { to: transfer.asset, data: `0x${data.toLowerCase()}` }
+}
+
+/** The call of the payee itself; of anybody else the token refuses it. `signature` has 65 bytes. */
+export function receiveCall(transfer: Signed): { to: Address; data: Hex } {
+  return { to: transfer.asset, data: `0x${selectorReceive}${words(transfer)}${vrs(transfer)}` }
 }
 
 /** Decodes either overload; undefined for other calls. The asset is the contract called. */
@@ -106,6 +125,12 @@ export function parseCall(to: Address, data: string): ParsedCall | undefined {
 
 /** A settling call decoded; chain and signature are not part of it. */
 export type ParsedCall = Omit<Transfer, 'network' | 'chainId' | 'signature'>
+
+/** v, r and s of a signature of 65 bytes. */
+function vrs({ signature }: Pick<Signed, 'signature'>): string {
+  const digits = signature.slice(2).toLowerCase()
+  return digits.slice(128).padStart(64, '0') + digits.slice(0, 64) + digits.slice(64, 128)
+}
 
 function words(transfer: Omit<Signed, 'signature'>): string {
   return (

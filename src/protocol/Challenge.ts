@@ -11,8 +11,11 @@ import type { Fault } from './Problem'
  * slots of draft-httpauth-payment-00 section "Challenge Binding".
  */
 
-/** Characters of `unique` that let `issue` concatenate base64 instead of encoding. */
-export const uniqueLength = 18
+/**
+ * How much a challenge says. `short` leaves out what the draft has defaults for: the canonical Permit2
+ * and six decimals. `bare` does not offer Permit2 where the asset has EIP-3009, too.
+ */
+export type Detail = 'bare' | 'short' | 'full'
 
 /** Everything of the challenges of one route that does not change from one request to the next. */
 export type Compiled = {
@@ -26,7 +29,7 @@ export type Compiled = {
   /** base64url of the opaque JSON before and after `unique`. */
   opaquePrefix: string
   opaqueSuffix: string
-  routeId: string
+  tag: string
 }
 
 /** Challenge parameters as a credential echoes them; nothing about them is proven yet. */
@@ -59,7 +62,7 @@ export type VerifiedChallenge = {
   expiresAt: number
   /** RFC 9530 digest of the body the challenge was issued for. */
   digest: string | undefined
-  /** `slug:GET /path` that the challenge was issued for. */
+  /** `routeTag` of what the challenge was issued for; challenges of before have the whole id. */
   route: string
 }
 
@@ -72,21 +75,35 @@ export function compile(input: {
   offers: readonly Offer[]
   routeId: string
   secret: Uint8Array
+  detail?: Detail
 }): Compiled {
-  const { realm, offers, routeId, secret } = input
+  const { realm, offers, routeId, secret, detail = 'full' } = input
   if (!/^[\x21\x23-\x5b\x5d-\x7b\x7d\x7e]+$/.test(realm)) throw new Error(`bad realm: ${realm}`)
+  const tag = routeTag(routeId)
   return {
     terms: offers.map((offer) => {
-      const encoded = base64url(Json.canonicalize(request(offer)))
+      const encoded = base64url(Json.canonicalize(request(offer, detail)))
       const hmac = new Bun.CryptoHasher('sha256', secret)
       hmac.update(`${realm}|evm|charge|${encoded}|`)
       const params = `", realm="${realm}", method="evm", intent="charge", request="${encoded}"`
       return { hmac, params }
     }),
     opaquePrefix: base64url('{"n":"'),
-    opaqueSuffix: base64url(`","route":${JSON.stringify(routeId)}}`),
-    routeId,
+    opaqueSuffix: base64url(`","route":${JSON.stringify(tag)}}`),
+    tag,
   }
+}
+
+const tagLength = 24
+
+/**
+ * What stands for the id of a route in challenges, which repeat it for each network: the id itself, or
+ * its sha256 where that is shorter. 144 bits, because at the stock desk strangers choose what is in it.
+ */
+export function routeTag(routeId: string): string {
+  if (routeId.length <= tagLength) return routeId
+  const hash = new Bun.CryptoHasher('sha256').update(routeId).digest('base64url')
+  return hash.slice(0, tagLength)
 }
 
 /**
@@ -102,9 +119,9 @@ export function issue(
   const { expires, unique, digest } = input
   // The base64 of those characters never needs the two that base64url spells differently.
   const opaque =
-    unique.length === uniqueLength
+    unique.length % 3 === 0
       ? compiled.opaquePrefix + btoa(unique) + compiled.opaqueSuffix
-      : base64url(`{"n":"${unique}","route":${JSON.stringify(compiled.routeId)}}`)
+      : base64url(`{"n":"${unique}","route":${JSON.stringify(compiled.tag)}}`)
   const slots = `${expires}|${digest ?? ''}|${opaque}`
   const bodyParam = digest === undefined ? '' : `, digest="${digest}"`
   const freshParams = `${bodyParam}, expires="${expires}", opaque="${opaque}"`
@@ -198,12 +215,17 @@ export function nonceOf(challenge: Pick<Echo, 'id' | 'realm'>): Hex {
   return Crypto.hex(Crypto.keccak256(challenge.id + challenge.realm))
 }
 
-function request(offer: Offer): Json.JsonObject {
+const defaultDecimals = 6
+
+function request(offer: Offer, detail: Detail): Json.JsonObject {
   const { asset, chainId } = offer.network
-  const permit2 = asset.transfer.includes('permit2')
-  const types: readonly string[] = asset.transfer.map((method) =>
+  const isBare = detail === 'bare' && asset.transfer.includes('eip3009')
+  const methods = isBare ? (['eip3009'] as const) : asset.transfer
+  const permit2 = methods.some((method) => method === 'permit2')
+  const types: readonly string[] = methods.map((method) =>
     method === 'eip3009' ? 'authorization' : 'permit2',
   )
+  const isFull = detail === 'full'
   return {
     amount: offer.amountAtomic.toString(),
     currency: asset.address,
@@ -211,8 +233,9 @@ function request(offer: Offer): Json.JsonObject {
     methodDetails: {
       chainId,
       credentialTypes: types,
-      decimals: asset.decimals,
-      ...(permit2 ? { permit2Address: Permit.permit2Address, spender: Permit.proxyAddress } : {}),
+      ...(isFull || asset.decimals !== defaultDecimals ? { decimals: asset.decimals } : {}),
+      ...(isFull && permit2 ? { permit2Address: Permit.permit2Address } : {}),
+      ...(permit2 ? { spender: Permit.proxyAddress } : {}),
     },
   }
 }

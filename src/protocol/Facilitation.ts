@@ -1,6 +1,7 @@
 import type { Address } from 'viem'
 import { decodeUtf8 } from './Header'
 import * as Json from './Json'
+import { isCaip2 } from './Network'
 import * as Permit from './Permit'
 import { type Fault, isFault } from './Problem'
 import type { Transfer } from './Transfer'
@@ -34,6 +35,11 @@ export type Request = {
   requirements: Requirements
   /** As it was sent: callers compare it as text. */
   payer: string
+  /**
+   * sha256 (hex) of the canonical payment payload, whatever the order of its members: a repeated call
+   * must have the same. What is signed in it is public once it is sent; the rest is the buyer's.
+   */
+  credentialHash: string
   /** URL of what is sold, as the resource server says; perhaps ''. */
   resource: string
 }
@@ -76,11 +82,30 @@ export function parse(
       },
       requirements: readRequirements(terms),
       payer: payerOf(payload),
+      credentialHash: hash(payload),
       resource: textOr(resource ?? {}, 'url')?.slice(0, resourceMax) ?? '',
     }
     return { request, extensions }
   } catch (error) {
     return malformed('invalid_payment_requirements', 'paymentRequirements', error)
+  }
+}
+
+/**
+ * Network that a request is about, whatever is wrong with it: that of its requirements, else what its
+ * payload accepted. Undefined when it names none.
+ */
+export function networkNamed(body: Uint8Array): string | undefined {
+  try {
+    const json = Json.parse(decodeUtf8(body))
+    const payload = Json.member(json, 'paymentPayload')
+    const accepted = Json.isObject(payload) ? Json.member(payload, 'accepted') : undefined
+    return [Json.member(json, 'paymentRequirements'), accepted]
+      .map((terms) => (Json.isObject(terms) ? Json.member(terms, 'network') : undefined))
+      .find(isCaip2)
+  } catch (error) {
+    if (error instanceof Json.JsonError) return undefined
+    throw error
   }
 }
 
@@ -113,8 +138,8 @@ function readRequirements(terms: Json.JsonObject): Requirements {
   }
 }
 
-function hash(terms: Json.JsonObject): string {
-  return new Bun.CryptoHasher('sha256').update(Json.canonicalize(terms)).digest('hex')
+function hash(value: Json.JsonObject): string {
+  return new Bun.CryptoHasher('sha256').update(Json.canonicalize(value)).digest('hex')
 }
 
 function readTimeout(terms: Json.JsonObject): number {

@@ -1,63 +1,285 @@
-import { encodeJson } from './Header'
+import type { Detail } from './Challenge'
 import type { SignedOffer } from './Offer'
-import type { Declaration, Extension, PaymentRequired } from './X402'
-
-/** `PAYMENT-REQUIRED` within what clients and proxies take as a header. */
-
-/** Shorter forms of extensions, in the order in which they are taken. */
-export type Briefs = readonly (readonly [name: string, extension: Extension])[]
-
-/** What is left out of the header first when it is still too long. */
-const dropOrder = ['bazaar', 'payment-identifier', 'erc20ApprovalGasSponsoring', 'offer-receipt']
+import { approvalName, permitName } from './Sponsoring'
+import type { Declaration, Extension, Extensions, PaymentRequired, Requirements } from './X402'
 
 /**
- * `PAYMENT-REQUIRED` value of at most `maxBytes`, as long as leaving out extensions can reach that,
- * and the whole payload for the body. `briefs` are tried before.
+ * What the head of a 402 says when it cannot say everything. nginx as it is installed answers 502 when
+ * the head of an answer is longer than 4 KB (proxy_buffer_size), so it ends before.
+ *
+ * In every head: `resource`, an `accepts` entry of each network, a challenge of each network, and the
+ * salt that clients echo. What else there is room for is taken in the order of need:
+ *
+ * 1. the URL that was asked for, else the route's own, else its origin
+ * 2. `digest` in the challenges of a request with a body
+ * 3. the permit that lets a wallet without native gas pay by Permit2
+ * 4. further transfer methods, in file order
+ * 5. Permit2 in the challenges, beside EIP-3009
+ * 6. the signed approve, as 3 but more work for the client
+ * 7. bazaar in its brief form: indexers read the head alone, and buyers find what they list
+ * 8. description and media type
+ * 9. payment-identifier, which Idempotency-Key can do, first without its schema
+ * 10. what the challenge's draft has defaults for
+ * 11. signed offers: first of each price on a mainnet, then all
+ * 12. bazaar with its examples
+ *
+ * Where not even the first of that fits (three networks that each have both methods, long names): the
+ * shorter entry of each network, then fewer challenges and at last fewer networks, the last first. A
+ * client whose x402 payment was refused misses the challenges least, so they go before. The body has
+ * everything.
  */
-export function fit(
-  full: PaymentRequired,
-  maxBytes: number,
-  briefs: Briefs = [],
-): { header: string; body: PaymentRequired } {
-  const kept = { ...full.extensions }
-  let header = encodeJson(full)
-  for (const [name, shorter] of briefs) {
-    if (header.length <= maxBytes) break
-    kept[name] = shorter
-    header = encodeJson({ ...full, extensions: kept })
-  }
-  for (const name of dropOrder) {
-    if (header.length <= maxBytes) break
-    delete kept[name]
-    header = encodeJson({ ...full, extensions: kept })
-  }
-  return { header, body: full }
+
+/** Bytes of the whole head: status line, headers, and the empty line. */
+export const headMaxBytes = 3584
+
+export type Input = {
+  /** All of it, under the route's own URL, with some salt. */
+  full: PaymentRequired
+  more: readonly Declaration[]
+  signed: readonly SignedOffer[]
+  isTestnet: (network: string) => boolean
+  /** How many MPP challenges there are. */
+  challenges: number
+  /** Bytes of so many of them, the first ones, without a digest. */
+  challengeBytes: (detail: Detail, count: number) => number
+  /** Bytes of the other headers, and of the names of these. */
+  besideBytes: number
 }
 
-/**
- * What stands in for extensions in a header that is too long, before any is left out: only such signed
- * offers as say something of their own (transfer methods of one asset share their terms) about real
- * money, the shorter forms of what others declare, and at last only the first of the signed offers.
- * `accepts` as in `extensions`.
- */
-export function briefsOf(input: {
-  offers: readonly SignedOffer[]
-  more?: readonly Declaration[]
-  isTestnet: (network: string) => boolean
-}): Briefs {
+/** What differs from one answer of a route to the next. */
+export type Ask = {
+  /** What was asked for. */
+  url: string
+  /** Its body has one. */
+  hasDigest: boolean
+  error: string
+  /** Bytes of headers that this answer has besides. */
+  moreBytes: number
+  /** An x402 payment was refused. */
+  isX402: boolean
+}
+
+/** What there is room for. */
+export type Choice = {
+  url: string
+  hasDigest: boolean
+  /** The least that it has. */
+  base: Base
+  /** Names of what it has besides. */
+  parts: ReadonlySet<string>
+  /** Heads of one key differ in nothing but URL, digest, salt and error. */
+  key: number
+}
+
+/** What the head of one answer has. */
+export type Head = {
+  accepts: readonly Requirements[]
+  extensions: Extensions
+  /** With description and media type. */
+  isDescribed: boolean
+  detail: Detail
+  /** How many MPP challenges, the first ones. */
+  challenges: number
+}
+
+export type Budget = ReturnType<typeof compile>
+
+type Base = { accepts: readonly Requirements[]; challenges: number; json: number; plain: number }
+type Part = { name: string; json: number; plain: number; needs?: string | undefined }
+
+const digestBytes = `, digest="sha-256=:${'A'.repeat(44)}:"`.length
+/** URL, salt, and what is between them begin at whole groups of base64. */
+const paddingBytes = 6
+
+/** Measures everything that a head can have. */
+export function compile(input: Input) {
+  const { full, challenges, challengeBytes } = input
+  const { firsts, shortest, further } = byNetwork(full.accepts)
+  const base = (accepts: readonly Requirements[], count: number): Base => {
+    const extensions = saltOnly(full.extensions)
+    const least = { ...full, resource: { url: '' }, accepts, extensions }
+    const json = paddingBytes + bytesOf(least)
+    return { accepts, challenges: count, json, plain: challengeBytes('bare', count) }
+  }
+  const counts = Array.from({ length: Math.max(1, challenges) }, (_, gone) => challenges - gone)
+  const all = counts.map((count) => base(firsts, count))
+  const short = counts.map((count) => base(shortest, count))
+  const few = shortest.map((_, gone) => base(shortest.slice(0, shortest.length - gone), 1))
+  const forms = formsOf(input)
+  return {
+    input,
+    forms,
+    urls: [full.resource.url, new URL(full.resource.url).origin],
+    parts: partsOf(input, forms, further),
+    bases: [...all.slice(0, 1), ...short, ...few],
+    x402Bases: [...all, ...short, ...few],
+  }
+}
+
+/** What goes into the head of an answer: some additions, because it is asked for each new URL. */
+export function choose(budget: Budget, ask: Ask): Choice {
+  const { input } = budget
+  const roomBytes = headMaxBytes - input.besideBytes - ask.moreBytes
+  const bases = ask.isX402 ? budget.x402Bases : budget.bases
+  const errorBytes = ask.error.length - input.full.error.length
+  for (const [index, base] of bases.entries()) {
+    for (const url of [ask.url, ...budget.urls]) {
+      const json = base.json + errorBytes + JSON.stringify(url).length - 2
+      const left = roomBytes - base.plain - encoded(json)
+      if (left >= 0) return fill(budget.parts, ask, { url, base, index, json, left })
+    }
+  }
+  const base = bases.at(-1)
+  if (base === undefined) throw new Error('a 402 needs an offer')
+  const url = budget.urls.at(-1) ?? ''
+  return fill(budget.parts, ask, { url, base, index: bases.length - 1, json: 0, left: 0 })
+}
+
+type Least = { url: string; base: Base; index: number; json: number; left: number }
+
+/** Adds, in the order of need, what there is room for. */
+function fill(all: readonly Part[], ask: Ask, { url, base, index, json, left }: Least): Choice {
+  const parts = new Set<string>()
+  let room = left
+  let size = json
+  const digest = digestBytes * base.challenges
+  const hasDigest = ask.hasDigest && digest <= room
+  if (hasDigest) room -= digest
+  let key = index * 2 + (ask.isX402 ? 1 : 0)
+  for (const { name, json: more, plain, needs } of all) {
+    key *= 2
+    const cost = plain + encoded(size + more) - encoded(size)
+    if (cost > room || (needs !== undefined && !parts.has(needs))) continue
+    room -= cost
+    size += more
+    key++
+    parts.add(name)
+  }
+  return { url, hasDigest, base, parts, key }
+}
+
+/** What a choice stands for. */
+export function headOf({ input, forms }: Budget, { base, parts }: Choice): Head {
+  const { full } = input
+  const extensions: Record<string, Extension> = {}
+  for (const { name, extension } of forms) if (parts.has(name)) extensions[nameOf(name)] = extension
+  return {
+    accepts: full.accepts.filter(
+      (accept, index) => base.accepts.includes(accept) || parts.has(acceptName(index)),
+    ),
+    extensions: { ...extensions, ...saltOnly(full.extensions) },
+    isDescribed: parts.has('resource'),
+    detail: parts.has('defaults') ? 'full' : parts.has('permit2') ? 'short' : 'bare',
+    challenges: base.challenges,
+  }
+}
+
+/** A form of an extension, the shorter one first. `permit#brief` and `permit` are one extension. */
+type Form = { name: string; extension: Extension }
+
+const nameOf = (form: string): string => form.split('#')[0] ?? form
+const acceptName = (index: number): string => `accepts#${index}`
+
+function formsOf({ full, more, signed, isTestnet }: Input): readonly Form[] {
+  const brief: Record<string, Extension | undefined> = {
+    'payment-identifier': { info: { required: false }, schema: { type: 'object' } },
+    'offer-receipt': distinct(signed, isTestnet),
+    ...Object.fromEntries(more.map((declared) => [declared.name, declared.brief])),
+  }
+  return Object.entries(full.extensions).flatMap(([name, extension]) => {
+    const shorter = brief[name]
+    if (name === salted) return []
+    const long = { name, extension }
+    return shorter === undefined ? [long] : [{ name: `${name}#brief`, extension: shorter }, long]
+  })
+}
+
+/** Transfer methods of one asset share their terms; a testnet has no money. */
+function distinct(
+  signed: readonly SignedOffer[],
+  isTestnet: (network: string) => boolean,
+): Extension | undefined {
   const stated = new Set<string>()
-  const offers = input.offers.flatMap((offer, acceptIndex) => {
-    if (stated.has(offer.signature) || input.isTestnet(offer.payload.network)) return []
+  const offers = signed.flatMap((offer, acceptIndex) => {
+    if (stated.has(offer.signature) || isTestnet(offer.payload.network)) return []
     stated.add(offer.signature)
     return [{ ...offer, acceptIndex }]
   })
-  const schema = { type: 'object' }
-  const signed = (some: typeof offers): Briefs =>
-    some.length === 0 ? [] : [['offer-receipt', { info: { offers: some }, schema }]]
+  if (offers.length === 0) return undefined
+  return { info: { offers }, schema: { type: 'object' } }
+}
+
+/** Everything beyond the base, in the order of need. */
+function partsOf(input: Input, forms: readonly Form[], further: readonly number[]): Part[] {
+  const { full, challenges, challengeBytes } = input
+  const plain = (name: string, detail: Detail, before: Detail, needs?: string): Part => {
+    const cost = challengeBytes(detail, challenges) - challengeBytes(before, challenges)
+    return { name, json: 0, plain: cost, needs }
+  }
+  const extension = (name: string): Part[] => {
+    const own = forms.filter((form) => nameOf(form.name) === name)
+    // Its indexes are those of all entries.
+    const first = name === 'offer-receipt' ? further.map(acceptName).at(-1) : undefined
+    return own.map((form, index) => {
+      const before = own[index - 1]
+      const json = before === undefined ? costOf(name, form) : costOf('', form) - costOf('', before)
+      return { name: form.name, json, plain: 0, needs: before?.name ?? first }
+    })
+  }
+  const { description, mimeType } = full.resource
+  const resource = { name: 'resource', plain: 0, json: bytesOf({ description, mimeType }) - 1 }
+  const entries = further.map((index): Part => {
+    return { name: acceptName(index), plain: 0, json: bytesOf(full.accepts[index] ?? {}) + 1 }
+  })
+  const known = [permitName, approvalName, 'payment-identifier', 'offer-receipt', 'bazaar']
+  const others = Object.keys(full.extensions).filter((name) => ![...known, salted].includes(name))
   return [
-    ...signed(offers),
-    ['payment-identifier', { info: { required: false }, schema }],
-    ...(input.more ?? []).flatMap(({ name, brief }): Briefs => (brief ? [[name, brief]] : [])),
-    ...signed(offers.slice(0, 1)),
+    ...extension(permitName),
+    ...entries,
+    plain('permit2', 'short', 'bare'),
+    ...extension(approvalName),
+    ...extension('bazaar').slice(0, 1),
+    resource,
+    ...extension('payment-identifier'),
+    plain('defaults', 'full', 'short', 'permit2'),
+    ...extension('offer-receipt'),
+    ...extension('bazaar').slice(1),
+    ...others.flatMap(extension),
   ]
+}
+
+/** `"name":{..},` in JSON; the extension with the salt comes behind. */
+function costOf(name: string, { extension }: Form): number {
+  return bytesOf(name) + 1 + bytesOf(extension) + 1
+}
+
+/** The first entry of each network, the shortest of each, and indexes of all but the first. */
+function byNetwork(accepts: readonly Requirements[]) {
+  const firsts = new Map<string, Requirements>()
+  const shortest = new Map<string, Requirements>()
+  const further: number[] = []
+  for (const [index, accept] of accepts.entries()) {
+    const { network } = accept
+    if (firsts.has(network)) further.push(index)
+    else firsts.set(network, accept)
+    const short = shortest.get(network)
+    if (!short || bytesOf(accept) < bytesOf(short)) shortest.set(network, accept)
+  }
+  return { firsts: [...firsts.values()], shortest: [...shortest.values()], further }
+}
+
+const salted = 'mppx'
+
+function saltOnly(extensions: Extensions): Extensions {
+  const own = extensions[salted]
+  return own === undefined ? {} : { [salted]: own }
+}
+
+function bytesOf(value: unknown): number {
+  return Buffer.byteLength(JSON.stringify(value))
+}
+
+/** Length of the base64 of so many bytes. */
+function encoded(bytes: number): number {
+  return Math.ceil(bytes / 3) * 4
 }

@@ -28,10 +28,11 @@ export function parse(text: string): JsonObject {
 
 /**
  * Parses JSON text. Throws a JsonError for more than `levels` of nesting, for very many objects and
- * arrays, for a member that appears twice (parsers disagree about which one counts) and for `__proto__`.
+ * arrays, for more than `parts` members and entries of all of them, for a member that appears twice
+ * (parsers disagree about which one counts) and for `__proto__`.
  */
-export function parseAny(text: string, levels = depthMax): Json {
-  const members = countMembers(text, levels)
+export function parseAny(text: string, levels = depthMax, parts = Number.POSITIVE_INFINITY): Json {
+  const members = countMembers(text, levels, parts)
   let value: Json
   try {
     value = JSON.parse(text)
@@ -46,10 +47,11 @@ export function parseAny(text: string, levels = depthMax): Json {
  * Colons outside of strings, one for each member, so that duplicates show as a difference to the
  * parsed keys. Throws when the text nests too deeply or holds too much, before a parser sees it.
  */
-function countMembers(text: string, levels: number): number {
+function countMembers(text: string, levels: number, parts: number): number {
   let members = 0
   let depth = 0
   let containers = 0
+  let separators = 0
   for (let index = 0; index < text.length; index++) {
     const code = text.charCodeAt(index)
     if (code === 0x22) {
@@ -59,9 +61,13 @@ function countMembers(text: string, levels: number): number {
     } else if (code === 0x7b || code === 0x5b) {
       if (++depth > levels) throw new JsonError(`more than ${levels} levels`)
       if (++containers > containersMax) throw new JsonError('too many objects and arrays')
+    } else if (code === 0x2c) {
+      separators++
     } else if (code === 0x7d || code === 0x5d) {
       depth--
     }
+    // Each object or array has at most one more than the commas in it.
+    if (separators + containers > parts) throw new JsonError(`more than ${parts} members`)
   }
   return members
 }

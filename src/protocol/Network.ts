@@ -13,6 +13,14 @@ export type Network = {
   asset: Asset
 }
 
+/** https://standards.chainagnostic.org/CAIPs/caip-2 */
+const caip2 = /^[-a-z0-9]{3,8}:[-_a-zA-Z0-9]{1,32}$/
+
+/** Whether a text names a network, of whatever kind. */
+export function isCaip2(id: unknown): id is string {
+  return typeof id === 'string' && caip2.test(id)
+}
+
 const pattern = /^eip155:([1-9]\d{0,15})$/
 
 /** Chain id of a CAIP-2 `eip155` id; undefined when the text is none. */

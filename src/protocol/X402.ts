@@ -1,14 +1,14 @@
 import type { Address, Hex } from 'viem'
 import type { TransferMethod } from './Asset'
-import { base64url, decodeJson, encodeJson, infoOf } from './Header'
+import { base64url, decodeJson, infoOf } from './Header'
 import * as Json from './Json'
-import type { Network } from './Network'
+import { isCaip2, type Network } from './Network'
 import type { Offer, SignedOffer } from './Offer'
 import * as Permit from './Permit'
 import type { Fault } from './Problem'
 import type { Transfer } from './Transfer'
 
-/** x402 version 2, scheme `exact` on EVM: offers, payment payloads, settlement responses. */
+/** x402 version 2, scheme `exact` on EVM: offers and payment payloads. */
 
 /** Seconds that a payer's signature may take; also the longest deadline clients choose. */
 export const maxTimeoutSeconds = 300
@@ -77,22 +77,25 @@ export function paymentRequired(input: Omit<PaymentRequired, 'x402Version'>): Pa
 }
 
 /**
- * Extensions that a 402 advertises. `offers` in the order of `accepts`; `method` is the HTTP method
- * that mppx binds its nonce to; `more` are declared by other parts.
+ * Extensions that a 402 advertises. `offers` in the order of `accepts`; `more` are declared by other
+ * parts. `mppx` comes last: `method` is the HTTP method that mppx binds its nonce to. `salt` is random,
+ * of this answer alone: clients echo it in their payload, so that what they send cannot be rebuilt from
+ * what the chain publishes of it.
  */
 export function extensions(input: {
   offers: readonly SignedOffer[]
-  method?: string
+  method: string
+  salt: string
   more?: readonly Declaration[]
 }): Extensions {
+  const { method, salt } = input
   const offers = input.offers.map((offer, acceptIndex) => ({ ...offer, acceptIndex }))
-  const mppx = input.method === undefined ? {} : { method: input.method }
   const all: Record<string, Extension> = {
-    mppx: { info: mppx, schema: { type: 'object' } },
     'payment-identifier': { info: { required: false }, schema: identifierSchema },
     'offer-receipt': { info: { offers }, schema: { type: 'object', required: ['offers'] } },
   }
   for (const { name, brief: _, ...extension } of input.more ?? []) all[name] = extension
+  all.mppx = { schema: {}, info: { method, salt } }
   return all
 }
 
@@ -138,6 +141,18 @@ export function parsePayloadJson(json: Json.JsonObject): Parsed | Fault {
     return parseObject(json)
   } catch (error) {
     return malformed(error)
+  }
+}
+
+/** Network that a payload says it pays on, whatever else is wrong with it; undefined when none. */
+export function acceptedNetwork(value: string): string | undefined {
+  try {
+    const accepted = Json.optionalObject(decodeJson(value, 'either'), 'accepted')
+    const network = accepted && Json.member(accepted, 'network')
+    return isCaip2(network) ? network : undefined
+  } catch (error) {
+    if (error instanceof Json.JsonError) return undefined
+    throw error
   }
 }
 
@@ -325,24 +340,6 @@ export function isRouteBound(
   const parts = [accepted, resource, extensions].map((part) => base64url(Json.canonicalize(part)))
   const input = parts.join('|')
   return `0x${new Bun.CryptoHasher('sha256').update(input).digest('hex')}` === signed.nonce
-}
-
-/** A settlement as x402 reports it. */
-export type Settled = {
-  success: boolean
-  /** Hash of the transaction; empty when nothing was sent. */
-  transaction: Hex | ''
-  network: string
-  payer?: Address | undefined
-  amount?: string | undefined
-  errorReason?: string | undefined
-  extensions?: Readonly<Record<string, unknown>> | undefined
-}
-
-/** `PAYMENT-RESPONSE` value. Undefined members are left out. */
-export function response(settled: Settled): string {
-  const { success, errorReason, transaction, network, payer, amount, extensions } = settled
-  return encodeJson({ success, errorReason, transaction, network, payer, amount, extensions })
 }
 
 function fault(code: string, detail: string): Fault {

@@ -11,48 +11,56 @@ const templatePattern = /^\/[a-zA-Z0-9_/:.\-~%]+$/
 
 /**
  * `bazaar` of a route under one of its methods: the same for every request, so that a 402 costs
- * nothing for it. Its brief form, for headers that are long already, leaves the parameters out: the
- * schema in `/openapi.json` has them too.
+ * nothing for it. Its brief form is the least that indexers list; the schema in `/openapi.json` has
+ * the parameters, too.
  */
 export function extension(merchant: Merchant, route: Route, method: Method): X402.Declaration {
   const template = routeTemplate(merchant, route)
   const rest = template === undefined ? {} : { routeTemplate: template }
+  return { name: 'bazaar', ...describe(route, method), ...rest, brief: brief(method) }
+}
+
+function brief(method: Method): X402.Extension {
+  const properties = Catalogue.takesBody(method) ? { body: {} } : { queryParams: {} }
   return {
-    name: 'bazaar',
-    ...describe(route, method, true),
-    ...rest,
-    brief: { ...describe(route, method, false), ...rest },
+    info: { input: { type: 'http', method } },
+    schema: { properties: { input: { properties }, output: { properties: { example: {} } } } },
   }
 }
 
-function describe(route: Route, method: Method, isFull: boolean): { info: object; schema: object } {
+function describe(route: Route, method: Method): { info: object; schema: object } {
   const hasBody = Catalogue.takesBody(method)
   const input: Input = { type: 'http', method }
   const schema: Input = { type: { const: 'http' }, method: { const: method } }
   const required = ['type', 'method']
-  const query = isFull ? exampled(route, 'query') : []
-  const path = isFull ? exampled(route, 'tail') : []
+  const query = exampled(route, 'query')
+  const path = exampled(route, 'tail')
   if (query.length > 0) input.queryParams = valuesOf(query)
   if (query.length > 0 || !hasBody) schema.queryParams = schemaOf(query)
   if (path.length > 0) input.pathParams = valuesOf(path)
   if (hasBody) {
     input.bodyType = 'json'
-    input.body = isFull ? Catalogue.exampleBody(route) : {}
+    input.body = Catalogue.exampleBody(route)
     schema.bodyType = { const: 'json' }
-    schema.body = isFull ? outline(Catalogue.bodySchema(route)) : { type: 'object' }
+    schema.body = outline(Catalogue.bodySchema(route))
     required.push('bodyType', 'body')
   }
   return {
-    info: { input, ...(isFull ? { output: { type: 'json' } } : {}) },
+    info: { input, output: { type: 'json' } },
     schema: {
       type: 'object',
       properties: {
         input: { type: 'object', properties: schema, required },
-        output: { type: 'object', properties: { example: {} } },
+        output: { type: 'object', properties: { example: kindOf(route) } },
       },
       required: ['input'],
     },
   }
+}
+
+/** The JSON type of an answer that is no object. */
+function kindOf({ answer }: Route): object {
+  return answer?.type === undefined ? {} : { type: answer.type }
 }
 
 type Exampled = { name: string; required: boolean; value: unknown }

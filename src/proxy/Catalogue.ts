@@ -1,4 +1,5 @@
 import type { Config, Merchant, Method, NetworkConfig, Param, Route } from '../config/Config'
+import { withBody } from '../config/route'
 import type * as Network from '../protocol/Network'
 import * as Example from './Example'
 import { type Segment, segmentsOf, templateOf } from './Tail'
@@ -93,6 +94,11 @@ export function exampleUrl(baseUrl: string, merchant: Merchant, route: Route): s
   return `${baseUrl}/m/${merchant.slug}${route.path}${tail.join('')}`
 }
 
+/** Where tokenized stocks are sold, if they are. */
+export function stockApi({ service, stock }: Config): { stock?: string } {
+  return stock === undefined ? {} : { stock: `${service.stockBaseUrl}/api/stock` }
+}
+
 /** The declared example of a parameter, else one made from its schema. */
 export function exampleOf(param: Param): unknown {
   return param.example ?? Example.of(param.schema)
@@ -112,9 +118,21 @@ export function bodySchema(route: Route): Readonly<Record<string, unknown>> {
   return route.body ?? { type: 'object', additionalProperties: true }
 }
 
+/** JSON Schema of what a route answers. */
+export function answerSchema({ answer }: Route): Readonly<Record<string, unknown>> {
+  return answer ?? { type: 'object', additionalProperties: true }
+}
+
+/** What becomes of query parameters that a route does not describe. */
+export function othersOf({ builtin }: Merchant, { fixedQuery }: Route): string {
+  if (builtin !== undefined) return 'Any other query parameters; they change nothing.'
+  const isWhole = Object.keys(fixedQuery).length === 0
+  return `Any other query parameters, forwarded verbatim${isWhole ? '.' : ', but for those that the service sets itself.'}`
+}
+
 /** Whether requests of the method have a body. */
 export function takesBody(method: Method): boolean {
-  return method === 'POST' || method === 'PUT' || method === 'PATCH'
+  return withBody.includes(method)
 }
 
 /** The id of a route's operation: `{slug}-{route}`, then what tells its forms apart. */

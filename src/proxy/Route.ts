@@ -93,6 +93,8 @@ function canonicalSegment(raw: string): string | undefined {
   })
 }
 
+const onlyDots = /^[\s.]*\.[\s.]*$/
+
 /** Upstreams that decode once more must not find a way up either. */
 function isHostile(segment: string): boolean {
   let text = segment
@@ -100,8 +102,9 @@ function isHostile(segment: string): boolean {
     if (forbidden.test(text)) return true
     for (const part of text.split('/')) {
       // Servlet containers drop `;parameters` before they collapse dots.
-      const name = part.split(';', 1)[0]?.normalize('NFKC')
-      if (name === '.' || name === '..') return true
+      const name = part.split(';', 1)[0]?.normalize('NFKC') ?? ''
+      // Some file systems and servers drop blanks and dots at the end of a name.
+      if (onlyDots.test(name) && (name.length <= 2 || /\s/.test(name))) return true
     }
     const next = text.replace(percentAscii, fromPercent)
     if (next === text) return false
@@ -221,6 +224,11 @@ export function upstreamUrl(target: Target, tail: string, search: string): URL {
   if (url.origin !== target.origin || !inside || url.username !== '' || url.hash !== '')
     throw new Error('the upstream URL would leave the configured origin or path')
   return url
+}
+
+/** A query of the upstream's own, '' or with its `?`, with the values that the route forces. */
+export function withFixed(target: Target, search: string): string {
+  return queryOf({ ...target, defaults: noPairs }, search)
 }
 
 function queryOf(target: Target, search: string): string {

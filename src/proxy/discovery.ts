@@ -92,7 +92,7 @@ function serviceInfo(
   merchants: readonly Merchant[],
   options: DiscoveryOptions,
 ): Json {
-  const { baseUrl } = config.service
+  const { baseUrl, facilitatorUrl } = config.service
   const counts = new Map<string, number>()
   for (const { tag } of merchants) {
     const category = tag.toLowerCase().replace(/[^a-z0-9]+/g, '-')
@@ -105,6 +105,8 @@ function serviceInfo(
       categories: categories.slice(0, categoriesMax),
       docs: { homepage: baseUrl, apiReference: `${baseUrl}/openapi.json`, llms },
       receiptSigner: options.receiptAddress,
+      facilitator: facilitatorUrl,
+      ...Catalogue.stockApi(config),
     },
     'x-agentcash-guidance': { llmsTxtUrl: llms },
   }
@@ -146,7 +148,7 @@ function operationOf(
     responses: {
       200: {
         description: 'The answer of the upstream, passed through verbatim.',
-        content: { 'application/json': { schema: { type: 'object', additionalProperties: true } } },
+        content: { 'application/json': { schema: Catalogue.answerSchema(route) } },
       },
       402: { description: 'Payment Required' },
     },
@@ -160,8 +162,14 @@ function parametersOf(merchant: Merchant, route: Route, form: Catalogue.Form): J
     .map(({ name, param }) => ({ ...parameterOf(param, name), in: 'path', required: true }))
   const inQuery = route.params
     .filter((param) => param.in === 'query')
-    .map((param) => ({ ...parameterOf(param, param.name), in: 'query', required: param.required }))
-  const others = inQuery.some(({ name }) => name === anyQuery) ? [] : [othersOf(merchant)]
+    .map((param) => ({
+      ...parameterOf(param, param.name),
+      in: 'query',
+      required: param.required,
+      // Lists are written with commas.
+      ...([param.schema.type].flat().includes('array') ? { style: 'form', explode: false } : {}),
+    }))
+  const others = inQuery.some(({ name }) => name === anyQuery) ? [] : [othersOf(merchant, route)]
   return [...inPath, ...inQuery, ...others]
 }
 
@@ -179,15 +187,12 @@ function parameterOf(param: Param, name: string) {
 const anyQuery = 'params'
 
 /** An exploded object stands for parameters of any name. */
-function othersOf(merchant: Merchant): Json {
+function othersOf(merchant: Merchant, route: Route): Json {
   return {
     name: anyQuery,
     in: 'query',
     required: false,
-    description:
-      merchant.builtin === undefined
-        ? 'Any other query parameters, forwarded verbatim.'
-        : 'Any other query parameters; they change nothing.',
+    description: Catalogue.othersOf(merchant, route),
     style: 'form',
     explode: true,
     schema: { type: 'object', additionalProperties: { type: 'string' } },
@@ -197,7 +202,7 @@ function othersOf(merchant: Merchant): Json {
 function requestBodyOf(route: Route): Json {
   const schema = Catalogue.bodySchema(route)
   const example = Catalogue.exampleBody(route)
-  return { required: false, content: { 'application/json': { schema, example } } }
+  return { required: route.bodyRequired, content: { 'application/json': { schema, example } } }
 }
 
 /** Price and protocols, as payment indexers read them beside either form of offers. */

@@ -1,5 +1,8 @@
 import type { Address } from 'viem'
 import type { Config } from '../config/Config'
+import { isKnown, tagOf } from '../http/etag'
+import { byMethod } from '../http/methods'
+import { corsHeaders } from '../http/problem'
 import { searchOf } from '../http/url'
 import type * as Network from '../protocol/Network'
 import * as Problem from '../protocol/Problem'
@@ -7,7 +10,7 @@ import * as Catalogue from './Catalogue'
 import * as Discovery from './discovery'
 import * as Listing from './listing'
 
-/** Answers a request for a document: 200 with an ETag, or 304. Throws ProblemError. */
+/** Answers a request for a document: 200 with an ETag, or 304; preflights, too. Throws ProblemError. */
 export type Serve = (request: Request) => Response
 
 export type Documents = {
@@ -49,16 +52,14 @@ export function createDocuments(config: Config, options: DocumentsOptions): Docu
   function document(type: string, build: () => string): Serve {
     let made: Page | undefined
     let madeFor = ''
-    return (request) => {
-      const early = withoutReading(request)
-      if (early !== undefined) return early
+    return readable((request) => {
       const ready = readiness()
       if (made === undefined || madeFor !== ready) {
         made = seal(build())
         madeFor = ready
       }
       return respond(request, made, type, ready === whole ? maxAgeSeconds : partialMaxAgeSeconds)
-    }
+    })
   }
   const json = (build: () => object) => document('application/json', () => JSON.stringify(build()))
 
@@ -83,9 +84,7 @@ export function createDocuments(config: Config, options: DocumentsOptions): Docu
     }),
     wellKnown: json(() => Listing.wellKnown(config, listing)),
     llms: document('text/plain; charset=utf-8', () => Listing.llms(config, listing)),
-    resources(request) {
-      const early = withoutReading(request)
-      if (early !== undefined) return early
+    resources: readable((request) => {
       const ready = readiness()
       if (listedFor !== ready) {
         list = Listing.resources(config, listing).map((entry) => JSON.stringify(entry))
@@ -94,7 +93,7 @@ export function createDocuments(config: Config, options: DocumentsOptions): Docu
       const text = pageOf(list, new URLSearchParams(searchOf(request.url)))
       const seconds = ready === whole ? maxAgeSeconds : partialMaxAgeSeconds
       return respond(request, seal(text), 'application/json', seconds)
-    },
+    }),
   }
 }
 
@@ -144,47 +143,25 @@ function count(
   })
 }
 
-const allowed = 'GET, HEAD, OPTIONS'
+type Asked = { request: Request }
 
-/** What is answered whatever a document says: preflights, and methods that it does not have. */
-function withoutReading({ method }: Request): Response | undefined {
-  if (method === 'GET' || method === 'HEAD') return undefined
-  if (method !== 'OPTIONS')
-    throw Problem.of('method-not-allowed', `This document accepts ${allowed}.`, {
-      headers: { allow: allowed },
-    })
-  const headers = {
-    allow: allowed,
-    'access-control-allow-origin': '*',
-    'access-control-allow-methods': allowed,
-    'access-control-allow-headers': 'If-None-Match',
-    'access-control-max-age': '600',
-  }
-  return new Response(null, { status: 204, headers })
+/** Read from any origin, in any way that reads. */
+function readable(get: (request: Request) => Response): Serve {
+  const handle = byMethod({ GET: ({ request }: Asked) => get(request) }, { isOpen: true })
+  return (request) => handle({ request })
 }
 
 function respond(request: Request, page: Page, type: string, maxAge: number): Response {
   const headers = {
+    ...corsHeaders,
     etag: page.etag,
     'cache-control': `public, max-age=${maxAge}`,
-    'access-control-allow-origin': '*',
-    'access-control-expose-headers': 'ETag',
     'x-content-type-options': 'nosniff',
   }
-  if (isKnown(request.headers.get('if-none-match'), page.etag))
-    return new Response(null, { status: 304, headers })
-  return new Response(request.method === 'HEAD' ? null : page.text, {
-    headers: { ...headers, 'content-type': type },
-  })
-}
-
-/** RFC 9110 section 13.1.2: a list of tags, weak ones too. */
-function isKnown(ifNoneMatch: string | null, etag: string): boolean {
-  if (ifNoneMatch === null) return false
-  const tags = ifNoneMatch.split(',').map((tag) => tag.trim().replace(/^W\//, ''))
-  return tags.includes(etag) || tags.includes('*')
+  if (isKnown(request, page.etag)) return new Response(null, { status: 304, headers })
+  return new Response(page.text, { headers: { ...headers, 'content-type': type } })
 }
 
 function seal(text: string): Page {
-  return { text, etag: `"${new Bun.CryptoHasher('sha256').update(text).digest('base64url')}"` }
+  return { text, etag: tagOf(text) }
 }

@@ -6,13 +6,7 @@ import type { Merchant, Route } from '../config/Config'
  * what is sold is named by method, path, query and body. Range and the conditional headers stay
  * behind too: the buyer pays for one whole answer, and a 304 would deliver nothing.
  */
-const requestAllowed = [
-  'accept',
-  'accept-language',
-  'content-encoding',
-  'content-language',
-  'content-type',
-] as const
+const requestAllowed = ['accept', 'accept-language', 'content-language', 'content-type'] as const
 
 const encodings = /^(?:gzip|br|deflate|zstd|identity|x-gzip|\*)$/i
 

@@ -9,11 +9,18 @@ type Json = Record<string, unknown>
 
 /** The list of paid resources that x402 indexers look for at `/.well-known/x402`. */
 export function wellKnown(config: Config, options: DiscoveryOptions): Json {
-  const { baseUrl, guidance } = config.service
+  const { baseUrl, guidance, facilitatorUrl } = config.service
   const resources = Catalogue.offered(config, options.isReady).flatMap(({ merchant }) =>
     merchant.routes.map((route) => Catalogue.exampleUrl(baseUrl, merchant, route)),
   )
-  return { version: 1, resources, instructions: guidance, receiptSigner: options.receiptAddress }
+  return {
+    version: 1,
+    resources,
+    instructions: guidance,
+    receiptSigner: options.receiptAddress,
+    facilitator: facilitatorUrl,
+    ...Catalogue.stockApi(config),
+  }
 }
 
 /** Indexers drop a longer name of a service. */
@@ -58,7 +65,8 @@ export function resources(config: Config, options: DiscoveryOptions & { updatedA
 
 /** `/llms.txt` (llmstxt.org): what is sold and how it is paid for, for language models. */
 export function llms(config: Config, options: DiscoveryOptions): string {
-  const { title, baseUrl, guidance, contact } = config.service
+  const { title, baseUrl, facilitatorUrl, guidance, contact } = config.service
+  const { stock } = Catalogue.stockApi(config)
   const listings = Catalogue.offered(config, options.isReady)
   const networks = config.networks.filter((network) =>
     listings.some((listing) => listing.networks.includes(network)),
@@ -99,8 +107,9 @@ Accepted: ${coins.join(', ')}.
 
 - [All routes, OpenAPI 3.1](${baseUrl}/openapi.json)
 - [All routes, x402 discovery](${baseUrl}/discovery/resources)
-- MCP (streamable HTTP): ${baseUrl}/mcp, with the x402 transport ${baseUrl}/mcp/x402
-- Contact: ${contact}
+- MCP (streamable HTTP), paid by x402 or MPP: ${baseUrl}/mcp
+- x402 facilitator: ${facilitatorUrl} (GET /supported, POST /verify, POST /settle)
+${stock === undefined ? '' : `- Tokenized stocks: GET ${stock}/list and ${stock}/quote, POST ${stock}/buy\n`}- Contact: ${contact}
 
 ${sections.join('\n')}`
 }

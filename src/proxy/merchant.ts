@@ -1,5 +1,6 @@
 import type { Config, Merchant, Method, Route as RouteConfig } from '../config/Config'
 import { type Body, type Budget, readBody } from '../http/body'
+import { allowOf, assertUnpacked, notAllowed, preflight } from '../http/methods'
 import { clientOf, type Peer } from '../http/peer'
 import { corsHeaders, toResponse, unknownError } from '../http/problem'
 import * as RateLimit from '../http/ratelimit'
@@ -7,11 +8,12 @@ import { pathStart, searchOf } from '../http/url'
 import type { Log } from '../log'
 import type { Fulfilled } from '../paywall/courier'
 import type { Earlier } from '../paywall/earlier'
-import { extract, type Presented } from '../paywall/extract'
+import { extract, none, type Presented } from '../paywall/extract'
 import { bodyDigest } from '../paywall/fingerprint'
 import type { Item } from '../paywall/Item'
 import type { Paywall, Sale } from '../paywall/paywall'
-import { failureHeaders } from '../paywall/receipts'
+import { failingOf, failureHeaders } from '../paywall/receipts'
+import type { Envelope } from '../paywall/rest'
 import * as Problem from '../protocol/Problem'
 import type { Payment } from '../settlement/Payment'
 import { type Breaker, isSilence } from './breaker'
@@ -43,16 +45,16 @@ export type GatewayOptions = {
 }
 
 export type Gateway = {
-  /** Answers a request below `/m/`; never rejects. */
-  handle(request: Request, peer: Peer): Response | Promise<Response>
+  /**
+   * Answers a request below `/m/`; never rejects. With an `envelope` its caller puts the answer into a
+   * message.
+   */
+  handle(request: Request, peer: Peer, envelope?: Envelope): Response | Promise<Response>
 }
 
 const urlMaxBytes = 8192
 /** Longest body whose faults are named in a 402. */
 const hintMaxBytes = 16 * 1024
-const allowedHeaders =
-  'Authorization, Payment-Signature, X-Payment, Accept-Payment, Idempotency-Key, ' +
-  'Payment-Redeem, Access-Control-Expose-Headers'
 
 /** The merchants' routes behind the paywall. */
 export function createGateway(options: GatewayOptions): Gateway {
@@ -60,12 +62,13 @@ export function createGateway(options: GatewayOptions): Gateway {
   const { baseUrl } = config.service
   const matcher = Route.compile(config.merchants)
   const shelfOf = Shelves.stock(config, options.earlier)
+  const networks = config.networks.map((network) => ({ network }))
 
   return {
-    handle(request, peer) {
+    handle(request, peer, envelope) {
       const requestId = options.requestId()
       try {
-        const answer = route(request, peer, requestId)
+        const answer = route(request, { peer, requestId, envelope })
         return answer instanceof Promise
           ? answer.then(
               (response) => finish(response, requestId),
@@ -90,12 +93,21 @@ export function createGateway(options: GatewayOptions): Gateway {
 
   function fail(error: unknown, request: Request, requestId: string): Response {
     const known = error instanceof Problem.ProblemError
-    const problem = inTermsOf(request.headers, known ? error : unknownError(error, requestId))
+    const problem = inTermsOf(request, known ? error : unknownError(error, requestId))
     if (!known) log.child({ requestId }).error('request-failed', { error })
     return toResponse(problem, { baseUrl, requestId })
   }
 
-  function route(request: Request, peer: Peer, requestId: string): Response | Promise<Response> {
+  /** Every failure of an x402 request carries PAYMENT-RESPONSE, whoever refused it. */
+  function inTermsOf({ headers }: Request, problem: Problem.ProblemError): Problem.ProblemError {
+    const value = headers.get('payment-signature') ?? headers.get('x-payment')
+    if (value === null || problem.headers['payment-response'] !== undefined) return problem
+    // Nothing is read for an address that has asked too often.
+    const presented = problem.status === 429 ? none : ({ kind: 'x402', value } as const)
+    return Problem.withHeaders(problem, failureHeaders(problem, failingOf(presented, networks)))
+  }
+
+  function route(request: Request, caller: Caller): Response | Promise<Response> {
     const { url } = request
     if (url.length > urlMaxBytes) throw Problem.of('uri-too-long', 'The URL is over 8 KB.')
     const [pathname, search] = split(url)
@@ -104,27 +116,27 @@ export function createGateway(options: GatewayOptions): Gateway {
       throw Problem.of('invalid-path', 'The path is not in its canonical form.')
     const match = Route.match(matcher, path)
     if (match === undefined) {
-      const document = options.documents.find(pathname)
+      const document = options.documents.find(path)
       if (document !== undefined) return document(request)
       throw Problem.of('not-found', 'There is no such route.')
     }
     const shelf = shelfOf(match.merchant, match.route)
     const { method } = request
-    if (method === 'OPTIONS') return preflight(request, shelf)
+    if (method === 'OPTIONS') return preflight(request, allowOf(Object.keys(shelf.items)))
     const item = shelf.items[(method === 'HEAD' ? 'GET' : method) as Method]
-    if (item === undefined) throw notAllowed(shelf)
+    if (item === undefined) throw notAllowed(allowOf(Object.keys(shelf.items)))
     const presented = extract(request.headers)
-    return sell(request, { match, shelf, item, path, search, requestId, peer, presented })
+    return sell(request, { match, shelf, item, path, search, presented, ...caller })
   }
 
-  type Visit = {
+  type Caller = { peer: Peer; requestId: string; envelope: Envelope | undefined }
+
+  type Visit = Caller & {
     match: Route.Match
     shelf: Shelves.Shelf
     item: Item
     path: string
     search: string
-    requestId: string
-    peer: Peer
     presented: Presented
     /** Whether the connection is held, and by a stream beyond the answer. */
     held?: 'until-answer' | 'until-end'
@@ -167,6 +179,7 @@ export function createGateway(options: GatewayOptions): Gateway {
   function open(request: Request, visit: Visit, pays: boolean): Response | Promise<Response> {
     if (!options.accepts()) throw Problem.of('not-ready', 'The service is stopping.')
     if (!hasBody(request)) return offer(request, visit, empty)
+    assertUnpacked(request.headers)
     const { route } = visit.shelf
     const offerWith = ({ bytes, release }: Body) =>
       Promise.resolve(offer(request, visit, bytes)).finally(release)
@@ -177,7 +190,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     const most = Math.min(config.service.unpaidBodyMaxBytes, route.bodyMaxBytes)
     return readBody(request, most, options.budget, owner).then(offerWith, (error) => {
       const isLeftOut = error instanceof Problem.ProblemError && [413, 503].includes(error.status)
-      if (isLeftOut) return offer(request, visit, empty)
+      if (isLeftOut) return offer(request, visit, dropped)
       throw error
     })
   }
@@ -197,6 +210,7 @@ export function createGateway(options: GatewayOptions): Gateway {
       body,
       resource: `${baseUrl}${path}`,
       requestId,
+      envelope: visit.envelope,
       // Making one costs as much as the rest of an unpaid answer's bookkeeping.
       get signal() {
         return request.signal
@@ -204,7 +218,7 @@ export function createGateway(options: GatewayOptions): Gateway {
       get invalidParams() {
         return invalidInputs(options, visit, body)
       },
-      unavailable: () => unavailable(merchant, route),
+      unavailable: () => unavailable(merchant, route) ?? unreachable(visit.match),
       reserve: () => reserve(visit),
       fulfil: (payment) => fulfil(request, visit, body, payment),
     }
@@ -215,12 +229,18 @@ export function createGateway(options: GatewayOptions): Gateway {
     const { shelf, item, path, search, requestId } = visit
     const problem = unavailable(shelf.merchant, shelf.route)
     if (problem !== undefined) throw problem
+    const { match } = visit
+    // The first ask begins the lookup and does not wait for it; a payment does.
+    if (match.merchant.builtin === undefined && options.upstream.isReachable(match) === false)
+      throw away()
     return options.paywall.ask(item, baseUrl + path + search, requestId, {
       digest: bodyDigest(body),
-      isBodiless: body.byteLength === 0,
+      isBodiless: body.byteLength === 0 && body !== dropped,
       // Nobody who shows no credential makes us look through a large body.
       invalidParams: () =>
-        body.byteLength > hintMaxBytes ? [] : invalidInputs(options, visit, body),
+        body.byteLength > hintMaxBytes || body === dropped
+          ? []
+          : invalidInputs(options, visit, body),
     })
   }
 
@@ -233,6 +253,14 @@ export function createGateway(options: GatewayOptions): Gateway {
         headers: { 'retry-after': '10' },
       })
     return undefined
+  }
+
+  /** An upstream whose name leads nowhere, or to a private address. Waits only for a name's first lookup. */
+  function unreachable(match: Route.Match) {
+    if (match.merchant.builtin !== undefined) return undefined
+    const reachable = options.upstream.isReachable(match)
+    if (reachable instanceof Promise) return reachable.then((is) => (is ? undefined : away()))
+    return reachable ? undefined : away()
   }
 
   /** A place for a sale and its delivery; throws when there is none. */
@@ -285,7 +313,9 @@ export function createGateway(options: GatewayOptions): Gateway {
       if (isSilence(status)) failed('silence')
       else options.breaker.success(origin, now())
       if (isDelivery(status)) {
-        if (answer.body instanceof Uint8Array) return { delivered: true, ...answer }
+        // What goes into a message is read whole before anything is sent.
+        if (answer.body instanceof Uint8Array || visit.envelope !== undefined)
+          return { delivered: true, ...answer }
         visit.held = 'until-end'
         return { delivered: true, ...answer, onEnd: (isCut) => visit.peer.hold?.(false, isCut) }
       }
@@ -311,6 +341,14 @@ export function createGateway(options: GatewayOptions): Gateway {
 }
 
 const empty = new Uint8Array()
+/** Stands for a body that is too long to be read without a credential. */
+const dropped = new Uint8Array()
+
+function away(): Problem.ProblemError {
+  return Problem.of('not-ready', 'The upstream is not reachable; nothing is charged.', {
+    headers: { 'retry-after': '10' },
+  })
+}
 
 /** Of the credentials that an address may present in a minute, so many may be refused. */
 const refusedShare = 0.1
@@ -351,48 +389,8 @@ function split(url: string): [pathname: string, search: string] {
 
 const visible = /^[\x21-\x7e]*$/
 
-/** Every failure of an x402 request carries PAYMENT-RESPONSE, whoever refused it. */
-function inTermsOf(headers: Headers, problem: Problem.ProblemError): Problem.ProblemError {
-  if (!headers.has('payment-signature') && !headers.has('x-payment')) return problem
-  if (problem.headers['payment-response'] !== undefined) return problem
-  return Problem.withHeaders(problem, failureHeaders(problem, undefined))
-}
-
 function hasBody(request: Request): boolean {
   const { method, headers } = request
   if (method === 'GET' || method === 'HEAD') return false
   return headers.has('transfer-encoding') || (headers.get('content-length') ?? '0') !== '0'
-}
-
-function methodsOf(shelf: Shelves.Shelf): string {
-  const methods = Object.keys(shelf.items)
-  if (methods.includes('GET')) methods.push('HEAD')
-  return [...methods, 'OPTIONS'].join(', ')
-}
-
-function notAllowed(shelf: Shelves.Shelf): Problem.ProblemError {
-  const allow = methodsOf(shelf)
-  return Problem.of('method-not-allowed', `This route accepts ${allow}.`, {
-    headers: { allow },
-  })
-}
-
-const headerList = /^[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,1024}$/
-
-/** Preflights are free and answered before the gate; asking which headers may cross costs nothing. */
-function preflight(request: Request, shelf: Shelves.Shelf): Response {
-  const asked = request.headers.get('access-control-request-headers') ?? ''
-  const allow = methodsOf(shelf)
-  return new Response(null, {
-    status: 204,
-    headers: {
-      allow,
-      'access-control-allow-methods': allow,
-      'access-control-allow-headers': headerList.test(asked)
-        ? `${allowedHeaders}, ${asked}`
-        : allowedHeaders,
-      'access-control-max-age': '600',
-      'cache-control': 'no-store',
-    },
-  })
 }

@@ -6,17 +6,29 @@ export type Resolve = (hostname: string) => Promise<readonly string[]>
 const ttlMs = 30_000
 const failureTtlMs = 2_000
 
+/** How a lookup ended last; undefined for a name that was never looked up to the end. */
+export type Last = readonly string[] | 'failed' | undefined
+
+export type Resolver = Resolve & {
+  /**
+   * What is known of a name without waiting. Begins a lookup when that is missing or old, whose answer
+   * the next call has.
+   */
+  last(hostname: string): Last
+}
+
 type Known = { addresses: Promise<readonly string[]>; until: number }
 
 /**
  * Resolves names through `resolve` at most once at a time, and keeps the answer for 30 s, a failure for
  * 2 s. An address stands for itself. Host names come from configuration, so the cache is bounded.
  */
-export function createResolver(options: { now: () => number; resolve?: Resolve }): Resolve {
+export function createResolver(options: { now: () => number; resolve?: Resolve }): Resolver {
   const resolve = options.resolve ?? fromSystem
   const cache = new Map<string, Known>()
+  const ended = new Map<string, Last>()
 
-  return (hostname) => {
+  const lookup: Resolve = (hostname) => {
     if (net().isIP(hostname) !== 0) return Promise.resolve([hostname])
     const known = cache.get(hostname)
     if (known !== undefined && options.now() < known.until) return known.addresses
@@ -24,15 +36,24 @@ export function createResolver(options: { now: () => number; resolve?: Resolve }
     const entry: Known = { addresses: resolve(hostname), until: options.now() + ttlMs }
     cache.set(hostname, entry)
     entry.addresses.then(
-      () => {
+      (addresses) => {
         entry.until = options.now() + ttlMs
+        ended.set(hostname, addresses)
       },
       () => {
         entry.until = options.now() + failureTtlMs
+        ended.set(hostname, 'failed')
       },
     )
     return entry.addresses
   }
+  return Object.assign(lookup, {
+    last(hostname: string): Last {
+      if (net().isIP(hostname) !== 0) return [hostname]
+      lookup(hostname).catch(() => undefined)
+      return ended.get(hostname)
+    },
+  })
 }
 
 /**

@@ -1,23 +1,28 @@
 import { Elysia } from 'elysia'
-import type { Documents } from './documents'
+import type { Config } from '../config/Config'
+import { byMethod, unread } from '../http/methods'
+import { pathsBelow } from '../http/url'
+import type { Documents, Serve } from './documents'
 
 /** The catalogue for machines. What is sold, below `/m/`, is answered by the gateway itself. */
-export function catalogueRoutes(documents: Documents) {
-  return new Elysia({ name: 'catalogue' })
-    .all('/openapi.json', ({ request }) => documents.aggregate(request), bodiless)
-    .all('/.well-known/x402', ({ request }) => documents.wellKnown(request), bodiless)
-    .all('/llms.txt', ({ request }) => documents.llms(request), bodiless)
-    .all('/discovery/resources', ({ request }) => documents.resources(request), bodiless)
-    .all(
-      '/facilitator/discovery/resources',
-      ({ request }) => documents.resources(request),
-      bodiless,
-    )
-    .get('/favicon.svg', () => new Response(favicon, { headers: faviconHeaders }))
+export function catalogueRoutes(
+  documents: Documents,
+  { baseUrl, facilitatorUrl }: Pick<Config['service'], 'baseUrl' | 'facilitatorUrl'>,
+) {
+  const app = new Elysia({ name: 'catalogue' })
+  // Each answers preflights and other methods itself, as those below `/m/` do.
+  const add = (path: string, serve: Serve) => {
+    app.all(path, ({ request }) => serve(request), unread)
+  }
+  add('/openapi.json', documents.aggregate)
+  add('/.well-known/x402', documents.wellKnown)
+  add('/llms.txt', documents.llms)
+  // Specification x402 v2, section 8: a facilitator lists what it knows of.
+  const bases = [facilitatorUrl, `${baseUrl}/facilitator`]
+  for (const path of pathsBelow(bases, '/discovery/resources')) add(path, documents.resources)
+  const icon = () => new Response(favicon, { headers: faviconHeaders })
+  return app.all('/favicon.svg', byMethod({ GET: icon }, { isOpen: false }), unread)
 }
-
-/** Nothing that is sent along is read. */
-const bodiless = { parse: 'none' } as const
 
 /** A toll bar. Indexers show it beside what they list. */
 const favicon =

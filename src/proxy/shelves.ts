@@ -44,9 +44,11 @@ function itemsOf(
 ): Shelf['items'] {
   const mppOffers = inMppOrder(offers, service.mppOrder)
   const items: Partial<Record<Method, Item>> = {}
-  for (const method of route.methods)
+  const idOf = (method: Method) => `${merchant.slug}:${method} ${route.path}`
+  for (const method of route.methods) {
+    const twin = twins[method]
     items[method] = {
-      id: `${merchant.slug}:${method} ${route.path}`,
+      id: idOf(method),
       merchant: merchant.slug,
       route: route.path,
       method,
@@ -58,10 +60,15 @@ function itemsOf(
       offers,
       mppOffers,
       extensions: [Bazaar.extension(merchant, route, method)],
+      ...(twin !== undefined && route.methods.includes(twin) ? { twin: idOf(twin) } : {}),
       ...(before.length === 0 ? {} : { earlier: before }),
     }
+  }
   return items
 }
+
+/** Specification 4.1: where a route accepts both, both have the same price and challenge. */
+const twins: Partial<Record<Method, Method>> = { GET: 'POST', POST: 'GET' }
 
 /** What was taken back and is offered again counts as offered. */
 function withoutOffered(

@@ -1,11 +1,14 @@
 import type { Merchant, Route as RouteConfig } from '../config/Config'
 import { net } from '../http/runtime'
+import { type Environment, proxyFor } from './envproxy'
 import { toBuyer, toUpstream } from './headers'
 import * as Ip from './Ip'
+import * as Redirect from './Redirect'
 import * as Route from './Route'
-import { redactAnswer, redactHeaders, redactStream, secretsOf } from './redact'
+import { redactAnswer, redactHeaders, redactStream, UnreadableError } from './redact'
 import { createResolver, type Resolve } from './resolve'
 import { rewriteBody } from './rewrite'
+import { secretsOf } from './secrets'
 
 export type UpstreamOptions = {
   /** Unix ms. */
@@ -14,6 +17,8 @@ export type UpstreamOptions = {
   resolve?: Resolve
   /** PEM certificates that are trusted instead of the system's. */
   ca?: string
+  /** Names the proxies; the process's by default. */
+  env?: Environment
 }
 
 export type ForwardInput = {
@@ -43,6 +48,11 @@ export type Forwarded = {
 export type Upstream = {
   /** Sends a paid request on, once. Throws UpstreamError when there is no answer to give. */
   forward(input: ForwardInput): Promise<Forwarded>
+  /**
+   * Whether the upstream's name leads to an address that may be connected to, so that nobody is charged
+   * for one that does not. A promise only for a name that was never looked up; it never rejects.
+   */
+  isReachable(match: Route.Match): boolean | Promise<boolean>
 }
 
 type Kind = 'connect' | 'timeout' | 'cut' | 'refused-address'
@@ -75,14 +85,32 @@ const bufferMaxBytes = 1024 * 1024
 
 /**
  * Forwards to upstreams: names are resolved once and the connection is made to what was resolved and
- * found public, redirects are not followed, bodies cross as they are encoded.
+ * found public, redirects are followed within the origin only, bodies cross as they are encoded.
  */
 export function createUpstream(options: UpstreamOptions): Upstream {
   const resolve = createResolver(options)
-  const secrets = new WeakMap<RouteConfig, readonly string[]>()
+  const known = new WeakMap<RouteConfig, readonly string[]>()
+  const secretsFor = ({ merchant, route }: Route.Match): readonly string[] => {
+    const secrets = known.get(route) ?? secretsOf(merchant, route)
+    known.set(route, secrets)
+    return secrets
+  }
+
+  const env = options.env ?? process.env
   const connections = freshness(options.now)
 
   return {
+    isReachable({ merchant, target }) {
+      if (target === undefined) return true
+      const isUsable = (addresses: readonly string[]) => allowed(merchant, addresses).length > 0
+      const last = resolve.last(target.hostname)
+      if (last !== undefined) return last !== 'failed' && isUsable(last)
+      return Promise.race([
+        resolve(target.hostname).then(isUsable, () => false),
+        // A resolver that does not answer is found out by the request itself, as before.
+        Bun.sleep(lookupMs).then(() => true),
+      ])
+    },
     async forward(input) {
       const { merchant, route } = input.match
       const watch = startWatch(input.signal)
@@ -94,8 +122,7 @@ export function createUpstream(options: UpstreamOptions): Upstream {
           throw new UpstreamError('cut', 'invalid-status')
         const headers = toBuyer(response.headers, route)
         if (input.method === 'HEAD') copyLength(response.headers, headers)
-        const kept = secrets.get(route) ?? secretsOf(merchant, route)
-        secrets.set(route, kept)
+        const kept = secretsFor(input.match)
         redactHeaders(headers, kept)
         const read = await readStart(response, merchant.idleMs, watch)
         const body =
@@ -104,6 +131,8 @@ export function createUpstream(options: UpstreamOptions): Upstream {
             : redactAnswer({ headers, body: read.bytes }, kept)
         return { status: response.status, headers, body, complete: body instanceof Uint8Array }
       } catch (error) {
+        // What it would send on is of no use any more.
+        if (error instanceof UnreadableError) watch.abort()
         watch.stop()
         throw watch.explain(error)
       }
@@ -113,8 +142,9 @@ export function createUpstream(options: UpstreamOptions): Upstream {
   async function send(input: ForwardInput, watch: Watch): Promise<Response> {
     const { merchant, route, tail, target } = input.match
     if (target === undefined) throw new UpstreamError('connect', 'no-upstream')
-    const url = Route.upstreamUrl(target, tail, input.search)
     const headers = toUpstream(input.headers, merchant)
+    // What comes as it is can be looked through, whatever the buyer can read.
+    if (secretsFor(input.match).length > 0) headers.set('accept-encoding', 'identity')
     headers.set('host', target.host)
     headers.set('idempotency-key', input.paymentId)
     const init: BunFetchRequestInit = {
@@ -130,15 +160,33 @@ export function createUpstream(options: UpstreamOptions): Upstream {
         ...(options.ca === undefined ? {} : { ca: options.ca }),
       },
     }
+    if (hasProxy(env)) Object.assign(init, { proxy: proxyFor(new URL(target.origin), env) })
     if (input.method !== 'GET' && input.method !== 'HEAD')
       init.body = rewriteBody(input.body, route.rewrite)
+    const addresses = await watch.race(addressesOf(merchant, target))
+    let url = Route.upstreamUrl(target, tail, input.search)
+    let response = await connect(url, { input, addresses, init, watch })
+    for (let hops = 0; hops < Redirect.most; hops++) {
+      const place = Redirect.next(response, url, input.method, target)
+      if (place === undefined) break
+      // Without waiting: what stands beside a redirect is nothing that was bought.
+      response.body?.cancel().catch(() => {})
+      url = place
+      response = await connect(url, { input, addresses, init, watch })
+    }
+    return response
+  }
+
+  /** Asks one address after the other until there is a connection. */
+  async function connect(url: URL, { input, addresses, init, watch }: Exchange): Promise<Response> {
+    const place = new URL(url)
     let failure = new UpstreamError('refused-address')
-    for (const address of await watch.race(addressesOf(merchant, target))) {
-      url.hostname = address.includes(':') ? `[${address}]` : address
-      const keepalive = connections.mayShare(input, url.host)
+    for (const address of addresses) {
+      place.hostname = address.includes(':') ? `[${address}]` : address
+      const keepalive = connections.mayShare(input, place.host)
       try {
-        const response = await fetch(url.href, { ...init, keepalive })
-        connections.answered(input, url.host, response.status)
+        const response = await fetch(place.href, { ...init, keepalive })
+        connections.answered(input, place.host, response.status)
         return response
       } catch (error) {
         const found = watch.explain(error)
@@ -157,7 +205,7 @@ export function createUpstream(options: UpstreamOptions): Upstream {
     } catch (error) {
       throw new UpstreamError('connect', codeOf(error) ?? 'ENOTFOUND')
     }
-    return merchant.allowPrivate ? addresses : addresses.filter(Ip.isPublic)
+    return allowed(merchant, addresses)
   }
 }
 
@@ -184,6 +232,25 @@ function freshness(now: () => number) {
       suspects.set(host, now() + keptMaxMs)
     },
   }
+}
+
+/** Longest wait for the name of an upstream before anybody is charged. */
+const lookupMs = 2_000
+
+function allowed(merchant: Merchant, addresses: readonly string[]): readonly string[] {
+  return merchant.allowPrivate ? addresses : addresses.filter(Ip.isPublic)
+}
+
+/** Without one, fetch needs not be told. */
+function hasProxy(env: Environment): boolean {
+  return Boolean(env.http_proxy || env.HTTP_PROXY || env.https_proxy || env.HTTPS_PROXY)
+}
+
+type Exchange = {
+  input: ForwardInput
+  addresses: readonly string[]
+  init: BunFetchRequestInit
+  watch: Watch
 }
 
 /** Ends an exchange that takes too long, and remembers why it ended. */
@@ -241,6 +308,7 @@ const connectCodes =
   /^(?:ECONNREFUSED|ENOTFOUND|EAI_.*|EHOSTUNREACH|ENETUNREACH|ENETDOWN|EADDRNOTAVAIL|EPROTO|ConnectionRefused|FailedToOpenSocket|.*(?:TLS|SSL|CERT|SIGNATURE|ISSUER|CRL).*)$/
 
 function classify(error: unknown): UpstreamError {
+  if (error instanceof UnreadableError) return new UpstreamError('cut', 'unreadable')
   const code = codeOf(error)
   return new UpstreamError(code !== undefined && connectCodes.test(code) ? 'connect' : 'cut', code)
 }

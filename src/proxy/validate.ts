@@ -59,6 +59,13 @@ export function validateParams(
   return found.slice(0, reportedMax)
 }
 
+/** The same for a request without the body that its route requires: what the body should hold. */
+export function missingBody(route: Route, search: string, tail: string): readonly InvalidParam[] {
+  const found = validateParams(route, search, tail, new TextEncoder().encode('{}'))
+  if (found.some((param) => param.in === 'body')) return found
+  return [...found, { name: 'body', in: 'body', reason: 'is required' }]
+}
+
 /** Compiles a route's schemas, which otherwise happens with its first request. */
 export function compile(route: Route): Compiled {
   const known = compiled.get(route)
@@ -86,9 +93,11 @@ function bodyCheckOf(schema: Schema): BodyCheck {
 function checkOf(schema: Readonly<Record<string, unknown>>): Check {
   const validator = new Validator(schema as Schema, draft, true)
   const types = [schema.type].flat()
+  const { items } = schema as { items?: { type?: unknown } }
+  const itemTypes = [items?.type].flat()
   return (text) => {
     if (text.length > lengthMax) return `is longer than ${lengthMax} characters`
-    const value = coerce(text, types)
+    const value = coerce(text, types, itemTypes)
     if (value === undefined) return `is not of type ${types.join(' or ')}`
     const result = validator.validate(value)
     return result.valid ? undefined : reasonOf(result.errors)
@@ -97,13 +106,18 @@ function checkOf(schema: Readonly<Record<string, unknown>>): Check {
 
 const numeric = /^[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d{1,3})?$/i
 
-/** Undefined when the text is of none of the types. */
-function coerce(text: string, types: readonly unknown[]): unknown {
+/** Undefined when the text is of none of the types; `itemTypes` are those of a comma list. */
+function coerce(
+  text: string,
+  types: readonly unknown[],
+  itemTypes: readonly unknown[] = [],
+): unknown {
   if ((types.includes('number') || types.includes('integer')) && numeric.test(text))
     return Number(text)
   if (types.includes('boolean') && /^(?:true|false|0|1)$/i.test(text))
     return text === '1' || text.toLowerCase() === 'true'
-  if (types.includes('array')) return text.split(',')
+  // A part of another type stays a text, which the schema of the items refuses.
+  if (types.includes('array')) return text.split(',').map((part) => coerce(part, itemTypes) ?? part)
   return types.includes('string') || types[0] === undefined ? text : undefined
 }
 

@@ -13,11 +13,24 @@ export type Errand = {
   network: Network.Id
   /** The account that must send it; undefined: any lane of the network. */
   relayer: Address | undefined
-  to: Address
-  data: Hex
   valueWei: bigint
   /** What is not used costs nothing; at least 100,000 is asked for. */
   gasLimit: bigint
+} & (Sent | { compose: (sender: Sender) => Sent })
+
+/** What is sent; `isCreation`: `data` is the code of a contract that is created, at `to`. */
+export type Sent = { to: Address; data: Hex; isCreation?: boolean }
+
+/**
+ * For calls that carry a signature of their sender, or the address that they create: known when the
+ * errand is written. `compose` must be pure: it runs once, inside the decision to send.
+ */
+export type Sender = {
+  address: Address
+  /** Account nonce of the transaction. */
+  nonce: number
+  /** 65 bytes. */
+  sign(digest: Uint8Array): Hex
 }
 
 /**

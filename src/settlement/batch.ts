@@ -54,7 +54,7 @@ export async function dispatch(
       requestIds: orders.flatMap(({ requestId }) => requestId ?? []),
       error,
     })
-    for (const order of orders) order.done(Verify.unavailable(undefined))
+    for (const order of orders) order.done(Verify.unavailable(error))
   }
   return []
 }
@@ -292,6 +292,7 @@ export function rowOf(
     ...purpose,
     idempotencyKey: purpose.idempotencyKey ?? null,
     challengeId: purpose.challengeId ?? null,
+    credentialHash: purpose.credentialHash ?? null,
     receivedAt,
     knownBlock,
     logIndex: null,

@@ -5,6 +5,7 @@ import type { Db } from '../../db/open'
 import type { Recent } from '../../db/recent'
 import type { TransactionRow } from '../../db/schema'
 import type { Client } from '../chain/client'
+import type { Clock } from '../chain/clock'
 import type { Head } from '../chain/head'
 import type { Heads } from '../chain/heads'
 import type { NetworkConfig } from '../config/Config'
@@ -16,6 +17,7 @@ import type { Failures } from './failures'
 import type { Meter, Metrics } from './metrics'
 import type { Outcome, Payment, Purpose } from './Payment'
 import type { Watch } from './reorg'
+import type { Shown } from './shown'
 import type { Store } from './store'
 import type { Trust } from './trust'
 import type { Refusal } from './verify'
@@ -31,6 +33,10 @@ export type Rail = {
   /** One per relayer key, in the order of the keys; then the desk's, when it is none of them. */
   lanes: readonly Lane[]
   health: Health
+  /** How far our clock is from the chain's. */
+  clock: Clock
+  /** Blocks that a node searches at once for logs, where it limits them; by host. */
+  logSpans: Map<string, bigint>
   /** Until a node says that it has no eth_sendRawTransactionSync (EIP-7966). */
   hasSync: boolean
   /** Proven payments that wait for a lane, oldest first. */
@@ -161,6 +167,8 @@ export type Health = {
   reason: string | undefined
   /** Checks so far that reached the node. */
   checks: number
+  /** URLs beside the one in use that answered for this chain at the last check. */
+  others: number
 }
 
 export type SettlementOptions = {
@@ -174,6 +182,10 @@ export type SettlementOptions = {
   deskNetwork?: Network.Id | undefined
   /** Unix ms. */
   now: () => number
+  /** A clock that nobody sets, ms from any start: it shows that `now` was set. By default `now` itself. */
+  monotonic?: (() => number) | undefined
+  /** A network is not used while its blocks prove that `now` is off by more; a minute by default. */
+  clockSkewMaxMs?: number | undefined
   log: Log
   /** Random bytes for payment ids; by default the system's. */
   random?: (length: number) => Uint8Array
@@ -186,6 +198,15 @@ export type SettlementOptions = {
   walletFactories?: readonly Address[]
   /** Transactions that may fail on chain for one payer in ten minutes; 5 by default. */
   payerFailuresMax?: number | undefined
+  /**
+   * Payments above this (atomic) count only when a second node shows them, where one is configured;
+   * undefined: none. Those to the desk always do. By default 10,000,000.
+   */
+  confirmTwiceAbove?: (() => bigint | undefined) | undefined
+  /** Nothing but this service sells for its payouts; by default false. */
+  payoutExclusive?: (() => boolean) | undefined
+  /** Whether a payee of the facilitator is one of this service's payouts; by default none. */
+  isOwnPayee?: ((payee: Address) => boolean) | undefined
   /** Time between two looks at a network's health. */
   checkMs?: number
   /** What a network's block time counts as before its blocks are known; a second by default. */
@@ -214,6 +235,16 @@ export type Context = {
   now: () => number
   log: Log
   errandProofMs: number
+  monotonic: () => number
+  clockSkewMaxMs: number
+  /** Atomic; undefined: one node's word is enough for every payment. */
+  confirmTwiceAbove: () => bigint | undefined
+  payoutExclusive: () => boolean
+  isOwnPayee: (payee: Address) => boolean
+  /** When payments that are over were last looked at for what became of them (unix ms), by id. */
+  looked: Map<string, number>
+  /** Credentials that came while we could not settle. */
+  shown: Shown
   /** Payments that are being driven; the promises never reject. */
   running: Map<string, Promise<Outcome>>
   /** Nonces that are being driven; the promises never reject. */

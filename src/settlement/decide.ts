@@ -1,19 +1,23 @@
+import { storageCode } from '../../db/storage'
 import { write } from '../../db/write'
-import * as Assign from './assign'
 import { about, type Context, pause, type Rail, railOf } from './context'
 import * as Elsewhere from './elsewhere'
 import * as Lane from './lane'
+import * as Others from './others'
 import type { Outcome, Payment, Reason } from './Payment'
+import type { Assignment } from './store'
 import * as Verify from './verify'
 
 /** How far behind a node may have been when it passed the simulation. */
 const lagBlocks = 300n
 
 /**
- * A provider's receipts and logs may lag behind its state: for so long after the time of a payment
- * its used nonce may still turn out to be our own work.
+ * A provider's receipts and logs may lag behind its state, or be hidden: for so long after the time of
+ * a payment its used nonce may still turn out to be our own work, and the same credential is answered.
  */
-const proofSeconds = 60n
+const unseenSeconds = 86_400n
+/** After that a configured URL that does not answer at all keeps no payment open. */
+const silenceSeconds = 600n
 
 /** Registers work on a payment, whose faults leave it to the next sweep. */
 export function run(
@@ -48,42 +52,47 @@ export async function decide(context: Context, id: string, reason: Reason): Prom
   }
   const rail = railOf(context, payment.transfer.network)
   try {
-    const own = await findOwn(context, rail, payment)
+    const own = await Others.findOwn(context, rail, payment)
     if (own) {
+      await Lane.assertConfirmed(context, rail, own.transaction)
       write(context.db, () => store.confirm(id, own, now()))
       return current(context, payment)
     }
     const money = await Verify.readMoney(rail, payment.transfer)
-    const found = money.used ? await findElsewhere(context, rail, payment) : undefined
-    if (found) {
-      write(context.db, () => store.confirm(id, found, now()))
-      context.log('payment-settled-elsewhere', {
-        ...about(context, id),
-        transaction: found.transaction,
-      })
-      return current(context, payment)
-    }
+    const foreign = money.used ? await findElsewhere(context, rail, payment) : undefined
+    if (foreign?.counts) return confirmElsewhere(context, payment, foreign.found)
     const isOver = money.timestamp > payment.transfer.validBefore
     // While a transaction of ours may still be included, a used nonce may well be its own work.
     if (payment.state === 'broadcast' && (money.used || !isOver))
       return { kind: 'pending', payment }
     if (!money.used && !isOver) return { kind: 'reverted', payment, reason }
-    const proofAt = payment.transfer.validBefore + proofSeconds
-    if (money.used && money.timestamp <= proofAt && !isFateKnown(context, id)) {
-      return { kind: 'reverted', payment, reason }
+    const isKnown = isFateKnown(context, id)
+    const sinceSeconds = money.timestamp - payment.transfer.validBefore
+    // With bytes of ours out and no receipt of them, a receipt is hidden more likely than not.
+    if (money.used && !isKnown && sinceSeconds <= unseenSeconds) {
+      const paid = await askOthers(context, rail, payment)
+      if (paid.kind !== 'paid') return { kind: 'reverted', payment, reason }
+      return confirmElsewhere(context, payment, paid.assignment)
+    }
+    const others = await askOthers(context, rail, payment)
+    if (others.kind === 'paid') return confirmElsewhere(context, payment, others.assignment)
+    if (others.kind === 'doubtful' && sinceSeconds <= patienceOf(others, isKnown)) {
+      return { kind: payment.state === 'broadcast' ? 'pending' : 'reverted', payment, reason }
     }
     write(context.db, () => store.expire(id, money.used))
-    const outcome = current(context, payment)
+    const outcome = withForeign(current(context, payment), foreign?.found)
     context.log('payment-expired', {
       ...about(context, id),
       reason: outcome.kind === 'dead' ? outcome.reason : undefined,
+      settledBy: foreign?.found.transaction,
     })
     return outcome
   } catch (error) {
     // Not known is not lost: the same credential may ask again.
     context.log('settlement-undecided', { ...about(context, id), error })
     const state = store.findById(id) ?? payment
-    return state.state === 'reverted'
+    // The money may be found to have moved, which could not be written.
+    return state.state === 'reverted' && storageCode(error) === undefined
       ? { kind: 'reverted', payment: state, reason }
       : { kind: 'pending', payment: state }
   }
@@ -140,6 +149,10 @@ export async function endIfOver(context: Context, rail: Rail, payment: Payment):
   try {
     const money = await Verify.readMoney(rail, payment.transfer)
     if (money.used || money.timestamp <= payment.transfer.validBefore) return
+    const others = await askOthers(context, rail, payment)
+    const sinceSeconds = money.timestamp - payment.transfer.validBefore
+    if (others.kind === 'paid') return
+    if (others.kind === 'doubtful' && sinceSeconds <= patienceOf(others, false)) return
     write(context.db, () => context.store.expire(payment.id, false))
   } catch (error) {
     context.log('settlement-undecided', { ...about(context, payment.id), error })
@@ -179,41 +192,62 @@ function isFateKnown({ store }: Context, id: string): boolean {
   return sent.every((each) => seen.has(nonceOf(each)))
 }
 
-/** A transaction of ours that was given up and paid all the same. */
-async function findOwn(context: Context, rail: Rail, payment: Payment) {
-  for (const { hash, state } of context.store.transactionsOf(payment.id)) {
-    if (state === 'failed') continue
-    const receipt = await Lane.readReceipt(rail, hash)
-    if (!receipt?.success) continue
-    const taken = context.store.takenLogs(rail.network.id, hash)
-    const logIndex = Assign.assign(receipt.logs, [payment.transfer], taken)[0]
-    if (logIndex !== undefined) {
-      await Lane.assertConfirmed(context, rail, hash)
-      return { transaction: hash, logIndex, blockNumber: receipt.blockNumber }
-    }
-  }
-  return undefined
+/** Asks every URL that is not in use; those of a chain of one URL have said all. */
+function askOthers(context: Context, rail: Rail, payment: Payment): Promise<Others.Answer> {
+  return Others.ask(context, rail, payment, searchedFrom(context, payment))
 }
 
-/** A settlement by somebody else that pays for this request. Throws when it cannot be known. */
+/** For how long after its time a payment stays open because URLs do not agree, or do not answer. */
+function patienceOf({ isSilent }: { isSilent: boolean }, isKnown: boolean): bigint {
+  return isSilent && isKnown ? silenceSeconds : unseenSeconds
+}
+
+function searchedFrom({ store }: Context, { id }: Payment): bigint {
+  const { knownBlock } = store.evidenceOf(id)
+  return knownBlock > lagBlocks ? knownBlock - lagBlocks : 0n
+}
+
+function confirmElsewhere(context: Context, payment: Payment, assignment: Assignment): Outcome {
+  const { id } = payment
+  const { transaction, logIndex, blockNumber } = assignment
+  write(context.db, () =>
+    context.store.confirm(id, { transaction, logIndex, blockNumber }, context.now()),
+  )
+  const isOurs = context.store.membersOf(transaction).includes(id)
+  if (!isOurs) context.log('payment-settled-elsewhere', { ...about(context, id), transaction })
+  return current(context, payment)
+}
+
+/** Says which transaction used the nonce: its payee has the money. */
+function withForeign(outcome: Outcome, found: Elsewhere.Found | undefined): Outcome {
+  if (!found || outcome.kind !== 'dead') return outcome
+  const isTold = outcome.payment?.purpose.product === 'facilitator'
+  const why = isTold
+    ? 'another facilitator may have answered success for it'
+    : 'nothing shows that it was unspent when it came here'
+  const detail = `transaction ${found.transaction}, which is not ours, settled the authorization: ${why}`
+  return { ...outcome, detail }
+}
+
+/** A settlement by somebody else, and whether it pays for this request. Throws when it cannot be known. */
 async function findElsewhere(context: Context, rail: Rail, payment: Payment) {
   const { transfer, purpose } = payment
-  // A facilitator tells its caller that the money came because of this call, which it did not.
-  if (purpose.product === 'facilitator') return undefined
   const evidence = context.store.evidenceOf(payment.id)
-  const first = evidence.knownBlock > lagBlocks ? evidence.knownBlock - lagBlocks : 0n
-  let found = await Elsewhere.find(context, rail, transfer, first)
+  const fromBlock = searchedFrom(context, payment)
+  let found = await Elsewhere.find(context, rail, transfer, { fromBlock })
   if (!found) {
     // The node may know the state of a block before its logs: look again before that is a verdict.
     await pause(Math.max(250, rail.head.blockTimeMs), context.signal)
-    found = await Elsewhere.find(context, rail, transfer, first)
+    found = await Elsewhere.find(context, rail, transfer, { fromBlock })
   }
   // The desk gives back what it does not swap: its buyer's money must not be kept for being unreadable.
-  const isOursAlone = purpose.product === 'desk' && transfer.method === 'permit2'
-  if (!found && isOursAlone) {
-    found = await Elsewhere.find(context, rail, transfer, evidence.knownBlock + 1n, true)
+  if (!found && purpose.product === 'desk' && transfer.method === 'permit2') {
+    const above = evidence.knownBlock + 1n
+    const search = { fromBlock: above, isOursAlone: true }
+    found = await Elsewhere.find(context, rail, transfer, search)
   }
-  if (!found || !Elsewhere.counts(found, purpose.bound, evidence)) return undefined
-  await Lane.assertConfirmed(context, rail, found.transaction)
-  return found
+  if (!found) return undefined
+  const counts = Elsewhere.counts(context, rail, payment, found, evidence)
+  if (counts) await Lane.assertConfirmed(context, rail, found.transaction)
+  return { found, counts }
 }

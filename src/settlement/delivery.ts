@@ -1,3 +1,4 @@
+import { storageCode } from '../../db/storage'
 import type { Context } from './context'
 import type { Payment } from './Payment'
 
@@ -11,7 +12,18 @@ export type Delivered =
     }
 
 /** The delivery state of payments. All that are changed at the same time share a commit. */
-export function deliveries({ group, store, now, log }: Context) {
+export function deliveries({ db, group, store, now, log, signal }: Context) {
+  /** Until it is written, its caller keeps the claim: the same credential gets nothing meanwhile. */
+  async function persist<T>(add: () => Promise<T>): Promise<T> {
+    for (;;) {
+      try {
+        return await add()
+      } catch (error) {
+        if (storageCode(error) === undefined) throw error
+        await db.storage.writable(signal)
+      }
+    }
+  }
   return {
     async beginDelivery(id: string): Promise<Payment> {
       const payment = await group.add(() => store.beginDelivery(id))
@@ -23,26 +35,28 @@ export function deliveries({ group, store, now, log }: Context) {
       // record comes after the fact anyway.
       const isToken = typeof told !== 'function' && !told.delivered
       const add = isToken ? group.add : group.addSoon
-      const isChanged = await add(() => {
-        const result = typeof told === 'function' ? told() : told
-        return result.delivered
-          ? store.deliver(id, result.upstreamStatus, result.truncated, now())
-          : store.failDelivery(
-              id,
-              result.upstreamStatus,
-              result.redeemTokenHash,
-              result.redeemUntil,
-            )
-      })
+      const change = () =>
+        add(() => {
+          const result = typeof told === 'function' ? told() : told
+          return result.delivered
+            ? store.deliver(id, result.upstreamStatus, result.truncated, now())
+            : store.failDelivery(
+                id,
+                result.upstreamStatus,
+                result.redeemTokenHash,
+                result.redeemUntil,
+              )
+        })
+      const isChanged = await (isToken ? change() : persist(change))
       if (!isChanged) throw new Error(`no delivery of payment ${id} was begun`)
     },
-    async handOver(id: string): Promise<boolean> {
+    async handOver(id: string): Promise<boolean | undefined> {
       try {
         return await group.add(() => store.handOver(id, now()))
       } catch (error) {
         // Unknown to everybody is better than known to two.
         log('settlement-fault', { payment: id, error })
-        return false
+        return undefined
       }
     },
     async markAnswered(id: string): Promise<void> {

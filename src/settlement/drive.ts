@@ -223,6 +223,8 @@ function payloadOf(context: Context, lane: Lane, slot: Slot, old: TransactionRow
     kind: old.kind,
     product: old.product,
     to: to ?? old.to,
+    // What creates a contract has no receiver: sent to the address, its code would do nothing.
+    isCreation: !to,
     data: data ?? '0x',
     valueWei: value ?? 0n,
     gasLimit: old.gasLimit,

@@ -1,9 +1,13 @@
 import type { Hex } from 'viem'
+import { type Node, RpcFault } from '../chain/client'
+import * as Clock from '../chain/clock'
 import * as Multicall from '../chain/multicall'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
 import * as Transfer from '../protocol/Transfer'
 import type { Context, Rail } from './context'
+import * as Logs from './logs'
+import type { Payment } from './Payment'
 import type { Assignment, Evidence } from './store'
 
 /** A settlement of this very authorization by somebody else's transaction. */
@@ -20,84 +24,138 @@ const searchedBlocks = 5_000n
  * second in which its slot began, sequencers and hosts drift. A buyer whose money is on the chain
  * must not be refused for that.
  */
-const clockToleranceSeconds = 5n
+const clockToleranceMs = 5_000
+/** A clock that is further ahead is not corrected for: then nothing is sold. */
+const aheadMaxMs = 60_000
+
+/** Where a settlement is looked for. */
+export type Search = {
+  /** Undefined: the newest blocks, the last one first. */
+  fromBlock?: bigint | undefined
+  /**
+   * The payee is an account of ours that nothing else pays. Then a Transfer of this money that nobody
+   * else claims is enough, whatever contract it went through.
+   */
+  isOursAlone?: boolean
+  /** One URL; by default the one that is in use. */
+  node?: Node
+}
 
 /**
  * Looks for a transaction in which this authorization moved this money. A used nonce alone proves
  * nothing: the payer may have cancelled it, or signed another transfer with the same nonce. So for
  * EIP-3009 the AuthorizationUsed log must stand next to the Transfer, and for Permit2 the calldata
- * must carry payer, nonce, payee and amount. `fromBlock` undefined: up to the newest block.
- * Undefined when there is none. Throws RpcFault or RpcError when it cannot be known.
- *
- * `isOursAlone`: the payee is an account of ours that nothing else pays. Then a Transfer of this
- * money that nobody else claims is enough, whatever contract it went through.
+ * must carry payer, nonce, payee and amount. Undefined when there is none. Throws RpcFault or RpcError
+ * when it cannot be known.
  */
 export async function find(
   context: Context,
   rail: Rail,
   transfer: Transfer.Transfer,
-  fromBlock: bigint | undefined,
-  isOursAlone = false,
+  { fromBlock, isOursAlone = false, node = inUse(rail) }: Search = {},
 ): Promise<Found | undefined> {
-  const range = await rangeOf(rail, fromBlock)
   const isPermit = transfer.method === 'permit2'
   const topics = isPermit
     ? [Token.transferTopic, Token.addressTopic(transfer.payer), Token.addressTopic(transfer.payee)]
     : [Token.authorizationUsedTopic, Token.addressTopic(transfer.payer), transfer.nonce]
-  const answer = await rail.client.call('eth_getLogs', [
-    { address: transfer.asset, topics, ...range },
-  ])
-  const logs = Array.isArray(answer) ? answer.map(Receipt.parseLog) : []
+  const query = {
+    address: transfer.asset,
+    topics,
+    range: await rangeOf(rail, node, fromBlock),
+    first: fromBlock === undefined ? ('newest' as const) : ('oldest' as const),
+  }
   const seen = new Set<Hex>()
-  for (const log of logs) {
-    if (!log || seen.has(log.transactionHash)) continue
-    if (isPermit && !Token.isTransfer(log, transfer)) continue
-    seen.add(log.transactionHash)
-    const hash = log.transactionHash
-    // Our own transactions have been looked through for what they were sent for.
-    if (isOursAlone && context.store.membersOf(hash).length > 0) continue
-    if (isPermit && !isOursAlone && !(await carries(rail, transfer, hash))) continue
-    const found = await inspect(context, rail, transfer, hash)
-    if (found) return found
+  for await (const logs of Logs.search(node, rail.logSpans, query)) {
+    for (const log of logs) {
+      if (seen.has(log.transactionHash)) continue
+      if (isPermit && !Token.isTransfer(log, transfer)) continue
+      seen.add(log.transactionHash)
+      const hash = log.transactionHash
+      // Our own transactions have been looked through for what they were sent for.
+      if (isOursAlone && context.store.membersOf(hash).length > 0) continue
+      if (isPermit && !isOursAlone && !(await carries(node, transfer, hash))) continue
+      const found = await inspect(context, node, transfer, hash)
+      if (found) return found
+    }
   }
   return undefined
 }
 
 /**
- * Whether a settlement by somebody else pays for this request. Yes when the credential can only be
- * meant for us. Otherwise the money may have bought something elsewhere before it was shown to us:
- * our simulation saw the nonce unused, but a node that lags behind sees old state, so the settlement
- * must also lie above the newest block that we knew when the request came, and by the chain's own
- * clock not before the request, as exactly as two clocks can be compared.
+ * Whether a settlement by somebody else pays for this request.
+ *
+ * The desk's account has the money of its orders: it swaps or gives back, whatever clocks say. A
+ * facilitator answers only for payees of this configuration: another facilitator may have told another
+ * server of any other payee that it was paid. Where nothing else sells for the payouts, a credential
+ * that can only be meant for us is enough.
+ *
+ * Otherwise the money may have bought something elsewhere, or at a service with the same secrets, before
+ * it was shown to us: our simulation saw the nonce unused, but a node that lags behind sees old state,
+ * so the settlement must also lie above the newest block that we knew when the request came, and by the
+ * chain's own clock not before the request, as exactly as two clocks can be compared.
  */
-export function counts(found: Found, bound: boolean, evidence: Evidence | undefined): boolean {
-  if (bound) return true
+export function counts(
+  context: Context,
+  rail: Rail,
+  { transfer, purpose }: Pick<Payment, 'transfer' | 'purpose'>,
+  found: Found,
+  evidence: Evidence | undefined,
+): boolean {
+  const { product, bound } = purpose
+  if (product === 'desk') return true
+  if (product === 'facilitator' && !context.isOwnPayee(transfer.payee)) return false
+  if (bound && context.payoutExclusive()) return true
   if (!evidence) return false
-  const receivedSecond = BigInt(Math.floor(evidence.receivedAt / 1000))
-  return (
-    found.blockNumber > evidence.knownBlock &&
-    found.timestamp + clockToleranceSeconds >= receivedSecond
-  )
+  const aheadMs = Math.min(aheadMaxMs, Clock.mayBeAheadMs(aheadOf(context, rail)))
+  return isAfter(found, evidence, evidence.receivedAt - clockToleranceMs - aheadMs)
+}
+
+/**
+ * Whether a settlement lies after the moment at which a credential was shown, in whole seconds of the
+ * chain: nothing but the clocks says that it was unspent then, so they are given no room.
+ */
+export function isSince(context: Context, rail: Rail, found: Found, evidence: Evidence): boolean {
+  const provenMs = Math.max(0, Clock.skewOf(aheadOf(context, rail)))
+  return isAfter(found, evidence, evidence.receivedAt + 1_000 - provenMs)
+}
+
+function isAfter(found: Found, { knownBlock }: Evidence, earliestMs: number): boolean {
+  return found.blockNumber > knownBlock && found.timestamp >= BigInt(Math.floor(earliestMs / 1000))
+}
+
+function aheadOf({ now, monotonic }: Context, { clock }: Rail): Clock.Ahead {
+  return Clock.aheadOf(clock, now(), monotonic())
+}
+
+/** Whether one of our accounts sent it: then a database of ours has known it, if not this one. */
+export async function isSentByUs(rail: Rail, { transaction }: Found): Promise<boolean> {
+  const answer = await rail.client.call('eth_getTransactionByHash', [transaction])
+  const from = Receipt.senderOf(answer)
+  if (from === undefined) throw new RpcFault('the settlement is not shown')
+  return rail.lanes.some(({ address }) => address.toLowerCase() === from.toLowerCase())
+}
+
+function inUse({ client }: Rail): Node {
+  return { host: '', call: client.call }
 }
 
 async function inspect(
-  context: Context,
-  rail: Rail,
+  { store }: Context,
+  node: Node,
   transfer: Transfer.Transfer,
   hash: Hex,
 ): Promise<Found | undefined> {
-  const receipt = Receipt.parse(await rail.client.call('eth_getTransactionReceipt', [hash]))
+  const receipt = Receipt.parse(await node.call('eth_getTransactionReceipt', [hash]))
   if (!receipt?.success) return undefined
-  const { store } = context
   const log = receipt.logs.find(
     (each, position) =>
       Token.isTransfer(each, transfer) &&
       (transfer.method === 'permit2' || isUseOf(receipt.logs[position - 1], transfer)) &&
-      store.findByLog(rail.network.id, hash, each.index) === undefined,
+      store.findByLog(transfer.network, hash, each.index) === undefined,
   )
   if (!log) return undefined
   const block = Receipt.parseBlock(
-    await rail.client.call('eth_getBlockByNumber', [toHex(receipt.blockNumber), false]),
+    await node.call('eth_getBlockByNumber', [toHex(receipt.blockNumber), false]),
   )
   if (!block) return undefined
   const { blockNumber } = receipt
@@ -116,8 +174,8 @@ function isUseOf(log: Receipt.Log | undefined, transfer: Transfer.Transfer): boo
 }
 
 /** Whether a transaction's calldata, direct or inside aggregate3, is the settling call of this money. */
-async function carries(rail: Rail, transfer: Transfer.Transfer, hash: Hex): Promise<boolean> {
-  const answer = await rail.client.call('eth_getTransactionByHash', [hash])
+async function carries(node: Node, transfer: Transfer.Transfer, hash: Hex): Promise<boolean> {
+  const answer = await node.call('eth_getTransactionByHash', [hash])
   const transaction = Receipt.parseTransaction(answer)
   if (!transaction) return false
   const calls = Multicall.parseCalls(transaction.to, transaction.data) ?? [transaction]
@@ -135,17 +193,19 @@ async function carries(rail: Rail, transfer: Transfer.Transfer, hash: Hex): Prom
   })
 }
 
-async function rangeOf(rail: Rail, fromBlock: bigint | undefined) {
+async function rangeOf(
+  { head }: Rail,
+  node: Node,
+  fromBlock: bigint | undefined,
+): Promise<Logs.Range> {
   if (fromBlock !== undefined) {
     const last = fromBlock + searchedBlocks
     // A node may refuse a range that ends above its newest block.
-    const toBlock = last > rail.head.number ? 'latest' : toHex(last)
-    return { fromBlock: toHex(fromBlock), toBlock }
+    return { from: fromBlock, to: last > head.number ? undefined : last }
   }
-  const answer = await rail.client.call('eth_blockNumber', [])
-  const newest = Receipt.isHex(answer) ? BigInt(answer) : rail.head.number
-  const first = newest > searchedBlocks ? newest - searchedBlocks : 0n
-  return { fromBlock: toHex(first), toBlock: 'latest' }
+  const answer = await node.call('eth_blockNumber', [])
+  const newest = Receipt.isHex(answer) ? BigInt(answer) : head.number
+  return { from: newest > searchedBlocks ? newest - searchedBlocks : 0n, to: undefined }
 }
 
 function toHex(value: bigint): Hex {

@@ -3,8 +3,10 @@ import { createGroup } from '../../db/group'
 import { createRecent } from '../../db/recent'
 import type { GasProduct } from '../../db/schema'
 import { createClient } from '../chain/client'
+import { aheadOf, announced, createClock, skewOf } from '../chain/clock'
 import { createHead, observe } from '../chain/head'
 import { createHeads } from '../chain/heads'
+import type { Block } from '../chain/receipt'
 import type { NetworkConfig } from '../config/Config'
 import * as Address from '../protocol/Address'
 import type * as Network from '../protocol/Network'
@@ -19,6 +21,7 @@ import { createMetrics, type Sources, silent } from './metrics'
 import { pump, submit } from './queue'
 import * as Recover from './recover'
 import * as Reorg from './reorg'
+import { createShown } from './shown'
 import { createStore } from './store'
 import { createTrust } from './trust'
 
@@ -52,6 +55,13 @@ export function createContext(options: SettlementOptions, signal: AbortSignal): 
     now,
     log,
     errandProofMs: options.errandProofMs ?? 60_000,
+    monotonic: options.monotonic ?? now,
+    clockSkewMaxMs: options.clockSkewMaxMs ?? 60_000,
+    payoutExclusive: options.payoutExclusive ?? (() => false),
+    isOwnPayee: options.isOwnPayee ?? (() => false),
+    shown: createShown(),
+    looked: new Map(),
+    confirmTwiceAbove: options.confirmTwiceAbove ?? (() => 10_000_000n),
     running: new Map(),
     driving: new Set(),
     isStopping: false,
@@ -142,12 +152,14 @@ async function lookBack(context: Context, rail: Rail): Promise<void> {
 function sourcesOf(context: () => Context): Sources {
   return {
     networks: () => {
-      const { rails, store, now } = context()
+      const { db, rails, store, now, monotonic } = context()
+      const isWritable = db.storage.fault() === undefined
       return [...rails.values()].map(({ network, client, lanes, heads, ...rail }) => ({
         network: network.id,
+        clockSkewMs: skewOf(aheadOf(rail.clock, now(), monotonic())),
         calls: client.counts(),
         faults: client.faults(),
-        ready: Lane.isReady({ health: rail.health, lanes }),
+        ready: isWritable && Lane.isReady({ health: rail.health, lanes }),
         newHeads: heads.isLive(),
         lanes: lanes.map((lane) => ({
           relayer: lane.address,
@@ -176,20 +188,35 @@ function sourcesOf(context: () => Context): Sources {
 
 type RailOptions = Pick<
   SettlementOptions,
-  'log' | 'relayerKeys' | 'deskKey' | 'deskNetwork' | 'walletFactories' | 'blockTimeMs'
+  | 'log'
+  | 'relayerKeys'
+  | 'deskKey'
+  | 'deskNetwork'
+  | 'walletFactories'
+  | 'blockTimeMs'
+  | 'now'
+  | 'monotonic'
 >
 
 function createRail(network: NetworkConfig, options: RailOptions): Rail {
   const { log } = options
   const head = createHead(options.blockTimeMs)
   const client = createClient({ urls: network.rpcUrls, timeoutMs: rpcTimeoutMs, log })
+  const monotonic = options.monotonic ?? options.now
+  const clock = createClock()
+  const onBlock = (block: Block) => {
+    observe(head, block)
+    announced(clock, block, monotonic())
+  }
   return {
     network,
     client,
     head,
-    heads: createHeads({ url: network.wsUrl, onBlock: (block) => observe(head, block), log }),
+    heads: createHeads({ url: network.wsUrl, onBlock, log }),
     lanes: createLanes(network, options),
-    health: { ready: false, reason: 'not checked yet', checks: 0 },
+    health: { ready: false, reason: 'not checked yet', checks: 0, others: 0 },
+    clock,
+    logSpans: new Map(),
     hasSync: true,
     queue: [],
     errands: [],

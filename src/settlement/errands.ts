@@ -4,6 +4,7 @@ import type { TransactionRow } from '../../db/schema'
 import { write } from '../../db/write'
 import { fees } from '../chain/head'
 import * as Receipt from '../chain/receipt'
+import * as Crypto from '../protocol/Crypto'
 import {
   type Context,
   type Lane as LaneState,
@@ -184,11 +185,15 @@ function launch(
   { errand, write: also }: WaitingErrand,
 ): void {
   const { store, errands, db, now } = context
-  const { id, kind, product, network, to, data, valueWei } = errand
+  const { id, kind, product, network, valueWei } = errand
   const nonce = Lane.freeNonce(lane)
   if (nonce === undefined) throw new Error('the lane has no nonce')
+  const { address, privateKey } = lane
+  const sign = (digest: Uint8Array) => Crypto.sign(digest, privateKey)
+  const sent = 'compose' in errand ? errand.compose({ address, nonce, sign }) : errand
+  const { to, data, isCreation = false } = sent
   const gasLimit = gasLimitOf(errand)
-  const payload = { kind: kinds[kind], product, to, data, valueWei, gasLimit }
+  const payload = { kind: kinds[kind], product, to, data, isCreation, valueWei, gasLimit }
   const transaction = Lane.sign(context, rail, lane, payload, nonce)
   const row: ErrandRow = {
     id,

@@ -1,5 +1,6 @@
 import type { Address } from 'viem'
 import { RpcError, RpcFault } from '../chain/client'
+import * as Clock from '../chain/clock'
 import { fees, observe } from '../chain/head'
 import * as Multicall from '../chain/multicall'
 import * as Receipt from '../chain/receipt'
@@ -15,6 +16,8 @@ const rareEvery = 20
 const transfersMin = 3n
 /** Limit of the dearest transfer of a payer without code. */
 const transferGas = 300_000n
+/** A URL that is not in use must not hold up what is known of the one that is. */
+const otherMs = 2_000
 
 /**
  * Asks the network whether it can settle, and each lane's account, and keeps the answers in
@@ -25,7 +28,7 @@ export async function check(context: Context, rail: Rail): Promise<void> {
   const before = lanes.map((lane) => health.reason ?? Lane.pausedBy(lane))
   let reason: string | undefined
   try {
-    reason = await look(rail)
+    reason = await look(context, rail)
     health.checks++
   } catch (error) {
     reason = `no usable answer of ${rail.client.hosts.join(', ')}: ${describe(error)}`
@@ -44,22 +47,30 @@ export async function check(context: Context, rail: Rail): Promise<void> {
   context.pump(rail)
 }
 
-async function look(rail: Rail): Promise<string | undefined> {
+async function look(context: Context, rail: Rail): Promise<string | undefined> {
   const { client, lanes, head, network, health } = rail
+  const { now, monotonic } = context
   const expected = lanes.map(decidedBelow)
-  const [chainId, block, tip, balances, counts] = await Promise.all([
+  const askedAt = monotonic()
+  const [chainId, block, tip, balances, counts, others] = await Promise.all([
     client.call('eth_chainId', []),
-    client.call('eth_getBlockByNumber', ['latest', false]),
+    client.call('eth_getBlockByNumber', ['latest', false]).then((answer) => ({
+      newest: Receipt.parseBlock(answer),
+      times: { askedAt, answeredAt: monotonic() },
+    })),
     client.call('eth_maxPriorityFeePerGas', []).catch(ignoreRpcError),
     Promise.all(lanes.map(({ address }) => client.call('eth_getBalance', [address, 'latest']))),
     Promise.all(lanes.map((lane) => Lane.readCount(rail, lane, 'pending'))),
+    countOthers(rail),
   ])
+  health.others = others
   if (!Receipt.isHex(chainId) || Number(chainId) !== network.chainId) {
     return `${client.hosts.join(', ')} is not chain ${network.chainId}`
   }
-  const newest = Receipt.parseBlock(block)
+  const { newest, times } = block
   if (!newest || !balances.every(Receipt.isHex)) throw new RpcFault('not a block or not a balance')
   observe(head, newest)
+  Clock.look(rail.clock, newest, times)
   if (Receipt.isHex(tip)) head.tipWei = BigInt(tip)
   if (health.checks % rareEvery === 0 || !health.ready) {
     const fault = await lookRarely(rail)
@@ -70,8 +81,24 @@ async function look(rail: Rail): Promise<string | undefined> {
     follow(lane, counts[index] ?? 0, expected[index])
     assess(lane, BigInt(balances[index] ?? 0), maxFeeWei)
   }
+  const skewMs = Clock.skewOf(Clock.aheadOf(rail.clock, now(), monotonic()))
+  if (Math.abs(skewMs) > context.clockSkewMaxMs) {
+    const seconds = Math.round(Math.abs(skewMs) / 1000)
+    const side = skewMs > 0 ? 'ahead of' : 'behind'
+    return `the clock of this machine is ${seconds} s ${side} the newest block of ${network.id}`
+  }
   if (head.baseFeeWei > maxFeeWei) return `the base fee is above the fee cap of ${network.id}`
   return undefined
+}
+
+/** How many URLs beside the one in use answer for this chain. Never rejects. */
+async function countOthers({ client, network }: Rail): Promise<number> {
+  const answers = await Promise.all(
+    client
+      .others()
+      .map((node) => node.call('eth_chainId', [], { timeoutMs: otherMs }).catch(() => undefined)),
+  )
+  return answers.filter((id) => Receipt.isHex(id) && Number(id) === network.chainId).length
 }
 
 function assess(lane: Rail['lanes'][number], balanceWei: bigint, maxFeeWei: bigint): void {

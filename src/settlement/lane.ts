@@ -1,6 +1,6 @@
 import type { Address, Hex } from 'viem'
 import type { GasProduct, TransactionRow } from '../../db/schema'
-import { RpcFault } from '../chain/client'
+import { type Node, RpcFault } from '../chain/client'
 import { fees, pollMs } from '../chain/head'
 import * as Receipt from '../chain/receipt'
 import * as Transaction from '../chain/transaction'
@@ -12,6 +12,8 @@ export type Payload = {
   product: GasProduct
   to: Address
   data: Hex
+  /** `data` creates a contract, at `to`. */
+  isCreation?: boolean
   valueWei: bigint
   gasLimit: bigint
 }
@@ -149,8 +151,11 @@ export async function synchronize(rail: Rail, lane: Lane): Promise<void> {
   }
 }
 
+/** Whom a read goes to: the URL that is in use, or a given one. */
+type Asked = { client: Pick<Node, 'call'> }
+
 /** The receipt of a hash, if the chain has it. Throws RpcFault or RpcError. */
-export async function readReceipt(rail: Rail, hash: Hex): Promise<Receipt.Receipt | undefined> {
+export async function readReceipt(rail: Asked, hash: Hex): Promise<Receipt.Receipt | undefined> {
   const receipt = Receipt.parse(await rail.client.call('eth_getTransactionReceipt', [hash]))
   // That is not to say that there is none.
   if (receipt && receipt.hash !== hash) throw new RpcFault('a receipt of another transaction')
@@ -169,7 +174,7 @@ export async function readCount(
 }
 
 /** Number of the newest block that the node has. Throws RpcFault or RpcError. */
-export async function readTop(rail: Rail): Promise<bigint> {
+export async function readTop(rail: Asked): Promise<bigint> {
   const number = await rail.client.call('eth_blockNumber', [])
   if (!Receipt.isHex(number)) throw new RpcFault('not a block number')
   return BigInt(number)

@@ -36,6 +36,8 @@ export type Sources = {
     calls: ReadonlyMap<string, number>
     faults: ReadonlyMap<string, number>
     ready: boolean
+    /** What the blocks prove that our clock is ahead; negative: behind. */
+    clockSkewMs: number
     newHeads: boolean
     lanes: readonly {
       relayer: string
@@ -107,6 +109,11 @@ function observer(meter: Meter, sources: Sources): () => void {
   )
   const ready = meter.gauge('network_ready', 'Whether a network can settle.', ['network'])
   const heads = meter.gauge('new_heads_live', 'Whether new blocks are announced.', ['network'])
+  const skew = meter.gauge(
+    'clock_skew_seconds',
+    'What blocks prove that the clock of this machine is ahead of them; below 0: behind.',
+    ['network'],
+  )
   const paused = states(
     meter.gauge('lane_paused', 'Lanes that send nothing new, with the reason.', [
       'network',
@@ -129,6 +136,7 @@ function observer(meter: Meter, sources: Sources): () => void {
       for (const [method, count] of each.calls) calls({ network, method }, count)
       for (const [method, count] of each.faults) faults({ network, method }, count)
       ready.set(each.ready ? 1 : 0, { network })
+      skew.set(each.clockSkewMs / 1000, { network })
       heads.set(each.newHeads ? 1 : 0, { network })
       for (const { relayer, balanceWei, ...state } of each.lanes) {
         inFlight.set(state.inFlight, { network, relayer })

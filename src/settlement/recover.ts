@@ -10,6 +10,8 @@ import * as Work from './work'
 
 /** Gaps are filled this many nonces at a time. */
 const gapMax = 16
+/** At least as often a payment is looked at that is over and whose fate no node shows. */
+const looksEveryMs = 600_000
 
 /**
  * Takes up everything that the database has unfinished and nobody drives: after a start, and after a
@@ -28,10 +30,14 @@ export async function recover(context: Context, patient: boolean): Promise<void>
     if (!lane) looks.push(watchForeign(context, rail, rows))
     else if (!lane.slots.has(first.nonce)) takeUp(context, rail, lane, rows)
   }
-  for (const payment of context.store.unfinishedPayments()) {
+  const unfinished = context.store.unfinishedPayments()
+  forgetLooks(context, unfinished)
+  for (const payment of unfinished) {
     const rail = context.rails.get(payment.transfer.network)
     if (!rail || context.running.has(payment.id)) continue
-    if (patient && payment.state === 'reverted' && payment.transfer.validBefore >= seconds) continue
+    if (patient && payment.state === 'reverted') {
+      if (payment.transfer.validBefore >= seconds || !isDue(context, payment)) continue
+    }
     looks.push(
       Decide.run(context, payment, () =>
         Decide.decide(context, payment.id, 'invalid_exact_evm_transaction_failed'),
@@ -39,6 +45,24 @@ export async function recover(context: Context, patient: boolean): Promise<void>
     )
   }
   await Promise.all(looks)
+}
+
+/**
+ * A payment whose receipt no node shows stays open for a day: the longer it is over, the more rarely it
+ * is looked at, because each look asks every node.
+ */
+function isDue({ looked, now }: Context, { id, transfer }: Payment): boolean {
+  const overMs = now() - Number(transfer.validBefore) * 1000
+  const last = looked.get(id)
+  if (last !== undefined && now() - last < Math.min(looksEveryMs, overMs / 8)) return false
+  looked.set(id, now())
+  return true
+}
+
+function forgetLooks({ looked }: Context, unfinished: readonly Payment[]): void {
+  if (looked.size === 0) return
+  const ids = new Set(unfinished.map(({ id }) => id))
+  for (const id of looked.keys()) if (!ids.has(id)) looked.delete(id)
 }
 
 /**

@@ -33,7 +33,10 @@ export function createWatch(): Watch {
 }
 
 /** Keeps which block a transaction was included in, which saves reading it again. */
-export function remember(rail: Rail, { blockNumber, blockHash, hash }: Receipt.Receipt): void {
+export function remember(
+  rail: Pick<Rail, 'watch'>,
+  { blockNumber, blockHash, hash }: Receipt.Receipt,
+): void {
   rail.watch.seen.set(hash, { blockNumber, blockHash, misses: 0, raw: undefined })
 }
 

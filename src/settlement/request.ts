@@ -6,6 +6,7 @@ import * as Crypto from '../protocol/Crypto'
 import { digest as digestOf, type Transfer } from '../protocol/Transfer'
 import * as Batch from './batch'
 import { type Admission, about, type Context, type Rail, railOf, within } from './context'
+import * as Corroborate from './corroborate'
 import * as Decide from './decide'
 import * as Elsewhere from './elsewhere'
 import * as Lane from './lane'
@@ -92,6 +93,9 @@ async function order(context: Context, request: Request, waitMs: number): Promis
   const refusal = Verify.checkWindow(transfer, context.now())
   if (refusal) return refusal
   if (!Lane.isReady(rail)) return Verify.unavailable(undefined)
+  if (context.db.storage.fault() !== undefined) return Verify.unrecordable
+  // Paid, it would have to wait for a node that does not answer now.
+  if (needsSecond(context, rail, request) && rail.health.others === 0) return noSecond
   if (isOverBudget(context, rail, purpose)) {
     return unavailable('The gas budget of today is spent.', 600)
   }
@@ -175,25 +179,30 @@ async function meetUsed(
   const written = context.store.find(transfer)
   const outcome = written
     ? await meet(context, written, purpose, waitMs)
-    : purpose.bound
+    : mayAdopt(context, request)
       ? await adopt(context, rail, request)
       : refuseUsed(transfer)
   context.requestIds.delete(id)
   return outcome
 }
 
+function mayAdopt({ payoutExclusive, shown }: Context, { purpose, transfer }: Request): boolean {
+  if (purpose.product === 'desk') return true
+  return purpose.bound && (payoutExclusive() || shown.find(transfer) !== undefined)
+}
+
 /**
- * The chain has the money's nonce used before we sent anything, and the credential can only be meant
- * for us: somebody who saw it settled it in our stead.
+ * The chain has the money's nonce used before we sent anything: somebody who saw the credential settled
+ * it in our stead. It counts at the desk, whose account has the money; where nothing else sells for the
+ * payouts; and when it was shown to us before, in vain, and settled since. Not when one of our own
+ * accounts sent it: then a database that this one does not know has answered for it.
  */
 async function adopt(context: Context, rail: Rail, order: Request): Promise<Outcome> {
   const { store, db, now } = context
   const { transfer, id } = order
   try {
-    const found = await Elsewhere.find(context, rail, transfer, undefined)
-    if (!found || !Elsewhere.counts(found, order.purpose.bound, undefined)) {
-      return refuseUsed(transfer)
-    }
+    const found = await Elsewhere.find(context, rail, transfer)
+    if (!found || !(await isAdoptable(context, rail, order, found))) return refuseUsed(transfer)
     await Lane.assertConfirmed(context, rail, found.transaction)
     write(db, () => {
       store.insertPayment({
@@ -219,6 +228,25 @@ async function adopt(context: Context, rail: Rail, order: Request): Promise<Outc
   }
 }
 
+async function isAdoptable(
+  context: Context,
+  rail: Rail,
+  request: Request,
+  found: Elsewhere.Found,
+): Promise<boolean> {
+  const before = context.shown.find(request.transfer)
+  const isSince = before !== undefined && Elsewhere.isSince(context, rail, found, before)
+  if (!Elsewhere.counts(context, rail, request, found, undefined) && !isSince) return false
+  if (request.purpose.product !== 'desk' && context.payoutExclusive()) return true
+  if (!(await Elsewhere.isSentByUs(rail, found))) return true
+  context.log('settlement-without-record', {
+    ...about(context, request.id),
+    network: rail.network.id,
+    transaction: found.transaction,
+  })
+  return false
+}
+
 /** Money that is known already: the same purpose waits for it, another one comes too late. */
 export async function meet(
   context: Context,
@@ -226,12 +254,13 @@ export async function meet(
   purpose: Purpose,
   waitMs: number,
 ): Promise<Outcome> {
-  const { product, merchant, route, fingerprint } = known.purpose
+  const { product, merchant, route, fingerprint, credentialHash } = known.purpose
   const isSame =
     product === purpose.product &&
     merchant === purpose.merchant &&
     route === purpose.route &&
-    fingerprint === purpose.fingerprint
+    fingerprint === purpose.fingerprint &&
+    credentialHash === purpose.credentialHash
   if (!isSame) return refuseUsed(known.transfer)
   return resume(context, known, known.transfer, waitMs)
 }
@@ -285,6 +314,24 @@ export function isOverBudget(
   return (
     context.store.gasSpentOn(network.id, product, context.now()) >= network.gasPerDayWei[product]
   )
+}
+
+/** Whether a payment counts only when two nodes show it. */
+export function needsSecond(
+  { confirmTwiceAbove }: Context,
+  rail: Rail,
+  { transfer, purpose }: Pick<Request, 'transfer' | 'purpose'>,
+): boolean {
+  if (!Corroborate.hasTwo(rail)) return false
+  if (purpose.product === 'desk') return true
+  const above = confirmTwiceAbove()
+  return above !== undefined && transfer.amountAtomic > above
+}
+
+const noSecond: Outcome = {
+  kind: 'unavailable',
+  detail: 'A second node must confirm this amount, and none answers now; nothing is charged.',
+  retryAfterSeconds: 10,
 }
 
 function refuseUsed(transfer: Transfer): Outcome {

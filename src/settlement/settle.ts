@@ -1,10 +1,12 @@
 import type { Address, Hex } from 'viem'
+import type { Ahead } from '../chain/clock'
 import { fees } from '../chain/head'
 import type { Asset } from '../protocol/Asset'
 import * as Crypto from '../protocol/Crypto'
 import type * as Network from '../protocol/Network'
 import { type Money, moneyKey, type Transfer } from '../protocol/Transfer'
 import { type Context, railOf, type SettlementOptions, within } from './context'
+import * as Corroborate from './corroborate'
 import { type Delivered, deliveries } from './delivery'
 import type { Errand, ErrandEnd } from './Errand'
 import { createContext, start } from './engine'
@@ -27,6 +29,8 @@ export type Status = {
   /** The first one; `lanes` has all. */
   relayer: Address
   balanceWei?: bigint
+  /** What the newest blocks allow; infinite where they say nothing. */
+  clockAheadMs: Ahead
   lanes: readonly LaneStatus[]
 }
 
@@ -82,14 +86,16 @@ export type Settlement = {
   beginDelivery(id: string): Promise<Payment>
   /**
    * Resolves when it is on the disk. Rejects when no delivery was begun. A function is asked when it
-   * is written, which is after this turn of the event loop.
+   * is written, which is after this turn of the event loop; while the disk takes nothing it is kept and
+   * written later. A token is not: then this rejects.
    */
   endDelivery(id: string, result: Delivered | (() => Delivered)): Promise<void>
   /**
    * Delivery none -> delivered in one commit: true for exactly one caller ever, false for the others
-   * and while the payment is not confirmed. Never rejects.
+   * and while the payment is not confirmed. Undefined when that could not be written: it has been handed
+   * to no caller, and the same call may succeed later. Never rejects.
    */
-  handOver(id: string): Promise<boolean>
+  handOver(id: string): Promise<boolean | undefined>
   /** An answer was sent for this payment, whatever it was. */
   markAnswered(id: string): Promise<void>
   /**
@@ -136,6 +142,17 @@ export type Settlement = {
   isReady(network: Network.Id): boolean
   /** Whether a product may still spend gas today. One indexed read. */
   hasBudget(network: Network.Id, product: Product): boolean
+  /** Remembers a credential that can only be meant for us and came while nothing could be sold. */
+  noteShown(transfer: Transfer): void
+  /** Whether a payment may only be answered for when `confirmTwice` says so. No I/O. */
+  needsSecond(payment: Pick<Payment, 'transfer' | 'purpose'>): boolean
+  /**
+   * Whether a second node shows the transfer of a confirmed payment; waits seconds for one that lags
+   * behind, and logs what differs. True with one URL. Never rejects.
+   */
+  confirmTwice(payment: Payment): Promise<boolean>
+  /** What the nodes show of a confirmed payment now. Throws RpcFault or RpcError with one URL. */
+  sightOf(payment: Payment): Promise<Corroborate.Sight>
   /** Takes up what an earlier process left; returns when all has been looked at once. */
   recover(): Promise<void>
   /** Nothing new; resolves when nothing is under way or after the limit. */
@@ -148,7 +165,7 @@ export type { SettlementOptions }
 export async function createSettlement(options: SettlementOptions): Promise<Settlement> {
   const controller = new AbortController()
   const context = createContext(options, controller.signal)
-  const { store, now } = context
+  const { db, store, now } = context
   const random = options.random ?? ((length) => crypto.getRandomValues(new Uint8Array(length)))
   const engine = start(context, options.checkMs ?? 15_000)
   return {
@@ -163,6 +180,7 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
       const { waitMs, receivedAt } = options
       if (context.isStopping) return Verify.unavailable(undefined)
       const known = store.find(transfer)
+      const knownBlock = railOf(context, transfer.network).head.number
       const id = paymentId(now(), random)
       const request: Request.Request = {
         id,
@@ -178,6 +196,9 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
       const outcome = await (known
         ? Request.meet(context, known, purpose, waitMs)
         : Request.settle(context, request, waitMs))
+      if (outcome.kind === 'unavailable' && purpose.bound) {
+        context.shown.note(transfer, { receivedAt, knownBlock })
+      }
       context.metrics.settled(request, outcome, (now() - receivedAt) / 1000)
       return outcome
     },
@@ -189,12 +210,13 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
     ...deliveries(context),
     ...forProducts(context),
     desk: deskOf(options),
-    status: () => [...context.rails.values()].map(statusOf),
+    status: () => [...context.rails.values()].map((rail) => statusOf(context, rail)),
     hasBudget: (network, product) =>
       !Request.isOverBudget(context, railOf(context, network), { product }),
     isReady: (network) => {
       const rail = context.rails.get(network)
-      return !context.isStopping && rail !== undefined && Lane.isReady(rail)
+      if (context.isStopping || db.storage.fault() !== undefined) return false
+      return rail !== undefined && Lane.isReady(rail)
     },
     recover: engine.recover,
     async stop(limitMs) {
@@ -219,8 +241,31 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
 /** What products do beside settling payments. */
 function forProducts(
   context: Context,
-): Pick<Settlement, 'onPayment' | 'run' | 'errand' | 'onErrand' | 'read' | 'rpc' | 'fees'> {
+): Pick<
+  Settlement,
+  | 'onPayment'
+  | 'run'
+  | 'errand'
+  | 'onErrand'
+  | 'read'
+  | 'rpc'
+  | 'fees'
+  | 'noteShown'
+  | 'needsSecond'
+  | 'confirmTwice'
+  | 'sightOf'
+> {
   return {
+    noteShown(transfer) {
+      const knownBlock = railOf(context, transfer.network).head.number
+      context.shown.note(transfer, { receivedAt: context.now(), knownBlock })
+    },
+    needsSecond: (payment) =>
+      Request.needsSecond(context, railOf(context, payment.transfer.network), payment),
+    confirmTwice: (payment) =>
+      Corroborate.confirm(context, railOf(context, payment.transfer.network), payment),
+    sightOf: (payment) =>
+      Corroborate.sightOf(context, railOf(context, payment.transfer.network), payment),
     onPayment: context.paymentBell.on,
     run: (errand, limits) => Errands.run(context, errand, limits),
     errand: (id) => Errands.statusOf(context, id),

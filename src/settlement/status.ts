@@ -1,5 +1,6 @@
 import type { Address } from 'viem'
-import type { Rail } from './context'
+import { type Ahead, aheadOf } from '../chain/clock'
+import type { Context, Rail } from './context'
 import * as Lane from './lane'
 
 /** One relayer on one network. */
@@ -12,8 +13,15 @@ export type LaneStatus = {
   inFlight: number
 }
 
-/** Whether a network can settle, and why not. No I/O. */
-export function statusOf(rail: Rail) {
+/**
+ * Whether a network can settle, and why not. No I/O. A fault of the storage stops every network: a
+ * payment that is not recorded must not be sent.
+ */
+export function statusOf(
+  { db, now, monotonic }: Pick<Context, 'db' | 'now' | 'monotonic'>,
+  rail: Rail,
+) {
+  const storageFault = db.storage.fault()
   const { network, health } = rail
   const lanes = rail.lanes.map((lane): LaneStatus => {
     const reason = Lane.pausedBy(lane)
@@ -27,12 +35,15 @@ export function statusOf(rail: Rail) {
   })
   const [first] = lanes
   if (!first) throw new Error('a network without a lane')
-  const ready = Lane.isReady(rail)
-  const reason = health.reason ?? (ready ? undefined : first.reason)
+  const works = Lane.isReady(rail)
+  const ready = works && storageFault === undefined
+  const unwritable = storageFault && `the database cannot be written (${storageFault})`
+  const reason = health.reason ?? (works ? unwritable : first.reason)
   return {
     network: network.id,
     ready,
     relayer: first.relayer,
+    clockAheadMs: aheadOf(rail.clock, now(), monotonic()) satisfies Ahead,
     ...(reason === undefined ? {} : { reason }),
     ...(first.balanceWei === undefined ? {} : { balanceWei: first.balanceWei }),
     lanes,

@@ -256,6 +256,7 @@ function fromRow(row: PaymentRow): Payment {
       resource: row.resource,
       idempotencyKey: row.idempotencyKey ?? undefined,
       challengeId: row.challengeId ?? undefined,
+      credentialHash: row.credentialHash ?? undefined,
       bound: row.bound,
     },
     transaction: row.transactionHash,

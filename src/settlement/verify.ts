@@ -1,5 +1,6 @@
 import type { Address, Hex } from 'viem'
-import { RpcError, RpcFault } from '../chain/client'
+import { storageCode } from '../../db/storage'
+import { type Node, RpcError, RpcFault } from '../chain/client'
 import { fees, observe } from '../chain/head'
 import * as Multicall from '../chain/multicall'
 import * as Permit2 from '../chain/permit2'
@@ -24,6 +25,9 @@ export type Signed = {
   /** Undefined: the payer's own key signed, and nobody has looked for code. */
   hasCode: boolean | undefined
 }
+
+/** Whom a read goes to: the URL that is in use, or a given one. */
+type Asked = Pick<Rail, 'head' | 'network'> & { client: Pick<Node, 'call'> }
 
 /** A settlement must be possible for at least this long (reference facilitator: 6 s). */
 const marginSeconds = 6n
@@ -116,7 +120,7 @@ export function assumeSigned(transfer: Transfer.Transfer): Signed {
  * "unused after the deadline" proves that the money never moved. Throws RpcFault or RpcError.
  */
 export async function readMoney(
-  rail: Rail,
+  rail: Asked & Pick<Rail, 'lanes'>,
   transfer: Transfer.Transfer,
 ): Promise<{ used: boolean; timestamp: bigint }> {
   const results = await aggregate(
@@ -174,8 +178,16 @@ export const busy: Refusal = {
   retryAfterSeconds: 2,
 }
 
+/** Nothing can be written, so nothing is sent. */
+export const unrecordable: Refusal = {
+  kind: 'unavailable',
+  detail: 'Payments cannot be recorded now; send the same credential again.',
+  retryAfterSeconds: 5,
+}
+
 /** Network trouble as an outcome: the credential is unspent. */
 export function unavailable(error: unknown): Refusal {
+  if (storageCode(error) !== undefined) return unrecordable
   const detail =
     error instanceof RpcFault || error instanceof RpcError
       ? 'The network cannot be reached now; try again with the same credential.'
@@ -185,7 +197,7 @@ export function unavailable(error: unknown): Refusal {
 
 /** Results of calls in the state of one block. Throws RpcFault or RpcError. */
 export async function aggregate(
-  rail: Rail,
+  rail: Asked,
   from: Address | undefined,
   calls: readonly Multicall.Call[],
   gas: bigint,

@@ -1,4 +1,4 @@
-import type { Address } from 'viem'
+import type { Address, Hex } from 'viem'
 import type { Sponsor } from '../config/Config'
 import type { Asset } from '../protocol/Asset'
 import * as Crypto from '../protocol/Crypto'
@@ -18,9 +18,14 @@ export type Facts = {
   assetBeforeAtomic: bigint | undefined
   allowanceAtomic: bigint
   balanceWei: bigint
+  /** Account nonce of its next transaction. */
+  nonce: number
 }
 
-/** What an approve costs now. `gas` is the node's estimate for this very address. */
+/**
+ * What an approve costs now. `gas` is the node's estimate for this very address, `tipWei` the tip that
+ * the node suggests to wallets.
+ */
 export type Price = { gas: bigint; baseFeeWei: bigint; tipWei: bigint }
 
 /** Why an address gets nothing; `detail` is safe to send. */
@@ -41,6 +46,11 @@ export const transferGasLimit = 100_000n
 /** Id of the errand that carries the only grant of an address. */
 export function idOf(network: Network.Id, address: Address): string {
   return `grant:${network}:${address}`
+}
+
+/** Id of the errand that carries the only top-up of a grant. */
+export function topUpIdOf(network: Network.Id, address: Address): string {
+  return `${idOf(network, address)}:2`
 }
 
 /** What an address signs (EIP-191) to show that it asks itself. */
@@ -88,21 +98,54 @@ export function refusalOf(facts: Facts, asset: Asset, sponsor: Sponsor): Refusal
   return undefined
 }
 
-/** What one approve costs at least; who has that needs no grant. */
-export function costWei({ gas, baseFeeWei }: Price): bigint {
-  return gas * baseFeeWei
+/** What lets an approve be included, also after one block in which the base fee rises. */
+export function leastWei({ gas, baseFeeWei }: Price): bigint {
+  return gas * ceilDiv(baseFeeWei * 9n, 8n)
+}
+
+/** What viem offers by default where the node does not fill transactions in: it needs that balance. */
+export function enoughWei({ gas, baseFeeWei, tipWei }: Price): bigint {
+  return gas * (ceilDiv(baseFeeWei * 6n, 5n) + tipWei)
 }
 
 /**
- * What an approve may cost until it is sent: an eighth more gas, a base fee a fifth higher, which is
- * what wallets offer, and the tip that the node suggests up to an eighth of the base fee. Together at
- * most half as much again: a larger margin would pay for more than an approve, and moving the asset
- * on to the next address and sweeping the rest must stay dearer than the grant.
+ * The most that wallets offer by default for a unit of gas: nodes that fill transactions in
+ * (`eth_fillTransaction` of geth) and ethers write twice the base fee and the tip, and viem adds a
+ * fifth to what was filled in. MetaMask stays below that.
  */
-export function costWithMarginWei({ gas, baseFeeWei, tipWei }: Price): bigint {
-  const tipMaxWei = baseFeeWei / 8n
-  const tip = tipWei < tipMaxWei ? tipWei : tipMaxWei
-  return ceilDiv(gas * 9n, 8n) * (ceilDiv(baseFeeWei * 6n, 5n) + tip)
+export function bidWei({ baseFeeWei, tipWei }: Omit<Price, 'gas'>): bigint {
+  return ceilDiv((2n * baseFeeWei + tipWei) * 6n, 5n)
+}
+
+/** The approve, ready to be signed: amounts are decimal strings. */
+export type Approve = {
+  to: Address
+  data: Hex
+  gas: string
+  maxFeePerGas: string
+  maxPriorityFeePerGas: string
+  nonce: number
+  chainId: number
+}
+
+/** The approve that an address can pay for with what it has; undefined when that is too little. */
+export function approveOf(
+  call: { to: Address; data: Hex },
+  chainId: number,
+  price: Price,
+  { balanceWei, nonce }: Pick<Facts, 'balanceWei' | 'nonce'>,
+): Approve | undefined {
+  if (balanceWei < leastWei(price)) return undefined
+  const affordable = balanceWei / price.gas
+  const maxFee = smaller(bidWei(price), affordable)
+  return {
+    ...call,
+    gas: String(price.gas),
+    maxFeePerGas: String(maxFee),
+    maxPriorityFeePerGas: String(smaller(price.tipWei, maxFee)),
+    nonce,
+    chainId,
+  }
 }
 
 /**
@@ -117,19 +160,32 @@ export function capWei(sponsor: Sponsor, decimals: number): bigint {
 }
 
 /**
- * The grant: what is missing for one approve with margin, within the cap. `too-dear`: the cap does
- * not pay for an approve now.
+ * The grant: what is missing for an approve as wallets offer it by default, within the cap. `too-dear`:
+ * with the cap the approve might not be included, and the grant would be in vain.
  */
 export function amountOf(
   balanceWei: bigint,
   price: Price,
   cap: bigint,
 ): { kind: 'amount'; wei: bigint } | { kind: 'has-gas' } | { kind: 'too-dear' } {
-  const least = costWei(price)
-  if (balanceWei >= least) return { kind: 'has-gas' }
-  const wanted = costWithMarginWei(price) - balanceWei
+  if (balanceWei >= enoughWei(price)) return { kind: 'has-gas' }
+  const wanted = price.gas * bidWei(price) - balanceWei
   const wei = wanted < cap ? wanted : cap
-  return balanceWei + wei < least ? { kind: 'too-dear' } : { kind: 'amount', wei }
+  return balanceWei + wei < leastWei(price) ? { kind: 'too-dear' } : { kind: 'amount', wei }
+}
+
+/**
+ * What is added to a grant of which nothing was spent, when fees rose: both together stay within the
+ * cap. Undefined when it is still enough, something of it is gone, or no more may be given.
+ */
+export function topUpOf(
+  balanceWei: bigint,
+  price: Price,
+  grant: { amountWei: bigint; cap: bigint },
+): bigint | undefined {
+  if (balanceWei < grant.amountWei || grant.cap <= grant.amountWei) return undefined
+  const amount = amountOf(balanceWei, price, grant.cap - grant.amountWei)
+  return amount.kind === 'amount' ? amount.wei : undefined
 }
 
 /** How much room a day has for one more grant that may cost `wei` with its own gas. */
@@ -142,6 +198,10 @@ export function roomFor(tally: Tally, budget: { grants: number; wei: bigint }, w
 /** Unix ms at which the UTC day of a time began. */
 export function dayOf(at: number): number {
   return at - (at % 86_400_000)
+}
+
+function smaller(left: bigint, right: bigint): bigint {
+  return left < right ? left : right
 }
 
 function ceilDiv(value: bigint, by: bigint): bigint {

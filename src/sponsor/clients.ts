@@ -1,50 +1,80 @@
 /**
  * How many addresses one client may have sponsored on a UTC day, and all clients of its network
- * together. In memory: a map holds no more entries than grants were given that day, and a restart
- * gives no more than the budget has left.
+ * together, and how many of them may have left their grant unused. In memory: a map holds no more
+ * entries than grants were given that day, and a restart gives no more than the budget has left.
  */
 export type Clients = {
   /** Whether the client and its network may have one more. */
   hasRoom(client: string, day: number): boolean
-  /** Counts one grant; false when there is no room. */
-  take(client: string, day: number): boolean
-  giveBack(client: string, day: number): void
+  /**
+   * What the client or its network had sponsored and may not have used, if that stands in the way of
+   * one more. A grant is more than the approve costs: who collects them must pay for each approve.
+   */
+  unused(client: string, day: number): readonly string[]
+  /** The addresses have used their grants. */
+  settle(addresses: Iterable<string>): void
+  /** Counts one grant; false when there is no room, or too much is unused. */
+  take(client: string, day: number, address: string): boolean
+  giveBack(client: string, day: number, address: string): void
 }
 
-const perClientMax = 5
-const perNetworkMax = 20
+type Share = { count: number; unused: Set<string> }
+
+const clientMax = { count: 5, unused: 1 }
+const networkMax = { count: 20, unused: 4 }
 
 /** Nobody has taken anything yet. */
 export function createClients(): Clients {
   let today = 0
-  let counts = new Map<string, number>()
-  const count = (key: string, by: number) => {
-    const value = (counts.get(key) ?? 0) + by
-    if (value > 0) counts.set(key, value)
-    else counts.delete(key)
-  }
+  let shares = new Map<string, Share>()
+  const shareOf = (key: string): Share => shares.get(key) ?? { count: 0, unused: new Set() }
   const turn = (day: number) => {
     if (day === today) return
     today = day
-    counts = new Map()
+    shares = new Map()
   }
+  const both = (client: string) =>
+    [
+      [client, clientMax],
+      [networkOf(client), networkMax],
+    ] as const
   const hasRoom = (client: string, day: number) => {
     turn(day)
-    const ofNetwork = counts.get(networkOf(client)) ?? 0
-    return (counts.get(client) ?? 0) < perClientMax && ofNetwork < perNetworkMax
+    return both(client).every(([key, max]) => shareOf(key).count < max.count)
+  }
+  const unused = (client: string, day: number) => {
+    turn(day)
+    const full = both(client).filter(([key, max]) => shareOf(key).unused.size >= max.unused)
+    return full.flatMap(([key]) => [...shareOf(key).unused])
   }
   return {
     hasRoom,
-    take(client, day) {
+    unused,
+    settle(addresses) {
+      for (const address of addresses) {
+        for (const share of shares.values()) share.unused.delete(address)
+      }
+    },
+    take(client, day, address) {
+      // An address whose own grant is added to does not stand in its own way.
       if (!hasRoom(client, day)) return false
-      count(client, 1)
-      count(networkOf(client), 1)
+      if (unused(client, day).some((each) => each !== address)) return false
+      for (const [key] of both(client)) {
+        const share = shareOf(key)
+        share.count++
+        share.unused.add(address)
+        shares.set(key, share)
+      }
       return true
     },
-    giveBack(client, day) {
+    giveBack(client, day, address) {
       if (day !== today) return
-      count(client, -1)
-      count(networkOf(client), -1)
+      for (const [key] of both(client)) {
+        const share = shares.get(key)
+        if (share === undefined) continue
+        share.unused.delete(address)
+        if (--share.count <= 0) shares.delete(key)
+      }
     },
   }
 }

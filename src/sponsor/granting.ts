@@ -1,4 +1,5 @@
 import type { Address, Hex } from 'viem'
+import type { GrantRow } from '../../db/grants'
 import { RpcError, RpcFault } from '../chain/client'
 import * as AddressText from '../protocol/Address'
 import * as Permit from '../protocol/Permit'
@@ -6,8 +7,9 @@ import type { Code } from '../protocol/Problem'
 import type { Meter } from '../settlement/metrics'
 import { createClients } from './clients'
 import * as Grant from './Grant'
+import { type Judged, judge, judgeAgain } from './judge'
 import type { Engine, Funded, Ledger, Sponsored } from './ledger'
-import { estimateApprove, look } from './look'
+import { idle } from './look'
 import { createTurns } from './turns'
 
 /** A request as it came. */
@@ -27,6 +29,8 @@ export type Granted = {
   network: string
   token: Address
   spender: Address
+  /** The approve to sign and send: what the address has now pays for it. */
+  approve: Grant.Approve
   /** What this address could have used without a grant. */
   alternatives: readonly Grant.Alternative[]
 }
@@ -40,8 +44,8 @@ export type Refused = {
 
 export type Result = { kind: 'granted'; body: Granted } | Refusal
 
-type Refusal = { kind: 'refused' } & Refused
-type Amount = { kind: 'amount'; wei: bigint }
+type Refusal = { kind: 'refused'; approve?: Grant.Approve } & Refused
+type Amount = Extract<Judged, { kind: 'amount' }>
 
 export type Granting = {
   /** Answers one request; a grant is confirmed then. Rejects only on faults of ours. */
@@ -83,65 +87,74 @@ export function createGranting(options: GrantingOptions): Granting {
   const turns = createTurns(readingMax, waitingMax)
   const refusals = meter.counter('sponsor_refusals_total', 'Grants refused.', ['reason'])
 
-  async function first(asked: Asked, client: string): Promise<Result> {
+  /** A grant, or what is added to one (`row`), if everything speaks for it. */
+  async function fund(asked: Asked, client: string, row?: GrantRow): Promise<Result> {
     const { network, address } = asked
     const day = Grant.dayOf(now())
+    const refusal = await refuseEarly(asked, client, day)
+    if (refusal) return refusal
+    const isTopped = ledger.findTopUp(network.id, address) !== undefined
+    const judging = turns.take(() =>
+      row ? judgeAgain(engine, network, row, isTopped) : judge(engine, network, address),
+    )
+    if (judging === undefined) return notReady('Too many requests are being looked at.', 1)
+    const judged = await judging
+    if (judged.kind === 'too-dear') return notReady('Gas is dearer than what is sponsored.', 60)
+    if (judged.kind === 'refused') return refusedBy(judged)
+    if (!clients.take(client, day, address)) return tooMany(now())
+    const order = {
+      network,
+      address,
+      amountWei: judged.wei,
+      isSigned: asked.signature !== undefined,
+      approveHash: undefined,
+      isTopUp: row !== undefined,
+    }
+    const funded = await ledger.fund(order, { waitMs: options.waitMs() })
+    // Only what was given counts against the client.
+    if (funded.kind !== 'funded' && funded.kind !== 'pending') {
+      clients.giveBack(client, day, address)
+    }
+    return resultOf(funded, asked, judged, now())
+  }
+
+  /** What can be said before the address is looked at. */
+  async function refuseEarly(
+    { network, address, signature }: Asked,
+    client: string,
+    day: number,
+  ): Promise<Refusal | undefined> {
     const room = ledger.room(network)
     if (room === 'spent') return spent(now())
-    if (room === 'signed' && asked.signature === undefined) return unsigned(network, address)
+    if (room === 'signed' && signature === undefined) return unsigned(network, address)
     if (!clients.hasRoom(client, day)) return tooMany(now())
     if (!engine.isReady(network.id)) return notReady('The network cannot send now.')
-    const judged = turns.take(() => judge(asked))
-    if (judged === undefined) return notReady('Too many requests are being looked at.', 1)
-    const amount = await judged
-    if (amount.kind === 'refused') return amount
-    if (!clients.take(client, day)) return tooMany(now())
-    const funded = await ledger.fund(
-      {
-        network,
-        address,
-        amountWei: amount.wei,
-        isSigned: asked.signature !== undefined,
-        approveHash: undefined,
-      },
-      { waitMs: options.waitMs() },
-    )
-    // Only what was given counts against the client.
-    if (funded.kind !== 'funded' && funded.kind !== 'pending') clients.giveBack(client, day)
-    return resultOf(funded, asked, now())
+    const unused = clients.unused(client, day).filter((each) => each !== address) as Address[]
+    if (unused.length === 0) return undefined
+    const still = new Set(await idle(engine, network, unused))
+    clients.settle(unused.filter((each) => !still.has(each)))
+    return clients.unused(client, day).some((each) => each !== address) ? wasteful : undefined
   }
 
-  /** What the address is given, by what the chain says of it. */
-  async function judge({ network, address }: Asked): Promise<Amount | Refusal> {
-    const { facts, baseFeeWei } = await look(engine, network, address)
-    if (!facts.hasCode && facts.allowanceAtomic > 0n) {
-      return refuse('already-approved', 'The address has approved Permit2 already.')
-    }
-    const refusal = Grant.refusalOf(facts, network.asset, network.sponsor)
-    if (refusal) return { kind: 'refused', ...refusal }
-    const gas = await estimateApprove(engine, network, address)
-    if (gas === undefined) return refuse('approve-fails', 'The token refuses this address.')
-    const price = { gas, baseFeeWei, tipWei: engine.fees(network.id).maxTipWei }
-    const cap = Grant.capWei(network.sponsor, network.asset.decimals)
-    const amount = Grant.amountOf(facts.balanceWei, price, cap)
-    if (amount.kind === 'has-gas') {
-      return refuse('has-gas', 'The address has what an approve costs.')
-    }
-    if (amount.kind === 'too-dear') return notReady('Gas is dearer than what is sponsored.', 60)
-    return amount
-  }
-
-  function again({ network, address }: Asked): Result {
+  function again({ network, address }: Asked, approve?: Grant.Approve): Result {
     const row = ledger.find(network.id, address)
     if (row === undefined) throw new Error(`${address} has no grant`)
     const { transaction, state } = ledger.stands(row)
     const confirmed = state === 'confirmed'
-    return refuse('already-sponsored', known[state], { transaction, confirmed })
+    const members = { transaction, confirmed, ...(approve && { approve }) }
+    return refuse('already-sponsored', known[state], members)
+  }
+
+  /** Of an address that was sponsored: once more if fees rose before it has used the grant. */
+  async function once(asked: Asked, client: string, row: GrantRow): Promise<Result> {
+    if (row.kind !== 'grant' || ledger.stands(row).state !== 'confirmed') return again(asked)
+    const result = await fund(asked, client, row)
+    if (result.kind === 'granted' || result.code === 'settlement-pending') return result
+    return again(asked, result.approve)
   }
 
   async function grant(asked: Asked, client: string): Promise<Result> {
     const { network, address } = asked
-    if (ledger.find(network.id, address)) return again(asked)
     const id = Grant.idOf(network.id, address)
     const running = underWay.get(id)
     if (running) {
@@ -151,16 +164,17 @@ export function createGranting(options: GrantingOptions): Granting {
       const isOwn = result.kind === 'refused' && ownCodes.includes(result.code)
       return isOwn ? grant(asked, client) : result
     }
-    const work = first(asked, client).catch((error: unknown): Result => {
+    const row = ledger.find(network.id, address)
+    const begun = row ? once(asked, client, row) : fund(asked, client)
+    const work = begun.catch((error: unknown): Result => {
       if (!(error instanceof RpcFault || error instanceof RpcError)) throw error
-      return notReady('The network does not tell what must be known.', 5)
+      return row ? again(asked) : notReady('The network does not tell what must be known.', 5)
     })
     underWay.set(id, work)
     try {
       const result = await work
-      return result.kind === 'refused' && result.code === 'already-sponsored'
-        ? again(asked)
-        : result
+      const isLost = result.kind === 'refused' && result.code === 'already-sponsored' && !row
+      return isLost ? again(asked) : result
     } finally {
       underWay.delete(id)
     }
@@ -210,7 +224,12 @@ function parse(
   return { network, address, signature }
 }
 
-function resultOf(funded: Funded, { network, address }: Asked, now: number): Result {
+function resultOf(
+  funded: Funded,
+  { network, address }: Asked,
+  { approve }: Amount,
+  now: number,
+): Result {
   switch (funded.kind) {
     case 'funded':
       return {
@@ -222,6 +241,7 @@ function resultOf(funded: Funded, { network, address }: Asked, now: number): Res
           network: network.id,
           token: network.asset.address,
           spender: Permit.permit2Address,
+          approve,
           alternatives: Grant.alternatives(network.asset),
         },
       }
@@ -241,6 +261,16 @@ function resultOf(funded: Funded, { network, address }: Asked, now: number): Res
     case 'unavailable':
       return notReady(funded.detail, funded.retryAfterSeconds)
   }
+}
+
+function refusedBy({ code, detail, approve }: Extract<Judged, { kind: 'refused' }>): Refusal {
+  return { ...refuse(code, detail, approve && { approve }), ...(approve && { approve }) }
+}
+
+/** Not for the rest of the day: it may go on as soon as that address has approved. */
+const wasteful: Refusal = {
+  ...refuse('rate-limited', 'An address that was sponsored for this client has not approved yet.'),
+  retryAfterSeconds: 10,
 }
 
 function unsigned(network: Sponsored, address: Address): Refusal {

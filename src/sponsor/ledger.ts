@@ -1,5 +1,5 @@
 import type { Address, Hex } from 'viem'
-import type { GrantRow } from '../../db/grants'
+import type { GrantRow, TopUpRow } from '../../db/grants'
 import type { Db } from '../../db/open'
 import { isDuplicate } from '../../db/write'
 import type { NetworkConfig, Sponsor } from '../config/Config'
@@ -26,6 +26,8 @@ export type Order = {
   isSigned: boolean
   /** Hash of the approve that the address had signed. */
   approveHash: Hex | undefined
+  /** The address has a grant, which became too small before it was used. */
+  isTopUp?: boolean
 }
 
 export type Funded =
@@ -42,6 +44,8 @@ export type Funded =
 /** One ledger for grants by request and for approves that came signed. */
 export type Ledger = {
   find(network: Network.Id, address: Address): GrantRow | undefined
+  /** What was added to a grant. */
+  findTopUp(network: Network.Id, address: Address): TopUpRow | undefined
   /** How much room today has for another grant of any size. */
   room(network: Sponsored): Grant.Room
   /**
@@ -104,21 +108,21 @@ export function createLedger(options: LedgerOptions): Ledger {
   }
 
   /** Inside the transaction that stores the signed transfer: all of it or nothing is kept. */
-  function reserve(order: Order, transaction: Hex, feeWei: bigint): void {
+  function reserve(order: Order, transactionHash: Hex, feeWei: bigint): void {
     const { network, address, amountWei, approveHash, isSigned } = order
     const left = room(network, amountWei + feeWei)
     if (left === 'spent' || (left === 'signed' && !isSigned)) throw new FullError(left)
-    store.insert({
-      network: network.id,
-      address,
-      token: network.asset.address,
-      kind: approveHash === undefined ? 'grant' : 'approval',
-      transactionHash: transaction,
-      amountWei,
-      feeWei,
-      approveHash: approveHash ?? null,
-      createdAt: now(),
-    })
+    const row = { network: network.id, address, amountWei, feeWei, transactionHash }
+    if (order.isTopUp === true) store.insertTopUp({ ...row, createdAt: now() })
+    else {
+      store.insert({
+        ...row,
+        token: network.asset.address,
+        kind: approveHash === undefined ? 'grant' : 'approval',
+        approveHash: approveHash ?? null,
+        createdAt: now(),
+      })
+    }
     const today = tally(network.id)
     // Also when the commit fails: then a little less is given today.
     tallies.set(network.id, {
@@ -128,11 +132,17 @@ export function createLedger(options: LedgerOptions): Ledger {
     })
   }
 
+  /** The row that an order has written, or would. */
+  function rowOf({ network: { id }, address, isTopUp }: Order): GrantRow | TopUpRow | undefined {
+    return isTopUp === true ? store.findTopUp(id, address) : store.find(id, address)
+  }
+
   function learnFee(order: Order, spentWei: bigint): void {
     const { id } = order.network
-    const row = store.find(id, order.address)
+    const row = rowOf(order)
     if (row === undefined || row.feeWei === spentWei) return
-    store.setFee(id, order.address, spentWei)
+    if (order.isTopUp === true) store.setTopUpFee(id, order.address, spentWei)
+    else store.setFee(id, order.address, spentWei)
     const today = tally(id)
     if (row.createdAt < Grant.dayOf(now())) return
     tallies.set(id, {
@@ -144,16 +154,15 @@ export function createLedger(options: LedgerOptions): Ledger {
 
   async function fund(order: Order, waitMs: number): Promise<Funded> {
     const { network, address, approveHash } = order
-    const known = store.find(network.id, address)
-    if (known && (approveHash === undefined || known.approveHash !== approveHash)) {
-      return { kind: 'taken' }
-    }
+    const known = rowOf(order)
+    const isSame = known && 'approveHash' in known && known.approveHash === approveHash
+    if (known && !isSame) return { kind: 'taken' }
     const amountWei = known?.amountWei ?? order.amountWei
     let isOurs = known !== undefined
     const feeWei = Grant.transferGasLimit * engine.fees(network.id).maxFeeWei
     const end = await engine.run(
       {
-        id: Grant.idOf(network.id, address),
+        id: order.isTopUp ? Grant.topUpIdOf(network.id, address) : Grant.idOf(network.id, address),
         kind: 'grant',
         product: 'sponsor',
         network: network.id,
@@ -172,7 +181,7 @@ export function createLedger(options: LedgerOptions): Ledger {
       },
     )
     // Somebody else wrote it between the look above and the write: that one is answered for it.
-    if (!isOurs && store.find(network.id, address)) return { kind: 'taken' }
+    if (!isOurs && rowOf(order)) return { kind: 'taken' }
     switch (end.kind) {
       case 'confirmed':
         learnFee(order, end.receipt.spentWei)
@@ -190,6 +199,7 @@ export function createLedger(options: LedgerOptions): Ledger {
 
   return {
     find: store.find,
+    findTopUp: store.findTopUp,
     room: (network) => room(network, 0n),
     tally,
     async fund(order, { waitMs }) {

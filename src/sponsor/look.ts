@@ -20,7 +20,7 @@ export type Look = { facts: Grant.Facts; baseFeeWei: bigint; blockNumber: bigint
 export async function look(engine: Engine, network: Sponsored, address: Address): Promise<Look> {
   const { id, asset, sponsor } = network
   const token = asset.address
-  const [{ blockNumber, results }, code] = await Promise.all([
+  const [{ blockNumber, results }, code, count] = await Promise.all([
     engine.read(id, [
       Token.balanceOf(token, address),
       Token.allowance(token, address, Permit.permit2Address),
@@ -28,9 +28,11 @@ export async function look(engine: Engine, network: Sponsored, address: Address)
       Multicall.baseFeeCall,
     ]),
     engine.rpc(id, 'eth_getCode', [address, 'latest']),
+    engine.rpc(id, 'eth_getTransactionCount', [address, 'pending']),
   ])
   const [assetAtomic, allowanceAtomic, balanceWei, baseFeeWei] = results.map(uintOf)
   if (!isHex(code)) throw new RpcFault('not a code')
+  if (!isHex(count)) throw new RpcFault('not a transaction count')
   if (assetAtomic === undefined || allowanceAtomic === undefined || balanceWei === undefined) {
     throw new RpcFault('the balances of the address cannot be read')
   }
@@ -40,7 +42,14 @@ export async function look(engine: Engine, network: Sponsored, address: Address)
   const assetBeforeAtomic =
     isPossible && before >= 0n ? await balanceAt(engine, network, address, before) : undefined
   return {
-    facts: { hasCode, assetAtomic, assetBeforeAtomic, allowanceAtomic, balanceWei },
+    facts: {
+      hasCode,
+      assetAtomic,
+      assetBeforeAtomic,
+      allowanceAtomic,
+      balanceWei,
+      nonce: Number(count),
+    },
     // Some nodes answer 0 to calls without a gas price.
     baseFeeWei: baseFeeWei || engine.fees(id).baseFeeWei,
     blockNumber,
@@ -73,7 +82,7 @@ export async function estimateApprove(
   { id, asset }: Sponsored,
   from: Address,
 ): Promise<bigint | undefined> {
-  const call = Token.approve(asset.address, Permit.permit2Address, maxUint256)
+  const call = approveCall(asset.address)
   try {
     const gas = await engine.rpc(id, 'eth_estimateGas', [{ from, ...call }])
     if (isHex(gas)) return BigInt(gas)
@@ -82,6 +91,44 @@ export async function estimateApprove(
     if (error.code === 3 || /revert/i.test(error.message)) return undefined
   }
   throw new RpcFault('the cost of an approve cannot be estimated')
+}
+
+/** The approve of everything. */
+export function approveCall(token: Address): { to: Address; data: Hex } {
+  const { to, data } = Token.approve(token, Permit.permit2Address, maxUint256)
+  return { to, data }
+}
+
+/**
+ * The tip that wallets are told to offer: what the node suggests, whatever we offer ourselves. Nodes
+ * without that method are asked as viem asks them. Throws RpcFault or RpcError.
+ */
+export async function tipOf(
+  engine: Engine,
+  { id }: Sponsored,
+  baseFeeWei: bigint,
+): Promise<bigint> {
+  try {
+    const tip = await engine.rpc(id, 'eth_maxPriorityFeePerGas', [])
+    if (isHex(tip)) return BigInt(tip)
+  } catch (error) {
+    if (!(error instanceof RpcError)) throw error
+  }
+  const price = await engine.rpc(id, 'eth_gasPrice', [])
+  if (!isHex(price)) throw new RpcFault('not a gas price')
+  return BigInt(price) > baseFeeWei ? BigInt(price) - baseFeeWei : 0n
+}
+
+/** How many of the addresses have not let Permit2 take the asset. Throws RpcFault. */
+export async function idle(
+  engine: Engine,
+  { id, asset }: Sponsored,
+  addresses: readonly Address[],
+): Promise<Address[]> {
+  const spender = Permit.permit2Address
+  const calls = addresses.map((owner) => Token.allowance(asset.address, owner, spender))
+  const { results } = await engine.read(id, calls)
+  return addresses.filter((_, index) => (uintOf(results[index]) ?? 0n) === 0n)
 }
 
 function uintOf(data: Hex | undefined): bigint | undefined {

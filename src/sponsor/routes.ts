@@ -1,6 +1,7 @@
 import { Elysia } from 'elysia'
 import { type Budget, readBody } from '../http/body'
 import { clientKey } from '../http/clientip'
+import { assertUnpacked, byMethod, unread } from '../http/methods'
 import { corsHeaders } from '../http/problem'
 import * as RateLimit from '../http/ratelimit'
 import * as Json from '../protocol/Json'
@@ -28,26 +29,13 @@ const perNetwork = 40
 /** `POST /api/gas/sponsor`: native coin for the one approve that a holder of the asset needs. */
 export function sponsorRoutes(options: RoutesOptions) {
   const app = new Elysia({ name: 'sponsor' })
-  for (const path of options.paths) {
-    app.all(path, ({ request }) => answer(options, request), { parse: 'none' })
-  }
+  const handle = byMethod({ POST: ({ request }) => answer(options, request) }, { isOpen: true })
+  for (const path of options.paths) app.all(path, handle, unread)
   return app
-}
-
-/** Paths of the route for base URLs that may have a path of their own. */
-export function pathsOf(baseUrls: readonly string[]): string[] {
-  const prefixes = ['', ...baseUrls.map((url) => new URL(url).pathname.replace(/\/+$/, ''))]
-  return [...new Set(prefixes.map((prefix) => `${prefix}/api/gas/sponsor`))]
 }
 
 async function answer(options: RoutesOptions, request: Request): Promise<Response> {
   const { granting, rateLimit, now } = options
-  if (request.method === 'OPTIONS') return preflight()
-  if (request.method !== 'POST') {
-    throw Problem.of('method-not-allowed', 'Only POST is served here.', {
-      headers: { allow: 'POST, OPTIONS' },
-    })
-  }
   const forwarded = request.headers.get('x-forwarded-for')
   const client = clientKey(options.peerOf(request), forwarded, options.trustProxy)
   // The client first: what is refused to one must not use up what its neighbours may ask.
@@ -64,6 +52,7 @@ async function read(request: Request, budget: Budget, client: string): Promise<J
   if (!/^application\/json\s*(;|$)/i.test(type)) {
     throw Problem.of('bad-request', 'The content type must be application/json.')
   }
+  assertUnpacked(request.headers)
   const body = await readBody(request, bodyMaxBytes, budget, { client })
   try {
     const json = Json.parse(new TextDecoder('utf-8', { fatal: true }).decode(body.bytes))
@@ -91,18 +80,5 @@ function assertWithin(verdict: RateLimit.Verdict): void {
   if (verdict.ok) return
   throw Problem.of('rate-limited', 'Too many requests from this address.', {
     headers: RateLimit.headers(verdict),
-  })
-}
-
-function preflight(): Response {
-  return new Response(null, {
-    status: 204,
-    headers: {
-      ...corsHeaders,
-      Allow: 'POST, OPTIONS',
-      'Access-Control-Allow-Methods': 'POST, OPTIONS',
-      'Access-Control-Allow-Headers': 'Content-Type',
-      'Access-Control-Max-Age': '86400',
-    },
   })
 }

@@ -1,5 +1,6 @@
 import type { Address, Hex } from 'viem'
 import * as Amount from '../protocol/Amount'
+import * as Crypto from '../protocol/Crypto'
 import type * as Network from '../protocol/Network'
 
 /**
@@ -29,12 +30,12 @@ export const states = [
  */
 export const transitions: Readonly<Record<State, readonly State[]>> = {
   settling: ['settled', 'failed'],
-  settled: ['settling', 'swapping', 'refunding'],
+  settled: ['settling', 'swapping', 'refunding', 'held'],
   swapping: ['delivered', 'refunding', 'held'],
   delivered: ['swapping'],
   refunding: ['refunded', 'held', 'swapping'],
   refunded: ['refunding'],
-  held: ['swapping', 'refunding'],
+  held: ['settled', 'swapping', 'refunding'],
   failed: [],
 }
 
@@ -55,7 +56,7 @@ export const refundReasons = [
   'swap-failed',
   /** Another transaction took the account nonce of the swap. */
   'swap-replaced',
-  /** The router cannot be given an allowance. */
+  /** Of an earlier version, in which the router had an allowance. */
   'no-allowance',
   /** The desk could not swap for too long. */
   'too-late',
@@ -73,6 +74,8 @@ export const heldReasons = [
   'refund-not-found',
   /** The chain proves that the payment, which was confirmed before, never happened. */
   'settlement-lost',
+  /** One node shows the payment, and another one has its transaction without the transfer. */
+  'settlement-disputed',
 ] as const
 
 /** An order as stored. Times are unix ms; amounts of USDG and of the token are atomic. */
@@ -178,6 +181,11 @@ export function toJson(order: Order, units: Units): Readonly<Record<string, unkn
 /** What the page for operators tells of an order that is held. */
 export function toHeld({ id, symbol, state, heldReason, updatedAt }: Order) {
   return { id, symbol, status: state, reason: heldReason ?? '', updatedAt }
+}
+
+/** EIP-3009 nonce that swap and refunds of an order spend: the first that is included, and no other. */
+export function nonceOf({ id, network }: Pick<Order, 'id' | 'network'>): Hex {
+  return Crypto.hex(Crypto.keccak256(`turnpike stock order\n${network}\n${id}`))
 }
 
 /** Errand id of the one swap of an order. */

@@ -6,9 +6,9 @@ import * as Problem from '../protocol/Problem'
 import type { Settlement } from '../settlement/settle'
 import type { Desk } from './desk'
 import * as Instrument from './Instrument'
+import { refundGas, swapGas } from './jobs'
 import type { Look } from './Look'
 import type { Market } from './market'
-import { refundGas, swapGas } from './steps'
 import { problemOf } from './Verdict'
 
 /** Everything that must hold before money moves, but the buyer's credential. */

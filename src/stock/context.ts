@@ -3,7 +3,6 @@ import type { Db } from '../../db/open'
 import type { Stock, StockToken } from '../config/Config'
 import type { Asset } from '../protocol/Asset'
 import type { Settlement } from '../settlement/settle'
-import type { Allowance } from './allowance'
 import type { Market } from './market'
 import type { Order } from './Order'
 import type { Store } from './store'
@@ -12,7 +11,7 @@ import type { Verdict } from './Verdict'
 /** What the desk needs of the settlement. */
 export type DeskSettlement = Pick<
   Settlement,
-  'desk' | 'run' | 'errand' | 'onErrand' | 'onPayment' | 'findById' | 'read' | 'rpc'
+  'desk' | 'run' | 'errand' | 'onErrand' | 'onPayment' | 'findById' | 'read' | 'rpc' | 'sightOf'
 >
 
 /** The market that the desk buys in. */
@@ -22,7 +21,7 @@ export type DeskMarket = {
    * holds that must before money moves; of one block. Throws RpcFault when no node answers.
    */
   see(token: StockToken, usdgAtomic: bigint, people: readonly Address[]): Promise<Sight>
-  /** The router's call that takes exactly `usdgAtomic` from the desk, or reverts. */
+  /** The calls of an account that holds `usdgAtomic`; see `Market`. */
   swap: Market['swap']
 }
 
@@ -47,9 +46,9 @@ export type Context = {
   store: Store
   settlement: DeskSettlement
   market: DeskMarket
-  allowance: Allowance
   stock: Stock
   asset: Asset
+  chainId: number
   /** Blocks that a reorganisation may take away. */
   reorgDepth: number
   now: () => number
@@ -57,10 +56,10 @@ export type Context = {
   /** Block at which an errand was first seen to have ended without effect, by its id. */
   endedAt: Map<string, bigint>
   /**
-   * Orders whose payment is confirmed and whose settlement no node shows: since when (unix ms), and
-   * when it is to be told next.
+   * Orders whose payment is confirmed and whose settlement too few nodes show: since when (unix ms),
+   * when it is to be told next, and looks in a row at which nodes contradicted each other.
    */
-  unseen: Map<string, { since: number; tellAt: number }>
+  unseen: Map<string, { since: number; tellAt: number; disputes: number }>
   /** Writes one change of an order and tells whoever waits for it. False: it was in another state. */
   change(make: () => Order | undefined): boolean
 }

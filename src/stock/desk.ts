@@ -2,7 +2,6 @@ import type { Address } from 'viem'
 import type { Db } from '../../db/open'
 import { write } from '../../db/write'
 import type { NetworkConfig, Stock } from '../config/Config'
-import { createAllowance } from './allowance'
 import type { Context, DeskMarket, DeskSettlement, Log } from './context'
 import { idSince, type Order, refundId, type State, swapId, unfinished } from './Order'
 import { isOurs, step } from './steps'
@@ -44,7 +43,7 @@ export type DeskOptions = {
   settlement: DeskSettlement
   market: DeskMarket
   stock: Stock
-  network: Pick<NetworkConfig, 'id' | 'asset' | 'reorgDepth'>
+  network: Pick<NetworkConfig, 'chainId' | 'asset' | 'reorgDepth'>
   now: () => number
   log: Log
   /** Between two looks for orders that nobody drives, and for the wishes of operators. */
@@ -53,9 +52,6 @@ export type DeskOptions = {
   laterMs?: number
 }
 
-/** Largest orders that one allowance of the router is good for. */
-const allowedOrders = 100n
-
 /** More than any order needs at once: one that goes in circles must not stop all others. */
 const stepsMax = 20
 
@@ -63,7 +59,7 @@ const stepsMax = 20
 export function createDesk(options: DeskOptions): Desk {
   const { db, settlement, stock, now, log } = options
   const { sweepMs = 1_000, laterMs = 250 } = options
-  const { asset, reorgDepth, id: network } = options.network
+  const { asset, reorgDepth, chainId } = options.network
   const store = createStore(db)
   const waiters = new Map<string, Set<() => void>>()
   const running = new Map<string, Promise<void>>()
@@ -82,19 +78,12 @@ export function createDesk(options: DeskOptions): Desk {
     market: options.market,
     stock,
     asset,
+    chainId,
     reorgDepth,
     now,
     log,
     endedAt: new Map(),
     unseen: new Map(),
-    allowance: createAllowance({
-      settlement,
-      network,
-      asset: asset.address,
-      desk: settlement.desk,
-      router: stock.router,
-      boundAtomic: stock.maxAtomic * allowedOrders,
-    }),
     change(make) {
       const changed = write(db, () => make() ?? null)
       if (changed === null) return false
@@ -107,8 +96,9 @@ export function createDesk(options: DeskOptions): Desk {
   }
 
   settlement.onErrand((id) => {
-    const order = id.split(':')[1]
-    if (order !== undefined && !id.startsWith('allowance:')) drive(order)
+    const [kind, order] = id.split(':')
+    // An earlier version also approved the router.
+    if (order !== undefined && (kind === 'swap' || kind === 'refund')) drive(order)
   })
   settlement.onPayment((id) => {
     const order = store.findByPayment(id)
@@ -136,7 +126,6 @@ export function createDesk(options: DeskOptions): Desk {
     wait,
     recover() {
       for (const order of store.toDrive()) {
-        if (order.state === 'swapping') context.allowance.adopt(order.id, order.usdgAtomic)
         const payment = settlement.findById(order.paymentId)
         if (payment === undefined || isOurs(context, payment)) continue
         const { payee, network: paidOn } = payment.transfer

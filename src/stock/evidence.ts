@@ -1,21 +1,17 @@
 import type { Hex } from 'viem'
+import { RpcError } from '../chain/client'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
 import type * as Network from '../protocol/Network'
-import type { Payment } from '../settlement/Payment'
 import type { Context } from './context'
-import { type Order, refundId, swapId } from './Order'
+import { nonceOf, type Order, refundId, swapId } from './Order'
 
 /** What the chain shows now of the transactions that an order rests on. */
 
-type Shown = Pick<Receipt.Receipt, 'logs'>
+/** Blocks before a refund in vain that are searched for the one that paid: nodes take no more. */
+const searchedBlocks = 5_000n
 
-/** Whether the chain still has the transfer that the payment rests on. Throws RpcFault or RpcError. */
-export async function isSettled(context: Context, payment: Payment): Promise<boolean> {
-  const { transfer, transaction } = payment
-  const receipt = await receiptOf(context, transfer.network, transaction)
-  return receipt?.logs.some((log) => Token.isTransfer(log, transfer)) === true
-}
+type Shown = Pick<Receipt.Receipt, 'logs'>
 
 /** Shares that a successful swap brought to the recipient of its order. */
 export function deliveredBy({ token, pool, recipient }: Order, { logs }: Shown): bigint {
@@ -65,13 +61,49 @@ export async function isNews(context: Context, order: Order): Promise<boolean> {
     case 'refund-not-found': {
       const refund = settlement.errand(refundId(order))
       if (refund === undefined) return false
-      return isRefundedBy(context, order, await askAgain(context, order, refund.transaction))
+      const again = await askAgain(context, order, refund.transaction)
+      return isRefundedBy(context, order, again) || (await findRefund(context, order)) !== undefined
+    }
+    case 'settlement-disputed': {
+      const payment = settlement.findById(order.paymentId)
+      if (payment?.state !== 'confirmed') return payment !== undefined
+      return (await settlement.sightOf(payment)) === 'shown'
     }
     case 'settlement-lost':
       return settlement.findById(order.paymentId)?.state !== 'expired'
     default:
       return true
   }
+}
+
+/**
+ * Transaction that has paid a refund of which ours did nothing: everybody can make it as soon as it is
+ * signed in public. Undefined when the nonce is unused, or no node shows what used it. Throws RpcFault.
+ */
+export async function findRefund(context: Context, order: Order): Promise<Hex | undefined> {
+  const { settlement, asset } = context
+  const { network } = order
+  const { desk } = settlement
+  const nonce = nonceOf(order)
+  const state = Token.authorizationState(asset.address, desk, nonce)
+  const [used] = (await settlement.read(network, [state])).results
+  if (used === undefined || Token.toUint(used) !== 1n) return undefined
+  const topics = [Token.authorizationUsedTopic, Token.addressTopic(desk), nonce]
+  const last = settlement.errand(refundId(order))?.blockNumber
+  const from = last === undefined || last < searchedBlocks ? 0n : last - searchedBlocks
+  const range = { fromBlock: `0x${from.toString(16)}`, toBlock: 'latest' }
+  const filter = { address: asset.address, topics, ...range }
+  const answer = await settlement.rpc(network, 'eth_getLogs', [filter]).catch((error: unknown) => {
+    // A node that takes no such range: an operator must look.
+    if (error instanceof RpcError) return []
+    throw error
+  })
+  for (const log of Array.isArray(answer) ? answer.map(Receipt.parseLog) : []) {
+    if (log && isRefundedBy(context, order, await askAgain(context, order, log.transactionHash))) {
+      return log.transactionHash
+    }
+  }
+  return undefined
 }
 
 /** Whether an errand is included and failed, or can never be included. */

@@ -9,6 +9,9 @@ export type Items = { of(terms: Terms, totalAtomic: bigint): Item }
 /** The constants of a 402 are kept with its item: so many of the newest ones are kept. */
 const keptMax = 500
 
+/** RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset. */
+const rateLimitBytes = 90
+
 /**
  * Items of the desk. The id holds the terms, so that an MPP challenge for one order opens no other:
  * not for another stock, and not for another recipient.
@@ -38,6 +41,7 @@ export function createItems(options: {
         },
         offers,
         mppOffers: offers,
+        besideBytes: rateLimitBytes,
         extensions: [],
       }
       const [oldest] = kept.keys()

@@ -3,9 +3,10 @@ import type { Address } from 'viem'
 import { RpcFault } from '../chain/client'
 import type { Config, Stock } from '../config/Config'
 import { clientKey } from '../http/clientip'
+import { byMethod, unread } from '../http/methods'
 import { corsHeaders } from '../http/problem'
 import * as RateLimit from '../http/ratelimit'
-import { searchOf } from '../http/url'
+import { pathsBelow, searchOf } from '../http/url'
 import * as Amount from '../protocol/Amount'
 import type { Asset } from '../protocol/Asset'
 import * as Problem from '../protocol/Problem'
@@ -19,7 +20,7 @@ export type MarketRoutesOptions = {
   asset: Asset
   /** The desk, to which purchases are paid. */
   payTo: Address
-  service: Pick<Config['service'], 'trustProxy' | 'quotePerMinute'>
+  service: Pick<Config['service'], 'trustProxy' | 'quotePerMinute' | 'stockBaseUrl'>
   rateLimit: RateLimit.RateLimit
   now: () => number
   /** Address of the other end of the connection. */
@@ -42,7 +43,6 @@ export function marketRoutes(options: MarketRoutesOptions) {
 
   let page: { looks: readonly Look.Look[]; second: number; text: string } | undefined
   const list = async (request: Request): Promise<Response> => {
-    assertGet(request)
     const headers = limited(request)
     const looks = await market.snapshots().catch(unavailable)
     const second = Math.floor(now() / 1000)
@@ -56,18 +56,20 @@ export function marketRoutes(options: MarketRoutesOptions) {
   }
 
   const quote = async (request: Request): Promise<Response> => {
-    assertGet(request)
     const headers = limited(request)
     const terms = termsOf(request, stock, asset)
     const look = await market.look(terms.token, terms.usdgAtomic).catch(unavailable)
     return answer(JSON.stringify(quoteOf(look, market, asset)), headers)
   }
 
-  // Nobody's body is read: whatever the method, no route here takes one.
-  const bodiless = { parse: 'none' } as const
-  return new Elysia({ name: 'market' })
-    .all('/api/stock/list', ({ request }) => list(request), bodiless)
-    .all('/api/stock/quote', ({ request }) => quote(request), bodiless)
+  const app = new Elysia({ name: 'market' })
+  const add = (path: string, get: (request: Request) => Promise<Response>) => {
+    const handle = byMethod({ GET: ({ request }) => get(request) }, { isOpen: true })
+    for (const place of pathsBelow([service.stockBaseUrl], path)) app.all(place, handle, unread)
+  }
+  add('/api/stock/list', list)
+  add('/api/stock/quote', quote)
+  return app
 }
 
 /** Older than this, the list says of its prices that they are. */
@@ -149,12 +151,6 @@ function unavailable(cause: unknown): never {
   if (!(cause instanceof RpcFault)) throw cause
   const headers = { 'retry-after': '2' }
   throw Problem.of('not-ready', 'The network gives no answer now; try again.', { headers, cause })
-}
-
-function assertGet({ method }: Request): void {
-  if (method === 'GET' || method === 'HEAD') return
-  const headers = { allow: 'GET, HEAD' }
-  throw Problem.of('method-not-allowed', 'This route accepts GET, HEAD.', { headers })
 }
 
 function answer(json: string, headers: Record<string, string>): Response {

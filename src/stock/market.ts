@@ -1,4 +1,5 @@
-import type { Address, Hex } from 'viem'
+import type { Address } from 'viem'
+import type { Call } from '../chain/multicall'
 import * as Uniswap from '../chain/uniswap'
 import type { NetworkConfig, Stock, StockToken } from '../config/Config'
 import * as Look from './Look'
@@ -40,10 +41,10 @@ export type Market = {
     usdgAtomic?: bigint,
   ): Promise<Verdict.Verdict>
   /**
-   * The router's call that takes exactly `usdgAtomic` from the desk, or reverts: what a pool that runs
-   * dry does not take goes to the payer. `deadline` is unix seconds.
+   * The calls of an account that holds `usdgAtomic`, all of which it spends if none of them fails: what
+   * a pool that runs dry does not take goes to the payer. `deadline` is unix seconds.
    */
-  swap(terms: SwapTerms): { to: Address; data: Hex }
+  swap(terms: SwapTerms): readonly Call[]
 }
 
 export type SwapTerms = {
@@ -124,7 +125,7 @@ export function createMarket(options: MarketOptions): Market {
       return market.judge(await lookAt(token, usdgAtomic, people))
     },
     swap: ({ token, recipient, payer, usdgAtomic, floorAtomic, deadline }) =>
-      Uniswap.swapCall(stock.router, {
+      Uniswap.swapCalls(stock.router, {
         tokenIn: asset.address,
         tokenOut: token.address,
         fee: token.fee,

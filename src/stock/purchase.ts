@@ -1,13 +1,13 @@
 import type { Address } from 'viem'
 import type { NetworkConfig, Stock } from '../config/Config'
-import { isProvenIn, type Presentation, peek, present } from '../paywall/credential'
+import { mayContinue } from '../paywall/continuation'
+import { isProvenIn, type Named, type Presentation, peek, present } from '../paywall/credential'
 import * as Denial from '../paywall/Denial'
 import type { Presented } from '../paywall/extract'
-import { fingerprint } from '../paywall/fingerprint'
 import type { Item } from '../paywall/Item'
 import { idempotencyKey } from '../paywall/idempotency'
 import type { Quoter } from '../paywall/quote'
-import { failureHeaders } from '../paywall/receipts'
+import { failingOf, failureHeaders } from '../paywall/receipts'
 import * as Amount from '../protocol/Amount'
 import * as Problem from '../protocol/Problem'
 import { moneyKey, type Transfer } from '../protocol/Transfer'
@@ -15,7 +15,8 @@ import type { Outcome, Payment, Protocol, Purpose } from '../settlement/Payment'
 import type { ApprovalSponsor } from '../settlement/Sponsorship'
 import type { Settlement } from '../settlement/settle'
 import { settleSponsored } from '../settlement/sponsored'
-import { type Admitted, createAdmission } from './admission'
+import * as Agreement from './Agreement'
+import { createAdmission } from './admission'
 import type { Desk } from './desk'
 import * as Instrument from './Instrument'
 import { createItems } from './items'
@@ -127,7 +128,7 @@ export function createPurchase(options: PurchaseOptions): Purchase {
     const named = peek(presented, network)
     try {
       // Money that is known is its order's, before anything else is said about the request.
-      const known = await find(named)
+      const known = await find(named?.transfer)
       if (known !== undefined) return await join(visit, named, known, deadline)
       const presentation = present(presented, {
         ...options,
@@ -140,7 +141,8 @@ export function createPurchase(options: PurchaseOptions): Purchase {
     } catch (error) {
       if (!(error instanceof Problem.ProblemError)) throw error
       const isTold = error.headers['payment-response'] !== undefined
-      const headers = presented.kind === 'x402' && !isTold ? failureHeaders(error, named) : {}
+      const failing = named?.transfer ?? failingOf(presented, [{ network }])
+      const headers = presented.kind === 'x402' && !isTold ? failureHeaders(error, failing) : {}
       if (error.status === 402) return challenge(visit, { refusal: { problem: error, headers } })
       throw Problem.withHeaders(error, headers)
     }
@@ -158,7 +160,7 @@ export function createPurchase(options: PurchaseOptions): Purchase {
   /** Comes back to an order: the same request finds it, another one is refused. */
   async function join(
     visit: Visit,
-    transfer: Transfer | undefined,
+    named: Named | undefined,
     payment: Payment,
     deadline: number,
   ): Promise<Response> {
@@ -167,18 +169,23 @@ export function createPurchase(options: PurchaseOptions): Purchase {
       throw Denial.mismatch('The credential has paid for something else.')
     }
     const { protocol, fingerprint: paidFor } = payment.purpose
-    if (paidFor !== printOf(visit.terms, payment.transfer.payer)) {
+    if (paidFor !== Agreement.fingerprintOf(visit.terms, payment.transfer.payer)) {
       throw Denial.mismatch('The credential has paid for another order.')
     }
     if (visit.presented.kind !== protocol) {
       throw Denial.mismatch('The credential has paid in the other protocol.')
     }
     const isPayers =
-      transfer !== undefined &&
-      (transfer.signature === payment.transfer.signature || isProvenIn(transfer, asset))
+      named !== undefined &&
+      (named.transfer.signature === payment.transfer.signature || isProvenIn(named.transfer, asset))
     if (!isPayers) {
       const reason = payment.transfer.method === 'permit2' ? 'invalid_permit2' : 'invalid_exact_evm'
       throw Denial.verificationFailed(`${reason}_signature`, 'The signature is not of the payer.')
+    }
+    const { credentialHash, identifier } = named
+    const key = idempotencyKey(visit.headers, identifier)
+    if (!mayContinue(payment, { credentialHash, bound: false, key })) {
+      throw Denial.otherCredential()
     }
     return pursue(visit, payment, order, deadline)
   }
@@ -212,7 +219,7 @@ export function createPurchase(options: PurchaseOptions): Purchase {
     const money = moneyKey(transfer).toLowerCase()
     if (settling.has(money)) {
       const known = await find(transfer)
-      if (known !== undefined) return join(visit, transfer, known, deadline)
+      if (known !== undefined) return join(visit, presentation, known, deadline)
     }
     const claim = settling.has(money) ? undefined : settlement.claim(transfer)
     if (claim === undefined) throw Denial.inProgress()
@@ -262,7 +269,7 @@ export function createPurchase(options: PurchaseOptions): Purchase {
         key,
       })
       if (payment === undefined) return await go()
-      if (payment.purpose.fingerprint !== printOf(visit.terms, payer)) {
+      if (payment.purpose.fingerprint !== Agreement.fingerprintOf(visit.terms, payer)) {
         throw Denial.keyConflict('was used for another order')
       }
       return { payment }
@@ -305,10 +312,11 @@ export function createPurchase(options: PurchaseOptions): Purchase {
       protocol,
       merchant: '',
       route: buyPath,
-      fingerprint: printOf(terms, transfer.payer),
+      fingerprint: Agreement.fingerprintOf(terms, transfer.payer),
       resource: `${options.baseUrl}${buyPath}`,
       idempotencyKey: key,
       challengeId: presentation.challengeId,
+      credentialHash: presentation.credentialHash,
       bound: presentation.bound,
     }
     admission.assertFew(transfer.payer, terms)
@@ -321,40 +329,13 @@ export function createPurchase(options: PurchaseOptions): Purchase {
       write(paymentId) {
         // Again: only here it is the payer's own, whatever others have shown in its name.
         admission.assertFew(transfer.payer, terms)
-        desk.insert(orderOf(id, paymentId, { ...terms, ...admitted, recipient }))
+        const payment = settlement.findById(paymentId)
+        if (payment === undefined) throw new Error(`payment ${paymentId} is not written`)
+        const agreed = { ...terms, ...admitted, recipient, network: network.id }
+        desk.insert(Agreement.orderOf(id, payment, agreed, now()))
       },
     })
     return { orderId: id, outcome }
-  }
-
-  function orderOf(
-    id: string,
-    paymentId: string,
-    agreed: Admitted & Pick<Instrument.Terms, 'token' | 'usdgAtomic'> & { recipient: Address },
-  ): Order {
-    const payment = settlement.findById(paymentId)
-    if (payment === undefined) throw new Error(`payment ${paymentId} is not written`)
-    const { token, usdgAtomic, recipient, quotedAtomic, floorAtomic } = agreed
-    const { payer, amountAtomic: totalAtomic } = payment.transfer
-    return {
-      id,
-      paymentId,
-      network: network.id,
-      symbol: token.symbol,
-      token: token.address,
-      pool: token.pool,
-      poolFee: token.fee,
-      payer,
-      recipient,
-      usdgAtomic,
-      totalAtomic,
-      quotedAtomic,
-      floorAtomic,
-      settlementTx: payment.transaction,
-      createdAt: now(),
-      updatedAt: now(),
-      ...Orders.untouched,
-    }
   }
 
   async function conclude(
@@ -372,18 +353,6 @@ export function createPurchase(options: PurchaseOptions): Purchase {
     const problem = Denial.unpaid(outcome, network.id)
     const order = desk.find(orderId)
     throw order === undefined || problem.status === 402 ? problem : teller.about(problem, order)
-  }
-
-  /** What was agreed on, however the request spelt it. */
-  function printOf(terms: Instrument.Terms, payer: Address): string {
-    const { token, usdgAtomic, recipient = payer, minimumAtomic = 0n } = terms
-    const query = new URLSearchParams({
-      symbol: token.symbol,
-      usdg: String(usdgAtomic),
-      recipient,
-      minimumShares: String(minimumAtomic),
-    })
-    return fingerprint('POST', buyPath, `?${query}`, undefined)
   }
 }
 

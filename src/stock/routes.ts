@@ -1,9 +1,10 @@
 import { Elysia } from 'elysia'
 import type { Config, NetworkConfig, Stock } from '../config/Config'
 import { clientKey } from '../http/clientip'
+import { byMethod, unread } from '../http/methods'
 import { corsHeaders } from '../http/problem'
 import * as RateLimit from '../http/ratelimit'
-import { searchOf } from '../http/url'
+import { pathsBelow, searchOf } from '../http/url'
 import { extract } from '../paywall/extract'
 import * as AddressText from '../protocol/Address'
 import * as Problem from '../protocol/Problem'
@@ -47,8 +48,6 @@ export function orderRoutes(options: OrderRoutesOptions) {
   }
 
   const buy = async (request: Request): Promise<Response> => {
-    if (request.method === 'OPTIONS') return preflight(request)
-    if (request.method !== 'POST') throw notAllowed('POST, OPTIONS')
     if (!options.accepts()) throw Problem.of('not-ready', 'The service is stopping.')
     const presented = extract(request.headers)
     const isPaid = presented.kind !== 'none'
@@ -75,14 +74,16 @@ export function orderRoutes(options: OrderRoutesOptions) {
       requestId: options.requestId(),
     })
     if (isPaid && response.status === 402) rateLimit.take(refusedKey, refusedPerMinute, now())
-    for (const [name, value] of Object.entries({ ...corsHeaders, ...limits })) {
+    // The 402 has its own, which are shorter.
+    const added: Record<string, string> =
+      response.status === 402 ? limits : { ...corsHeaders, ...limits }
+    for (const [name, value] of Object.entries(added)) {
       response.headers.set(name, value)
     }
     return response
   }
 
   const order = (request: Request, id: string): Response => {
-    assertGet(request)
     const headers = limit('orders', request, service.paidPerMinute)
     const found = Orders.isId(id) ? desk.find(id) : undefined
     if (found === undefined) throw Problem.of('not-found', 'There is no such order.')
@@ -90,7 +91,6 @@ export function orderRoutes(options: OrderRoutesOptions) {
   }
 
   const orders = (request: Request): Response => {
-    assertGet(request)
     const headers = limit('orders', request, service.paidPerMinute)
     const query = historyOf(new URLSearchParams(searchOf(request.url)))
     const found = desk.history({ ...query, limit: query.limit + 1 })
@@ -100,13 +100,20 @@ export function orderRoutes(options: OrderRoutesOptions) {
     return answer({ orders: page.map(teller.tell), ...next }, headers)
   }
 
+  const app = new Elysia({ name: 'orders' })
   // The parameters are in the query: nobody's body is read.
-  const bodiless = { parse: 'none' } as const
-  return new Elysia({ name: 'orders' })
-    .all(buyPath, ({ request }) => buy(request), bodiless)
-    .all(`${orderPath}/:id`, ({ request, params }) => order(request, params.id), bodiless)
-    .all('/api/stock/orders', ({ request }) => orders(request), bodiless)
+  const places = (path: string) => pathsBelow([service.stockBaseUrl], path)
+  const open = { isOpen: true }
+  for (const path of places(buyPath))
+    app.all(path, byMethod({ POST: ({ request }) => buy(request) }, open), unread)
+  for (const path of places('/api/stock/orders'))
+    app.all(path, byMethod({ GET: ({ request }) => orders(request) }, open), unread)
+  const one = byMethod({ GET: ({ request, params }: Asked) => order(request, params.id) }, open)
+  for (const path of places(orderPath)) app.all(`${path}/:id`, (asked) => one(asked), unread)
+  return app
 }
+
+type Asked = { request: Request; params: { id: string } }
 
 /** Of the credentials that an address may present in a minute, so many may be refused. */
 const refusedShare = 0.1
@@ -135,37 +142,8 @@ function historyOf(query: URLSearchParams) {
   return { payer, limit, before: before ?? undefined }
 }
 
-function assertGet({ method }: Request): void {
-  if (method !== 'GET' && method !== 'HEAD') throw notAllowed('GET, HEAD')
-}
-
-function notAllowed(allow: string): Problem.ProblemError {
-  return Problem.of('method-not-allowed', `This route accepts ${allow}.`, { headers: { allow } })
-}
-
 function answer(body: unknown, headers: Record<string, string>): Response {
   return Response.json(body, {
     headers: { ...corsHeaders, ...headers, 'cache-control': 'no-store' },
-  })
-}
-
-const headerList = /^[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,1024}$/
-
-/** Before the gate: a browser asks without a credential which headers it may send. */
-function preflight(request: Request): Response {
-  const asked = request.headers.get('access-control-request-headers') ?? ''
-  const allowed =
-    'Authorization, Payment-Signature, X-Payment, Accept-Payment, Idempotency-Key, ' +
-    'Access-Control-Expose-Headers'
-  return new Response(null, {
-    status: 204,
-    headers: {
-      ...corsHeaders,
-      allow: 'POST, OPTIONS',
-      'access-control-allow-methods': 'POST, OPTIONS',
-      'access-control-allow-headers': headerList.test(asked) ? `${allowed}, ${asked}` : allowed,
-      'access-control-max-age': '600',
-      'cache-control': 'no-store',
-    },
   })
 }

@@ -1,20 +1,20 @@
 import type { Hex } from 'viem'
-import * as Token from '../chain/token'
 import * as Address from '../protocol/Address'
-import type { Errand } from '../settlement/Errand'
+import type { Sight } from '../settlement/corroborate'
 import type { Payment } from '../settlement/Payment'
 import { type Context, tokenOf } from './context'
 import {
   askAgain,
   deliveredBy,
+  findRefund,
   isNews,
   isOver,
   isRefundedBy,
-  isSettled,
   isWithoutEffect,
   returnedBy,
 } from './evidence'
-import { type Order, type RefundReason, refundId, swapId } from './Order'
+import { refundOf, swapOf } from './jobs'
+import { type HeldReason, type Order, type RefundReason, refundId, swapId } from './Order'
 
 /**
  * One step of an order, decided only from what the database and the chain say now, so that it may be
@@ -27,13 +27,9 @@ import { type Order, type RefundReason, refundId, swapId } from './Order'
  */
 export type Next = 'again' | 'wait' | 'later'
 
-/** The swap reverts after this, and then the money goes back. */
-const swapSeconds = 120n
 /** Money that could not be swapped for so long goes back. */
 const lateMs = 15 * 60 * 1000
 const runWaitMs = 2_000
-export const swapGas = 1_500_000n
-export const refundGas = 400_000n
 
 /** Moves an order on by one step. Throws what the node or the settlement throws: try again. */
 export function step(context: Context, order: Order): Promise<Next> | Next {
@@ -67,12 +63,12 @@ async function settling(context: Context, order: Order): Promise<Next> {
     return 'wait'
   }
   // What no node has shown is looked for here: the state must not go back and forth meanwhile.
-  if (unseen.has(id) && !(await isShown(context, order, payment))) return 'later'
+  if (unseen.has(id) && (await sightOf(context, order, payment)) === 'unseen') return 'later'
   return turn(context.change(() => store.settle(id, payment.transaction, now())))
 }
 
 async function settled(context: Context, order: Order): Promise<Next> {
-  const { store, now, market, allowance } = context
+  const { store, now, market } = context
   const { id, usdgAtomic, recipient } = order
   const payment = paymentOf(context, order.paymentId)
   if (payment.state !== 'confirmed') return turn(context.change(() => store.unsettle(id, now())))
@@ -80,14 +76,15 @@ async function settled(context: Context, order: Order): Promise<Next> {
   const isLate = order.settledAt !== undefined && now() > order.settledAt + lateMs
   const token = tokenOf(context, order)
   // Asked together: the answers are as old as each other when the swap is written.
-  const [isHere, sight] = await Promise.all([
-    isShown(context, order, payment),
+  const [shown, sight] = await Promise.all([
+    sightOf(context, order, payment),
     // Money that is late goes back, also when the market gives no answer at all.
     isLate || !token
       ? undefined
       : market.see(token, usdgAtomic, [recipient, context.settlement.desk]),
   ])
-  if (!isHere) {
+  if (shown === 'disputed') return holdDisputed(context, order)
+  if (shown === 'unseen') {
     context.change(() => store.unsettle(id, now()))
     return 'later'
   }
@@ -101,35 +98,26 @@ async function settled(context: Context, order: Order): Promise<Next> {
   if (sharesAtomic === undefined) return refuse('no-quote', undefined)
   if (sharesAtomic < order.floorAtomic) return refuse('below-floor', sharesAtomic)
   if (!verdict.ok) return refuse('check-failed', verdict.code)
-  const reservation = await allowance.reserve(id, usdgAtomic)
-  if (reservation === 'refused') return refuse('no-allowance', undefined)
-  if (reservation === 'busy') return 'later'
-  try {
-    const ended = await context.settlement.run(swapOf(context, order), {
-      waitMs: runWaitMs,
-      write(hash) {
-        // It may have waited for its turn since it was looked at.
-        must(paymentOf(context, order.paymentId).state === 'confirmed')
-        must(context.change(() => store.swap(id, hash, now())))
-      },
-    })
-    return turn(ended.kind !== 'unavailable' && store.find(id)?.state === 'swapping')
-  } finally {
-    if (store.find(id)?.state !== 'swapping') allowance.release(id)
-  }
+  const ended = await context.settlement.run(swapOf(context, order), {
+    waitMs: runWaitMs,
+    write(hash) {
+      // It may have waited for its turn since it was looked at.
+      must(paymentOf(context, order.paymentId).state === 'confirmed')
+      must(context.change(() => store.swap(id, hash, now())))
+    },
+  })
+  return turn(ended.kind !== 'unavailable' && store.find(id)?.state === 'swapping')
 }
 
 async function swapping(context: Context, order: Order): Promise<Next> {
-  const { store, now, settlement, allowance } = context
+  const { store, now, settlement } = context
   const { id } = order
   const errand = settlement.errand(swapId(order))
   if (errand === undefined) throw new Error(`order ${id} has no swap`)
   if (errand.state === 'broadcast') return 'wait'
   if (errand.state === 'failed' || errand.state === 'replaced') {
     const reason = errand.state === 'failed' ? 'swap-failed' : 'swap-replaced'
-    const isDone = context.change(() => store.refund(id, reason, now()))
-    if (isDone) allowance.release(id)
-    return turn(isDone)
+    return turn(context.change(() => store.refund(id, reason, now())))
   }
   const ended = await settlement.run(swapOf(context, order), { waitMs: 0 })
   if (ended.kind !== 'confirmed') return 'later'
@@ -139,13 +127,13 @@ async function swapping(context: Context, order: Order): Promise<Next> {
   const amountAtomic = deliveredBy(order, receipt)
   const returnedAtomic = returnedBy(context, order, receipt)
   // The swap succeeded: whatever its receipt says, the money is spent and nothing is refunded.
-  const isDone = context.change(() =>
-    amountAtomic > 0n
-      ? store.deliver(id, { hash, amountAtomic, returnedAtomic }, now())
-      : store.hold(id, 'delivery-not-found', now()),
+  return turn(
+    context.change(() =>
+      amountAtomic > 0n
+        ? store.deliver(id, { hash, amountAtomic, returnedAtomic }, now())
+        : store.hold(id, 'delivery-not-found', now()),
+    ),
   )
-  if (isDone) allowance.release(id)
-  return turn(isDone)
 }
 
 function delivered(context: Context, order: Order): Next {
@@ -153,7 +141,6 @@ function delivered(context: Context, order: Order): Next {
     context.log('order-unpaid', { order: order.id })
   }
   if (context.settlement.errand(swapId(order))?.state === 'confirmed') return 'wait'
-  context.allowance.adopt(order.id, order.usdgAtomic)
   return turn(context.change(() => context.store.undeliver(order.id, context.now())))
 }
 
@@ -175,11 +162,12 @@ async function beginRefund(context: Context, order: Order): Promise<Next> {
   }
   if (order.swapTx !== undefined && !isWithoutEffect(context, swapId(order))) {
     // A reorganisation took the failed swap away.
-    context.allowance.adopt(id, order.usdgAtomic)
-    return turn(context.change(() => store.reswap(id, now())))
+    return turn(context.change(() => store.reswap(id, undefined, now())))
   }
   if (last && !(await isOver(context, last))) return 'later'
-  if (!(await isShown(context, order, payment))) return 'later'
+  const shown = await sightOf(context, order, payment)
+  if (shown === 'disputed') return holdDisputed(context, order)
+  if (shown === 'unseen') return 'later'
   const next = { ...order, refundAttempts: attempts + 1 }
   const ended = await settlement.run(refundOf(context, next), {
     waitMs: runWaitMs,
@@ -200,32 +188,53 @@ async function refunding(context: Context, order: Order): Promise<Next> {
   const errand = settlement.errand(refundId(order))
   if (errand === undefined) throw new Error(`order ${id} has no refund`)
   if (errand.state === 'broadcast') return 'wait'
-  if (errand.state === 'failed') {
-    return turn(context.change(() => store.hold(id, 'refund-failed', now())))
-  }
+  if (errand.state === 'failed') return unrefunded(context, order, 'refund-failed')
   if (errand.state === 'replaced') {
     return turn(context.change(() => store.abandonRefund(id, order.refundAttempts, now())))
   }
   const ended = await settlement.run(refundOf(context, order), { waitMs: 0 })
   if (ended.kind !== 'confirmed') return 'later'
   const { receipt, transaction: hash } = ended
+  // A status of success proves nothing: USDG only logs that a nonce was used before.
   const isPaid =
     isRefundedBy(context, order, receipt) ||
     isRefundedBy(context, order, await askAgain(context, order, hash))
+  if (!isPaid) return unrefunded(context, order, 'refund-not-found')
+  return turn(context.change(() => store.refunded(id, hash, now())))
+}
+
+/** A refund that is included and paid nothing: the nonce tells what did. */
+async function unrefunded(context: Context, order: Order, reason: HeldReason): Promise<Next> {
+  const { store, now } = context
+  const { id } = order
+  if (isSwapped(context, order)) {
+    // A reorganisation brought the failed swap back, before the refund.
+    return turn(context.change(() => store.reswap(id, order.refundTx, now())))
+  }
+  const hash = await findRefund(context, order)
   return turn(
-    context.change(() =>
-      isPaid ? store.refunded(id, hash, now()) : store.hold(id, 'refund-not-found', now()),
-    ),
+    context.change(() => (hash ? store.refunded(id, hash, now()) : store.hold(id, reason, now()))),
   )
 }
 
-function refunded(context: Context, order: Order): Next {
-  // A reorganisation brought the failed swap back: nothing can be undone, but somebody must know.
-  if (context.settlement.errand(swapId(order))?.state === 'confirmed') {
-    context.log('order-paid-twice', { order: order.id })
+async function refunded(context: Context, order: Order): Promise<Next> {
+  const { store, now, settlement, log } = context
+  const { id, refundTx } = order
+  const refund = settlement.errand(refundId(order))
+  const isSame = refund?.state === 'confirmed' && refund.transaction === refundTx
+  if (isSame && !isSwapped(context, order)) return 'wait'
+  const isUnderWay = refund?.state === 'broadcast' || refundTx === undefined
+  if (isUnderWay || !isRefundedBy(context, order, await askAgain(context, order, refundTx))) {
+    return turn(context.change(() => store.unrefund(id, now())))
   }
-  if (context.settlement.errand(refundId(order))?.state === 'confirmed') return 'wait'
-  return turn(context.change(() => context.store.unrefund(order.id, context.now())))
+  // Of an earlier version, in which the two had no nonce in common.
+  if (isSwapped(context, order)) log('order-paid-twice', { order: id })
+  return 'wait'
+}
+
+/** Whether the chain has the swap now, as far as is known. */
+function isSwapped({ settlement }: Context, order: Order): boolean {
+  return settlement.errand(swapId(order))?.state === 'confirmed'
 }
 
 /** Goes on when an operator asks for it and it is of use, or when the chain has changed by itself. */
@@ -236,6 +245,9 @@ async function held(context: Context, order: Order): Promise<Next> {
   const resumeSwap = () => turn(context.change(() => store.resumeSwap(id, now())))
   const resumeRefund = (transaction: Hex | undefined) =>
     turn(context.change(() => store.resumeRefund(id, transaction, now())))
+  const isRefund = heldReason === 'refund-failed' || heldReason === 'refund-not-found'
+  // A reorganisation has brought it back.
+  if (isRefund && isSwapped(context, order)) return resumeRefund(refundTx)
   if (heldReason === 'refund-failed') {
     // Under way again by itself, or for good without effect: only then may another one be written.
     if (stateOf(refundId(order)) !== 'failed') return resumeRefund(refundTx)
@@ -246,7 +258,12 @@ async function held(context: Context, order: Order): Promise<Next> {
   if (isSwap && !isSame) return resumeSwap()
   if (heldReason === 'refund-not-found' && !isSame) return resumeRefund(refundTx)
   if (retryAt === undefined) return 'wait'
-  if (await isNews(context, order)) return isSwap ? resumeSwap() : resumeRefund(refundTx)
+  if (await isNews(context, order)) {
+    if (heldReason === 'settlement-disputed' && order.refundReason === undefined) {
+      return turn(context.change(() => store.resumeSettled(id, now())))
+    }
+    return isSwap ? resumeSwap() : resumeRefund(refundTx)
+  }
   log('order-held-still', { order: id, heldReason })
   context.change(() => store.dismissRetry(id, retryAt, now()))
   return 'wait'
@@ -255,20 +272,34 @@ async function held(context: Context, order: Order): Promise<Next> {
 /** First time that an operator is told of a settlement without receipt. Then after twice the time. */
 const tellAfterMs = 60_000
 
-/** `isSettled`; remembers, and tells after a while, what was confirmed and no node shows. */
-async function isShown(context: Context, { id }: Order, payment: Payment): Promise<boolean> {
+/** Looks in a row that must contradict each other: around a reorganisation honest nodes do so once. */
+const disputesMax = 3
+
+/** What the nodes show of the payment; remembers, and tells after a while, what they do not show. */
+async function sightOf(context: Context, { id }: Order, payment: Payment): Promise<Sight> {
   const { unseen, now, log } = context
-  if (await isSettled(context, payment)) {
+  const sight = await context.settlement.sightOf(payment)
+  if (sight === 'shown') {
     unseen.delete(id)
-    return true
+    return sight
   }
-  const known = unseen.get(id) ?? { since: now(), tellAt: now() + tellAfterMs }
+  const known = unseen.get(id) ?? { since: now(), tellAt: now() + tellAfterMs, disputes: 0 }
   unseen.set(id, known)
-  if (now() < known.tellAt) return false
+  known.disputes = sight === 'disputed' ? known.disputes + 1 : 0
+  if (now() < known.tellAt) return sight
   const seconds = Math.round((now() - known.since) / 1000)
   known.tellAt = now() + (now() - known.since)
   log('order-settlement-unseen', { order: id, transaction: payment.transaction, seconds })
-  return false
+  return sight
+}
+
+/** No rule says which node lies: nothing is sent, and an operator must look. */
+function holdDisputed(context: Context, { id, settlementTx }: Order): Next {
+  const { unseen, store, now, log } = context
+  if ((unseen.get(id)?.disputes ?? 0) < disputesMax) return 'later'
+  unseen.delete(id)
+  log('settlement-disputed', { order: id, transaction: settlementTx })
+  return turn(context.change(() => store.hold(id, 'settlement-disputed', now())))
 }
 
 /**
@@ -280,39 +311,6 @@ export function isOurs(
   { transfer }: Payment,
 ): boolean {
   return transfer.network === stock.network && Address.equal(transfer.payee, settlement.desk)
-}
-
-function swapOf(context: Context, order: Order): Errand {
-  const { settlement, market, stock, now } = context
-  const token = tokenOf(context, order)
-  const deadline = BigInt(Math.floor(now() / 1000)) + swapSeconds
-  // A token that is not listed any more is only asked about: nothing is written for it.
-  const call = token
-    ? market.swap({ ...order, token, deadline })
-    : { to: stock.router, data: '0x' as Hex }
-  return {
-    id: swapId(order),
-    kind: 'swap',
-    product: 'desk',
-    network: order.network,
-    relayer: settlement.desk,
-    ...call,
-    valueWei: 0n,
-    gasLimit: swapGas,
-  }
-}
-
-function refundOf({ settlement, asset }: Context, order: Order): Errand {
-  return {
-    id: refundId(order),
-    kind: 'refund',
-    product: 'desk',
-    network: order.network,
-    relayer: settlement.desk,
-    ...Token.transfer(asset.address, order.payer, order.totalAtomic),
-    valueWei: 0n,
-    gasLimit: refundGas,
-  }
 }
 
 function paymentOf({ settlement }: Context, id: string): Payment {

@@ -90,6 +90,7 @@ function readOrders({ orm }: Db) {
       .where(
         sql`${orders.id} IN (SELECT id FROM orders ORDER BY id DESC LIMIT ${sql.raw(String(recentMax))}) AND (
           ${orders.state} = 'delivered' AND ${isUndone(sql`'swap:' || orders.id`)} OR
+          ${orders.state} = 'refunded' AND EXISTS (SELECT 1 FROM errands WHERE errands.id = 'swap:' || orders.id AND errands.state = 'confirmed') OR
           ${orders.state} = 'refunded' AND ${isUndone(sql`CASE WHEN refund_attempts <= 1 THEN 'refund:' || orders.id ELSE 'refund:' || orders.id || ':' || refund_attempts END`)})`,
       )
       .prepare(),
@@ -219,15 +220,21 @@ function changeOrders({ orm }: Db) {
   const refunded = change({ state: 'refunded', refundTx: tx }, into('refunded', 'refunding'))
   const unrefund = change({ state: 'refunding' }, into('refunding', 'refunded'))
   const reswap = change(
-    { state: 'swapping', refundReason: null },
+    { state: 'swapping', refundReason: null, refundTx: null },
     into('swapping', 'refunding'),
-    isNull(orders.refundTx),
+    sql`refund_tx IS ${parameter('refundTx')}`,
   )
   const hold = change(
     { state: 'held', heldReason: parameter('reason') },
-    into('held', 'swapping', 'refunding'),
+    into('held', 'settled', 'swapping', 'refunding'),
   )
   const released = { heldReason: null, retryAt: null }
+  const resumeSettled = change(
+    { ...released, state: 'settled' },
+    into('settled', 'held'),
+    isNull(orders.swapTx),
+    isNull(orders.refundReason),
+  )
   const resumeSwap = change(
     { ...released, state: 'swapping' },
     into('swapping', 'held'),
@@ -270,9 +277,14 @@ function changeOrders({ orm }: Db) {
       toOrder(resume.get({ id, attempts, tx: hash, at })),
     refunded: (id: string, hash: Hex, at: number) => toOrder(refunded.get({ id, tx: hash, at })),
     unrefund: (id: string, at: number) => toOrder(unrefund.get({ id, at })),
-    /** A reorganisation took the failed swap away and no refund is under way: it may succeed now. */
-    reswap: (id: string, at: number) => toOrder(reswap.get({ id, at })),
+    /**
+     * A reorganisation took the failed swap away, so that it may succeed now, or brought it back.
+     * `refundTx`: the refund that has moved no money; undefined: none was written.
+     */
+    reswap: (id: string, refundTx: Hex | undefined, at: number) =>
+      toOrder(reswap.get({ id, refundTx: refundTx ?? null, at })),
     hold: (id: string, reason: HeldReason, at: number) => toOrder(hold.get({ id, reason, at })),
+    resumeSettled: (id: string, at: number) => toOrder(resumeSettled.get({ id, at })),
     resumeSwap: (id: string, at: number) => toOrder(resumeSwap.get({ id, at })),
     /** `refundTx` undefined: what was sent can never succeed, and a new attempt may be written. */
     resumeRefund: (id: string, refundTx: Hex | undefined, at: number) =>

@@ -78,7 +78,7 @@ ${table(
     network.lanes.map((lane) => [
       network.network,
       html`<code>${lane.relayer}</code>`,
-      stateOf(lane.ready && network.ready, network.reason ?? lane.reason),
+      stateOf(lane, commonReason(network)),
       lane.balanceWei === undefined ? 'unknown' : Amount.toDecimal(lane.balanceWei, 18),
       lane.inFlight,
     ]),
@@ -126,10 +126,16 @@ ${
 }`
 }
 
-function stateOf(isReady: boolean, reason: string | undefined): Html {
-  return isReady
-    ? badge('good', 'ready')
-    : html`${badge('bad', 'paused')} ${scrub(reason ?? 'unknown')}`
+/** Why all lanes of a network are paused, when that is not the reason of one of them. */
+function commonReason({ ready, reason, lanes }: NetworkState): string | undefined {
+  if (ready || lanes.some((lane) => lane.reason === reason)) return undefined
+  return reason ?? 'unknown'
+}
+
+function stateOf(lane: NetworkState['lanes'][number], common: string | undefined): Html {
+  if (lane.ready && common === undefined) return badge('good', 'ready')
+  const reasons = [common, lane.reason].filter((reason) => reason !== undefined)
+  return html`${badge('bad', 'paused')} ${scrub(reasons.join('; ') || 'unknown')}`
 }
 
 function list(lines: readonly string[]): Html {

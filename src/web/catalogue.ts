@@ -185,11 +185,16 @@ function paramItem({ name, in: place, required, description, schema, example }: 
   const facts = [
     place === 'tail' ? 'in the path' : 'in the query',
     required ? 'required' : 'optional',
-    ...(typeof schema.type === 'string' ? [schema.type] : []),
+    ...(schema.type === undefined ? [] : [typesOf(schema.type)]),
     ...(Array.isArray(schema.enum) ? [`one of ${schema.enum.join(', ')}`] : []),
     ...(example === undefined ? [] : [`such as ${example}`]),
   ]
   return html`<div><dt><code>${name}</code> <span class="quiet">${facts.join(', ')}</span></dt><dd>${description}</dd></div>`
+}
+
+/** The types of a JSON Schema, in the words of a person who writes a query. */
+function typesOf(type: unknown): string {
+  return [type].flat().join(' or ').replace('array', 'comma list')
 }
 
 /** At least two decimals, and no more than there are. */

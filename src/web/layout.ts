@@ -1,4 +1,5 @@
 import type { Config } from '../config/Config'
+import { isKnown, tagOf } from '../http/etag'
 import { assets, securityPolicy } from './assets'
 import { type Html, html } from './html'
 
@@ -42,7 +43,7 @@ ${main}
 </main>
 <footer>
 <p>${service.guidance}</p>
-<p>For machines: <a href="/openapi.json">openapi.json</a>, <a href="/llms.txt">llms.txt</a>, <a href="/.well-known/x402">x402</a>. Contact: <a href="mailto:${service.contact}">${service.contact}</a></p>
+<p>For machines: <a href="/openapi.json">openapi.json</a>, <a href="/llms.txt">llms.txt</a>, <a href="/.well-known/x402">x402</a>. The x402 facilitator is <code>${service.facilitatorUrl}</code>. Contact: <a href="mailto:${service.contact}">${service.contact}</a></p>
 </footer>
 </body>
 </html>
@@ -64,7 +65,7 @@ export function respond(
   } = {},
 ): Response {
   const { status = 200, isPrivate = false } = options
-  const etag = `"${new Bun.CryptoHasher('sha256').update(markup).digest('base64url')}"`
+  const etag = tagOf(markup)
   const headers = {
     'content-type': 'text/html; charset=utf-8',
     'content-security-policy': securityPolicy,
@@ -75,13 +76,6 @@ export function respond(
     ...(isPrivate ? {} : { etag }),
     ...options.headers,
   }
-  if (!isPrivate && matches(request.headers.get('if-none-match'), etag))
-    return new Response(null, { status: 304, headers })
+  if (!isPrivate && isKnown(request, etag)) return new Response(null, { status: 304, headers })
   return new Response(markup, { status, headers })
-}
-
-/** A proxy that compresses makes the tag a weak one. */
-function matches(header: string | null, etag: string): boolean {
-  if (header === null) return false
-  return header.split(',').some((tag) => tag.trim().replace(/^W\//, '') === etag)
 }

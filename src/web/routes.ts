@@ -2,6 +2,7 @@ import { Elysia } from 'elysia'
 import type { Config } from '../config/Config'
 import { type Budget, readBody } from '../http/body'
 import { clientKey } from '../http/clientip'
+import { assertUnpacked, byMethod, unread } from '../http/methods'
 import * as RateLimit from '../http/ratelimit'
 import { searchOf } from '../http/url'
 import * as Crypto from '../protocol/Crypto'
@@ -59,50 +60,58 @@ export function webRoutes(options: WebOptions) {
     })
   }
 
+  const home = ({ request }: Asked) => {
+    const searchParams = new URLSearchParams(searchOf(request.url))
+    const text = (searchParams.get('q') ?? '').slice(0, 100)
+    // Looking through a large catalogue costs more than a page that is known.
+    if (text !== '') limit(request, 'search', searchesPerMinute)
+    const page = Number(searchParams.get('page') ?? 1)
+    const main = catalogue(options, { text, page: Number.isSafeInteger(page) ? page : 1 })
+    return respond(request, layout(config, { title: 'Catalogue', path: '/', main }))
+  }
+  const stocks = ({ request }: Asked) => {
+    if (config.stock === undefined) throw Problem.of('not-found', 'No stocks are sold here.')
+    const main = stocksPage(config, config.stock, options.hasMarket)
+    return respond(request, layout(config, { title: 'Stocks', path: '/stocks', main }))
+  }
+  const asset = ({ request }: Asked) => {
+    const found = findAsset(URL.parse(request.url)?.pathname ?? '')
+    if (found === undefined) throw Problem.of('not-found', 'There is no such file.')
+    return found
+  }
+  const look = ({ request }: Asked) => {
+    const authorization = request.headers.get('authorization')
+    if (authorization === null) {
+      const page = { title: 'Operation', path: '/admin', main: adminForm() } as const
+      return respond(request, layout(config, page), { isPrivate: true })
+    }
+    limit(request, 'admin', looksPerMinute)
+    return admin(request, /^bearer +(\S+) *$/i.exec(authorization)?.[1] ?? '')
+  }
+  const enter = async ({ request }: Asked) => {
+    limit(request, 'admin', looksPerMinute)
+    assertUnpacked(request.headers)
+    const body = await readBody(request, formMaxBytes, options.budget)
+    try {
+      const form = new URLSearchParams(new TextDecoder().decode(body.bytes))
+      return admin(request, form.get('token') ?? '')
+    } finally {
+      body.release()
+    }
+  }
+  const own = { isOpen: false }
   return new Elysia({ name: 'web' })
-    .get('/', ({ request }) => {
-      const searchParams = new URLSearchParams(searchOf(request.url))
-      const text = (searchParams.get('q') ?? '').slice(0, 100)
-      // Looking through a large catalogue costs more than a page that is known.
-      if (text !== '') limit(request, 'search', searchesPerMinute)
-      const page = Number(searchParams.get('page') ?? 1)
-      const main = catalogue(options, { text, page: Number.isSafeInteger(page) ? page : 1 })
-      return respond(request, layout(config, { title: 'Catalogue', path: '/', main }))
-    })
-    .get('/stocks', ({ request }) => {
-      if (config.stock === undefined) throw Problem.of('not-found', 'No stocks are sold here.')
-      const main = stocksPage(config, config.stock, options.hasMarket)
-      return respond(request, layout(config, { title: 'Stocks', path: '/stocks', main }))
-    })
-    .get('/assets/:name', ({ request }) => {
-      const found = findAsset(URL.parse(request.url)?.pathname ?? '')
-      if (found === undefined) throw Problem.of('not-found', 'There is no such file.')
-      return found
-    })
-    .get('/admin', ({ request }) => {
-      const authorization = request.headers.get('authorization')
-      if (authorization === null) {
-        const page = { title: 'Operation', path: '/admin', main: adminForm() } as const
-        return respond(request, layout(config, page), { isPrivate: true })
-      }
-      limit(request, 'admin', looksPerMinute)
-      return admin(request, /^bearer +(\S+) *$/i.exec(authorization)?.[1] ?? '')
-    })
-    .post(
+    .all('/', byMethod({ GET: home }, own), unread)
+    .all('/stocks', byMethod({ GET: stocks }, own), unread)
+    .all('/assets/:name', byMethod({ GET: asset }, own), unread)
+    .all(
       '/admin',
-      async ({ request }) => {
-        limit(request, 'admin', looksPerMinute)
-        const body = await readBody(request, formMaxBytes, options.budget)
-        try {
-          const form = new URLSearchParams(new TextDecoder().decode(body.bytes))
-          return admin(request, form.get('token') ?? '')
-        } finally {
-          body.release()
-        }
-      },
-      { parse: 'none' },
+      byMethod<Asked, Response | Promise<Response>>({ GET: look, POST: enter }, own),
+      unread,
     )
 }
+
+type Asked = { request: Request }
 
 /** Of equal length for all tokens, so that the comparison tells nothing about it. */
 function digest(token: string): string {

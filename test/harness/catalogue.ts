@@ -121,6 +121,11 @@ const crypto: readonly Sample[] = [
     has: '"prices":[{"timestamp":',
   },
   {
+    ask: 'crypto-prices/chart/coingecko:bitcoin?period=1d',
+    upstream: `${coins}/chart/coingecko:bitcoin?period=1d&span=10`,
+    has: '"prices":[{"timestamp":',
+  },
+  {
     ask: `crypto-prices/current/coingecko:bitcoin,${base}`,
     upstream: `${coins}/prices/current/coingecko:bitcoin,${base}`,
     has: `"${base}":{"decimals":6`,
@@ -189,19 +194,18 @@ const knowledge: readonly Sample[] = [
   ...['Alan_Turing', 'AC%2FDC', 'S%C3%A3o_Paulo', 'What%3F', 'C%2B%2B', '%22Heroes%22'].map(
     (title) => ({
       ask: `wiki/summary/${title}`,
-      upstream: `${wikipedia}/api/rest_v1/page/summary/${title}?redirect=false`,
+      upstream: `${wikipedia}/api/rest_v1/page/summary/${title}`,
       has: `"title":${JSON.stringify(decodeURIComponent(title).replaceAll('_', ' '))}`,
     }),
   ),
-  // What the route fixes wins over the buyer's; other names cross.
   {
-    ask: 'wiki/summary/Earth?redirect=true&lang=en',
-    upstream: `${wikipedia}/api/rest_v1/page/summary/Earth?lang=en&redirect=false`,
+    ask: 'wiki/summary/Earth?redirect=false&lang=en',
+    upstream: `${wikipedia}/api/rest_v1/page/summary/Earth?redirect=false&lang=en`,
     has: 'third planet',
   },
   {
     ask: 'wiki/summary/No_such_page',
-    upstream: `${wikipedia}/api/rest_v1/page/summary/No_such_page?redirect=false`,
+    upstream: `${wikipedia}/api/rest_v1/page/summary/No_such_page`,
     status: 404,
     has: '"title":"Not found."',
     type: 'application/problem+json',
@@ -241,7 +245,7 @@ const knowledge: readonly Sample[] = [
   { ask: 'tech-news/front-page', upstream: `${hackerNews}?tags=front_page`, has: '"hits":[' },
   {
     ask: 'tech-news/front-page?hitsPerPage=5&tags=story',
-    upstream: `${hackerNews}?hitsPerPage=5&tags=front_page`,
+    upstream: `${hackerNews}?hitsPerPage=5&tags=story`,
     has: '"hitsPerPage":5',
   },
   {
@@ -428,6 +432,8 @@ export const refusals: readonly (readonly [ask: string, ...names: string[]])[] =
   ['weather/forecast?latitude=90.1&longitude=-180.5', 'latitude', 'longitude'],
   [`weather/forecast?${berlin}&current=a%20b&daily=,`, 'current', 'daily'],
   ['weather/air-quality?latitude=north&longitude=1', 'latitude'],
+  ['weather/forecast?latitude=52.5,91&longitude=13.4,x', 'latitude', 'longitude'],
+  ['weather/air-quality?latitude=52.5,&longitude=13.4', 'latitude'],
   ['weather/geocode?count=3', 'name'],
   ['weather/geocode?name=Berlin&count=101', 'count'],
   ['fx/historical/1998-12-31', 'date'],
@@ -444,7 +450,7 @@ export const refusals: readonly (readonly [ask: string, ...names: string[]])[] =
   [`wiki/summary/${'x'.repeat(256)}`, 'title'],
   ['words/related?max=1001', 'max'],
   ['tech-news/front-page?hitsPerPage=many', 'hitsPerPage'],
-  ['tech-news/search?tags=%3Cb%3E&hitsPerPage=0', 'tags', 'hitsPerPage'],
+  ['tech-news/search?tags=%3Cb%3E&hitsPerPage=1001', 'tags', 'hitsPerPage'],
   ['world-data/country/GERMANY?format=yaml&per_page=0', 'format', 'per_page', 'iso'],
   ['world-data/indicator/US', 'indicator', 'code'],
   ['world-data/indicator/US/indicators/NY.GDP.PCAP.CD?date=15', 'date', 'indicator'],
@@ -469,6 +475,18 @@ export const refusals: readonly (readonly [ask: string, ...names: string[]])[] =
   ['catjoke/joke?id=41', 'id'],
 ]
 
+/** What the upstreams take in more than one form, which no check of ours may refuse. */
+export const taken: readonly string[] = [
+  'weather/forecast?latitude=52.5,48.1&longitude=13.4,11.5&current=temperature_2m',
+  'weather/forecast?latitude=52.5%2C48.1&longitude=13.4%2C11.5',
+  'weather/forecast?latitude=52.5&latitude=48.1&longitude=13.4&longitude=11.5',
+  'weather/air-quality?latitude=-33.9,%2B52.52&longitude=151.2,13.41',
+  'crypto-prices/chart/coingecko:bitcoin?period=3600&span=2',
+  'crypto-prices/chart/coingecko:bitcoin?period=W',
+  'tech-news/search?query=x&hitsPerPage=0',
+  'world-data/country/all',
+]
+
 /** Bodies that `assistant/chat` refuses, with the places that are named. */
 export const refusedChats: readonly (readonly [body: string, ...names: string[]])[] = [
   ['model=assistant-fast', ''],
@@ -476,7 +494,10 @@ export const refusedChats: readonly (readonly [body: string, ...names: string[]]
   ['{"messages":"hello"}', 'messages'],
   ['{"messages":[{"content":"x"}]}', 'messages/0/role'],
   ['{"messages":[{"role":"user","content":{}}],"stream":"yes"}', 'stream', 'messages/0/content'],
-  ['{"model":""}', 'model'],
+  ['{"model":"","messages":[]}', 'model'],
+  ['{"model":"assistant-fast"}', 'messages'],
+  ['{}', 'messages'],
+  ['', 'messages'],
 ]
 
 /** Inputs of `chain-stocks/quote` and `token`, with the names that are refused: none when it is good. */

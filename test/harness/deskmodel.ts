@@ -5,64 +5,43 @@ import { write } from '../../db/write'
 import { RpcFault } from '../../src/chain/client'
 import type { Receipt } from '../../src/chain/receipt'
 import * as Token from '../../src/chain/token'
-import type { Stock, StockToken } from '../../src/config/Config'
-import { account } from '../../src/demo/accounts'
 import * as Abi from '../../src/protocol/Abi'
+import type * as Authorization from '../../src/protocol/Authorization'
 import * as Crypto from '../../src/protocol/Crypto'
 import type { Errand, ErrandEnd } from '../../src/settlement/Errand'
 import { createStore } from '../../src/settlement/store'
 import type { DeskMarket, DeskSettlement } from '../../src/stock/context'
+import type { SwapTerms } from '../../src/stock/market'
 import type { Order } from '../../src/stock/Order'
-import * as Orders from '../../src/stock/Order'
 import type { Random } from '../soak/random'
-import { networkOf } from './settlement'
+import {
+  asset,
+  deskAddress,
+  encode,
+  network,
+  orderOfErrand,
+  paymentRow,
+  readSigned,
+  stock,
+  token,
+} from './deskorders'
 
 /**
  * A chain and a settlement in memory, for orders by the thousand: the order machine and the database
  * are the real ones. Everything that can happen is an event that the test draws.
  */
 
-export const network = networkOf('http://127.0.0.1:1')
-const asset = network.asset.address
-export const deskAddress: Address = account(0).address
-
-const contract = (digit: string): Address => Crypto.checksum(digit.repeat(40))
-
-export const token: StockToken = {
-  symbol: 'NVDA',
-  name: 'NVIDIA',
-  address: contract('a'),
-  pool: contract('b'),
-  fee: 500,
-  slippageBps: 100,
-  feed: undefined,
-}
-
-export const stock: Stock = {
-  network: network.id,
-  minAtomic: 1_000_000n,
-  maxAtomic: 1_000_000_000n,
-  feeBps: 0,
-  feedDistanceBps: 300,
-  feedMaxAgeSeconds: 93_600,
-  factory: contract('c'),
-  router: contract('d'),
-  quoter: contract('e'),
-  registry: contract('9'),
-  issuerUrl: undefined,
-  explorerUrl: undefined,
-  tokens: [token],
-}
-
 type ModelErrand = {
   errand: Errand
   nonce: number
+  /** What the desk has signed: read from the bytes that it sends. */
+  signed: Authorization.ParsedCall
+  /** Of a swap. */
+  terms: SwapTerms | undefined
   transaction: Hex
   state: 'broadcast' | 'confirmed' | 'failed' | 'replaced'
   blockNumber: bigint | undefined
   receipt: Receipt | undefined
-  /** Kept over a reorganisation: what is included again ends as before. */
-  fate: 'confirmed' | 'failed' | undefined
   sharesAtomic: bigint | undefined
   returnedAtomic: bigint | undefined
 }
@@ -81,6 +60,14 @@ type Swap = {
   recipient: Address
 }
 
+type Refund = {
+  orderId: string
+  payer: Address
+  amountAtomic: bigint
+  nonce: Hex
+  transaction: Hex
+}
+
 /** The world as it is, and levers to change it. */
 export type Model = ReturnType<typeof createModel>
 
@@ -91,11 +78,13 @@ export function createModel(db: Db, random: Random) {
   const receipts = new Map<Hex, Receipt>()
   const listeners = { errand: [] as Listener[], payment: [] as Listener[] }
   const swaps: Swap[] = []
-  const refunds: { orderId: string; payer: Address; amountAtomic: bigint }[] = []
+  const refunds: Refund[] = []
   let block = 1_000n
   let nonce = 0
   let serial = 0
-  let allowedAtomic = 0n
+  /** EIP-3009 nonces of the desk. */
+  const used = new Set<Hex>()
+  let terms: SwapTerms | undefined
   /** A process that was killed never hears an answer. */
   let generation = 0
   const state = {
@@ -111,6 +100,10 @@ export function createModel(db: Db, random: Random) {
     /** Share of swaps that find a pool which takes only a part of the money. */
     shallow: 0.2,
     deskAtomic: 0n,
+    /** Share of refunds that somebody else has made when ours comes. */
+    strangers: 0,
+    /** Whether the asset refuses a used nonce; else it logs it and succeeds. */
+    isStrict: false,
   }
 
   function ring(id: string): void {
@@ -164,9 +157,10 @@ export function createModel(db: Db, random: Random) {
         if (!errands.has(errand.id)) {
           const transaction = hash()
           write(db, () => record?.(transaction))
-          const unknown = { fate: undefined, sharesAtomic: undefined, returnedAtomic: undefined }
-          const row = { errand, nonce: nonce++, transaction, blockNumber: undefined }
-          errands.set(errand.id, { ...row, state: 'broadcast', receipt: undefined, ...unknown })
+          const sent = compose(errand)
+          const unknown = { receipt: undefined, sharesAtomic: undefined, returnedAtomic: undefined }
+          const row = { errand, nonce: nonce++, transaction, blockNumber: undefined, ...sent }
+          errands.set(errand.id, { ...row, state: 'broadcast', ...unknown })
         }
         if (waitMs > 0) await node(born, () => undefined).catch(() => undefined)
         const known = errands.get(errand.id)
@@ -180,11 +174,21 @@ export function createModel(db: Db, random: Random) {
       read: (_, calls) =>
         node(born, () => ({
           blockNumber: block,
-          results: calls.map(() => `0x${Abi.uint(allowedAtomic)}` as Hex),
+          // `authorizationState` of the desk.
+          results: calls.map(({ data }) => {
+            const isUsed = used.has(`0x${data.slice(-64)}`)
+            return `0x${Abi.uint(isUsed ? 1 : 0)}` as Hex
+          }),
         })),
+      sightOf: ({ transaction, transfer }) =>
+        node(born, () => {
+          const logs = receipts.get(transaction)?.logs ?? []
+          return logs.some((log) => Token.isTransfer(log, transfer)) ? 'shown' : 'unseen'
+        }),
       rpc: (_, method, [first]) =>
         node(born, () => {
           if (method === 'eth_blockNumber') return `0x${block.toString(16)}`
+          if (method === 'eth_getLogs') return usesOf(first as { topics: readonly Hex[] })
           const receipt = receipts.get(first as Hex)
           return receipt ? encode(receipt) : null
         }),
@@ -205,66 +209,131 @@ export function createModel(db: Db, random: Random) {
           }
         }),
       // The model reads the terms, not calldata.
-      swap: (terms) => ({
-        to: stock.router,
-        data: `0x${Abi.uint(terms.usdgAtomic)}${Abi.uint(terms.floorAtomic)}${Abi.address(terms.recipient)}${Abi.address(terms.payer)}`,
-      }),
+      swap(asked) {
+        terms = asked
+        return []
+      },
     }
   }
 
+  /** As the settlement would send it now. */
+  function compose(errand: Errand): Pick<ModelErrand, 'signed' | 'terms'> {
+    terms = undefined
+    if (!('compose' in errand)) throw new Error(`${errand.id} is not signed`)
+    const sign = () => `0x${'11'.repeat(64)}1b` as const
+    const signed = readSigned(errand.compose({ address: deskAddress, nonce, sign }))
+    return { signed, terms }
+  }
+
+  function usesOf({ topics }: { topics: readonly Hex[] }): object[] {
+    const uses = refunds.filter((each) => each.nonce === topics[2])
+    const [topic, ...more] = topics
+    return uses.map(({ transaction }) => ({
+      address: asset,
+      topics: [topic, ...more],
+      data: '0x',
+      logIndex: '0x0',
+      transactionHash: transaction,
+      blockNumber: '0x1',
+    }))
+  }
+
+  /** A reorganisation takes what a transaction moved back, and its nonce is unused again. */
+  function undo(nonceOf: Hex, amountAtomic: bigint): void {
+    used.delete(nonceOf)
+    state.deskAtomic += amountAtomic
+  }
+
   function execute(known: ModelErrand): void {
-    const { errand } = known
-    const orderId = errand.id.split(':')[1] ?? ''
-    const words = errand.data.slice(errand.kind === 'swap' ? 2 : 10)
+    const { errand, signed } = known
     const logs: Receipt['logs'][number][] = []
     let late: Receipt['logs'] = []
-    let success = known.fate !== 'failed'
-    if (errand.kind === 'allowance') allowedAtomic = Abi.toUint(Abi.wordAt(words, 1)) ?? 0n
-    if (errand.kind === 'swap') {
-      const usdgAtomic = Abi.toUint(Abi.wordAt(words, 0)) ?? 0n
-      const floorAtomic = Abi.toUint(Abi.wordAt(words, 1)) ?? 0n
-      const recipient = Abi.toAddress(Abi.wordAt(words, 2)) ?? asset
-      const sharesAtomic = known.sharesAtomic ?? sharesFor(usdgAtomic)
-      known.sharesAtomic = sharesAtomic
-      const payer = Abi.toAddress(Abi.wordAt(words, 3)) ?? asset
-      const part = random.chance(state.shallow) ? BigInt(random.between(1, 99)) : 0n
-      const returnedAtomic = known.returnedAtomic ?? (usdgAtomic * part) / 100n
-      known.returnedAtomic = returnedAtomic
-      const isRefused =
-        state.isDrained ||
-        state.isPaused ||
-        state.blocked.has(recipient) ||
-        (returnedAtomic > 0n && state.blocked.has(payer)) ||
-        sharesAtomic < floorAtomic ||
-        allowedAtomic < usdgAtomic ||
-        state.deskAtomic < usdgAtomic
-      if (known.fate === undefined) success = !isRefused
-      if (success) {
-        allowedAtomic -= usdgAtomic
-        state.deskAtomic -= usdgAtomic
-        swaps.push({ orderId, usdgAtomic, returnedAtomic, payer, sharesAtomic, recipient })
-        if (returnedAtomic > 0n) logs.push(transferLog(stock.router, payer, asset, returnedAtomic))
-        const delivery = transferLog(token.pool, recipient, token.address, sharesAtomic)
+    const isRefund = errand.kind === 'refund'
+    if (isRefund && !used.has(signed.nonce) && random.chance(state.strangers)) payByStranger(known)
+    const isUsed = used.has(signed.nonce)
+    const success = isRefund && isUsed ? !state.isStrict : !isUsed && isTaken(known)
+    if (success && !isUsed) {
+      used.add(signed.nonce)
+      state.deskAtomic -= signed.amountAtomic
+      if (isRefund) logs.push(pay(known, known.transaction))
+      else {
+        const { change, delivery } = deliver(known)
+        logs.push(...change)
         if (!random.chance(state.silent)) logs.push(delivery)
         else if (random.chance(0.5)) late = [delivery]
-      }
-    }
-    if (errand.kind === 'refund') {
-      const payer = Abi.toAddress(Abi.wordAt(words, 0)) ?? asset
-      const amountAtomic = Abi.toUint(Abi.wordAt(words, 1)) ?? 0n
-      const isRefused = state.blocked.has(payer) || state.deskAtomic < amountAtomic
-      if (known.fate === undefined) success = !isRefused
-      if (success) {
-        state.deskAtomic -= amountAtomic
-        refunds.push({ orderId, payer, amountAtomic })
-        logs.push(transferLog(deskAddress, payer, asset, amountAtomic))
       }
     }
     known.receipt = receiptOf(known.transaction, success, logs)
     known.blockNumber = block
     known.state = success ? 'confirmed' : 'failed'
-    known.fate = known.state
     receipts.set(known.transaction, { ...known.receipt, logs: [...logs, ...late] })
+    ringErrand(errand.id)
+  }
+
+  /** Whether the asset moves the money, and for a swap the pool takes it. */
+  function isTaken(known: ModelErrand): boolean {
+    const { signed, terms: swap } = known
+    if (state.deskAtomic < signed.amountAtomic) return false
+    if (swap === undefined) return !state.blocked.has(signed.payee)
+    known.sharesAtomic ??= sharesFor(swap.usdgAtomic)
+    const part = random.chance(state.shallow) ? BigInt(random.between(1, 99)) : 0n
+    known.returnedAtomic ??= (swap.usdgAtomic * part) / 100n
+    return !(
+      state.isDrained ||
+      state.isPaused ||
+      state.blocked.has(swap.recipient) ||
+      (known.returnedAtomic > 0n && state.blocked.has(swap.payer)) ||
+      known.sharesAtomic < swap.floorAtomic
+    )
+  }
+
+  function deliver({ errand, terms: swap, sharesAtomic = 0n, returnedAtomic = 0n }: ModelErrand) {
+    if (swap === undefined) throw new Error('a swap has terms')
+    const { usdgAtomic, payer, recipient } = swap
+    swaps.push({ orderId: orderOfErrand(errand), ...swap, returnedAtomic, sharesAtomic })
+    if (returnedAtomic > usdgAtomic) throw new Error('more comes back than went in')
+    const change =
+      returnedAtomic > 0n ? [transferLog(stock.router, payer, asset, returnedAtomic)] : []
+    return { change, delivery: transferLog(token.pool, recipient, token.address, sharesAtomic) }
+  }
+
+  function pay({ errand, signed }: ModelErrand, transaction: Hex) {
+    const { payee, amountAtomic, nonce: spent } = signed
+    const orderId = orderOfErrand(errand)
+    refunds.push({ orderId, payer: payee, amountAtomic, nonce: spent, transaction })
+    return transferLog(deskAddress, payee, asset, amountAtomic)
+  }
+
+  /** What is signed is public: the same refund in a transaction of somebody else, right before ours. */
+  function payByStranger(known: ModelErrand): void {
+    if (!isTaken(known)) return
+    const transaction = hash()
+    used.add(known.signed.nonce)
+    state.deskAtomic -= known.signed.amountAtomic
+    receipts.set(transaction, receiptOf(transaction, true, [pay(known, transaction)]))
+  }
+
+  /** The errand is under way again, and what it moved is where it was. */
+  function takeBack(known: ModelErrand): void {
+    const { errand, signed, transaction } = known
+    const orderId = orderOfErrand(errand)
+    if (known.state === 'confirmed' && errand.kind === 'swap') {
+      const index = swaps.findIndex((each) => each.orderId === orderId)
+      if (index >= 0) {
+        swaps.splice(index, 1)
+        undo(signed.nonce, signed.amountAtomic)
+      }
+    }
+    const index = refunds.findIndex((each) => each.orderId === orderId)
+    const refund = errand.kind === 'refund' ? refunds[index] : undefined
+    if (refund) {
+      // A stranger's refund was right before ours, in vain: both are gone.
+      refunds.splice(index, 1)
+      receipts.delete(refund.transaction)
+      undo(signed.nonce, signed.amountAtomic)
+    }
+    receipts.delete(transaction)
+    Object.assign(known, { state: 'broadcast', blockNumber: undefined, receipt: undefined })
     ringErrand(errand.id)
   }
 
@@ -331,7 +400,7 @@ export function createModel(db: Db, random: Random) {
         .sort((left, right) => left.nonce - right.nonce)[0]
       if (next === undefined) return false
       block++
-      if (!isReplaced || next.fate !== undefined) execute(next)
+      if (!isReplaced) execute(next)
       else {
         next.state = 'replaced'
         ringErrand(next.errand.id)
@@ -343,104 +412,29 @@ export function createModel(db: Db, random: Random) {
       const newest = [...errands.values()]
         .filter((each) => each.blockNumber !== undefined && each.blockNumber > block - 4n)
         .sort((left, right) => right.nonce - left.nonce)[0]
-      if (newest === undefined || newest.errand.kind === 'allowance') return
+      if (newest === undefined) return
       if ([...errands.values()].some((each) => each.nonce > newest.nonce && each.receipt)) return
-      const { errand } = newest
-      const orderId = errand.id.split(':')[1] ?? ''
-      if (newest.state === 'confirmed' && errand.kind === 'swap') {
-        const index = swaps.findIndex((each) => each.orderId === orderId)
-        const [gone] = swaps.splice(index, 1)
-        allowedAtomic += gone?.usdgAtomic ?? 0n
-        state.deskAtomic += gone?.usdgAtomic ?? 0n
+      takeBack(newest)
+    },
+    /**
+     * Takes everything of the newest blocks away at once. On the new fork the same bytes may end
+     * otherwise: a swap that had failed may succeed, before a refund that had paid.
+     */
+    reorganiseDeeply(): void {
+      const gone = [...errands.values()]
+        .filter(({ blockNumber, receipt }) => receipt && blockNumber && blockNumber > block - 8n)
+        .sort((left, right) => right.nonce - left.nonce)
+      for (const each of gone) {
+        // Only what is above every nonce that stays.
+        const isTop = ![...errands.values()].some(
+          (other) => other.nonce > each.nonce && other.receipt,
+        )
+        if (isTop) takeBack(each)
       }
-      if (newest.state === 'confirmed' && errand.kind === 'refund') {
-        const index = refunds.findIndex((each) => each.orderId === orderId)
-        const [gone] = refunds.splice(index, 1)
-        state.deskAtomic += gone?.amountAtomic ?? 0n
-      }
-      receipts.delete(newest.transaction)
-      Object.assign(newest, { state: 'broadcast', blockNumber: undefined, receipt: undefined })
-      ringErrand(errand.id)
     },
     /** Blocks in which nothing of ours is. */
     pass(blocks: bigint): void {
       block += blocks
     },
-  }
-}
-
-/** An order of the model that nothing has happened to. */
-export function orderOf(
-  random: Random,
-  changes: Partial<Order> = {},
-): Omit<Order, 'paymentId' | 'settlementTx'> {
-  const usdgAtomic = 1_000_000n + BigInt(random.between(0, 999_000_000))
-  const quotedAtomic = usdgAtomic * 1_000_000_000n
-  return {
-    id: Orders.newId(random.between(1_000, 1_000_000), crypto.getRandomValues(new Uint8Array(10))),
-    network: network.id,
-    symbol: token.symbol,
-    token: token.address,
-    pool: token.pool,
-    poolFee: token.fee,
-    payer: account(random.between(1, 4)).address,
-    recipient: account(random.between(1, 4)).address,
-    usdgAtomic,
-    totalAtomic: usdgAtomic,
-    quotedAtomic,
-    floorAtomic: (quotedAtomic * 99n) / 100n,
-    ...Orders.untouched,
-    createdAt: 1_000,
-    updatedAt: 1_000,
-    ...changes,
-  }
-}
-
-/** Row of the payment of an order. */
-export function paymentRow(order: Order): typeof payments.$inferInsert {
-  return {
-    id: order.paymentId,
-    method: 'permit2',
-    network: order.network,
-    chainId: network.chainId,
-    asset,
-    payer: order.payer,
-    payee: deskAddress,
-    amountAtomic: order.totalAtomic,
-    nonce: Crypto.hex(Crypto.keccak256(order.paymentId)),
-    validAfter: 0n,
-    validBefore: 10_000_000_000n,
-    signature: '0x11',
-    product: 'desk',
-    protocol: 'x402',
-    merchant: '',
-    route: '/api/stock/buy',
-    fingerprint: order.id,
-    resource: 'http://localhost/api/stock/buy',
-    bound: false,
-    receivedAt: 1,
-    knownBlock: 1n,
-    state: 'broadcast',
-    transactionHash: order.settlementTx,
-    createdAt: 1,
-  }
-}
-
-/** A receipt as a node sends it. */
-function encode(receipt: Receipt): object {
-  const quantity = (value: bigint | number) => `0x${value.toString(16)}`
-  return {
-    transactionHash: receipt.hash,
-    status: receipt.success ? '0x1' : '0x0',
-    blockNumber: quantity(receipt.blockNumber),
-    blockHash: receipt.blockHash,
-    effectiveGasPrice: '0x1',
-    gasUsed: '0x1',
-    logs: receipt.logs.map((log) => ({
-      ...log,
-      logIndex: quantity(log.index),
-      transactionHash: receipt.hash,
-      blockNumber: quantity(receipt.blockNumber),
-    })),
   }
 }

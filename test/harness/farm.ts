@@ -43,7 +43,7 @@ export type Figures = {
   honest: readonly string[]
 }
 
-const sponsorKind = { least: 100_000n, dust: 99_999n }
+const sponsorKind = { least: 250_000n, dust: 249_999n }
 const concurrency = 24
 
 /**
@@ -284,7 +284,7 @@ async function moveOn(
       nonce: Number(nonce),
       maxTipWei: 0n,
       maxFeeWei: baseFeeWei,
-      gasLimit: 100_000n * BigInt(from.length) + 100_000n,
+      gasLimit: 250_000n * BigInt(from.length) + 250_000n,
       to: Multicall.multicallAddress,
       valueWei: 0n,
       data,

@@ -19,6 +19,8 @@ export function route(path: string, fields: Partial<Route> = {}): Route {
     rewrite: {},
     params: [],
     body: undefined,
+    bodyRequired: false,
+    answer: undefined,
     ...fields,
   }
 }
@@ -34,6 +36,7 @@ export function merchant(slug: string, fields: Partial<Merchant> = {}): Merchant
     builtin: undefined,
     allowPrivate: false,
     headers: {},
+    secrets: [],
     timeoutMs: 5_000,
     idleMs: 5_000,
     concurrencyMax: 100,
@@ -74,6 +77,8 @@ export function config(merchants: readonly Merchant[]): Config {
       discoveryNetwork: 'eip155:4663',
       mppOrder: ['eip155:8453', 'eip155:4663'],
       stopSeconds: 30,
+      confirmTwiceAboveAtomic: 10_000_000n,
+      payoutExclusive: false,
       settleWaitSeconds: 25,
       bodyMaxBytes: 10_485_760,
       unpaidBodyMaxBytes: 1_048_576,

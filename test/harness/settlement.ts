@@ -157,6 +157,9 @@ export async function startDesk(
     relayerKeys?: readonly Uint8Array[]
     deskKey?: Uint8Array
     walletFactories?: readonly Address[]
+    payoutExclusive?: boolean
+    isOwnPayee?: (payee: Address) => boolean
+    clockSkewMaxMs?: number
   } = {},
 ): Promise<Desk> {
   const now = options.now ?? Date.now
@@ -172,6 +175,11 @@ export async function startDesk(
     // Local blocks come when there is something in them: what is looked for soon is found soon.
     blockTimeMs: options.blockTimeMs ?? 100,
     deskKey: options.deskKey,
+    monotonic: () => performance.now(),
+    // Tests move one clock without the others.
+    clockSkewMaxMs: options.clockSkewMaxMs ?? Number.POSITIVE_INFINITY,
+    payoutExclusive: () => options.payoutExclusive === true,
+    isOwnPayee: options.isOwnPayee,
     errandProofMs: options.errandProofMs,
     ...(options.walletFactories ? { walletFactories: options.walletFactories } : {}),
     ...(options.meter ? { meter: options.meter } : {}),

@@ -3,6 +3,7 @@ import { setDefaultTimeout } from 'bun:test'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { type Db, open as openDatabase } from '../../db/open'
 import * as App from '../../src/app'
 import type { Config } from '../../src/config/Config'
 import { loadSecrets, type Secrets } from '../../src/config/env'
@@ -12,7 +13,15 @@ import { balanceOf, type Chain, startChains } from '../../src/demo/chains'
 import { openExchange } from '../../src/demo/exchange'
 import { createLog } from '../../src/log'
 import type * as Network from '../../src/protocol/Network'
-import { ask, type MppOptions, payMpp, payMppPermit2, payX402, type X402Options } from './buyer'
+import {
+  ask,
+  type MppOptions,
+  payMpp,
+  payMppPermit2,
+  payX402,
+  type Required,
+  type X402Options,
+} from './buyer'
 import { connect, request } from './raw'
 import { startTap } from './settlement'
 import { type ScriptedUpstream, startScripted } from './upstream'
@@ -101,6 +110,8 @@ export type Shop = {
   /** Every line that was logged. */
   logged: string[]
   dataDir: string
+  /** The gateway's own connection. */
+  db: Db
   /** Moves the gateway's clock; the chains keep theirs. */
   advance(ms: number): void
   /** The gateway's clock, unix ms. */
@@ -127,6 +138,7 @@ export type ShopOptions = {
   /** Cap of the stored answers. */
   answersMaxBytes?: number
   refundsMax?: number
+  clockSkewMaxMs?: number
   /** Keys beside the relayer's. */
   env?: Readonly<Record<string, string>>
   /** Also the Uniswap pools, stock tokens and price feeds of `[stock]`. */
@@ -177,14 +189,21 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
   const logged: string[] = []
   let offsetMs = 0
   let served = config
+  let db: Db | undefined
   const open = () =>
     App.start({
+      openDatabase: (from) => {
+        db = openDatabase(from)
+        return db
+      },
       config: served,
       secrets,
       dataDir,
       log: createLog({ write: (line) => void logged.push(line), pretty: false }),
       now: () => Date.now() + offsetMs,
       blockTimeMs: 100,
+      // Tests move one clock without the others.
+      clockSkewMaxMs: options.clockSkewMaxMs ?? Number.POSITIVE_INFINITY,
       ...(options.answersMaxBytes === undefined
         ? {}
         : { answersMaxBytes: options.answersMaxBytes }),
@@ -204,6 +223,10 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
     upstream,
     logged,
     dataDir,
+    get db() {
+      if (db === undefined) throw new Error('no database')
+      return db
+    },
     advance: (ms) => {
       offsetMs += ms
     },
@@ -260,7 +283,10 @@ export async function sign(url: string, terms: Terms = {}): Promise<Record<strin
   const signer = account(buyer).local()
   if (scheme === 'x402-eip3009' || scheme === 'x402-permit2') {
     const method = scheme === 'x402-permit2' ? 'permit2' : 'eip3009'
-    const payment = await payX402(asked.required, signer, { ...options, network, method })
+    // A header that is long enough leaves further transfer methods to the body.
+    const { accepts = asked.required.accepts } = asked.body as Partial<Required>
+    const required = { ...asked.required, accepts }
+    const payment = await payX402(required, signer, { ...options, network, method })
     return { 'payment-signature': payment }
   }
   const challenge = asked.challenges.find(

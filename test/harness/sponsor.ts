@@ -15,10 +15,10 @@ import { type Desk, networkOf, payee, startDesk } from './settlement'
 
 /** What the shipped file says. */
 export const sponsorDefaults: SponsorConfig = {
-  minBalanceAtomic: 100_000n,
+  minBalanceAtomic: 250_000n,
   minBalanceAgeBlocks: 50,
   grantsPerDay: 200,
-  maxGrantWei: 25_000_000_000_000n,
+  maxGrantWei: 62_500_000_000_000n,
   ethPriceUsd: 4000,
 }
 

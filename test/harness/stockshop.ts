@@ -1,5 +1,12 @@
 import { Database } from 'bun:sqlite'
-import { type Address, encodeFunctionData, erc20Abi, type Hex, parseAbi } from 'viem'
+import {
+  type Address,
+  encodeFunctionData,
+  erc20Abi,
+  getContractAddress,
+  type Hex,
+  parseAbi,
+} from 'viem'
 import type { Stock, StockToken } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
 import { balanceOf, type Chain, execute } from '../../src/demo/chains'
@@ -46,6 +53,13 @@ export type OrderJson = {
 }
 
 export const network = 'eip155:4663'
+
+/** The address that exists for a swap alone: the desk's money goes through it to the router. */
+export async function throughOf(chain: Chain, swapTx: Hex): Promise<Address> {
+  const transaction = await chain.rpc('eth_getTransactionByHash', [swapTx])
+  const { from, nonce } = transaction as { from: Address; nonce: Hex }
+  return getContractAddress({ from, nonce: BigInt(nonce) })
+}
 
 const stablecoin = parseAbi([
   'function setPaused(bool value)',
@@ -152,7 +166,7 @@ async function send({ chain, asset }: StockShop, data: Hex): Promise<void> {
 }
 
 /** Which of the desk's own requests to the node: what happens before it is forwarded. */
-export type Moment = 'look' | 'receipt' | 'swap' | 'refund' | 'approve'
+export type Moment = 'look' | 'receipt' | 'swap' | 'refund'
 
 /**
  * Does something at the instant before the node gets the n-th request of a kind, once. The look at
@@ -166,8 +180,8 @@ export function before(shop: StockShop, moment: Moment, turn: number, act: () =>
   }
 }
 
-function momentOf(
-  { stock, asset }: StockShop,
+export function momentOf(
+  { desk }: Pick<StockShop, 'desk'>,
   { method, params }: { method: string; params: readonly unknown[] },
 ): Moment | undefined {
   const text = JSON.stringify(params).toLowerCase()
@@ -175,7 +189,7 @@ function momentOf(
   if (method === 'eth_getTransactionReceipt') return 'receipt'
   if (method === 'eth_call') return has('c6a5026a') ? 'look' : undefined
   if (!method.startsWith('eth_sendRawTransaction')) return undefined
-  if (has(`${stock.router.slice(2)}80`) || has('5ae401dc')) return 'swap'
-  if (has('095ea7b3') && has(stock.router)) return 'approve'
-  return has('a9059cbb') && has(asset) ? 'refund' : undefined
+  if (has('5ae401dc')) return 'swap'
+  // `transferWithAuthorization`, from the desk.
+  return has(`e3ee160e${desk.slice(2).padStart(64, '0')}`) ? 'refund' : undefined
 }

@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Address, LocalAccount } from 'viem'
 import * as App from '../../src/app'
+import type { Config } from '../../src/config/Config'
 import { loadSecrets } from '../../src/config/env'
 import { format, parse } from '../../src/config/merchants'
 import { account } from '../../src/demo/accounts'
@@ -25,6 +26,8 @@ export type Target = {
   logged: string[]
   /** The gateway's clock, unix ms. */
   clock: { offsetMs: number }
+  /** Takes over a change of `[service]`, as a reload of the file does. */
+  reload(changes: Partial<Config['service']>): void
   /** Rows of the tables that a payment writes to. */
   rows(): number
   payments(): PaymentRow[]
@@ -145,6 +148,8 @@ export async function startTarget(
     // One buyer attacks in many ways; test/settlement-budgets.test.ts is about how often it may.
     payerFailuresMax: 1_000,
     blockTimeMs: 100,
+    // Tests move one clock without the others.
+    clockSkewMaxMs: Number.POSITIVE_INFINITY,
     ...limits,
   })
   const database = new Database(join(dataDir, 'turnpike.sqlite'), { readonly: true })
@@ -157,6 +162,10 @@ export async function startTarget(
     upstream,
     logged,
     clock,
+    reload(changes) {
+      const places = app.reload({ ...config, service: { ...config.service, ...changes } })
+      if (places.length > 0) throw new Error(`needs a restart: ${places.join()}`)
+    },
     ...readers(database),
     async stop() {
       await app.stop()

@@ -10,6 +10,7 @@ import * as Crypto from '../../src/protocol/Crypto'
 import * as Offer from '../../src/protocol/Offer'
 import { isFault } from '../../src/protocol/Problem'
 import * as Receipt from '../../src/protocol/Receipt'
+import * as SettlementResponse from '../../src/protocol/SettlementResponse'
 import * as X402 from '../../src/protocol/X402'
 import { chainB, offer, payer } from './networks'
 
@@ -26,7 +27,7 @@ const receipt = Receipt.sign(
   },
   key,
 )
-const response = X402.response({
+const response = SettlementResponse.serialize({
   success: true,
   transaction,
   network: 'eip155:4663',

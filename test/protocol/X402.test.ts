@@ -11,11 +11,11 @@ import { charge } from 'mppx/evm/client'
 import { privateKeyToAccount } from 'viem/accounts'
 import * as Crypto from '../../src/protocol/Crypto'
 import { encodeJson } from '../../src/protocol/Header'
-import * as HeaderBudget from '../../src/protocol/HeaderBudget'
 import * as Json from '../../src/protocol/Json'
 import * as Offer from '../../src/protocol/Offer'
 import * as Permit from '../../src/protocol/Permit'
 import { isFault } from '../../src/protocol/Problem'
+import * as SettlementResponse from '../../src/protocol/SettlementResponse'
 import * as Transfer from '../../src/protocol/Transfer'
 import * as X402 from '../../src/protocol/X402'
 import mppxCapture from './fixtures/mppx-x402-8453-eip3009.json'
@@ -101,6 +101,8 @@ test('behavior: what stock clients echo equals our own requirements', () => {
   ])
 })
 
+const salt = 'abcdefghijklmno'
+
 function fullExtensions(accepts: readonly X402.Requirements[]) {
   const offers = accepts.map((requirements) =>
     Offer.sign({ resourceUrl: resource.url, requirements, validUntil: 1900000000 }, key),
@@ -110,7 +112,7 @@ function fullExtensions(accepts: readonly X402.Requirements[]) {
     info: { description: 'x'.repeat(100) },
     schema: { type: 'object' },
   }))
-  return X402.extensions({ offers, method: 'GET', more })
+  return X402.extensions({ offers, method: 'GET', salt, more })
 }
 
 test('behavior: @x402/core reads our header, every extension has info and schema', () => {
@@ -126,42 +128,21 @@ test('behavior: @x402/core reads our header, every extension has info and schema
     accepts,
     extensions: fullExtensions(accepts),
   })
-  const { header, body } = HeaderBudget.fit(full, 100_000)
+  const header = encodeJson(full)
   expect(header).toMatch(/^[A-Za-z0-9+/]+={0,2}$/)
   const decoded = decodePaymentRequiredHeader(header)
-  expect(decoded as unknown).toEqual(JSON.parse(JSON.stringify(body)))
+  expect(decoded as unknown).toEqual(JSON.parse(JSON.stringify(full)))
   expect(PaymentRequiredV2Schema.safeParse(decoded).success).toBe(true)
-  for (const extension of Object.values(body.extensions)) {
+  for (const extension of Object.values(full.extensions)) {
     expect(extension.info).toBeObject()
     expect(extension.schema).toBeObject()
   }
 })
 
-test('behavior: the header drops extensions in order until it fits, the body has all', () => {
-  const networks = [chainB, otherChain(chainB, 46630), otherChain(chainB, 84532)]
-  const accepts = X402.accepts(networks.map((network) => offer(network)))
-  expect(accepts).toHaveLength(6)
-  const full = X402.paymentRequired({
-    error: 'Payment required',
-    resource,
-    accepts,
-    extensions: fullExtensions(accepts),
-  })
-  const names = (maxBytes: number) => {
-    const { header, body } = HeaderBudget.fit(full, maxBytes)
-    expect(Object.keys(body.extensions)).toHaveLength(6)
-    return Object.keys(decodePaymentRequiredHeader(header).extensions ?? {})
-  }
-  const all = HeaderBudget.fit(full, 100_000).header.length
-  expect(names(all)).toHaveLength(6)
-  expect(names(all - 1)).not.toContain('bazaar')
-  expect(names(all - 1)).toContain('payment-identifier')
-  expect(names(4096)).toEqual(['mppx', 'eip2612GasSponsoring'])
-  expect(HeaderBudget.fit(full, 4096).header.length).toBeLessThan(4096)
-})
-
 test('behavior: the payment-identifier declaration works with the stock client helper', () => {
-  const extensions = JSON.parse(JSON.stringify(X402.extensions({ offers: [] })))
+  const extensions = JSON.parse(
+    JSON.stringify(X402.extensions({ offers: [], method: 'GET', salt })),
+  )
   appendPaymentIdentifierToExtensions(extensions, 'pay_7d5d747be160e280504c099d984bcfe0')
   const parsed = captured(base((p) => void Object.assign(p, { extensions })))
   expect(parsed.identifier).toBe('pay_7d5d747be160e280504c099d984bcfe0')
@@ -354,7 +335,7 @@ async function mppxPays(required: X402.PaymentRequired): Promise<string> {
       sent = header
       return new Response('paid')
     }
-    const { header: value } = HeaderBudget.fit(required, 4096)
+    const value = encodeJson(required)
     return new Response('{}', { status: 402, headers: { 'payment-required': value } })
   }
   const account = privateKeyToAccount(`0x${'44'.repeat(32)}`)
@@ -370,7 +351,7 @@ async function mppxPays(required: X402.PaymentRequired): Promise<string> {
 test('behavior: mppx binds its nonce to the route', async () => {
   const offers = [offer(chainB), offer(chainA)]
   const accepts = X402.accepts(offers)
-  const extensions = X402.extensions({ offers: [], method: 'GET' })
+  const extensions = X402.extensions({ offers: [], method: 'GET', salt })
   const header = await mppxPays(
     X402.paymentRequired({ error: 'Payment required', resource, accepts, extensions }),
   )
@@ -389,7 +370,7 @@ test('behavior: mppx binds its nonce to the route', async () => {
 })
 
 test('behavior: settlement responses decode with @x402/core', () => {
-  const header = X402.response({
+  const header = SettlementResponse.serialize({
     success: false,
     errorReason: 'settlement_pending',
     transaction: '0xab',

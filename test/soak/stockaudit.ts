@@ -2,6 +2,7 @@ import { type Address, type Hex, numberToHex } from 'viem'
 import * as Receipt from '../../src/chain/receipt'
 import * as Token from '../../src/chain/token'
 import { balanceOf } from '../../src/demo/chains'
+import { throughOf } from '../harness/stockshop'
 import type { Told } from './stockbuyers'
 import type { StockField } from './stockfield'
 
@@ -68,11 +69,14 @@ export async function auditStocks(
     if (isPaid === (row.state === 'failed')) fault(`paid: ${isPaid}`)
     if (isPaid) sums.paid += total
     if (row.state === 'delivered') {
-      const swap = { transaction: row.swap_tx ?? '0x', from: desk, to: router, amount: usdg }
+      const transaction = row.swap_tx ?? '0x'
+      const through = await throughOf(chain, transaction)
+      const swap = { transaction, from: desk, to: through, amount: usdg }
+      const given = { transaction, from: through, to: router, amount: usdg }
       const [swapped, returned] = [row.pool, row.payer].map((to) =>
-        sum(moves, { transaction: swap.transaction, from: router, to }),
+        sum(moves, { transaction, from: router, to }),
       ) as [bigint, bigint]
-      if (!take(out, swap)) fault('no swap of this amount')
+      if (!take(out, swap) || !take(moves, given)) fault('no swap of this amount')
       else if (swapped + returned !== usdg) fault('not all of it went to the pool or the payer')
       if (BigInt(row.returned_atomic ?? 0) !== returned) fault('not the change that was told')
       sums.swapped += swapped

@@ -2,7 +2,8 @@ import { open } from '../../db/open'
 import { createDesk, type Desk } from '../../src/stock/desk'
 import type { Order } from '../../src/stock/Order'
 import { createStore } from '../../src/stock/store'
-import { createModel, network, orderOf, stock } from '../harness/deskmodel'
+import { createModel } from '../harness/deskmodel'
+import { network, orderOf, stock } from '../harness/deskorders'
 import { temporary } from '../harness/settlement'
 import { createRandom } from './random'
 
@@ -39,6 +40,7 @@ export async function play(options: PlayOptions): Promise<Played> {
   const model = createModel(db, random.fork('model'))
   const store = createStore(db)
   const { state } = model
+  state.isStrict = random.chance(0.5)
   const placed = new Map<string, Order>()
   let clock = 1_000
   let events = 0
@@ -86,6 +88,7 @@ export async function play(options: PlayOptions): Promise<Played> {
     [2, () => (state.faults = random.pick([0, 0, 0.1, 0.5, 1]))],
     [1, () => (state.silent = random.pick([0, 0, 0.1]))],
     [1, () => (state.shallow = random.pick([0, 0.3, 1]))],
+    [1, () => (state.strangers = random.pick([0, 0, 0.3]))],
     [1, () => (clock += random.pick([0, 1_000, 60_000]))],
     [1, () => placed.size > 0 && retry(random.pick([...placed.keys()]))],
     [2, () => model.pass(BigInt(random.between(1, 8)))],
@@ -109,7 +112,8 @@ export async function play(options: PlayOptions): Promise<Played> {
   }
   function reorganise(): void {
     reorganisations++
-    if (random.chance(0.5) || payments().length === 0) model.reorganise()
+    if (random.chance(0.3)) model.reorganiseDeeply()
+    else if (random.chance(0.5) || payments().length === 0) model.reorganise()
     else model.dropPayment(random.pick(newest(10)))
   }
 

@@ -1,4 +1,4 @@
-import { type Ask, count, hex, number, pick, type Reply, type Route, range, todayMs } from './reply'
+import { type Ask, hex, number, pick, type Reply, type Route, range, todayMs } from './reply'
 import { stocks, usdg } from './stocks'
 
 const notFound: Reply = { status: 404, body: { message: 'Not found' } }
@@ -96,10 +96,60 @@ function hashes(seed: string, length: number): string[] {
   return range(length).map((index) => `0x${hex(`${seed}|${index}`, 32)}`)
 }
 
-function page(items: readonly { block_number: number }[]): Reply {
+const pageMax = 100
+
+/**
+ * Length of a page since version 12: `items_count` of the request, 50 without it and at most 100.
+ * Undefined when it is no such number.
+ * https://docs.blockscout.com/blockscout-v12-0-0-api-updates-and-breaking-changes
+ */
+function pageSize({ searchParams }: URL): number | undefined {
+  const wanted = searchParams.get('items_count')
+  if (wanted === null) return 50
+  return /^[1-9]\d{0,8}$/.test(wanted) ? Math.min(Number(wanted), pageMax) : undefined
+}
+
+function unexpected(name: string, title: string): Reply {
+  const error = { title, source: { pointer: `/${name}` }, detail: `${title}: ${name}` }
+  return { status: 422, body: { errors: [error] } }
+}
+
+/** Where a page begins and how the next one is asked for. */
+type Cursor<T> = {
+  /** Whether an item comes after what a request's query names. */
+  isAfter: (item: T, query: URLSearchParams) => boolean
+  of: (last: T) => object
+}
+
+/** One page of a list; since version 12 the cursor has no count. */
+function page<T>(url: URL, all: readonly T[], { isAfter, of }: Cursor<T>): Reply {
+  const size = pageSize(url)
+  if (size === undefined) return unexpected('items_count', 'Invalid value')
+  const rest = all.filter((item) => isAfter(item, url.searchParams))
+  const items = rest.slice(0, size)
   const last = items.at(-1)
-  const next = last && { block_number: last.block_number, index: 1, items_count: items.length }
-  return { body: { items, next_page_params: next ?? null } }
+  const next = last !== undefined && rest.length > size ? of(last) : null
+  return { body: { items, next_page_params: next } }
+}
+
+/** Most lists take `limit` no more. */
+function without(limit: string, answer: (ask: Ask) => Reply): (ask: Ask) => Reply {
+  return (ask) =>
+    ask.url.searchParams.has(limit) ? unexpected(limit, 'Unexpected field') : answer(ask)
+}
+
+/** Transactions, the newest first. */
+function transactions({ url }: Ask, hashes: readonly string[], from?: string): Reply {
+  const all = hashes
+    .map((hash) => transaction(hash, from))
+    .sort((a, b) => b.block_number - a.block_number || b.position - a.position)
+  return page(url, all, {
+    isAfter: ({ block_number: block, position }, query) => {
+      const below = Number(query.get('block_number') ?? Number.POSITIVE_INFINITY)
+      return block < below || (block === below && position < Number(query.get('index')))
+    },
+    of: ({ block_number, position }) => ({ block_number, index: position }),
+  })
 }
 
 function address(hash: string): Reply {
@@ -133,22 +183,37 @@ function holdings(hash: string): Reply {
   return { body }
 }
 
+/** Here `limit` is ignored. */
 function tokenList({ url }: Ask): Reply {
   const wanted = url.searchParams.get('q')?.toLowerCase() ?? ''
-  const items = tokens
+  const found = tokens
     .filter(({ name, symbol }) => `${name} ${symbol}`.toLowerCase().includes(wanted))
-    .slice(0, count(url, 'items_count', 50, 50))
-  return { body: { items, next_page_params: null } }
+    .sort((a, b) => Number(b.circulating_market_cap) - Number(a.circulating_market_cap))
+  return page(url, found, {
+    isAfter: ({ circulating_market_cap: cap }, query) =>
+      Number(cap) < Number(query.get('market_cap') ?? Number.POSITIVE_INFINITY),
+    of: ({ address_hash, holders_count, circulating_market_cap, name }) => ({
+      contract_address_hash: address_hash,
+      holders_count,
+      is_name_null: false,
+      market_cap: circulating_market_cap,
+      name,
+    }),
+  })
 }
 
-function holders(hash: string): Reply {
+function holders(hash: string, { url }: Ask): Reply {
   if (!tokenOf(hash)) return notFound
-  const items = range(20).map((index) => ({
+  const all = range(60).map((index) => ({
     address: party(`0x${hex(`holder|${hash}|${index}`, 20)}`),
     token_id: null,
-    value: String(number(`held|${hash}`, 1e8, 9e9) * (20 - index)),
+    value: String(number(`held|${hash}`, 1e8, 9e9) * (60 - index)),
   }))
-  return { body: { items, next_page_params: null } }
+  return page(url, all, {
+    isAfter: ({ value }, query) =>
+      Number(value) < Number(query.get('value') ?? Number.POSITIVE_INFINITY),
+    of: ({ address, value }) => ({ address_hash: address.hash, value }),
+  })
 }
 
 function transfers(hash: string): Reply {
@@ -217,7 +282,10 @@ export const routes: readonly Route[] = [
   { path: at('addresses/([^/]+)'), answer: ofAddress(address) },
   {
     path: at('addresses/([^/]+)/transactions'),
-    answer: ofAddress((hash) => page(hashes(hash, 10).map((id) => transaction(id, hash)))),
+    answer: without(
+      'limit',
+      ofAddress((hash, ask) => transactions(ask, hashes(hash, 10), hash)),
+    ),
   },
   { path: at('addresses/([^/]+)/token-balances'), answer: ofAddress(holdings) },
   { path: at('tokens'), answer: tokenList },
@@ -228,12 +296,15 @@ export const routes: readonly Route[] = [
       return body ? { body } : notFound
     }),
   },
-  { path: at('tokens/([^/]+)/holders'), answer: ofAddress(holders) },
+  { path: at('tokens/([^/]+)/holders'), answer: without('limit', ofAddress(holders)) },
   {
     path: at('transactions'),
-    answer: () => page(hashes('latest', 50).map((id) => transaction(id))),
+    answer: without('limit', (ask) => transactions(ask, hashes('latest', 120))),
   },
   { path: at('transactions/([^/]+)'), answer: ofHash((hash) => ({ body: transaction(hash) })) },
-  { path: at('transactions/([^/]+)/token-transfers'), answer: ofHash(transfers) },
+  {
+    path: at('transactions/([^/]+)/token-transfers'),
+    answer: without('limit', ofHash(transfers)),
+  },
   { path: at('transactions/([^/]+)/logs'), answer: ofHash(logs) },
 ]

@@ -118,10 +118,26 @@ function simple({ url }: Ask): Reply {
   }
 }
 
+const keyHeaders = ['x-cg-demo-api-key', 'x-cg-pro-api-key'] as const
+
+/** It answers without a key; one that is sent, of the Demo or of the Pro plan, must be right. */
+function keyed(answer: (ask: Ask) => Reply): (ask: Ask) => Reply {
+  return (ask) => {
+    const keys = keyHeaders.map((name) => ask.headers.get(name)).filter((key) => key !== null)
+    if (keys.length > 1) return refused(400, 10010, 'Use one key, at the root URL of its plan.')
+    const isWrong = keys.some((key) => !/^CG-\w+$/.test(key))
+    return isWrong ? refused(401, 10002, 'API Key Missing') : answer(ask)
+  }
+}
+
+function refused(status: number, error_code: number, error_message: string): Reply {
+  return { status, body: { status: { error_code, error_message } } }
+}
+
 /** CoinGecko v3. */
 export const routes: readonly Route[] = [
-  { path: /^\/api\/v3\/global$/, answer: global },
-  { path: /^\/api\/v3\/coins\/markets$/, answer: () => ({ body: markets }) },
-  { path: /^\/api\/v3\/coins\/(?!markets$)([^/]+)$/, answer: coin },
-  { path: /^\/api\/v3\/simple\/price$/, answer: simple },
+  { path: /^\/api\/v3\/global$/, answer: keyed(global) },
+  { path: /^\/api\/v3\/coins\/markets$/, answer: keyed(() => ({ body: markets })) },
+  { path: /^\/api\/v3\/coins\/(?!markets$)([^/]+)$/, answer: keyed(coin) },
+  { path: /^\/api\/v3\/simple\/price$/, answer: keyed(simple) },
 ]

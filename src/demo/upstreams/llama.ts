@@ -55,16 +55,20 @@ function spot(ids: string, seconds: number): Reply {
 }
 
 function chart({ url, captures }: Ask): Reply {
+  const { searchParams } = url
+  if (searchParams.has('start') && searchParams.has('end'))
+    return { status: 400, body: { message: 'use either start or end parameter, not both' } }
   const [, amount = '1', unit = 'd'] =
-    /^(\d+)([mhdw])$/i.exec(url.searchParams.get('period') ?? '') ?? []
+    /^(\d+)([mhdw])$/i.exec(searchParams.get('period') ?? '') ?? []
   const stepSeconds = Math.max(1, (Number(amount) * (spanMs[unit.toLowerCase()] ?? dayMs)) / 1000)
-  const points = count(url, 'span', 10, 500)
+  // As documented: number of data points returned, defaults to 0.
+  const points = count(url, 'span', 0, 500)
   const start = count(url, 'start', 0, Number.MAX_SAFE_INTEGER)
-  const end = Number(url.searchParams.get('end') ?? nowSeconds)
+  const end = Number(searchParams.get('end') ?? nowSeconds)
   const from = start || end - stepSeconds * (points - 1)
   return coins(captures[0] ?? '', (id) => {
     const prices = range(points).map((index) => coin(id, Math.floor(from + index * stepSeconds)))
-    const [head] = prices
+    const head = coin(id, from)
     if (!head) return undefined
     return {
       ...head.decimals,

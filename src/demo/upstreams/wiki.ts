@@ -83,8 +83,19 @@ function search({ url }: Ask): Reply {
   return { body: { pages } }
 }
 
+/** The title as the real service has it in its paths; it redirects from any other form. */
+function canonical(title: string): string {
+  const plain = key(title.trim())
+  return plain.charAt(0).toUpperCase() + plain.slice(1)
+}
+
 function summary({ captures, url }: Ask): Reply {
-  const title = (captures[0] ?? '').replaceAll('_', ' ')
+  const asked = captures[0] ?? ''
+  if (asked !== canonical(asked)) {
+    const location = encodeURIComponent(canonical(asked)) + url.search
+    return { status: 301, type: 'text/plain', body: '', headers: { Location: location } }
+  }
+  const title = asked.replaceAll('_', ' ')
   if (/^(no such|nonexistent)/i.test(title)) {
     return {
       status: 404,

@@ -38,9 +38,22 @@ function find(iso: string): readonly Country[] {
   return found.length === wanted.length ? found : []
 }
 
+const perPageMax = 32_500
+const date = /^(?:\d{4}(?:M(?:0[1-9]|1[0-2])|Q[1-4])?|YTD)$/
+
+/** Whether a query has only values that the service takes; it refuses all others. */
+function isValid({ searchParams }: URL): boolean {
+  const perPage = searchParams.get('per_page') ?? '50'
+  const page = searchParams.get('page') ?? '1'
+  const dates = searchParams.get('date')?.split(':') ?? []
+  const isPaged = /^[1-9]\d{0,5}$/.test(page) && /^[1-9]\d{0,4}$/.test(perPage)
+  const isDated = dates.length <= 2 && dates.every((one) => date.test(one))
+  return isPaged && isDated && Number(perPage) <= perPageMax
+}
+
 function paged<T>(url: URL, rows: readonly T[], more: object, perPageIsText: boolean): Reply {
-  const perPage = Math.max(1, count(url, 'per_page', 50, 32_500))
-  const page = Math.max(1, count(url, 'page', 1, 10_000))
+  const perPage = count(url, 'per_page', 50, perPageMax)
+  const page = count(url, 'page', 1, 999_999)
   const head = {
     page,
     pages: Math.ceil(rows.length / perPage),
@@ -56,7 +69,7 @@ function paged<T>(url: URL, rows: readonly T[], more: object, perPageIsText: boo
 
 function country({ url, captures }: Ask): Reply {
   const found = find(captures[0] ?? 'all')
-  if (found.length === 0) return invalid
+  if (found.length === 0 || !isValid(url)) return invalid
   const rows = found.map(([id, iso2Code, name, area, capitalCity, longitude, latitude]) => {
     const [region = '', iso2code = '', value = ''] = area.split('|')
     return {
@@ -80,7 +93,7 @@ function indicator({ url, captures }: Ask): Reply {
   const found = find(iso)
   const known =
     indicators[code] ?? (/^[A-Z]{2}(\.[A-Z\d]+){2,}$/.test(code) ? [code, 100] : undefined)
-  if (found.length === 0 || !known) return invalid
+  if (found.length === 0 || !known || !isValid(url)) return invalid
   const [label, level] = known
   const dates = url.searchParams.get('date') ?? '1960:2025'
   const [, from = '1960', to = from] = /^(\d{4})(?::(\d{4}))?$/.exec(dates) ?? []

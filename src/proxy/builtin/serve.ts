@@ -1,9 +1,10 @@
 import type { Merchant } from '../../config/Config'
+import { withBody } from '../../config/route'
 import type { Fulfilled } from '../../paywall/courier'
 import * as Problem from '../../protocol/Problem'
 import { toBuyer } from '../headers'
 import type { Match } from '../Route'
-import { type InvalidParam, validateParams } from '../validate'
+import { type InvalidParam, missingBody, validateParams } from '../validate'
 import { joke } from './jokes'
 import * as Stocks from './stocks'
 
@@ -26,12 +27,17 @@ export function originOf(builtin: Builtin, { stocks }: Pick<Stock, 'stocks'>): s
   return isMissing ? undefined : `builtin ${builtin}`
 }
 
-/** All inputs that cannot be served, by the route's schemas or by what the program knows itself. */
+/**
+ * All inputs that cannot be served, by the route's schemas or by what the program knows itself. The
+ * method is the one of the item: HEAD is GET.
+ */
 export function invalidInputs(
   { stocks }: Pick<Stock, 'stocks'>,
-  { match: { merchant, route, tail }, search }: Wish,
+  { match: { merchant, route, tail }, search, item }: Wish & { item: { method: string } },
   body: Uint8Array,
 ): readonly InvalidParam[] {
+  if (route.bodyRequired && body.byteLength === 0 && withBody.some((each) => each === item.method))
+    return missingBody(route, search, tail)
   if (merchant.builtin !== 'chain-stocks' || stocks === undefined)
     return validateParams(route, search, tail, body)
   return Stocks.invalidParams(stocks, route, { search, tail, body })

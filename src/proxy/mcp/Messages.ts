@@ -18,6 +18,13 @@ const invalidRequest = -32600
 
 /** Deep enough for a body in the arguments, shallow enough for any parser. */
 const levelsMax = 32
+/**
+ * Members of all objects and entries of all arrays. A model's arguments have some dozens; 100,000 in one
+ * megabyte take the event loop 130 ms.
+ */
+const membersMax = 4096
+/** Longest body of a message. */
+export const messageMaxBytes = 256 * 1024
 /** Only clients of protocol 2025-03-26 send several at once. */
 const batchMax = 16
 
@@ -26,7 +33,7 @@ export function parse(body: Uint8Array): Json.Json {
   let value: Json.Json
   try {
     const text = new TextDecoder('utf-8', { fatal: true }).decode(body)
-    value = Json.parseAny(text, levelsMax)
+    value = Json.parseAny(text, levelsMax, membersMax)
   } catch (error) {
     const reason = error instanceof Json.JsonError ? error.message : 'not valid UTF-8'
     throw new MessageError(parseError, `Parse error: ${reason}.`)

@@ -1,5 +1,5 @@
 import * as Challenge from '../../protocol/Challenge'
-import { base64url, decodeJson, encodeJson } from '../../protocol/Header'
+import { base64url, decodeJson } from '../../protocol/Header'
 import * as Json from '../../protocol/Json'
 
 /**
@@ -34,7 +34,7 @@ export function fromMeta(meta: Json.JsonObject): Presented {
   const redeem = Json.optionalText(meta, redeemKey)
   const key = Json.optionalText(meta, idempotencyKey)
   if (credential !== undefined) headers.authorization = authorization(credential)
-  if (payment !== undefined) headers['payment-signature'] = encodeJson(payment)
+  if (payment !== undefined) headers['payment-signature'] = signature(payment)
   if (redeem !== undefined) headers['payment-redeem'] = header(redeem, redeemKey)
   if (key !== undefined) headers['idempotency-key'] = header(key, idempotencyKey)
   // Several at once are refused by the gateway.
@@ -47,6 +47,14 @@ export function fromMeta(meta: Json.JsonObject): Presented {
           ? 'redeem'
           : 'none'
   return { kind, headers }
+}
+
+/**
+ * One value has one form: an undelivered payment is continued by the bytes that began it, and clients
+ * may write the members of the same JSON in another order.
+ */
+function signature(payment: Json.JsonObject): string {
+  return Buffer.from(Json.canonicalize(payment)).toString('base64')
 }
 
 function header(value: string, name: string): string {

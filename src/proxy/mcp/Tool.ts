@@ -77,7 +77,7 @@ export function describe(tool: Tool, networks: readonly NetworkConfig[]) {
   return {
     name,
     title: `${merchant.title}: ${route.summary}`,
-    description: `${route.description || route.summary} ${cost}`,
+    description: [route.description || route.summary, ...answersOf(route), cost].join(' '),
     inputSchema: {
       type: 'object' as const,
       properties: Object.fromEntries(properties),
@@ -101,6 +101,12 @@ export function describe(tool: Tool, networks: readonly NetworkConfig[]) {
   }
 }
 
+/** Tools can declare no output but an object. */
+function answersOf({ answer }: Route): string[] {
+  const types = [answer?.type].flat().filter((type) => type !== undefined)
+  return types.length === 0 ? [] : [`Answers with a JSON ${types.join(' or ')}.`]
+}
+
 function schemaOf({ merchant, route }: Tool, slot: Slot): Record<string, unknown> {
   switch (slot.kind) {
     case 'query':
@@ -112,10 +118,7 @@ function schemaOf({ merchant, route }: Tool, slot: Slot): Record<string, unknown
     case 'others':
       return {
         type: 'object',
-        description:
-          merchant.builtin === undefined
-            ? 'Any other query parameters, forwarded verbatim.'
-            : 'Any other query parameters; they change nothing.',
+        description: Catalogue.othersOf(merchant, route),
         additionalProperties: { type: ['string', 'number', 'boolean'] },
       }
     case 'body': {
@@ -144,7 +147,10 @@ function isRequired({ route }: Tool, slot: Slot): boolean {
     case 'rest':
       return route.tail === 'required'
     case 'body':
-      return methodsOf(route).method === undefined && Array.isArray(route.body?.required)
+      return (
+        methodsOf(route).method === undefined &&
+        (route.bodyRequired || Array.isArray(route.body?.required))
+      )
     default:
       return false
   }

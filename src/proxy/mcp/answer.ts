@@ -1,4 +1,6 @@
+import type { Envelope } from '../../paywall/rest'
 import * as Json from '../../protocol/Json'
+import * as Problem from '../../protocol/Problem'
 import { readContent } from './content'
 import * as Payment from './Payment'
 
@@ -35,10 +37,14 @@ export type Result = {
 export type AnswerOptions = {
   /** What the call paid with. */
   kind: Payment.Kind
-  /** Ask for payment by a tool result, as the x402 transport does, not by an error. */
-  prefersX402: boolean
+  /** Ask for payment by an error, as the MPP transport does, not by a tool result. */
+  speaksMpp: boolean
   /** Absolute URL of what was asked for. */
   url: string
+  /** Takes memory until the message is gone; false when there is none. */
+  hold: Envelope['hold']
+  /** What a repeat is told that there is no memory for. */
+  busy: Result
 }
 
 /**
@@ -63,7 +69,14 @@ async function bought(
   options: AnswerOptions,
   meta: Record<string, unknown>,
 ): Promise<Result> {
-  const { content, truncated } = await readContent(response, options.url)
+  let held = response
+  // What is delivered now is held already, a stored answer is not.
+  if (Payment.replayedKey in meta) {
+    const bytes = await response.bytes()
+    if (!options.hold(bytes.byteLength)) return options.busy
+    held = new Response(bytes, response)
+  }
+  const { content, truncated } = await readContent(held, options.url, options.hold)
   const _meta = { ...meta, ...(truncated ? { [Payment.truncatedKey]: true } : {}) }
   if (response.ok) return { content, _meta }
   // Never first in an error: x402 clients would pay an upstream that answers with an offer of its own.
@@ -89,7 +102,7 @@ function unpaid(
   const description = Json.isObject(resource) ? Json.optionalText(resource, 'description') : ''
   const challenges = Payment.challenges(response.headers.get('www-authenticate'), description ?? '')
   const data = { httpStatus: 402, challenges, problem }
-  if (options.kind === 'x402' || (options.kind === 'none' && options.prefersX402))
+  if (options.kind !== 'mpp' && (options.kind === 'x402' || !options.speaksMpp))
     return {
       isError: true,
       structuredContent: offers,
@@ -97,13 +110,18 @@ function unpaid(
       _meta: { ...meta, [Payment.requiredKey]: data },
     }
   const { code, detail } = problem
-  if (options.kind === 'none')
+  if (options.kind !== 'mpp')
     // The x402 clients that read errors look for their offers under this name.
     throw new RpcFault(paymentRequired, 'Payment Required', { ...data, x402: offers })
   if (code === 'malformed-credential')
     throw new RpcFault(invalidParams, 'Invalid params', { detail, ...data })
   const failure = { reason: code, detail }
   throw new RpcFault(verificationFailed, 'Payment Verification Failed', { ...data, failure })
+}
+
+/** A problem of ours that the gateway was not asked for. */
+export function refused(problem: Problem.ProblemError, baseUrl: string): Result {
+  return failed(problemOf(JSON.stringify(Problem.toJson(problem, baseUrl)), problem.status), {})
 }
 
 /** A problem of ours, for the model to read and for programs to act on. */

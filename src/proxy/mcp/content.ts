@@ -1,7 +1,6 @@
+import type { Envelope } from '../../paywall/rest'
 import type { Content } from './answer'
-
-/** More of one answer is not put into a message. */
-const answerMaxBytes = 32 * 1024 * 1024
+import { answerMaxBytes } from './outgoing'
 
 const textual =
   /^(?:text\/|application\/(?:[\w.+-]*(?:json|xml|javascript|yaml|x-ndjson)|x-www-form-urlencoded)\b|image\/svg)/i
@@ -15,15 +14,19 @@ const decoders: Readonly<Record<string, Bun.CompressionFormat>> = {
   zstd: 'zstd',
 }
 
-/** A response's body as the content of a tool result; what is not text is base64. */
+/**
+ * A response's body as the content of a tool result; what is not text is base64. `hold` takes memory for
+ * what is unpacked; where there is none it stays packed.
+ */
 export async function readContent(
   response: Response,
   url: string,
+  hold: Envelope['hold'],
 ): Promise<{ content: Content[]; truncated: boolean }> {
   const type = response.headers.get('content-type') ?? 'application/octet-stream'
   const encoding = response.headers.get('content-encoding')
   const raw = await read(response.body)
-  const plain = encoding === null ? raw : await decode(raw, encoding)
+  const plain = encoding === null ? raw : await decode(raw, encoding, hold)
   const { bytes, truncated } = plain ?? raw
   if (bytes.byteLength === 0) return { content: [], truncated }
   const text = plain === undefined ? undefined : textOf(type, bytes, truncated)
@@ -61,8 +64,12 @@ async function read(body: ReadableStream<Uint8Array> | null): Promise<Read> {
   return { bytes: Buffer.concat(chunks).subarray(0, answerMaxBytes), truncated }
 }
 
-/** Undefined when the encoding is not known or not what the bytes are. */
-async function decode(raw: Read, encoding: string): Promise<Read | undefined> {
+/** Undefined when the encoding is not known, not what the bytes are, or there is no memory. */
+async function decode(
+  raw: Read,
+  encoding: string,
+  hold: Envelope['hold'],
+): Promise<Read | undefined> {
   const format = decoders[encoding.trim().toLowerCase()]
   if (format === undefined) return encoding === 'identity' ? raw : undefined
   const stream = new Blob([new Uint8Array(raw.bytes)])
@@ -71,6 +78,7 @@ async function decode(raw: Read, encoding: string): Promise<Read | undefined> {
   const plain = await read(stream)
   // Nothing at all came out: it was something else.
   if (plain.truncated && plain.bytes.byteLength === 0) return undefined
+  if (!hold(plain.bytes.byteLength)) return undefined
   return { bytes: plain.bytes, truncated: raw.truncated || plain.truncated }
 }
 

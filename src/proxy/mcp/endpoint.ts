@@ -1,7 +1,7 @@
 import type { Config } from '../../config/Config'
-import { type Budget, readBody } from '../../http/body'
-import { clientKey } from '../../http/clientip'
-import type { Peer } from '../../http/peer'
+import { type Budget, createBudget, readBody } from '../../http/body'
+import { assertUnpacked } from '../../http/methods'
+import { clientOf, type Peer } from '../../http/peer'
 import * as RateLimit from '../../http/ratelimit'
 import { pathStart } from '../../http/url'
 import type { Log } from '../../log'
@@ -9,9 +9,12 @@ import type * as Json from '../../protocol/Json'
 import * as Problem from '../../protocol/Problem'
 import type * as Catalogue from '../Catalogue'
 import type { Gateway } from '../merchant'
-import { invalidParams, type Result, RpcFault, toResult } from './answer'
+import { invalidParams, type Result, RpcFault, refused, toResult } from './answer'
 import * as Messages from './Messages'
+import { createOutgoing, type Outgoing, waitingMaxBytes } from './outgoing'
 import * as Payment from './Payment'
+import * as Session from './Session'
+import type { Wanted } from './server'
 import * as Tool from './Tool'
 
 export type McpOptions = {
@@ -25,29 +28,35 @@ export type McpOptions = {
 }
 
 export type Mcp = {
-  /** Answers a request to `/mcp` or `/mcp/x402`; never rejects. */
+  /** Whether a request's URL is the endpoint's. */
+  owns(url: string): boolean
+  /** Answers a request to `/mcp`; never rejects. */
   handle(request: Request, peer: Peer): Promise<Response>
 }
 
-/** Whether a request's URL is the endpoint's. */
-export function isMcp(url: string): boolean {
-  return endpoint.test(url.slice(pathStart(url)))
-}
-
-const endpoint = /^\/mcp(?:\/x402)?\/?(?:\?|$)/
+const endpoint = /^\/mcp\/?(?:\?|$)/
 const pageSize = 100
+/** Of messages that one client sends in a minute: 64 of the longest. */
+const bytesPerMinute = 64 * Messages.messageMaxBytes
 /** A page of another origin may use these. */
-const allowedHeaders = 'Content-Type, Accept, Mcp-Protocol-Version, Mcp-Session-Id, Last-Event-Id'
+const allowedHeaders =
+  'Content-Type, Accept, Accept-Payment, Mcp-Protocol-Version, Mcp-Session-Id, Last-Event-Id'
+const exposedHeaders = 'Mcp-Protocol-Version, Mcp-Session-Id, Retry-After'
 
 /**
- * MCP over streamable HTTP, stateless: a tool for every route. A call is a request to the gateway,
- * with all its rules; only the form of payments and answers differs. Unpaid calls are answered with
- * error -32042 (MPP) that has the x402 offers beside the challenges; under `/x402`, and to calls that
- * pay by x402, with the tool result of the x402 transport.
+ * MCP over streamable HTTP, stateless but for the calls under way: a tool for every route. A call is a
+ * request to the gateway, with all its rules; only the form of payments and answers differs, and that
+ * an answer counts as delivered when its whole message was taken. Unpaid calls are answered with the
+ * tool result of the x402 transport, which has the MPP challenges in `_meta`; a client that said that
+ * it speaks MPP gets error -32042, which has the x402 offers beside the challenges.
  */
 export function createMcp(options: McpOptions): Mcp {
   const { config, now } = options
   const { baseUrl, unpaidBodyMaxBytes, paidPerMinute, trustProxy } = config.service
+  const messageMaxBytes = Math.min(unpaidBodyMaxBytes, Messages.messageMaxBytes)
+  const waiting = createBudget(waitingMaxBytes)
+  /** Ends a call under way, by session and id. */
+  const running = new Map<string, () => void>()
   const isAllowed = gatekeeper(config)
   let tools: ReadonlyMap<string, Tool.Tool> | undefined
   const compiled = () => {
@@ -56,6 +65,7 @@ export function createMcp(options: McpOptions): Mcp {
   }
 
   return {
+    owns: (url) => endpoint.test(url.slice(pathStart(url))),
     async handle(request, peer) {
       const origin = request.headers.get('origin')
       let response: Response
@@ -68,7 +78,7 @@ export function createMcp(options: McpOptions): Mcp {
       response.headers.set('vary', 'Origin')
       if (origin !== null && response.status !== 403) {
         response.headers.set('access-control-allow-origin', origin)
-        response.headers.set('access-control-expose-headers', 'Mcp-Protocol-Version, Retry-After')
+        response.headers.set('access-control-expose-headers', exposedHeaders)
       }
       return response
     },
@@ -83,33 +93,71 @@ export function createMcp(options: McpOptions): Mcp {
       return new Response(null, { status: 204, headers: { ...preflight, ...allow } })
     }
     if (method !== 'POST') {
-      // Without sessions there is nothing to listen to and nothing to end.
+      // Sessions hold nothing: there is nothing to listen to and nothing to end.
       const refused = rpcError(405, -32000, 'Method not allowed: POST.')
       refused.headers.set('allow', 'POST, OPTIONS')
       return refused
     }
-    const key = clientKey(peer(), headers.get('x-forwarded-for'), trustProxy)
-    const take = () => options.rateLimit.take(`mcp ${key}`, paidPerMinute, now())
     // Before the body: reading one through takes longer than all else, whatever is wrong with it.
+    const take = limiter(request, peer)
     const first = take()
     if (!first.ok) return limited(first)
-    const body = await readBody(request, unpaidBodyMaxBytes, options.budget, { client: key })
+    assertUnpacked(headers)
+    const client = clientOf(peer, headers, trustProxy)
+    const body = await readBody(request, messageMaxBytes, options.budget, { client })
+    let outgoing: Outgoing | undefined
     try {
       const message = Messages.parse(body.bytes)
       for (let count = Messages.count(message); count > 1; count--) {
         const verdict = take()
         if (!verdict.ok) return limited(verdict)
       }
+      cancel(headers, message)
+      const posted = createOutgoing(waiting)
+      outgoing = posted
       const { serve } = await import('./server')
-      return await serve(request, message, {
+      const inSequence = sequence()
+      const answered = await serve(request, message, {
         title: config.service.title,
         instructions: instructions(config),
         list: (cursor) => list(cursor),
-        call: (name, args, meta) => call({ request, peer }, name, args, meta),
+        call: (wanted) => inSequence(() => call({ request, peer, outgoing: posted }, wanted)),
       })
+      const session = answered.ok ? Session.begin(message) : undefined
+      if (session !== undefined) answered.headers.set('mcp-session-id', session)
+      return await posted.send(answered, request.signal)
+    } catch (error) {
+      outgoing?.drop()
+      throw error
     } finally {
       body.release()
     }
+  }
+
+  /** Counts messages of a request's client, and first the bytes that it announces. */
+  function limiter({ headers }: Request, peer: Peer): () => RateLimit.Verdict {
+    const key = clientOf(peer, headers, trustProxy)
+    const announced = Number(headers.get('content-length') ?? messageMaxBytes)
+    let isFirst = true
+    return () => {
+      const { rateLimit } = options
+      const verdict = rateLimit.take(`mcp ${key}`, paidPerMinute, now())
+      if (!verdict.ok || !isFirst) return verdict
+      isFirst = false
+      const units = Math.ceil(Math.min(announced || 1, messageMaxBytes) / unitBytes)
+      const bytes = rateLimit.take(`mcp bytes ${key}`, bytesPerMinute / unitBytes, now(), units)
+      return bytes.ok ? verdict : bytes
+    }
+  }
+
+  /**
+   * Ends the call that a client gave up. Clients of the SDK do not close their connection then, and
+   * would be charged for an answer that they throw away.
+   */
+  function cancel(headers: Headers, message: Json.Json): void {
+    const session = Session.of(headers)
+    const id = Session.cancelled(message)
+    if (session !== undefined && id !== undefined) running.get(`${session} ${id}`)?.()
   }
 
   function list(cursor: string | undefined) {
@@ -126,12 +174,7 @@ export function createMcp(options: McpOptions): Mcp {
     }
   }
 
-  async function call(
-    outer: { request: Request; peer: Peer },
-    name: string,
-    args: Json.JsonObject,
-    meta: Json.JsonObject,
-  ): Promise<Result> {
+  async function call(outer: Outer, { id, name, args, meta }: Wanted): Promise<Result> {
     const tool = compiled().get(name)
     if (tool === undefined) throw new RpcFault(invalidParams, 'There is no such tool.')
     let presented: Payment.Presented
@@ -144,22 +187,42 @@ export function createMcp(options: McpOptions): Mcp {
       // As the protocol wants it, so that the model can correct itself.
       return { isError: true, content: [{ type: 'text', text: error.message }] }
     }
-    const inner = requestOf(wanted, presented, outer.request)
-    const response = await options.gateway.handle(inner, outer.peer)
-    const prefersX402 = outer.request.url.includes('/x402', pathStart(outer.request.url))
-    return toResult(response, {
-      kind: presented.kind,
-      prefersX402,
-      url: baseUrl + wanted.path,
-    })
+    const { request, peer, outgoing } = outer
+    const { headers } = request
+    // Before anything is charged.
+    if (presented.kind !== 'none' && !outgoing.hasRoom()) return refused(busy(), baseUrl)
+    const session = Session.of(headers)
+    const key = session === undefined ? undefined : `${session} ${Session.callId(id)}`
+    const given = new AbortController()
+    const end = () => given.abort()
+    if (key !== undefined) running.set(key, end)
+    try {
+      const signal = AbortSignal.any([request.signal, given.signal])
+      const inner = requestOf(wanted, presented, { headers, signal })
+      const response = await options.gateway.handle(inner, peer, outgoing.envelope)
+      const result = await toResult(response, {
+        kind: presented.kind,
+        speaksMpp: Session.speaksMpp(headers, meta),
+        url: baseUrl + wanted.path,
+        hold: outgoing.envelope.hold,
+        busy: refused(busy(), baseUrl),
+      })
+      // It counts as not delivered, so it must not go out either.
+      if (given.signal.aborted) throw new RpcFault(cancelled, 'The call was cancelled.')
+      return result
+    } finally {
+      if (key !== undefined && running.get(key) === end) running.delete(key)
+    }
   }
 
   function refusal(error: unknown): Response {
     if (error instanceof Messages.MessageError) return rpcError(400, error.code, error.message)
     if (error instanceof Problem.ProblemError) {
       const refused = rpcError(error.status, -32000, error.detail)
-      const wait = error.headers['retry-after']
-      if (wait !== undefined) refused.headers.set('retry-after', wait)
+      for (const name of ['retry-after', 'accept-encoding']) {
+        const value = error.headers[name]
+        if (value !== undefined) refused.headers.set(name, value)
+      }
       return refused
     }
     options.log.error('mcp-failed', { error })
@@ -167,8 +230,31 @@ export function createMcp(options: McpOptions): Mcp {
   }
 }
 
+/** Of JSON-RPC, for a call that its client gave up. */
+const cancelled = -32800
+
+/** Rates count bytes by so many. */
+const unitBytes = 4096
+
+/** What a call came in. */
+type Outer = { request: Request; peer: Peer; outgoing: Outgoing }
+
+/** Runs tasks one after the other: the answers of a batch must not all be in memory as they come. */
+function sequence(): <T>(task: () => Promise<T>) => Promise<T> {
+  let last: Promise<unknown> = Promise.resolve()
+  return (task) => {
+    const next = last.then(task)
+    last = next.catch(() => {})
+    return next
+  }
+}
+
 /** The request to the gateway that a call stands for, from the same client. */
-function requestOf(wanted: Tool.Call, presented: Payment.Presented, outer: Request): Request {
+function requestOf(
+  wanted: Tool.Call,
+  presented: Payment.Presented,
+  outer: { headers: Headers; signal: AbortSignal },
+): Request {
   const headers = new Headers({ accept: '*/*', ...presented.headers })
   const forwarded = outer.headers.get('x-forwarded-for')
   if (forwarded !== null) headers.set('x-forwarded-for', forwarded)
@@ -203,13 +289,19 @@ function gatekeeper(config: Config): (headers: Headers) => boolean {
 }
 
 function instructions(config: Config): string {
-  const { guidance, baseUrl } = config.service
+  const { guidance } = config.service
   return (
     `${guidance} Every tool call is paid for by itself with a stablecoin. A call without payment is ` +
-    'answered with error -32042: data.challenges are MPP challenges, to be answered in ' +
-    `_meta["${Payment.credentialKey}"], data.x402 are x402 offers, to be paid in ` +
-    `_meta["${Payment.x402PaymentKey}"]. Clients of the x402 transport connect to ${baseUrl}/mcp/x402.`
+    'answered with a tool result that is an error: its structuredContent has x402 offers, to be paid in ' +
+    `_meta["${Payment.x402PaymentKey}"]; its _meta["${Payment.requiredKey}"] has MPP challenges, to ` +
+    `be answered in _meta["${Payment.credentialKey}"]. A client that declares the experimental ` +
+    'capability payment gets error -32042 instead, with the same in data.x402 and data.challenges.'
   )
+}
+
+/** Of a call that presents a payment, which stays unspent. */
+function busy(): Problem.ProblemError {
+  return Problem.of('not-ready', 'Too many answers wait for their clients; nothing is charged.')
 }
 
 function limited(verdict: RateLimit.Verdict): Response {

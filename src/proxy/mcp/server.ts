@@ -10,8 +10,11 @@ export type Handlers = {
   instructions: string
   /** Both throw an RpcFault or a JsonError. */
   list(cursor: string | undefined): Record<string, unknown>
-  call(name: string, args: Json.JsonObject, meta: Json.JsonObject): Promise<Result>
+  call(wanted: Wanted): Promise<Result>
 }
+
+/** A tool call; `id` is that of JSON-RPC. */
+export type Wanted = { id: unknown; name: string; args: Json.JsonObject; meta: Json.JsonObject }
 
 /**
  * Answers one POST, stateless: each has a server of its own, as the SDK wants it. The only file that
@@ -37,10 +40,10 @@ export async function serve(
     },
   )
   // A handler with a schema of the SDK answers what does not match it as an error of ours.
-  server.fallbackRequestHandler = async ({ method, params = {} }) => {
+  server.fallbackRequestHandler = async ({ method, params = {} }, { requestId }) => {
     try {
       // What the message was parsed to.
-      return await handle(handlers, method, params as Json.JsonObject)
+      return await handle(handlers, { id: requestId, method, params: params as Json.JsonObject })
     } catch (error) {
       if (!(error instanceof Json.JsonError)) throw error
       throw new RpcFault(invalidParams, 'Invalid params', { detail: `${error.message}.` })
@@ -56,10 +59,12 @@ export async function serve(
   }
 }
 
-function handle(handlers: Handlers, method: string, params: Json.JsonObject) {
+type Asked = { id: unknown; method: string; params: Json.JsonObject }
+
+function handle(handlers: Handlers, { id, method, params }: Asked) {
   if (method === 'tools/list') return handlers.list(Json.optionalText(params, 'cursor'))
   if (method !== 'tools/call') throw new RpcFault(methodNotFound, 'Method not found')
   const args = Json.optionalObject(params, 'arguments') ?? {}
   const meta = Json.optionalObject(params, '_meta') ?? {}
-  return handlers.call(Json.text(params, 'name'), args, meta)
+  return handlers.call({ id, name: Json.text(params, 'name'), args, meta })
 }

@@ -1,0 +1,154 @@
+import type { Database } from 'bun:sqlite'
+import { basename } from 'node:path'
+
+/** Whether the database file can be read and written, as far as the last attempts tell. */
+export type Storage = {
+  /** Path of the database file. */
+  file: string
+  /** Name of the file without its directory: safe to show to anybody. */
+  name: string
+  /** Code of the fault that lasts, e.g. `SQLITE_FULL`; undefined while the file can be written. */
+  fault(): string | undefined
+  /** Faults since the start, by code. */
+  counts(): ReadonlyMap<string, number>
+  /** Takes note of an error if it is a fault of the storage. Never throws. */
+  note(error: unknown): void
+  /** Calls back with the code when a fault begins, and with undefined when it is over. */
+  onChange(listener: (code: string | undefined) => void): void
+  /** Resolves when the file can be written, at once when it can; rejects when the signal fires. */
+  writable(signal: AbortSignal): Promise<void>
+  /** Ends the attempts to write. */
+  close(): void
+}
+
+/**
+ * Codes that say that the file cannot be read or written: a full disk, an I/O error, a read-only
+ * volume, a damaged file. Not BUSY and not CONSTRAINT. https://sqlite.org/rescode.html
+ */
+const faultCodes = /^SQLITE_(?:FULL|IOERR|READONLY|CORRUPT|NOTADB|CANTOPEN)(?:_|$)/
+const damageCodes = /^SQLITE_(?:CORRUPT|NOTADB)(?:_|$)/
+/** Errors of the system that a flush of the log reports. */
+const systemCodes = new Set(['EIO', 'ENOSPC', 'EDQUOT', 'EROFS'])
+const causesMax = 8
+
+/** Code of a fault of the storage, of the error itself or of a cause; undefined for any other error. */
+export function storageCode(error: unknown): string | undefined {
+  let each = error
+  for (let depth = 0; depth < causesMax && each instanceof Error; depth++) {
+    const code = 'code' in each ? each.code : undefined
+    if (typeof code === 'string' && faultCodes.test(code)) return code
+    each = each.cause
+  }
+  return undefined
+}
+
+/** Whether a code says that the file is damaged, which no attempt to write mends. */
+export function isDamage(code: string): boolean {
+  return damageCodes.test(code)
+}
+
+const probeMs = 250
+/** As much as several payments need: that a smaller write fits says nothing of the next one. */
+const probeBytes = 64 * 1024
+
+/**
+ * Watches every prepared statement of a connection. While there is a fault, writes 64 KiB four times a second
+ * until that succeeds. A damaged file stays a fault until the next start: it must be restored.
+ */
+export function watchStorage(sqlite: Database, file: string): Storage {
+  const counts = new Map<string, number>()
+  const listeners: ((code: string | undefined) => void)[] = []
+  let current: string | undefined
+  let timer: ReturnType<typeof setInterval> | undefined
+
+  const change = (code: string | undefined) => {
+    current = code
+    for (const listener of listeners) listener(code)
+  }
+  const stop = () => {
+    clearInterval(timer)
+    timer = undefined
+  }
+  const probe = () => {
+    if (sqlite.inTransaction) return
+    try {
+      tryWrite(sqlite)
+    } catch {
+      return
+    }
+    stop()
+    change(undefined)
+  }
+  const note = (error: unknown) => {
+    const code = storageCode(error) ?? systemCode(error)
+    if (code === undefined) return
+    counts.set(code, (counts.get(code) ?? 0) + 1)
+    if (current !== undefined && (isDamage(current) || !isDamage(code))) return
+    if (isDamage(code)) stop()
+    else {
+      timer = setInterval(probe, probeMs)
+      timer.unref()
+    }
+    change(code)
+  }
+  guardStatements(sqlite, note)
+  return {
+    file,
+    name: basename(file),
+    fault: () => current,
+    counts: () => counts,
+    note,
+    onChange: (listener) => void listeners.push(listener),
+    writable(signal) {
+      const { promise, resolve, reject } = Promise.withResolvers<void>()
+      const fail = () => reject(new Error('stopped before the storage could be written'))
+      if (signal.aborted) fail()
+      if (current === undefined) resolve()
+      signal.addEventListener('abort', fail, { once: true })
+      listeners.push((code) => {
+        if (code !== undefined) return
+        signal.removeEventListener('abort', fail)
+        resolve()
+      })
+      return promise
+    },
+    close: stop,
+  }
+}
+
+/** Commits 64 KiB and removes them. Throws when they do not fit. */
+function tryWrite(sqlite: Database): void {
+  sqlite.run("INSERT OR REPLACE INTO meta (key, value) VALUES ('storage-probe', ?)", [
+    ' '.repeat(probeBytes),
+  ])
+  sqlite.run("DELETE FROM meta WHERE key = 'storage-probe'")
+}
+
+const methods = ['run', 'get', 'all', 'values'] as const
+
+/** Every statement that is prepared from now on shows its errors to `note`, and throws them. */
+function guardStatements(sqlite: Database, note: (error: unknown) => void): void {
+  const prepare = sqlite.prepare.bind(sqlite)
+  const guarded = (...input: Parameters<Database['prepare']>) => {
+    const statement = prepare(...input)
+    for (const name of methods) {
+      const own = statement[name] as (...values: unknown[]) => unknown
+      const watched = (...values: unknown[]) => {
+        try {
+          return own.apply(statement, values)
+        } catch (error) {
+          note(error)
+          throw error
+        }
+      }
+      Object.defineProperty(statement, name, { value: watched })
+    }
+    return statement
+  }
+  Object.defineProperty(sqlite, 'prepare', { value: guarded })
+}
+
+function systemCode(error: unknown): string | undefined {
+  const code = error instanceof Error && 'code' in error ? error.code : undefined
+  return typeof code === 'string' && systemCodes.has(code) ? code : undefined
+}

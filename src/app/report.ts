@@ -1,0 +1,38 @@
+import type { Storage } from '../../db/storage'
+import type { Registry } from '../http/metrics'
+import type { Log } from '../log'
+
+/** Tells of faults of the database file: an error in the log, two metrics. */
+export function reportStorage(storage: Storage, registry: Registry, log: Log): void {
+  const { file } = storage
+  storage.onChange((code) => {
+    if (code === undefined) log('storage-recovered', { file })
+    else log.error('storage-fault', { file, code })
+  })
+  const ready = registry.gauge('storage_ready', 'Whether the database can be written.')
+  const faults = registry.counter('storage_faults_total', 'Faults of the database file by code.', [
+    'code',
+  ])
+  const told = new Map<string, number>()
+  registry.onRender(() => {
+    ready.set(storage.fault() === undefined ? 1 : 0)
+    for (const [code, count] of storage.counts()) {
+      faults.inc({ code }, count - (told.get(code) ?? 0))
+      told.set(code, count)
+    }
+  })
+}
+
+/** Counts lines of the log that could not be written. */
+export function reportDroppedLines(dropped: () => number, registry: Registry): void {
+  const counter = registry.counter(
+    'log_lines_dropped_total',
+    'Lines of the log that could not be written.',
+  )
+  let told = 0
+  registry.onRender(() => {
+    const total = dropped()
+    counter.inc({}, total - told)
+    told = total
+  })
+}

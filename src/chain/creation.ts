@@ -1,0 +1,75 @@
+import type { Address, Hex } from 'viem'
+import * as Abi from '../protocol/Abi'
+import type { Call } from './multicall'
+import { createdBy } from './transaction'
+
+/**
+ * A transaction that creates a contract runs its code, and this code makes calls and leaves nothing
+ * behind: all calls succeed, or nothing has happened. Its address belongs to one account nonce of one
+ * account, so nobody else can ever act in its name: what is signed for this address is of no use to
+ * those who read it. Multicall3 makes the same calls in a name that everybody can act in.
+ */
+
+const op = {
+  and: '16',
+  isZero: '15',
+  codeCopy: '39',
+  codeSize: '3b',
+  returnSize: '3d',
+  returnCopy: '3e',
+  jumpIf: '57',
+  gas: '5a',
+  jumpTarget: '5b',
+  call: 'f1',
+  revert: 'fd',
+  stop: '00',
+}
+const zero = '6000'
+
+/** Bytes that one call takes before the calldata. */
+const stepBytes = 83
+
+/** The transaction that makes the calls in the name of the address `to`. At most 65,535 bytes. */
+export function create(
+  sender: { address: Address; nonce: number },
+  calls: readonly Call[],
+): { to: Address; data: Hex; isCreation: true } {
+  const to = createdBy(sender.address, sender.nonce)
+  return { to, data: initCode(calls), isCreation: true }
+}
+
+/** Code that makes the calls in their order, and reverts with what the first that fails says. */
+export function initCode(calls: readonly Call[]): Hex {
+  let offset = calls.length * stepBytes + 1
+  let steps = ''
+  let payloads = ''
+  for (const [index, { to, data }] of calls.entries()) {
+    const payload = data.slice(2).toLowerCase()
+    const size = payload.length / 2
+    steps += step(index * stepBytes, to, { offset, size })
+    payloads += payload
+    offset += size
+  }
+  return `0x${steps}${op.stop}${payloads}`
+}
+
+/** A call to an address without code would succeed and do nothing: it counts as failed. */
+function step(start: number, to: Address, data: { offset: number; size: number }): string {
+  const [offset, size] = [push2(data.offset), push2(data.size)]
+  const target = `73${to.slice(2).toLowerCase()}`
+  const after = push2(start + stepBytes - 1)
+  return [
+    [size, offset, zero, op.codeCopy],
+    [zero, zero, size, zero, zero, target, op.gas, op.call],
+    [target, op.codeSize, op.isZero, op.isZero, op.and],
+    [after, op.jumpIf],
+    [op.returnSize, zero, zero, op.returnCopy, op.returnSize, zero, op.revert],
+    [op.jumpTarget],
+  ]
+    .flat()
+    .join('')
+}
+
+function push2(value: number): string {
+  return `61${Abi.uint(value).slice(-4)}`
+}

@@ -1,0 +1,84 @@
+/** Takes lines for a stream that may be closed or stuck, and never waits for it. */
+export type Output = {
+  write(line: string): void
+  /** Lines that were not written. */
+  dropped(): number
+  /** Resolves when all is written, or after a second. */
+  end(): Promise<void>
+}
+
+/** What is needed of `Bun.file(...).writer()`: it writes without blocking. */
+export type Sink = {
+  write(text: string): number | Promise<number>
+  flush(): number | Promise<number>
+}
+
+export type OutputOptions = {
+  sink: Sink
+  /** Most that waits for a reader that does not read; more is dropped. */
+  waitingMaxBytes?: number
+  /** Called when lines begin to be dropped, with the reason. */
+  onLoss(reason: string): void
+  /** Called when something was written again, with how many lines are missing before it. */
+  onResumed(missing: number): void
+}
+
+const endMs = 1_000
+
+/**
+ * A pipe whose reader has died, or does not read, must neither stop the program nor fill its memory:
+ * one write is under way at a time, what comes meanwhile waits, and what does not fit is counted.
+ */
+export function createOutput(options: OutputOptions): Output {
+  const { sink, waitingMaxBytes = 1024 * 1024 } = options
+  let waiting: string[] = []
+  let bytes = 0
+  let dropped = 0
+  /** What was dropped since the last line that was written. */
+  let missing = 0
+  let run: Promise<void> | undefined
+
+  const drop = (count: number, reason: string) => {
+    dropped += count
+    const isFirst = missing === 0
+    missing += count
+    if (isFirst) options.onLoss(reason)
+  }
+  const writeAll = async () => {
+    // What is logged in the same turn is one write.
+    await undefined
+    while (waiting.length > 0) {
+      const lines = waiting
+      waiting = []
+      bytes = 0
+      try {
+        await Promise.all([sink.write(`${lines.join('\n')}\n`), sink.flush()])
+      } catch (error) {
+        drop(lines.length, codeOf(error))
+        continue
+      }
+      if (missing === 0) continue
+      const count = missing
+      missing = 0
+      options.onResumed(count)
+    }
+    run = undefined
+  }
+  return {
+    write(line) {
+      if (bytes + line.length > waitingMaxBytes) return drop(1, 'its reader does not read')
+      waiting.push(line)
+      bytes += line.length
+      run ??= writeAll()
+    },
+    dropped: () => dropped,
+    async end() {
+      await Promise.race([run, Bun.sleep(endMs)])
+    },
+  }
+}
+
+function codeOf(error: unknown): string {
+  const code = error instanceof Error && 'code' in error ? error.code : undefined
+  return typeof code === 'string' ? code : 'unknown error'
+}

@@ -1,0 +1,99 @@
+import * as Problem from '../protocol/Problem'
+import { corsHeaders } from './problem'
+
+type Answer = Response | Promise<Response>
+export type Handler<Context, Given extends Answer = Answer> = (context: Context) => Given
+
+/** What a path answers; HEAD comes with GET, OPTIONS with either. */
+export type Handlers<Context, Given extends Answer> = Partial<
+  Record<'GET' | 'POST', Handler<Context, Given>>
+>
+
+/** For Elysia: what is sent along is read by the route, or by nothing. */
+export const unread = { parse: 'none' } as const
+
+/**
+ * The one handler of all methods of a path: HEAD is answered as GET, whose body the server leaves out,
+ * so that both have the same header fields. `isOpen`: pages of other origins may ask. Throws
+ * ProblemError 405 with all methods that work.
+ */
+export function byMethod<Context extends { request: Request }, Given extends Answer>(
+  handlers: Handlers<Context, Given>,
+  { isOpen }: { isOpen: boolean },
+): Handler<Context, Given | Response> {
+  const known = new Map(Object.entries(handlers))
+  const allow = allowOf([...known.keys()])
+  return (context) => {
+    const { request } = context
+    const { method } = request
+    if (method === 'OPTIONS') return isOpen ? preflight(request, allow) : options(allow)
+    const handler = known.get(method === 'HEAD' ? 'GET' : method)
+    if (handler === undefined) throw notAllowed(allow)
+    return handler(context)
+  }
+}
+
+/** Value of `Allow` for a path with these methods. */
+export function allowOf(methods: readonly string[]): string {
+  return [...methods, ...(methods.includes('GET') ? ['HEAD'] : []), 'OPTIONS'].join(', ')
+}
+
+export function notAllowed(allow: string): Problem.ProblemError {
+  const headers = { allow }
+  return Problem.of('method-not-allowed', `This path accepts ${allow}.`, { headers })
+}
+
+/** What stock clients send from a page of another origin. */
+const requestHeaders = [
+  'Authorization',
+  'Content-Type',
+  'Payment-Signature',
+  'X-Payment',
+  'Accept-Payment',
+  'Payment-Redeem',
+  'Idempotency-Key',
+  'X-API-Key',
+  'If-Match',
+  'If-None-Match',
+  // Some x402 clients send this one, although it belongs to answers.
+  'Access-Control-Expose-Headers',
+].join(', ')
+
+const headerList = /^[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,1024}$/
+
+/**
+ * Answers a preflight, without credential and price. Whatever header is asked for may be sent: there
+ * are no cookies, and what crosses to an upstream is decided elsewhere.
+ */
+export function preflight(request: Request, allow: string): Response {
+  const asked = request.headers.get('access-control-request-headers') ?? ''
+  return new Response(null, {
+    status: 204,
+    headers: {
+      ...corsHeaders,
+      allow,
+      'access-control-allow-methods': allow,
+      'access-control-allow-headers': headerList.test(asked)
+        ? `${requestHeaders}, ${asked}`
+        : requestHeaders,
+      'access-control-max-age': '600',
+      'cache-control': 'no-store',
+    },
+  })
+}
+
+function options(allow: string): Response {
+  return new Response(null, { status: 204, headers: { allow, 'cache-control': 'no-store' } })
+}
+
+/**
+ * Throws ProblemError 415 for a body that is compressed: nothing here unpacks one, and what cannot be
+ * read cannot be checked before it is paid for.
+ */
+export function assertUnpacked(headers: Headers): void {
+  const encoding = headers.get('content-encoding')
+  if (encoding === null || /^\s*(?:identity)?\s*$/i.test(encoding)) return
+  throw Problem.of('unsupported-media-type', 'The body must not be compressed.', {
+    headers: { 'accept-encoding': 'identity' },
+  })
+}

@@ -1,0 +1,23 @@
+import type { Settlement } from '../settlement/settle'
+import type { Presentation } from './credential'
+
+/**
+ * Without `accepted` an EIP-3009 payload names no chain, and only the payer's contract can tell which
+ * of the offers it signed.
+ */
+export async function choose(
+  settlement: Settlement,
+  presentation: Presentation,
+): Promise<Presentation> {
+  if (presentation.alternatives.length === 0 || presentation.isProven()) return presentation
+  let undecided = presentation
+  for (const { transfer, window } of [presentation, ...presentation.alternatives]) {
+    const candidate = { ...presentation, transfer, window }
+    if (settlement.find(transfer)?.transfer.signature === transfer.signature) return candidate
+    if (window !== undefined || !settlement.isReady(transfer.network)) continue
+    const verdict = await settlement.verify(transfer)
+    if ('ok' in verdict) return candidate
+    if (verdict.kind === 'unavailable') undecided = candidate
+  }
+  return undecided
+}

@@ -1,0 +1,174 @@
+import { answerMaxBytes } from './store'
+
+/** Reading answers to their end where no buyer takes them as they come. */
+
+/** An answer that is passed on inside a message: the buyer gets all of it or nothing. */
+export type Envelope = {
+  /** More of an answer does not fit into the message: it is cut there. */
+  maxBytes: number
+  /** Holds memory for so many bytes until the message is gone; false when there is no room. */
+  hold(bytes: number): boolean
+  /** Resolves when it is known whether the client took the whole message. Never rejects. */
+  taken: Promise<boolean>
+}
+
+export type Reader = {
+  read(): Promise<{ done: boolean; value?: Uint8Array | undefined }>
+  cancel(): Promise<void>
+}
+
+/** Each holds a connection to an upstream and up to 1 MiB. */
+const readsMax = 32
+/** One payer could else hold all of them, for the price of one answer each. */
+const readsPerPayerMax = 4
+/** Longest time that one may take; `idle_ms` of the merchant ends it earlier when nothing comes. */
+const readMaxMs = 5 * 60_000
+
+/** Reads the rests of answers whose buyers have left and have a key for them. */
+export type Rests = {
+  /**
+   * Reads on to the end and stores the answer. Undefined when it is not to be stored or there is no
+   * place; else false when it is not stored: the upstream broke it off or fell silent, it is too long
+   * or takes too long, or `stop` was called. Then the source is cancelled. Reads of the caller that
+   * are under way come first. Never rejects.
+   */
+  store(payer: string, reader: Reader, kept: Kept): Promise<boolean> | undefined
+  /** Gives up what is under way. */
+  stop(): void
+}
+
+/** `Rests.store` for one payer: reads on when the buyer has left. */
+export type StoreRest = (reader: Reader, kept: Kept) => Promise<boolean> | undefined
+
+/** Places for 32 rests, 4 of one payer. */
+export function createRests(): Rests {
+  const byPayer = new Map<string, number>()
+  const running = new Set<() => void>()
+
+  function count(payer: string, change: 1 | -1): void {
+    const own = (byPayer.get(payer) ?? 0) + change
+    if (own === 0) byPayer.delete(payer)
+    else byPayer.set(payer, own)
+  }
+
+  return {
+    store(payer, reader, kept) {
+      const isFull = running.size >= readsMax || (byPayer.get(payer) ?? 0) >= readsPerPayerMax
+      if (isFull || !kept.isOpen()) return undefined
+      let isOver = false
+      const end = () => {
+        isOver = true
+        reader.cancel().catch(() => {})
+      }
+      const timer = setTimeout(end, readMaxMs)
+      running.add(end)
+      count(payer, 1)
+      // A cancelled source ends as if it were complete.
+      return readRest(reader, kept, () => isOver).finally(() => {
+        clearTimeout(timer)
+        running.delete(end)
+        count(payer, -1)
+      })
+    },
+    stop() {
+      for (const end of running) end()
+    },
+  }
+}
+
+async function readRest(reader: Reader, kept: Kept, isOver: () => boolean): Promise<boolean> {
+  try {
+    while (kept.isOpen()) {
+      const { done, value } = await reader.read()
+      if (isOver()) return false
+      if (done || value === undefined) return kept.store()
+      kept.add(value)
+    }
+    reader.cancel().catch(() => {})
+  } catch {
+    // What is not whole is not stored.
+  }
+  return false
+}
+
+/** What has come of an answer, as long as it is short enough to be stored. */
+export type Kept = {
+  /** Whether all that came so far is here. */
+  isOpen(): boolean
+  add(chunk: Uint8Array): void
+  /** Stores it as the whole answer. False when it is not stored. */
+  store(): boolean
+}
+
+/** `keep` stores a whole answer and says whether it did; undefined when nothing is to be stored. */
+export function createKept(keep: ((body: Uint8Array) => boolean) | undefined): Kept {
+  let chunks: Uint8Array[] = []
+  let size = 0
+  const isOpen = () => keep !== undefined && size <= answerMaxBytes
+  return {
+    isOpen,
+    add(chunk) {
+      size += chunk.byteLength
+      if (isOpen()) chunks.push(chunk.slice())
+      else if (chunks.length > 0) chunks = []
+    },
+    store: () => isOpen() && keep?.(Buffer.concat(chunks)) === true,
+  }
+}
+
+export type Whole =
+  /** `isStored`: the buyer's key brings it. */
+  | { kind: 'whole'; bytes: Uint8Array; truncated: boolean; isStored: boolean }
+  /** The upstream broke it off, or there is no memory for it. */
+  | { kind: 'cut' }
+  /** The buyer left. */
+  | { kind: 'left'; isStored: boolean }
+
+export type WholeOptions = {
+  envelope: Envelope
+  /** Fires when the buyer leaves. */
+  signal: AbortSignal
+  kept: Kept
+  storeRest: StoreRest
+}
+
+/** Reads an answer that goes out in an envelope. A buyer that leaves ends it, unless the answer is to be stored. */
+export async function readWhole(
+  source: ReadableStream<Uint8Array>,
+  { envelope, signal, kept, storeRest }: WholeOptions,
+): Promise<Whole> {
+  const reader = source.getReader()
+  const chunks: Uint8Array[] = []
+  let size = 0
+  let rest: Promise<boolean> | undefined
+  const leave = () => {
+    rest = storeRest(reader, kept)
+    if (rest === undefined) reader.cancel().catch(() => {})
+  }
+  const left = async (): Promise<Whole> => ({ kind: 'left', isStored: (await rest) === true })
+  signal.addEventListener('abort', leave)
+  if (signal.aborted) leave()
+  try {
+    while (size <= envelope.maxBytes) {
+      const { done, value } = await reader.read()
+      if (value !== undefined) kept.add(value)
+      if (signal.aborted) return await left()
+      if (done || value === undefined) {
+        const isStored = kept.store()
+        return { kind: 'whole', bytes: Buffer.concat(chunks), truncated: false, isStored }
+      }
+      const room = envelope.maxBytes - size
+      size += value.byteLength
+      const fits = value.byteLength > room ? value.subarray(0, room) : value
+      if (!envelope.hold(fits.byteLength)) break
+      chunks.push(fits)
+    }
+    reader.cancel().catch(() => {})
+    if (size <= envelope.maxBytes) return { kind: 'cut' }
+    return { kind: 'whole', bytes: Buffer.concat(chunks), truncated: true, isStored: false }
+  } catch {
+    return signal.aborted ? left() : { kind: 'cut' }
+  } finally {
+    signal.removeEventListener('abort', leave)
+  }
+}

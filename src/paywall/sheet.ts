@@ -1,0 +1,282 @@
+import { shortCorsHeaders } from '../http/problem'
+import * as Challenge from '../protocol/Challenge'
+import * as HeaderBudget from '../protocol/HeaderBudget'
+import type * as Network from '../protocol/Network'
+import * as Offer from '../protocol/Offer'
+import * as Problem from '../protocol/Problem'
+import * as Sponsoring from '../protocol/Sponsoring'
+import * as X402 from '../protocol/X402'
+import type { Item } from './Item'
+
+/** MPP challenges and x402 offers are valid this long (specification 8). */
+export const validForSeconds = 300
+
+/** Signed offers are made again after this time: they may not be promised for longer than a reload honours. */
+export const keptMs = 60_000
+
+/** Characters of a salt: a multiple of three, so that its base64 can be concatenated. */
+const saltLength = 15
+
+export type SheetOptions = {
+  /** Host name of base_url, the MPP realm. */
+  realm: string
+  /** First signs. */
+  challengeSecrets: readonly Uint8Array[]
+  receiptKey: Uint8Array
+  /** Somebody here sends approves that payers signed. */
+  takesApprovals: boolean
+  /** Where holders of the asset are given gas for an approve, and on which networks. */
+  gasSponsor: { url: string; networks: readonly Network.Id[] }
+}
+
+/** Everything of a 402 that is the same for a minute. */
+export type Sheet = {
+  /** Unix ms. Each item has a minute of its own: all at once would stop the answers meanwhile. */
+  madeAt: number
+  ready: number
+  challengesOf: (detail: Challenge.Detail, count?: number) => Challenge.Compiled
+  /** Some asset is taken by EIP-3009 or Permit2. */
+  hasBoth: boolean
+  /** With some salt. */
+  required: X402.PaymentRequired
+  /** Members that only the body has. */
+  beside: { gasSponsor?: string }
+  budget: HeaderBudget.Budget
+  /** By `HeaderBudget.Choice.key`. */
+  plans: Map<number, Plan>
+  /** JSON of the body before the URL, between URL and salt, and after the salt. */
+  body: Pieces
+  /** The last one that was asked for: routes without parameters have only one. */
+  page: Page | undefined
+}
+
+/** What does not depend on the URL either. */
+type Plan = {
+  challenges: Challenge.Compiled
+  /** The body says what the header does not. */
+  isShort: boolean
+  /** JSON of `PAYMENT-REQUIRED`, in pieces as the body is. */
+  json: Pieces
+}
+
+type Pieces = readonly [before: string, between: string, after: string]
+
+/** The parts of a 402 that depend on the URL and on whether there is a digest. */
+export type Page = {
+  url: string
+  asksDigest: boolean
+  challenges: Challenge.Compiled
+  hasDigest: boolean
+  /** Some challenge is not in the header as it could be, and so it is in the body. */
+  isShort: boolean
+  /** Base64 of `PAYMENT-REQUIRED` before and after the salt. */
+  header: readonly [before: string, after: string]
+  /** JSON of the body before the salt, and from there to its last brace. */
+  body: readonly [before: string, after: string]
+  /** More of the body of a request without one, once it was asked for. */
+  bodiless: string | undefined
+  /**
+   * One object for all answers, which copy it: what is fresh is set anew for each, everything else
+   * stays.
+   */
+  headers: Headers
+}
+
+/** One bit per offer that can settle goes into `ready`. Throws when none can. */
+export function compile(
+  item: Item,
+  ready: number,
+  madeAt: number,
+  secret: Uint8Array,
+  options: SheetOptions,
+): Sheet {
+  const offers = item.offers.filter((_, i) => (ready & (1 << i)) !== 0)
+  const accepts = X402.accepts(offers)
+  const validUntil = Math.floor(madeAt / 1000) + validForSeconds + keptMs / 1000
+  const signed = accepts.map((requirements) =>
+    Offer.sign({ resourceUrl: item.resource.url, requirements, validUntil }, options.receiptKey),
+  )
+  const more = [...item.extensions, ...Sponsoring.declarations(offers, options.takesApprovals)]
+  const salt = 's'.repeat(saltLength)
+  const required = X402.paymentRequired({
+    resource: item.resource,
+    accepts,
+    extensions: X402.extensions({ offers: signed, method: item.method, salt, more }),
+    error: 'Payment required',
+  })
+  // mppx pays the first challenge, and only by EIP-3009: what it cannot pay must not stand before.
+  const mppOffers = [true, false].flatMap((isAuthorized) =>
+    item.mppOffers.filter(
+      (offer) =>
+        offers.includes(offer) && offer.network.asset.transfer.includes('eip3009') === isAuthorized,
+    ),
+  )
+  const challengesOf = compileChallenges(mppOffers, item.id, secret, options.realm)
+  const testnets = offers.filter(({ network }) => network.testnet).map(({ network }) => network.id)
+  const isSponsored = offers.some(({ network }) => options.gasSponsor.networks.includes(network.id))
+  const beside = isSponsored ? { gasSponsor: options.gasSponsor.url } : {}
+  return {
+    madeAt,
+    ready,
+    challengesOf,
+    hasBoth: mppOffers.some(({ network }) => network.asset.transfer.length > 1),
+    required,
+    beside,
+    budget: HeaderBudget.compile({
+      full: required,
+      more,
+      signed,
+      isTestnet: (network) => testnets.some((id) => id === network),
+      challenges: mppOffers.length,
+      challengeBytes: (detail, count) =>
+        Challenge.issue(challengesOf(detail, count), { expires: anyExpiry, unique: salt }).length,
+      besideBytes: besideBytes + (item.besideBytes ?? 0),
+    }),
+    plans: new Map(),
+    body: cut(JSON.stringify({ ...paymentRequired, ...required, ...beside }), required),
+    page: undefined,
+  }
+}
+
+const anyExpiry = '2026-01-01T00:00:00Z'
+
+/** Challenges of the first so many offers, made when they are first asked for. */
+function compileChallenges(
+  offers: Item['mppOffers'],
+  routeId: string,
+  secret: Uint8Array,
+  realm: string,
+): Sheet['challengesOf'] {
+  const made = new Map<Challenge.Detail, Challenge.Compiled>()
+  return (detail, count = offers.length) => {
+    const all = made.get(detail) ?? Challenge.compile({ realm, offers, routeId, secret, detail })
+    made.set(detail, all)
+    return count === offers.length ? all : { ...all, terms: all.terms.slice(0, count) }
+  }
+}
+
+/** The page for a URL, which is ASCII. */
+export function pageFor(sheet: Sheet, url: string, asksDigest: boolean): Page {
+  const { page, budget, plans } = sheet
+  if (page !== undefined && page.url === url && page.asksDigest === asksDigest) return page
+  const { error } = sheet.required
+  const ask = { url, hasDigest: asksDigest, error, moreBytes: 0, isX402: false }
+  const choice = HeaderBudget.choose(budget, ask)
+  const plan = plans.get(choice.key) ?? planOf(sheet, choice, error)
+  plans.set(choice.key, plan)
+  sheet.page = pageOf(sheet, plan, choice, ask)
+  return sheet.page
+}
+
+/** The page for a refused credential, which differs from one to the next: nothing of it is kept. */
+export function refusedPage(sheet: Sheet, ask: HeaderBudget.Ask): Page {
+  const choice = HeaderBudget.choose(sheet.budget, ask)
+  return pageOf(sheet, planOf(sheet, choice, ask.error), choice, ask)
+}
+
+function planOf(sheet: Sheet, choice: HeaderBudget.Choice, error: string): Plan {
+  const { required, budget } = sheet
+  const head = HeaderBudget.headOf(budget, choice)
+  const { url } = required.resource
+  const payload = X402.paymentRequired({
+    resource: head.isDescribed ? required.resource : { url },
+    accepts: head.accepts,
+    extensions: head.extensions,
+    error,
+  })
+  const isBare = head.detail === 'bare' && sheet.hasBoth
+  return {
+    challenges: sheet.challengesOf(head.detail, head.challenges),
+    isShort: isBare || head.challenges < sheet.challengesOf('bare').terms.length,
+    json: cut(JSON.stringify(payload), required),
+  }
+}
+
+function pageOf(
+  sheet: Sheet,
+  plan: Plan,
+  choice: HeaderBudget.Choice,
+  { url, hasDigest: asksDigest }: HeaderBudget.Ask,
+): Page {
+  const { hasDigest } = choice
+  const { challenges, json } = plan
+  const quoted = JSON.stringify(choice.url)
+  // Groups of three bytes can be encoded apart, and spaces are nothing in JSON.
+  const before = aligned(json[0]) + aligned(quoted) + aligned(json[1].slice(0, -1), 1)
+  const open = sheet.body[0] + JSON.stringify(url) + sheet.body[1]
+  return {
+    url,
+    asksDigest,
+    challenges,
+    hasDigest,
+    isShort: plan.isShort || hasDigest !== asksDigest,
+    header: [base64(`${before}"`), base64(json[2])],
+    body: [open, sheet.body[2].slice(0, -1)],
+    bodiless: undefined,
+    headers: new Headers(commonHeaders),
+  }
+}
+
+/** The whole payload as this answer has it. */
+export function salted(
+  required: X402.PaymentRequired,
+  url: string,
+  salt: string,
+): X402.PaymentRequired {
+  const { resource, extensions } = required
+  const { mppx } = extensions
+  return {
+    ...required,
+    resource: { ...resource, url },
+    extensions: mppx
+      ? { ...extensions, mppx: { ...mppx, info: { ...mppx.info, salt } } }
+      : extensions,
+  }
+}
+
+/** Filled up with spaces to whole groups of base64, with room for so many characters behind. */
+function aligned(text: string, room = 0): string {
+  const bytes = Buffer.byteLength(text) + room
+  return text + '  '.slice(0, (3 - (bytes % 3)) % 3)
+}
+
+function base64(text: string): string {
+  return Buffer.from(text).toString('base64')
+}
+
+/** JSON text without the URL of its resource and the salt, which comes last in it. */
+function cut(json: string, { resource }: X402.PaymentRequired): Pieces {
+  const opening = '"resource":{"url":'
+  const at = json.indexOf(opening) + opening.length
+  const from = at + JSON.stringify(resource.url).length
+  const key = '"salt":"'
+  const salt = json.lastIndexOf(key) + key.length
+  return [json.slice(0, at), json.slice(from, salt), json.slice(salt + saltLength)]
+}
+
+const commonHeaders = {
+  ...shortCorsHeaders,
+  'cache-control': 'no-store',
+  'content-type': 'application/problem+json',
+}
+
+/** What the server itself writes, and the names of what is counted elsewhere. */
+const besideBytes = [
+  'HTTP/1.1 402 Payment Required',
+  'Connection: keep-alive',
+  'Date: Thu, 01 Jan 2026 00:00:00 GMT',
+  'Content-Length: 123456',
+  `X-Request-Id: ${'i'.repeat(20)}`,
+  ...Object.entries(commonHeaders).map(([name, value]) => `${name}: ${value}`),
+  'www-authenticate: ',
+  'payment-required: ',
+  '',
+].reduce((bytes, line) => bytes + line.length + '\r\n'.length, 0)
+
+const paymentRequired = {
+  type: `${Problem.mppBase}/payment-required`,
+  title: 'Payment Required',
+  status: 402,
+  detail: 'Pay with one of the offers, then send the same request again with the credential.',
+  code: 'payment-required',
+}

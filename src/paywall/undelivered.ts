@@ -1,0 +1,79 @@
+import { type Code, of, type ProblemError } from '../protocol/Problem'
+import type { Delivered } from '../settlement/delivery'
+import type { Payment, Protocol } from '../settlement/Payment'
+import { failureHeaders } from './receipts'
+
+/** What the buyer of an answer that was not delivered is told, and what is stored of it. */
+
+/** First forward and five redemptions. */
+export const attemptsMax = 6
+const redeemableMs = 24 * 60 * 60 * 1000
+
+export type Undelivered = {
+  delivered: false
+  /** Status of the upstream, if it answered at all. */
+  upstreamStatus: number | undefined
+  code: Extract<Code, 'upstream-unreachable' | 'upstream-failed' | 'upstream-timeout'>
+  detail: string
+}
+
+/** Tokens that redeem payments, derived from `secret`; `now` is unix ms. */
+export function createRedeeming(secret: Uint8Array, now: () => number) {
+  /** The same for all attempts of a payment, so that a lost answer does not lose the token. */
+  const tokenOf = (paymentId: string): string =>
+    new Bun.CryptoHasher('sha256', secret).update(`redeem|${paymentId}`).digest('base64url')
+  const untilOf = (payment: Payment): number => payment.redeemUntil ?? now() + redeemableMs
+
+  return {
+    /** Unix ms up to which a payment may be redeemed. */
+    untilOf,
+    undelivered: (payment: Payment, upstreamStatus: number | undefined): Delivered => ({
+      delivered: false,
+      upstreamStatus,
+      redeemTokenHash: sha256(tokenOf(payment.id)),
+      redeemUntil: untilOf(payment),
+    }),
+    /** The problem of a failed delivery, with the redeem token. */
+    problem(payment: Payment, fulfilled: Undelivered, protocol: Protocol): ProblemError {
+      const { code, upstreamStatus } = fulfilled
+      const { transaction, transfer } = payment
+      const failure = { code, members: { reason: 'delivery_failed', transaction } }
+      return of(code, fulfilled.detail, {
+        ...(protocol === 'x402' ? { headers: failureHeaders(failure, transfer) } : {}),
+        members: {
+          transaction,
+          network: transfer.network,
+          ...(upstreamStatus === undefined ? {} : { upstreamStatus }),
+          redeem: {
+            token: tokenOf(payment.id),
+            until: new Date(untilOf(payment)).toISOString(),
+            attempts: attemptsMax - payment.attempts,
+          },
+        },
+      })
+    },
+  }
+}
+
+/** An answer that ended too early, and of which the buyer has nothing. */
+export function brokenOff(upstreamStatus: number): Undelivered {
+  const detail = 'The upstream broke its answer off.'
+  return { delivered: false, upstreamStatus, code: 'upstream-failed', detail }
+}
+
+/** Nobody reads this: the payment stays undelivered and its buyer may come back. */
+export function left(): ProblemError {
+  return of('payment-in-progress', 'The buyer has left.')
+}
+
+/** Of a payment that cannot be redeemed. */
+export function gone(payment: Payment, detail: string): ProblemError {
+  return of('redeem-exhausted', detail, {
+    members: { transaction: payment.transaction, network: payment.transfer.network },
+  })
+}
+
+/** sha256 in hex. */
+export function sha256(text: string): string {
+  return new Bun.CryptoHasher('sha256').update(text).digest('hex')
+}

@@ -1,0 +1,30 @@
+/** The variables that name a proxy, as a process has them. */
+export type Environment = Readonly<Record<string, string | undefined>>
+
+/**
+ * The proxy of the environment for a host as it is configured; false for none. The connection is made to
+ * an address, which `NO_PROXY` does not name: left to itself, fetch would send to the proxy what the
+ * operator keeps from it. https://about.gitlab.com/blog/we-need-to-talk-no-proxy/
+ */
+export function proxyFor(
+  { protocol, hostname, port }: Pick<URL, 'protocol' | 'hostname' | 'port'>,
+  env: Environment,
+): string | false {
+  const name = protocol === 'https:' ? 'https_proxy' : 'http_proxy'
+  const proxy = env[name] || env[name.toUpperCase()]
+  if (!proxy) return false
+  const own = port || (protocol === 'https:' ? '443' : '80')
+  const exceptions = (env.no_proxy || env.NO_PROXY || '').toLowerCase().split(/[\s,]+/)
+  const host = hostname.toLowerCase().replace(/^\[|\]$/g, '')
+  return exceptions.some((exception) => isNamed(exception, host, own)) ? false : proxy
+}
+
+/** `*`, a name with all below it (also as `.name` and `*.name`), or an address; perhaps with a port. */
+function isNamed(exception: string, host: string, port: string): boolean {
+  if (exception === '*') return true
+  const [, bracketed, plain = exception, wanted] =
+    /^(?:\[([^\]]*)\]|([^:]*))(?::(\d+))?$/.exec(exception) ?? []
+  if (wanted !== undefined && wanted !== port) return false
+  const name = (bracketed ?? plain).replace(/^\*?\./, '')
+  return name !== '' && (host === name || host.endsWith(`.${name}`))
+}

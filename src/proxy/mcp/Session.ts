@@ -1,0 +1,56 @@
+import * as Json from '../../protocol/Json'
+
+/**
+ * Ids of sessions. The server keeps nothing of a session but the calls that are under way: the id
+ * tells whose call a cancellation means, and whether its client said that it pays by MPP.
+ */
+
+/** Which clients speak MPP: draft-payment-transport-mcp-00 has them say so in `initialize`. */
+const prefixes = { mpp: 'mpp-', other: 'mcp-' } as const
+const pattern = /^(?:mpp|mcp)-[0-9a-f]{32}$/
+
+/** The id for a client that sends `message`; undefined when that is no `initialize`. */
+export function begin(message: Json.Json): string | undefined {
+  const one = Array.isArray(message) && message.length === 1 ? message[0] : message
+  if (!Json.isObject(one) || one.method !== 'initialize') return undefined
+  const params = child(one, 'params')
+  const prefix = paysByMpp(child(params, 'capabilities')) ? prefixes.mpp : prefixes.other
+  return prefix + crypto.randomUUID().replaceAll('-', '')
+}
+
+/** The session of a request; undefined when it names none of ours. */
+export function of(headers: Headers): string | undefined {
+  const id = headers.get('mcp-session-id') ?? ''
+  return pattern.test(id) ? id : undefined
+}
+
+/** Whether a call's client speaks MPP, as far as it said so: here, at the start, or by a header. */
+export function speaksMpp(headers: Headers, meta: Json.JsonObject): boolean {
+  return (
+    headers.has('accept-payment') ||
+    of(headers)?.startsWith(prefixes.mpp) === true ||
+    // From protocol 2026-07-28 on each request has the capabilities.
+    paysByMpp(child(meta, 'io.modelcontextprotocol/clientCapabilities'))
+  )
+}
+
+/** The call that a cancellation names: its id, with the type. Undefined when `message` is none. */
+export function cancelled(message: Json.Json): string | undefined {
+  if (!Json.isObject(message) || message.method !== 'notifications/cancelled') return undefined
+  return callId(child(message, 'params').requestId)
+}
+
+/** An id of JSON-RPC, which is a text or a number, as one text. */
+export function callId(id: unknown): string {
+  return `${typeof id} ${String(id)}`
+}
+
+function paysByMpp(capabilities: Json.JsonObject): boolean {
+  return Json.isObject(child(capabilities, 'experimental').payment)
+}
+
+/** An object member, empty when it is none. */
+function child(parent: Json.JsonObject, name: string): Json.JsonObject {
+  const value = Json.member(parent, name)
+  return Json.isObject(value) ? value : {}
+}

@@ -1,0 +1,244 @@
+import * as Encoded from './Encoded'
+
+/** Secrets made ready to be looked for. */
+export type Patterns = {
+  literal: readonly Buffer[]
+  /** Texts of ASCII by their first byte. */
+  encoded: readonly (readonly Uint8Array[] | undefined)[]
+  /** Bytes that a match of `encoded` may begin with. */
+  starts: Uint8Array
+  /** Bytes that may follow a first one that is not encoded. */
+  seconds: Uint8Array
+  /** Bytes of which a match of `encoded` holds one. */
+  escapes: readonly number[]
+  /** Most characters of a text. */
+  longest: number
+}
+
+export type Redactor = {
+  /** What may go out of what came so far: all of it, but for an end that a secret may begin with. */
+  feed(bytes: Uint8Array): Uint8Array
+  /** What was held back. */
+  end(): Uint8Array
+}
+
+const marker = new TextEncoder().encode('[redacted]')
+/** UTF-16 and UTF-32 put so many zero bytes between two letters of ASCII. */
+const gapMax = 3
+
+/** Makes secrets ready; the order does not matter. */
+export function compile(secrets: readonly string[]): Patterns {
+  // The longest first: where two begin together, the shorter one must not leave an end behind.
+  const literal = secrets.map((secret) => Buffer.from(secret)).sort((a, b) => b.length - a.length)
+  const encoded: Uint8Array[][] = new Array(256)
+  for (const secret of secrets) {
+    const text = Encoded.from(secret)
+    const [first] = text ?? []
+    if (text === undefined || first === undefined) continue
+    encoded[first] = [...(encoded[first] ?? []), text]
+  }
+  // A form writes a blank as a plus sign.
+  const hasBlank = secrets.some((secret) => secret.includes(' '))
+  const escapes = hasBlank ? [...Encoded.escapes, 0x2b] : Encoded.escapes
+  const [starts, seconds] = [new Uint8Array(256), new Uint8Array(256)]
+  for (const byte of escapes) starts[byte] = seconds[byte] = 1
+  for (const [first = 0, second = 0] of encoded.flat()) starts[first] = seconds[second] = 1
+  return { literal, encoded, starts, seconds, escapes, longest: literal[0]?.length ?? 0 }
+}
+
+/** Replaces secrets wherever the chunks of an answer are cut. */
+export function createRedactor(patterns: Patterns): Redactor {
+  let held: Uint8Array = new Uint8Array(0)
+  const run = (bytes: Uint8Array, isLast: boolean) => {
+    const all = held.byteLength === 0 ? bytes : Buffer.concat([held, bytes])
+    const { clean, rest } = replace(all, patterns, isLast)
+    // A copy: what is held must not keep a whole chunk alive.
+    held = rest.slice()
+    return clean
+  }
+  return { feed: (bytes) => run(bytes, false), end: () => run(new Uint8Array(0), true) }
+}
+
+/** Whether a text shows a secret in any form. */
+export function shows(text: string, patterns: Patterns): boolean {
+  const bytes = Buffer.from(text)
+  return replace(bytes, patterns, true).clean !== bytes
+}
+
+type Place = { from: number; to: number }
+
+/** `clean` is the same array when nothing is replaced and nothing left over. */
+function replace(
+  bytes: Uint8Array,
+  patterns: Patterns,
+  isLast: boolean,
+): { clean: Uint8Array; rest: Uint8Array } {
+  const wide = bytes.includes(0) ? narrow(bytes) : undefined
+  const search = createSearch(wide?.bytes ?? bytes, patterns, isLast)
+  const parts: Uint8Array[] = []
+  let from = 0
+  for (;;) {
+    const { found, until } = search(from)
+    if (found === undefined) {
+      const end = wide ? wide.at(until) : until
+      const start = wide ? (parts.length === 0 ? 0 : wide.after(from)) : from
+      const rest = bytes.subarray(end)
+      if (parts.length === 0)
+        return { clean: rest.length === 0 ? bytes : bytes.subarray(0, end), rest }
+      parts.push(bytes.subarray(start, end))
+      return { clean: new Uint8Array(Buffer.concat(parts)), rest }
+    }
+    const start = wide ? (parts.length === 0 ? 0 : wide.after(from)) : from
+    const place = wide ? { from: wide.at(found.from), to: wide.after(found.to) } : found
+    parts.push(bytes.subarray(start, place.from))
+    parts.push(wide ? markerAs(place, found) : marker)
+    from = found.to
+  }
+}
+
+/** Next place of a secret from here on; without one, where a secret may begin that goes on later. */
+function createSearch(bytes: Uint8Array, patterns: Patterns, isLast: boolean) {
+  const { literal } = patterns
+  const buffer = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength)
+  const next = literal.map((pattern) => buffer.indexOf(pattern))
+  const findEncoded = createEncodedSearch(buffer, patterns, isLast)
+  return (from: number): { found: Place | undefined; until: number } => {
+    let until = isLast ? buffer.length : beginning(buffer, literal, from)
+    let found: Place | undefined
+    for (const [index, pattern] of literal.entries()) {
+      let place = next[index] ?? -1
+      if (place !== -1 && place < from) place = next[index] = buffer.indexOf(pattern, from)
+      if (place !== -1 && place < until) {
+        until = place
+        found = { from: place, to: place + pattern.length }
+      }
+    }
+    const encoded = findEncoded(from, until)
+    if (encoded === undefined) return { found, until }
+    const { from: start, to } = encoded
+    // At one place the longer one counts, and what may yet become longer waits.
+    if (to === undefined || (start === until && found === undefined))
+      return { found: undefined, until: start }
+    const end = start === until ? Math.max(to, found?.to ?? 0) : to
+    return { found: { from: start, to: end }, until: start }
+  }
+}
+
+/** Where the end of a buffer begins that a secret may go on from; its length when there is none. */
+function beginning(buffer: Buffer, patterns: readonly Buffer[], from: number): number {
+  const longest = patterns[0]?.length ?? 0
+  for (let at = Math.max(from, buffer.length - longest + 1); at < buffer.length; at++) {
+    const end = buffer.subarray(at)
+    const isBegun = (pattern: Buffer) =>
+      pattern[0] === end[0] &&
+      pattern.length > end.length &&
+      pattern.subarray(0, end.length).equals(end)
+    if (patterns.some(isBegun)) return at
+  }
+  return buffer.length
+}
+
+/**
+ * Looks only around the bytes that an encoded character begins with: a match holds one of them, behind
+ * fewer literal characters than the text has. Plain answers have none.
+ */
+function createEncodedSearch(buffer: Buffer, patterns: Patterns, isLast: boolean) {
+  const { escapes, starts, seconds, longest } = patterns
+  const next = escapes.map((byte) => buffer.indexOf(byte))
+  const nearest = (at: number): number => {
+    let sign = -1
+    for (let index = 0; index < next.length; index++) {
+      let place = next[index] ?? -1
+      if (place !== -1 && place < at) place = next[index] = buffer.indexOf(escapes[index] ?? 0, at)
+      if (place !== -1 && (sign === -1 || place < sign)) sign = place
+    }
+    return sign
+  }
+  /** `to` is undefined for one that is not decided before the bytes end. */
+  return (from: number, until: number): { from: number; to?: number } | undefined => {
+    let at = from
+    for (;;) {
+      const sign = nearest(at)
+      if (sign === -1) return undefined
+      for (at = Math.max(at, sign - longest + 1); at <= sign; at++) {
+        const byte = buffer[at] ?? 0
+        if (starts[byte] === 0) continue
+        if (seconds[buffer[at + 1] ?? 0x25] === 0 && !Encoded.isEscape(byte)) continue
+        if (at > until) return undefined
+        const to = matchAt(buffer, at, patterns, isLast)
+        if (to === Encoded.partial) return { from: at }
+        if (to !== Encoded.none) return { from: at, to }
+      }
+    }
+  }
+}
+
+/** The longest match that begins at a place; one that is not decided counts first. */
+function matchAt(buffer: Buffer, at: number, patterns: Patterns, isLast: boolean): number {
+  const { encoded } = patterns
+  const byte = buffer[at] ?? 0
+  const behind = { at: at + 1, index: 1 }
+  if (!Encoded.isEscape(byte)) {
+    const result = matchFrom(buffer, behind, encoded[byte], isLast)
+    // A form writes a blank as a plus sign.
+    return byte === 0x2b ? join(result, matchFrom(buffer, behind, encoded[0x20], isLast)) : result
+  }
+  const decoded = Encoded.decode(buffer, at, isLast)
+  let result = decoded
+  if (decoded >= 0) {
+    const place = { at: Encoded.endOf(decoded), index: 1 }
+    result = matchFrom(buffer, place, encoded[Encoded.byteOf(decoded)], isLast)
+  }
+  // A sign that escapes begin with has several readings.
+  const own = encoded[byte]
+  return own ? join(result, matchFrom(buffer, { at, index: 0 }, own, isLast)) : result
+}
+
+function matchFrom(
+  buffer: Buffer,
+  place: { at: number; index: number },
+  texts: readonly Uint8Array[] | undefined,
+  isLast: boolean,
+): number {
+  let result = Encoded.none
+  if (texts === undefined) return result
+  for (const text of texts) result = join(result, Encoded.match(buffer, place, text, isLast))
+  return result
+}
+
+function join(one: number, other: number): number {
+  if (one === Encoded.partial || other === Encoded.partial) return Encoded.partial
+  return Math.max(one, other)
+}
+
+/** Text without the zero bytes between its letters, and where each of its bytes was. */
+function narrow(bytes: Uint8Array) {
+  const narrowed = new Uint8Array(bytes.length)
+  const places = new Uint32Array(bytes.length + 1)
+  let length = 0
+  let zeros = 0
+  for (let at = 0; at < bytes.length; at++) {
+    const byte = bytes[at] ?? 0
+    // A longer run is no text: it stays, so that nothing matches across it.
+    if (byte === 0 && ++zeros <= gapMax) continue
+    if (byte !== 0) zeros = 0
+    places[length] = at
+    narrowed[length++] = byte
+  }
+  places[length] = bytes.length
+  return {
+    bytes: narrowed.subarray(0, length),
+    at: (index: number) => places[index] ?? bytes.length,
+    /** Behind the byte before this one: zeros that follow it stay where they are. */
+    after: (index: number) => (index === 0 ? 0 : (places[index - 1] ?? bytes.length) + 1),
+  }
+}
+
+/** The marker in the width of what it replaces, so that the text behind it stays readable. */
+function markerAs(place: Place, found: Place): Uint8Array {
+  const width = Math.round((place.to - place.from - 1) / Math.max(1, found.to - found.from - 1))
+  if (width <= 1) return marker
+  const wide = new Uint8Array((marker.length - 1) * width + 1)
+  for (const [index, byte] of marker.entries()) wide[index * width] = byte
+  return wide
+}

@@ -1,0 +1,98 @@
+import type { CallOptions, Node } from '../chain/client'
+import { pollMs } from '../chain/head'
+import * as Receipt from '../chain/receipt'
+import * as Token from '../chain/token'
+import { about, type Context, pause, type Rail } from './context'
+import type { Payment } from './Payment'
+
+/** What the configured nodes show now of the transfer that a confirmed payment rests on. */
+export type Sight =
+  /** One URL is configured and shows it, or two nodes show it and none denies it. */
+  | 'shown'
+  /** Too few nodes show it: they lag behind, do not answer, or the chain has lost it. */
+  | 'unseen'
+  /** One node shows it, and another one has this transaction without the transfer. */
+  | 'disputed'
+
+/** Longest wait of a buyer for a second node that lags behind the first one. */
+const waitMs = 10_000
+/** Nodes of one chain are usually apart by less. */
+const lagMs = 1_500
+/** Longest wait for one answer, where there is another node. */
+const answerMs = 2_000
+/** Looks at which nodes must contradict each other: around a reorganisation honest ones do so once. */
+const disputesMax = 3
+
+/** Whether a network has a second URL to ask. */
+export function hasTwo({ client }: Pick<Rail, 'client'>): boolean {
+  return client.nodes.length > 1
+}
+
+/**
+ * What the nodes show; waits a moment for a second one that is only a little behind the first. Throws
+ * RpcFault or RpcError with one URL only, when that does not answer.
+ */
+export async function sightOf(context: Context, rail: Rail, payment: Payment): Promise<Sight> {
+  if (hasTwo(rail)) return wait(context, rail, payment, { ms: lagMs, disputes: 1 })
+  return (await show(rail.client, payment)) ? 'shown' : 'unseen'
+}
+
+/**
+ * Whether a second node shows the transfer of a payment, too; waits for one that lags behind. A node
+ * that alone is believed could sell everything for nothing. True with one URL. Never rejects.
+ */
+export async function confirm(context: Context, rail: Rail, payment: Payment): Promise<boolean> {
+  if (!hasTwo(rail)) return true
+  const sight = await wait(context, rail, payment, { ms: waitMs, disputes: disputesMax })
+  if (sight === 'shown') return true
+  context.log(sight === 'disputed' ? 'settlement-disputed' : 'settlement-unconfirmed', {
+    ...about(context, payment.id),
+    network: rail.network.id,
+    transaction: payment.transaction,
+    hosts: rail.client.hosts,
+  })
+  return false
+}
+
+/** Looks until it is shown, the time is over, or so many looks in a row contradict each other. */
+async function wait(
+  context: Context,
+  rail: Rail,
+  payment: Payment,
+  limit: { ms: number; disputes: number },
+): Promise<Sight> {
+  let disputes = 0
+  for (let waitedMs = 0; ; ) {
+    const { sight, isSilent } = await look(rail, payment)
+    disputes = sight === 'disputed' ? disputes + 1 : 0
+    const isOver = waitedMs >= limit.ms || disputes >= limit.disputes || context.signal.aborted
+    if (sight === 'shown' || isOver) return sight
+    const pauseMs = pollMs(rail.head) * (disputes > 0 ? 4 : 1)
+    await pause(pauseMs, context.signal)
+    waitedMs += pauseMs + (isSilent ? answerMs : 0)
+  }
+}
+
+async function look(rail: Rail, payment: Payment): Promise<{ sight: Sight; isSilent: boolean }> {
+  const answers = await Promise.all(
+    rail.client.nodes.map((node) =>
+      show(node, payment, { timeoutMs: answerMs }).catch(() => 'silent' as const),
+    ),
+  )
+  const count = (answer: unknown) => answers.filter((each) => each === answer).length
+  const [shown, denied] = [count(true), count(false)]
+  const sight = shown > 0 && denied > 0 ? 'disputed' : shown > 1 ? 'shown' : 'unseen'
+  return { sight, isSilent: answers.includes('silent') }
+}
+
+/** Undefined: the node has no such receipt. Throws RpcFault or RpcError. */
+async function show(
+  node: Pick<Node, 'call'>,
+  { transaction, transfer }: Payment,
+  options?: CallOptions,
+): Promise<boolean | undefined> {
+  const answer = await node.call('eth_getTransactionReceipt', [transaction], options)
+  const receipt = Receipt.parse(answer)
+  if (receipt?.hash !== transaction) return undefined
+  return receipt.success && receipt.logs.some((log) => Token.isTransfer(log, transfer))
+}

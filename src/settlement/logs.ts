@@ -1,0 +1,109 @@
+import type { Hex } from 'viem'
+import { type Node, RpcError, RpcFault } from '../chain/client'
+import * as Receipt from '../chain/receipt'
+
+/** Blocks from the first to the last, both searched; undefined: up to the newest. */
+export type Range = { from: bigint; to: bigint | undefined }
+
+type Log = NonNullable<ReturnType<typeof Receipt.parseLog>>
+
+type Query = {
+  address: Hex
+  topics: readonly Hex[]
+  range: Range
+  /** Which end is searched first, where the range has to be cut. */
+  first: 'oldest' | 'newest'
+}
+
+/**
+ * Calls of one search at most. A provider that gives a hundred blocks at a time shows 5,000 blocks
+ * within that; one that gives ten shows 640.
+ */
+const callsMax = 64
+
+/** Blocks that a node was seen to search at once, after it had refused more. By host. */
+export type Spans = Map<string, bigint>
+
+/**
+ * Logs of a range, piece by piece: providers limit how many blocks one `eth_getLogs` may search, each
+ * with an error of its own, so a range that is refused is cut in half until it is small enough. The
+ * caller may stop at any piece. Throws what the node throws for a single block, and RpcFault when the
+ * range would take too many calls: then nothing is known of the rest.
+ */
+export async function* search(node: Node, spans: Spans, query: Query): AsyncGenerator<Log[]> {
+  const { address, topics, first } = query
+  const known = spans.get(node.host)
+  let span = known
+  let newest: bigint | undefined
+  let calls = 0
+  const pieces: Range[] = [query.range]
+  for (let piece = pieces.shift(); piece; piece = pieces.shift()) {
+    if (span !== undefined) {
+      newest ??= await readTop(node)
+      if (blocksOf(piece, newest) > span) {
+        pieces.unshift(...cut(piece, newest, span, first))
+        continue
+      }
+    }
+    if (++calls > callsMax) throw new RpcFault('the logs take too many calls')
+    try {
+      const logs = await ask(node, { address, topics, piece })
+      // Kept only now: an error that was about something else must not make every search slow.
+      if (span !== undefined && span !== known) spans.set(node.host, span)
+      yield logs
+    } catch (error) {
+      if (!(error instanceof RpcError)) throw error
+      newest ??= await readTop(node)
+      const blocks = blocksOf(piece, newest)
+      if (blocks <= 1n) throw error
+      span = blocks / 2n
+      pieces.unshift(piece)
+    }
+  }
+  // The next search finds out whether it was less than is allowed.
+  if (known !== undefined && span === known) spans.set(node.host, known * 2n)
+}
+
+function blocksOf({ from, to }: Range, newest: bigint): bigint {
+  return (to ?? newest) - from + 1n
+}
+
+/** A piece of `span` blocks at the end that is searched first, and what is left. */
+function cut({ from, to }: Range, newest: bigint, span: bigint, first: Query['first']): Range[] {
+  if (first === 'oldest') {
+    return [
+      { from, to: from + span - 1n },
+      { from: from + span, to },
+    ]
+  }
+  const start = (to ?? newest) - span + 1n
+  return [
+    { from: start, to },
+    { from, to: start - 1n },
+  ]
+}
+
+async function ask(
+  node: Node,
+  { address, topics, piece }: { address: Hex; topics: readonly Hex[]; piece: Range },
+): Promise<Log[]> {
+  const answer = await node.call('eth_getLogs', [
+    {
+      address,
+      topics,
+      fromBlock: toHex(piece.from),
+      toBlock: piece.to === undefined ? 'latest' : toHex(piece.to),
+    },
+  ])
+  return Array.isArray(answer) ? answer.flatMap((each) => Receipt.parseLog(each) ?? []) : []
+}
+
+async function readTop(node: Node): Promise<bigint> {
+  const answer = await node.call('eth_blockNumber', [])
+  if (!Receipt.isHex(answer)) throw new RpcFault('not a block number')
+  return BigInt(answer)
+}
+
+function toHex(value: bigint): Hex {
+  return `0x${value.toString(16)}`
+}

@@ -1,0 +1,98 @@
+import type { Node } from '../chain/client'
+import * as Assign from './assign'
+import type { Context, Rail } from './context'
+import * as Elsewhere from './elsewhere'
+import * as Lane from './lane'
+import type { Payment } from './Payment'
+import * as Reorg from './reorg'
+import type { Assignment } from './store'
+import * as Verify from './verify'
+
+/** What the URLs that are not in use say of a payment that is about to end unpaid. */
+export type Answer =
+  /** One of them shows the transfer. */
+  | { kind: 'paid'; assignment: Assignment }
+  /** All of them agree that it is over, or there is none. */
+  | { kind: 'over' }
+  /** One sees it otherwise, or does not answer. */
+  | { kind: 'doubtful'; isSilent: boolean }
+
+/**
+ * Asks every other URL before a payment ends: the one in use may hide a receipt, because its index lags
+ * or because it lies. `fromBlock`: where settlements of others are looked for. Never rejects.
+ */
+export async function ask(
+  context: Context,
+  rail: Rail,
+  payment: Payment,
+  fromBlock: bigint,
+): Promise<Answer> {
+  const answers = await Promise.all(
+    rail.client.others().map((node) =>
+      askOne(context, rail, payment, { node, fromBlock }).catch((error: unknown): Answer => {
+        context.log('settlement-undecided', { payment: payment.id, host: node.host, error })
+        return { kind: 'doubtful', isSilent: true }
+      }),
+    ),
+  )
+  const paid = answers.find(({ kind }) => kind === 'paid')
+  if (paid) return paid
+  const doubtful = answers.filter((answer) => answer.kind === 'doubtful')
+  const loud = doubtful.find(({ isSilent }) => !isSilent)
+  return loud ?? doubtful[0] ?? { kind: 'over' }
+}
+
+async function askOne(
+  context: Context,
+  rail: Rail,
+  payment: Payment,
+  { node, fromBlock }: { node: Node; fromBlock: bigint },
+): Promise<Answer> {
+  const { transfer } = payment
+  const own = await findOwn(context, { ...rail, client: node }, payment)
+  if (own) return settled(rail, node, own)
+  const money = await Verify.readMoney({ ...rail, client: node }, transfer)
+  if (!money.used) {
+    const isOver = money.timestamp > transfer.validBefore
+    return isOver ? { kind: 'over' } : { kind: 'doubtful', isSilent: false }
+  }
+  const found = await Elsewhere.find(context, rail, transfer, { fromBlock, node })
+  const evidence = context.store.evidenceOf(payment.id)
+  if (!found || !Elsewhere.counts(context, rail, payment, found, evidence)) return { kind: 'over' }
+  return settled(rail, node, found)
+}
+
+/** One that is not deep enough yet keeps the payment open. */
+async function settled(
+  { network }: Rail,
+  node: Node,
+  { transaction, logIndex, blockNumber }: Assignment,
+): Promise<Answer> {
+  const top = network.confirmations > 1 ? await Lane.readTop({ client: node }) : blockNumber
+  const isDeep = top - blockNumber + 1n >= BigInt(network.confirmations)
+  return isDeep
+    ? { kind: 'paid', assignment: { transaction, logIndex, blockNumber } }
+    : { kind: 'doubtful', isSilent: false }
+}
+
+/**
+ * A transaction of ours that was given up and paid all the same, as a node shows it. Throws RpcFault or
+ * RpcError.
+ */
+export async function findOwn(
+  { store }: Context,
+  rail: Pick<Rail, 'network' | 'watch'> & { client: Pick<Node, 'call'> },
+  payment: Payment,
+): Promise<Assignment | undefined> {
+  for (const { hash, state } of store.transactionsOf(payment.id)) {
+    if (state === 'failed') continue
+    const receipt = await Lane.readReceipt(rail, hash)
+    if (!receipt?.success) continue
+    const taken = store.takenLogs(rail.network.id, hash)
+    const logIndex = Assign.assign(receipt.logs, [payment.transfer], taken)[0]
+    if (logIndex === undefined) continue
+    Reorg.remember(rail, receipt)
+    return { transaction: hash, logIndex, blockNumber: receipt.blockNumber }
+  }
+  return undefined
+}

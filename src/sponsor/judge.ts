@@ -1,0 +1,93 @@
+import type { Address } from 'viem'
+import type { GrantRow } from '../../db/grants'
+import type { Code } from '../protocol/Problem'
+import * as Grant from './Grant'
+import type { Engine, Sponsored } from './ledger'
+import { approveCall, estimateApprove, look, tipOf } from './look'
+
+/** What an address would be given, and the approve that it could sign then. */
+export type Judged =
+  | { kind: 'amount'; wei: bigint; approve: Grant.Approve }
+  | { kind: 'too-dear' }
+  | { kind: 'refused'; code: Code; detail: string; approve?: Grant.Approve | undefined }
+
+/** Judges an address that was never sponsored. Throws RpcFault or RpcError. */
+export async function judge(engine: Engine, network: Sponsored, address: Address): Promise<Judged> {
+  const seen = await survey(engine, network, address)
+  if (seen.kind === 'refused') return seen
+  const { facts, price } = seen
+  const amount = Grant.amountOf(facts.balanceWei, price, capOf(network))
+  if (amount.kind === 'has-gas') {
+    const detail = 'The address has what an approve costs.'
+    return { kind: 'refused', code: 'has-gas', detail, approve: approveOf(network, seen, 0n) }
+  }
+  if (amount.kind === 'too-dear') return amount
+  return given(network, seen, amount.wei)
+}
+
+/**
+ * What may be added to the grant of an address, once; else why not, with the approve that its balance
+ * pays for as long as it has not approved. Throws RpcFault or RpcError.
+ */
+export async function judgeAgain(
+  engine: Engine,
+  network: Sponsored,
+  row: GrantRow,
+  isTopped: boolean,
+): Promise<Judged> {
+  const seen = await survey(engine, network, row.address)
+  if (seen.kind === 'refused') return seen
+  const { facts, price } = seen
+  const cap = capOf(network)
+  const wei = isTopped
+    ? undefined
+    : Grant.topUpOf(facts.balanceWei, price, { amountWei: row.amountWei, cap })
+  if (wei !== undefined) return given(network, seen, wei)
+  const approve = approveOf(network, seen, 0n)
+  const detail = 'The address was sponsored before; it happens once.'
+  return { kind: 'refused', code: 'already-sponsored', detail, approve }
+}
+
+type Survey = { kind: 'good'; facts: Grant.Facts; price: Grant.Price }
+
+async function survey(
+  engine: Engine,
+  network: Sponsored,
+  address: Address,
+): Promise<Survey | Extract<Judged, { kind: 'refused' }>> {
+  const { facts, baseFeeWei } = await look(engine, network, address)
+  if (!facts.hasCode && facts.allowanceAtomic > 0n) {
+    const detail = 'The address has approved Permit2 already.'
+    return { kind: 'refused', code: 'already-approved', detail }
+  }
+  const refusal = Grant.refusalOf(facts, network.asset, network.sponsor)
+  if (refusal) return { kind: 'refused', ...refusal }
+  const [gas, tipWei] = await Promise.all([
+    estimateApprove(engine, network, address),
+    tipOf(engine, network, baseFeeWei),
+  ])
+  if (gas === undefined) {
+    const detail = 'The token refuses this address.'
+    return { kind: 'refused', code: 'approve-fails', detail }
+  }
+  return { kind: 'good', facts, price: { gas, baseFeeWei, tipWei } }
+}
+
+function given(network: Sponsored, seen: Survey, wei: bigint): Judged {
+  const approve = approveOf(network, seen, wei)
+  return approve ? { kind: 'amount', wei, approve } : { kind: 'too-dear' }
+}
+
+function approveOf(
+  { asset, chainId }: Sponsored,
+  { facts, price }: Survey,
+  grantWei: bigint,
+): Grant.Approve | undefined {
+  const { nonce, balanceWei } = facts
+  const has = { nonce, balanceWei: balanceWei + grantWei }
+  return Grant.approveOf(approveCall(asset.address), chainId, price, has)
+}
+
+function capOf({ sponsor, asset }: Sponsored): bigint {
+  return Grant.capWei(sponsor, asset.decimals)
+}

@@ -1,0 +1,105 @@
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
+import { account } from '../src/demo/accounts'
+import { buyWithMppx, buyWithX402, type Purchase } from '../src/demo/buyers'
+import type { Id } from '../src/protocol/Network'
+import { type Nginx, startNginx } from './harness/nginx'
+import { type TestWorld, testWorld } from './harness/world'
+
+// nginx answers 502 when the head of an answer is longer than its buffer, 4 KB unless configured.
+
+setDefaultTimeout(60_000)
+
+let world: TestWorld
+let nginx: Nginx
+beforeAll(async () => {
+  world = await testWorld()
+  nginx = await startNginx(world.url)
+})
+afterAll(async () => {
+  await nginx?.stop()
+  await world?.stop()
+})
+
+const ids: readonly Id[] = ['eip155:8453', 'eip155:84532', 'eip155:4663']
+
+function expectBought({ response, requests, body }: Purchase): void {
+  expect([requests.map(({ status }) => status), body.slice(0, 80)]).toEqual([
+    [402, 200],
+    expect.stringMatching(/^[{[]/),
+  ])
+  // It came through nginx.
+  expect(response.headers.get('server')).toStartWith('nginx')
+}
+
+describe('behind nginx as it is installed', () => {
+  test('behavior: every shipped route asks for its price', async () => {
+    const asked = world.config.merchants.flatMap(({ slug, routes }) =>
+      routes.flatMap(({ path, tail, methods }) =>
+        methods.map((method) => ({
+          method,
+          path: `/m/${slug}${path}${tail === 'required' ? '/tail' : ''}`,
+        })),
+      ),
+    )
+    expect(asked.length).toBeGreaterThan(40)
+    const answers = await Promise.all(
+      asked.map(async ({ method, path }) => {
+        const post = { headers: { 'content-type': 'application/json' }, body: '{}' }
+        const init = method === 'POST' ? { method, ...post } : { method }
+        const { status, headers } = await fetch(nginx.url + path, init)
+        return `${method} ${path} ${status} ${headers.has('payment-required')}`
+      }),
+    )
+    expect(answers).toEqual(asked.map(({ method, path }) => `${method} ${path} 402 true`))
+  })
+
+  for (const network of ids) {
+    test(`behavior: mppx buys on ${network}, of a route with three networks`, async () => {
+      const url = `${nginx.url}/m/catjoke/joke`
+      expectBought(await buyWithMppx(world, url, account(1), { network }))
+    })
+
+    const method = network === 'eip155:4663' ? 'permit2' : 'eip3009'
+    test(`behavior: @x402/fetch buys on ${network} by ${method}`, async () => {
+      const url = `${nginx.url}/m/catjoke/joke`
+      expectBought(await buyWithX402(world, url, account(1), { network, method }))
+    })
+  }
+
+  test('behavior: mppx left alone and @x402/fetch buy by POST, with a body', async () => {
+    const url = `${nginx.url}/m/assistant/chat`
+    const messages = [{ role: 'user', content: 'What does a turnpike do?' }]
+    const init = {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ model: 'assistant-fast', messages }),
+    }
+    expectBought(await buyWithMppx(world, url, account(2), { init }))
+    for (const [network, method] of [
+      ['eip155:4663', 'permit2'],
+      ['eip155:4663', 'eip3009'],
+      ['eip155:8453', 'eip3009'],
+    ] as const)
+      expectBought(await buyWithX402(world, url, account(2), { init, network, method }))
+  })
+
+  test('error: a refused credential is told so', async () => {
+    for (const [network, method] of [
+      ['eip155:4663', 'permit2'],
+      ['eip155:8453', 'eip3009'],
+    ] as const) {
+      const url = `${nginx.url}/m/catjoke/joke`
+      const paid = await buyWithX402(world, url, account(1), { network, method })
+      const [, request] = paid.requests
+      const headers = new Headers({
+        'payment-signature': request?.headers.get('payment-signature') ?? '',
+      })
+      const again = await fetch(url, { headers })
+      expect(again.status).toBe(402)
+      const told = (name: string) => JSON.parse(atob(again.headers.get(name) ?? ''))
+      const { errorReason } = told('payment-response')
+      expect(errorReason).toMatch(/nonce/)
+      expect(told('payment-required').error).toBe(errorReason)
+    }
+  })
+})

@@ -1,0 +1,198 @@
+import { afterAll, describe, expect, test } from 'bun:test'
+import { mkdtempSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { type Db, open } from '../db/open'
+import * as App from '../src/app'
+import { createOutput } from '../src/cli/output'
+import { loadSecrets } from '../src/config/env'
+import { silent } from '../src/log'
+import { configOf } from './harness/config'
+import { until } from './harness/settlement'
+
+/** The program itself: starts that fail, and a log that nobody takes. */
+
+const main = join(import.meta.dir, '../src/main.ts')
+const directory = mkdtempSync(join(tmpdir(), 'turnpike-serve-'))
+afterAll(() => rmSync(directory, { recursive: true, force: true }))
+
+const text = (listen: string) => `
+[service]
+payout = "0x1111111111111111111111111111111111111111"
+listen = "${listen}"
+base_url = "http://localhost"
+
+[networks."eip155:8453"]
+name = "Base"
+rpc_urls = ["http://127.0.0.1:1"]
+[networks."eip155:8453".asset]
+symbol = "USDC"
+address = "0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913"
+transfer = ["eip3009"]
+eip712 = { name = "USD Coin", version = "2" }
+
+[[merchants]]
+slug = "one"
+upstream = "https://one.example.com"
+[[merchants.routes]]
+path = "/a"
+price = "0.005"
+`
+
+let serial = 0
+function command(listen: string, data = `data-${++serial}`): string[] {
+  const file = join(directory, `m${++serial}.toml`)
+  writeFileSync(file, text(listen))
+  return [process.execPath, main, 'serve', '--config', file, '--data', join(directory, data)]
+}
+
+const env = { PATH: process.env.PATH ?? '', RELAYER_KEYS: `0x${'11'.repeat(32)}` }
+
+async function run(listen: string, data?: string) {
+  const child = Bun.spawn(command(listen, data), { env, stdout: 'ignore', stderr: 'pipe' })
+  const [err, code] = await Promise.all([new Response(child.stderr).text(), child.exited])
+  return { code, err }
+}
+
+describe('a start that fails', () => {
+  test('error: an address in use is named, and the program ends', async () => {
+    const other = Bun.serve({ hostname: '127.0.0.1', port: 0, fetch: () => new Response() })
+    const address = `127.0.0.1:${other.port}`
+    const { code, err } = await run(address)
+    await other.stop(true)
+    expect([code, err]).toEqual([1, `turnpike: ${address} is in use by another program.\n`])
+  })
+
+  for (const address of ['203.0.113.5:4020', '[2001:db8::5]:4020', 'no.such.host.invalid:4020'])
+    test(`error: ${address}, which is no address of this machine, ends the program`, async () => {
+      const { code, err } = await run(address)
+      expect([code, err]).toEqual([
+        1,
+        expect.stringMatching(/^turnpike: \S+ is no address to listen on here \(E[A-Z]+\)/),
+      ])
+      expect(err).toContain(address)
+    })
+
+  test('error: an empty database where there was one is named, and the program ends', async () => {
+    const other = Bun.serve({ hostname: '127.0.0.1', port: 0, fetch: () => new Response() })
+    const address = `127.0.0.1:${other.port}`
+    expect((await run(address, 'lost')).err).toContain('in use')
+    await other.stop(true)
+    const file = join(directory, 'lost', 'turnpike.sqlite')
+    truncateSync(file, 0)
+    const { code, err } = await run('127.0.0.1:0', 'lost')
+    expect([code, err]).toEqual([1, expect.stringContaining(`turnpike: ${file} is empty`)])
+  })
+})
+
+test('error: a start that fails late stops all that it began', async () => {
+  const polls: string[] = []
+  const node = Bun.serve({
+    hostname: '127.0.0.1',
+    port: 0,
+    async fetch(request) {
+      const { id, method } = (await request.json()) as { id: number; method: string }
+      polls.push(method)
+      return Response.json({ jsonrpc: '2.0', id, error: { code: -32000, message: 'no' } })
+    },
+  })
+  const free = Bun.serve({ hostname: '127.0.0.1', port: 0, fetch: () => new Response() })
+  const listen = `127.0.0.1:${free.port}`
+  await free.stop(true)
+  const config = configOf(text(listen).replace('http://127.0.0.1:1', node.url.href))
+  const dataDir = join(directory, 'late')
+  const secrets = loadSecrets({ dataDir, env })
+  let db: Db | undefined
+  const started = App.start({
+    config,
+    secrets,
+    dataDir,
+    log: silent,
+    openDatabase(from) {
+      db = open(from)
+      db.sqlite.run('DROP TABLE merchants')
+      return db
+    },
+  })
+  await expect(started).rejects.toThrow()
+  expect(() => db?.sqlite.query('SELECT 1').get()).toThrow('closed')
+  // The lock and the address are free again.
+  open({ dataDir, now: Date.now }).close()
+  await Bun.serve({
+    hostname: '127.0.0.1',
+    port: Number(free.port),
+    fetch: () => new Response(),
+  }).stop(true)
+  const count = polls.length
+  await node.stop(true)
+  expect(polls).toHaveLength(count)
+})
+
+describe('a log that is not taken', () => {
+  test('error: a reader of stdout that has died costs lines of the log, not the service', async () => {
+    const child = Bun.spawn(command('127.0.0.1:0'), { env, stdout: 'pipe', stderr: 'pipe' })
+    try {
+      let err = ''
+      const decoder = new TextDecoder()
+      const reading = (async () => {
+        for await (const chunk of child.stderr) err += decoder.decode(chunk)
+      })()
+      await until(() => /listens on \S+/.test(err))
+      const url = /listens on (\S+)/.exec(err)?.[1] ?? ''
+      await child.stdout.cancel()
+      const dropped = async () => {
+        const metrics = await (await fetch(`${url}/metrics`)).text()
+        return Number(/^turnpike_log_lines_dropped_total (\d+)/m.exec(metrics)?.[1])
+      }
+      // Each logs one line.
+      for (let count = 1; count <= 3; count++) {
+        child.kill('SIGHUP')
+        await until(async () => (await dropped()) >= count)
+      }
+      child.kill('SIGTERM')
+      expect(await child.exited).toBe(0)
+      await reading
+      const lines = err.split('\n').filter((line) => line.includes('cannot be written'))
+      expect(lines).toEqual(['turnpike: the log cannot be written (EPIPE): lines are dropped'])
+    } finally {
+      child.kill('SIGKILL')
+      await child.exited
+    }
+  })
+
+  test('error: a reader that does not read costs the lines that do not fit, which are counted', async () => {
+    let gate = Promise.withResolvers<number>()
+    const taken: string[] = []
+    const told: unknown[] = []
+    const output = createOutput({
+      sink: {
+        write: (lines) => {
+          taken.push(lines)
+          return 0
+        },
+        flush: () => gate.promise,
+      },
+      waitingMaxBytes: 20,
+      onLoss: (reason) => told.push(reason),
+      onResumed: (missing) => told.push(missing),
+    })
+    output.write('first')
+    await until(() => taken.length === 1)
+    for (let line = 0; line < 9; line++) output.write(`line ${line}`)
+    expect([output.dropped(), told]).toEqual([6, ['its reader does not read']])
+    gate.resolve(0)
+    await output.end()
+    expect([taken, told[1]]).toEqual([['first\n', 'line 0\nline 1\nline 2\n'], 6])
+    // A fault of one write is not for ever.
+    gate = Promise.withResolvers()
+    gate.reject(Object.assign(new Error('full'), { code: 'ENOSPC' }))
+    output.write('lost')
+    await output.end()
+    expect([output.dropped(), told[2]]).toEqual([7, 'ENOSPC'])
+    gate = Promise.withResolvers()
+    gate.resolve(0)
+    output.write('again')
+    await output.end()
+    expect([taken.at(-1), told[3]]).toEqual(['again\n', 1])
+  })
+})
