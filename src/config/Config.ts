@@ -42,7 +42,7 @@ export type Service = {
   quotePerMinute: number
   /** Sales under way at once, of all merchants. */
   concurrencyMax: number
-  /** Streams that their buyers may leave unread at once, about 2 MB each. */
+  /** Streams that their buyers may leave unread at once, 2 to 4 MB each. */
   stalledStreamsMax: number
 }
 

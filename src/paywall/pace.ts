@@ -9,10 +9,10 @@ export type PaceMin = {
 
 /**
  * 16 KiB a second. The step is larger than what the system buffers of a connection: it reports that
- * there is room only when a good part of that has left. A stream that stands still costs about 2 MB:
+ * there is room only when a good part of that has left. A stream that stands still costs 2 to 4 MB:
  * the runtime reads so far ahead of what is asked of it.
  */
-const paceMin: PaceMin = { stepBytes: 1536 * 1024, stepMs: 96_000, stalledMax: 32 }
+const paceMin: PaceMin = { stepBytes: 1536 * 1024, stepMs: 96_000, stalledMax: 16 }
 
 /** The pace of one stream. */
 export type Pace = {
