@@ -4,12 +4,26 @@ import type { Db } from './open'
 import { type GasProduct, gasSpent } from './schema'
 import { later, parameter, placeholders } from './statement'
 
+type Spent = {
+  wei: bigint
+  /** Of it what failed payments of payers with code cost. */
+  wastedWei: bigint
+}
+
+const nothing: Spent = { wei: 0n, wastedWei: 0n }
+const dayMs = 86_400_000
+
+/** What was read of a database since it was last changed: every 402 asks whether there is a budget. */
+const kept = new WeakMap<Db, Map<string, { day: number; spent: Spent }>>()
+
 /** What transactions cost, by product and UTC day. Changes belong inside `write`. */
 export function createGas(db: Db) {
   const { orm } = db
+  const known = kept.get(db) ?? new Map<string, { day: number; spent: Spent }>()
+  kept.set(db, known)
   const read = later(orm, () =>
     orm
-      .select({ wei: gasSpent.wei })
+      .select({ wei: gasSpent.wei, wastedWei: gasSpent.wastedWei })
       .from(gasSpent)
       .where(
         and(
@@ -26,21 +40,49 @@ export function createGas(db: Db) {
       .values(placeholders(gasSpent))
       .onConflictDoUpdate({
         target: [gasSpent.network, gasSpent.product, gasSpent.day],
-        set: { wei: sql`excluded.wei` },
+        set: { wei: sql`excluded.wei`, wastedWei: sql`excluded.wasted_wei` },
       })
       .prepare(),
   )
-  const gasSpentOn = (network: Network.Id, product: GasProduct, at: number): bigint =>
-    read.get({ network, product, day: dayOf(at) })?.wei ?? 0n
+
+  function spentOn(network: Network.Id, product: GasProduct, at: number): Spent {
+    const day = Math.floor(at / dayMs)
+    const key = `${network} ${product}`
+    const before = known.get(key)
+    if (before?.day === day) return before.spent
+    const spent = read.get({ network, product, day: textOf(at) }) ?? nothing
+    known.set(key, { day, spent })
+    return spent
+  }
+
+  function add(network: Network.Id, product: GasProduct, at: number, more: Spent): void {
+    const day = textOf(at)
+    const before = read.get({ network, product, day }) ?? nothing
+    put.run({
+      network,
+      product,
+      day,
+      wei: before.wei + more.wei,
+      wastedWei: before.wastedWei + more.wastedWei,
+    })
+    known.delete(`${network} ${product}`)
+  }
+
   return {
-    gasSpentOn,
-    addGas(network: Network.Id, product: GasProduct, at: number, wei: bigint): void {
-      const total = gasSpentOn(network, product, at) + wei
-      put.run({ network, product, day: dayOf(at), wei: total })
-    },
+    gasSpentOn: (network: Network.Id, product: GasProduct, at: number): bigint =>
+      spentOn(network, product, at).wei,
+    /** Of it what failed payments of payers with code cost. */
+    gasWastedOn: (network: Network.Id, product: GasProduct, at: number): bigint =>
+      spentOn(network, product, at).wastedWei,
+    addGas: (network: Network.Id, product: GasProduct, at: number, wei: bigint): void =>
+      add(network, product, at, { wei, wastedWei: 0n }),
+    /** Of gas that was added. */
+    addWasted: (network: Network.Id, product: GasProduct, at: number, wei: bigint): void =>
+      add(network, product, at, { wei: 0n, wastedWei: wei }),
   }
 }
 
-function dayOf(at: number): string {
+/** `2026-11-20`. */
+function textOf(at: number): string {
   return new Date(at).toISOString().slice(0, 10)
 }

@@ -9,6 +9,7 @@ import orderChange from './migrations/0007_order_change.sql' with { type: 'text'
 import slimIndexes from './migrations/0008_slim_indexes.sql' with { type: 'text' }
 import credentialHash from './migrations/0009_credential_hash.sql' with { type: 'text' }
 import ordersDisputed from './migrations/0010_orders_disputed.sql' with { type: 'text' }
+import wastedGas from './migrations/0011_wasted_gas.sql' with { type: 'text' }
 import grantTopUps from './migrations/0012_grant_top_ups.sql' with { type: 'text' }
 
 /** In order. Embedded as text, so that the compiled binary carries them. */
@@ -23,6 +24,7 @@ const migrations: readonly { name: string; sql: string }[] = [
   { name: '0008_slim_indexes', sql: slimIndexes },
   { name: '0009_credential_hash', sql: credentialHash },
   { name: '0010_orders_disputed', sql: ordersDisputed },
+  { name: '0011_wasted_gas', sql: wastedGas },
   { name: '0012_grant_top_ups', sql: grantTopUps },
 ]
 

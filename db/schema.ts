@@ -291,12 +291,15 @@ export const gasSpent = sqliteTable(
     /** `2026-11-20`. */
     day: text('day').notNull(),
     wei: decimal('wei').notNull(),
+    /** Of it what failed payments of payers with code cost. */
+    wastedWei: decimal('wasted_wei').notNull().default(0n),
   },
   (table) => [
     primaryKey({ columns: [table.network, table.product, table.day] }),
     check('gas_spent_product', oneOf(table.product, products)),
     check('gas_spent_day', sql`${table.day} GLOB '[0-9][0-9][0-9][0-9]-[01][0-9]-[0-3][0-9]'`),
     check('gas_spent_wei', isDecimal(table.wei)),
+    check('gas_spent_wasted_wei', isDecimal(table.wastedWei)),
   ],
 )
 

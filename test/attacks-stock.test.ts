@@ -198,6 +198,8 @@ describe('attack 38: refund loops', () => {
     try {
       const price = samplePrice('NVDA')
       const headers = await signOrder(poor.buyUrl())
+      const later = poor.buyUrl({ usdg: '31' })
+      const signed = await signOrder(later)
       const start = await poor.usdg(buyer)
       before(poor, 'look', 2, () => movePrice(poor.chain, poor.asset, poor.nvda, price * 1.02))
       const first = await post(poor.buyUrl(), headers)
@@ -205,8 +207,11 @@ describe('attack 38: refund loops', () => {
       expect(await poor.usdg(buyer)).toBe(start)
       await movePrice(poor.chain, poor.asset, poor.nvda, price)
       const payments = poor.rows('SELECT * FROM payments').length
-      const second = await buyStock(poor.buyUrl({ usdg: '31' }))
-      expect(second.status).toBe(503)
+      for (const credential of [{}, signed]) {
+        const second = await post(later, credential)
+        expect(second.status).toBe(503)
+        expect(JSON.stringify(await second.json())).toContain('gas budget of today is spent')
+      }
       expect(poor.rows('SELECT * FROM payments')).toHaveLength(payments)
     } finally {
       await poor.stop()
@@ -295,4 +300,31 @@ describe('attack 39: the price', () => {
       'payment-mismatch',
     ])
   })
+})
+
+test('attack: a credential rebuilt from the chain is not told what the buyer bought', async () => {
+  const url = shop.buyUrl({ usdg: '26' })
+  const own = await signOrder(url)
+  const key = { 'idempotency-key': 'a-secret-of-the-buyer' }
+  const bought = await Promise.all([post(url, { ...own, ...key }), post(url, { ...own, ...key })])
+  const orders = await Promise.all(bought.map(async (each) => (await each.json()) as OrderJson))
+  expect(bought.map(({ status }) => status)).toEqual([200, 200])
+  expect(orders[0]?.id).toBe(orders[1]?.id as string)
+  // All that is signed, in a form that the buyer has not sent.
+  const sent = JSON.parse(atob(own['payment-signature'] ?? ''))
+  const { x402Version, payload } = sent
+  const stolen = { 'payment-signature': btoa(JSON.stringify({ payload, x402Version })) }
+  for (const headers of [stolen, { ...stolen, 'idempotency-key': 'a-guess' }]) {
+    const theft = await post(url, headers)
+    const told = (await theft.json()) as { code: string; order?: unknown }
+    expect([theft.status, told.code, told.order]).toEqual([409, 'payment-mismatch', undefined])
+    expect(theft.headers.has('payment-response')).toBe(true)
+  }
+  for (const headers of [own, { ...stolen, ...key }]) {
+    const again = await post(url, headers)
+    expect([again.status, ((await again.json()) as OrderJson).id]).toEqual([
+      200,
+      `${orders[0]?.id}`,
+    ])
+  }
 })

@@ -6,6 +6,7 @@ import type { Address } from 'viem'
 import { check } from '../src/cli/check'
 import { findOnline } from '../src/cli/online'
 import type { NetworkConfig } from '../src/config/Config'
+import { account } from '../src/demo/accounts'
 import * as Permit from '../src/protocol/Permit'
 import { configOf, lineWith, small } from './harness/config'
 import { testWorld } from './harness/world'
@@ -78,8 +79,51 @@ describe('check --online', () => {
   test('behavior: finds nothing on chains and upstreams that are as the file says', async () => {
     const { code, lines } = await run(file)
     expect([code, lines.at(-1)]).toEqual([0, 'ok'])
+    // What a sale costs in gas, on each network: the chains of the world have a base fee.
+    const costs = lines.filter((line) => line.startsWith('gas on '))
+    expect(costs).toHaveLength(3)
+    for (const line of costs) {
+      expect(line).toMatch(
+        /: \d+\.\d{6} USD a sale now \(\d+ gas at [\d.e+-]+ gwei, 4000 USD a coin\), /,
+      )
+      expect(line).toMatch(/, [\d.e+-]+ % of the cheapest price \(0\.\d+\)$/)
+    }
+    const dearer = edited('name = "Base"\n', 'name = "Base"\neth_price_usd = 8000\n')
+    expect(
+      (await run(dearer)).lines.filter((line) => line.includes('8000 USD a coin')),
+    ).toHaveLength(1)
     const socket = edited('ws_url = ""', `ws_url = "${chainOf(4663).wsUrl}"`)
     expect((await run(socket)).lines.at(-1)).toBe('ok')
+  })
+
+  test('behavior: serve says what a sale costs in gas when it starts', async () => {
+    const name = join(directory, 'serve.toml')
+    writeFileSync(name, file.replace(/^listen = .*$/m, 'listen = "127.0.0.1:0"'))
+    const main = join(import.meta.dir, '..', 'src/main.ts')
+    const data = join(directory, 'served')
+    const child = Bun.spawn([process.execPath, main, 'serve', '--config', name, '--data', data], {
+      env: {
+        PATH: process.env.PATH ?? '',
+        PAYOUT: '0x5c1f3a86d2e04b7795a1c0de34f6b8927e1d4a03',
+        RELAYER_KEYS: account(0).privateKey,
+      },
+      stdout: 'ignore',
+      stderr: 'pipe',
+    })
+    try {
+      let said = ''
+      const decoder = new TextDecoder()
+      for await (const chunk of child.stderr) {
+        said += decoder.decode(chunk, { stream: true })
+        if (/\d+ merchants, \d+ routes/.test(said)) break
+      }
+      const costs = said.split('\n').filter((line) => line.startsWith('  gas on '))
+      expect(costs).toHaveLength(3)
+      for (const line of costs) expect(line).toMatch(/ USD a sale now \(.*% of the cheapest price/)
+    } finally {
+      child.kill('SIGKILL')
+      await child.exited
+    }
   })
 
   const [no, other] = [`0x${'12'.repeat(20)}`, `0x${'34'.repeat(20)}`]

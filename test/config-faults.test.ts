@@ -165,6 +165,10 @@ no rpc | "https://rpc.example.com" |
   rpc_urls = [] | rpc_urls is missing
 fee cap | name = "Base" | name = "Base"\nfee_cap_gwei = "0"
   fee_cap_gwei | above zero
+gas ratio | name = "Base" | name = "Base"\ngas_ratio_max = -1
+  gas_ratio_max | at least 0
+price of the coin | name = "Base" | name = "Base"\neth_price_usd = 0
+  eth_price_usd | above 0
 gas budget | name = "Base" | name = "Base"\ngas_per_day_wei = { gateway = 1 }
   gas_per_day_wei | whole wei
 decimals | transfer = ["eip3009"] | decimals = 18

@@ -252,6 +252,7 @@ describe('what the file means', () => {
         .confirmTwiceAboveAtomic
     expect(['"0"', '"2.5"', '"off"'].map(twice)).toEqual([0n, 2_500_000n, undefined])
     expect(config.networks[0]).toMatchObject({ feeCapWei: 50_000_000_000n, batchMax: 64 })
+    expect(config.networks[0]).toMatchObject({ gasRatioMax: 0, ethPriceUsd: 4000 })
     expect(config.facilitator).toMatchObject({ payTo: 'own', minAmountAtomic: 0n })
   })
 

@@ -153,7 +153,7 @@ describe('what a payee is counted', () => {
 
   function start(budgetWei: bigint): Payees {
     const { networks } = withBudget(configOf(small), budgetWei)
-    return createPayees({ db, networks, now: () => clock })
+    return createPayees({ db, networks, priceOf: () => 2n, now: () => clock })
   }
 
   /** The largest budget of whose quarter the payee has had its part. */
@@ -188,6 +188,20 @@ describe('what a payee is counted', () => {
     send([pay(other)], 300, 2)
     spend(90n)
     expect([stranger, other].map((each) => costOf(each))).toEqual([0n, 90n])
+  })
+
+  test('attack: what is under way counts at the price of now, so that many at once do not pass it', () => {
+    // A quarter is three times what one under way may cost.
+    const payees = start(3n * 300_000n * 2n * 4n)
+    const ends = []
+    for (; !payees.isSpent(base, stranger); )
+      ends.push(payees.begin({ network: base, payee: stranger, known: undefined }))
+    expect(ends).toHaveLength(3)
+    expect(payees.isSpent(base, other)).toBe(false)
+    ends[0]?.(undefined)
+    expect(payees.isSpent(base, stranger)).toBe(false)
+    for (const end of ends.slice(1)) end(undefined)
+    expect(payees.isSpent(base, stranger)).toBe(false)
   })
 
   test('behavior: what comes later is added, once, and ends with the day', () => {

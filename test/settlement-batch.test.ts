@@ -357,7 +357,7 @@ describe.concurrent('many transactions under way', () => {
     await own.reopen({ batchMax: 4 })
     await pay(own, amounts(own, 3))
     await setAutomine(net.chain, false)
-    const paying = pay(own, amounts(own, 24, 2))
+    const paying = pay(own, [...amounts(own, 12), ...amounts(own, 12, 2)])
     await until(() => (own.desk.settlement.status()[0]?.lanes[0]?.inFlight ?? 0) >= 6)
     await setAutomine(net.chain, true)
     await mine(net.chain)

@@ -4,7 +4,7 @@ import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
 import { balanceOf, deploy, execute, mine, setAutomine } from '../src/demo/chains'
 import * as Artifacts from '../src/demo/contracts/artifacts'
-import { createFailures } from '../src/settlement/failures'
+import { createFailures, type Payer } from '../src/settlement/failures'
 import type { Outcome } from '../src/settlement/Payment'
 import { isSend, withoutSync } from './harness/owndesk'
 import {
@@ -109,6 +109,7 @@ describe('a wallet that costs gas in vain (attack 13)', () => {
   for (const mode of ['burn', 'refuse'] as const)
     test(`error: ${mode} in the transaction alone costs bounded gas and locks the wallet out`, async () => {
       const payer = await greedy('honest')
+      expect((await desk.pay(signTransfer(network, { payer }))).kind).toBe('confirmed')
       const set = (next: keyof typeof modes) =>
         execute(net.chain, [call(1, payer, 'setMode', [modes[next]])])
       betwixt(() => set(mode))
@@ -118,7 +119,7 @@ describe('a wallet that costs gas in vain (attack 13)', () => {
         expect(outcome.kind).toBe('reverted')
         await set('honest')
       }
-      const rows = transactions()
+      const rows = transactions().slice(1)
       expect(rows.map(({ state }) => state)).toEqual(Array(5).fill('failed'))
       let most = 0n
       for (const { gas_limit, raw } of rows) {
@@ -139,7 +140,9 @@ describe('a wallet that costs gas in vain (attack 13)', () => {
       expect(locked.retryAfterSeconds).toBeLessThanOrEqual(120)
       expect(net.tap.calls.filter(({ method }) => method === 'eth_call')).toEqual([])
       // Nor may an old credential try again.
-      const old = desk.db.sqlite.query<{ id: string }, []>('SELECT id FROM payments LIMIT 1').get()
+      const old = desk.db.sqlite
+        .query<{ id: string }, []>("SELECT id FROM payments WHERE state = 'reverted' LIMIT 1")
+        .get()
       const known = desk.settlement.findById(old?.id ?? '')
       if (!known) throw new Error('no payment')
       expect(await desk.settlement.resume(known, known.transfer, { waitMs: 5_000 })).toMatchObject({
@@ -154,6 +157,7 @@ describe('a wallet that costs gas in vain (attack 13)', () => {
 
   test('error: many at once are no more than it may fail', async () => {
     const payer = await greedy('honest')
+    expect((await desk.pay(signTransfer(network, { payer }))).kind).toBe('confirmed')
     const { promise, resolve } = Promise.withResolvers<void>()
     betwixt(() => promise)
     let refused = 0
@@ -166,7 +170,7 @@ describe('a wallet that costs gas in vain (attack 13)', () => {
     await execute(net.chain, [call(1, payer, 'setMode', [modes.burn])])
     resolve()
     await Promise.all(paying)
-    expect(transactions().length).toBeLessThanOrEqual(5)
+    expect(transactions().length).toBeLessThanOrEqual(6)
     expect(await desk.pay(signTransfer(network, { payer }))).toMatchObject({ kind: 'unavailable' })
   })
 })
@@ -295,47 +299,95 @@ describe('a replaced transaction (attack 36)', () => {
 })
 
 describe('the budget of a payer', () => {
+  const key = (address: string): Payer => ({ address, code: undefined, isNew: false })
+  const wallet = (address: string, isNew = false): Payer => ({
+    address,
+    code: { key: 'hash of the factory' },
+    isNew,
+  })
+
   test('behavior: five failures, and one more each two minutes', () => {
     let now = 1_000_000
     const failures = createFailures(() => now)
     for (let failure = 0; failure < 5; failure++) {
-      expect(failures.waitSeconds('0xa', false)).toBe(0)
-      failures.record('0xa')
+      expect(failures.waitSeconds(key('0xa'))).toBe(0)
+      failures.record(key('0xa'))
     }
-    expect(failures.waitSeconds('0xa', false)).toBe(120)
-    expect(failures.waitSeconds('0xb', false)).toBe(0)
+    expect(failures.waitSeconds(key('0xa'))).toBe(120)
+    expect(failures.waitSeconds(key('0xb'))).toBe(0)
     now += 120_000
-    expect(failures.waitSeconds('0xa', false)).toBe(0)
-    failures.record('0xa')
-    expect(failures.waitSeconds('0xa', false)).toBe(120)
-    failures.record('0xa')
-    expect(failures.waitSeconds('0xa', false)).toBe(120)
+    expect(failures.waitSeconds(key('0xa'))).toBe(0)
+    failures.record(key('0xa'))
+    expect(failures.waitSeconds(key('0xa'))).toBe(120)
+    failures.record(key('0xa'))
+    expect(failures.waitSeconds(key('0xa'))).toBe(120)
     now += 600_000
-    expect(failures.waitSeconds('0xa', false)).toBe(0)
+    expect(failures.waitSeconds(key('0xa'))).toBe(0)
     now -= 86_400_000
-    expect(failures.waitSeconds('0xa', false)).toBe(0)
+    expect(failures.waitSeconds(key('0xa'))).toBe(0)
   })
 
   test('behavior: bounds what is under way of a payer with code or with failures', () => {
     const failures = createFailures(() => 5)
-    const ends = Array.from({ length: 5 }, () => failures.begin('0xa'))
-    expect(failures.waitSeconds('0xa', false)).toBe(0)
-    expect(failures.waitSeconds('0xa', true)).toBe(1)
+    const ends = Array.from({ length: 5 }, () => failures.begin(key('0xa')))
+    expect(failures.waitSeconds(key('0xa'))).toBe(0)
+    expect(failures.waitSeconds(wallet('0xa'))).toBe(1)
     ends[0]?.()
     ends[0]?.()
-    expect(failures.waitSeconds('0xa', true)).toBe(0)
-    expect(failures.waitSeconds('0xa', true, 1)).toBe(1)
-    failures.record('0xa')
-    expect(failures.waitSeconds('0xa', false)).toBe(1)
+    expect(failures.waitSeconds(wallet('0xa'))).toBe(0)
+    expect(failures.waitSeconds(wallet('0xa'), 1)).toBe(1)
+    failures.record(key('0xa'))
+    expect(failures.waitSeconds(key('0xa'))).toBe(1)
     for (const end of ends) end()
-    expect(failures.waitSeconds('0xa', false)).toBe(0)
+    expect(failures.waitSeconds(key('0xa'))).toBe(0)
+  })
+
+  test('behavior: bounds what is under way of any payer, more of one that has paid', () => {
+    const failures = createFailures(() => 5)
+    expect(failures.roomOf('0xa')).toBe(16)
+    const ends = Array.from({ length: 16 }, () => failures.begin(key('0xa')))
+    expect(failures.roomOf('0xa')).toBe(0)
+    for (const end of ends) {
+      failures.earn('0xa')
+      end()
+    }
+    expect(failures.roomOf('0xa')).toBe(32)
+    for (let payment = 0; payment < 1_000; payment++) failures.earn('0xa')
+    expect(failures.roomOf('0xa')).toBe(64)
+    expect(failures.roomOf('0xb')).toBe(16)
+  })
+
+  test('behavior: a wallet that never paid has one failure, one that has paid five', () => {
+    let now = 1_000_000
+    const failures = createFailures(() => now)
+    failures.record(wallet('0xa', true))
+    expect(failures.waitSeconds(wallet('0xa', true))).toBe(120)
+    now += 120_000
+    expect(failures.waitSeconds(wallet('0xa', true))).toBe(0)
+    const end = failures.begin(wallet('0xa', true))
+    expect(failures.waitSeconds(wallet('0xa', true))).toBe(1)
+    end()
+    failures.record(wallet('0xb'))
+    expect(failures.waitSeconds(wallet('0xb'))).toBe(0)
+  })
+
+  test('behavior: new wallets with the same code share five failures, others do not suffer', () => {
+    const failures = createFailures(() => 5)
+    for (let made = 0; made < 5; made++) failures.record(wallet(`0x${made}`, true))
+    expect(failures.waitSeconds(wallet('0xnew', true))).toBe(120)
+    // Before its code is known, and with other code.
+    expect(failures.waitSeconds({ address: '0xnew', code: undefined, isNew: true })).toBe(0)
+    const other: Payer = { address: '0xnew', code: { key: 'another hash' }, isNew: true }
+    expect(failures.waitSeconds(other)).toBe(0)
+    expect(failures.waitSeconds(wallet('0xold'))).toBe(0)
+    expect(failures.waitSeconds(key('0xkey'))).toBe(0)
   })
 
   test('behavior: is kept for a bounded number of payers, the newest', () => {
     const failures = createFailures(() => 5)
     for (let payer = 0; payer < 12_000; payer++)
-      for (let failure = 0; failure < 5; failure++) failures.record(`0x${payer}`)
-    expect(failures.waitSeconds('0x11999', false)).toBeGreaterThan(0)
-    expect(failures.waitSeconds('0x0', false)).toBe(0)
+      for (let failure = 0; failure < 5; failure++) failures.record(key(`0x${payer}`))
+    expect(failures.waitSeconds(key('0x11999'))).toBeGreaterThan(0)
+    expect(failures.waitSeconds(key('0x0'))).toBe(0)
   })
 })

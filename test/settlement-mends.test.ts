@@ -90,8 +90,9 @@ test.concurrent('behavior: a payment that is handed back to the queue waits no l
   // A second look, at a node that is slow, finds that account 2 has delegated meanwhile.
   let looks = 0
   net.tap.intercept = async ({ method, params }) => {
-    const [call] = params as [{ to?: string; data: string }]
-    if (method !== 'eth_call' || call.to !== undefined) return undefined
+    const [call] = params as [{ from?: string; data: string }]
+    // A simulation has a sender.
+    if (method !== 'eth_call' || call.from !== undefined) return undefined
     looks++
     await Bun.sleep(600)
     const payers = call.data.slice(-128).match(/.{64}/g) ?? []
@@ -208,8 +209,8 @@ test.concurrent('error: a balance that was read before a payment was included is
   const held = Promise.withResolvers<void>()
   let isAsked = false
   net.tap.intercept = async ({ method, params }, forward) => {
-    const [call] = params as [{ to?: string }]
-    if (method !== 'eth_call' || call.to === undefined) return undefined
+    const [call] = params as [{ from?: string }]
+    if (method !== 'eth_call' || call.from === undefined) return undefined
     const answer = await (await forward()).text()
     isAsked = true
     await held.promise

@@ -62,7 +62,7 @@ test.concurrent('behavior: a payer that has code since it paid is settled as one
   expect((await pay()).kind).toBe('confirmed')
   expect(codes()).toBe(asked + 1)
   const gas = desk.db.sqlite.query('SELECT gas_limit FROM transactions ORDER BY nonce').values()
-  expect(gas.flat().map(Number)).toEqual([600_000, 600_000, 600_000])
+  expect(gas.flat().map(Number)).toEqual([200_000, 600_000, 600_000])
 })
 
 test.concurrent('error: among others it is told apart, and they are paid', async () => {

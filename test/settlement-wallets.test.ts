@@ -32,8 +32,10 @@ const factory: Address = '0x4e59b44847b379578588920cA78FbF26c0B4956C'
 let directory: ReturnType<typeof temporary>
 let desk: Desk
 let salts = 0n
+let offsetMs = 0
 
 beforeEach(() => {
+  offsetMs = 0
   directory = temporary()
   net.tap.calls.length = 0
 })
@@ -46,7 +48,10 @@ afterEach(async () => {
 afterAll(() => net.stop())
 
 const open = async (walletFactories: readonly Address[]) => {
-  desk = await startDesk([network], directory.path, { walletFactories })
+  desk = await startDesk([network], directory.path, {
+    walletFactories,
+    now: () => Date.now() + offsetMs,
+  })
 }
 
 /** A wallet of account 1 that is not deployed, with money. */
@@ -164,8 +169,13 @@ describe('a wallet that is not deployed', () => {
       return undefined
     }
     let outcome = await desk.pay(transfer)
-    if (outcome.kind === 'reverted') outcome = await desk.pay(transfer)
     net.tap.intercept = undefined
+    // The one failure of a wallet that never paid.
+    if (outcome.kind === 'reverted') {
+      expect(await desk.pay(transfer)).toMatchObject({ kind: 'unavailable' })
+      offsetMs = 120_000
+      outcome = await desk.pay(transfer)
+    }
     expect(outcome.kind).toBe('confirmed')
   })
 })

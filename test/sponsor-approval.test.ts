@@ -266,7 +266,7 @@ describe('what is not sponsored', () => {
   test('error: a payment that fails for another reason than the allowance', async () => {
     const { wallet, raw } = await payer()
     const { privateKey } = wallet
-    const over = signPermit2(network, privateKey, { amountAtomic: 100_001n })
+    const over = signPermit2(network, privateKey, { amountAtomic: 250_001n })
     expect(await refusal(over, raw)).toBe('permit2_insufficient_balance')
     const late = signPermit2(network, privateKey, { validBefore: 1n })
     expect(await refusal(late, raw)).toBe('permit2_deadline_expired')

@@ -179,12 +179,17 @@ describe('the day', () => {
   })
 
   test('error: one client has enough at some time, its network later', async () => {
-    sponsoring = await startSponsoring([network], directory.path)
+    let at = day
+    sponsoring = await startSponsoring([network], directory.path, { now: () => at })
     const of = sponsoring
     const wallets = await Promise.all(Array.from({ length: 7 }, candidate))
     const codes: string[] = []
     for (const { address } of wallets.slice(0, 6)) {
-      const next = () => codeOf(ask(of, { address, client: '192.0.2.1' }))
+      // Whether the grants are used is read once a second.
+      const next = () => {
+        at += 1_000
+        return codeOf(ask(of, { address, client: '192.0.2.1' }))
+      }
       const code = await next()
       // One grant at a time: the one before must have been used.
       if (codes.length > 0 && codes.length < 5) expect(code).toBe('rate-limited')

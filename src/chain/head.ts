@@ -2,8 +2,17 @@
 export type Head = {
   /** Highest block number seen. */
   number: bigint
+  /** Of the newest block whose time was seen, unix seconds; 0 before. */
+  timestamp: bigint
+  /** It was old by our clock when it was seen: blocks are rare. */
+  isOld: boolean
   baseFeeWei: bigint
+  /** What is bid. */
   tipWei: bigint
+  /** What nodes suggest: bid for what stays out. */
+  suggestedTipWei: bigint
+  /** The base fee that several nodes agreed about lately; 0 where only one is asked. */
+  agreedBaseFeeWei: bigint
   /** Estimate. */
   blockTimeMs: number
   anchor: { number: bigint; timestamp: bigint } | undefined
@@ -14,7 +23,17 @@ const blockTimeMaxMs = 4_000
 
 /** `blockTimeMs` is the estimate until blocks have been seen. */
 export function createHead(blockTimeMs = 1_000): Head {
-  return { number: 0n, baseFeeWei: 0n, tipWei: 0n, blockTimeMs, anchor: undefined }
+  return {
+    number: 0n,
+    timestamp: 0n,
+    isOld: false,
+    baseFeeWei: 0n,
+    tipWei: 0n,
+    suggestedTipWei: 0n,
+    agreedBaseFeeWei: 0n,
+    blockTimeMs,
+    anchor: undefined,
+  }
 }
 
 /** Learns from a block. Timestamps are unix seconds: on fast chains many blocks share one. */
@@ -25,6 +44,8 @@ export function observe(
   if (block.number >= head.number) {
     head.number = block.number
     head.baseFeeWei = block.baseFeeWei
+    if (block.timestamp > head.timestamp) head.isOld = false
+    head.timestamp = block.timestamp
   }
   head.anchor ??= block
   const blocks = Number(block.number - head.anchor.number)
@@ -35,19 +56,73 @@ export function observe(
   if (seconds > 120) head.anchor = block
 }
 
+/** A newest block that is older than this says nothing about the time of the next one. */
+const oldMs = 10_000
+
+/** Learns how old the newest block is. `seconds`: its time; `now`: unix ms. */
+export function observeTime(head: Head, seconds: bigint, now: number): void {
+  if (seconds < head.timestamp) return
+  head.timestamp = seconds
+  head.isOld = now - Number(seconds) * 1000 >= oldMs
+}
+
 /** Pause between two looks for a receipt. */
 export function pollMs(head: Head): number {
   return Math.max(25, Math.round(head.blockTimeMs / 4))
 }
 
+/** Nodes and sequencers that take no transaction without a tip want this much: 0.001 gwei. */
+const tipFloorWei = 1_000_000n
+/** Between two looks at several nodes the base fee of one is believed up to so many times theirs. */
+const trustedRise = 8n
+
+/**
+ * Learns what nodes say of the tip and of the base fee of the newest block, the lower median of each:
+ * with two nodes the lower, so that one that lies makes us pay nothing. What is bid is at most the
+ * base fee, or the floor where that is tiny: what a block costs is the base fee, and a node could name
+ * any tip up to the fee cap.
+ */
+export function learnFees(
+  head: Head,
+  said: { tips: readonly bigint[]; baseFees: readonly bigint[] },
+): void {
+  const baseFeeWei = lowerMedian(said.baseFees) ?? head.baseFeeWei
+  head.agreedBaseFeeWei = said.baseFees.length > 1 ? baseFeeWei : 0n
+  head.suggestedTipWei = lowerMedian(said.tips) ?? head.suggestedTipWei
+  const most = baseFeeWei > tipFloorWei ? baseFeeWei : tipFloorWei
+  head.tipWei = least(head.suggestedTipWei, most)
+}
+
+/** In wei. */
+export type Fees = { maxFeeWei: bigint; maxTipWei: bigint }
+
 /**
  * Fees of a new transaction: room for the base fee to double, never above the cap. The tip is part
- * of the cap.
+ * of the cap. `isStuck`: bid the tip that nodes suggest.
  */
-export function fees(head: Head, capWei: bigint): { maxFeeWei: bigint; maxTipWei: bigint } {
-  const wanted = 2n * head.baseFeeWei + head.tipWei
-  const maxFeeWei = wanted < capWei ? wanted : capWei
-  return { maxFeeWei, maxTipWei: head.tipWei < maxFeeWei ? head.tipWei : maxFeeWei }
+export function fees(head: Head, capWei: bigint, isStuck = false): Fees {
+  const tipWei = isStuck ? head.suggestedTipWei : head.tipWei
+  const maxFeeWei = least(2n * baseFeeOf(head) + tipWei, capWei)
+  return { maxFeeWei, maxTipWei: least(tipWei, maxFeeWei) }
+}
+
+/** What a unit of gas costs now, in wei. */
+export function priceOf(head: Head): bigint {
+  return baseFeeOf(head) + head.tipWei
+}
+
+/** The base fee of the newest block, as far as one node is believed. */
+export function baseFeeOf({ baseFeeWei, agreedBaseFeeWei }: Head): bigint {
+  return agreedBaseFeeWei === 0n ? baseFeeWei : least(baseFeeWei, trustedRise * agreedBaseFeeWei)
+}
+
+function lowerMedian(values: readonly bigint[]): bigint | undefined {
+  const sorted = values.toSorted((left, right) => (left < right ? -1 : left > right ? 1 : 0))
+  return sorted[Math.floor((sorted.length - 1) / 2)]
+}
+
+function least(left: bigint, right: bigint): bigint {
+  return left < right ? left : right
 }
 
 function clamp(value: number): number {

@@ -6,6 +6,7 @@ import { format, parse } from '../config/merchants'
 import { warningsOf } from '../config/warnings'
 import { hostOf } from '../http/url'
 import * as Crypto from '../protocol/Crypto'
+import { readCosts } from './gascost'
 import { findOnline } from './online'
 
 export type Options = {
@@ -46,6 +47,7 @@ export async function check({ file, env, online, dataDir, now, out }: Options): 
   }
   if (config && problems.length === 0) {
     for (const line of summarize(config)) out(line)
+    for (const line of online ? await readCosts(config) : []) out(line)
     for (const line of warn(config, { file, text })) out(line)
     out('ok')
   }

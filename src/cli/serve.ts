@@ -7,6 +7,7 @@ import { format, parse } from '../config/merchants'
 import { hostOf } from '../http/url'
 import { createLog } from '../log'
 import * as Crypto from '../protocol/Crypto'
+import { describe } from './gascost'
 import { createOutput } from './output'
 import { reload } from './reload'
 
@@ -38,11 +39,13 @@ export async function serve(options: ServeOptions): Promise<number> {
     process.stderr.write(`turnpike: ${startFault(error, config)}\n`)
     return 1
   }
-  process.stderr.write(banner(app, config, secrets))
   const relayers = ownKeys(secrets).map(Crypto.addressOf)
   const onReload = () => void reload({ ...options, app, relayers, log })
+  // Before the banner: what reads it may send signals.
   process.on('SIGHUP', onReload)
-  await stopSignal()
+  const stopped = stopSignal()
+  process.stderr.write(banner(app, config, secrets))
+  await stopped
   process.off('SIGHUP', onReload)
   // Without a listener a late one would end the process before what is paid is finished.
   process.on('SIGHUP', () => undefined)
@@ -132,6 +135,11 @@ function banner(app: App.App, config: Config, secrets: Secrets): string {
     lines.push(
       `  ${network}  relayer ${relayer}${balance}  ${ready ? 'ready' : `not ready: ${reason}`}`,
     )
+  }
+  for (const network of config.networks) {
+    const cost = app.settlement.costOf(network.id)
+    // Nothing is known of a network that does not answer.
+    if (cost.priceWei > 0n) lines.push(`  ${describe(config, network, cost)}`)
   }
   const served = config.merchants.filter((merchant) => merchant.outOfService === undefined)
   const routes = served.reduce((sum, merchant) => sum + merchant.routes.length, 0)

@@ -17,6 +17,8 @@ export type Service = {
   /** Absolute, without a trailing slash. */
   baseUrl: string
   listen: { hostname: string; port: number }
+  /** Connections of clients that may be open at a time. */
+  connectionsMax: number
   /** Absolute, without a trailing slash; its path is served besides `/` and `/facilitator`. */
   facilitatorUrl: string
   /** Absolute, without a trailing slash; its path is served besides `/`. */
@@ -55,6 +57,10 @@ export type NetworkConfig = Network.Network & {
   batchGasMax: number
   feeCapWei: bigint
   replaceAfterSeconds: number
+  /** The network is left out of a 402 while gas costs more than that many times the price; 0: never. */
+  gasRatioMax: number
+  /** What a native coin is counted as. */
+  ethPriceUsd: number
   gasPerDayWei: { gateway: bigint; facilitator: bigint; desk: bigint; sponsor: bigint }
   sponsor: Sponsor | undefined
 }

@@ -42,6 +42,7 @@ function readNetwork(table: Table, id: string): NetworkConfig {
     const message = 'rpc_urls is missing; write rpc_urls = ["https://..."]'
     report(table.source, at(table, 'rpc_urls'), message)
   }
+  const ethPriceUsd = field(table, 'eth_price_usd', V.positive, 4000)
   const network: NetworkConfig = {
     id: `eip155:${chainId ?? 0}`,
     chainId: chainId ?? 0,
@@ -56,8 +57,10 @@ function readNetwork(table: Table, id: string): NetworkConfig {
     batchGasMax: field(table, 'batch_gas_max', V.integer(200_000, 1_000_000_000), 12_000_000),
     feeCapWei: field(table, 'fee_cap_gwei', V.gwei, 50_000_000_000n),
     replaceAfterSeconds: field(table, 'replace_after_seconds', V.integer(1, 3600), 20),
+    gasRatioMax: field(table, 'gas_ratio_max', V.ratio, 0),
+    ethPriceUsd,
     gasPerDayWei: readBudgets(table),
-    sponsor: readSponsor(table),
+    sponsor: readSponsor(table, ethPriceUsd),
   }
   table.known.add('ws_url')
   close(table)
@@ -130,7 +133,7 @@ const emptyAsset: Asset = {
   eip2612: true,
 }
 
-function readSponsor(network: Table): Sponsor | undefined {
+function readSponsor(network: Table, ethPriceUsd: number): Sponsor | undefined {
   const table = child(network, 'sponsor')
   if (!table) return undefined
   const sponsor: Sponsor = {
@@ -138,7 +141,7 @@ function readSponsor(network: Table): Sponsor | undefined {
     minBalanceAgeBlocks: field(table, 'min_balance_age_blocks', V.integer(0, 1_000_000), 50),
     grantsPerDay: field(table, 'grants_per_day', V.integer(0, 1_000_000), 200),
     maxGrantWei: field(table, 'max_grant_wei', V.wei, 20_000_000_000_000n),
-    ethPriceUsd: field(table, 'eth_price_usd', V.positive, 4000),
+    ethPriceUsd: field(table, 'eth_price_usd', V.positive, ethPriceUsd),
   }
   close(table)
   return sponsor

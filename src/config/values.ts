@@ -33,6 +33,12 @@ export const positive: Read<number> = (value) =>
     ? value
     : { wrong: 'must be a number above 0, without quotes' }
 
+/** A factor; 0 means none. */
+export const ratio: Read<number> = (value) =>
+  typeof value === 'number' && Number.isFinite(value) && value >= 0
+    ? value
+    : { wrong: 'must be a number of at least 0, without quotes' }
+
 /** One of a few words. */
 export function oneOf<const T extends string>(words: readonly T[]): Read<T> {
   return (value) =>

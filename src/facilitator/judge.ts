@@ -147,6 +147,10 @@ export async function judgeByChain(
     const detail = 'The network cannot settle now; try again with the same credential.'
     return { kind: 'unavailable', detail, retryAfterSeconds: 5 }
   }
+  if (!settlement.hasBudget(network.id, 'facilitator')) {
+    const detail = 'The gas budget of today is spent.'
+    return { kind: 'unavailable', detail, retryAfterSeconds: 600 }
+  }
   const verdict = await settlement.verify(transfer, domainOf(request, network))
   if ('ok' in verdict) return late === undefined ? { kind: 'good' } : bad(late)
   const approval = 'code' in sponsored ? undefined : sponsored.approval

@@ -12,8 +12,8 @@ const parts = 4n
 export type Payees = {
   /** Whether the share of one payee is spent. Reads the database, one row. */
   isSpent(network: Network.Id, payee: Address): boolean
-  /** Call before something is sent; what it gives, if anything, when that is over, with the payment's id. */
-  begin(payment: Begun): ((id: string | undefined) => void) | undefined
+  /** Call before something is sent; what it gives, once, when that is over, with the payment's id. */
+  begin(payment: Begun): (id: string | undefined) => void
 }
 
 export type Begun = {
@@ -23,7 +23,16 @@ export type Begun = {
   known: string | undefined
 }
 
-export type PayeesOptions = { db: Db; networks: readonly NetworkConfig[]; now: () => number }
+export type PayeesOptions = {
+  db: Db
+  networks: readonly NetworkConfig[]
+  /** What a unit of gas costs now, in wei. */
+  priceOf: (network: Network.Id) => bigint
+  now: () => number
+}
+
+/** What a settlement under way is counted as: the limit of the dearest one of a payer with a key. */
+const openGas = 300_000n
 
 type Day = { from: number; networks: Map<Network.Id, Part> }
 
@@ -34,13 +43,15 @@ const dayMs = 86_400_000
 
 /**
  * Divides what was spent in the day (UTC) among payees by the gas limits of what was sent for each.
- * Nothing is written: memory holds what the database says of the day, and is filled from it.
+ * Nothing is written: memory holds what the database says of the day, and is filled from it. What is
+ * under way counts at the price of now: many at once must not pass the share together.
  */
-export function createPayees({ db, networks, now }: PayeesOptions): Payees {
+export function createPayees({ db, networks, priceOf, now }: PayeesOptions): Payees {
   const { gasSpentOn } = createGas(db)
   const { carriedSince, gasOf } = createCarried(db)
   const budgets = new Map(networks.map(({ id, gasPerDayWei }) => [id, gasPerDayWei.facilitator]))
   let day: Day | undefined
+  const underWay = new Map<string, number>()
 
   /** Filled when it is first asked for: a facilitator that is not open never does. */
   function today(): Day {
@@ -55,20 +66,27 @@ export function createPayees({ db, networks, now }: PayeesOptions): Payees {
   return {
     isSpent(network, payee) {
       const part = today().networks.get(network)
-      const gas = part?.byPayee.get(payee)
+      const open = BigInt(underWay.get(`${network} ${payee}`) ?? 0)
       // Of a payment of yesterday that is asked for again, today knows nothing.
-      if (part === undefined || !gas) return false
-      const spentWei = gasSpentOn(network, 'facilitator', now())
+      const gas = BigInt(part?.byPayee.get(payee) ?? 0)
+      if (gas + open === 0n) return false
+      const total = BigInt(part?.total || 1)
+      const spentWei = gasSpentOn(network, 'facilitator', now()) * gas
+      const openWei = open * openGas * priceOf(network)
       const budgetWei = budgets.get(network) ?? 0n
-      return spentWei * BigInt(gas) * parts >= budgetWei * BigInt(part.total)
+      return (spentWei + openWei * total) * parts >= budgetWei * total
     },
     begin({ network, payee, known }) {
       // Filled later, it holds this one.
       const filled = day
-      if (filled === undefined) return undefined
-      const before = known === undefined ? 0 : gasOf(known)
+      const before = known === undefined || filled === undefined ? 0 : gasOf(known)
+      const key = `${network} ${payee}`
+      underWay.set(key, (underWay.get(key) ?? 0) + 1)
       return (id) => {
-        if (id !== undefined) add(filled, network, payee, gasOf(id) - before)
+        const left = (underWay.get(key) ?? 0) - 1
+        if (left > 0) underWay.set(key, left)
+        else underWay.delete(key)
+        if (filled && id !== undefined) add(filled, network, payee, gasOf(id) - before)
       }
     },
   }

@@ -139,7 +139,7 @@ export function createSettler(options: SettleOptions): Settler {
       runs.delete(key)
       if (scope !== undefined) keys.delete(scope.text)
       claim.release()
-      end?.(settlement.find(transfer)?.id)
+      end(settlement.find(transfer)?.id)
     })
     runs.set(key, { form: formOf(subject), outcome })
     return outcome

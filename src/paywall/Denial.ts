@@ -4,9 +4,10 @@ import type { Outcome, Payment } from '../settlement/Payment'
 
 const retry = { headers: { 'retry-after': '5' } }
 
-/** Nobody is charged: no network of the route can settle. */
-export function noNetwork(): Problem.ProblemError {
-  return Problem.of('not-ready', 'No network of this route can settle now.', retry)
+/** Nobody is charged: no network of the route can settle. `why`: the end of the sentence. */
+export function noNetwork(why?: string): Problem.ProblemError {
+  const detail = 'No network of this route can settle now'
+  return Problem.of('not-ready', why === undefined ? `${detail}.` : `${detail}: ${why}.`, retry)
 }
 
 /** The network of a credential cannot settle now; the credential is unspent. */

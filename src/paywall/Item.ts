@@ -20,6 +20,8 @@ export type Item = {
   twin?: string
   /** x402 extensions besides the paywall's own. */
   extensions: readonly Declaration[]
+  /** Whose gas budget pays for its settlement; the gateway's by default. */
+  product?: 'desk'
   /** Bytes of headers that its 402 gets besides. */
   besideBytes?: number
   /** What was offered here before the configuration changed. */

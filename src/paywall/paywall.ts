@@ -107,7 +107,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
 
   function ask(item: Item, url: string, requestId: string, details: ChallengeDetails): Response {
     const response = quoter.challenge(item, url, requestId, details)
-    if (response === undefined) throw Denial.noNetwork()
+    if (response === undefined) throw Denial.noNetwork(quoter.whyNone(item))
     return response
   }
 

@@ -1,6 +1,7 @@
 import * as Challenge from '../protocol/Challenge'
 import type * as Network from '../protocol/Network'
 import * as Problem from '../protocol/Problem'
+import type { Sale } from '../settlement/availability'
 import type { Item } from './Item'
 import {
   compile,
@@ -10,12 +11,13 @@ import {
   refusedPage,
   type Sheet,
   type SheetOptions,
-  salted,
+  toBody,
   validForSeconds,
 } from './sheet'
 
 export type QuoterOptions = SheetOptions & {
-  isReady: (network: Network.Id) => boolean
+  /** Why a network is not offered for a price now, as the end of a sentence; undefined when it is. */
+  whyNot: (network: Network.Id, sale: Sale) => string | undefined
   now: () => number
   /** 15 letters, digits, `-` and `_` that nobody can guess, never the same twice. */
   salt: () => string
@@ -40,6 +42,8 @@ export type Quoter = {
     requestId: string,
     details?: ChallengeDetails,
   ): Response | undefined
+  /** Why none of an item's networks is offered now, as the end of a sentence; undefined when one is. */
+  whyNone(item: Item): string | undefined
 }
 
 export type ChallengeDetails = {
@@ -65,7 +69,7 @@ export function createQuoter(options: QuoterOptions): Quoter {
   return {
     challenge(item, url, requestId, details) {
       const at = now()
-      const ready = readiness(item, options.isReady)
+      const ready = readiness(item, options)
       if (ready === 0) return undefined
       let sheet = sheets.get(item)
       if (sheet === undefined || sheet.ready !== ready || !isFresh(sheet, at)) {
@@ -82,10 +86,13 @@ export function createQuoter(options: QuoterOptions): Quoter {
       if (refusal !== undefined) return refuse(sheet, url, fresh, refusal)
       const page = pageFor(sheet, url, details?.digest !== undefined)
       const headers = freshen(page, fresh)
-      const open = page.body[0] + fresh.salt + page.body[1]
-      const more = page.isShort ? `,"challenges":${JSON.stringify(leftOut(sheet, fresh))}` : ''
       // Creating a Response copies the headers, so that the page's can be used again.
-      return new Response(`${open}${more}${moreOf(page, details)}}`, { status: 402, headers })
+      return new Response(bodyOf(sheet, page, fresh, details), { status: 402, headers })
+    },
+    whyNone(item) {
+      const reasons = item.offers.map((offer) => whyNot(item, offer, options))
+      if (reasons.includes(undefined)) return undefined
+      return [...new Set(reasons)].join('; ')
     },
   }
 }
@@ -125,13 +132,21 @@ function isFresh(sheet: Sheet, now: number): boolean {
 }
 
 /** One bit per offer that can settle now. */
-function readiness(item: Item, isReady: (network: Network.Id) => boolean): number {
+function readiness(item: Item, options: Pick<QuoterOptions, 'whyNot'>): number {
   let bits = 0
   for (let i = 0; i < item.offers.length; i++) {
     const offer = item.offers[i]
-    if (offer !== undefined && isReady(offer.network.id)) bits |= 1 << i
+    if (offer !== undefined && whyNot(item, offer, options) === undefined) bits |= 1 << i
   }
   return bits
+}
+
+function whyNot(
+  item: Item,
+  { network, amountAtomic }: Item['offers'][number],
+  options: Pick<QuoterOptions, 'whyNot'>,
+): string | undefined {
+  return options.whyNot(network.id, { product: item.product ?? 'gateway', amountAtomic })
 }
 
 /** The problem of a refused credential, whose header and body name the same error. */
@@ -144,7 +159,7 @@ function refuse(sheet: Sheet, url: string, fresh: Fresh, refusal: Refusal): Resp
   const hasDigest = fresh.digest !== undefined
   const page = refusedPage(sheet, { url, hasDigest, error, moreBytes, isX402 })
   const body = {
-    ...salted(sheet.required, url, fresh.salt),
+    ...toBody(sheet.required, url),
     ...sheet.beside,
     ...(page.isShort ? { challenges: leftOut(sheet, fresh) } : {}),
     ...Problem.toJson(problem),
@@ -154,11 +169,19 @@ function refuse(sheet: Sheet, url: string, fresh: Fresh, refusal: Refusal): Resp
   return new Response(JSON.stringify(body), { status: 402, headers: freshen(page, fresh) })
 }
 
-/** Further members of the body of an unpaid request, behind the last one. */
-function moreOf(page: Page, details: ChallengeDetails | undefined): string {
-  if (details?.isBodiless !== true) return membersOf(details)
-  page.bodiless ??= membersOf(details)
-  return page.bodiless
+/** The body, which is one string for all requests that differ in nothing that it says. */
+function bodyOf(
+  sheet: Sheet,
+  page: Page,
+  fresh: Fresh,
+  details: ChallengeDetails | undefined,
+): string {
+  const isSame = details?.isBodiless === true && !page.isShort
+  if (isSame && page.bodiless !== undefined) return page.bodiless
+  const more = page.isShort ? `,"challenges":${JSON.stringify(leftOut(sheet, fresh))}` : ''
+  const body = `${page.open}${more}${membersOf(details)}}`
+  if (isSame) page.bodiless = body
+  return body
 }
 
 function membersOf(details: ChallengeDetails | undefined): string {

@@ -1,14 +1,14 @@
-import type { Address } from 'viem'
 import type { TransactionRow } from '../../db/schema'
 import { isDuplicate, write } from '../../db/write'
-import { fees } from '../chain/head'
+import { type Fees, fees } from '../chain/head'
 import * as Multicall from '../chain/multicall'
+import { accept } from './accept'
 import { findPlain } from './code'
 import { type Context, type Lane as LaneState, type Order, payerKey, type Rail } from './context'
 import * as Gas from './gas'
 import * as Lane from './lane'
 import type { Payment } from './Payment'
-import { type Simulation, simulate, underWay } from './simulate'
+import { simulate } from './simulate'
 import type { PaymentRow } from './store'
 import * as Verify from './verify'
 import * as Work from './work'
@@ -28,7 +28,7 @@ export async function dispatch(
   const orders = dropUnsigned(context, queued)
   if (orders.length === 0) return []
   try {
-    const simulating = simulate(rail, lane.address, orders)
+    const simulating = simulate(rail, lane.address, orders, context.now())
     context.simulating.add(simulating)
     // While the node works: its answer is waited for anyway.
     const draft = orders.length === 1 ? prepare(context, rail, lane, orders) : undefined
@@ -38,7 +38,7 @@ export async function dispatch(
     ])
     // From here to `launch` nothing waits: what was simulated is written, then sent.
     if (Lane.pausedBy(lane) !== undefined || context.signal.aborted) return orders
-    const accepted = accept(context, orders, simulations, plain)
+    const accepted = accept(context, rail, orders, { simulations, plain })
     const coded = plain && accepted.filter(({ transfer }) => !plain.has(transfer.payer))
     for (const order of coded ?? []) {
       rail.plain.delete(order.transfer.payer)
@@ -87,59 +87,27 @@ function prepare(
   orders: readonly Order[],
 ): TransactionRow | undefined {
   const nonce = Lane.freeNonce(lane)
-  return nonce === undefined
-    ? undefined
-    : Lane.sign(context, rail, lane, payloadOf(rail, orders), nonce)
+  const [first] = orders
+  if (nonce === undefined || !first || first.hasCode === true) return undefined
+  // Where the simulation tells, nearly all turn out to have no code.
+  const code = rail.readsCode ? 'none' : undefined
+  return Lane.sign(context, rail, lane, payloadOf(rail, [{ ...first, code }]), nonce)
 }
 
 /** Whether a draft is still what would be signed now; its fees leave room for the block's change. */
-function isCurrent(draft: TransactionRow, { head, network }: Rail, nonce: number): boolean {
+function isCurrent(
+  draft: TransactionRow,
+  { head, network }: Rail,
+  nonce: number,
+  gasLimit: bigint,
+): boolean {
   const { maxFeeWei, maxTipWei } = fees(head, network.feeCapWei)
   return (
     draft.nonce === nonce &&
+    draft.gasLimit === gasLimit &&
     draft.maxTipWei === maxTipWei &&
     draft.maxFeeWei >= maxFeeWei - maxFeeWei / 8n
   )
-}
-
-/** The orders that pass; the others are told why not. */
-function accept(
-  context: Context,
-  orders: readonly Order[],
-  simulations: readonly Simulation[],
-  plain: ReadonlySet<Address> | undefined,
-): Order[] {
-  const counts = new Map<string, number>()
-  return orders.filter((order, index) => {
-    // It may have waited long since it came.
-    const late = Verify.checkWindow(order.transfer, context.now())
-    const simulation = late ?? simulations[index] ?? Verify.unavailable(undefined)
-    if (simulation.kind !== 'passes') {
-      order.done(isUnsigned(order, simulation) ? { kind: 'unsigned' } : simulation)
-      return false
-    }
-    // A payer with code may pass with a signature that its code accepts: that is settled otherwise.
-    if (plain && !plain.has(order.transfer.payer) && order.isProven?.() === false) {
-      order.done({ kind: 'unsigned' })
-      return false
-    }
-    const promised = context.inFlight.get(payerKey(order.transfer)) ?? 0n
-    if (promised + order.transfer.amountAtomic > simulation.balanceAtomic) {
-      order.done(underWay)
-      return false
-    }
-    const { payer } = order.transfer
-    const count = counts.get(payer) ?? 0
-    const waitSeconds = context.failures.waitSeconds(payer, order.hasCode === true, count)
-    if (waitSeconds > 0) order.done(Verify.lockedOut(waitSeconds))
-    else counts.set(payer, count + 1)
-    return waitSeconds === 0
-  })
-}
-
-/** A verdict about a transfer that its payer did not sign: it must not touch what the payer signed. */
-function isUnsigned({ isProven }: Order, { kind }: Simulation): boolean {
-  return kind !== 'unavailable' && isProven?.() === false
 }
 
 /** The write that decides, then the send. */
@@ -155,13 +123,15 @@ function send(
   for (;;) {
     const nonce = Lane.freeNonce(lane)
     if (nonce === undefined) throw new Error('the lane has no nonce')
+    const payload = payloadOf(rail, members)
     const row =
-      draft && isCurrent(draft, rail, nonce)
+      draft && isCurrent(draft, rail, nonce, payload.gasLimit)
         ? draft
-        : Lane.sign(context, rail, lane, payloadOf(rail, members), nonce)
+        : Lane.sign(context, rail, lane, payload, nonce, feesOf(rail, members))
     try {
       const payments = store(context, members, row, knownBlock)
-      const outcomes = Work.launch(context, rail, lane, Work.slotOf(row, payments), payments)
+      const slot = { ...Work.slotOf(row, payments), code: members[0]?.code }
+      const outcomes = Work.launch(context, rail, lane, slot, payments)
       for (const [index, order] of members.entries()) {
         const [payment, outcome] = [payments[index], outcomes[index]]
         if (payment && outcome) order.done({ kind: 'sent', payment, outcome })
@@ -206,13 +176,18 @@ function dropThrown(orders: readonly Order[], { id, cause }: WriteError): Order[
   })
 }
 
+/** Those that the payer's code was shown, or those of now. */
+function feesOf({ head, network }: Rail, [first]: readonly Order[]): Fees {
+  return first?.fees ?? fees(head, network.feeCapWei)
+}
+
 function payloadOf(rail: Rail, orders: readonly Order[]): Lane.Payload {
   const [first] = orders
   if (!first) throw new Error('nothing to send')
   const { product } = first.purpose
   if (orders.length === 1) {
-    // As much as it was simulated with: who is not known to have no code may need it.
-    const mayHaveCode = first.isAlone || first.hasCode !== false
+    // A payer that is not known to have no code may need it.
+    const mayHaveCode = first.code === undefined ? first.hasCode !== false : first.code !== 'none'
     const gasLimit = Verify.gasLimit(first.transfer, mayHaveCode)
     return { kind: 'payment', product, ...first.call, valueWei: 0n, gasLimit }
   }

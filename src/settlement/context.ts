@@ -6,12 +6,13 @@ import type { Recent } from '../../db/recent'
 import type { TransactionRow } from '../../db/schema'
 import type { Client } from '../chain/client'
 import type { Clock } from '../chain/clock'
-import type { Head } from '../chain/head'
+import type { Fees, Head } from '../chain/head'
 import type { Heads } from '../chain/heads'
 import type { NetworkConfig } from '../config/Config'
 import type * as Network from '../protocol/Network'
 import type { Transfer } from '../protocol/Transfer'
 import type { Bell } from './bell'
+import type { Code } from './code'
 import type { Errand, ErrandEnd } from './Errand'
 import type { Failures } from './failures'
 import type { Meter, Metrics } from './metrics'
@@ -39,6 +40,10 @@ export type Rail = {
   logSpans: Map<string, bigint>
   /** Until a node says that it has no eth_sendRawTransactionSync (EIP-7966). */
   hasSync: boolean
+  /** Until a node says, or shows, that it simulates no block but the newest. */
+  hasOverrides: boolean
+  /** Whether a node runs creation code in a call, which reads the code of a payer beside a simulation. */
+  readsCode: boolean
   /** Proven payments that wait for a lane, oldest first. */
   queue: Order[]
   /** Errands that wait for room in a lane, oldest first. */
@@ -54,10 +59,14 @@ export type Rail = {
   /** Payers that had no code when they were looked at (unix ms until when that is believed). */
   plain: Map<string, number>
   isProbing: boolean
+  /** Payers that made a shared transaction fail: they never share one again. */
+  unshared: Set<string>
   /** Contracts that may be called to deploy a payer's wallet (ERC-6492), checksummed. */
   factories: ReadonlySet<Address>
   /** Gas that a settling call used lately, by its kind. */
   gasUsed: Map<string, bigint>
+  /** Gas of the newest lone payment, by its method. */
+  loneGas: Map<string, bigint>
   /** Where transactions were included that a reorganisation can still take away. */
   watch: Watch
 }
@@ -97,6 +106,10 @@ export type Order = {
   transfer: Transfer
   /** Undefined: a key signed, and nobody has looked for code. */
   hasCode: boolean | undefined
+  /** What its simulation saw behind the payer; undefined before, and where the node does not tell. */
+  code: Code | undefined
+  /** Fees that the payer's code was simulated with; undefined for others. */
+  fees: Fees | undefined
   /**
    * Whether the payer's own key signed, where nobody has asked yet: then only a simulation that passes
    * may be believed. Undefined when it did, or when its code has judged.
@@ -156,6 +169,8 @@ export type Slot = {
   paymentIds: readonly string[]
   /** Unix seconds after which the payload cannot succeed; undefined when it always can. */
   validBefore: bigint | undefined
+  /** What is behind the payer of a lone payment; undefined where that was not seen. */
+  code?: Code | undefined
   /** Then it carries no payment. */
   errand: Pick<ErrandRow, 'id' | 'kind' | 'product' | 'valueWei'> | undefined
 }
@@ -264,7 +279,7 @@ export type Context = {
   /** Waits for a lane. The promise never rejects. */
   submit(
     rail: Rail,
-    order: Omit<Order, 'done' | 'logKey' | 'call' | 'isUrgent' | 'isGivenUp'>,
+    order: Omit<Order, 'done' | 'logKey' | 'call' | 'isUrgent' | 'isGivenUp' | 'code' | 'fees'>,
   ): Submitted
   /** Gives what waits to the lanes that are free; call whenever one may have become so. */
   pump(rail: Rail): void

@@ -76,7 +76,7 @@ export async function decide(context: Context, id: string, reason: Reason): Prom
     }
     const others = await askOthers(context, rail, payment)
     if (others.kind === 'paid') return confirmElsewhere(context, payment, others.assignment)
-    if (others.kind === 'doubtful' && sinceSeconds <= patienceOf(others, isKnown)) {
+    if (others.kind === 'doubtful' && sinceSeconds <= patienceOf(others)) {
       return { kind: payment.state === 'broadcast' ? 'pending' : 'reverted', payment, reason }
     }
     write(context.db, () => store.expire(id, money.used))
@@ -109,7 +109,9 @@ export async function again(context: Context, payment: Payment): Promise<Outcome
   if (signed.kind !== 'signed') {
     return signed.kind === 'refused' ? decide(context, payment.id, signed.reason) : signed
   }
-  const waitSeconds = context.failures.waitSeconds(payment.transfer.payer, signed.hasCode === true)
+  const { payer } = payment.transfer
+  const isNew = signed.hasCode === true && !context.store.hasPaid(payment.transfer)
+  const waitSeconds = context.failures.waitSeconds({ address: payer, code: undefined, isNew })
   if (waitSeconds > 0) return Verify.lockedOut(waitSeconds)
   const admission = await context.submit(rail, {
     id: payment.id,
@@ -152,7 +154,7 @@ export async function endIfOver(context: Context, rail: Rail, payment: Payment):
     const others = await askOthers(context, rail, payment)
     const sinceSeconds = money.timestamp - payment.transfer.validBefore
     if (others.kind === 'paid') return
-    if (others.kind === 'doubtful' && sinceSeconds <= patienceOf(others, false)) return
+    if (others.kind === 'doubtful' && sinceSeconds <= patienceOf(others)) return
     write(context.db, () => context.store.expire(payment.id, false))
   } catch (error) {
     context.log('settlement-undecided', { ...about(context, payment.id), error })
@@ -198,8 +200,8 @@ function askOthers(context: Context, rail: Rail, payment: Payment): Promise<Othe
 }
 
 /** For how long after its time a payment stays open because URLs do not agree, or do not answer. */
-function patienceOf({ isSilent }: { isSilent: boolean }, isKnown: boolean): bigint {
-  return isSilent && isKnown ? silenceSeconds : unseenSeconds
+function patienceOf({ isSilent }: { isSilent: boolean }): bigint {
+  return isSilent ? silenceSeconds : unseenSeconds
 }
 
 function searchedFrom({ store }: Context, { id }: Payment): bigint {

@@ -19,6 +19,11 @@ export function isAllowed({ factories }: Pick<Rail, 'factories'>, transfer: Sign
   return wrapper !== undefined && factories.has(wrapper.factory)
 }
 
+/** The factory that the transfer names, if any. */
+export function factoryOf(transfer: Signed): string | undefined {
+  return wrapperOf(transfer)?.factory
+}
+
 /** Whether the settling call deploys the payer. */
 export function deploys(transfer: Signed): boolean {
   return wrapperOf(transfer) !== undefined

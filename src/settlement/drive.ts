@@ -49,6 +49,8 @@ export async function drive(context: Context, rail: Rail, lane: Lane, slot: Slot
       const sent = await send(rail, newest(slot).raw, sends === 0)
       if (sent.receipt && isOf(slot, sent.receipt)) return included(rail, lane, slot, sent.receipt)
       note(context, rail, lane, slot, sent)
+      // The node wants a higher tip: what it suggests is bid at once.
+      if (sent.kind === 'rejected' && sent.isFee) replaceAtMs = Math.min(replaceAtMs, elapsedMs)
       isDoubtful ||= sends > 0 || sent.kind !== 'accepted' || sent.waited === true
       // Bytes that no node has taken are offered again soon: their buyer waits.
       const firstMs = sent.kind === 'accepted' ? 2_000 : 250
@@ -189,7 +191,7 @@ function tryReplace(context: Context, rail: Rail, lane: Lane, slot: Slot): boole
 function replace(context: Context, rail: Rail, lane: Lane, slot: Slot): boolean {
   const { network, head } = rail
   const old = newest(slot)
-  const current = fees(head, network.feeCapWei)
+  const current = fees(head, network.feeCapWei, true)
   const maxFeeWei = larger(old.maxFeeWei + old.maxFeeWei / 8n + 1n, current.maxFeeWei)
   const maxTipWei = larger(old.maxTipWei + old.maxTipWei / 8n + 1n, current.maxTipWei)
   if (maxFeeWei > network.feeCapWei || maxTipWei > maxFeeWei) {

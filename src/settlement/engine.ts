@@ -218,6 +218,8 @@ function createRail(network: NetworkConfig, options: RailOptions): Rail {
     clock,
     logSpans: new Map(),
     hasSync: true,
+    hasOverrides: true,
+    readsCode: true,
     queue: [],
     errands: [],
     arrival: undefined,
@@ -226,8 +228,10 @@ function createRail(network: NetworkConfig, options: RailOptions): Rail {
     codes: new Map(),
     plain: new Map(),
     isProbing: false,
+    unshared: new Set(),
     factories: new Set(options.walletFactories?.flatMap((each) => Address.parse(each) ?? [])),
     gasUsed: new Map(),
+    loneGas: new Map(),
     watch: Reorg.createWatch(),
   }
 }

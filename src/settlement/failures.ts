@@ -1,3 +1,7 @@
+import type { Transfer } from '../protocol/Transfer'
+import { type Code, keyOfCode } from './code'
+import type { Context } from './context'
+
 /**
  * What payers cost us in vain. A payer whose signature is proven and whose transaction then fails
  * has burnt our gas: a few times that is bad luck, then it is an attack and the payer waits. Only
@@ -9,66 +13,125 @@ export type Failures = {
    * failure on record, and one with code (which may fail at will), has no more payments under way
    * than it may still fail. `more`: of its payments that are about to be sent.
    */
-  waitSeconds(payer: string, hasCode: boolean, more?: number): number
+  waitSeconds(payer: Payer, more?: number): number
+  /** How many more payments of an address may be under way. */
+  roomOf(address: string): number
   /** A payment of the payer is on its way, until the result is called. */
-  begin(payer: string): () => void
+  begin(payer: Payer): () => void
   /** A transaction with a payment of this payer was included and failed. */
-  record(payer: string): void
+  record(payer: Payer): void
+  /** A payment of the address was confirmed. */
+  earn(address: string): void
+}
+
+/** Of whom a failure would be. */
+export type Payer = {
+  address: string
+  /** What is behind it; undefined: not known. */
+  code: Code | undefined
+  /**
+   * A payer with code that never paid: it has one failure, and as many as all new payers with the same
+   * code have together. A wallet costs its maker next to nothing.
+   */
+  isNew: boolean
+}
+
+/** Of whom a failure would be. `code`: as far as it is known. */
+export function payerOf(
+  { store }: Pick<Context, 'store'>,
+  { transfer }: { transfer: Transfer },
+  code: Code | undefined,
+): Payer {
+  const isNew = typeof code === 'object' && !store.hasPaid(transfer)
+  return { address: transfer.payer, code, isNew }
 }
 
 /** The time in which all failures of a payer are forgotten. */
 const windowMs = 600_000
 const payersMax = 10_000
+/** Payments that an address may have under way: at first, and once it has paid often. */
+const roomMin = 16
+const roomMax = 64
 
 /** In memory: a restart forgives. `now` is unix ms; `most`: failures that a payer has at once. */
 export function createFailures(now: () => number, most = 5): Failures {
+  /** A failure is forgotten after this time. */
   const tokenMs = windowMs / most
-  /** When a payer's bucket is full again (GCRA). */
+  /** When a bucket is full again (GCRA), by address or by code. */
   const fullAt = new Map<string, number>()
   const underWay = new Map<string, number>()
+  const paid = new Map<string, number>()
 
-  const debtMs = (payer: string) => {
-    const debt = (fullAt.get(payer) ?? 0) - now()
+  const debtMs = (key: string) => {
+    const debt = (fullAt.get(key) ?? 0) - now()
     // More than a full bucket: the clock was set back, and the time means nothing.
     return debt > windowMs ? 0 : Math.max(debt, 0)
   }
 
+  /** `isBounded`: also while there is no failure on record. */
+  const waitOf = (key: string, failures: number, isBounded: boolean, more: number) => {
+    const debt = debtMs(key)
+    const missingMs = debt - (failures - 1) * tokenMs
+    if (missingMs > 0) return Math.ceil(missingMs / 1000)
+    if (debt === 0 && !isBounded) return 0
+    const left = Math.floor(failures - debt / tokenMs)
+    return (underWay.get(key) ?? 0) + more < left ? 0 : 1
+  }
+
+  const count = (key: string, change: 1 | -1) => {
+    const left = (underWay.get(key) ?? 0) + change
+    if (left > 0) underWay.set(key, left)
+    else underWay.delete(key)
+  }
+
+  const add = (key: string) => {
+    const next = now() + Math.min(debtMs(key) + tokenMs, windowMs)
+    // Last in the order of insertion: the oldest go first.
+    fullAt.delete(key)
+    fullAt.set(key, next)
+    if (fullAt.size > payersMax) forget()
+  }
+
   return {
-    waitSeconds(payer, hasCode, more = 0) {
-      const debt = debtMs(payer)
-      const missingMs = debt + tokenMs - windowMs
-      if (missingMs > 0) return Math.ceil(missingMs / 1000)
-      if (debt === 0 && !hasCode) return 0
-      const left = Math.floor((windowMs - debt) / tokenMs)
-      return (underWay.get(payer) ?? 0) + more < left ? 0 : 1
+    waitSeconds({ address, code, isNew }, more = 0) {
+      const hasCode = typeof code === 'object'
+      const own = waitOf(address, isNew ? 1 : most, hasCode, more)
+      if (!hasCode || !isNew) return own
+      return Math.max(own, waitOf(keyOfCode(code), most, true, more))
     },
-    begin(payer) {
-      underWay.set(payer, (underWay.get(payer) ?? 0) + 1)
+    roomOf(address) {
+      const most = Math.min(roomMax, roomMin + (paid.get(address) ?? 0))
+      return most - (underWay.get(address) ?? 0)
+    },
+    begin({ address, code }) {
+      const keys = typeof code === 'object' ? [address, keyOfCode(code)] : [address]
+      for (const key of keys) count(key, 1)
       let isOver = false
       return () => {
-        if (isOver) return
+        if (!isOver) for (const key of keys) count(key, -1)
         isOver = true
-        const left = (underWay.get(payer) ?? 0) - 1
-        if (left > 0) underWay.set(payer, left)
-        else underWay.delete(payer)
       }
     },
-    record(payer) {
-      const next = now() + Math.min(debtMs(payer) + tokenMs, windowMs)
-      // Last in the order of insertion: the oldest go first.
-      fullAt.delete(payer)
-      fullAt.set(payer, next)
-      if (fullAt.size > payersMax) forget()
+    record({ address, code }) {
+      add(address)
+      if (typeof code === 'object') add(keyOfCode(code))
+    },
+    earn(address) {
+      const before = paid.get(address) ?? 0
+      paid.delete(address)
+      paid.set(address, Math.min(before + 1, roomMax))
+      const [oldest] = paid.keys()
+      if (paid.size > payersMax && oldest !== undefined) paid.delete(oldest)
     },
   }
 
   /** Every entry cost a failed transaction: as many as fit are far below any gas budget. */
   function forget(): void {
     const time = now()
-    for (const [payer, at] of fullAt) if (at <= time) fullAt.delete(payer)
-    for (const [payer] of fullAt) {
+    for (const [key, at] of fullAt) if (at <= time) fullAt.delete(key)
+    for (const [key] of fullAt) {
       if (fullAt.size <= payersMax) return
-      fullAt.delete(payer)
+      fullAt.delete(key)
     }
   }
 }

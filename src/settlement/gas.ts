@@ -29,6 +29,7 @@ export function learn(rail: Rail, transfers: readonly Call[], gasUsed: bigint): 
   const [key] = transfers.map(keyOf)
   if (key === undefined || transfers.some((each) => keyOf(each) !== key)) return
   const each = gasUsed / BigInt(transfers.length)
+  if (transfers.length === 1) rail.loneGas.set(key, gasUsed)
   const known = rail.gasUsed.get(key) ?? 0n
   // Upwards at once, downwards slowly.
   rail.gasUsed.set(key, each > known ? each : known - (known - each) / 16n)

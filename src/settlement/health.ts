@@ -1,12 +1,13 @@
 import type { Address } from 'viem'
-import { RpcError, RpcFault } from '../chain/client'
+import { type Node, RpcError, RpcFault } from '../chain/client'
 import * as Clock from '../chain/clock'
-import { fees, observe } from '../chain/head'
+import { baseFeeOf, fees, learnFees, observe, observeTime } from '../chain/head'
 import * as Multicall from '../chain/multicall'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
 import * as Authorization from '../protocol/Authorization'
 import * as Permit from '../protocol/Permit'
+import { readsCode } from './code'
 import type { Context, Rail } from './context'
 import * as Lane from './lane'
 
@@ -52,18 +53,20 @@ async function look(context: Context, rail: Rail): Promise<string | undefined> {
   const { now, monotonic } = context
   const expected = lanes.map(decidedBelow)
   const askedAt = monotonic()
-  const [chainId, block, tip, balances, counts, others] = await Promise.all([
+  const [chainId, block, tip, others, balances, counts] = await Promise.all([
     client.call('eth_chainId', []),
     client.call('eth_getBlockByNumber', ['latest', false]).then((answer) => ({
       newest: Receipt.parseBlock(answer),
       times: { askedAt, answeredAt: monotonic() },
     })),
     client.call('eth_maxPriorityFeePerGas', []).catch(ignoreRpcError),
+    Promise.all(client.others().map((node) => askOther(rail, node))),
     Promise.all(lanes.map(({ address }) => client.call('eth_getBalance', [address, 'latest']))),
     Promise.all(lanes.map((lane) => Lane.readCount(rail, lane, 'pending'))),
-    countOthers(rail),
   ])
-  health.others = others
+  const heard = others.filter(isDefined)
+  // How many URLs beside the one in use answer for this chain.
+  health.others = heard.length
   if (!Receipt.isHex(chainId) || Number(chainId) !== network.chainId) {
     return `${client.hosts.join(', ')} is not chain ${network.chainId}`
   }
@@ -71,7 +74,12 @@ async function look(context: Context, rail: Rail): Promise<string | undefined> {
   if (!newest || !balances.every(Receipt.isHex)) throw new RpcFault('not a block or not a balance')
   observe(head, newest)
   Clock.look(rail.clock, newest, times)
-  if (Receipt.isHex(tip)) head.tipWei = BigInt(tip)
+  observeTime(head, newest.timestamp, now())
+  const said: Said[] = [{ tip, block: newest }, ...heard]
+  learnFees(head, {
+    tips: said.flatMap((each) => (Receipt.isHex(each.tip) ? [BigInt(each.tip)] : [])),
+    baseFees: said.flatMap(({ block }) => block?.baseFeeWei ?? []),
+  })
   if (health.checks % rareEvery === 0 || !health.ready) {
     const fault = await lookRarely(rail)
     if (fault !== undefined) return fault
@@ -87,18 +95,28 @@ async function look(context: Context, rail: Rail): Promise<string | undefined> {
     const side = skewMs > 0 ? 'ahead of' : 'behind'
     return `the clock of this machine is ${seconds} s ${side} the newest block of ${network.id}`
   }
-  if (head.baseFeeWei > maxFeeWei) return `the base fee is above the fee cap of ${network.id}`
+  if (baseFeeOf(head) > maxFeeWei) return `the base fee is above the fee cap of ${network.id}`
   return undefined
 }
 
-/** How many URLs beside the one in use answer for this chain. Never rejects. */
-async function countOthers({ client, network }: Rail): Promise<number> {
-  const answers = await Promise.all(
-    client
-      .others()
-      .map((node) => node.call('eth_chainId', [], { timeoutMs: otherMs }).catch(() => undefined)),
-  )
-  return answers.filter((id) => Receipt.isHex(id) && Number(id) === network.chainId).length
+/** What another node says of fees, so that no node alone decides what we pay. */
+type Said = { tip: unknown; block: Receipt.Block | undefined }
+
+/** Undefined for one that does not answer for this chain. Never rejects. */
+async function askOther({ network }: Rail, node: Node): Promise<Said | undefined> {
+  const ask = (method: string, params: readonly unknown[]) =>
+    node.call(method, params, { timeoutMs: otherMs }).catch(() => undefined)
+  const [chainId, tip, latest] = await Promise.all([
+    ask('eth_chainId', []),
+    ask('eth_maxPriorityFeePerGas', []),
+    ask('eth_getBlockByNumber', ['latest', false]),
+  ])
+  if (!Receipt.isHex(chainId) || Number(chainId) !== network.chainId) return undefined
+  return { tip, block: Receipt.parseBlock(latest) }
+}
+
+function isDefined<T>(value: T | undefined): value is T {
+  return value !== undefined
 }
 
 function assess(lane: Rail['lanes'][number], balanceWei: bigint, maxFeeWei: bigint): void {
@@ -123,6 +141,7 @@ async function lookRarely(rail: Rail): Promise<string | undefined> {
     contracts.push(['Permit2', Permit.permit2Address])
     contracts.push(['x402ExactPermit2Proxy', Permit.proxyAddress])
   }
+  rail.readsCode = await readsCode(client)
   for (const [name, address] of contracts) {
     const code = await client.call('eth_getCode', [address, 'latest'])
     if (!Receipt.isHex(code)) throw new RpcFault('not a code')

@@ -27,6 +27,8 @@ export function submit(
     logKey: Assign.keyOf(transfer),
     call: callOf(transfer),
     isGivenUp: false,
+    code: undefined,
+    fees: undefined,
     done: resolve,
   }
   rail.queue.push(order)
@@ -107,14 +109,24 @@ function freeLane(rail: Rail): LaneState | undefined {
 function take(context: Context, rail: Rail, lane: LaneState): Order[] {
   const { queue, network } = rail
   const gasMax = gasMaxOf(rail, lane)
-  const [first] = queue
+  const room = roomFor(context)
+  // Where a payer has as many under way as it may, the others go first.
+  const start = queue.findIndex((order) => room(order) > 0)
+  const first = queue[start]
   if (!first) return []
-  if (!mayShare(context, rail, first)) return queue.splice(0, 1)
+  if (!mayShare(context, rail, first)) return queue.splice(start, 1)
   const keys = new Set<string>()
   const taken: Order[] = []
   const left: Order[] = []
   let gas = 0n
+  const mine = new Map<string, number>()
   for (const order of queue) {
+    const { payer } = order.transfer
+    const count = mine.get(payer) ?? 0
+    if (room(order) <= count) {
+      left.push(order)
+      continue
+    }
     const more = gas + Gas.limitOf(rail, order.transfer)
     const isRoom =
       taken.length < Math.max(1, network.batchMax) &&
@@ -124,6 +136,7 @@ function take(context: Context, rail: Rail, lane: LaneState): Order[] {
     if (fits && !keys.has(order.logKey)) {
       keys.add(order.logKey)
       taken.push(order)
+      mine.set(payer, count + 1)
       gas = more
       continue
     }
@@ -133,6 +146,16 @@ function take(context: Context, rail: Rail, lane: LaneState): Order[] {
   }
   rail.queue = left
   return taken
+}
+
+/** How many more payments of an order's payer may be under way. */
+function roomFor({ failures }: Context): (order: Order) => number {
+  const rooms = new Map<string, number>()
+  return ({ transfer: { payer } }) => {
+    const known = rooms.get(payer) ?? failures.roomOf(payer)
+    rooms.set(payer, known)
+    return known
+  }
 }
 
 /** Nodes want the whole limit paid for in advance: half of what the lane has, for one batch. */
@@ -146,6 +169,7 @@ function gasMaxOf({ network, head }: Rail, { balanceWei }: LaneState): bigint {
 
 function mayShare(context: Context, rail: Rail, order: Order): boolean {
   if (order.isAlone || order.hasCode === true) return false
+  if (rail.unshared.has(order.transfer.payer)) return false
   if (order.hasCode === undefined && isPlain(context, rail, order.transfer.payer)) {
     order.hasCode = false
   }

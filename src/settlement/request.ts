@@ -5,6 +5,7 @@ import type { Asset } from '../protocol/Asset'
 import * as Crypto from '../protocol/Crypto'
 import { digest as digestOf, type Transfer } from '../protocol/Transfer'
 import * as Batch from './batch'
+import * as Budget from './budget'
 import { type Admission, about, type Context, type Rail, railOf, within } from './context'
 import * as Corroborate from './corroborate'
 import * as Decide from './decide'
@@ -63,7 +64,8 @@ export async function verify(
   const sent = signed.transfer
   const isWrapped = !isPlain && sent !== transfer
   const look = { isDecidedByChain, isSigned, isWrapped, digest, eip712 }
-  const simulation = await examine(rail, rail.lanes[0]?.address, sent, look)
+  const asked = { look, now: context.now() }
+  const simulation = await examine(rail, rail.lanes[0]?.address, sent, asked)
   if (simulation.kind === 'refused' && Verify.isUnsigned(simulation)) return simulation
   if (late) return late
   if (simulation.kind === 'passes') return { ok: true }
@@ -96,9 +98,8 @@ async function order(context: Context, request: Request, waitMs: number): Promis
   if (context.db.storage.fault() !== undefined) return Verify.unrecordable
   // Paid, it would have to wait for a node that does not answer now.
   if (needsSecond(context, rail, request) && rail.health.others === 0) return noSecond
-  if (isOverBudget(context, rail, purpose)) {
-    return unavailable('The gas budget of today is spent.', 600)
-  }
+  const spent = Budget.refuse(context, rail, purpose)
+  if (spent) return spent
   const isLeft = mayBeDecidedByChain(rail, transfer) && !context.trust.isLost()
   const isProven = isLeft ? proven : ask(proven)
   const signed = isProven
@@ -108,8 +109,8 @@ async function order(context: Context, request: Request, waitMs: number): Promis
     if (signed.kind === 'refused' && Verify.isUnsigned(signed)) context.trust.lose()
     return signed
   }
-  const waitSeconds = context.failures.waitSeconds(transfer.payer, signed.hasCode === true)
-  if (waitSeconds > 0) return Verify.lockedOut(waitSeconds)
+  const refused = refusePayer(context, rail, signed, purpose)
+  if (refused) return refused
   if (requestId !== undefined) context.requestIds.set(id, requestId)
   const submitted = context.submit(rail, {
     id,
@@ -158,6 +159,20 @@ async function order(context: Context, request: Request, waitMs: number): Promis
       if (!context.running.has(id)) context.requestIds.delete(id)
       return result
   }
+}
+
+/** What can be said of a payer before a node is asked. */
+function refusePayer(
+  context: Context,
+  rail: Rail,
+  { transfer, hasCode }: Verify.Signed,
+  purpose: Purpose,
+): Verify.Refusal | undefined {
+  const isNew = hasCode === true && !context.store.hasPaid(transfer)
+  const payer = { address: transfer.payer, code: undefined, isNew }
+  const waitSeconds = context.failures.waitSeconds(payer)
+  if (waitSeconds > 0) return Verify.lockedOut(waitSeconds)
+  return hasCode === true ? Budget.refuseCode(context, rail, purpose) : undefined
 }
 
 /** When the transfer passes with it, it is the payer's: chain and key read this form alike. */
@@ -305,17 +320,6 @@ function latest(context: Context, payment: Payment): Outcome {
     : { kind: 'pending', payment: stored }
 }
 
-/** Whether a product has spent what it may spend on gas today. */
-export function isOverBudget(
-  context: Context,
-  { network }: Pick<Rail, 'network'>,
-  { product }: Pick<Purpose, 'product'>,
-): boolean {
-  return (
-    context.store.gasSpentOn(network.id, product, context.now()) >= network.gasPerDayWei[product]
-  )
-}
-
 /** Whether a payment counts only when two nodes show it. */
 export function needsSecond(
   { confirmTwiceAbove }: Context,
@@ -337,8 +341,4 @@ const noSecond: Outcome = {
 function refuseUsed(transfer: Transfer): Outcome {
   const reason = Verify.usedReason(transfer)
   return { kind: 'refused', reason, detail: 'the nonce of the authorization is used' }
-}
-
-function unavailable(detail: string, retryAfterSeconds: number): Outcome {
-  return { kind: 'unavailable', detail, retryAfterSeconds }
 }

@@ -18,6 +18,8 @@ export type Sent = {
   receipt?: Receipt
   /** Safe to show. */
   reason?: string
+  /** Of a rejection: for its fees. */
+  isFee?: true
   /** The node was given time to include them. */
   waited?: boolean
 }
@@ -78,7 +80,7 @@ function classify(error: unknown): Sent {
     return { kind: 'rejected', reason: 'the relayer cannot pay for gas' }
   }
   if (/underpriced|fee too low|base fee|feecap|fee cap|max fee|tip/i.test(text)) {
-    return { kind: 'rejected', reason: 'the node refuses the fees of the relayer' }
+    return { kind: 'rejected', reason: 'the node refuses the fees of the relayer', isFee: true }
   }
   if (/gas/i.test(text)) return { kind: 'rejected', reason: 'the node refuses the gas limit' }
   return { kind: 'unknown' }

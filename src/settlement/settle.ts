@@ -5,6 +5,8 @@ import type { Asset } from '../protocol/Asset'
 import * as Crypto from '../protocol/Crypto'
 import type * as Network from '../protocol/Network'
 import { type Money, moneyKey, type Transfer } from '../protocol/Transfer'
+import * as Availability from './availability'
+import * as Budget from './budget'
 import { type Context, railOf, type SettlementOptions, within } from './context'
 import * as Corroborate from './corroborate'
 import { type Delivered, deliveries } from './delivery'
@@ -132,15 +134,24 @@ export type Settlement = {
   ): Promise<Read>
   /** One JSON-RPC request through the network's client. Throws RpcFault or RpcError. */
   rpc(network: Network.Id, method: string, params: readonly unknown[]): Promise<unknown>
-  /** Fees of a transaction that would be signed now, and the newest base fee. No I/O. */
-  fees(network: Network.Id): { maxFeeWei: bigint; maxTipWei: bigint; baseFeeWei: bigint }
+  /** Fees of a transaction that would be signed now, the newest base fee, and the tip of the nodes. */
+  fees(network: Network.Id): {
+    maxFeeWei: bigint
+    maxTipWei: bigint
+    baseFeeWei: bigint
+    suggestedTipWei: bigint
+  }
   /** The stock desk's account. */
   desk: Address
   /** Networks with the reason why one cannot settle. No I/O. */
   status(): readonly Status[]
   /** Whether a network can settle now. No I/O. */
   isReady(network: Network.Id): boolean
-  /** Whether a product may still spend gas today. One indexed read. */
+  /** Why a network is left out of a 402 now, as the end of a sentence; undefined: it is offered. No I/O. */
+  whyNot(network: Network.Id, sale: Availability.Sale): string | undefined
+  /** What a lone payment costs now. No I/O. */
+  costOf(network: Network.Id): Availability.SaleCost
+  /** Whether a product may still spend gas today. From memory. */
   hasBudget(network: Network.Id, product: Product): boolean
   /** Remembers a credential that can only be meant for us and came while nothing could be sold. */
   noteShown(transfer: Transfer): void
@@ -211,8 +222,12 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
     ...forProducts(context),
     desk: deskOf(options),
     status: () => [...context.rails.values()].map((rail) => statusOf(context, rail)),
-    hasBudget: (network, product) =>
-      !Request.isOverBudget(context, railOf(context, network), { product }),
+    hasBudget: (network, product) => !Budget.isSpent(context, railOf(context, network), product),
+    whyNot(network, sale) {
+      const rail = context.rails.get(network)
+      return rail ? Availability.whyNot(context, rail, sale) : 'it is not configured'
+    },
+    costOf: (network) => Availability.costOf(railOf(context, network)),
     isReady: (network) => {
       const rail = context.rails.get(network)
       if (context.isStopping || db.storage.fault() !== undefined) return false
@@ -274,7 +289,8 @@ function forProducts(
     rpc: (network, method, params) => railOf(context, network).client.call(method, params),
     fees(network) {
       const { head, network: config } = railOf(context, network)
-      return { ...fees(head, config.feeCapWei), baseFeeWei: head.baseFeeWei }
+      const { baseFeeWei, suggestedTipWei } = head
+      return { ...fees(head, config.feeCapWei), baseFeeWei, suggestedTipWei }
     },
   }
 }

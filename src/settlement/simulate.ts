@@ -1,19 +1,26 @@
 import type { Address } from 'viem'
 import { RpcError } from '../chain/client'
+import { type Fees, fees, observeTime } from '../chain/head'
 import * as Multicall from '../chain/multicall'
 import * as Permit2 from '../chain/permit2'
 import * as Token from '../chain/token'
 import type { Asset } from '../protocol/Asset'
 import * as Permit from '../protocol/Permit'
 import * as Transfer from '../protocol/Transfer'
+import { type Code, splitCode, withCode } from './code'
 import type { Rail } from './context'
-import { callOf } from './deploy'
+import { callOf, factoryOf } from './deploy'
+import { ethCall, isSpentGas, timeFor } from './ethcall'
+import { explain, isEarly, tooEarly } from './explain'
 import * as Gas from './gas'
 import * as Verify from './verify'
 
 export type Simulation =
-  /** The transfer would succeed now; `balanceAtomic` is the payer's before it. */
-  | { kind: 'passes'; balanceAtomic: bigint }
+  /**
+   * The transfer would succeed now; `balanceAtomic` is the payer's before it. `code`: what is behind
+   * the payer, undefined where that was not read. `fees`: those that its code was shown.
+   */
+  | { kind: 'passes'; balanceAtomic: bigint; code?: Code | undefined; fees?: Fees }
   /** The chain says that this nonce is used or cancelled. */
   | { kind: 'used' }
   | Verify.Refusal
@@ -27,16 +34,17 @@ export type Candidate = Pick<Verify.Signed, 'transfer' | 'hasCode'> & {
 
 /**
  * One eth_call of the exact calldata of all, in their order and in the state of one block, so that
- * what one payer spends first is missing later. It runs inside Multicall3 because some tokens accept
+ * what one payer spends first is missing later. `now` is unix ms. It runs inside Multicall3 because some tokens accept
  * a used nonce without a revert and without a transfer: only the read of the nonce tells.
  */
 export async function simulate(
   rail: Rail,
   from: Address | undefined,
   candidates: readonly Candidate[],
+  now: number,
 ): Promise<Simulation[]> {
   const [first] = candidates
-  if (first && candidates.length === 1) return [await simulateOne(rail, from, first)]
+  if (first && candidates.length === 1) return [await simulateOne(rail, from, first, { now })]
   const gas = candidates.reduce(
     (sum, { transfer }) => sum + Gas.limitOf(rail, transfer) + readsGas,
     200_000n,
@@ -47,17 +55,27 @@ export async function simulate(
   }
   let results: Multicall.Result[] | undefined
   try {
-    results = await Verify.aggregate(rail, from, calls, gas)
+    const atSeconds = timeFor(
+      rail,
+      candidates.map(({ transfer }) => transfer),
+      now,
+    )
+    results = await Verify.aggregate(rail, from, calls, { gas, atSeconds })
   } catch (error) {
     if (!(error instanceof RpcError)) return candidates.map(() => Verify.unavailable(error))
     // One of them burns what the others need, or the relayer could not pay for all of them.
-    const alone = await Promise.all(candidates.map((each) => simulateOne(rail, from, each)))
+    const alone = await Promise.all(
+      candidates.map((each) => simulateOne(rail, from, each, { now })),
+    )
     return inSequence(candidates, alone)
   }
   if (!results) return candidates.map(() => Verify.unavailable(undefined))
   noteBaseFee(rail, uintOf(results[0]))
   return Promise.all(
-    candidates.map((each, index) => judge(rail, from, each, results.slice(1 + index * 3))),
+    candidates.map((each, index) => {
+      const own = results.slice(1 + index * 3)
+      return judge(each, own, () => simulateOne(rail, from, each, { now }))
+    }),
   )
 }
 
@@ -81,10 +99,9 @@ function inSequence(
 
 /** Why it fails is asked for alone: that costs nothing while nothing fails. */
 async function judge(
-  rail: Rail,
-  from: Address | undefined,
   candidate: Candidate,
   [nonce, balance, settled]: readonly Multicall.Result[],
+  ask: () => Promise<Simulation>,
 ): Promise<Simulation> {
   const used = Verify.isUsed(candidate.transfer, uintOf(nonce))
   if (used) return { kind: 'used' }
@@ -92,7 +109,7 @@ async function judge(
     return { kind: 'passes', balanceAtomic: uintOf(balance) ?? 0n }
   }
   if (candidate.isProven?.() === false) return refuseSignature(candidate.transfer)
-  const alone = await simulateOne(rail, from, candidate)
+  const alone = await ask()
   if (alone.kind !== 'passes') return alone
   return underWay
 }
@@ -125,19 +142,24 @@ export function examine(
   rail: Rail,
   from: Address | undefined,
   transfer: Transfer.Transfer,
-  look: Look,
+  options: { look: Look; now: number },
 ): Promise<Simulation> {
+  const { look } = options
   const hasCode = !look.isDecidedByChain && !look.isSigned()
-  return simulateOne(rail, from, { transfer, hasCode, call: callOf(transfer) }, look)
+  const candidate = { transfer, hasCode, call: callOf(transfer), isProven: look.isSigned }
+  return simulateOne(rail, from, candidate, options)
 }
+
+type Asked = { now: number; look?: Look | undefined }
 
 /** With the reads that explain a failure beside it. */
 async function simulateOne(
   rail: Rail,
   from: Address | undefined,
-  { transfer, hasCode, call }: Candidate,
-  look?: Look,
+  candidate: Candidate,
+  { now, look }: Asked,
 ): Promise<Simulation> {
+  const { transfer, hasCode, call } = candidate
   const { asset, payer } = transfer
   const { signature } = Verify.unwrap(transfer)
   const isPermit = transfer.method === 'permit2'
@@ -153,39 +175,122 @@ async function simulateOne(
     call,
     ...(digest ? [Token.isValidSignature(payer, digest, signature)] : []),
   ]
-  let results: Multicall.Result[] | undefined
+  const atSeconds = timeFor(rail, [transfer], now)
+  const gas = 2n * Verify.gasLimit(transfer, hasCode) + 200_000n
+  let answer: Awaited<ReturnType<typeof aggregateWithCode>>
   try {
-    const gas = 2n * Verify.gasLimit(transfer, hasCode) + 200_000n
-    results = await Verify.aggregate(rail, from, calls, gas)
+    answer = await aggregateWithCode(rail, from, payer, { calls, gas, atSeconds })
   } catch (error) {
-    if (!Verify.isSpentGas(error)) return Verify.unavailable(error)
-    return Verify.refuse(Verify.simulationReason(transfer), 'the transfer runs out of gas')
+    return unusable(transfer, error)
   }
-  if (!results) return Verify.unavailable(undefined)
+  if (!answer) return Verify.unavailable(undefined)
+  const { code, results } = answer
   const read = results.map(uintOf)
   noteBaseFee(rail, read[3])
+  const time = read[2]
+  if (atSeconds === undefined && time !== undefined) observeTime(rail.head, time, now)
+  // The node took the override for nothing: it is asked for none any more.
+  else if (time !== atSeconds) rail.hasOverrides = false
   const settled = results[isPermit ? 6 : 4]?.success === true
   const used = Verify.isUsed(transfer, read[0])
   const wallet = results[isPermit ? 7 : 5]
   const verdict = wallet && judgeWallet(wallet)
   const passes = settled && used === false
-  if (passes && look?.isDecidedByChain) return { kind: 'passes', balanceAtomic: read[1] ?? 0n }
+  const pass = () =>
+    confirm(rail, from, candidate, { balanceAtomic: read[1] ?? 0n, code, atSeconds })
+  if (passes && look?.isDecidedByChain) return pass()
   if (look && verdict !== 'accepts' && !look.isSigned()) {
     const isUndeployed = verdict === 'absent' && look.isWrapped
     return isUndeployed ? Verify.refuseFactory() : refuseSignature(transfer)
   }
   // What the payer signed with this nonce is no business of who cannot sign for it.
   if (used) return hasCode && verdict === 'refuses' ? refuseSignature(transfer) : { kind: 'used' }
-  if (passes) return { kind: 'passes', balanceAtomic: read[1] ?? 0n }
-  return explain(rail, transfer, {
+  if (passes) return pass()
+  const facts = {
     used,
     balance: read[1],
-    timestamp: read[2],
+    timestamp: time,
     allowance: isPermit ? read[4] : undefined,
     hasProxy: !isPermit || results[5]?.success === true,
     refusedByWallet: verdict === 'refuses' || (verdict === 'absent' && hasCode === true),
     eip712: look?.eip712,
-  })
+  }
+  const isSigned = () => code === 'none' && candidate.isProven?.() !== false && !hasCode
+  // Only now it is known how old the newest block is.
+  const isLater = atSeconds === undefined && timeFor(rail, [transfer], now) !== undefined
+  if (isLater && rail.hasOverrides) return simulateOne(rail, from, candidate, { now, look })
+  if (isEarly(rail, transfer, facts, now)) {
+    return isSigned() ? { kind: 'passes', balanceAtomic: read[1] ?? 0n, code } : tooEarly
+  }
+  return explain(rail, transfer, facts)
+}
+
+/**
+ * A payer's code must not tell this call from the transaction: it is asked once more with exactly that
+ * transaction, from the first to the last unit of gas. What differs is the block alone.
+ */
+async function confirm(
+  rail: Rail,
+  from: Address | undefined,
+  { transfer, hasCode, call }: Candidate,
+  seen: { balanceAtomic: bigint; code: Code | undefined; atSeconds: bigint | undefined },
+): Promise<Simulation> {
+  const { balanceAtomic, code, atSeconds } = seen
+  if (!hasCode && (code === 'none' || code === undefined)) {
+    return { kind: 'passes', balanceAtomic, code }
+  }
+  const bid = fees(rail.head, rail.network.feeCapWei)
+  const gas = Verify.gasLimit(transfer, true)
+  try {
+    await ethCall(rail, { from, to: call.to, data: call.data, gas, fees: bid, atSeconds })
+  } catch (error) {
+    return unusable(transfer, error)
+  }
+  return { kind: 'passes', balanceAtomic, code: keyed(transfer, code), fees: bid }
+}
+
+/** A wallet that is yet to be deployed is known by its factory. */
+function keyed(transfer: Transfer.Transfer, code: Code | undefined): Code {
+  if (typeof code === 'object') return code
+  return { key: `factory ${factoryOf(transfer) ?? transfer.payer}` }
+}
+
+function unusable(transfer: Transfer.Transfer, error: unknown): Verify.Refusal {
+  if (!isSpentGas(error)) return Verify.unavailable(error)
+  return Verify.refuse(Verify.simulationReason(transfer), 'the transfer runs out of gas')
+}
+
+/** Of creation code, and of the bytes that it answers, which nodes charge as if they were deployed. */
+const creationGas = 700_000n
+
+/** Results of the calls, and the payer's code where the node tells it. Throws RpcFault or RpcError. */
+async function aggregateWithCode(
+  rail: Rail,
+  from: Address | undefined,
+  payer: Address,
+  {
+    calls,
+    gas,
+    ...rest
+  }: { calls: readonly Multicall.Call[]; gas: bigint; atSeconds?: bigint | undefined },
+): Promise<{ code: Code | undefined; results: Multicall.Result[] } | undefined> {
+  const plainly = async (code?: Code) => {
+    const results = await Verify.aggregate(rail, from, calls, { gas, ...rest })
+    return results && { code, results }
+  }
+  if (!rail.readsCode) return plainly()
+  const data = withCode(payer, Multicall.aggregate(calls))
+  let answer: unknown
+  try {
+    answer = await ethCall(rail, { from, data, gas: gas + creationGas, ...rest })
+  } catch (error) {
+    if (!(error instanceof RpcError)) throw error
+    // Only code burns so much gas that its own size is not answered.
+    return plainly(isSpentGas(error) ? { key: 'burning' } : undefined)
+  }
+  const split = splitCode(answer)
+  const results = split && Multicall.parseResults(split.data, calls.length)
+  return split && results && { code: split.code, results }
 }
 
 /** `absent`: there is no code that could judge, or none that answers. */
@@ -206,59 +311,4 @@ function noteBaseFee(rail: Rail, wei: bigint | undefined): void {
 
 function uintOf(result: Multicall.Result | undefined): bigint | undefined {
   return result?.success ? Token.toUint(result.data) : undefined
-}
-
-type Facts = {
-  used: boolean | undefined
-  balance: bigint | undefined
-  timestamp: bigint | undefined
-  allowance: bigint | undefined
-  hasProxy: boolean
-  refusedByWallet: boolean
-  /** The signing domain that the payer was told, if it need not be the token's. */
-  eip712: Asset['eip712'] | undefined
-}
-
-/** First matching reason, in the order of the reference facilitator. */
-function explain(rail: Rail, transfer: Transfer.Transfer, facts: Facts): Verify.Refusal {
-  const { amountAtomic, validAfter, validBefore } = transfer
-  const { eip712 } = rail.network.asset
-  const isPermit = transfer.method === 'permit2'
-  const { refuse } = Verify
-  if (facts.refusedByWallet) {
-    return refuse(Verify.signatureReason(transfer), 'the wallet of the payer refuses the signature')
-  }
-  const time = facts.timestamp
-  if (time !== undefined && time >= validBefore) {
-    return refuse(Verify.expiredReason(transfer), 'the authorization has expired on chain')
-  }
-  if (time !== undefined && (isPermit ? time < validAfter : time <= validAfter)) {
-    return refuse(
-      isPermit ? 'permit2_not_yet_valid' : 'invalid_exact_evm_payload_authorization_valid_after',
-      'the authorization is not valid on chain yet',
-    )
-  }
-  if (!facts.hasProxy) {
-    return refuse('permit2_proxy_not_deployed', 'x402ExactPermit2Proxy is not on this chain')
-  }
-  if (facts.used === undefined && !isPermit) {
-    return refuse('invalid_exact_evm_eip3009_not_supported', 'the token has no EIP-3009')
-  }
-  if (!isPermit && facts.eip712 && facts.eip712.name !== eip712.name) {
-    return refuse('invalid_exact_evm_token_name_mismatch', `the token is named "${eip712.name}"`)
-  }
-  if (!isPermit && facts.eip712 && facts.eip712.version !== eip712.version) {
-    const detail = `the signing domain of the token has version "${eip712.version}"`
-    return refuse('invalid_exact_evm_token_version_mismatch', detail)
-  }
-  if (facts.balance !== undefined && facts.balance < amountAtomic) {
-    return refuse(
-      isPermit ? 'permit2_insufficient_balance' : 'invalid_exact_evm_insufficient_balance',
-      'the balance of the payer is below the amount',
-    )
-  }
-  if (facts.allowance !== undefined && facts.allowance < amountAtomic) {
-    return refuse('permit2_allowance_required', 'the payer has not approved Permit2 for the token')
-  }
-  return refuse(Verify.simulationReason(transfer), 'the transfer fails in simulation')
 }

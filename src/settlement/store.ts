@@ -66,6 +66,21 @@ function readPayments(db: Db) {
       .limit(1)
       .prepare(),
   )
+  const paid = later(orm, () =>
+    orm
+      .select({ id: payments.id })
+      .from(payments)
+      .where(
+        and(
+          eq(payments.network, parameter('network')),
+          eq(payments.asset, parameter('asset')),
+          eq(payments.payer, parameter('payer')),
+          eq(payments.state, 'confirmed'),
+        ),
+      )
+      .limit(1)
+      .prepare(),
+  )
   const unfinished = one(sql`state IN ('broadcast', 'reverted')`)
   const taken = later(orm, () =>
     orm
@@ -96,6 +111,9 @@ function readPayments(db: Db) {
       if (!row) throw new Error(`no payment ${id}`)
       return { receivedAt: row.receivedAt, knownBlock: row.knownBlock }
     },
+    /** Whether a payment of the payer is confirmed. */
+    hasPaid: ({ network, asset, payer }: Pick<Money, 'network' | 'asset' | 'payer'>): boolean =>
+      paid.get({ network, asset, payer }) !== undefined,
     unfinishedPayments: () => unfinished.all().map(fromRow),
   }
 }

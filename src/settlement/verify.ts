@@ -1,16 +1,16 @@
 import type { Address, Hex } from 'viem'
 import { storageCode } from '../../db/storage'
-import { type Node, RpcError, RpcFault } from '../chain/client'
-import { fees, observe } from '../chain/head'
+import { RpcError, RpcFault } from '../chain/client'
 import * as Multicall from '../chain/multicall'
 import * as Permit2 from '../chain/permit2'
-import { isHex, parseBlock } from '../chain/receipt'
+import { isHex } from '../chain/receipt'
 import * as Token from '../chain/token'
 import * as Counterfactual from '../protocol/Counterfactual'
 import * as Crypto from '../protocol/Crypto'
 import * as Transfer from '../protocol/Transfer'
 import type { Rail } from './context'
 import * as Deploy from './deploy'
+import { type Asked, ethCall } from './ethcall'
 import type { Reason } from './Payment'
 
 /** Why nothing is sent: the money's fault, or nobody's. */
@@ -25,9 +25,6 @@ export type Signed = {
   /** Undefined: the payer's own key signed, and nobody has looked for code. */
   hasCode: boolean | undefined
 }
-
-/** Whom a read goes to: the URL that is in use, or a given one. */
-type Asked = Pick<Rail, 'head' | 'network'> & { client: Pick<Node, 'call'> }
 
 /** A settlement must be possible for at least this long (reference facilitator: 6 s). */
 const marginSeconds = 6n
@@ -127,7 +124,7 @@ export async function readMoney(
     rail,
     rail.lanes[0]?.address,
     [nonceCall(transfer), Multicall.timestampCall],
-    200_000n,
+    { gas: 200_000n },
   )
   const [state, time] = results ?? []
   const used = isUsed(transfer, state?.success ? Token.toUint(state.data) : undefined)
@@ -200,26 +197,11 @@ export async function aggregate(
   rail: Asked,
   from: Address | undefined,
   calls: readonly Multicall.Call[],
-  gas: bigint,
+  options: { gas: bigint; atSeconds?: bigint | undefined },
 ): Promise<Multicall.Result[] | undefined> {
-  const { client, head, network } = rail
   const { to, data } = Multicall.aggregate(calls)
-  const ask = () => {
-    const gasPrice = toHex(fees(head, network.feeCapWei).maxFeeWei)
-    return client.call('eth_call', [
-      { ...(from && { from }), to, data, gas: toHex(gas), gasPrice },
-      'latest',
-    ])
-  }
-  const result = await ask().catch(async (error: unknown) => {
-    if (!(error instanceof RpcError && /base fee|max fee|fee cap/i.test(error.message))) throw error
-    // The base fee rose since it was last seen.
-    const block = parseBlock(await client.call('eth_getBlockByNumber', ['latest', false]))
-    if (!block) throw error
-    observe(head, block)
-    return ask()
-  })
-  return Multicall.parseResults(result, calls.length)
+  const answer = await ethCall(rail, { from, to, data, ...options })
+  return Multicall.parseResults(answer, calls.length)
 }
 
 async function hasCode(rail: Rail, payer: Address, now: number): Promise<boolean> {
@@ -268,17 +250,7 @@ export function simulationReason(transfer: Transfer.Transfer): Reason {
     : 'invalid_exact_evm_transaction_simulation_failed'
 }
 
-/** A payer's wallet may burn everything that a call is given, the reads beside it included. */
-export function isSpentGas(error: unknown): boolean {
-  if (!(error instanceof RpcError)) return false
-  return error.code === 3 || /out ?of ?gas|revert/i.test(error.message)
-}
-
 /** The money's fault. */
 export function refuse(reason: Reason, detail: string): Refusal {
   return { kind: 'refused', reason, detail }
-}
-
-function toHex(value: bigint): Hex {
-  return `0x${value.toString(16)}`
 }

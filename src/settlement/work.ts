@@ -3,9 +3,11 @@ import type { TransactionRow } from '../../db/schema'
 import { write } from '../../db/write'
 import * as Receipt from '../chain/receipt'
 import * as Assign from './assign'
+import { type Blamed, findBlamed } from './blame'
 import { type Context, type Lane as LaneState, payerKey, type Rail, type Slot } from './context'
 import * as Decide from './decide'
 import { drive } from './drive'
+import { payerOf } from './failures'
 import * as Gas from './gas'
 import * as Lane from './lane'
 import type { Outcome, Payment, Reason } from './Payment'
@@ -26,10 +28,9 @@ export function launch(
   if (payments.length > 0) context.metrics.batched(rail.network.id, payments.length)
   const ends = payments.map((payment) => {
     hold(context, payment)
-    return context.failures.begin(payment.transfer.payer)
+    return context.failures.begin(payerOf(context, payment, slot.code))
   })
   const work = conclude(context, rail, lane, slot, payments).finally(() => {
-    for (const end of ends) end()
     // A simulation that began before may still know the balance from before: its promise counts.
     void Promise.allSettled(context.simulating).then(() =>
       setImmediate(() => {
@@ -42,18 +43,34 @@ export function launch(
     .finally(() => context.driving.delete(driving))
   context.driving.add(driving)
   const isBatch = slot.transactions[0]?.kind === 'batch'
-  return payments.map((payment) =>
+  return payments.map((payment, index) =>
     Decide.run(context, payment, async () => {
-      const { paid, unpaid, isConsumed, isBlamed } = await work
+      const end = () => {
+        ends[index]?.()
+        // Others of the payer may wait for this one.
+        if (rail.queue.length > 0) context.pump(rail)
+      }
+      const conclusion = await work.catch((error: unknown) => {
+        end()
+        throw error
+      })
+      const { paid, unpaid, isConsumed, blamed } = conclusion
       const confirmed = paid.get(payment.id)
-      if (confirmed) return { kind: 'confirmed', payment: confirmed }
       const reason = unpaid.get(payment.id)
-      if (reason === undefined) return Decide.current(context, payment)
+      if (confirmed || reason === undefined) {
+        if (confirmed) context.failures.earn(payment.transfer.payer)
+        end()
+        return confirmed
+          ? { kind: 'confirmed', payment: confirmed }
+          : Decide.current(context, payment)
+      }
       const outcome = await Decide.decide(context, payment.id, reason)
-      if (isBlamed && (outcome.kind === 'reverted' || outcome.kind === 'dead')) {
-        context.failures.record(payment.transfer.payer)
+      if (blamed.has(payment.id) && (outcome.kind === 'reverted' || outcome.kind === 'dead')) {
+        context.failures.record(payerOf(context, payment, blamed.get(payment.id)))
         context.metrics.failed(rail.network.id)
       }
+      // Not before it is recorded: no further payment passes in between.
+      end()
       if (outcome.kind !== 'reverted') return outcome
       // Another member, or another program with the relayer's key, may be to blame: once more, alone.
       return isConsumed || isBatch ? Decide.again(context, outcome.payment) : outcome
@@ -100,15 +117,15 @@ type Conclusion = {
   paid: ReadonlyMap<string, Payment>
   unpaid: ReadonlyMap<string, Reason>
   isConsumed: boolean
-  /** Those that are unpaid cost gas by their own fault. */
-  isBlamed: boolean
+  /** Those of the unpaid that cost gas by their payer's fault. */
+  blamed: Blamed
 }
 
 const nothing: Conclusion = {
   paid: new Map(),
   unpaid: new Map(),
   isConsumed: false,
-  isBlamed: false,
+  blamed: new Map(),
 }
 
 /** Drives the slot and writes its end. */
@@ -137,11 +154,17 @@ async function conclude(
       continue
     }
     Reorg.remember(rail, receipt)
+    let recorded: Recorded
     try {
-      return await record(context, rail, slot, payments, receipt)
+      recorded = await record(context, rail, slot, payments, receipt)
     } finally {
       lane.slots.delete(slot.nonce)
     }
+    const { paid, unpaid, included } = recorded
+    const failed = payments.filter(({ id }) => unpaid.has(id))
+    const found = { included, receipt, members: payments, unpaid: failed }
+    const blamed = failed.length === 0 ? nothing.blamed : await findBlamed(context, rail, found)
+    return { paid, unpaid, isConsumed: false, blamed }
   }
 }
 
@@ -166,7 +189,7 @@ function giveUp(context: Context, rail: Rail, lane: LaneState, slot: Slot): Conc
     paid: new Map(),
     unpaid: new Map(slot.paymentIds.map((id) => [id, reason])),
     isConsumed: true,
-    isBlamed: false,
+    blamed: new Map(),
   }
 }
 
@@ -175,6 +198,8 @@ function replacedBy({ transactions }: Slot): Parameters<Context['errands']['end'
   return { state: 'replaced', transactionHash, blockNumber: null, receipt: null }
 }
 
+type Recorded = Pick<Conclusion, 'paid' | 'unpaid'> & { included: TransactionRow }
+
 /** Assigns one Transfer log of the receipt to each payment, all in one write. */
 async function record(
   context: Context,
@@ -182,7 +207,7 @@ async function record(
   slot: Slot,
   payments: readonly Payment[],
   receipt: Receipt.Receipt,
-): Promise<Conclusion> {
+): Promise<Recorded> {
   const included = slot.transactions.find(({ hash }) => hash === receipt.hash)
   if (!included) throw new Error(`${receipt.hash} is not of this slot`)
   const paid = new Map<string, Payment>()
@@ -191,12 +216,16 @@ async function record(
     receipt.success && included.kind !== 'cancel'
       ? 'invalid_exact_evm_transfer_event_mismatch'
       : 'invalid_exact_evm_transaction_failed'
-  const { beginning, begun, group } = context
+  const { beginning, begun, group, store } = context
   // What is lost with the power is read from the chain again, but not that a delivery was begun.
   const add = payments.some(({ id }) => beginning.has(id)) ? group.add : group.addSoon
   const ends = await add(() => {
     endTransactions(context, rail, slot, included, receipt)
-    return pay(context, rail, slot, payments, receipt)
+    const confirmed = pay(context, rail, slot, payments, receipt)
+    if (typeof slot.code === 'object' && included.kind !== 'cancel' && !confirmed[0]) {
+      store.addWasted(rail.network.id, included.product, context.now(), receipt.spentWei)
+    }
+    return confirmed
   })
   for (const [index, { id }] of payments.entries()) {
     const confirmed = ends[index]
@@ -220,10 +249,7 @@ async function record(
     errand: slot.errand?.id,
     requestIds: payments.flatMap(({ id }) => context.requestIds.get(id) ?? []),
   })
-  // An empty transaction is our doing, and in a batch a neighbour may have burnt the gas: a member
-  // goes once more, alone, and is judged by that.
-  const isBlamed = included.kind !== 'cancel' && payments.length === 1
-  return { paid, unpaid, isConsumed: false, isBlamed }
+  return { paid, unpaid, included }
 }
 
 /** The end of everything at the nonce, and of the errand that it is for. Call inside `write`. */

@@ -107,7 +107,7 @@ export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor
     if (row?.approveHash === approve.hash) return good
     const gas = await estimateApprove(engine, network, payer)
     if (gas === undefined) return refuse(unsponsored, 'The token refuses the approve.')
-    const price = { gas, baseFeeWei, tipWei: engine.fees(network.id).maxTipWei }
+    const price = { gas, baseFeeWei, tipWei: engine.fees(network.id).suggestedTipWei }
     const tooLittle = Approve.checkEnough(approve, price)
     if (tooLittle) return refused(tooLittle)
     if (missingWei === 0n) return good

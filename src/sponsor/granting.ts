@@ -5,7 +5,7 @@ import * as AddressText from '../protocol/Address'
 import * as Permit from '../protocol/Permit'
 import type { Code } from '../protocol/Problem'
 import type { Meter } from '../settlement/metrics'
-import { createClients } from './clients'
+import { createClients, networkOf } from './clients'
 import * as Grant from './Grant'
 import { type Judged, judge, judgeAgain } from './judge'
 import type { Engine, Funded, Ledger, Sponsored } from './ledger'
@@ -67,6 +67,9 @@ export type GrantingOptions = {
 const readingMax = 8
 const waitingMax = 256
 
+const unusedMaxAgeMs = 1_000
+const lookedMax = 1_000
+
 /** Refusals of one request, not of its address. */
 const ownCodes: readonly Code[] = ['signature-required', 'rate-limited']
 
@@ -85,6 +88,8 @@ export function createGranting(options: GrantingOptions): Granting {
   const clients = createClients()
   const underWay = new Map<string, Promise<Result>>()
   const turns = createTurns(readingMax, waitingMax)
+  /** When it was last read, by the network of clients, whether grants are used. Unix ms. */
+  const lookedAt = new Map<string, number>()
   const refusals = meter.counter('sponsor_refusals_total', 'Grants refused.', ['reason'])
 
   /** A grant, or what is added to one (`row`), if everything speaks for it. */
@@ -118,6 +123,16 @@ export function createGranting(options: GrantingOptions): Granting {
     return resultOf(funded, asked, judged, now())
   }
 
+  /** Once a second for a network of clients: a crowd must not make the node work for each request. */
+  function isNew(key: string): boolean {
+    if (Math.abs(now() - (lookedAt.get(key) ?? 0)) < unusedMaxAgeMs) return false
+    lookedAt.delete(key)
+    lookedAt.set(key, now())
+    const [oldest] = lookedAt.keys()
+    if (lookedAt.size > lookedMax && oldest !== undefined) lookedAt.delete(oldest)
+    return true
+  }
+
   /** What can be said before the address is looked at. */
   async function refuseEarly(
     { network, address, signature }: Asked,
@@ -131,8 +146,10 @@ export function createGranting(options: GrantingOptions): Granting {
     if (!engine.isReady(network.id)) return notReady('The network cannot send now.')
     const unused = clients.unused(client, day).filter((each) => each !== address) as Address[]
     if (unused.length === 0) return undefined
-    const still = new Set(await idle(engine, network, unused))
-    clients.settle(unused.filter((each) => !still.has(each)))
+    if (isNew(networkOf(client))) {
+      const still = new Set(await idle(engine, network, unused))
+      clients.settle(unused.filter((each) => !still.has(each)))
+    }
     return clients.unused(client, day).some((each) => each !== address) ? wasteful : undefined
   }
 
@@ -270,7 +287,7 @@ function refusedBy({ code, detail, approve }: Extract<Judged, { kind: 'refused' 
 /** Not for the rest of the day: it may go on as soon as that address has approved. */
 const wasteful: Refusal = {
   ...refuse('rate-limited', 'An address that was sponsored for this client has not approved yet.'),
-  retryAfterSeconds: 10,
+  retryAfterSeconds: 2,
 }
 
 function unsigned(network: Sponsored, address: Address): Refusal {

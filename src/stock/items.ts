@@ -43,6 +43,7 @@ export function createItems(options: {
         mppOffers: offers,
         besideBytes: rateLimitBytes,
         extensions: [],
+        product: 'desk',
       }
       const [oldest] = kept.keys()
       if (kept.size >= keptMax && oldest !== undefined) kept.delete(oldest)

@@ -111,7 +111,7 @@ export function createPurchase(options: PurchaseOptions): Purchase {
   function challenge(visit: Visit, details: Parameters<Quoter['challenge']>[3]): Response {
     const item = itemOf(visit)
     const response = options.quoter.challenge(item, visit.url, visit.requestId, details)
-    if (response === undefined) throw Denial.noNetwork()
+    if (response === undefined) throw Denial.noNetwork(options.quoter.whyNone(item))
     return response
   }
 

@@ -33,7 +33,7 @@ for (const blockTimeMs of [undefined, 1_000]) {
     const buyers = await fund(chain, terms.asset.address, 16)
     await program.start()
     const blocks = blockTimeMs === undefined ? 'automine' : '1 s blocks'
-    // The router's allowance, and code that has run before.
+    // Code that has run before.
     await buy(buyers.slice(0, 1), 2)
     for (const [count, each] of blockTimeMs === undefined
       ? ([

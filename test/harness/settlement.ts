@@ -49,6 +49,8 @@ export function networkOf(
     batchGasMax: 12_000_000,
     feeCapWei: 50_000_000_000n,
     replaceAfterSeconds: 20,
+    gasRatioMax: 0,
+    ethPriceUsd: 4000,
     gasPerDayWei: { gateway: 10n ** 18n, facilitator: 10n ** 18n, desk: 10n ** 18n, sponsor: 0n },
     sponsor: undefined,
     ...changes,

@@ -1,0 +1,81 @@
+import { priceOf } from '../chain/head'
+import type { Context, Rail, Slot } from './context'
+import type { Product, Purpose } from './Payment'
+import type { Refusal } from './verify'
+import * as Work from './work'
+
+/** What failed payments of payers with code may cost a day: one part in so many of the budget. */
+const codeParts = 10n
+
+type For = Pick<Purpose, 'product'>
+
+/** Whether a product has spent what it may spend on gas today. From memory. */
+export function isSpent(
+  { store, now }: Pick<Context, 'store' | 'now'>,
+  { network }: Pick<Rail, 'network'>,
+  product: Product,
+): boolean {
+  return store.gasSpentOn(network.id, product, now()) >= network.gasPerDayWei[product]
+}
+
+/**
+ * Why a product may send nothing more now; undefined when it may. What is signed and not included
+ * counts as spent: many at once must not pass the budget together.
+ */
+export function refuse(context: Context, rail: Rail, { product }: For): Refusal | undefined {
+  if (isSpent(context, rail, product)) return spent('The gas budget of today is spent.')
+  const { network } = rail
+  const open = underWayWei(rail, product)
+  if (open === 0n) return undefined
+  const wei = open + context.store.gasSpentOn(network.id, product, context.now())
+  if (wei < network.gasPerDayWei[product]) return undefined
+  const detail = 'What is under way may spend the gas budget of today; try again.'
+  return { kind: 'unavailable', detail, retryAfterSeconds: 2 }
+}
+
+/**
+ * Why nothing is sent for a payer with code now, which may burn all gas of its transaction whatever
+ * its simulation did; undefined when it may. Others are not affected.
+ */
+export function refuseCode(context: Context, rail: Rail, { product }: For): Refusal | undefined {
+  const { network } = rail
+  const most = network.gasPerDayWei[product] / codeParts
+  const wasted = context.store.gasWastedOn(network.id, product, context.now())
+  const detail = 'Failed payments of wallets with code have spent the gas that they may cost today.'
+  if (wasted > 0n && wasted >= most) return spent(detail)
+  const open = underWayWei(rail, product, ({ code }) => typeof code === 'object')
+  if (open === 0n || wasted + open < most) return undefined
+  return {
+    kind: 'unavailable',
+    detail: 'Payments of wallets with code are under way.',
+    retryAfterSeconds: 2,
+  }
+}
+
+/** What the transactions of a product that are under way cost when they use their limits. */
+function underWayWei(
+  { lanes, head }: Rail,
+  product: Product,
+  filter: (slot: Slot) => boolean = () => true,
+): bigint {
+  let wei = 0n
+  const price = priceOf(head)
+  for (const { slots } of lanes) {
+    for (const slot of slots.values()) {
+      const newest = slot.transactions.at(-1)
+      if (newest?.product !== product || !filter(slot)) continue
+      wei +=
+        newest.gasLimit * least(newest.maxFeeWei, price) +
+        (slot.errand ? Work.givenWei(slot.errand) : 0n)
+    }
+  }
+  return wei
+}
+
+function least(left: bigint, right: bigint): bigint {
+  return left < right ? left : right
+}
+
+function spent(detail: string): Refusal {
+  return { kind: 'unavailable', detail, retryAfterSeconds: 600 }
+}
