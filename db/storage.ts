@@ -58,12 +58,16 @@ const probeBytes = 64 * 1024
 export function watchStorage(sqlite: Database, file: string): Storage {
   const counts = new Map<string, number>()
   const listeners: ((code: string | undefined) => void)[] = []
+  const waiting = new Set<() => void>()
   let current: string | undefined
   let timer: ReturnType<typeof setInterval> | undefined
 
   const change = (code: string | undefined) => {
     current = code
     for (const listener of listeners) listener(code)
+    if (code !== undefined) return
+    for (const resume of waiting) resume()
+    waiting.clear()
   }
   const stop = () => {
     clearInterval(timer)
@@ -100,17 +104,21 @@ export function watchStorage(sqlite: Database, file: string): Storage {
     note,
     onChange: (listener) => void listeners.push(listener),
     writable(signal) {
-      const { promise, resolve, reject } = Promise.withResolvers<void>()
-      const fail = () => reject(new Error('stopped before the storage could be written'))
-      if (signal.aborted) fail()
-      if (current === undefined) resolve()
-      signal.addEventListener('abort', fail, { once: true })
-      listeners.push((code) => {
-        if (code !== undefined) return
-        signal.removeEventListener('abort', fail)
-        resolve()
+      const stopped = () => new Error('stopped before the storage could be written')
+      if (signal.aborted) return Promise.reject(stopped())
+      if (current === undefined) return Promise.resolve()
+      return new Promise((resolve, reject) => {
+        const fail = () => {
+          waiting.delete(resume)
+          reject(stopped())
+        }
+        const resume = () => {
+          signal.removeEventListener('abort', fail)
+          resolve()
+        }
+        waiting.add(resume)
+        signal.addEventListener('abort', fail, { once: true })
       })
-      return promise
     },
     close: stop,
   }

@@ -1,22 +1,23 @@
 import { Elysia } from 'elysia'
-import { type Db, open } from '../db/open'
+import { open } from '../db/open'
 import { readPending } from '../db/pending'
 import { unused } from '../db/statement'
 import { listenOn } from './app/listen'
-import { reportDroppedLines, reportStorage } from './app/report'
+import type { Catalogue, Parts } from './app/parts'
+import { connectionReports, reportDroppedLines, reportStorage } from './app/report'
 import type { Config } from './config/Config'
 import type { Secrets } from './config/env'
 import type { Path } from './config/lines'
 import { needsRestart } from './config/restart'
-import { createFacilitator, type Facilitator } from './facilitator/handler'
+import { createFacilitator } from './facilitator/handler'
 import { createPayees } from './facilitator/payees'
-import { createSettling, type Settling } from './facilitator/settle'
+import { createSettling } from './facilitator/settle'
 import { createBudget } from './http/body'
 import { createFront } from './http/front'
 import { healthRoutes } from './http/health'
 import { whenIdle } from './http/idle'
 import { requestIds, salts } from './http/ids'
-import { createRegistry, metricsRoutes, type Registry } from './http/metrics'
+import { createRegistry, metricsRoutes } from './http/metrics'
 import { errors, toResponse } from './http/problem'
 import { createRateLimit } from './http/ratelimit'
 import { hasManyHosts, pathsBelow } from './http/url'
@@ -33,20 +34,18 @@ import * as Secp256k1 from './protocol/Secp256k1'
 import { createBreaker } from './proxy/breaker'
 import { createDocuments } from './proxy/documents'
 import { createMcp } from './proxy/mcp/endpoint'
-import { createGateway, type Gateway, type GatewayOptions } from './proxy/merchant'
+import { createGateway } from './proxy/merchant'
 import { availabilityOf, originsOf, outOfService } from './proxy/origins'
 import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
-import type { ApprovalSponsor } from './settlement/Sponsorship'
 import { createSettlement, type Settlement } from './settlement/settle'
 import { sponsorRoutes } from './sponsor/routes'
-import { createSponsor, type Sponsor } from './sponsor/sponsor'
-import { type Counter, createCounter } from './stock/counter'
+import { createSponsor } from './sponsor/sponsor'
+import { createCounter } from './stock/counter'
 import { marketRoutes } from './stock/market-routes'
 import * as Orders from './stock/Order'
 import { openMarket } from './stock/open'
 import { orderRoutes } from './stock/routes'
-import type { AdminState } from './web/admin'
 import { webRoutes } from './web/routes'
 
 /** Pending payments that the page for operators lists. */
@@ -125,9 +124,14 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
   reportDroppedLines(options.droppedLines ?? (() => 0), registry)
   // Before anything else has begun: an address that cannot be had ends the start.
   const front = createFront({ doors: () => catalogue, now })
-  const server = listenOn(options.config.service.listen, (request, peer) =>
-    hasManyHosts(request.headers) ? refuseHosts() : front.fetch(request, peer),
-  )
+  const { listen, connectionsMax } = options.config.service
+  const server = listenOn({
+    ...listen,
+    connectionsMax,
+    ...connectionReports(registry, log),
+    handle: (request, peer) =>
+      hasManyHosts(request.headers) ? refuseHosts() : front.fetch(request, peer),
+  })
   const refuseHosts = () => {
     const problem = Problem.of('bad-request', 'Host must be there once.')
     return toResponse(problem, { baseUrl, requestId: parts.requestId() })
@@ -283,49 +287,6 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
       db.close()
     },
   }
-}
-
-/** What outlives a configuration: whatever holds state or money. */
-type Parts = Pick<
-  GatewayOptions,
-  | 'paywall'
-  | 'upstream'
-  | 'breaker'
-  | 'budget'
-  | 'rateLimit'
-  | 'now'
-  | 'log'
-  | 'requestId'
-  | 'accepts'
-> & {
-  db: Db
-  settlement: Settlement
-  /** Of the facilitator. */
-  calls: ReturnType<Registry['counter']>
-  settling: Settling
-  relayers: readonly `0x${string}`[]
-  sponsor: ApprovalSponsor | undefined
-  sponsoring: Sponsor
-  registry: Registry
-  receiptAddress: `0x${string}`
-  exchange: ReturnType<typeof openMarket>
-  counter: Counter | undefined
-  deskAddress: `0x${string}`
-  /** Address of the other end of a request's connection. */
-  peerOf: (request: Request) => string | undefined
-  adminToken: string
-  pending: () => AdminState['pending']
-}
-
-/** A configuration as it answers requests. */
-type Catalogue = {
-  config: Config
-  /** Below `/m/`. */
-  gateway: Gateway
-  facilitator: Facilitator
-  mcp: ReturnType<typeof createMcp>
-  /** Everywhere else. */
-  site: { fetch(request: Request): Response | Promise<Response> }
 }
 
 /** Built anew for each configuration, so that nothing in it is a mixture of two. */

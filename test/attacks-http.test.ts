@@ -366,10 +366,9 @@ describe('where it connects', () => {
     const headers = await pay(x402Usdc, 'inside/get')
     const { result, ...caused } = await effects(target, () => fetch(at('inside/get'), { headers }))
     const problem = (await result.json()) as Problem
-    expect([result.status, problem.code]).toEqual([502, 'upstream-unreachable'])
-    expect(caused).toMatchObject({ forwarded: 0, paidAtomic: price })
-    // What was paid is not lost, and the answer tells nothing about where it would have gone.
-    expect(problem.redeem?.attempts).toBe(5)
+    // Before anything is charged; the answer tells nothing about where it would have gone.
+    expect([result.status, problem.code]).toEqual([503, 'not-ready'])
+    expect(caused).toMatchObject({ forwarded: 0, paidAtomic: 0n })
     // A host name may be short enough to stand in a random token: with its port it is not.
     const { port } = trap.address() as AddressInfo
     const told = JSON.stringify([problem, [...result.headers]])

@@ -301,3 +301,30 @@ describe('attack 39: the price', () => {
     ])
   })
 })
+
+test('attack: a credential rebuilt from the chain is not told what the buyer bought', async () => {
+  const url = shop.buyUrl({ usdg: '26' })
+  const own = await signOrder(url)
+  const key = { 'idempotency-key': 'a-secret-of-the-buyer' }
+  const bought = await Promise.all([post(url, { ...own, ...key }), post(url, { ...own, ...key })])
+  const orders = await Promise.all(bought.map(async (each) => (await each.json()) as OrderJson))
+  expect(bought.map(({ status }) => status)).toEqual([200, 200])
+  expect(orders[0]?.id).toBe(orders[1]?.id as string)
+  // All that is signed, in a form that the buyer has not sent.
+  const sent = JSON.parse(atob(own['payment-signature'] ?? ''))
+  const { x402Version, payload } = sent
+  const stolen = { 'payment-signature': btoa(JSON.stringify({ payload, x402Version })) }
+  for (const headers of [stolen, { ...stolen, 'idempotency-key': 'a-guess' }]) {
+    const theft = await post(url, headers)
+    const told = (await theft.json()) as { code: string; order?: unknown }
+    expect([theft.status, told.code, told.order]).toEqual([409, 'payment-mismatch', undefined])
+    expect(theft.headers.has('payment-response')).toBe(true)
+  }
+  for (const headers of [own, { ...stolen, ...key }]) {
+    const again = await post(url, headers)
+    expect([again.status, ((await again.json()) as OrderJson).id]).toEqual([
+      200,
+      `${orders[0]?.id}`,
+    ])
+  }
+})

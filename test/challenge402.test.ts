@@ -52,7 +52,7 @@ describe('a request without a credential', () => {
       error: 'Payment required',
       resource: required.resource,
       accepts: expect.arrayContaining(required.accepts),
-      extensions: { mppx: required.extensions.mppx },
+      extensions: { mppx: { info: { method: 'GET' } } },
     })
   })
 

@@ -6,9 +6,11 @@ import { assets, charge } from 'mppx/evm/client'
 import { McpClient } from 'mppx/mcp/client'
 import { account } from '../src/demo/accounts'
 import { balanceOf } from '../src/demo/chains'
+import type * as Json from '../src/protocol/Json'
 import type { Id } from '../src/protocol/Network'
 import { isFault } from '../src/protocol/Problem'
 import * as Receipt from '../src/protocol/Receipt'
+import * as Payment from '../src/proxy/mcp/Payment'
 import { payX402, type Required } from './harness/buyer'
 import { type TestWorld, testWorld } from './harness/world'
 
@@ -270,6 +272,22 @@ describe('x402', () => {
   const x402 = { network: 'eip155:4663', method: 'permit2' } as const
   const pay = async (required: Required, buyer = 1) =>
     JSON.parse(atob(await payX402(required, account(buyer).local(), x402)))
+
+  test('behavior: each offer has a salt to echo, and the order of members does not matter', async () => {
+    const client = await connect()
+    const call = { name: 'fx-latest', arguments: { base: 'USD' } }
+    const ask = async () => (await client.callTool(call)).structuredContent as Required
+    const asked = [await ask(), await ask()] as const
+    const salts = asked.map(({ extensions }) => extensions.mppx?.info.salt)
+    for (const salt of salts) expect(salt).toMatch(/^[\w-]{15}$/)
+    expect(salts[0]).not.toBe(salts[1])
+    const payment = await pay(asked[0])
+    const reversed = Object.fromEntries(Object.entries(payment).reverse())
+    const headersOf = (value: unknown) =>
+      Payment.fromMeta({ [Payment.x402PaymentKey]: value as Json.Json }).headers
+    expect(headersOf(reversed)).toEqual(headersOf(payment))
+    expect(headersOf({ ...payment, extensions: {} })).not.toEqual(headersOf(payment))
+  })
 
   test('behavior: a payment in _meta buys once; the settlement comes back in _meta', async () => {
     const client = await connect()

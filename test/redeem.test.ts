@@ -127,6 +127,25 @@ describe('what counts as delivered', () => {
       'upstream-failed',
     ],
     [
+      // The merchant has a secret: what cannot be looked through must not go out, nor be paid for.
+      'a small gzip that breaks off',
+      (_, reply) => {
+        const packed = Bun.gzipSync(new TextEncoder().encode('{"ok":true}'))
+        reply.send(200, packed.slice(0, -3), { 'content-encoding': 'gzip' })
+      },
+      502,
+      'upstream-failed',
+    ],
+    [
+      'an encoding upon another',
+      (_, reply) => {
+        const packed = Bun.gzipSync(Bun.gzipSync(new TextEncoder().encode('{"ok":true}')))
+        reply.send(200, packed, { 'content-encoding': 'gzip, gzip' })
+      },
+      502,
+      'upstream-failed',
+    ],
+    [
       'a body that stops coming',
       (_, reply) => {
         reply.head(200, { 'content-type': 'application/json' })

@@ -210,12 +210,9 @@ describe('the salt of a challenge', () => {
   const saltOf = (extensions: unknown) =>
     (extensions as { mppx: { info: { salt: string } } }).mppx.info.salt
 
-  test('behavior: every 402 has another one, in header and body, and none can be guessed', async () => {
+  test('behavior: every 402 has another one in its header, and none can be guessed', async () => {
     const asked = await Promise.all(Array.from({ length: 200 }, () => ask(item())))
-    const salts = asked.map(({ required, body }) => {
-      expect(saltOf(required.extensions)).toBe(saltOf(body.extensions))
-      return saltOf(required.extensions)
-    })
+    const salts = asked.map(({ required }) => saltOf(required.extensions))
     expect(new Set(salts).size).toBe(200)
     for (const salt of salts) expect(salt).toMatch(/^[A-Za-z0-9_-]{15}$/)
   })

@@ -1,3 +1,4 @@
+import { readdirSync, readFileSync } from 'node:fs'
 import { hostOf } from '../http/url'
 
 /** Answers a request. `peer`: address of the other end of its connection. */
@@ -5,6 +6,18 @@ export type Handle = (
   request: Request,
   peer: () => string | undefined,
 ) => Response | Promise<Response>
+
+export type ListenOptions = {
+  hostname: string
+  port: number
+  /** Most connections of clients; the limit of open files may set a lower one. */
+  connectionsMax: number
+  handle: Handle
+  /** Called when too many are open and those without a request are ended. */
+  onFull(open: number): void
+  /** Called when the address could not be had again after that; it is tried again and again. */
+  onFault(error: unknown): void
+}
 
 export type Listener = {
   /** Where it listens, e.g. `http://127.0.0.1:4020` or `http://[::1]:4020`. */
@@ -14,24 +27,117 @@ export type Listener = {
   stop(endsOpen: boolean): Promise<void>
 }
 
-/** Listens for HTTP. Throws the system's error when the address cannot be had. */
-export function listenOn(
-  { hostname, port }: { hostname: string; port: number },
-  handle: Handle,
-): Listener {
-  const server = Bun.serve({
-    hostname,
-    port,
-    reusePort: false,
-    development: false,
-    idleTimeout: 255,
-    // Bodies are read and capped by the routes, which answer with a problem.
-    maxRequestBodySize: Number.MAX_SAFE_INTEGER,
-    fetch: (request, self) => handle(request, () => self.requestIP(request)?.address),
-  })
+type Server = ReturnType<typeof Bun.serve>
+
+/** Between two looks at the number of connections. */
+const lookMs = 250
+/** Part of the open files that is kept for the database, upstreams and nodes. */
+const reservedShare = 4
+/** Old servers may together hold so many times what one may. */
+const generations = 4
+
+/**
+ * Listens for HTTP. Throws the system's error when the address cannot be had.
+ *
+ * Bun has no cap of connections, and at the limit of open files its accept loop takes all of a core
+ * and nothing is answered. So open files are counted, and when there are too many the server is
+ * replaced: the new one accepts, the old one finishes what it has in hand, and then ends its idle
+ * connections. Open files can be counted on Linux only; elsewhere there is no cap.
+ */
+export function listenOn(options: ListenOptions): Listener {
+  const { hostname, handle } = options
+  const serve = (port: number) =>
+    Bun.serve({
+      hostname,
+      port,
+      reusePort: false,
+      development: false,
+      idleTimeout: 255,
+      // Bodies are read and capped by the routes, which answer with a problem.
+      maxRequestBodySize: Number.MAX_SAFE_INTEGER,
+      fetch: (request, self) => handle(request, () => self.requestIP(request)?.address),
+    })
+  let current: Server | undefined = serve(options.port)
+  const port = current.port ?? options.port
+  const leaving = new Set<Server>()
+  const most = mostFiles(options.connectionsMax)
+  /** Open when the current one began. */
+  let before = openFiles() ?? 0
+  let isStopped = false
+
+  /** Ends the old ones that have nothing in hand. */
+  const retire = () => {
+    for (const server of leaving) {
+      if (server.pendingRequests > 0) continue
+      leaving.delete(server)
+      void server.stop(true)
+    }
+  }
+  const look = () => {
+    retire()
+    const open = openFiles()
+    const isFull = open === undefined || open > most || open - before > options.connectionsMax
+    if (isFull && current !== undefined) {
+      options.onFull(open ?? most)
+      leaving.add(current)
+      void current.stop(false)
+      current = undefined
+      retire()
+    }
+    // Not while the old ones hold too much: a connection that is refused costs nothing.
+    const left = openFiles() ?? most
+    if (current !== undefined || left >= most) return
+    try {
+      current = serve(port)
+      before = left
+    } catch (error) {
+      options.onFault(error)
+    }
+  }
+  const timer = most === Number.POSITIVE_INFINITY ? undefined : setInterval(look, lookMs)
+  timer?.unref()
+
   return {
-    url: `http://${hostOf(hostname)}:${server.port}`,
-    peerOf: (request) => server.requestIP(request)?.address,
-    stop: (endsOpen) => server.stop(endsOpen),
+    url: `http://${hostOf(hostname)}:${port}`,
+    peerOf(request) {
+      for (const server of [current, ...leaving]) {
+        const found = server?.requestIP(request)?.address
+        if (found !== undefined) return found
+      }
+      return undefined
+    },
+    async stop(endsOpen) {
+      if (!isStopped) clearInterval(timer)
+      isStopped = true
+      const servers = [...leaving, ...(current === undefined ? [] : [current])]
+      await Promise.all(servers.map((server) => server.stop(endsOpen)))
+    },
+  }
+}
+
+/** Most open files before connections are too many; infinity where they cannot be counted. */
+function mostFiles(connectionsMax: number): number {
+  const open = openFiles()
+  const limit = limitOfFiles()
+  if (open === undefined || limit === undefined) return Number.POSITIVE_INFINITY
+  return Math.min(open + connectionsMax * generations, limit - Math.ceil(limit / reservedShare))
+}
+
+/** Undefined when there is no file left to look with, or where that cannot be seen. */
+function openFiles(): number | undefined {
+  try {
+    return readdirSync('/proc/self/fd').length
+  } catch {
+    return undefined
+  }
+}
+
+function limitOfFiles(): number | undefined {
+  try {
+    const limits = readFileSync('/proc/self/limits', 'utf8')
+    const limit = Number(/^Max open files\s+(\d+)/m.exec(limits)?.[1])
+    return Number.isNaN(limit) ? undefined : limit
+  } catch {
+    return undefined
   }
 }

@@ -23,6 +23,21 @@ export function reportStorage(storage: Storage, registry: Registry, log: Log): v
   })
 }
 
+/** What is told when a client, or many, hold too many connections. */
+export function connectionReports(registry: Registry, log: Log) {
+  const full = registry.counter(
+    'connections_full_total',
+    'Times that idle connections were ended because too many were open.',
+  )
+  return {
+    onFull(open: number) {
+      full.inc()
+      log.warn('connections-full', { openFiles: open })
+    },
+    onFault: (error: unknown) => log.error('listen-failed', { error }),
+  }
+}
+
 /** Counts lines of the log that could not be written. */
 export function reportDroppedLines(dropped: () => number, registry: Registry): void {
   const counter = registry.counter(

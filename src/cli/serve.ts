@@ -31,11 +31,13 @@ export async function serve(options: ServeOptions): Promise<number> {
     process.stderr.write(`turnpike: ${startFault(error, config)}\n`)
     return 1
   }
-  process.stderr.write(banner(app, config, secrets))
   const relayers = ownKeys(secrets).map(Crypto.addressOf)
   const onReload = () => void reload({ ...options, app, relayers, log })
+  // Before the banner: what reads it may send signals.
   process.on('SIGHUP', onReload)
-  await stopSignal()
+  const stopped = stopSignal()
+  process.stderr.write(banner(app, config, secrets))
+  await stopped
   process.off('SIGHUP', onReload)
   // Without a listener a late one would end the process before what is paid is finished.
   process.on('SIGHUP', () => undefined)

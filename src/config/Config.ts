@@ -17,6 +17,8 @@ export type Service = {
   /** Absolute, without a trailing slash. */
   baseUrl: string
   listen: { hostname: string; port: number }
+  /** Connections of clients that may be open at a time. */
+  connectionsMax: number
   /** Absolute, without a trailing slash; its path is served besides `/` and `/facilitator`. */
   facilitatorUrl: string
   /** Absolute, without a trailing slash; its path is served besides `/`. */

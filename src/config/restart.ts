@@ -4,6 +4,7 @@ import type { Path } from './lines'
 /** Of `[service]`: the socket, what every challenge and document names, what requests share. */
 const fixed = {
   listen: 'listen',
+  connectionsMax: 'connections_max',
   baseUrl: 'base_url',
   stockBaseUrl: 'stock_base_url',
   bufferedMaxBytes: 'buffered_max',

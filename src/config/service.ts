@@ -14,6 +14,7 @@ export function readService(root: Table, networks: readonly NetworkConfig[]): Se
     title: field(table, 'title', V.filled, 'Turnpike'),
     baseUrl,
     listen: field(table, 'listen', V.listen, { hostname: '127.0.0.1', port: 4020 }),
+    connectionsMax: field(table, 'connections_max', V.integer(16, 1_000_000), 10_000),
     facilitatorUrl: otherUrl(table, 'facilitator_url', baseUrl),
     stockBaseUrl: otherUrl(table, 'stock_base_url', baseUrl),
     contact: field(table, 'contact', V.filled, 'ops@example.com'),

@@ -11,7 +11,7 @@ import {
   refusedPage,
   type Sheet,
   type SheetOptions,
-  salted,
+  toBody,
   validForSeconds,
 } from './sheet'
 
@@ -86,10 +86,8 @@ export function createQuoter(options: QuoterOptions): Quoter {
       if (refusal !== undefined) return refuse(sheet, url, fresh, refusal)
       const page = pageFor(sheet, url, details?.digest !== undefined)
       const headers = freshen(page, fresh)
-      const open = page.body[0] + fresh.salt + page.body[1]
-      const more = page.isShort ? `,"challenges":${JSON.stringify(leftOut(sheet, fresh))}` : ''
       // Creating a Response copies the headers, so that the page's can be used again.
-      return new Response(`${open}${more}${moreOf(page, details)}}`, { status: 402, headers })
+      return new Response(bodyOf(sheet, page, fresh, details), { status: 402, headers })
     },
     whyNone(item) {
       const reasons = item.offers.map((offer) => whyNot(item, offer, options))
@@ -161,7 +159,7 @@ function refuse(sheet: Sheet, url: string, fresh: Fresh, refusal: Refusal): Resp
   const hasDigest = fresh.digest !== undefined
   const page = refusedPage(sheet, { url, hasDigest, error, moreBytes, isX402 })
   const body = {
-    ...salted(sheet.required, url, fresh.salt),
+    ...toBody(sheet.required, url),
     ...sheet.beside,
     ...(page.isShort ? { challenges: leftOut(sheet, fresh) } : {}),
     ...Problem.toJson(problem),
@@ -171,11 +169,19 @@ function refuse(sheet: Sheet, url: string, fresh: Fresh, refusal: Refusal): Resp
   return new Response(JSON.stringify(body), { status: 402, headers: freshen(page, fresh) })
 }
 
-/** Further members of the body of an unpaid request, behind the last one. */
-function moreOf(page: Page, details: ChallengeDetails | undefined): string {
-  if (details?.isBodiless !== true) return membersOf(details)
-  page.bodiless ??= membersOf(details)
-  return page.bodiless
+/** The body, which is one string for all requests that differ in nothing that it says. */
+function bodyOf(
+  sheet: Sheet,
+  page: Page,
+  fresh: Fresh,
+  details: ChallengeDetails | undefined,
+): string {
+  const isSame = details?.isBodiless === true && !page.isShort
+  if (isSame && page.bodiless !== undefined) return page.bodiless
+  const more = page.isShort ? `,"challenges":${JSON.stringify(leftOut(sheet, fresh))}` : ''
+  const body = `${page.open}${more}${membersOf(details)}}`
+  if (isSame) page.bodiless = body
+  return body
 }
 
 function membersOf(details: ChallengeDetails | undefined): string {

@@ -3,7 +3,6 @@ import type { Offer } from '../protocol/Offer'
 import type { ProblemError } from '../protocol/Problem'
 import * as Receipt from '../protocol/Receipt'
 import * as SettlementResponse from '../protocol/SettlementResponse'
-import * as X402 from '../protocol/X402'
 import type { Payment, Protocol } from '../settlement/Payment'
 import type { Presented } from './extract'
 import type { Item } from './Item'
@@ -101,7 +100,8 @@ export function failingOf(
   presented: Presented,
   offers: readonly Pick<Offer, 'network'>[],
 ): Failing | undefined {
-  const named = presented.kind === 'x402' ? X402.acceptedNetwork(presented.value) : undefined
+  const named =
+    presented.kind === 'x402' ? SettlementResponse.acceptedNetwork(presented.value) : undefined
   const network = named ?? offers[0]?.network.id
   return network === undefined ? undefined : { network }
 }

@@ -44,8 +44,8 @@ export type Sheet = {
   budget: HeaderBudget.Budget
   /** By `HeaderBudget.Choice.key`. */
   plans: Map<number, Plan>
-  /** JSON of the body before the URL, between URL and salt, and after the salt. */
-  body: Pieces
+  /** JSON of the body before and after the URL. It has no salt, and is one string for many answers. */
+  body: readonly [before: string, after: string]
   /** The last one that was asked for: routes without parameters have only one. */
   page: Page | undefined
 }
@@ -55,11 +55,9 @@ type Plan = {
   challenges: Challenge.Compiled
   /** The body says what the header does not. */
   isShort: boolean
-  /** JSON of `PAYMENT-REQUIRED`, in pieces as the body is. */
-  json: Pieces
+  /** JSON of `PAYMENT-REQUIRED` before the URL, between URL and salt, and after the salt. */
+  json: readonly [before: string, between: string, after: string]
 }
-
-type Pieces = readonly [before: string, between: string, after: string]
 
 /** The parts of a 402 that depend on the URL and on whether there is a digest. */
 export type Page = {
@@ -71,9 +69,9 @@ export type Page = {
   isShort: boolean
   /** Base64 of `PAYMENT-REQUIRED` before and after the salt. */
   header: readonly [before: string, after: string]
-  /** JSON of the body before the salt, and from there to its last brace. */
-  body: readonly [before: string, after: string]
-  /** More of the body of a request without one, once it was asked for. */
+  /** JSON of the body up to its closing brace. */
+  open: string
+  /** The whole body for a request without one, once it was asked for. */
   bodiless: string | undefined
   /**
    * One object for all answers, which copy it: what is fresh is set anew for each, everything else
@@ -133,7 +131,7 @@ export function compile(
       besideBytes: besideBytes + (item.besideBytes ?? 0),
     }),
     plans: new Map(),
-    body: cut(JSON.stringify({ ...paymentRequired, ...required, ...beside }), required),
+    body: cutUrl(JSON.stringify({ ...paymentRequired, ...toBody(required), ...beside }), required),
     page: undefined,
   }
 }
@@ -203,7 +201,7 @@ function pageOf(
   const quoted = JSON.stringify(choice.url)
   // Groups of three bytes can be encoded apart, and spaces are nothing in JSON.
   const before = aligned(json[0]) + aligned(quoted) + aligned(json[1].slice(0, -1), 1)
-  const open = sheet.body[0] + JSON.stringify(url) + sheet.body[1]
+  const body = sheet.body[0] + JSON.stringify(url) + sheet.body[1]
   return {
     url,
     asksDigest,
@@ -211,27 +209,22 @@ function pageOf(
     hasDigest,
     isShort: plan.isShort || hasDigest !== asksDigest,
     header: [base64(`${before}"`), base64(json[2])],
-    body: [open, sheet.body[2].slice(0, -1)],
+    open: body.slice(0, -1),
     bodiless: undefined,
     headers: new Headers(commonHeaders),
   }
 }
 
-/** The whole payload as this answer has it. */
-export function salted(
+/**
+ * The whole payload as bodies have it. The salt is the header's alone: with one in it each body would
+ * be a string of its own, and clients of x402 read the header.
+ */
+export function toBody(
   required: X402.PaymentRequired,
-  url: string,
-  salt: string,
+  url = required.resource.url,
 ): X402.PaymentRequired {
   const { resource, extensions } = required
-  const { mppx } = extensions
-  return {
-    ...required,
-    resource: { ...resource, url },
-    extensions: mppx
-      ? { ...extensions, mppx: { ...mppx, info: { ...mppx.info, salt } } }
-      : extensions,
-  }
+  return { ...required, resource: { ...resource, url }, extensions: X402.unsalted(extensions) }
 }
 
 /** Filled up with spaces to whole groups of base64, with room for so many characters behind. */
@@ -244,14 +237,19 @@ function base64(text: string): string {
   return Buffer.from(text).toString('base64')
 }
 
-/** JSON text without the URL of its resource and the salt, which comes last in it. */
-function cut(json: string, { resource }: X402.PaymentRequired): Pieces {
+/** JSON text without the URL of its resource. */
+function cutUrl(json: string, { resource }: X402.PaymentRequired): readonly [string, string] {
   const opening = '"resource":{"url":'
   const at = json.indexOf(opening) + opening.length
-  const from = at + JSON.stringify(resource.url).length
+  return [json.slice(0, at), json.slice(at + JSON.stringify(resource.url).length)]
+}
+
+/** The same without the salt, which comes last in it. */
+function cut(json: string, required: X402.PaymentRequired): Plan['json'] {
+  const [before, rest] = cutUrl(json, required)
   const key = '"salt":"'
-  const salt = json.lastIndexOf(key) + key.length
-  return [json.slice(0, at), json.slice(from, salt), json.slice(salt + saltLength)]
+  const at = rest.lastIndexOf(key) + key.length
+  return [before, rest.slice(0, at), rest.slice(at + saltLength)]
 }
 
 const commonHeaders = {

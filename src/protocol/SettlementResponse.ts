@@ -1,5 +1,7 @@
 import type { Address, Hex } from 'viem'
-import { encodeJson } from './Header'
+import { decodeJson, encodeJson } from './Header'
+import * as Json from './Json'
+import { isCaip2 } from './Network'
 
 /** What x402 says of a settlement: the value of `PAYMENT-RESPONSE`. */
 export type SettlementResponse = {
@@ -18,4 +20,16 @@ export type SettlementResponse = {
 export function serialize(settled: SettlementResponse): string {
   const { success, errorReason, transaction, network, payer, amount, extensions } = settled
   return encodeJson({ success, errorReason, transaction, network, payer, amount, extensions })
+}
+
+/** Network that a payload says it pays on, whatever else is wrong with it; undefined when none. */
+export function acceptedNetwork(value: string): string | undefined {
+  try {
+    const accepted = Json.optionalObject(decodeJson(value, 'either'), 'accepted')
+    const network = accepted && Json.member(accepted, 'network')
+    return isCaip2(network) ? network : undefined
+  } catch (error) {
+    if (error instanceof Json.JsonError) return undefined
+    throw error
+  }
 }

@@ -2,7 +2,7 @@ import type { Address, Hex } from 'viem'
 import type { TransferMethod } from './Asset'
 import { base64url, decodeJson, infoOf } from './Header'
 import * as Json from './Json'
-import { isCaip2, type Network } from './Network'
+import type { Network } from './Network'
 import type { Offer, SignedOffer } from './Offer'
 import * as Permit from './Permit'
 import type { Fault } from './Problem'
@@ -99,6 +99,14 @@ export function extensions(input: {
   return all
 }
 
+/** The same without the salt, for what more than one client reads. */
+export function unsalted(extensions: Extensions): Extensions {
+  const { mppx, ...others } = extensions
+  if (mppx === undefined) return extensions
+  const { salt: _, ...info } = mppx.info as { salt?: string }
+  return { ...others, mppx: { ...mppx, info } }
+}
+
 const identifierSchema = {
   type: 'object',
   properties: {
@@ -141,18 +149,6 @@ export function parsePayloadJson(json: Json.JsonObject): Parsed | Fault {
     return parseObject(json)
   } catch (error) {
     return malformed(error)
-  }
-}
-
-/** Network that a payload says it pays on, whatever else is wrong with it; undefined when none. */
-export function acceptedNetwork(value: string): string | undefined {
-  try {
-    const accepted = Json.optionalObject(decodeJson(value, 'either'), 'accepted')
-    const network = accepted && Json.member(accepted, 'network')
-    return isCaip2(network) ? network : undefined
-  } catch (error) {
-    if (error instanceof Json.JsonError) return undefined
-    throw error
   }
 }
 

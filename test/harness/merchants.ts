@@ -67,6 +67,7 @@ export function config(merchants: readonly Merchant[]): Config {
       title: 'Turnpike',
       baseUrl: 'http://localhost:4020',
       listen: { hostname: '127.0.0.1', port: 0 },
+      connectionsMax: 10_000,
       facilitatorUrl: 'http://localhost:4020',
       stockBaseUrl: 'http://localhost:4020',
       contact: 'ops@example.com',

@@ -73,13 +73,31 @@ function authorization(credential: Json.JsonObject): string {
   return `Payment ${base64url(JSON.stringify({ ...credential, challenge: encoded }))}`
 }
 
-/** Challenges of a WWW-Authenticate value as objects, whose `request` is native JSON. */
-export function challenges(authenticate: string | null, description: string): Json.JsonObject[] {
-  return Challenge.parseHeader(authenticate ?? '').map((params) => ({
-    ...params,
-    request: decodeJson(params.request ?? '', 'base64url'),
+/**
+ * Challenges of a 402 as objects, whose `request` is native JSON: those of its body, where the header
+ * had no room for all, else those of WWW-Authenticate.
+ */
+export function challenges(
+  authenticate: string | null,
+  whole: Json.Json | undefined,
+  description: string,
+): Json.JsonObject[] {
+  const params = Array.isArray(whole)
+    ? whole.filter((each) => Json.isObject(each))
+    : Challenge.parseHeader(authenticate ?? '')
+  return params.map((each) => ({
+    ...each,
+    request: decodeJson(Json.text(each, 'request'), 'base64url'),
     ...(description === '' ? {} : { description }),
   }))
+}
+
+/** Extensions of a body with the one that is the header's own: it has the salt that clients echo. */
+export function withSalt(extensions: Json.Json, header: Json.JsonObject | undefined): Json.Json {
+  const fresh = header?.extensions
+  if (!Json.isObject(extensions) || !Json.isObject(fresh) || fresh.mppx === undefined)
+    return extensions
+  return { ...extensions, mppx: fresh.mppx }
 }
 
 /** The JSON of a receipt header of ours; undefined when there is none. */

@@ -98,9 +98,13 @@ function unpaid(
     offers[name] = body[name] ?? null
     delete problem[name]
   }
+  const header = Payment.ofHeader(response.headers.get('payment-required'))
+  offers.extensions = Payment.withSalt(offers.extensions ?? null, header)
   const { resource } = offers
   const description = Json.isObject(resource) ? Json.optionalText(resource, 'description') : ''
-  const challenges = Payment.challenges(response.headers.get('www-authenticate'), description ?? '')
+  const authenticate = response.headers.get('www-authenticate')
+  const challenges = Payment.challenges(authenticate, problem.challenges, description ?? '')
+  delete problem.challenges
   const data = { httpStatus: 402, challenges, problem }
   if (options.kind !== 'mpp' && (options.kind === 'x402' || !options.speaksMpp))
     return {

@@ -1,0 +1,56 @@
+import type { Db } from '../../db/open'
+import type { Config } from '../config/Config'
+import type { Facilitator } from '../facilitator/handler'
+import type { Settling } from '../facilitator/settle'
+import type { Registry } from '../http/metrics'
+import type { createMcp } from '../proxy/mcp/endpoint'
+import type { Gateway, GatewayOptions } from '../proxy/merchant'
+import type { ApprovalSponsor } from '../settlement/Sponsorship'
+import type { Settlement } from '../settlement/settle'
+import type { Sponsor } from '../sponsor/sponsor'
+import type { Counter } from '../stock/counter'
+import type { openMarket } from '../stock/open'
+import type { AdminState } from '../web/admin'
+
+/** What outlives a configuration: whatever holds state or money. */
+export type Parts = Pick<
+  GatewayOptions,
+  | 'paywall'
+  | 'upstream'
+  | 'breaker'
+  | 'budget'
+  | 'rateLimit'
+  | 'now'
+  | 'log'
+  | 'requestId'
+  | 'accepts'
+> & {
+  db: Db
+  settlement: Settlement
+  /** Of the facilitator. */
+  calls: ReturnType<Registry['counter']>
+  settling: Settling
+  relayers: readonly `0x${string}`[]
+  sponsor: ApprovalSponsor | undefined
+  sponsoring: Sponsor
+  registry: Registry
+  receiptAddress: `0x${string}`
+  exchange: ReturnType<typeof openMarket>
+  counter: Counter | undefined
+  deskAddress: `0x${string}`
+  /** Address of the other end of a request's connection. */
+  peerOf: (request: Request) => string | undefined
+  adminToken: string
+  pending: () => AdminState['pending']
+}
+
+/** A configuration as it answers requests. */
+export type Catalogue = {
+  config: Config
+  /** Below `/m/`. */
+  gateway: Gateway
+  facilitator: Facilitator
+  mcp: ReturnType<typeof createMcp>
+  /** Everywhere else. */
+  site: { fetch(request: Request): Response | Promise<Response> }
+}

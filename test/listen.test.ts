@@ -1,0 +1,109 @@
+import { afterEach, expect, test } from 'bun:test'
+import { existsSync } from 'node:fs'
+import { connect } from 'node:net'
+import { join } from 'node:path'
+import { listenOn } from '../src/app/listen'
+import { until } from './harness/settlement'
+
+/** More connections than may be open. Open files can be counted on Linux only. */
+
+const isCounted = existsSync('/proc/self/fd')
+const cleanups: (() => unknown)[] = []
+afterEach(async () => {
+  for (const cleanup of cleanups.splice(0).toReversed()) await cleanup()
+})
+
+/** Connections that send nothing; tells how many have been ended. */
+function hold(port: number, count: number): () => number {
+  let ended = 0
+  const sockets = Array.from({ length: count }, () => connect(port, '127.0.0.1'))
+  for (const socket of sockets) {
+    socket.on('error', () => undefined)
+    socket.on('close', () => ended++)
+    socket.resume()
+  }
+  cleanups.push(() => {
+    for (const socket of sockets) socket.destroy()
+  })
+  return () => ended
+}
+
+/** A listener in a process of its own, whose open files are its own. `/slow` is answered after `/go`. */
+async function start(openFiles: number, connectionsMax: number) {
+  const program = `
+    import { listenOn } from '${join(import.meta.dir, '../src/app/listen.ts')}'
+    const gate = Promise.withResolvers()
+    const listener = listenOn({
+      hostname: '127.0.0.1', port: 0, connectionsMax: ${connectionsMax},
+      async handle(request, peer) {
+        if (request.url.endsWith('/go')) gate.resolve()
+        if (request.url.endsWith('/slow')) {
+          console.log('waiting')
+          await gate.promise
+        }
+        return new Response(peer() + ' ' + listener.peerOf(request))
+      },
+      onFull: () => console.log('full'), onFault: (error) => console.log(error),
+    })
+    console.log(listener.url)`
+  const limited = ['sh', '-c', `ulimit -n ${openFiles}; exec "$@"`, 'sh']
+  const child = Bun.spawn([...limited, process.execPath, '-e', program], {
+    stdout: 'pipe',
+    stderr: 'inherit',
+  })
+  cleanups.push(async () => {
+    child.kill('SIGKILL')
+    await child.exited
+  })
+  let said = ''
+  void (async () => {
+    for await (const chunk of child.stdout) said += new TextDecoder().decode(chunk)
+  })()
+  await until(() => /http\S+\n/.test(said))
+  return { url: /http\S+/.exec(said)?.[0] ?? '', said: () => said }
+}
+
+const ask = async (url: string) =>
+  (await fetch(url, { headers: { connection: 'close' } }).catch(() => undefined))?.text()
+const peers = '127.0.0.1 127.0.0.1'
+
+test.if(isCounted)(
+  'attack: connections beyond the cap are ended, a request in hand is not',
+  async () => {
+    const { url, said } = await start(1024, 20)
+    const slow = fetch(`${url}/slow`)
+    await until(() => said().includes('waiting'))
+    const ended = hold(Number(new URL(url).port), 60)
+    await until(() => said().includes('full'))
+    // The new server answers while the old one has something in hand.
+    await until(async () => (await ask(url)) === peers)
+    expect(ended()).toBe(0)
+    await until(async () => (await ask(`${url}/go`)) === peers)
+    expect(await (await slow).text()).toBe(peers)
+    await until(() => ended() > 0)
+  },
+)
+
+test.if(isCounted)(
+  'attack: at the limit of open files it makes room and answers again',
+  async () => {
+    const { url, said } = await start(64, 10_000)
+    hold(Number(new URL(url).port), 200)
+    await until(() => said().includes('full'))
+    await until(async () => (await ask(url)) === peers)
+  },
+)
+
+test('behavior: an IPv6 address has brackets in its URL', async () => {
+  const listener = listenOn({
+    hostname: '::1',
+    port: 0,
+    connectionsMax: 20,
+    handle: () => new Response('ok'),
+    onFull: () => undefined,
+    onFault: () => undefined,
+  })
+  cleanups.push(() => listener.stop(true))
+  expect(listener.url).toMatch(/^http:\/\/\[::1\]:\d+$/)
+  expect(await (await fetch(listener.url)).text()).toBe('ok')
+})
