@@ -22,8 +22,9 @@ export type Errand = {
 export type Sent = { to: Address; data: Hex; isCreation?: boolean }
 
 /**
- * For calls that carry a signature of their sender, or the address that they create: known when the
- * errand is written. `compose` must be pure: it runs once, inside the decision to send.
+ * For calls that contain a signature of their sender or the address that they create. Both are
+ * known only when the errand is written. `compose` must be pure: it runs once, inside the decision
+ * to send.
  */
 export type Sender = {
   address: Address

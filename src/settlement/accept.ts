@@ -6,8 +6,8 @@ import { type Simulation, underWay } from './simulate'
 import * as Verify from './verify'
 
 /**
- * The orders that pass; the others are told why not. `plain`: payers without code, where several were
- * simulated together.
+ * Returns the orders that pass and rejects the others with the reason. `plain`: payers without
+ * code, where several were simulated together.
  */
 export function accept(
   context: Context,
@@ -18,14 +18,14 @@ export function accept(
   const { simulations, plain } = seen
   const counts = new Map<string, number>()
   return orders.filter((order, index) => {
-    // It may have waited long since it came.
+    // The order may have waited long since it arrived.
     const late = Verify.checkWindow(order.transfer, context.now())
     const simulation = late ?? simulations[index] ?? Verify.unavailable(undefined)
     if (simulation.kind !== 'passes') {
       order.done(isUnsigned(order, simulation) ? { kind: 'unsigned' } : simulation)
       return false
     }
-    // A payer with code may pass with a signature that its code accepts: that is settled otherwise.
+    // A payer with code passed although its key did not sign: do not settle it as a key's payment.
     if (plain && !plain.has(order.transfer.payer) && order.isProven?.() === false) {
       order.done({ kind: 'unsigned' })
       return false
@@ -45,7 +45,7 @@ export function accept(
   })
 }
 
-/** What the simulation saw is what the transaction is made for. */
+/** Copies the results of the simulation to the order, for the transaction. */
 function note(
   order: Order,
   { code, fees }: Extract<Simulation, { kind: 'passes' }>,
@@ -68,7 +68,7 @@ function refuse(
   return typeof payer.code === 'object' ? Budget.refuseCode(context, rail, purpose) : undefined
 }
 
-/** A verdict about a transfer that its payer did not sign: it must not touch what the payer signed. */
+/** The verdict on a forged signature; it must not affect payments that the payer did sign. */
 function isUnsigned({ isProven }: Order, { kind }: Simulation): boolean {
   return kind !== 'unavailable' && isProven?.() === false
 }

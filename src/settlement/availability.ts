@@ -16,8 +16,8 @@ const usualGas: Readonly<Record<TransferMethod, bigint>> = { eip3009: 80_000n, p
 export type SaleCost = { gas: bigint; priceWei: bigint }
 
 /**
- * Why a network is left out of a 402 now, as the end of a sentence; undefined when it is offered. What
- * would be refused, or cost more than it is worth, is not asked for. No I/O.
+ * Why a network is left out of a 402 now, as the end of a sentence; undefined when it is offered. A
+ * 402 offers no payment that would be refused or whose gas costs too much. No I/O.
  */
 export function whyNot(context: Context, rail: Rail, sale: Sale): string | undefined {
   if (context.isStopping || !Lane.isReady(rail)) return 'it cannot send transactions'
@@ -31,19 +31,19 @@ export function whyNot(context: Context, rail: Rail, sale: Sale): string | undef
     : undefined
 }
 
-/** Gas and its price of a lone payment by the preferred method, as the newest ones were. */
+/** Gas of the newest lone payment by the preferred method, and the gas price now. */
 export function costOf({ network, loneGas, head }: Rail): SaleCost {
   const [method] = network.asset.transfer
   const seen = method && loneGas.get(method)
   return { gas: seen ?? usualGasOf(network), priceWei: priceOf(head) }
 }
 
-/** The same where none was seen. */
+/** Typical gas by the preferred method, used until a payment was seen. */
 export function usualGasOf({ asset }: Pick<NetworkConfig, 'asset'>): bigint {
   return usualGas[asset.transfer[0] ?? 'permit2']
 }
 
-/** Millionths of a dollar, which are atomic units of the asset. */
+/** A cost in millionths of a dollar, the atomic units of the assets. */
 export function microUsdOf(
   { gas, priceWei }: SaleCost,
   { ethPriceUsd }: Pick<NetworkConfig, 'ethPriceUsd'>,

@@ -90,7 +90,7 @@ function prepare(
   const nonce = Lane.freeNonce(lane)
   const [first] = orders
   if (nonce === undefined || !first || first.hasCode === true) return undefined
-  // Where the simulation tells, nearly all turn out to have no code.
+  // A simulation that reads the code shows that nearly all payers have none.
   const code = rail.readsCode ? 'none' : undefined
   return Lane.sign(context, rail, lane, payloadOf(rail, [{ ...first, code }]), nonce)
 }
@@ -177,7 +177,7 @@ function dropThrown(orders: readonly Order[], { id, cause }: WriteError): Order[
   })
 }
 
-/** Those that the payer's code was shown, or those of now. */
+/** The fees that the payer's code was simulated with, or the present ones. */
 function feesOf({ head, network }: Rail, [first]: readonly Order[]): Fees {
   return first?.fees ?? fees(head, network.feeCapWei)
 }
@@ -187,7 +187,7 @@ function payloadOf(rail: Rail, orders: readonly Order[]): Lane.Payload {
   if (!first) throw new Error('nothing to send')
   const { product } = first.purpose
   if (orders.length === 1) {
-    // A payer that is not known to have no code may need it.
+    // Unless the payer is known to have no code, allow the gas of a contract signature.
     const mayHaveCode = first.code === undefined ? first.hasCode !== false : first.code !== 'none'
     const gasLimit = Verify.gasLimit(first.transfer, mayHaveCode)
     return { kind: 'payment', product, ...first.call, valueWei: 0n, gasLimit }

@@ -12,33 +12,34 @@ import * as Gas from './gas'
 import type { Payment } from './Payment'
 import * as Verify from './verify'
 
-/** Payers that may not share are remembered up to this number, the newest. */
+/** Most payers to remember that must not share a transaction; the oldest are forgotten. */
 const unsharedMax = 10_000
 
 /** A transaction that was included and did not pay all that it carries. */
 export type Failed = {
   included: TransactionRow
   receipt: Receipt.Receipt
-  /** All that it carries. */
+  /** All payments that it carries. */
   members: readonly Payment[]
   unpaid: readonly Payment[]
 }
 
 /**
- * Payments that cost gas by their payer's fault, with the code that is to blame beside it: `none` where
- * the money explains the failure, so that nobody locks others of the same code out by moving money.
+ * Payments whose payer caused a failure, by id, with the code that is to blame. The code is `none`
+ * where the money explains the failure: moving money must not block other wallets of the same code.
  */
 export type Blamed = ReadonlyMap<string, Code | undefined>
 
 /**
- * Those to blame. Alone, it is the payer. In a batch, one that has code now (EIP-7702), whose money or
- * allowance left, or whose nonce is used: each passed a simulation a moment before. A member that is
- * unpaid where gas was left is to blame as well. They never share a transaction again. Never rejects.
+ * Finds the payments whose payers caused a failure. In a lone transaction it is the payer. In a
+ * batch it is a payer that has code now (EIP-7702), whose money or allowance left, or whose nonce
+ * is used, because each passed a simulation just before. A member that failed although gas was left
+ * is to blame, too. These payers never share a transaction again. Never rejects.
  */
 export async function findBlamed(context: Context, rail: Rail, failed: Failed): Promise<Blamed> {
   const { included, members, unpaid } = failed
   const [first] = unpaid
-  // An empty transaction is our doing.
+  // This service itself sends empty transactions, so no payer is to blame.
   if (included.kind === 'cancel' || !first) return new Map()
   const looks = await lookAt(rail, failed, context.now())
   const codeOf = ({ id }: Payment) => {
@@ -61,7 +62,7 @@ export async function findBlamed(context: Context, rail: Rail, failed: Failed): 
   return new Map(blamed.map((payment) => [payment.id, codeOf(payment)]))
 }
 
-/** A transfer that fails uses a part of its limit; code that burns uses nearly all. */
+/** Whether half of the limit was burnt: a failing transfer uses less, malicious code nearly all. */
 function hasBurnt({ included, receipt }: Failed): boolean {
   return receipt.gasUsed * 2n >= included.gasLimit
 }
@@ -74,8 +75,8 @@ function keepApart({ unshared }: Rail, payer: Address): void {
 }
 
 /**
- * Whether no member failed for want of gas. What is left only shrinks while calls follow each other;
- * refunds, at most a fifth, are taken off at the end (EIP-3529).
+ * Whether every member had enough gas. The gas left only shrinks from call to call; refunds, at
+ * most a fifth, are subtracted at the end (EIP-3529).
  */
 function hadGas(rail: Rail, { included, receipt, unpaid }: Failed): boolean {
   if (!receipt.success) return false
@@ -83,7 +84,7 @@ function hadGas(rail: Rail, { included, receipt, unpaid }: Failed): boolean {
   return unpaid.every(({ transfer }) => left >= Gas.limitOf(rail, transfer))
 }
 
-/** Where all members of several payers fail alike, it is the token that refuses. */
+/** Whether payers are to blame: when all members of several payers fail, the token refuses. */
 function isOnesOwn({ members, unpaid }: Failed): boolean {
   if (unpaid.length < members.length) return true
   return new Set(unpaid.map(({ transfer }) => transfer.payer)).size === 1
@@ -96,7 +97,7 @@ type Look = {
   isMoney: boolean
 }
 
-/** What the chain says of each payment at the end of the block; empty where it does not tell. */
+/** State of each payment at the end of the block; empty where the node does not answer. */
 async function lookAt(
   rail: Rail,
   { unpaid, receipt }: Failed,
@@ -148,8 +149,8 @@ async function readMember(rail: Rail, transfer: Transfer, tag: Hex) {
 }
 
 /**
- * Members whose account did something in the block: it delegated and took that back, or moved its
- * money and got it back. Asked where all gas was burnt and nothing else shows by whom.
+ * Members whose account was active in the block: it delegated and reverted that, or moved its money
+ * and got it back. Asked only where all gas was burnt and no state shows the cause.
  */
 async function findActive(rail: Rail, { unpaid, receipt }: Failed): Promise<readonly Payment[]> {
   if (receipt.blockNumber === 0n) return []

@@ -4,7 +4,7 @@ import type { Product, Purpose } from './Payment'
 import type { Refusal } from './verify'
 import * as Work from './work'
 
-/** What failed payments of payers with code may cost a day: one part in so many of the budget. */
+/** Failed payments of payers with code may cost this fraction (1/n) of the daily budget. */
 const codeParts = 10n
 
 type For = Pick<Purpose, 'product'>
@@ -19,8 +19,8 @@ export function isSpent(
 }
 
 /**
- * Why a product may send nothing more now; undefined when it may. What is signed and not included
- * counts as spent: many at once must not pass the budget together.
+ * Why a product may send nothing more now; undefined when it may. Signed transactions that are not
+ * included count as spent, so that concurrent ones cannot exceed the budget together.
  */
 export function refuse(context: Context, rail: Rail, { product }: For): Refusal | undefined {
   if (isSpent(context, rail, product)) return spent('The gas budget of today is spent.')
@@ -34,8 +34,8 @@ export function refuse(context: Context, rail: Rail, { product }: For): Refusal 
 }
 
 /**
- * Why nothing is sent for a payer with code now, which may burn all gas of its transaction whatever
- * its simulation did; undefined when it may. Others are not affected.
+ * Why nothing is sent for a payer with code now; undefined when it may be. Its code may burn all
+ * gas of the transaction whatever the simulation showed. Other payers are not affected.
  */
 export function refuseCode(context: Context, rail: Rail, { product }: For): Refusal | undefined {
   const { network } = rail
@@ -52,7 +52,7 @@ export function refuseCode(context: Context, rail: Rail, { product }: For): Refu
   }
 }
 
-/** What the transactions of a product that are under way cost when they use their limits. */
+/** Cost of a product's transactions under way if each uses its gas limit. */
 function underWayWei(
   { lanes, head }: Rail,
   product: Product,

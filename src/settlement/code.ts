@@ -11,12 +11,12 @@ const plainMax = 20_000
 const askedMax = 1_000
 
 /**
- * What is behind a payer: `none` for a key alone. `key` is equal for accounts that run the same code,
- * so that new ones of one factory are recognized.
+ * The code of a payer: `none` for a plain key. `key` is equal for accounts that run the same code,
+ * so that new accounts of one factory are recognized.
  */
 export type Code = 'none' | { key: string }
 
-/** Under which failures of all accounts with this code are counted. */
+/** Key under which failures of all accounts with this code are counted. */
 export function keyOfCode({ key }: Exclude<Code, 'none'>): string {
   return `code ${key}`
 }
@@ -46,7 +46,7 @@ const codeProgram = [
   '5af13d600060603e6054573d6060fd5b3d6060016000f3',
 ].join('')
 
-/** Words that stand before the results of Multicall3. */
+/** Number of words before the results of Multicall3. */
 const codeWords = 3
 
 /** Whether a node runs creation code in a call. Throws RpcFault. */

@@ -40,7 +40,7 @@ export type Rail = {
   logSpans: Map<string, bigint>
   /** Until a node says that it has no eth_sendRawTransactionSync (EIP-7966). */
   hasSync: boolean
-  /** Until a node says, or shows, that it simulates no block but the newest. */
+  /** True until a node shows that it does not support block overrides. */
   hasOverrides: boolean
   /** Whether a node runs creation code in a call, which reads the code of a payer beside a simulation. */
   readsCode: boolean
@@ -106,7 +106,7 @@ export type Order = {
   transfer: Transfer
   /** Undefined: a key signed, and nobody has looked for code. */
   hasCode: boolean | undefined
-  /** What its simulation saw behind the payer; undefined before, and where the node does not tell. */
+  /** Code of the payer, as its simulation read it; undefined before, and where it was not read. */
   code: Code | undefined
   /** Fees that the payer's code was simulated with; undefined for others. */
   fees: Fees | undefined
@@ -169,7 +169,7 @@ export type Slot = {
   paymentIds: readonly string[]
   /** Unix seconds after which the payload cannot succeed; undefined when it always can. */
   validBefore: bigint | undefined
-  /** What is behind the payer of a lone payment; undefined where that was not seen. */
+  /** Code of the payer of a lone payment; undefined where it was not read. */
   code?: Code | undefined
   /** Then it carries no payment. */
   errand: Pick<ErrandRow, 'id' | 'kind' | 'product' | 'valueWei'> | undefined
@@ -197,7 +197,7 @@ export type SettlementOptions = {
   deskNetwork?: Network.Id | undefined
   /** Unix ms. */
   now: () => number
-  /** A clock that nobody sets, ms from any start: it shows that `now` was set. By default `now` itself. */
+  /** A monotonic clock, ms from any start: it shows that `now` was set. By default `now` itself. */
   monotonic?: (() => number) | undefined
   /** A network is not used while its blocks prove that `now` is off by more; a minute by default. */
   clockSkewMaxMs?: number | undefined
@@ -218,7 +218,7 @@ export type SettlementOptions = {
    * undefined: none. Those to the desk always do. By default 10,000,000.
    */
   confirmTwiceAbove?: (() => bigint | undefined) | undefined
-  /** Nothing but this service sells for its payouts; by default false. */
+  /** Only this service sells for its payouts; by default false. */
   payoutExclusive?: (() => boolean) | undefined
   /** Whether a payee of the facilitator is one of this service's payouts; by default none. */
   isOwnPayee?: ((payee: Address) => boolean) | undefined

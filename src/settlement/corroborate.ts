@@ -5,7 +5,7 @@ import * as Token from '../chain/token'
 import { about, type Context, pause, type Rail } from './context'
 import type { Payment } from './Payment'
 
-/** What the configured nodes show now of the transfer that a confirmed payment rests on. */
+/** Whether the configured nodes show the transfer of a confirmed payment now. */
 export type Sight =
   /** One URL is configured and shows it, or two nodes show it and none denies it. */
   | 'shown'
@@ -20,7 +20,7 @@ const waitMs = 10_000
 const lagMs = 1_500
 /** Longest wait for one answer, where there is another node. */
 const answerMs = 2_000
-/** Looks at which nodes must contradict each other: around a reorganisation honest ones do so once. */
+/** Contradictions in a row that count as a dispute; a reorganisation can cause a single one. */
 const disputesMax = 3
 
 /** Whether a network has a second URL to ask. */
@@ -38,8 +38,8 @@ export async function sightOf(context: Context, rail: Rail, payment: Payment): P
 }
 
 /**
- * Whether a second node shows the transfer of a payment, too; waits for one that lags behind. A node
- * that alone is believed could sell everything for nothing. True with one URL. Never rejects.
+ * Whether a second node shows the transfer of a payment, too; waits for one that lags behind.
+ * Without this check one lying node could give every answer away. True with one URL. Never rejects.
  */
 export async function confirm(context: Context, rail: Rail, payment: Payment): Promise<boolean> {
   if (!hasTwo(rail)) return true
@@ -54,7 +54,7 @@ export async function confirm(context: Context, rail: Rail, payment: Payment): P
   return false
 }
 
-/** Looks until it is shown, the time is over, or so many looks in a row contradict each other. */
+/** Polls until the transfer is shown, the time is over, or `disputes` polls in a row contradict. */
 async function wait(
   context: Context,
   rail: Rail,

@@ -12,8 +12,9 @@ import * as Verify from './verify'
 const lagBlocks = 300n
 
 /**
- * A provider's receipts and logs may lag behind its state, or be hidden: for so long after the time of
- * a payment its used nonce may still turn out to be our own work, and the same credential is answered.
+ * Receipts and logs of a provider may lag behind its state or be hidden. For this long after the
+ * payment's time its used nonce may still be our own transaction, and the same credential is
+ * answered.
  */
 const unseenSeconds = 86_400n
 /** After that a configured URL that does not answer at all keeps no payment open. */
@@ -68,7 +69,7 @@ export async function decide(context: Context, id: string, reason: Reason): Prom
     if (!money.used && !isOver) return { kind: 'reverted', payment, reason }
     const isKnown = isFateKnown(context, id)
     const sinceSeconds = money.timestamp - payment.transfer.validBefore
-    // With bytes of ours out and no receipt of them, a receipt is hidden more likely than not.
+    // A transaction of ours was sent and shows no receipt: a node probably hides the receipt.
     if (money.used && !isKnown && sinceSeconds <= unseenSeconds) {
       const paid = await askOthers(context, rail, payment)
       if (paid.kind !== 'paid') return { kind: 'reverted', payment, reason }
@@ -91,7 +92,7 @@ export async function decide(context: Context, id: string, reason: Reason): Prom
     // Not known is not lost: the same credential may ask again.
     context.log('settlement-undecided', { ...about(context, id), error })
     const state = store.findById(id) ?? payment
-    // The money may be found to have moved, which could not be written.
+    // On a storage fault the money may have moved unrecorded, so do not answer `reverted`.
     return state.state === 'reverted' && storageCode(error) === undefined
       ? { kind: 'reverted', payment: state, reason }
       : { kind: 'pending', payment: state }
@@ -194,7 +195,7 @@ function isFateKnown({ store }: Context, id: string): boolean {
   return sent.every((each) => seen.has(nonceOf(each)))
 }
 
-/** Asks every URL that is not in use; those of a chain of one URL have said all. */
+/** Asks every URL that is not in use; with a single URL there is none. */
 function askOthers(context: Context, rail: Rail, payment: Payment): Promise<Others.Answer> {
   return Others.ask(context, rail, payment, searchedFrom(context, payment))
 }

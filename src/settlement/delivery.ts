@@ -13,7 +13,9 @@ export type Delivered =
 
 /** The delivery state of payments. All that are changed at the same time share a commit. */
 export function deliveries({ db, group, store, now, log, signal }: Context) {
-  /** Until it is written, its caller keeps the claim: the same credential gets nothing meanwhile. */
+  /**
+   * The caller keeps its claim until this is written, so the same credential gets no second answer.
+   */
   async function persist<T>(add: () => Promise<T>): Promise<T> {
     for (;;) {
       try {

@@ -49,7 +49,7 @@ export async function drive(context: Context, rail: Rail, lane: Lane, slot: Slot
       const sent = await send(rail, newest(slot).raw, sends === 0)
       if (sent.receipt && isOf(slot, sent.receipt)) return included(rail, lane, slot, sent.receipt)
       note(context, rail, lane, slot, sent)
-      // The node wants a higher tip: what it suggests is bid at once.
+      // The node wants a higher tip, so bid its suggestion at once.
       if (sent.kind === 'rejected' && sent.isFee) replaceAtMs = Math.min(replaceAtMs, elapsedMs)
       isDoubtful ||= sends > 0 || sent.kind !== 'accepted' || sent.waited === true
       // Bytes that no node has taken are offered again soon: their buyer waits.
@@ -225,7 +225,7 @@ function payloadOf(context: Context, lane: Lane, slot: Slot, old: TransactionRow
     kind: old.kind,
     product: old.product,
     to: to ?? old.to,
-    // What creates a contract has no receiver: sent to the address, its code would do nothing.
+    // A contract creation has no receiver: the same data sent to the address would do nothing.
     isCreation: !to,
     data: data ?? '0x',
     valueWei: value ?? 0n,

@@ -33,8 +33,8 @@ export type Search = {
   /** Undefined: the newest blocks, the last one first. */
   fromBlock?: bigint | undefined
   /**
-   * The payee is an account of ours that nothing else pays. Then a Transfer of this money that nobody
-   * else claims is enough, whatever contract it went through.
+   * The payee is an account of this service that only its orders pay. Then any unclaimed Transfer
+   * of this money is enough, through whatever contract it went.
    */
   isOursAlone?: boolean
   /** One URL; by default the one that is in use. */
@@ -71,7 +71,7 @@ export async function find(
       if (isPermit && !Token.isTransfer(log, transfer)) continue
       seen.add(log.transactionHash)
       const hash = log.transactionHash
-      // Our own transactions have been looked through for what they were sent for.
+      // Our own transactions were searched before, for the payments that they carry.
       if (isOursAlone && context.store.membersOf(hash).length > 0) continue
       if (isPermit && !isOursAlone && !(await carries(node, transfer, hash))) continue
       const found = await inspect(context, node, transfer, hash)
@@ -82,17 +82,17 @@ export async function find(
 }
 
 /**
- * Whether a settlement by somebody else pays for this request.
+ * Whether an external settlement pays for this request.
  *
- * The desk's account has the money of its orders: it swaps or gives back, whatever clocks say. A
- * facilitator answers only for payees of this configuration: another facilitator may have told another
- * server of any other payee that it was paid. Where nothing else sells for the payouts, a credential
- * that can only be meant for us is enough.
+ * The desk's account holds the money of its orders, so the desk swaps or refunds whatever the
+ * clocks say. The facilitator accepts only payees of this configuration: for other payees another
+ * facilitator may have reported success to another server. With exclusive payouts, a credential
+ * that is bound to this service is enough.
  *
- * Otherwise the money may have bought something elsewhere, or at a service with the same secrets, before
- * it was shown to us: our simulation saw the nonce unused, but a node that lags behind sees old state,
- * so the settlement must also lie above the newest block that we knew when the request came, and by the
- * chain's own clock not before the request, as exactly as two clocks can be compared.
+ * Otherwise the money may have bought something at another service before this request. Our
+ * simulation saw the nonce unused, but a lagging node shows old state. So the settlement must also
+ * lie above the newest block known when the request came. By the chain's clock it must not lie
+ * before the request, within the accuracy of the two clocks.
  */
 export function counts(
   context: Context,
@@ -111,8 +111,8 @@ export function counts(
 }
 
 /**
- * Whether a settlement lies after the moment at which a credential was shown, in whole seconds of the
- * chain: nothing but the clocks says that it was unspent then, so they are given no room.
+ * Whether a settlement lies after the moment at which a credential was shown, in whole seconds of
+ * the chain. Only the clocks prove that it was unspent then, so there is no tolerance.
  */
 export function isSince(context: Context, rail: Rail, found: Found, evidence: Evidence): boolean {
   const provenMs = Math.max(0, Clock.skewOf(aheadOf(context, rail)))
@@ -127,7 +127,7 @@ function aheadOf({ now, monotonic }: Context, { clock }: Rail): Clock.Ahead {
   return Clock.aheadOf(clock, now(), monotonic())
 }
 
-/** Whether one of our accounts sent it: then a database of ours has known it, if not this one. */
+/** Whether one of our accounts sent it: then this or an earlier database of ours recorded it. */
 export async function isSentByUs(rail: Rail, { transaction }: Found): Promise<boolean> {
   const answer = await rail.client.call('eth_getTransactionByHash', [transaction])
   const from = Receipt.senderOf(answer)

@@ -5,12 +5,12 @@ import { type Fees, fees, observe } from '../chain/head'
 import { parseBlock } from '../chain/receipt'
 import type { Context, Rail } from './context'
 
-/** Whom a call goes to: the URL of a network that is in use, or a given one. */
+/** The node to call: the URL of a network that is in use, or a given one. */
 export type Asked = Pick<Rail, 'head' | 'network' | 'hasOverrides'> & {
   client: Pick<Node, 'call'>
 }
 
-/** What a call is made with; what is left out is as for a transaction that would be signed now. */
+/** Parameters of a call; by default those of a transaction that would be signed now. */
 export type EthCall = {
   from: Address | undefined
   /** Without it `data` is creation code. */
@@ -23,9 +23,9 @@ export type EthCall = {
 }
 
 /**
- * The answer of eth_call in the state of the newest block. Limit, fees and sender are those of a
- * transaction, and nodes take what it costs from the balance as a transaction does, so that code
- * which is called learns nothing from them. Throws RpcFault or RpcError.
+ * The answer of eth_call in the state of the newest block. Limit, fees and sender are those of the
+ * transaction, and nodes subtract the cost from the balance alike, so that the called code cannot
+ * tell a simulation from them. Throws RpcFault or RpcError.
  */
 export async function ethCall(rail: Asked, call: EthCall): Promise<unknown> {
   try {
@@ -61,13 +61,15 @@ function ask({ client, head, network, hasOverrides }: Asked, call: EthCall): Pro
   return client.call('eth_call', [request, 'latest', {}, { time: toHex(atSeconds) }])
 }
 
-/** The node knows no block overrides. What a contract says cannot look like that. */
+/** The node does not support block overrides. A contract cannot produce such an error. */
 function isUnknownOverride(error: RpcError): boolean {
   if (isSpentGas(error)) return false
   return error.code === -32602 || /too many (arguments|param)|overrid/i.test(error.message)
 }
 
-/** A payer's wallet may burn everything that a call is given, the reads beside it included. */
+/**
+ * The call ran out of gas: a payer's wallet may burn all of it, also that of the reads beside it.
+ */
 export function isSpentGas(error: unknown): boolean {
   if (!(error instanceof RpcError)) return false
   return error.code === 3 || /out ?of ?gas|revert/i.test(error.message)
@@ -83,9 +85,9 @@ export function chainNow({ now, monotonic }: Context, { clock }: Pick<Rail, 'clo
 }
 
 /**
- * The time to simulate transfers at, when some of them are not valid yet in the newest block that is
- * known, although they are by our clock: where blocks are rare, the next one is as late as the
- * transaction. Undefined: in the newest block, also where that is not old and our clock is ahead.
+ * The time (unix seconds) to simulate transfers at, when the newest block is old and earlier than
+ * the `validAfter` of one of them: where blocks are rare, the next block is as late as the
+ * transaction. Undefined: simulate in the newest block.
  */
 export function timeFor(
   { head }: Pick<Rail, 'head'>,

@@ -3,7 +3,7 @@ import type * as Transfer from '../protocol/Transfer'
 import type { Rail } from './context'
 import * as Verify from './verify'
 
-/** What the reads beside a transfer that failed say. */
+/** Results of the reads beside a failed transfer. */
 export type Facts = {
   used: boolean | undefined
   balance: bigint | undefined
@@ -60,9 +60,9 @@ export function explain(rail: Rail, transfer: Transfer.Transfer, facts: Facts): 
 }
 
 /**
- * Whether all that fails may be the time of the newest block, which is old: by our clock the transfer
- * is valid, and the next block is as late as the transaction. Asked where a node cannot simulate a
- * later block.
+ * Whether only the old time of the newest block may make the transfer fail: by our clock it is
+ * valid, and the next block is as late as the transaction. Asked where a node cannot override the
+ * time.
  */
 export function isEarly(
   { hasOverrides, head, network }: Rail,
@@ -89,7 +89,7 @@ export function isEarly(
   )
 }
 
-/** Only the next block can tell whether the payer's code accepts. */
+/** Only the next block shows whether the payer's code accepts the signature. */
 export const tooEarly: Verify.Refusal = {
   kind: 'unavailable',
   detail: 'The newest block of the network is older than the authorization; try again.',

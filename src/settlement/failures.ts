@@ -24,19 +24,19 @@ export type Failures = {
   earn(address: string): void
 }
 
-/** Of whom a failure would be. */
+/** The payer that a failure would count against. */
 export type Payer = {
   address: string
-  /** What is behind it; undefined: not known. */
+  /** Its code; undefined: not known. */
   code: Code | undefined
   /**
-   * A payer with code that never paid: it has one failure, and as many as all new payers with the same
-   * code have together. A wallet costs its maker next to nothing.
+   * A payer with code that never paid may fail once, and all new payers with the same code share
+   * one limit, because creating a wallet costs next to nothing.
    */
   isNew: boolean
 }
 
-/** Of whom a failure would be. `code`: as far as it is known. */
+/** The subject of a possible failure. `code`: as far as it is known. */
 export function payerOf(
   { store }: Pick<Context, 'store'>,
   { transfer }: { transfer: Transfer },
@@ -68,7 +68,7 @@ export function createFailures(now: () => number, most = 5): Failures {
     return debt > windowMs ? 0 : Math.max(debt, 0)
   }
 
-  /** `isBounded`: also while there is no failure on record. */
+  /** `isBounded`: limited even without a failure on record. */
   const waitOf = (key: string, failures: number, isBounded: boolean, more: number) => {
     const debt = debtMs(key)
     const missingMs = debt - (failures - 1) * tokenMs

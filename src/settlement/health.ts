@@ -18,7 +18,7 @@ const rareEvery = 20
 const transfersMin = 3n
 /** Limit of the dearest transfer of a payer without code. */
 const transferGas = 300_000n
-/** A URL that is not in use must not hold up what is known of the one that is. */
+/** Short, so that other URLs do not delay the check of the URL in use. */
 const otherMs = 2_000
 
 /**
@@ -66,7 +66,7 @@ async function look(context: Context, rail: Rail): Promise<string | undefined> {
     Promise.all(lanes.map((lane) => Lane.readCount(rail, lane, 'pending'))),
   ])
   const heard = others.filter(isDefined)
-  // How many URLs beside the one in use answer for this chain.
+  // The number of other URLs that answer for this chain.
   health.others = heard.length
   if (!Receipt.isHex(chainId) || Number(chainId) !== network.chainId) {
     return `${client.hosts.join(', ')} is not chain ${network.chainId}`
@@ -100,7 +100,7 @@ async function look(context: Context, rail: Rail): Promise<string | undefined> {
   return undefined
 }
 
-/** What another node says of fees, so that no node alone decides what we pay. */
+/** Fees as another node reports them, so that no single node decides what we pay. */
 type Said = { tip: unknown; block: Receipt.Block | undefined }
 
 /** Undefined for one that does not answer for this chain. Never rejects. */

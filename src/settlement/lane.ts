@@ -151,7 +151,7 @@ export async function synchronize(rail: Rail, lane: Lane): Promise<void> {
   }
 }
 
-/** Whom a read goes to: the URL that is in use, or a given one. */
+/** The node to read from: the URL in use, or a given one. */
 type Asked = { client: Pick<Node, 'call'> }
 
 /** The receipt of a hash, if the chain has it. Throws RpcFault or RpcError. */

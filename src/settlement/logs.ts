@@ -16,8 +16,8 @@ type Query = {
 }
 
 /**
- * Calls of one search at most. A provider that gives a hundred blocks at a time shows 5,000 blocks
- * within that; one that gives ten shows 640.
+ * Most calls of one search. A provider with a limit of a hundred blocks shows 5,000 blocks within
+ * it; one with a limit of ten shows 640.
  */
 const callsMax = 64
 
@@ -48,7 +48,7 @@ export async function* search(node: Node, spans: Spans, query: Query): AsyncGene
     if (++calls > callsMax) throw new RpcFault('the logs take too many calls')
     try {
       const logs = await ask(node, { address, topics, piece })
-      // Kept only now: an error that was about something else must not make every search slow.
+      // Keep the span only after a success, because other errors must not shrink it.
       if (span !== undefined && span !== known) spans.set(node.host, span)
       yield logs
     } catch (error) {
@@ -60,7 +60,7 @@ export async function* search(node: Node, spans: Spans, query: Query): AsyncGene
       pieces.unshift(piece)
     }
   }
-  // The next search finds out whether it was less than is allowed.
+  // The next search tries a larger span again.
   if (known !== undefined && span === known) spans.set(node.host, known * 2n)
 }
 

@@ -8,7 +8,7 @@ import * as Reorg from './reorg'
 import type { Assignment } from './store'
 import * as Verify from './verify'
 
-/** What the URLs that are not in use say of a payment that is about to end unpaid. */
+/** The verdict of the other URLs on a payment that is about to end unpaid. */
 export type Answer =
   /** One of them shows the transfer. */
   | { kind: 'paid'; assignment: Assignment }
@@ -18,8 +18,9 @@ export type Answer =
   | { kind: 'doubtful'; isSilent: boolean }
 
 /**
- * Asks every other URL before a payment ends: the one in use may hide a receipt, because its index lags
- * or because it lies. `fromBlock`: where settlements of others are looked for. Never rejects.
+ * Asks every other URL before a payment ends: the one in use may hide a receipt, because its index
+ * lags or because it lies. `fromBlock`: first block to search for external settlements. Never
+ * rejects.
  */
 export async function ask(
   context: Context,
@@ -76,7 +77,7 @@ async function settled(
 }
 
 /**
- * A transaction of ours that was given up and paid all the same, as a node shows it. Throws RpcFault or
+ * A transaction of ours that paid after it was given up, as a node shows it. Throws RpcFault or
  * RpcError.
  */
 export async function findOwn(

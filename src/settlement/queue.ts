@@ -110,7 +110,7 @@ function take(context: Context, rail: Rail, lane: LaneState): Order[] {
   const { queue, network } = rail
   const gasMax = gasMaxOf(rail, lane)
   const room = roomFor(context)
-  // Where a payer has as many under way as it may, the others go first.
+  // Orders of a payer at its limit wait; orders of others go first.
   const start = queue.findIndex((order) => room(order) > 0)
   const first = queue[start]
   if (!first) return []

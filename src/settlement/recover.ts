@@ -10,7 +10,7 @@ import * as Work from './work'
 
 /** Gaps are filled this many nonces at a time. */
 const gapMax = 16
-/** At least as often a payment is looked at that is over and whose fate no node shows. */
+/** Longest pause between two checks of a payment that is over and that no node explains. */
 const looksEveryMs = 600_000
 
 /**
@@ -48,8 +48,8 @@ export async function recover(context: Context, patient: boolean): Promise<void>
 }
 
 /**
- * A payment whose receipt no node shows stays open for a day: the longer it is over, the more rarely it
- * is looked at, because each look asks every node.
+ * A payment whose receipt no node shows stays open for a day. Pauses between checks grow with its
+ * age, because each check asks every node.
  */
 function isDue({ looked, now }: Context, { id, transfer }: Payment): boolean {
   const overMs = now() - Number(transfer.validBefore) * 1000

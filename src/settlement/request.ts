@@ -97,7 +97,7 @@ async function order(context: Context, request: Request, waitMs: number): Promis
   if (refusal) return refusal
   if (!Lane.isReady(rail)) return Verify.unavailable(undefined)
   if (context.db.storage.fault() !== undefined) return Verify.unrecordable
-  // Paid, it would have to wait for a node that does not answer now.
+  // After the payment it would wait for a node that does not answer now.
   if (needsSecond(context, rail, request) && rail.health.others === 0) return noSecond
   const spent = Budget.refuse(context, rail, purpose)
   if (spent) return spent
@@ -162,7 +162,7 @@ async function order(context: Context, request: Request, waitMs: number): Promis
   }
 }
 
-/** What can be said of a payer before a node is asked. */
+/** The refusal of a payer that needs no call to a node, if any. */
 function refusePayer(
   context: Context,
   rail: Rail,
@@ -208,10 +208,10 @@ function mayAdopt({ payoutExclusive, shown }: Context, { purpose, transfer }: Re
 }
 
 /**
- * The chain has the money's nonce used before we sent anything: somebody who saw the credential settled
- * it in our stead. It counts at the desk, whose account has the money; where nothing else sells for the
- * payouts; and when it was shown to us before, in vain, and settled since. Not when one of our own
- * accounts sent it: then a database that this one does not know has answered for it.
+ * The nonce was used on the chain before we sent anything: a reader of the credential settled it.
+ * This counts at the desk, whose account has the money; with exclusive payouts; and when the
+ * credential was refused here before and settled since. It does not count when one of our own
+ * accounts sent it: then another database has answered for it.
  */
 async function adopt(context: Context, rail: Rail, order: Request): Promise<Outcome> {
   const { store, db, now } = context

@@ -18,7 +18,7 @@ export type Sent = {
   receipt?: Receipt
   /** Safe to show. */
   reason?: string
-  /** Of a rejection: for its fees. */
+  /** Whether the node rejected the transaction for its fees. */
   isFee?: true
   /** The node was given time to include them. */
   waited?: boolean

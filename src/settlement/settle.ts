@@ -31,7 +31,7 @@ export type Status = {
   /** The first one; `lanes` has all. */
   relayer: Address
   balanceWei?: bigint
-  /** What the newest blocks allow; infinite where they say nothing. */
+  /** How far our clock may be ahead of the chain's; infinite where blocks prove nothing. */
   clockAheadMs: Ahead
   lanes: readonly LaneStatus[]
 }
@@ -153,9 +153,9 @@ export type Settlement = {
   costOf(network: Network.Id): Availability.SaleCost
   /** Whether a product may still spend gas today. From memory. */
   hasBudget(network: Network.Id, product: Product): boolean
-  /** Remembers a credential that can only be meant for us and came while nothing could be sold. */
+  /** Remembers a credential bound to this service that came while nothing could be sold. */
   noteShown(transfer: Transfer): void
-  /** Whether a payment may only be answered for when `confirmTwice` says so. No I/O. */
+  /** Whether a payment counts only after `confirmTwice` returns true. No I/O. */
   needsSecond(payment: Pick<Payment, 'transfer' | 'purpose'>): boolean
   /**
    * Whether a second node shows the transfer of a confirmed payment; waits seconds for one that lags

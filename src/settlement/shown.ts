@@ -2,9 +2,9 @@ import { moneyKey, type Transfer } from '../protocol/Transfer'
 import type { Evidence } from './store'
 
 /**
- * Credentials that were shown to us while we could not settle, and when. Only a memory: what somebody
- * else settles after that was unspent when its buyer came. Another instance that answers for the same
- * credentials does not know it.
+ * Credentials that came while we could not settle, with their times. An external settlement after
+ * that time was unspent when its buyer came. Kept in memory only: another instance does not know
+ * them.
  */
 export type Shown = {
   note(transfer: Transfer, evidence: Evidence): void
@@ -18,7 +18,7 @@ export function createShown(max = shownMax): Shown {
   return {
     note(transfer, evidence) {
       const key = keyOf(transfer)
-      // The first time counts: it was unspent then, or nothing will be found.
+      // Keep the first time: the credential was unspent then, or no later settlement is found.
       if (seen.has(key)) return
       const [oldest] = seen.keys()
       if (seen.size >= max && oldest !== undefined) seen.delete(oldest)

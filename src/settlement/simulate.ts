@@ -189,7 +189,7 @@ async function simulateOne(
   noteBaseFee(rail, read[3])
   const time = read[2]
   if (atSeconds === undefined && time !== undefined) observeTime(rail.head, time, now)
-  // The node took the override for nothing: it is asked for none any more.
+  // The node ignored the override, so send it none from now on.
   else if (time !== atSeconds) rail.hasOverrides = false
   const settled = results[isPermit ? 6 : 4]?.success === true
   const used = Verify.isUsed(transfer, read[0])
@@ -216,7 +216,7 @@ async function simulateOne(
     eip712: look?.eip712,
   }
   const isSigned = () => code === 'none' && candidate.isProven?.() !== false && !hasCode
-  // Only now it is known how old the newest block is.
+  // Simulate again, because this answer showed how old the newest block is.
   const isLater = atSeconds === undefined && timeFor(rail, [transfer], now) !== undefined
   if (isLater && rail.hasOverrides) return simulateOne(rail, from, candidate, { now, look })
   if (isEarly(rail, transfer, facts, now)) {
@@ -226,8 +226,8 @@ async function simulateOne(
 }
 
 /**
- * A payer's code must not tell this call from the transaction: it is asked once more with exactly that
- * transaction, from the first to the last unit of gas. What differs is the block alone.
+ * Simulates again with exactly the transaction that would follow, up to the gas limit, so that the
+ * payer's code cannot tell the call from the transaction. Only the block differs.
  */
 async function confirm(
   rail: Rail,
@@ -249,7 +249,7 @@ async function confirm(
   return { kind: 'passes', balanceAtomic, code: keyed(transfer, code), fees: bid }
 }
 
-/** A wallet that is yet to be deployed is known by its factory. */
+/** An undeployed wallet is identified by its factory. */
 function keyed(transfer: Transfer.Transfer, code: Code | undefined): Code {
   if (typeof code === 'object') return code
   return { key: `factory ${factoryOf(transfer) ?? transfer.payer}` }
@@ -260,7 +260,7 @@ function unusable(transfer: Transfer.Transfer, error: unknown): Verify.Refusal {
   return Verify.refuse(Verify.simulationReason(transfer), 'the transfer runs out of gas')
 }
 
-/** Of creation code, and of the bytes that it answers, which nodes charge as if they were deployed. */
+/** Gas of creation code and of its returned bytes, which nodes charge like deployed code. */
 const creationGas = 700_000n
 
 /** Results of the calls, and the payer's code where the node tells it. Throws RpcFault or RpcError. */
@@ -285,7 +285,7 @@ async function aggregateWithCode(
     answer = await ethCall(rail, { from, data, gas: gas + creationGas, ...rest })
   } catch (error) {
     if (!(error instanceof RpcError)) throw error
-    // Only code burns so much gas that its own size is not answered.
+    // Without an answer of the code read, only the payer's code can have burnt that much gas.
     return plainly(isSpentGas(error) ? { key: 'burning' } : undefined)
   }
   const split = splitCode(answer)

@@ -175,7 +175,7 @@ export const busy: Refusal = {
   retryAfterSeconds: 2,
 }
 
-/** Nothing can be written, so nothing is sent. */
+/** The refusal while the database cannot be written: nothing is sent. */
 export const unrecordable: Refusal = {
   kind: 'unavailable',
   detail: 'Payments cannot be recorded now; send the same credential again.',

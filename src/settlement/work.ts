@@ -47,7 +47,7 @@ export function launch(
     Decide.run(context, payment, async () => {
       const end = () => {
         ends[index]?.()
-        // Others of the payer may wait for this one.
+        // Other payments of the payer may wait for this one.
         if (rail.queue.length > 0) context.pump(rail)
       }
       const conclusion = await work.catch((error: unknown) => {
@@ -69,7 +69,7 @@ export function launch(
         context.failures.record(payerOf(context, payment, blamed.get(payment.id)))
         context.metrics.failed(rail.network.id)
       }
-      // Not before it is recorded: no further payment passes in between.
+      // Release only after it is recorded, so that no further payment passes in between.
       end()
       if (outcome.kind !== 'reverted') return outcome
       // Another member, or another program with the relayer's key, may be to blame: once more, alone.
@@ -117,7 +117,7 @@ type Conclusion = {
   paid: ReadonlyMap<string, Payment>
   unpaid: ReadonlyMap<string, Reason>
   isConsumed: boolean
-  /** Those of the unpaid that cost gas by their payer's fault. */
+  /** The unpaid payments that cost gas by their payer's fault. */
   blamed: Blamed
 }
 

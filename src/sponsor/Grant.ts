@@ -98,12 +98,12 @@ export function refusalOf(facts: Facts, asset: Asset, sponsor: Sponsor): Refusal
   return undefined
 }
 
-/** What lets an approve be included, also after one block in which the base fee rises. */
+/** Cost of an approve that is included even after one block of rising base fee. */
 export function leastWei({ gas, baseFeeWei }: Price): bigint {
   return gas * ceilDiv(baseFeeWei * 9n, 8n)
 }
 
-/** What viem offers by default where the node does not fill transactions in: it needs that balance. */
+/** viem's default offer where the node does not fill in transactions; the balance must cover it. */
 export function enoughWei({ gas, baseFeeWei, tipWei }: Price): bigint {
   return gas * (ceilDiv(baseFeeWei * 6n, 5n) + tipWei)
 }
@@ -160,8 +160,8 @@ export function capWei(sponsor: Sponsor, decimals: number): bigint {
 }
 
 /**
- * The grant: what is missing for an approve as wallets offer it by default, within the cap. `too-dear`:
- * with the cap the approve might not be included, and the grant would be in vain.
+ * The amount that an address lacks for an approve at the default fees of wallets, within the cap.
+ * `too-dear`: the cap is too low for the approve to be included.
  */
 export function amountOf(
   balanceWei: bigint,
@@ -175,8 +175,8 @@ export function amountOf(
 }
 
 /**
- * What is added to a grant of which nothing was spent, when fees rose: both together stay within the
- * cap. Undefined when it is still enough, something of it is gone, or no more may be given.
+ * The top-up of an unspent grant after fees rose; both together stay within the cap. Undefined when
+ * the grant is still enough, a part of it was spent, or the cap is reached.
  */
 export function topUpOf(
   balanceWei: bigint,

@@ -7,11 +7,12 @@ export type Clients = {
   /** Whether the client and its network may have one more. */
   hasRoom(client: string, day: number): boolean
   /**
-   * What the client or its network had sponsored and may not have used, if that stands in the way of
-   * one more. A grant is more than the approve costs: who collects them must pay for each approve.
+   * The sponsored addresses of the client or its network that may be unused and block another
+   * grant. A grant is worth more than an approve costs, so a collector of grants must pay for each
+   * approve.
    */
   unused(client: string, day: number): readonly string[]
-  /** The addresses have used their grants. */
+  /** Marks the grants of these addresses as used. */
   settle(addresses: Iterable<string>): void
   /** Counts one grant; false when there is no room, or too much is unused. */
   take(client: string, day: number, address: string): boolean
@@ -56,7 +57,7 @@ export function createClients(): Clients {
       }
     },
     take(client, day, address) {
-      // An address whose own grant is added to does not stand in its own way.
+      // A top-up is not blocked by the grant of the same address.
       if (!hasRoom(client, day)) return false
       if (unused(client, day).some((each) => each !== address)) return false
       for (const [key] of both(client)) {

@@ -92,7 +92,7 @@ export function createGranting(options: GrantingOptions): Granting {
   const lookedAt = new Map<string, number>()
   const refusals = meter.counter('sponsor_refusals_total', 'Grants refused.', ['reason'])
 
-  /** A grant, or what is added to one (`row`), if everything speaks for it. */
+  /** Sends a grant, or the top-up of one (`row`), if all checks pass. */
   async function fund(asked: Asked, client: string, row?: GrantRow): Promise<Result> {
     const { network, address } = asked
     const day = Grant.dayOf(now())
@@ -123,7 +123,7 @@ export function createGranting(options: GrantingOptions): Granting {
     return resultOf(funded, asked, judged, now())
   }
 
-  /** Once a second for a network of clients: a crowd must not make the node work for each request. */
+  /** Reads once a second for each network of clients, so that many requests cost few calls. */
   function isNew(key: string): boolean {
     if (Math.abs(now() - (lookedAt.get(key) ?? 0)) < unusedMaxAgeMs) return false
     lookedAt.delete(key)
@@ -133,7 +133,7 @@ export function createGranting(options: GrantingOptions): Granting {
     return true
   }
 
-  /** What can be said before the address is looked at. */
+  /** The refusal that needs no look at the address, if any. */
   async function refuseEarly(
     { network, address, signature }: Asked,
     client: string,
@@ -162,7 +162,7 @@ export function createGranting(options: GrantingOptions): Granting {
     return refuse('already-sponsored', known[state], members)
   }
 
-  /** Of an address that was sponsored: once more if fees rose before it has used the grant. */
+  /** Handles an address that was sponsored: one top-up if fees rose before it used the grant. */
   async function once(asked: Asked, client: string, row: GrantRow): Promise<Result> {
     if (row.kind !== 'grant' || ledger.stands(row).state !== 'confirmed') return again(asked)
     const result = await fund(asked, client, row)
@@ -284,7 +284,7 @@ function refusedBy({ code, detail, approve }: Extract<Judged, { kind: 'refused' 
   return { ...refuse(code, detail, approve && { approve }), ...(approve && { approve }) }
 }
 
-/** Not for the rest of the day: it may go on as soon as that address has approved. */
+/** A refusal with a short Retry-After: it ends as soon as the earlier address has approved. */
 const wasteful: Refusal = {
   ...refuse('rate-limited', 'An address that was sponsored for this client has not approved yet.'),
   retryAfterSeconds: 2,

@@ -5,7 +5,7 @@ import * as Grant from './Grant'
 import type { Engine, Sponsored } from './ledger'
 import { approveCall, estimateApprove, look, tipOf } from './look'
 
-/** What an address would be given, and the approve that it could sign then. */
+/** The grant for an address, and the approve that it can sign with it. */
 export type Judged =
   | { kind: 'amount'; wei: bigint; approve: Grant.Approve }
   | { kind: 'too-dear' }
@@ -26,8 +26,8 @@ export async function judge(engine: Engine, network: Sponsored, address: Address
 }
 
 /**
- * What may be added to the grant of an address, once; else why not, with the approve that its balance
- * pays for as long as it has not approved. Throws RpcFault or RpcError.
+ * The only top-up of a grant, or the reason against it, with the approve that the balance pays for
+ * while the address has not approved. Throws RpcFault or RpcError.
  */
 export async function judgeAgain(
   engine: Engine,

@@ -44,7 +44,7 @@ export type Funded =
 /** One ledger for grants by request and for approves that came signed. */
 export type Ledger = {
   find(network: Network.Id, address: Address): GrantRow | undefined
-  /** What was added to a grant. */
+  /** The top-up of a grant. */
   findTopUp(network: Network.Id, address: Address): TopUpRow | undefined
   /** How much room today has for another grant of any size. */
   room(network: Sponsored): Grant.Room
@@ -132,7 +132,7 @@ export function createLedger(options: LedgerOptions): Ledger {
     })
   }
 
-  /** The row that an order has written, or would. */
+  /** The row that an order wrote or would write. */
   function rowOf({ network: { id }, address, isTopUp }: Order): GrantRow | TopUpRow | undefined {
     return isTopUp === true ? store.findTopUp(id, address) : store.find(id, address)
   }

@@ -93,15 +93,15 @@ export async function estimateApprove(
   throw new RpcFault('the cost of an approve cannot be estimated')
 }
 
-/** The approve of everything. */
+/** Calldata of an unlimited approve of Permit2. */
 export function approveCall(token: Address): { to: Address; data: Hex } {
   const { to, data } = Token.approve(token, Permit.permit2Address, maxUint256)
   return { to, data }
 }
 
 /**
- * The tip that wallets are told to offer: what the node suggests, whatever we offer ourselves. Nodes
- * without that method are asked as viem asks them. Throws RpcFault or RpcError.
+ * The tip that the node suggests to wallets, which may differ from our own bid. Nodes without that
+ * method are asked as viem does it. Throws RpcFault or RpcError.
  */
 export async function tipOf(
   engine: Engine,

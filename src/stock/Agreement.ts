@@ -11,7 +11,7 @@ import { buyPath } from './teller'
 export type Agreement = Admitted &
   Pick<Instrument.Terms, 'token' | 'usdgAtomic'> & { recipient: Address; network: Network.Id }
 
-/** What was agreed on, however the request spelt it. */
+/** Canonical text of an agreement, independent of the spelling in the request. */
 export function fingerprintOf(terms: Instrument.Terms, payer: Address): string {
   const { token, usdgAtomic, recipient = payer, minimumAtomic = 0n } = terms
   const query = new URLSearchParams({

@@ -56,8 +56,8 @@ export type Context = {
   /** Block at which an errand was first seen to have ended without effect, by its id. */
   endedAt: Map<string, bigint>
   /**
-   * Orders whose payment is confirmed and whose settlement too few nodes show: since when (unix ms),
-   * when it is to be told next, and looks in a row at which nodes contradicted each other.
+   * Orders with a confirmed payment that too few nodes show: since when (unix ms), the time of the
+   * next log event, and the number of contradictions in a row.
    */
   unseen: Map<string, { since: number; tellAt: number; disputes: number }>
   /** Writes one change of an order and tells whoever waits for it. False: it was in another state. */

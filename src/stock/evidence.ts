@@ -8,7 +8,7 @@ import { nonceOf, type Order, refundId, swapId } from './Order'
 
 /** What the chain shows now of the transactions that an order rests on. */
 
-/** Blocks before a refund in vain that are searched for the one that paid: nodes take no more. */
+/** Blocks searched before a refund that paid nothing; nodes accept no larger range. */
 const searchedBlocks = 5_000n
 
 type Shown = Pick<Receipt.Receipt, 'logs'>
@@ -77,8 +77,9 @@ export async function isNews(context: Context, order: Order): Promise<boolean> {
 }
 
 /**
- * Transaction that has paid a refund of which ours did nothing: everybody can make it as soon as it is
- * signed in public. Undefined when the nonce is unused, or no node shows what used it. Throws RpcFault.
+ * The foreign transaction that paid a refund, when ours did nothing: any account can send a refund
+ * once its signature is public. Undefined when the nonce is unused or no node shows its use. Throws
+ * RpcFault.
  */
 export async function findRefund(context: Context, order: Order): Promise<Hex | undefined> {
   const { settlement, asset } = context
@@ -94,7 +95,7 @@ export async function findRefund(context: Context, order: Order): Promise<Hex | 
   const range = { fromBlock: `0x${from.toString(16)}`, toBlock: 'latest' }
   const filter = { address: asset.address, topics, ...range }
   const answer = await settlement.rpc(network, 'eth_getLogs', [filter]).catch((error: unknown) => {
-    // A node that takes no such range: an operator must look.
+    // The node refuses this range: an operator must look.
     if (error instanceof RpcError) return []
     throw error
   })

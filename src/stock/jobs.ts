@@ -5,27 +5,27 @@ import { type Context, tokenOf } from './context'
 import { nonceOf, type Order, refundId, swapId } from './Order'
 
 /**
- * The two ways in which the money of an order leaves the desk. Both spend one EIP-3009 nonce, so that
- * on every fork of the chain at most one of them moves money, in whatever order they are included: a
- * reorganisation may bring a swap back that had failed, after the refund.
+ * Swap and refund, the two ways in which an order's money leaves the desk. Both spend one EIP-3009
+ * nonce, so at most one of them moves money on any fork of the chain, in any order of inclusion. A
+ * reorganisation may bring a failed swap back after the refund.
  *
- * What is signed is public as soon as it is sent, and stays valid when its transaction fails. The
- * refund names the payer: another sender can only make the same refund. The swap names an address that
- * exists in no transaction but the swap itself (`receiveWithAuthorization`, see creation.ts). Signed for
- * the router or for Multicall3, it would let everybody take the money in a transaction of their own.
+ * A signature is public once it is sent, and stays valid when its transaction fails. The refund
+ * names the payer, so another sender can only make the same refund. The swap names the address of
+ * the swap's own contract creation (`receiveWithAuthorization`, see creation.ts). With a signature
+ * for the router or for Multicall3 any account could take the money.
  */
 
 /** The swap reverts after this, and then the money goes back. */
 const swapSeconds = 120n
 /**
- * Afterwards a refund that has failed can be made by nobody: an operator that pays by other means must
- * know that. Far beyond the time that fees can hold a transaction up.
+ * After this time a failed refund can no longer be sent, so an operator may safely pay by other
+ * means. Far longer than low fees can delay a transaction.
  */
 const refundSeconds = 7n * 24n * 3600n
 export const swapGas = 1_600_000n
 export const refundGas = 400_000n
 
-/** One transaction of the desk: it takes the money, gives it to the router, swaps; or nothing happens. */
+/** One transaction of the desk takes the money, pays the router and swaps, or reverts. */
 export function swapOf(context: Context, order: Order): Errand {
   const { market } = context
   const validBefore = secondsOf(context) + swapSeconds
@@ -48,7 +48,7 @@ export function swapOf(context: Context, order: Order): Errand {
   }
 }
 
-/** All that was paid goes to the payer of record. */
+/** Returns the whole payment to the payer of record. */
 export function refundOf(context: Context, order: Order): Errand {
   const { payer: payee, totalAtomic: amountAtomic } = order
   const validBefore = secondsOf(context) + refundSeconds

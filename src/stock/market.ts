@@ -41,8 +41,8 @@ export type Market = {
     usdgAtomic?: bigint,
   ): Promise<Verdict.Verdict>
   /**
-   * The calls of an account that holds `usdgAtomic`, all of which it spends if none of them fails: what
-   * a pool that runs dry does not take goes to the payer. `deadline` is unix seconds.
+   * The calls of an account that holds `usdgAtomic` and spends all of it if no call fails. The part
+   * that a pool cannot take goes to the payer. `deadline` is unix seconds.
    */
   swap(terms: SwapTerms): readonly Call[]
 }

@@ -74,7 +74,7 @@ export function orderRoutes(options: OrderRoutesOptions) {
       requestId: options.requestId(),
     })
     if (isPaid && response.status === 402) rateLimit.take(refusedKey, refusedPerMinute, now())
-    // The 402 has its own, which are shorter.
+    // A 402 has its own, shorter headers.
     const added: Record<string, string> =
       response.status === 402 ? limits : { ...corsHeaders, ...limits }
     for (const [name, value] of Object.entries(added)) {

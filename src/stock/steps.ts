@@ -101,7 +101,7 @@ async function settled(context: Context, order: Order): Promise<Next> {
   const ended = await context.settlement.run(swapOf(context, order), {
     waitMs: runWaitMs,
     write(hash) {
-      // It may have waited for its turn since it was looked at.
+      // Check the payment again, because a reorganisation may have come while this waited.
       must(paymentOf(context, order.paymentId).state === 'confirmed')
       must(context.change(() => store.swap(id, hash, now())))
     },
@@ -195,7 +195,7 @@ async function refunding(context: Context, order: Order): Promise<Next> {
   const ended = await settlement.run(refundOf(context, order), { waitMs: 0 })
   if (ended.kind !== 'confirmed') return 'later'
   const { receipt, transaction: hash } = ended
-  // A status of success proves nothing: USDG only logs that a nonce was used before.
+  // Success proves nothing: for a used nonce USDG only logs an event and does not revert.
   const isPaid =
     isRefundedBy(context, order, receipt) ||
     isRefundedBy(context, order, await askAgain(context, order, hash))
@@ -203,12 +203,12 @@ async function refunding(context: Context, order: Order): Promise<Next> {
   return turn(context.change(() => store.refunded(id, hash, now())))
 }
 
-/** A refund that is included and paid nothing: the nonce tells what did. */
+/** Handles a refund that was included and paid nothing: the use of the nonce tells why. */
 async function unrefunded(context: Context, order: Order, reason: HeldReason): Promise<Next> {
   const { store, now } = context
   const { id } = order
   if (isSwapped(context, order)) {
-    // A reorganisation brought the failed swap back, before the refund.
+    // A reorganisation included the failed swap again, before the refund.
     return turn(context.change(() => store.reswap(id, order.refundTx, now())))
   }
   const hash = await findRefund(context, order)
@@ -227,12 +227,12 @@ async function refunded(context: Context, order: Order): Promise<Next> {
   if (isUnderWay || !isRefundedBy(context, order, await askAgain(context, order, refundTx))) {
     return turn(context.change(() => store.unrefund(id, now())))
   }
-  // Of an earlier version, in which the two had no nonce in common.
+  // Orders of an earlier version: swap and refund share no nonce.
   if (isSwapped(context, order)) log('order-paid-twice', { order: id })
   return 'wait'
 }
 
-/** Whether the chain has the swap now, as far as is known. */
+/** Whether the chain has the swap now, as far as nodes show. */
 function isSwapped({ settlement }: Context, order: Order): boolean {
   return settlement.errand(swapId(order))?.state === 'confirmed'
 }
@@ -246,7 +246,7 @@ async function held(context: Context, order: Order): Promise<Next> {
   const resumeRefund = (transaction: Hex | undefined) =>
     turn(context.change(() => store.resumeRefund(id, transaction, now())))
   const isRefund = heldReason === 'refund-failed' || heldReason === 'refund-not-found'
-  // A reorganisation has brought it back.
+  // A reorganisation included the swap again.
   if (isRefund && isSwapped(context, order)) return resumeRefund(refundTx)
   if (heldReason === 'refund-failed') {
     // Under way again by itself, or for good without effect: only then may another one be written.
@@ -275,7 +275,7 @@ const tellAfterMs = 60_000
 /** Looks in a row that must contradict each other: around a reorganisation honest nodes do so once. */
 const disputesMax = 3
 
-/** What the nodes show of the payment; remembers, and tells after a while, what they do not show. */
+/** What the nodes show of the payment. Remembers an unseen payment and logs it after a while. */
 async function sightOf(context: Context, { id }: Order, payment: Payment): Promise<Sight> {
   const { unseen, now, log } = context
   const sight = await context.settlement.sightOf(payment)
@@ -293,7 +293,7 @@ async function sightOf(context: Context, { id }: Order, payment: Payment): Promi
   return sight
 }
 
-/** No rule says which node lies: nothing is sent, and an operator must look. */
+/** No rule tells which node lies: send nothing and hold the order for an operator. */
 function holdDisputed(context: Context, { id, settlementTx }: Order): Next {
   const { unseen, store, now, log } = context
   if ((unseen.get(id)?.disputes ?? 0) < disputesMax) return 'later'

@@ -45,7 +45,7 @@ export function createTeller(options: TellerOptions): Teller {
     if (state === 'failed') {
       throw Denial.verificationFailed('settlement_failed', 'The transfer did not happen.')
     }
-    // No receipt is signed for money that only one of two nodes shows.
+    // Sign no receipt for money that only one of two nodes shows.
     if (state === 'settling' || order.heldReason === 'settlement-disputed') {
       throw about(Denial.unpaid({ kind: 'pending', payment }, order.network), order)
     }

@@ -126,7 +126,7 @@ ${
 }`
 }
 
-/** Why all lanes of a network are paused, when that is not the reason of one of them. */
+/** Why all lanes of a network are paused, unless it is the reason of one lane. */
 function commonReason({ ready, reason, lanes }: NetworkState): string | undefined {
   if (ready || lanes.some((lane) => lane.reason === reason)) return undefined
   return reason ?? 'unknown'

@@ -192,7 +192,7 @@ function paramItem({ name, in: place, required, description, schema, example }: 
   return html`<div><dt><code>${name}</code> <span class="quiet">${facts.join(', ')}</span></dt><dd>${description}</dd></div>`
 }
 
-/** The types of a JSON Schema, in the words of a person who writes a query. */
+/** The types of a JSON Schema in plain words, for authors of queries. */
 function typesOf(type: unknown): string {
   return [type].flat().join(' or ').replace('array', 'comma list')
 }

@@ -63,7 +63,7 @@ export function webRoutes(options: WebOptions) {
   const home = ({ request }: Asked) => {
     const searchParams = new URLSearchParams(searchOf(request.url))
     const text = (searchParams.get('q') ?? '').slice(0, 100)
-    // Looking through a large catalogue costs more than a page that is known.
+    // A search of a large catalogue costs more than a cached page.
     if (text !== '') limit(request, 'search', searchesPerMinute)
     const page = Number(searchParams.get('page') ?? 1)
     const main = catalogue(options, { text, page: Number.isSafeInteger(page) ? page : 1 })
