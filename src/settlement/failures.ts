@@ -54,6 +54,8 @@ const sharedMax = 100
 /** The time in which all failures of a payer are forgotten. */
 const windowMs = 600_000
 const payersMax = 10_000
+/** Codes whose payers are remembered. */
+const codesMax = 1_000
 /** Payments that an address may have under way: at first, and once it has paid often. */
 const roomMin = 16
 const roomMax = 64
@@ -64,11 +66,11 @@ export function createFailures(now: () => number, most = 5): Failures {
   const fullAt = new Map<string, number>()
   const underWay = new Map<string, number>()
   const paid = new Map<string, number>()
-  /** How many new payers with a code have paid. */
-  const proven = new Map<string, number>()
+  /** Payers that have paid, by their code. */
+  const proven = new Map<string, Set<string>>()
 
   /** Failures that all new payers with a code have together. */
-  const sharedBy = (key: string) => Math.min(most + (proven.get(key) ?? 0), sharedMax)
+  const sharedBy = (key: string) => Math.min(most + (proven.get(key)?.size ?? 0), sharedMax)
 
   const debtMs = (key: string) => {
     const debt = (fullAt.get(key) ?? 0) - now()
@@ -139,19 +141,15 @@ export function createFailures(now: () => number, most = 5): Failures {
       const key = keyOfCode(code)
       add(key, sharedBy(key))
     },
-    earn({ address, code, isNew }) {
-      increase(paid, address, roomMax)
-      if (typeof code === 'object' && isNew) increase(proven, keyOfCode(code), sharedMax)
+    earn({ address, code }) {
+      const before = paid.get(address) ?? 0
+      keep(paid, address, Math.min(before + 1, roomMax), payersMax)
+      if (typeof code !== 'object') return
+      const key = keyOfCode(code)
+      const known = proven.get(key) ?? new Set()
+      if (known.size < sharedMax) known.add(address)
+      keep(proven, key, known, codesMax)
     },
-  }
-
-  /** The newest are kept. */
-  function increase(counts: Map<string, number>, key: string, max: number): void {
-    const before = counts.get(key) ?? 0
-    counts.delete(key)
-    counts.set(key, Math.min(before + 1, max))
-    const [oldest] = counts.keys()
-    if (counts.size > payersMax && oldest !== undefined) counts.delete(oldest)
   }
 
   /** Every entry cost a failed transaction: as many as fit are far below any gas budget. */
@@ -163,4 +161,12 @@ export function createFailures(now: () => number, most = 5): Failures {
       fullAt.delete(key)
     }
   }
+}
+
+/** Of more than `max` entries the newest are kept. */
+function keep<T>(map: Map<string, T>, key: string, value: T, max: number): void {
+  map.delete(key)
+  map.set(key, value)
+  const [oldest] = map.keys()
+  if (map.size > max && oldest !== undefined) map.delete(oldest)
 }
