@@ -2,7 +2,8 @@ import { Elysia } from 'elysia'
 import { open } from '../db/open'
 import { readPending } from '../db/pending'
 import { unused } from '../db/statement'
-import { listenOn } from './app/listen'
+import type { Limits } from './app/limits'
+import { listenOn, withOneHost } from './app/listen'
 import type { Catalogue, Parts } from './app/parts'
 import { connectionReports, reportDroppedLines, reportStorage } from './app/report'
 import type { Config } from './config/Config'
@@ -18,9 +19,9 @@ import { healthRoutes } from './http/health'
 import { whenIdle } from './http/idle'
 import { requestIds, salts } from './http/ids'
 import { createRegistry, metricsRoutes } from './http/metrics'
-import { errors, toResponse } from './http/problem'
+import { errors } from './http/problem'
 import { createRateLimit } from './http/ratelimit'
-import { hasManyHosts, pathsBelow } from './http/url'
+import { pathsBelow } from './http/url'
 import type { Log } from './log'
 import { withChallenges, withDeliveries } from './paywall/counted'
 import { type Earlier, succeed } from './paywall/earlier'
@@ -29,13 +30,13 @@ import { createQuoter } from './paywall/quote'
 import { createAnswers } from './paywall/store'
 import * as Crypto from './protocol/Crypto'
 import type * as Network from './protocol/Network'
-import * as Problem from './protocol/Problem'
 import * as Secp256k1 from './protocol/Secp256k1'
 import { createBreaker } from './proxy/breaker'
 import { createDocuments } from './proxy/documents'
 import { createMcp } from './proxy/mcp/endpoint'
 import { createGateway } from './proxy/merchant'
 import { availabilityOf, originsOf, outOfService } from './proxy/origins'
+import { createPlaces } from './proxy/places'
 import { catalogueRoutes } from './proxy/routes'
 import { createUpstream } from './proxy/upstream'
 import { createSettlement, type Settlement } from './settlement/settle'
@@ -51,7 +52,7 @@ import { webRoutes } from './web/routes'
 /** Pending payments that the page for operators lists. */
 const pendingShown = 20
 
-export type AppOptions = {
+export type AppOptions = Limits & {
   config: Config
   secrets: Secrets
   dataDir: string
@@ -116,7 +117,7 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
   // Whatever a reload may change is read through it.
   let catalogue: Catalogue
   const service = () => catalogue.config.service
-  const { baseUrl, bufferedMaxBytes } = options.config.service
+  const { baseUrl, bufferedMaxBytes, stalledStreamsMax } = options.config.service
   const db = (options.openDatabase ?? open)({ dataDir: options.dataDir, now })
   undoing(db.close)
   const registry = createRegistry()
@@ -128,14 +129,10 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
   const server = listenOn({
     ...listen,
     connectionsMax,
+    idleSeconds: options.idleSeconds,
     ...connectionReports(registry, log),
-    handle: (request, peer) =>
-      hasManyHosts(request.headers) ? refuseHosts() : front.fetch(request, peer),
+    handle: withOneHost(front.fetch, () => ({ baseUrl, requestId: parts.requestId() })),
   })
-  const refuseHosts = () => {
-    const problem = Problem.of('bad-request', 'Host must be there once.')
-    return toResponse(problem, { baseUrl, requestId: parts.requestId() })
-  }
   undoing(() => server.stop(true))
   const settlement = await createSettlement({
     db,
@@ -192,6 +189,7 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
     sponsor,
     quoter,
     answers: createAnswers(db, options.answersMaxBytes),
+    paceMin: { stalledMax: stalledStreamsMax, ...options.paceMin },
     get settleWaitMs() {
       return service().settleWaitSeconds * 1000
     },
@@ -239,6 +237,7 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
     peerOf: (request) => server.peerOf(front.originalOf(request)),
     upstream: createUpstream({ now }),
     breaker: createBreaker(),
+    places: createPlaces(options.fetchesMax),
     budget: createBudget(bufferedMaxBytes),
     rateLimit: createRateLimit(),
     receiptAddress,

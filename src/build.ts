@@ -23,6 +23,8 @@ export async function build(options: Options): Promise<void> {
     '--bytecode',
     '--format=esm',
     '--sourcemap=linked',
+    // Each command loads its own part only; in one piece all of it is read before the first line runs.
+    '--splitting',
     // Else the executable loads what it finds in the directory it is started in.
     '--no-compile-autoload-dotenv',
     '--no-compile-autoload-bunfig',

@@ -1,4 +1,4 @@
-import { parseArgs } from 'node:util'
+export {}
 
 declare const VERSION: string | undefined
 
@@ -75,7 +75,17 @@ const verbsOf: Partial<Readonly<Record<Command, readonly string[]>>> = {
   orders: ['list', 'show', 'retry'],
 }
 
+// First of all: the process starts anew for it.
+if (mayServe(Bun.argv[2]) && process.env.BUN_CONFIG_MAX_HTTP_REQUESTS === undefined) {
+  const { raiseFetchLimit } = await import('./cli/fetches')
+  raiseFetchLimit()
+}
 process.exitCode = await main(Bun.argv.slice(2))
+
+/** Whether the first word leaves open that it serves. */
+function mayServe(word: string | undefined): boolean {
+  return word === undefined || word === 'serve' || word.startsWith('-')
+}
 
 async function main(argv: string[]): Promise<number> {
   const args = parse(argv)
@@ -168,6 +178,8 @@ type Parsed = { command: Command; values: Values; word: string; operand: string 
 /** The command and its options, or what is wrong with them. */
 function parse(argv: string[]): Parsed | string {
   try {
+    // Loaded here because a start that raises the limit should not wait for it twice.
+    const { parseArgs } = process.getBuiltinModule('node:util')
     const { values, positionals } = parseArgs({
       args: argv,
       allowPositionals: true,

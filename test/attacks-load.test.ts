@@ -6,6 +6,7 @@ import { answerMaxBytes, createAnswers } from '../src/paywall/store'
 import { ProblemError } from '../src/protocol/Problem'
 import type { Payment } from '../src/settlement/Payment'
 import { ask } from './harness/buyer'
+import { close, connect, exchange } from './harness/raw'
 import { temporary } from './harness/settlement'
 import { effects, mppUsdc, nothing, startTarget, type Target, x402Usdc } from './harness/target'
 
@@ -44,6 +45,67 @@ describe('a merchant', () => {
     expect((await fetch(at('a/get?poison'), { headers })).status).toBe(410)
     const honest = await x402Usdc.pay(await ask(at('a/get')), buyer)
     expect((await fetch(at('a/get'), { headers: honest })).status).toBe(200)
+  })
+})
+
+describe('requests that an upstream fails at', () => {
+  const failing = (status: number) => {
+    target.upstream.answer = ({ target: path }) =>
+      path.includes('poison') ? new Response('bug', { status }) : new Response('goods')
+  }
+  const buy = async (path: string, payer = buyer) => {
+    const headers = await x402Usdc.pay(await ask(at(path)), payer)
+    return (await fetch(at(path), { headers })).status
+  }
+
+  for (const status of [500, 504])
+    test(`attack: one payer's requests that are answered by ${status} close a merchant for nobody`, async () => {
+      failing(status)
+      for (let request = 1; request <= 6; request++) expect(await buy('b/get?poison')).toBe(502)
+      expect(await buy('b/get')).toBe(200)
+    })
+
+  test('behavior: a merchant whose upstream fails for several payers sells nothing', async () => {
+    failing(503)
+    const payers = [1, 2, 3].map((number) => account(number).local())
+    for (const payer of payers)
+      for (let request = 1; request <= 7; request++) {
+        const { response } = await ask(at('b/get?poison'))
+        if (response.status === 402) await buy('b/get?poison', payer)
+      }
+    expect((await ask(at('b/get'))).response.status).toBe(503)
+    expect((await ask(at('a/get'))).response.status).toBe(503)
+    target.clock.offsetMs += 6_000
+    expect(await buy('b/get')).toBe(200)
+    target.clock.offsetMs = 0
+  })
+})
+
+describe('bodies that cost more than their bytes', () => {
+  const chunked = (pieces: string) =>
+    `POST /m/b/post HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n${pieces}`
+
+  test('attack: chunks of one byte are refused after some, and the connection ends', async () => {
+    // Without an end: only the other side can end it.
+    const [answer, ...others] = await exchange(target.url, chunked('1\r\nx\r\n'.repeat(100_000)))
+    expect([answer?.status, others.length]).toEqual([400, 0])
+    expect(JSON.parse(answer?.body ?? '')).toMatchObject({ code: 'bad-request' })
+    const few = chunked(`${'1\r\nx\r\n'.repeat(200)}0\r\n\r\n`).replace('\r\n', `\r\n${close}\r\n`)
+    expect((await exchange(target.url, few))[0]?.status).toBe(402)
+  })
+
+  test('attack: bodies that are announced and not sent leave the routes to others', async () => {
+    const announcement =
+      'POST /m/b/post HTTP/1.1\r\nHost: localhost\r\nContent-Length: 160000\r\n\r\n{'
+    // Together more than all bodies may take.
+    const idle = Array.from({ length: 1_800 }, () => connect(target.url, announcement))
+    try {
+      await Promise.all(idle.map((socket) => new Promise((r) => socket.once('connect', r))))
+      const body = JSON.stringify('x'.repeat(200_000))
+      expect((await ask(at('b/post'), { method: 'POST', body })).response.status).toBe(402)
+    } finally {
+      for (const socket of idle) socket.destroy()
+    }
   })
 })
 
@@ -153,7 +215,9 @@ describe('attack 44: slow bodies', () => {
   test('error: a body that drips is given up and gives its bytes back', async () => {
     const budget = createBudget(1_000_000)
     const slow = dripping(10, 10, 1000)
-    const error = await readBody(slow.request, 1_000_000, budget, 50).catch((thrown) => thrown)
+    const error = await readBody(slow.request, 1_000_000, budget, { paceMs: 50 }).catch(
+      (thrown) => thrown,
+    )
     if (!(error instanceof ProblemError)) throw new Error('it was read')
     expect([error.status, error.code]).toEqual([408, 'body-too-slow'])
     expect(budget.usedBytes()).toBe(0)
@@ -163,7 +227,7 @@ describe('attack 44: slow bodies', () => {
   test('behavior: a body that keeps coming may take its time', async () => {
     const budget = createBudget(1_000_000)
     const steady = dripping(2_000, 5, 60)
-    const { bytes, release } = await readBody(steady.request, 1_000_000, budget, 50)
+    const { bytes, release } = await readBody(steady.request, 1_000_000, budget, { paceMs: 50 })
     expect(bytes.byteLength).toBe(120_000)
     release()
     expect(budget.usedBytes()).toBe(0)

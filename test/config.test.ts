@@ -231,6 +231,8 @@ describe('what the file means', () => {
     ])
     expect(two?.networks).toEqual(['eip155:8453'])
     expect(two).toMatchObject({ payout, timeoutMs: 30_000, idleMs: 60_000, allowPrivate: false })
+    expect([two?.concurrencyMax, config.service.concurrencyMax]).toEqual([512, 2_048])
+    expect(config.service.stalledStreamsMax).toBe(16)
     expect(two?.routes[0]).toMatchObject({
       methods: ['GET'],
       tail: 'optional',

@@ -1,20 +1,28 @@
 import { describe, expect, test } from 'bun:test'
-import { createBudget, readBody } from '../src/http/body'
+import { type Budget, createBudget, readBody } from '../src/http/body'
 import type { ProblemError } from '../src/protocol/Problem'
 import { createBreaker } from '../src/proxy/breaker'
 import { originOf, serveBuiltin } from '../src/proxy/builtin/serve'
+import { createPlaces } from '../src/proxy/places'
 import { merchant, route } from './harness/merchants'
 
 describe('breaker', () => {
-  const policy = { threshold: 3, coolDownMs: 1_000, coolDownMaxMs: 3_000 }
-  const failing = (breaker: ReturnType<typeof createBreaker>, ...times: number[]) => {
-    for (const now of times) breaker.failure('https://a', now)
+  const policy = { threshold: 3, payersMin: 2, coolDownMs: 1_000, coolDownMaxMs: 3_000 }
+  type Breaker = ReturnType<typeof createBreaker>
+  const failing = (breaker: Breaker, ...times: number[]) => {
+    for (const now of times) breaker.failure('https://a', { kind: 'connect', payer: '0xa' }, now)
+  }
+  const silent = (breaker: Breaker, payer: string, ...times: number[]) => {
+    for (const now of times) breaker.failure('https://a', { kind: 'silence', payer }, now)
+  }
+  const answering = (breaker: Breaker, ...times: number[]) => {
+    for (const now of times) breaker.success('https://a', now)
   }
 
-  test('behavior: opens after failures in a row, for that origin only', () => {
+  test('behavior: opens after failed connections in a row, for that origin only', () => {
     const breaker = createBreaker(policy)
     failing(breaker, 0, 1)
-    breaker.success('https://a')
+    answering(breaker, 1)
     failing(breaker, 2, 3)
     expect(breaker.isOpen('https://a', 3)).toBe(false)
     failing(breaker, 4)
@@ -37,16 +45,113 @@ describe('breaker', () => {
     ])
     failing(breaker, 3_000)
     expect(breaker.retryAfterMs('https://a', 3_000)).toBe(3_000)
-    breaker.success('https://a')
+    answering(breaker, 3_000)
     expect(breaker.isOpen('https://a', 3_000)).toBe(false)
     failing(breaker, 3_001, 3_002)
     expect(breaker.isOpen('https://a', 3_002)).toBe(false)
+  })
+
+  test('attack: one payer whose requests time out does not open it, several payers do', () => {
+    const breaker = createBreaker(policy)
+    silent(breaker, '0xa', 0, 1, 2, 3, 4, 5)
+    expect(breaker.isOpen('https://a', 5)).toBe(false)
+    silent(breaker, '0xb', 6)
+    expect(breaker.isOpen('https://a', 6)).toBe(true)
+  })
+
+  test('attack: several payers that fail less often than others are served do not open it', () => {
+    const breaker = createBreaker(policy)
+    for (let now = 0; now < 1_000; now++) {
+      answering(breaker, now, now)
+      silent(breaker, `0x${now % 7}`, now)
+    }
+    expect(breaker.isOpen('https://a', 1_000)).toBe(false)
+  })
+
+  test('behavior: of a busy upstream the last ten seconds count, of a quiet one its last results', () => {
+    const busy = createBreaker(policy)
+    for (let now = 0; now < 100; now++) answering(busy, now)
+    silent(busy, '0xa', 10_200, 10_201)
+    silent(busy, '0xb', 10_202)
+    expect(busy.isOpen('https://a', 10_202)).toBe(false)
+    for (const payer of ['0xa', '0xb', '0xc', '0xd', '0xe', '0xf', '0xg'])
+      silent(busy, payer, 10_203)
+    expect(busy.isOpen('https://a', 10_203)).toBe(true)
+
+    const quiet = createBreaker(policy)
+    for (const [i, now] of [0, 30_000, 60_000].entries()) silent(quiet, `0x${i}`, now)
+    expect(quiet.isOpen('https://a', 60_000)).toBe(true)
+  })
+
+  test('attack: half open, one payer whose request times out does not open it again', () => {
+    const breaker = createBreaker(policy)
+    failing(breaker, 0, 0, 0)
+    silent(breaker, '0xa', 1_000, 1_001)
+    expect(breaker.isOpen('https://a', 1_001)).toBe(false)
+    silent(breaker, '0xb', 1_002)
+    expect(breaker.isOpen('https://a', 1_002)).toBe(true)
   })
 
   test('behavior: late failures of requests from before do not keep it open', () => {
     const breaker = createBreaker(policy)
     failing(breaker, 0, 0, 0, 500, 600, 999)
     expect(breaker.isOpen('https://a', 1_000)).toBe(false)
+  })
+})
+
+describe('places', () => {
+  test('behavior: a merchant has its own number of places, and all have one together', () => {
+    const places = createPlaces()
+    const max = { merchant: 2, total: 3 }
+    const first = places.take('a', max)
+    expect([first, places.take('a', max)]).not.toContain(undefined)
+    expect(places.take('a', max)).toBeUndefined()
+    expect(places.take('b', max)).toBeDefined()
+    expect(places.take('b', max)).toBeUndefined()
+    first?.()
+    first?.()
+    expect(places.used()).toBe(2)
+    expect(places.take('b', max)).toBeDefined()
+    expect(places.take('a', max)).toBeUndefined()
+  })
+})
+
+describe('shares of the budget', () => {
+  const open = (budget: Budget, client: string, isPaid = false) => budget.open({ client, isPaid })
+
+  test('attack: bodies without a credential fill their own share only', () => {
+    const budget = createBudget(1_600)
+    const held = Array.from({ length: 8 }, (_, i) => open(budget, `c${i}`))
+    expect(held.map((share) => share.acquire(100))).toEqual([
+      ...Array<boolean>(4).fill(true),
+      ...Array<boolean>(4).fill(false),
+    ])
+    expect(open(budget, 'c9', true).acquire(400)).toBe(true)
+    held[0]?.release()
+    held[0]?.release()
+    expect(budget.usedBytes()).toBe(700)
+    expect(open(budget, 'c9').acquire(100)).toBe(true)
+  })
+
+  test('attack: one client fills its own part only, with or without credentials', () => {
+    const budget = createBudget(1_600)
+    for (const [isPaid, part] of [
+      [false, 100],
+      [true, 400],
+    ] as const) {
+      expect(open(budget, 'a', isPaid).acquire(part)).toBe(true)
+      expect(open(budget, 'a', isPaid).acquire(1)).toBe(false)
+      expect(open(budget, 'b', isPaid).acquire(part)).toBe(true)
+    }
+  })
+
+  test('behavior: a single body may be larger than a share, but not than all', () => {
+    const budget = createBudget(1_600)
+    const only = open(budget, 'a')
+    expect([only.acquire(1_000), only.acquire(500), only.acquire(101)]).toEqual([true, true, false])
+    expect(open(budget, 'b').acquire(1)).toBe(false)
+    only.release()
+    expect(budget.usedBytes()).toBe(0)
   })
 })
 
@@ -101,15 +206,46 @@ describe('readBody', () => {
 
   test('error: what does not fit into the budget of all requests is 503 with Retry-After', async () => {
     const budget = createBudget(10)
-    const first = await readBody(post(stream(6)), 7, budget)
-    const error = await readBody(post(stream(2, 3)), 7, budget).catch(
+    const owner = { isPaid: true }
+    const first = await readBody(post(stream(6)), 7, budget, owner)
+    const error = await readBody(post(stream(2, 3)), 7, budget, owner).catch(
       (caught: ProblemError) => caught,
     )
     expect(error).toMatchObject({ status: 503, headers: { 'retry-after': '1' } })
     expect(budget.usedBytes()).toBe(6)
     first.release()
-    const second = await readBody(post(stream(2, 3)), 7, budget)
+    const second = await readBody(post(stream(2, 3)), 7, budget, owner)
     expect(second.bytes.byteLength).toBe(5)
+  })
+
+  test('attack: what is announced and not sent takes nothing of the budget', async () => {
+    const budget = createBudget(1_000_000)
+    const never = () => new ReadableStream<Uint8Array>({ pull: () => new Promise(() => {}) })
+    const idle = [16, 100_000, 900_000].map((bytes) =>
+      refusal(
+        readBody(post(never(), { 'content-length': `${bytes}` }), 1_000_000, budget, {
+          paceMs: 50,
+        }),
+      ),
+    )
+    expect(budget.usedBytes()).toBe(0)
+    expect(await Promise.all(idle)).toEqual([408, 408, 408])
+  })
+
+  test('attack: pieces of a byte are refused, which costs more than their bytes', async () => {
+    const budget = createBudget(1_000_000)
+    const ones = (count: number) => post(stream(...Array<number>(count).fill(1)))
+    expect((await readBody(ones(256), 1_000_000, budget)).bytes.byteLength).toBe(256)
+    expect(await refusal(readBody(ones(300), 1_000_000, budget))).toBe(400)
+    const fair = post(stream(...Array<number>(300).fill(64)))
+    expect((await readBody(fair, 1_000_000, budget)).bytes.byteLength).toBe(19_200)
+  })
+
+  test('behavior: pieces of all sizes are one body', async () => {
+    const sizes = [1, 70_000, 3, 65_535, 2, 65_536, 200_000, 5]
+    const { bytes } = await readBody(post(stream(...sizes)), 1_000_000, createBudget(4_000_000))
+    const expected = sizes.map((size) => new Uint8Array(size).fill(size))
+    expect(Buffer.concat(expected).equals(bytes)).toBe(true)
   })
 
   test('error: a client that stops early is 400 and holds nothing', async () => {

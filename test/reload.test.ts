@@ -273,6 +273,7 @@ describe('what a running process cannot change', () => {
   const cases: readonly (readonly [string, string, string])[] = [
     ['service.connections_max', 'connections_max = 10000', 'connections_max = 99'],
     ['service.buffered_max', 'buffered_max = "256MiB"', 'buffered_max = "128MiB"'],
+    ['service.stalled_streams_max', 'stop_seconds = 30', 'stalled_streams_max = 7'],
     ['networks.eip155:8453.name', 'name = "Base"', 'name = "Basis"'],
     ['stock', '\nfee_bps = 0', '\nfee_bps = 7'],
   ]

@@ -4,7 +4,7 @@ import { account } from '../src/demo/accounts'
 import { deploy, execute } from '../src/demo/chains'
 import * as Artifacts from '../src/demo/contracts/artifacts'
 import { isSend, type OwnDesk, ownDesk } from './harness/owndesk'
-import { type RpcCall, signTransfer } from './harness/settlement'
+import { type RpcCall, signTransfer, until } from './harness/settlement'
 
 // A chain whose newest block is a minute old, as where blocks come with transactions only.
 
@@ -89,6 +89,20 @@ test.concurrent('error: where blocks are not rare and our clock is ahead, nothin
   await using own = await ownDesk({ desk: { now: () => Date.now() + 8_000 } })
   await own.net.chain.rpc('anvil_mine', ['0x1'])
   const validAfter = BigInt(Math.floor(Date.now() / 1000) + 6)
+  const outcome = await own.desk.pay(signTransfer(own.network, { validAfter }))
+  expect(outcome).toMatchObject({ kind: 'refused' })
+  expect(own.desk.db.sqlite.query('SELECT hash FROM transactions').all()).toEqual([])
+})
+
+test.concurrent('error: a clock that is proven to be ahead makes no payment young', async () => {
+  const ahead = () => Date.now() + 30_000
+  await using own = await ownDesk({ desk: { now: ahead } })
+  // Blocks that are new when they are seen prove it.
+  await until(async () => {
+    await own.net.chain.rpc('anvil_mine', ['0x1'])
+    return (own.desk.settlement.status()[0]?.clockAheadMs.min ?? 0) > 20_000
+  })
+  const validAfter = BigInt(Math.floor(ahead() / 1000) - 5)
   const outcome = await own.desk.pay(signTransfer(own.network, { validAfter }))
   expect(outcome).toMatchObject({ kind: 'refused' })
   expect(own.desk.db.sqlite.query('SELECT hash FROM transactions').all()).toEqual([])

@@ -1,17 +1,19 @@
 import { readdirSync, readFileSync } from 'node:fs'
-import { hostOf } from '../http/url'
+import { createPeer, type Peer } from '../http/peer'
+import { toResponse } from '../http/problem'
+import { hasManyHosts, hostOf } from '../http/url'
+import * as Problem from '../protocol/Problem'
 
-/** Answers a request. `peer`: address of the other end of its connection. */
-export type Handle = (
-  request: Request,
-  peer: () => string | undefined,
-) => Response | Promise<Response>
+/** Answers a request. */
+export type Handle = (request: Request, peer: Peer) => Response | Promise<Response>
 
 export type ListenOptions = {
   hostname: string
   port: number
   /** Most connections of clients; the limit of open files may set a lower one. */
   connectionsMax: number
+  /** Longest silence of a connection that no sale holds; 255 by default. */
+  idleSeconds?: number | undefined
   handle: Handle
   /** Called when too many are open and those without a request are ended. */
   onFull(open: number): void
@@ -45,17 +47,17 @@ const generations = 4
  * connections. Open files can be counted on Linux only; elsewhere there is no cap.
  */
 export function listenOn(options: ListenOptions): Listener {
-  const { hostname, handle } = options
+  const { hostname, handle, idleSeconds = 255 } = options
   const serve = (port: number) =>
     Bun.serve({
       hostname,
       port,
       reusePort: false,
       development: false,
-      idleTimeout: 255,
+      idleTimeout: idleSeconds,
       // Bodies are read and capped by the routes, which answer with a problem.
       maxRequestBodySize: Number.MAX_SAFE_INTEGER,
-      fetch: (request, self) => handle(request, () => self.requestIP(request)?.address),
+      fetch: (request, self) => handle(request, createPeer(request, self, idleSeconds)),
     })
   let current: Server | undefined = serve(options.port)
   const port = current.port ?? options.port
@@ -139,5 +141,16 @@ function limitOfFiles(): number | undefined {
     return Number.isNaN(limit) ? undefined : limit
   } catch {
     return undefined
+  }
+}
+
+/** Refuses requests with several Host fields; `context` is that of the refusal. */
+export function withOneHost(
+  handle: Handle,
+  context: () => Parameters<typeof toResponse>[1],
+): Handle {
+  return (request, peer) => {
+    if (!hasManyHosts(request.headers)) return handle(request, peer)
+    return toResponse(Problem.of('bad-request', 'Host must be there once.'), context())
   }
 }

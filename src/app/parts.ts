@@ -18,6 +18,7 @@ export type Parts = Pick<
   | 'paywall'
   | 'upstream'
   | 'breaker'
+  | 'places'
   | 'budget'
   | 'rateLimit'
   | 'now'

@@ -26,7 +26,15 @@ export async function serve(options: ServeOptions): Promise<number> {
   const { dataDir } = options
   let app: App.App
   try {
-    app = await App.start({ config, secrets, dataDir, log, droppedLines, isLasting: true })
+    app = await App.start({
+      config,
+      secrets,
+      dataDir,
+      log,
+      droppedLines,
+      fetchesMax: fetchesMax(options.env),
+      isLasting: true,
+    })
   } catch (error) {
     process.stderr.write(`turnpike: ${startFault(error, config)}\n`)
     return 1
@@ -103,6 +111,12 @@ function startFault(error: unknown, config: Config): string {
   if (isListen)
     return `${address} is no address to listen on here (${code}): see listen in the file.`
   return error instanceof Error ? error.message : 'it could not start'
+}
+
+/** The runtime's limit, which it read from here when it was started. */
+function fetchesMax(env: Env): number | undefined {
+  const value = Number(env.BUN_CONFIG_MAX_HTTP_REQUESTS)
+  return Number.isInteger(value) && value > 0 ? value : undefined
 }
 
 function stopSignal(): Promise<void> {

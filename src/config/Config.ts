@@ -42,6 +42,10 @@ export type Service = {
   bufferedMaxBytes: number
   paidPerMinute: number
   quotePerMinute: number
+  /** Sales under way at once, of all merchants. */
+  concurrencyMax: number
+  /** Streams that their buyers may leave unread at once, 2 to 4 MB each. */
+  stalledStreamsMax: number
 }
 
 export type NetworkConfig = Network.Network & {
@@ -87,6 +91,8 @@ export type Merchant = {
   secrets: readonly string[]
   timeoutMs: number
   idleMs: number
+  /** Sales under way at once. */
+  concurrencyMax: number
   /** Zero when the merchant is out of service because this address is not set. */
   payout: Address
   networks: readonly Network.Id[]

@@ -8,6 +8,7 @@ const fixed = {
   baseUrl: 'base_url',
   stockBaseUrl: 'stock_base_url',
   bufferedMaxBytes: 'buffered_max',
+  stalledStreamsMax: 'stalled_streams_max',
 } as const
 
 /**

@@ -33,6 +33,8 @@ export function readService(root: Table, networks: readonly NetworkConfig[]): Se
     bufferedMaxBytes: field(table, 'buffered_max', V.size, 256 * 1024 ** 2),
     paidPerMinute: field(table, 'paid_per_minute', V.integer(1, 1_000_000), 600),
     quotePerMinute: field(table, 'quote_per_minute', V.integer(1, 1_000_000), 120),
+    concurrencyMax: field(table, 'concurrency_max', V.integer(1, 12_000), 2_048),
+    stalledStreamsMax: field(table, 'stalled_streams_max', V.integer(1, 12_000), 16),
   }
   close(table)
   checkSizes(table, service)

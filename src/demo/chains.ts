@@ -203,13 +203,12 @@ export async function deploy(
  * Throws when one of them fails.
  */
 export async function execute(chain: Chain, calls: readonly Call[]): Promise<Receipt[]> {
-  const hashes = await request(
-    chain.url,
-    calls.map(({ value = 0n, gas, ...call }) => {
-      const amounts = { value: numberToHex(value), ...(gas && { gas: numberToHex(gas) }) }
-      return ['eth_sendTransaction', [{ ...call, ...amounts }]]
-    }),
-  )
+  const hashes: unknown[] = []
+  for (const { value = 0n, gas, ...call } of calls) {
+    const amounts = { value: numberToHex(value), ...(gas && { gas: numberToHex(gas) }) }
+    // One after the other: two at once of one account may be given the same nonce.
+    hashes.push(await chain.rpc('eth_sendTransaction', [{ ...call, ...amounts }]))
+  }
   await mine(chain)
   const receipts: Receipt[] = []
   for (const hash of hashes) receipts.push(await receiptOf(chain, hash as Hex))

@@ -44,6 +44,9 @@ export type Facilitator = {
   handle(request: Request, peer: () => string | undefined): Response | Promise<Response> | undefined
 }
 
+/** The client's key (http/clientip.ts), and the hash of the API key if it shows one. */
+type Caller = { key: string; keyHash: Hex | undefined }
+
 type Operation = 'supported' | 'verify' | 'settle'
 
 /** Where each operation is asked for: always at two places, and below `facilitator_url`. */
@@ -124,17 +127,18 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
       throw Problem.of('rate-limited', detail, { headers: limit })
     }
     const keyHash = authorize(headers)
-    return answer(operation, request, keyHash, requestId, limit)
+    return answer(operation, request, { key, keyHash }, requestId, limit)
   }
 
   async function answer(
     operation: 'verify' | 'settle',
     request: Request,
-    keyHash: Hex | undefined,
+    caller: Caller,
     requestId: string,
     limit: Record<string, string>,
   ): Promise<Response> {
-    const subject = await read(request, keyHash)
+    const { keyHash } = caller
+    const subject = await read(request, caller)
     if ('code' in subject) throw malformed(operation, subject, subject.network ?? anyNetwork)
     const headers = { ...common, ...limit, 'X-Request-Id': requestId }
     if (operation === 'verify') return verify(subject, headers)
@@ -145,12 +149,13 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
   /** The bytes are given back before anything waits for a chain. */
   async function read(
     request: Request,
-    keyHash: Hex | undefined,
+    caller: Caller,
   ): Promise<Case | (Problem.Fault & { network: string | undefined })> {
     assertUnpacked(request.headers)
-    const body = await readBody(request, bodyMaxBytes, options.budget)
+    const owner = { client: caller.key, isPaid: true }
+    const body = await readBody(request, bodyMaxBytes, options.budget, owner)
     try {
-      const subject = open(judging, body.bytes, keyHash)
+      const subject = open(judging, body.bytes, caller.keyHash)
       if (!('code' in subject)) return subject
       return { ...subject, network: Facilitation.networkNamed(body.bytes) }
     } finally {

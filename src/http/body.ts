@@ -1,137 +1,221 @@
 import * as Problem from '../protocol/Problem'
 
-/** Bytes of request bodies that may be held at once, over all requests. */
+/** Bytes of request bodies that are held at once, over all requests. They count when they arrive. */
 export type Budget = {
-  /** False when the bytes do not fit; then nothing is taken. */
-  acquire(bytes: number): boolean
-  release(bytes: number): void
+  /** The part of one body, which starts empty. */
+  open(owner?: BodyOwner): Share
   usedBytes(): number
 }
 
-/** A budget of `maxBytes`. */
+/** Whose body it is. */
+export type BodyOwner = {
+  /** Key of the client (http/clientip.ts); without one only the limits of all count. */
+  client?: string
+  /** Whether it comes with a credential. Default: it does not. */
+  isPaid?: boolean
+}
+
+export type Share = {
+  /** False when the bytes do not fit; then nothing is taken. */
+  acquire(bytes: number): boolean
+  /** Gives everything back. */
+  release(): void
+}
+
+/** Bodies without a credential take this part of the budget, so that they never close paid routes. */
+const unpaidShare = 1 / 4
+/** One client takes this part of what its kind of bodies may take. */
+const clientShare = 1 / 4
+
+/**
+ * A budget of `maxBytes`. The only body of a client, or of its kind, is limited by the whole budget
+ * alone: a share may be smaller than the largest body that a route takes.
+ */
 export function createBudget(maxBytes: number): Budget {
   let used = 0
+  let unpaid = 0
+  /** By kind and client; only those that hold something. */
+  const clients = new Map<string, number>()
+
   return {
-    acquire: (bytes) => {
-      if (used + bytes > maxBytes) return false
-      used += bytes
-      return true
-    },
-    release: (bytes) => {
-      used = Math.max(0, used - bytes)
-    },
     usedBytes: () => used,
+    open({ client, isPaid = false } = {}) {
+      const kindMax = isPaid ? maxBytes : maxBytes * unpaidShare
+      const key = client === undefined ? undefined : `${isPaid ? 'paid' : 'unpaid'} ${client}`
+      let held = 0
+      /** Whether the bytes are too many for a limit that other bodies share. */
+      const isOver = (sum: number, bytes: number, limit: number) =>
+        sum + bytes > limit && sum > held
+      const add = (bytes: number) => {
+        held += bytes
+        used += bytes
+        if (!isPaid) unpaid += bytes
+        if (key === undefined) return
+        const sum = (clients.get(key) ?? 0) + bytes
+        if (sum > 0) clients.set(key, sum)
+        else clients.delete(key)
+      }
+      return {
+        acquire(bytes) {
+          if (used + bytes > maxBytes) return false
+          if (!isPaid && isOver(unpaid, bytes, kindMax)) return false
+          const own = key === undefined ? 0 : (clients.get(key) ?? 0)
+          if (isOver(own, bytes, kindMax * clientShare)) return false
+          add(bytes)
+          return true
+        },
+        release: () => add(-held),
+      }
+    },
   }
 }
 
 /** A body held in memory. `release` gives its bytes back to the budget, once. */
 export type Body = { bytes: Uint8Array; release(): void }
 
-/** Slower than this in any `paceMs` is no upload but somebody who holds the budget of all. */
+export type ReadOptions = BodyOwner & {
+  /** How often the pace is looked at. */
+  paceMs?: number
+}
+
+/** A body slower than this holds the budget of all for too long. */
 const bytesPerSecondMin = 16 * 1024
+/** Announced up to here a body is read in one go: without a stream it costs a third. */
+const shortMaxBytes = 16 * 1024
+/** So many pieces may be of any size; more must have the average size. */
+const piecesMax = 256
+const pieceAverageMinBytes = 64
 
 /**
- * Reads a body whole. The budget holds its bytes until `release`; on failure nothing is held.
+ * Reads a body whole. The budget holds the bytes that have arrived until `release`; on failure
+ * nothing is held.
  * Throws ProblemError:
  * `body-too-large` 413 as soon as the announced or the received size is over `maxBytes`, `not-ready`
  * 503 when the budget is used up, `body-too-slow` 408 when it drips, `bad-request` 400 when the
- * client stops before the end.
+ * client stops before the end, or sends so small pieces that they cost more than their bytes: each
+ * piece of a chunked body is an object and a turn of the event loop, even one of one byte.
  */
 export async function readBody(
   request: Request,
   maxBytes: number,
   budget: Budget,
-  paceMs = 10_000,
+  options: ReadOptions = {},
 ): Promise<Body> {
-  if (request.body === null) return held(new Uint8Array(0), budget)
+  const share = budget.open(options)
+  if (request.body === null) return { bytes: new Uint8Array(0), release: share.release }
   const announced = Number(request.headers.get('content-length') ?? 0)
   if (announced > maxBytes) throw tooLarge(maxBytes)
-  const shortMax = Math.floor((bytesPerSecondMin * paceMs) / 1000)
-  if (announced > 0 && announced < shortMax) {
-    return readShort(request, announced, budget, paceMs)
+  try {
+    const isShort = announced > 0 && announced <= shortMaxBytes
+    const paceMs = options.paceMs ?? 10_000
+    const bytes = await (isShort
+      ? readShort(request, share, paceMs)
+      : readPieces(request.body, maxBytes, share, paceMs))
+    return { bytes, release: share.release }
+  } catch (error) {
+    share.release()
+    if (error instanceof Problem.ProblemError) throw error
+    throw Problem.of('bad-request', 'The request body ended early.', { cause: error })
   }
-  const reader = request.body.getReader()
-  const chunks: Uint8Array[] = []
-  let size = 0
+}
+
+async function readPieces(
+  body: ReadableStream<Uint8Array>,
+  maxBytes: number,
+  share: Share,
+  paceMs: number,
+): Promise<Uint8Array> {
+  const reader = body.getReader()
+  const pile = createPile()
   let sizeBefore = 0
   const slow = Promise.withResolvers<never>()
   const watch = setInterval(() => {
-    if ((size - sizeBefore) * 1000 < bytesPerSecondMin * paceMs) slow.reject(tooSlow())
-    sizeBefore = size
+    if ((pile.size() - sizeBefore) * 1000 < bytesPerSecondMin * paceMs) slow.reject(tooSlow())
+    sizeBefore = pile.size()
   }, paceMs)
   try {
-    for (;;) {
+    for (let pieces = 1; ; pieces++) {
       const { done, value } = await Promise.race([reader.read(), slow.promise])
-      if (done) return held(join(chunks, size), budget)
-      if (size + value.byteLength > maxBytes) throw tooLarge(maxBytes)
-      if (!budget.acquire(value.byteLength)) throw busy()
-      size += value.byteLength
-      chunks.push(value)
+      if (done) return pile.join()
+      if (pile.size() + value.byteLength > maxBytes) throw tooLarge(maxBytes)
+      if (!share.acquire(value.byteLength)) throw busy()
+      pile.add(value)
+      if (pieces > piecesMax && pile.size() < pieces * pieceAverageMinBytes) throw tooSmall()
     }
   } catch (error) {
-    budget.release(size)
     // Without waiting: a client that is still sending would hold the answer back.
     reader.cancel().catch(() => {})
-    if (error instanceof Problem.ProblemError) throw error
-    throw Problem.of('bad-request', 'The request body ended early.', { cause: error })
+    throw error
   } finally {
     clearInterval(watch)
   }
 }
 
-/** One that at the least pace is complete within one look: without a stream it costs a third. */
-async function readShort(
-  request: Request,
-  announced: number,
-  budget: Budget,
-  paceMs: number,
-): Promise<Body> {
-  if (!budget.acquire(announced)) throw busy()
+/** One that at the least pace is complete within one look. */
+async function readShort(request: Request, share: Share, paceMs: number): Promise<Uint8Array> {
   const slow = Promise.withResolvers<never>()
   const timer = setTimeout(() => slow.reject(tooSlow()), paceMs)
   try {
     const bytes = await Promise.race([request.bytes(), slow.promise])
-    // The server hands out no more than was announced.
-    budget.release(announced - bytes.byteLength)
-    return held(bytes, budget)
-  } catch (error) {
-    budget.release(announced)
-    if (error instanceof Problem.ProblemError) throw error
-    throw Problem.of('bad-request', 'The request body ended early.', { cause: error })
+    if (!share.acquire(bytes.byteLength)) throw busy()
+    return bytes
   } finally {
     clearTimeout(timer)
   }
 }
 
-function held(bytes: Uint8Array, budget: Budget): Body {
-  let size = bytes.byteLength
+type Pile = { add(piece: Uint8Array): void; size(): number; join(): Uint8Array }
+
+const blockBytes = 64 * 1024
+
+/** Small pieces are copied into blocks: the object of a kept piece is larger than a small piece. */
+function createPile(): Pile {
+  const full: Uint8Array[] = []
+  let block = new Uint8Array(0)
+  let blockUsed = 0
+  let size = 0
+  const close = () => {
+    if (blockUsed > 0) full.push(block.subarray(0, blockUsed))
+    block = new Uint8Array(0)
+    blockUsed = 0
+  }
   return {
-    bytes,
-    release: () => {
-      budget.release(size)
-      size = 0
+    size: () => size,
+    add(piece) {
+      size += piece.byteLength
+      if (piece.byteLength >= blockBytes) {
+        close()
+        full.push(piece)
+        return
+      }
+      if (blockUsed + piece.byteLength > block.byteLength) {
+        close()
+        block = new Uint8Array(blockBytes)
+      }
+      block.set(piece, blockUsed)
+      blockUsed += piece.byteLength
+    },
+    join() {
+      close()
+      const [only] = full
+      return full.length === 1 && only !== undefined ? only : Buffer.concat(full, size)
     },
   }
 }
 
-function join(chunks: readonly Uint8Array[], size: number): Uint8Array {
-  const [only] = chunks
-  if (chunks.length === 1 && only !== undefined) return only
-  const bytes = new Uint8Array(size)
-  let offset = 0
-  for (const chunk of chunks) {
-    bytes.set(chunk, offset)
-    offset += chunk.byteLength
-  }
-  return bytes
-}
+/** Ends the connection: even pieces that nothing reads cost CPU. */
+const last = { headers: { connection: 'close' } }
 
 function tooLarge(maxBytes: number): Problem.ProblemError {
   return Problem.of('body-too-large', `The request body is larger than ${maxBytes} bytes.`)
 }
 
 function tooSlow(): Problem.ProblemError {
-  return Problem.of('body-too-slow', 'The request body comes too slowly.')
+  return Problem.of('body-too-slow', 'The request body comes too slowly.', last)
+}
+
+function tooSmall(): Problem.ProblemError {
+  return Problem.of('bad-request', 'The request body comes in too many small pieces.', last)
 }
 
 function busy(): Problem.ProblemError {

@@ -1,7 +1,6 @@
+import type { Peer } from './peer'
 import { pathStart, withPlainPath } from './url'
 
-/** Address of the other end of the connection, looked up only when it is needed. */
-type Peer = () => string | undefined
 type Answer = Response | Promise<Response>
 
 /** What answers requests, the first that knows the path. */

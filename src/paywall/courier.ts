@@ -2,6 +2,7 @@ import * as Crypto from '../protocol/Crypto'
 import type * as Receipt from '../protocol/Receipt'
 import type { Outcome, Payment, Protocol } from '../settlement/Payment'
 import type { Settlement } from '../settlement/settle'
+import { createPaces, type PaceMin, type Paces } from './pace'
 import { signReceipt, successHeaders } from './receipts'
 import {
   createKept,
@@ -34,6 +35,8 @@ export type Fulfilled =
       headers: Headers
       /** Bytes when the whole answer is known, else a stream. */
       body: Uint8Array | ReadableStream<Uint8Array>
+      /** Called when the stream ends, before its end is sent. */
+      onEnd?: (isCut: boolean) => void
     }
   | Undelivered
 
@@ -58,6 +61,8 @@ export type CourierOptions = {
   answers: Answers
   challengeSecrets: readonly Uint8Array[]
   receiptKey: Uint8Array
+  /** Of buyers that read a stream. */
+  paceMin?: Partial<PaceMin> | undefined
   now: () => number
   log: (event: string, fields: Readonly<Record<string, unknown>>) => void
 }
@@ -93,6 +98,7 @@ export function createCourier(options: CourierOptions): Courier {
   const issuer = { key: options.receiptKey, address: Crypto.addressOf(options.receiptKey) }
   /** Answered, which is not on the disk yet. */
   const answering = new Set<string>()
+  const { watch } = createPaces(options.paceMin)
   /** Receipts that are signed already, by payment. */
   const ahead = new Map<string, { receipt: Receipt.Signed; signedAt: number }>()
   const rests = createRests()
@@ -223,7 +229,9 @@ export function createCourier(options: CourierOptions): Courier {
     }
     if (!(body instanceof Uint8Array)) {
       const kept = createKept(keep)
-      const observer = { record: record.bind(undefined, status), finish, kept, storeRest }
+      const { onEnd } = fulfilled
+      const told = { record: record.bind(undefined, status), finish, onEnd }
+      const observer = { ...told, kept, storeRest, watch }
       return new Response(observed(body, parcel.signal, observer), { status, headers })
     }
 
@@ -293,28 +301,41 @@ type Observer = {
   finish: () => void
   kept: Kept
   storeRest: StoreRest
+  /** Called once, before the end is sent. */
+  onEnd: ((isCut: boolean) => void) | undefined
+  watch: Paces['watch']
 }
 
 /**
  * Passes a stream on and records how far it got. A stream that goes on is recorded as complete at
  * its first chunk, so that a replay is refused from then on, and corrected when it is cut later. What
  * is to be stored is read to its end when the buyer has left.
- * `signal` fires when the buyer leaves: the server would still take a first chunk then.
+ * `signal` fires when the buyer leaves: the server would still take a first chunk then. One that
+ * stays and hardly reads would hold a connection to the upstream for ever: it is cut.
  */
 function observed(
   source: ReadableStream<Uint8Array>,
   signal: AbortSignal,
-  { record, finish, kept, storeRest }: Observer,
+  { record, finish, kept, storeRest, onEnd, watch }: Observer,
 ): ReadableStream<Uint8Array> {
   const reader = source.getReader()
+  let cut = () => {}
+  const buyer = watch(() => cut())
   let begun = false
   let isLeft = false
   let recorded = false
   let first = Promise.resolve()
   let ended = false
+  /** Of the buyer's connection; once. */
+  let letGo = (isCut: boolean) => {
+    letGo = () => {}
+    buyer.stop()
+    onEnd?.(isCut)
+  }
   const end = (outcome: Reach) => {
     if (ended) return
     ended = true
+    letGo(outcome !== 'complete')
     signal.removeEventListener('abort', leave)
     const recording = outcome !== 'complete' || !recorded ? record(() => outcome) : first
     void recording.then(finish)
@@ -322,6 +343,7 @@ function observed(
   const leave = () => {
     if (ended || isLeft) return
     isLeft = true
+    letGo(true)
     signal.removeEventListener('abort', leave)
     const reach = begun ? 'truncated' : 'nothing'
     const rest = storeRest(reader, kept)
@@ -335,7 +357,14 @@ function observed(
   signal.addEventListener('abort', leave)
   if (signal.aborted) leave()
   return new ReadableStream<Uint8Array>({
+    start(controller) {
+      cut = () => {
+        leave()
+        controller.error()
+      }
+    },
     async pull(controller) {
+      buyer.taken()
       try {
         const { done, value } = await reader.read()
         if (ended) return controller.error()
@@ -348,6 +377,7 @@ function observed(
           return
         }
         controller.enqueue(value)
+        buyer.put(value.byteLength)
         if (begun) return
         begun = true
         setImmediate(() => {

@@ -12,6 +12,7 @@ import type { Presented } from './extract'
 import { bodyDigest, fingerprint } from './fingerprint'
 import type { Item } from './Item'
 import { idempotencyKey } from './idempotency'
+import type { PaceMin } from './pace'
 import type { ChallengeDetails, Quoter } from './quote'
 import { failingOf, failureHeaders, receiptUrl } from './receipts'
 import type { Envelope } from './rest'
@@ -40,6 +41,11 @@ export type Sale = {
   invalidParams: readonly { name: string; reason: string; status?: 404 }[]
   /** Why nothing can be delivered now, before anybody pays. A promise only where that is not known yet. */
   unavailable(): Problem.ProblemError | undefined | Promise<Problem.ProblemError | undefined>
+  /**
+   * Takes a place for the sale, until the result is called. Throws ProblemError when all are taken:
+   * nothing may be charged that could not be forwarded.
+   */
+  reserve(): () => void
   /** Makes what was bought. */
   fulfil: Fulfilment
 }
@@ -55,6 +61,8 @@ export type PaywallOptions = {
   realm: string
   /** Longest wait of a buyer for the confirmation. */
   settleWaitMs: number
+  /** Of buyers that read a stream. */
+  paceMin?: Partial<PaceMin> | undefined
   now: () => number
   log: (event: string, fields: Readonly<Record<string, unknown>>) => void
 }
@@ -256,16 +264,38 @@ export function createPaywall(options: PaywallOptions): Paywall {
       bound: presentation.bound,
     }
     const { transfer, approval } = presentation
-    const outcome = await settleSponsored(options, transfer, approval, purpose, {
-      waitMs: options.settleWaitMs,
-      receivedAt: now(),
-      proven: presentation.isProven,
-      requestId: sale.requestId,
-      onSent: courier.expect,
-      // Whoever must be confirmed twice is not delivered to at the first word.
-      beginsDelivery: () => !sale.signal.aborted && !settlement.needsSecond({ transfer, purpose }),
+    return withPlace(sale, release, async (done) => {
+      const outcome = await settleSponsored(options, transfer, approval, purpose, {
+        waitMs: options.settleWaitMs,
+        receivedAt: now(),
+        proven: presentation.isProven,
+        requestId: sale.requestId,
+        onSent: courier.expect,
+        // Whoever must be confirmed twice is not delivered to at the first word.
+        beginsDelivery: () =>
+          !sale.signal.aborted && !settlement.needsSecond({ transfer, purpose }),
+      })
+      return conclude(sale, presentation, outcome, done)
     })
-    return conclude(sale, presentation, outcome, release)
+  }
+
+  /** Runs a sale in a place of its own, which is given back with the claim or when the sale fails. */
+  async function withPlace(
+    sale: Sale,
+    release: () => void,
+    run: (done: () => void) => Promise<Response>,
+  ): Promise<Response> {
+    const free = sale.reserve()
+    const done = () => {
+      free()
+      release()
+    }
+    try {
+      return await run(done)
+    } catch (error) {
+      free()
+      throw error
+    }
   }
 
   async function comeBack(
@@ -310,14 +340,16 @@ export function createPaywall(options: PaywallOptions): Paywall {
     release: () => void,
   ): Promise<Response> {
     try {
-      const outcome: Outcome =
-        payment.state === 'confirmed'
-          ? { kind: 'confirmed', payment }
-          : await settlement.resume(payment, presentation.transfer, {
-              waitMs: options.settleWaitMs,
-              requestId: sale.requestId,
-            })
-      return await conclude(sale, presentation, outcome, release)
+      return await withPlace(sale, release, async (done) => {
+        const outcome: Outcome =
+          payment.state === 'confirmed'
+            ? { kind: 'confirmed', payment }
+            : await settlement.resume(payment, presentation.transfer, {
+                waitMs: options.settleWaitMs,
+                requestId: sale.requestId,
+              })
+        return conclude(sale, presentation, outcome, done)
+      })
     } catch (error) {
       release()
       throw error

@@ -1,45 +1,62 @@
-/**
- * Circuit of one upstream. Closed counts failures in a row; open refuses until `probeAt`; then it is
- * half open: requests pass, and the first result decides.
- */
-export type Circuit = {
-  readonly failures: number
-  /** Unix ms; undefined while closed. */
-  readonly probeAt: number | undefined
-  readonly coolDownMs: number
+/** What a request told of its upstream. */
+type Result = {
+  /** Unix ms. */
+  at: number
+  /** It answered; no connection could be made; it gave no answer in time, or 502, 503 or 504. */
+  kind: 'answer' | Failure['kind']
+  payer: string
+}
+
+export type Failure = {
+  kind: 'connect' | 'silence'
+  /** Account that paid for the request. */
+  payer: string
 }
 
 export type Policy = {
-  /** Failures in a row that open the circuit. */
+  /** Failures that open the circuit at least. */
   threshold: number
+  /** Payers that they come from at least. */
+  payersMin: number
   /** First wait; doubles with every failed probe, up to `coolDownMaxMs`. */
   coolDownMs: number
   coolDownMaxMs: number
 }
 
+/**
+ * Keeps anything from being sold that an upstream cannot deliver. A buyer chooses what it asks for,
+ * so one must not close an upstream for all: a 500 does not count, and what a request can cause
+ * (a timeout, 502, 503, 504) counts only from several payers and as half of the newest results. A
+ * connection that cannot be made is no buyer's doing: a row of those is enough.
+ */
 export type Breaker = {
   /** Whether nothing should be sold that this upstream must deliver. */
   isOpen(origin: string, now: number): boolean
   /** Ms until requests pass again; 0 when they do. */
   retryAfterMs(origin: string, now: number): number
-  success(origin: string): void
-  /** A connection that failed, a timeout, a cut or a 5xx. */
-  failure(origin: string, now: number): void
+  /** The upstream answered, with whatever it may be. */
+  success(origin: string, now: number): void
+  failure(origin: string, failure: Failure, now: number): void
 }
 
-const standard: Policy = { threshold: 5, coolDownMs: 5_000, coolDownMaxMs: 60_000 }
+/**
+ * Closed while `probeAt` is undefined. Until `probeAt` (unix ms) it is open; then it is half open:
+ * requests pass, and the first answer closes it.
+ */
+type Circuit = { results: Result[]; probeAt: number | undefined; coolDownMs: number }
 
-/** State after a failure at `now`. A failure that arrives while open began before: it changes nothing. */
-export function afterFailure(circuit: Circuit, policy: Policy, now: number): Circuit {
-  if (circuit.probeAt === undefined) {
-    const failures = circuit.failures + 1
-    if (failures < policy.threshold) return { ...circuit, failures }
-    return { failures, probeAt: now + policy.coolDownMs, coolDownMs: policy.coolDownMs }
-  }
-  if (now < circuit.probeAt) return circuit
-  const coolDownMs = Math.min(circuit.coolDownMs * 2, policy.coolDownMaxMs)
-  return { failures: circuit.failures + 1, probeAt: now + coolDownMs, coolDownMs }
+const standard: Policy = {
+  threshold: 5,
+  payersMin: 3,
+  coolDownMs: 5_000,
+  coolDownMaxMs: 60_000,
 }
+
+/** Results that count: those of the last seconds, and of a quiet upstream the newest ones. */
+const windowMs = 10_000
+const newest = 20
+const ageMaxMs = 120_000
+const keptMax = 512
 
 /**
  * Circuits by upstream origin, in memory; origins come from configuration, so the map is bounded.
@@ -47,9 +64,16 @@ export function afterFailure(circuit: Circuit, policy: Policy, now: number): Cir
  */
 export function createBreaker(policy: Partial<Policy> = {}): Breaker {
   const used = { ...standard, ...policy }
-  const closed: Circuit = { failures: 0, probeAt: undefined, coolDownMs: used.coolDownMs }
   const circuits = new Map<string, Circuit>()
 
+  const circuitOf = (origin: string): Circuit => {
+    let circuit = circuits.get(origin)
+    if (circuit === undefined) {
+      circuit = { results: [], probeAt: undefined, coolDownMs: used.coolDownMs }
+      circuits.set(origin, circuit)
+    }
+    return circuit
+  }
   const retryAfterMs = (origin: string, now: number): number => {
     const probeAt = circuits.get(origin)?.probeAt
     return probeAt === undefined ? 0 : Math.max(0, probeAt - now)
@@ -57,11 +81,54 @@ export function createBreaker(policy: Partial<Policy> = {}): Breaker {
   return {
     isOpen: (origin, now) => retryAfterMs(origin, now) > 0,
     retryAfterMs,
-    success: (origin) => {
-      circuits.delete(origin)
+    success: (origin, now) => {
+      const circuit = circuitOf(origin)
+      if (circuit.probeAt !== undefined) circuit.results = []
+      circuit.probeAt = undefined
+      circuit.coolDownMs = used.coolDownMs
+      keep(circuit.results, { at: now, kind: 'answer', payer: '' })
     },
-    failure: (origin, now) => {
-      circuits.set(origin, afterFailure(circuits.get(origin) ?? closed, used, now))
+    failure: (origin, { kind, payer }, now) => {
+      const circuit = circuitOf(origin)
+      const { probeAt } = circuit
+      // One that arrives while the circuit is open began before.
+      if (probeAt !== undefined && now < probeAt) return
+      keep(circuit.results, { at: now, kind, payer })
+      const isHalfOpen = probeAt !== undefined
+      if (isHalfOpen) {
+        const payers = new Set(circuit.results.map((result) => result.payer))
+        if (kind !== 'connect' && payers.size < Math.min(2, used.payersMin)) return
+        circuit.coolDownMs = Math.min(circuit.coolDownMs * 2, used.coolDownMaxMs)
+      } else if (!isDown(circuit.results, used, now)) return
+      circuit.results = []
+      circuit.probeAt = now + circuit.coolDownMs
     },
   }
+}
+
+/** Whether a status is that of a proxy in front of an upstream that is not there. */
+export function isSilence(status: number): boolean {
+  return status === 502 || status === 503 || status === 504
+}
+
+function isDown(results: readonly Result[], policy: Policy, now: number): boolean {
+  const payers = new Set<string>()
+  let count = 0
+  let failures = 0
+  let unreached = 0
+  for (const { at, kind, payer } of results.toReversed()) {
+    if (now - at > ageMaxMs || (count >= newest && now - at > windowMs)) break
+    if (kind === 'connect' && unreached === count) unreached++
+    count++
+    if (kind === 'answer') continue
+    failures++
+    payers.add(payer)
+  }
+  if (unreached >= policy.threshold) return true
+  return failures >= policy.threshold && failures * 2 >= count && payers.size >= policy.payersMin
+}
+
+function keep(results: Result[], result: Result): void {
+  if (results.length >= keptMax) results.splice(0, keptMax / 2)
+  results.push(result)
 }

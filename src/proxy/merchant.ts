@@ -1,7 +1,7 @@
 import type { Config, Merchant, Method, Route as RouteConfig } from '../config/Config'
 import { type Body, type Budget, readBody } from '../http/body'
-import { clientKey } from '../http/clientip'
 import { allowOf, assertUnpacked, notAllowed, preflight } from '../http/methods'
+import { clientOf, type Peer } from '../http/peer'
 import { corsHeaders, toResponse, unknownError } from '../http/problem'
 import * as RateLimit from '../http/ratelimit'
 import { pathStart, searchOf } from '../http/url'
@@ -16,10 +16,11 @@ import { failingOf, failureHeaders } from '../paywall/receipts'
 import type { Envelope } from '../paywall/rest'
 import * as Problem from '../protocol/Problem'
 import type { Payment } from '../settlement/Payment'
-import type { Breaker } from './breaker'
+import { type Breaker, isSilence } from './breaker'
 import { invalidInputs, originOf, serveBuiltin } from './builtin/serve'
 import type { Stocks } from './builtin/stocks'
 import type { Documents } from './documents'
+import { assertPlace, type Places } from './places'
 import * as Route from './Route'
 import * as Shelves from './shelves'
 import { type Upstream, UpstreamError } from './upstream'
@@ -30,6 +31,7 @@ export type GatewayOptions = {
   paywall: Paywall
   upstream: Upstream
   breaker: Breaker
+  places: Places
   budget: Budget
   documents: Documents
   /** What chain-stocks sells; undefined when the file lists none. */
@@ -41,9 +43,6 @@ export type GatewayOptions = {
   /** False once the process stops: nothing new is begun. */
   accepts: () => boolean
 }
-
-/** Address of the other end of the connection, looked up only when it is needed. */
-export type Peer = () => string | undefined
 
 export type Gateway = {
   /**
@@ -139,6 +138,8 @@ export function createGateway(options: GatewayOptions): Gateway {
     path: string
     search: string
     presented: Presented
+    /** Whether the connection is held, and by a stream beyond the answer. */
+    held?: 'until-answer' | 'until-end'
   }
 
   function sell(request: Request, visit: Visit): Response | Promise<Response> {
@@ -147,15 +148,18 @@ export function createGateway(options: GatewayOptions): Gateway {
 
   /** Credentials cost calls to a node: each address may present so many, and so many bad ones. */
   function limited(request: Request, visit: Visit): Promise<Response> | Response {
-    const { headers } = request
-    const { trustProxy, paidPerMinute } = config.service
-    const key = clientKey(visit.peer(), headers.get('x-forwarded-for'), trustProxy)
+    const { paidPerMinute, trustProxy } = config.service
+    const key = clientOf(visit.peer, request.headers, trustProxy)
     const refusedPerMinute = Math.ceil(paidPerMinute * refusedShare)
     const { rateLimit } = options
     assertWithin(rateLimit.take(`paid ${key}`, paidPerMinute, now()))
     assertWithin(rateLimit.peek(`refused ${key}`, refusedPerMinute, now()))
-    const answer = open(request, visit, true)
-    if (!(answer instanceof Promise) || visit.presented.kind === 'redeem') return answer
+    const opened = open(request, visit, true)
+    if (!(opened instanceof Promise)) return opened
+    const answer = opened.finally(() => {
+      if (visit.held === 'until-answer') visit.peer.hold?.(false)
+    })
+    if (visit.presented.kind === 'redeem') return answer
     const refused = () => rateLimit.take(`refused ${key}`, refusedPerMinute, now())
     return answer.then(
       (response) => {
@@ -179,12 +183,14 @@ export function createGateway(options: GatewayOptions): Gateway {
     const { route } = visit.shelf
     const offerWith = ({ bytes, release }: Body) =>
       Promise.resolve(offer(request, visit, bytes)).finally(release)
-    if (pays) return readBody(request, route.bodyMaxBytes, options.budget).then(offerWith)
-    // Without a credential a body only serves the digest; a large one goes without.
+    const client = clientOf(visit.peer, request.headers, config.service.trustProxy)
+    const owner = { client, isPaid: pays }
+    if (pays) return readBody(request, route.bodyMaxBytes, options.budget, owner).then(offerWith)
+    // Without a credential a body only serves the digest; one that finds no room goes without.
     const most = Math.min(config.service.unpaidBodyMaxBytes, route.bodyMaxBytes)
-    return readBody(request, most, options.budget).then(offerWith, (error) => {
-      if (error instanceof Problem.ProblemError && error.status === 413)
-        return offer(request, visit, dropped)
+    return readBody(request, most, options.budget, owner).then(offerWith, (error) => {
+      const isLeftOut = error instanceof Problem.ProblemError && [413, 503].includes(error.status)
+      if (isLeftOut) return offer(request, visit, dropped)
       throw error
     })
   }
@@ -213,6 +219,7 @@ export function createGateway(options: GatewayOptions): Gateway {
         return invalidInputs(options, visit, body)
       },
       unavailable: () => unavailable(merchant, route) ?? unreachable(visit.match),
+      reserve: () => reserve(visit),
       fulfil: (payment) => fulfil(request, visit, body, payment),
     }
     return options.paywall.serve(sale)
@@ -256,6 +263,18 @@ export function createGateway(options: GatewayOptions): Gateway {
     return reachable ? undefined : away()
   }
 
+  /** A place for a sale and its delivery; throws when there is none. */
+  function reserve(visit: Visit): () => void {
+    const { merchant } = visit.shelf
+    const free = merchant.builtin
+      ? () => undefined
+      : assertPlace(options.places, merchant, config.service.concurrencyMax)
+    // Settlement and the upstream have limits of their own, which may be longer than the server's.
+    visit.held = 'until-answer'
+    visit.peer.hold?.(true)
+    return free
+  }
+
   /** Under which failures are counted. */
   function failureKey({ builtin, upstream }: Merchant, route: RouteConfig): string | undefined {
     return builtin ? originOf(builtin, options) : (route.upstream ?? upstream)?.origin
@@ -269,15 +288,16 @@ export function createGateway(options: GatewayOptions): Gateway {
   ): Promise<Fulfilled> {
     const { merchant, route } = visit.shelf
     const origin = failureKey(merchant, route) ?? ''
-    const failed = () => {
+    const { payer } = payment.transfer
+    const failed = (kind: 'connect' | 'silence') => {
       // Redemptions are free: with them one payment for a request that breaks the upstream would
-      // close it for everybody.
-      if (payment.attempts === 1) options.breaker.failure(origin, now())
+      // count many times.
+      if (payment.attempts === 1) options.breaker.failure(origin, { kind, payer }, now())
     }
     if (merchant.builtin !== undefined) {
       const answer = await serveBuiltin(options, visit, body)
-      if (answer.delivered) options.breaker.success(origin)
-      else failed()
+      if (answer.delivered) options.breaker.success(origin, now())
+      else failed('connect')
       return answer
     }
     try {
@@ -290,9 +310,15 @@ export function createGateway(options: GatewayOptions): Gateway {
         paymentId: payment.id,
       })
       const { status } = answer
-      if (status >= 500) failed()
-      else options.breaker.success(origin)
-      if (isDelivery(status)) return { delivered: true, ...answer }
+      if (isSilence(status)) failed('silence')
+      else options.breaker.success(origin, now())
+      if (isDelivery(status)) {
+        // What goes into a message is read whole before anything is sent.
+        if (answer.body instanceof Uint8Array || visit.envelope !== undefined)
+          return { delivered: true, ...answer }
+        visit.held = 'until-end'
+        return { delivered: true, ...answer, onEnd: (isCut) => visit.peer.hold?.(false, isCut) }
+      }
       if (answer.body instanceof ReadableStream) await answer.body.cancel()
       return {
         delivered: false,
@@ -302,7 +328,8 @@ export function createGateway(options: GatewayOptions): Gateway {
       }
     } catch (error) {
       if (!(error instanceof UpstreamError)) throw error
-      failed()
+      // An answer that was cut shows nothing: a buyer may know a request that its upstream dies of.
+      if (error.kind !== 'cut') failed(error.kind === 'timeout' ? 'silence' : 'connect')
       log.child({ requestId: visit.requestId }).warn('upstream-failed', {
         merchant: merchant.slug,
         kind: error.kind,

@@ -74,6 +74,12 @@ export class UpstreamError extends Error {
   }
 }
 
+/**
+ * How long a connection that was kept may be used at most: the runtime ends idle ones after five
+ * minutes.
+ */
+const keptMaxMs = 6 * 60_000
+
 /** An answer that is no event stream is held up to here, so that a cut before is still a failure. */
 const bufferMaxBytes = 1024 * 1024
 
@@ -91,6 +97,7 @@ export function createUpstream(options: UpstreamOptions): Upstream {
   }
 
   const env = options.env ?? process.env
+  const connections = freshness(options.now)
 
   return {
     isReachable({ merchant, target }) {
@@ -158,31 +165,29 @@ export function createUpstream(options: UpstreamOptions): Upstream {
       init.body = rewriteBody(input.body, route.rewrite)
     const addresses = await watch.race(addressesOf(merchant, target))
     let url = Route.upstreamUrl(target, tail, input.search)
-    let response = await connect(url, addresses, init, watch)
+    let response = await connect(url, { input, addresses, init, watch })
     for (let hops = 0; hops < Redirect.most; hops++) {
       const place = Redirect.next(response, url, input.method, target)
       if (place === undefined) break
       // Without waiting: what stands beside a redirect is nothing that was bought.
       response.body?.cancel().catch(() => {})
       url = place
-      response = await connect(url, addresses, init, watch)
+      response = await connect(url, { input, addresses, init, watch })
     }
     return response
   }
 
   /** Asks one address after the other until there is a connection. */
-  async function connect(
-    url: URL,
-    addresses: readonly string[],
-    init: BunFetchRequestInit,
-    watch: Watch,
-  ): Promise<Response> {
+  async function connect(url: URL, { input, addresses, init, watch }: Exchange): Promise<Response> {
     const place = new URL(url)
     let failure = new UpstreamError('refused-address')
     for (const address of addresses) {
       place.hostname = address.includes(':') ? `[${address}]` : address
+      const keepalive = connections.mayShare(input, place.host)
       try {
-        return await fetch(place.href, init)
+        const response = await fetch(place.href, { ...init, keepalive })
+        connections.answered(input, place.host, response.status)
+        return response
       } catch (error) {
         const found = watch.explain(error)
         // Only a connection that was never made may be tried elsewhere.
@@ -204,16 +209,57 @@ export function createUpstream(options: UpstreamOptions): Upstream {
   }
 }
 
+/**
+ * Which requests use connections that others use, too. After HEAD, 204 and 304 an upstream that
+ * sends a body all the same sends it as the next answer, to the next buyer. So HEAD, and what was
+ * answered by 204 or 304 before, has a connection of its own; and when the first such answer came
+ * over a shared one, no kept connection to that address is used until all have been ended.
+ */
+function freshness(now: () => number) {
+  const bodiless = new WeakSet<RouteConfig>()
+  /** By address and port: until when, unix ms. Both come from configuration and are few. */
+  const suspects = new Map<string, number>()
+  const mayShare = ({ method, match }: ForwardInput, host: string): boolean => {
+    if (method === 'HEAD' || bodiless.has(match.route)) return false
+    return (suspects.get(host) ?? 0) <= now()
+  }
+  return {
+    mayShare,
+    answered(input: ForwardInput, host: string, status: number): void {
+      const { match } = input
+      if ((status !== 204 && status !== 304) || !mayShare(input, host)) return
+      bodiless.add(match.route)
+      suspects.set(host, now() + keptMaxMs)
+    },
+  }
+}
+
 /** Longest wait for the name of an upstream before anybody is charged. */
 const lookupMs = 2_000
 
 function allowed(merchant: Merchant, addresses: readonly string[]): readonly string[] {
-  return merchant.allowPrivate ? addresses : addresses.filter(Ip.isPublic)
+  if (merchant.allowPrivate) return addresses
+  let known = publicOnes.get(addresses)
+  if (known === undefined) {
+    known = addresses.filter(Ip.isPublic)
+    publicOnes.set(addresses, known)
+  }
+  return known
 }
+
+/** By answer of the resolver, which every 402 asks about. */
+const publicOnes = new WeakMap<readonly string[], readonly string[]>()
 
 /** Without one, fetch needs not be told. */
 function hasProxy(env: Environment): boolean {
   return Boolean(env.http_proxy || env.HTTP_PROXY || env.https_proxy || env.HTTPS_PROXY)
+}
+
+type Exchange = {
+  input: ForwardInput
+  addresses: readonly string[]
+  init: BunFetchRequestInit
+  watch: Watch
 }
 
 /** Ends an exchange that takes too long, and remembers why it ended. */

@@ -9,6 +9,7 @@ import * as Authorization from '../protocol/Authorization'
 import * as Permit from '../protocol/Permit'
 import { readsCode } from './code'
 import type { Context, Rail } from './context'
+import { chainNow } from './ethcall'
 import * as Lane from './lane'
 
 /** Checks between two looks at what hardly ever changes: code and signing domain. */
@@ -80,7 +81,7 @@ async function look(context: Context, rail: Rail): Promise<string | undefined> {
     context.log('block-number-taken-back', fields)
   }
   Clock.look(rail.clock, newest, times)
-  observeTime(head, newest.timestamp, now())
+  observeTime(head, newest.timestamp, chainNow(context, rail))
   const said: Said[] = [{ tip, block: newest }, ...heard]
   learnFees(head, {
     tips: said.flatMap((each) => (Receipt.isHex(each.tip) ? [BigInt(each.tip)] : [])),

@@ -10,6 +10,7 @@ import { type Admission, about, type Context, type Rail, railOf, within } from '
 import * as Corroborate from './corroborate'
 import * as Decide from './decide'
 import * as Elsewhere from './elsewhere'
+import { chainNow } from './ethcall'
 import * as Lane from './lane'
 import type { Outcome, Payment, Purpose } from './Payment'
 import { examine } from './simulate'
@@ -64,7 +65,7 @@ export async function verify(
   const sent = signed.transfer
   const isWrapped = !isPlain && sent !== transfer
   const look = { isDecidedByChain, isSigned, isWrapped, digest, eip712 }
-  const asked = { look, now: context.now() }
+  const asked = { look, now: chainNow(context, rail) }
   const simulation = await examine(rail, rail.lanes[0]?.address, sent, asked)
   if (simulation.kind === 'refused' && Verify.isUnsigned(simulation)) return simulation
   if (late) return late

@@ -41,19 +41,19 @@ async function answer(options: RoutesOptions, request: Request): Promise<Respons
   // The client first: what is refused to one must not use up what its neighbours may ask.
   assertWithin(rateLimit.take(`sponsor ${client}`, perClient, now()))
   assertWithin(rateLimit.take(`sponsor ${networkOf(client)}`, perNetwork, now()))
-  const { address, network, signature } = await read(request, options.budget)
+  const { address, network, signature } = await read(request, options.budget, client)
   const result = await granting.grant({ address, network, signature, client })
   if (result.kind === 'refused') throw problemOf(result)
   return Response.json(result.body, { headers: { ...corsHeaders, 'Cache-Control': 'no-store' } })
 }
 
-async function read(request: Request, budget: Budget): Promise<Json.JsonObject> {
+async function read(request: Request, budget: Budget, client: string): Promise<Json.JsonObject> {
   const type = request.headers.get('content-type') ?? ''
   if (!/^application\/json\s*(;|$)/i.test(type)) {
     throw Problem.of('bad-request', 'The content type must be application/json.')
   }
   assertUnpacked(request.headers)
-  const body = await readBody(request, bodyMaxBytes, budget)
+  const body = await readBody(request, bodyMaxBytes, budget, { client })
   try {
     const json = Json.parse(new TextDecoder('utf-8', { fatal: true }).decode(body.bytes))
     const unknown = Object.keys(json).find((name) => !members.includes(name))

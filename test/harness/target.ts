@@ -125,13 +125,14 @@ reverts_on_used_nonce = ${manners === 'usdc'}`
 
 /** Starts a target; `more` is appended to its merchants.toml. */
 export async function startTarget(
-  options: { more?: (upstreamUrl: string) => string } = {},
+  options: { more?: (upstreamUrl: string) => string } & Partial<App.AppOptions> = {},
 ): Promise<Target> {
+  const { more, ...limits } = options
   const upstream = startUpstream()
   const networks = await Promise.all([startNetwork('usdc'), startNetwork('usdg')])
   const [usdc, usdg] = networks
   const urls = { usdc: usdc.tap.url, usdg: usdg.tap.url, upstream: upstream.url }
-  const text = configText(urls, options.more?.(upstream.url))
+  const text = configText(urls, more?.(upstream.url))
   const env = { RELAYER_KEYS: account(0).privateKey }
   const { config, faults } = parse(text, { file: 'target.toml', env })
   if (config === undefined) throw new Error(faults.map(format).join('\n'))
@@ -149,6 +150,7 @@ export async function startTarget(
     blockTimeMs: 100,
     // Tests move one clock without the others.
     clockSkewMaxMs: Number.POSITIVE_INFINITY,
+    ...limits,
   })
   const database = new Database(join(dataDir, 'turnpike.sqlite'), { readonly: true })
   return {

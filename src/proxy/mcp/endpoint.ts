@@ -1,14 +1,14 @@
 import type { Config } from '../../config/Config'
 import { type Budget, createBudget, readBody } from '../../http/body'
-import { clientKey } from '../../http/clientip'
 import { assertUnpacked } from '../../http/methods'
+import { clientOf, type Peer } from '../../http/peer'
 import * as RateLimit from '../../http/ratelimit'
 import { pathStart } from '../../http/url'
 import type { Log } from '../../log'
 import type * as Json from '../../protocol/Json'
 import * as Problem from '../../protocol/Problem'
 import type * as Catalogue from '../Catalogue'
-import type { Gateway, Peer } from '../merchant'
+import type { Gateway } from '../merchant'
 import { invalidParams, type Result, RpcFault, refused, toResult } from './answer'
 import * as Messages from './Messages'
 import { createOutgoing, type Outgoing, waitingMaxBytes } from './outgoing'
@@ -103,7 +103,8 @@ export function createMcp(options: McpOptions): Mcp {
     const first = take()
     if (!first.ok) return limited(first)
     assertUnpacked(headers)
-    const body = await readBody(request, messageMaxBytes, options.budget)
+    const client = clientOf(peer, headers, trustProxy)
+    const body = await readBody(request, messageMaxBytes, options.budget, { client })
     let outgoing: Outgoing | undefined
     try {
       const message = Messages.parse(body.bytes)
@@ -135,7 +136,7 @@ export function createMcp(options: McpOptions): Mcp {
 
   /** Counts messages of a request's client, and first the bytes that it announces. */
   function limiter({ headers }: Request, peer: Peer): () => RateLimit.Verdict {
-    const key = clientKey(peer(), headers.get('x-forwarded-for'), trustProxy)
+    const key = clientOf(peer, headers, trustProxy)
     const announced = Number(headers.get('content-length') ?? messageMaxBytes)
     let isFirst = true
     return () => {

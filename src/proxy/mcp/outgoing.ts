@@ -29,10 +29,11 @@ export type Outgoing = {
 
 /** One POST's part of the `budget` of all. */
 export function createOutgoing(budget: Budget): Outgoing {
+  const share = budget.open({ isPaid: true })
   const taken = Promise.withResolvers<boolean>()
   let held = 0
   const end = (isTaken: boolean) => {
-    budget.release(held)
+    share.release()
     held = 0
     taken.resolve(isTaken)
   }
@@ -41,7 +42,7 @@ export function createOutgoing(budget: Budget): Outgoing {
       maxBytes: readMaxBytes,
       taken: taken.promise,
       hold(bytes) {
-        if (held + bytes > postMaxBytes || !budget.acquire(bytes)) return false
+        if (held + bytes > postMaxBytes || !share.acquire(bytes)) return false
         held += bytes
         return true
       },

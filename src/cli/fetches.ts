@@ -1,0 +1,58 @@
+import { dlopen, ptr } from 'bun:ffi'
+
+/**
+ * Name of the runtime's limit of requests by `fetch` at once, which is 256. It holds for the whole
+ * process, a request counts until its answer has been read, and what is over it waits in line: slow
+ * buyers of one merchant would stop all merchants, and calls to nodes with them. The runtime reads
+ * it when it starts and never again.
+ */
+export const fetchLimitName = 'BUN_CONFIG_MAX_HTTP_REQUESTS'
+
+const fetchLimit = '16384'
+
+/** The C library of glibc, of musl by its loader's and by its package's name, and of macOS. */
+const libraries = ['libc.so.6', 'libc.so', `libc.musl-${machine()}.so.1`, 'libSystem.B.dylib']
+
+/**
+ * Starts this program again in the same process, so that its id, its parent and what it was given
+ * stay, with the raised limit in its environment. Returns only when that cannot be done: then the
+ * limit stays. To be called before anything is opened or another thread has work.
+ */
+export function raiseFetchLimit(): void {
+  if (process.platform === 'win32') return
+  for (const library of libraries) {
+    try {
+      const { symbols } = dlopen(library, {
+        // The environment is not taken from `process.env`, which cannot hold every byte.
+        setenv: { args: ['ptr', 'ptr', 'i32'], returns: 'i32' },
+        execv: { args: ['ptr', 'ptr'], returns: 'i32' },
+      })
+      const texts = [process.argv0, ...ownArguments()].map(toC)
+      symbols.setenv(toC(fetchLimitName), toC(fetchLimit), 1)
+      symbols.execv(toC(process.execPath), pointersTo(texts))
+      // It did not work, and the texts were needed until here.
+      if (texts.length > 0) return
+    } catch {
+      // It has another name here.
+    }
+  }
+}
+
+/** What follows the program's name: an executable of its own names no script. */
+function ownArguments(): string[] {
+  const isCompiled = Bun.main.startsWith('/$bunfs/')
+  return [...process.execArgv, ...(isCompiled ? [] : [Bun.main]), ...process.argv.slice(2)]
+}
+
+function toC(text: string): Buffer {
+  return Buffer.from(`${text}\0`)
+}
+
+/** An array of pointers that ends with none. The texts must stay reachable while it is used. */
+function pointersTo(texts: readonly Buffer[]): BigUint64Array {
+  return BigUint64Array.from([...texts.map((text) => BigInt(ptr(text))), 0n])
+}
+
+function machine(): string {
+  return process.arch === 'arm64' ? 'aarch64' : 'x86_64'
+}

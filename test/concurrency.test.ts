@@ -1,0 +1,173 @@
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'bun:test'
+import { account } from '../src/demo/accounts'
+import { ask } from './harness/buyer'
+import { connect, request } from './harness/raw'
+import { effects, mppUsdc, nothing, startTarget, type Target, x402Usdc } from './harness/target'
+import { until } from './harness/world'
+
+let target: Target
+beforeAll(async () => {
+  target = await startTarget({
+    // What a buyer does not read fills the system's buffers first.
+    paceMin: { stepBytes: 1024 * 1024, stepMs: 500 },
+    idleSeconds: 1,
+    more: (upstreamUrl) =>
+      ['narrow', 'slow']
+        .map(
+          (slug) => `
+[[merchants]]
+slug = "${slug}"
+upstream = "${upstreamUrl}"
+allow_private = true
+concurrency_max = 1
+timeout_ms = 600000
+idle_ms = 600000
+[[merchants.routes]]
+path = "/get"
+price = "0.005"
+`,
+        )
+        .join(''),
+  })
+})
+afterAll(() => target?.stop())
+afterEach(() => {
+  target.upstream.answer = undefined
+})
+
+const buyer = account(1).local()
+const at = (path: string) => `${target.url}/m/${path}`
+const headersFor = async (path: string) => x402Usdc.pay(await ask(at(path)), buyer)
+
+/** Holds what the upstream answers to `slug` until `open` is called. */
+function hold(path: string) {
+  const gate = Promise.withResolvers<Response>()
+  let isHeld = false
+  target.upstream.answer = (seen) => {
+    if (!seen.target.includes(path)) return new Response('goods')
+    isHeld = true
+    return gate.promise
+  }
+  return {
+    arrives: () => until('the upstream is asked', () => isHeld),
+    open: (answer = new Response('goods')) => gate.resolve(answer),
+  }
+}
+
+describe('places', () => {
+  test('behavior: without a free place nothing is charged, and the same credential is good later', async () => {
+    const gate = hold('first')
+    const first = fetch(at('narrow/get?first'), { headers: await headersFor('narrow/get?first') })
+    await gate.arrives()
+    const headers = await headersFor('narrow/get')
+    const { result, ...caused } = await effects(target, async () => {
+      const refused = await fetch(at('narrow/get'), { headers })
+      // Another merchant has its own.
+      const other = await fetch(at('a/get'), { headers: await headersFor('a/get') })
+      gate.open()
+      expect((await first).status).toBe(200)
+      await until('the place is free', () => target.payments().every(isDelivered))
+      return { refused, other }
+    })
+    expect([result.refused.status, result.refused.headers.get('retry-after')]).toEqual([503, '2'])
+    expect(result.refused.headers.get('payment-response')).toBeTruthy()
+    expect(await result.refused.json()).toMatchObject({ code: 'not-ready' })
+    expect(result.other.status).toBe(200)
+    // The one of the other merchant.
+    expect(caused).toMatchObject({ forwarded: 1, paidAtomic: 5_000n })
+    expect((await fetch(at('narrow/get'), { headers })).status).toBe(200)
+  })
+
+  test('behavior: a redemption without a free place costs none of its attempts', async () => {
+    target.upstream.answer = () => new Response('', { status: 500 })
+    const paid = await mppUsdc.pay(await ask(at('narrow/get?again')), buyer)
+    const failed = await fetch(at('narrow/get?again'), { headers: paid })
+    const { redeem } = (await failed.json()) as { redeem: { token: string; attempts: number } }
+    const gate = hold('first')
+    const first = fetch(at('narrow/get?first'), { headers: await headersFor('narrow/get?first') })
+    await gate.arrives()
+    const headers = { 'payment-redeem': redeem.token }
+    const { result, ...caused } = await effects(target, async () => {
+      const refused = await fetch(at('narrow/get?again'), { headers })
+      gate.open()
+      await first
+      return refused
+    })
+    expect(result.status).toBe(503)
+    expect(caused).toEqual(nothing)
+    expect((await fetch(at('narrow/get?again'), { headers })).status).toBe(200)
+    expect(target.payments().find(({ attempts }) => attempts > 1)?.attempts).toBe(2)
+  })
+})
+
+const isDelivered = ({ delivery }: { delivery: string }) => delivery === 'delivered'
+
+/** Sends a paid request over a connection of its own. */
+async function send(path: string) {
+  const headers = await headersFor(path)
+  const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}`)
+  return connect(target.url, request(`/m/${path}`, lines))
+}
+
+describe('connections', () => {
+  test('attack: a buyer that does not read is cut, and its place is free again', async () => {
+    let isLeft = false
+    target.upstream.answer = () =>
+      new Response(
+        new ReadableStream({
+          pull: (controller) => controller.enqueue(new Uint8Array(256 * 1024)),
+          cancel: () => {
+            isLeft = true
+          },
+        }),
+      )
+    const before = target.payments().length
+    const socket = await send('slow/get')
+    socket.pause()
+    await until('the buyer is cut', () => isLeft)
+    await until('it is recorded', () => target.payments()[before]?.truncated === 1)
+    socket.destroy()
+    target.upstream.answer = undefined
+    const next = await fetch(at('slow/get'), { headers: await headersFor('slow/get') })
+    expect(next.status).toBe(200)
+  })
+
+  test('behavior: a stream that is slow because its upstream is goes on', async () => {
+    let events = 0
+    target.upstream.answer = () =>
+      new Response(
+        new ReadableStream({
+          async pull(controller) {
+            await Bun.sleep(150)
+            controller.enqueue(`data: ${++events}\n\n`)
+            if (events === 10) controller.close()
+          },
+        }),
+        { headers: { 'content-type': 'text/event-stream' } },
+      )
+    const answer = await fetch(at('slow/get?events'), {
+      headers: await headersFor('slow/get?events'),
+    })
+    expect((await answer.text()).match(/\d+/g)).toHaveLength(10)
+    await until('it is recorded', () => target.payments().every(isDelivered))
+    expect(target.payments().at(-1)?.truncated).toBe(0)
+  })
+
+  test('behavior: the connection of a sale outlives an idle one, and ends as that does afterwards', async () => {
+    const gate = hold('patient')
+    const paid = await send('slow/get?patient')
+    let answer = ''
+    paid.on('data', (data) => {
+      answer += data
+    })
+    await gate.arrives()
+    const idle = connect(target.url, 'GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n')
+    idle.resume()
+    const isClosed = () => idle.closed || idle.destroyed
+    await until('the idle connection ends', isClosed)
+    expect(paid.closed || paid.destroyed).toBe(false)
+    gate.open()
+    await until('the sale is answered', () => answer.includes('goods'))
+    await until('its connection ends, too', () => paid.closed || paid.destroyed)
+  })
+})

@@ -1,0 +1,68 @@
+import { afterAll, expect, test } from 'bun:test'
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { account } from '../src/demo/accounts'
+import { configText } from './harness/target'
+import { until } from './harness/world'
+
+const directory = mkdtempSync(join(tmpdir(), 'turnpike-limit-'))
+afterAll(() => rmSync(directory, { recursive: true, force: true }))
+
+const main = join(import.meta.dir, '../src/main.ts')
+const name = 'BUN_CONFIG_MAX_HTTP_REQUESTS'
+
+// Nothing answers there: the program listens all the same.
+const nowhere = 'http://127.0.0.1:9'
+const file = join(directory, 'merchants.toml')
+writeFileSync(file, configText({ usdc: nowhere, usdg: nowhere, upstream: nowhere }))
+
+function serve(env: Record<string, string>, args: readonly string[] = []) {
+  const data = join(directory, crypto.randomUUID())
+  // In a shell without an environment, as `env -i` gives it, but for what is said here.
+  const command = [process.execPath, main, 'serve', '--config', file, '--data', data, ...args]
+  const child = Bun.spawn(command, { env, stdout: 'pipe', stderr: 'pipe', cwd: directory })
+  const limit = () => {
+    const all = readFileSync(`/proc/${child.pid}/environ`, 'utf8').split('\0')
+    return all.find((entry) => entry.startsWith(`${name}=`))?.slice(name.length + 1)
+  }
+  return { child, limit }
+}
+
+const isLinux = process.platform === 'linux'
+
+test.if(isLinux)(
+  'behavior: serve runs with a raised limit in the process that was started',
+  async () => {
+    const { child, limit } = serve({ RELAYER_KEYS: account(0).privateKey })
+    let said = ''
+    void (async () => {
+      for await (const part of child.stderr) said += new TextDecoder().decode(part)
+    })()
+    await until('it listens', () => said.includes('turnpike listens on') || child.exitCode !== null)
+    expect(limit()).toBe('16384')
+    // What the first start may have left open would be there twice.
+    const status = readFileSync(`/proc/${child.pid}/status`, 'utf8')
+    expect(/SigBlk:\s+0+\n/.test(status)).toBe(true)
+    child.kill('SIGTERM')
+    expect(await child.exited).toBe(0)
+  },
+)
+
+test.if(isLinux)('behavior: a limit that the operator sets stays', async () => {
+  const { child, limit } = serve({ RELAYER_KEYS: account(0).privateKey, [name]: '300' })
+  let said = ''
+  void (async () => {
+    for await (const part of child.stderr) said += new TextDecoder().decode(part)
+  })()
+  await until('it listens', () => said.includes('turnpike listens on') || child.exitCode !== null)
+  expect(limit()).toBe('300')
+  child.kill('SIGTERM')
+  expect(await child.exited).toBe(0)
+})
+
+test('error: the exit code of a start that fails comes through, and its words', async () => {
+  const { child } = serve({}, ['--config', join(directory, 'none.toml')])
+  expect(await child.exited).toBe(1)
+  expect(await child.stderr.text()).toContain('none.toml cannot be read')
+})

@@ -1,0 +1,69 @@
+import { expect, test } from 'bun:test'
+import { createPaces } from '../src/paywall/pace'
+import { until } from './harness/world'
+
+const stepMs = 200
+const quickly = { stepBytes: 1_000, stepMs, stalledMax: 100 }
+
+/** The names of the streams that were cut, and a stream for each name. */
+function watched(min: typeof quickly, names: readonly string[]) {
+  const cut: string[] = []
+  const paces = createPaces(min)
+  const streams = names.map((name) => paces.watch(() => cut.push(name)))
+  return { cut, streams }
+}
+
+test('attack: a buyer that takes less than a step in its time is cut, one that takes more is not', async () => {
+  const { cut, streams } = watched(quickly, ['none', 'some', 'enough'])
+  const [none, some, enough] = streams
+  none?.put(10)
+  const timer = setInterval(() => {
+    some?.put(1)
+    enough?.put(600)
+    setImmediate(() => {
+      some?.taken()
+      enough?.taken()
+      some?.put(1)
+      enough?.put(600)
+    })
+  }, 1)
+  await until('two are cut', () => cut.length === 2)
+  clearInterval(timer)
+  expect(cut.toSorted()).toEqual(['none', 'some'])
+  enough?.stop()
+})
+
+test('behavior: a stream whose upstream is slow waits for nobody and is not cut', async () => {
+  const { cut, streams } = watched(quickly, ['slow upstream', 'slow buyer'])
+  streams[0]?.put(1)
+  streams[0]?.taken()
+  streams[1]?.put(1)
+  await until('the other one is cut', () => cut.length > 0)
+  expect(cut).toEqual(['slow buyer'])
+  streams[0]?.stop()
+})
+
+test('attack: of many buyers that stand still those that stand longest are cut at once', async () => {
+  // A step takes so long that nobody is cut for its pace.
+  const min = { stepBytes: 1_000, stepMs: 96 * 20, stalledMax: 1 }
+  const { cut, streams } = watched(min, ['first', 'moving', 'second'])
+  const [first, moving, second] = streams
+  first?.put(1)
+  const timer = setInterval(() => {
+    moving?.taken()
+    moving?.put(1)
+  }, 1)
+  const look = createPaces({ ...min, stalledMax: 0 })
+  let hasLooked = false
+  look
+    .watch(() => {
+      hasLooked = true
+    })
+    .put(1)
+  await until('the first stands still', () => hasLooked)
+  second?.put(1)
+  await until('one is cut', () => cut.length > 0)
+  clearInterval(timer)
+  expect(cut).toEqual(['first'])
+  for (const stream of streams) stream.stop()
+})

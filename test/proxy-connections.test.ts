@@ -1,0 +1,86 @@
+import { afterEach, describe, expect, test } from 'bun:test'
+import net, { type AddressInfo } from 'node:net'
+import * as Route from '../src/proxy/Route'
+import { createUpstream } from '../src/proxy/upstream'
+import { merchant, route } from './harness/merchants'
+
+const cleanups: (() => void)[] = []
+afterEach(() => {
+  for (const cleanup of cleanups.splice(0)) cleanup()
+})
+
+const late = 'HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nothers'
+
+/**
+ * An upstream that sends the body of its first answer too late: when the next request is there
+ * already. Below `/plain` it answers as it should.
+ */
+async function serveLate(first: string) {
+  const seen: string[] = []
+  let connections = 0
+  let isLate = true
+  const server = net.createServer((socket) => {
+    const number = ++connections
+    let isOwed = false
+    cleanups.push(() => socket.destroy())
+    socket.on('error', () => {})
+    socket.on('data', (data) => {
+      const path = data.toString('latin1').split(' ')[1] ?? ''
+      seen.push(`${number} ${path}`)
+      if (isOwed && isLate) socket.write(late)
+      isOwed = path !== '/plain'
+      socket.write(isOwed ? first : 'HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nmine')
+    })
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  cleanups.push(() => server.close())
+  const origin = new URL(`http://127.0.0.1:${(server.address() as AddressInfo).port}`)
+  const routes = [route('/late'), route('/plain')]
+  const matcher = Route.compile([merchant('m', { upstream: origin, allowPrivate: true, routes })])
+  let now = 0
+  const upstream = createUpstream({ now: () => now })
+  return {
+    seen,
+    /** Time passes, and nothing is late any more. */
+    pass: (ms: number) => {
+      now += ms
+      isLate = false
+    },
+    async buy(path: string, method = 'GET') {
+      const match = Route.match(matcher, `/m/m${path}`)
+      if (match === undefined) throw new Error('no match')
+      const headers = new Headers()
+      const body = new Uint8Array(0)
+      const input = { match, method, search: '', headers, body, paymentId: 'p' }
+      const answer = await upstream.forward(input)
+      if (!(answer.body instanceof Uint8Array)) throw new Error('a stream')
+      return `${answer.status} ${new TextDecoder().decode(answer.body)}`
+    },
+  }
+}
+
+describe('attack: an answer that has no body, and a body all the same', () => {
+  test('behavior: HEAD has a connection of its own', async () => {
+    const { buy, seen } = await serveLate('HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n')
+    expect(await buy('/late', 'HEAD')).toBe('200 ')
+    expect(await buy('/plain')).toBe('200 mine')
+    expect(seen).toEqual(['1 /late', '2 /plain'])
+  })
+
+  for (const status of ['204 No Content', '304 Not Modified'])
+    test(`behavior: after ${status} the next buyer has a new connection`, async () => {
+      const { buy, seen, pass } = await serveLate(`HTTP/1.1 ${status}\r\n\r\n`)
+      const code = status.slice(0, 3)
+      expect(await buy('/plain')).toBe('200 mine')
+      expect(await buy('/late')).toBe(`${code} `)
+      expect(await buy('/plain')).toBe('200 mine')
+      expect(await buy('/plain')).toBe('200 mine')
+      expect(seen).toEqual(['1 /plain', '1 /late', '2 /plain', '3 /plain'])
+      // By then the runtime has ended the first one. The route without a body goes on without.
+      pass(6 * 60_000)
+      expect(await buy('/plain')).toBe('200 mine')
+      expect(await buy('/late')).toBe(`${code} `)
+      expect(await buy('/plain')).toBe('200 mine')
+      expect(seen.slice(4)).toEqual(['1 /plain', '4 /late', '1 /plain'])
+    })
+})

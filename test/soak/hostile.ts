@@ -1,0 +1,199 @@
+import { Database } from 'bun:sqlite'
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { parseArgs } from 'node:util'
+import { account } from '../../src/demo/accounts'
+import { startNetwork } from '../harness/settlement'
+import { configText } from '../harness/target'
+import { buyHonestly, honestPayers, p99, type Sale } from './honest'
+
+/**
+ * Hostile peers of all kinds at once beside honest buyers, against the built executable on chains
+ * with 200 ms blocks. Fails when an honest buyer is charged and gets no answer, when the p99 of honest
+ * paid requests is 5 times what it was before, or when the process takes 400 MB.
+ */
+
+const { values } = parseArgs({
+  options: {
+    seconds: { type: 'string', default: '60' },
+    without: { type: 'string', default: '' },
+  },
+})
+const seconds = Number(values.seconds)
+if (!(seconds > 0)) throw new Error('--seconds wants a number')
+
+const ratioMax = 5
+const memoryMaxMb = 400
+const blockTimeMs = 200
+/** Until the peers hold what they want to hold. */
+const warmSeconds = 10
+const kinds = ['chunks', 'announcements', 'readers', 'streams', 'breaker', 'mcp'].filter(
+  (kind) => !values.without.split(',').includes(kind),
+)
+const root = join(import.meta.dir, '..', '..')
+process.exitCode = await soak()
+
+async function soak(): Promise<number> {
+  const directory = mkdtempSync(join(tmpdir(), 'turnpike-hostile-'))
+  const networks = await Promise.all([
+    startNetwork('usdc', { blockTimeMs }),
+    startNetwork('usdg', { blockTimeMs }),
+  ])
+  const children: Bun.Subprocess[] = []
+  try {
+    const upstream = Bun.spawn(['bun', join(import.meta.dir, 'hostileupstream.ts')], {
+      stdout: 'pipe',
+    })
+    children.push(upstream)
+    const upstreamUrl = await firstLine(upstream.stdout)
+    const [usdc, usdg] = networks
+    const urls = { usdc: usdc.chain.url, usdg: usdg.chain.url, upstream: upstreamUrl }
+    const { child, url } = await serve(directory, urls)
+    children.push(child)
+    const memory = watchMemory(child.pid)
+
+    await buyHonestly(url, performance.now() + 3_000)
+    const quiet = await buyHonestly(url, performance.now() + (seconds / 2) * 1_000)
+    const quietMb = memory.peakMb()
+    const peers = kinds.map((kind) => startPeers(kind, url))
+    children.push(...peers.map((peer) => peer.child))
+    const warm = await buyHonestly(url, performance.now() + warmSeconds * 1_000)
+    const attacked = await buyHonestly(url, performance.now() + seconds * 1_000)
+    memory.stop()
+    for (const { kind, last } of peers) print(`${kind}: ${last()}`)
+    for (const peer of peers) peer.child.kill('SIGKILL')
+    child.kill('SIGTERM')
+    const code = await child.exited
+    const unanswered = chargedUnanswered(directory, [quiet, warm, attacked].flat())
+    return judge({ quiet, attacked, unanswered, quietMb, peakMb: memory.peakMb(), code })
+  } finally {
+    for (const child of children) child.kill('SIGKILL')
+    await Promise.all(networks.map((network) => network.stop()))
+    rmSync(directory, { recursive: true, force: true })
+  }
+}
+
+function print(line: string): void {
+  process.stdout.write(`${line}\n`)
+}
+
+async function serve(directory: string, urls: Parameters<typeof configText>[0]) {
+  const file = join(directory, 'merchants.toml')
+  const merchant = (slug: string, path: string) => `
+[[merchants]]
+slug = "${slug}"
+upstream = "${urls.upstream}"
+allow_private = true
+[[merchants.routes]]
+path = "${path}"
+price = "0.001"
+`
+  const more = merchant('big', '/file') + merchant('live', '/events')
+  // The limits are those of a file that says nothing; every peer has an address of its own.
+  const plenty = '"1000000000000000000000"'
+  const gas = `gas_per_day_wei = { gateway = ${plenty}, facilitator = "1", desk = "1", sponsor = "1" }`
+  const text = configText(urls, more)
+    .replace('paid_per_minute = 1000000', 'trust_proxy = 1')
+    .replaceAll('rpc_urls =', `${gas}\nrpc_urls =`)
+  writeFileSync(file, text)
+  const command = [join(root, 'dist', 'turnpike'), 'serve', '--config', file]
+  const child = Bun.spawn([...command, '--data', join(directory, 'data')], {
+    env: { RELAYER_KEYS: account(0).privateKey },
+    stdout: Bun.file(join(directory, 'log')),
+    stderr: 'pipe',
+  })
+  const url = /http:\/\/\S+/.exec(await firstLine(child.stderr))?.[0]
+  if (url === undefined) throw new Error('it does not listen')
+  return { child, url }
+}
+
+function startPeers(kind: string, url: string) {
+  const command = ['bun', join(import.meta.dir, 'hostilepeers.ts'), kind, url]
+  // They stand for other machines: they must not take this one's time from the gateway.
+  const child = Bun.spawn(['nice', '-n', '19', ...command], { stdout: 'pipe' })
+  let text = '{}'
+  void (async () => {
+    for await (const part of child.stdout)
+      text = new TextDecoder().decode(part).trim().split('\n').at(-1) ?? text
+  })().catch(() => {})
+  return { kind, child, last: () => text }
+}
+
+async function firstLine(stream: ReadableStream<Uint8Array>): Promise<string> {
+  const reader = stream.getReader()
+  let text = ''
+  while (!text.includes('\n')) {
+    const { done, value } = await reader.read()
+    if (done) throw new Error(`it ended: ${text}`)
+    text += new TextDecoder().decode(value)
+  }
+  // Goes on reading, because a full pipe would stop the program.
+  void (async () => {
+    while (!(await reader.read()).done);
+  })().catch(() => {})
+  return text.split('\n')[0] ?? ''
+}
+
+/** The resident memory of a process, as the system counts it. */
+function watchMemory(pid: number): { peakMb(): number; stop(): void } {
+  let peakKb = 0
+  const timer = setInterval(() => {
+    const status = readFileSync(`/proc/${pid}/status`, 'utf8')
+    peakKb = Math.max(peakKb, Number(/VmRSS:\s+(\d+)/.exec(status)?.[1] ?? 0))
+  }, 50)
+  return { peakMb: () => (peakKb * 1024) / 1e6, stop: () => clearInterval(timer) }
+}
+
+/** Honest payments that moved money and brought no whole answer, or none that the buyer saw. */
+function chargedUnanswered(directory: string, sales: readonly Sale[]): number {
+  const database = new Database(join(directory, 'data', 'turnpike.sqlite'), { readonly: true })
+  const payers = honestPayers.map(({ address }) => `'${address.toLowerCase()}'`).join(', ')
+  const sum = (condition: string) =>
+    database
+      .query<{ n: number }, []>(
+        `SELECT count(*) AS n FROM payments WHERE lower(payer) IN (${payers}) AND ${condition}`,
+      )
+      .get()?.n ?? 0
+  const charged = sum("state NOT IN ('failed', 'expired')")
+  const undelivered = sum("(delivery <> 'delivered' OR truncated = 1)")
+  database.close()
+  const answered = sales.filter(({ isGood }) => isGood).length
+  // The first three seconds of honest buying are in the database only.
+  print(`honest payments: ${charged}, answers seen: ${answered} and those of the first seconds`)
+  return undelivered
+}
+
+type Result = {
+  quiet: readonly Sale[]
+  attacked: readonly Sale[]
+  unanswered: number
+  quietMb: number
+  peakMb: number
+  code: number
+}
+
+function judge({ quiet, attacked, unanswered, quietMb, peakMb, code }: Result): number {
+  const good = (sales: readonly Sale[]) => sales.filter(({ isGood }) => isGood)
+  const paid = (sales: readonly Sale[]) => p99(good(sales).map(({ paidMs }) => paidMs))
+  const asked = (sales: readonly Sale[]) => p99(sales.map(({ askedMs }) => askedMs))
+  const refused = attacked.filter(({ isGood }) => !isGood)
+  const ratio = paid(attacked) / paid(quiet)
+  print(`against: ${kinds.join(', ')}`)
+  print(`honest sales: ${good(quiet).length} quiet, ${good(attacked).length} under attack`)
+  print(`refused under attack: ${refused.length}`)
+  for (const said of new Set(refused.map((sale) => sale.said.slice(0, 200)))) print(`  ${said}`)
+  print(`p99 of a paid request: ${paid(quiet).toFixed()} ms quiet, ${paid(attacked).toFixed()} ms`)
+  print(`p99 of a 402: ${asked(quiet).toFixed(1)} ms quiet, ${asked(attacked).toFixed(1)} ms`)
+  print(`ratio ${ratio.toFixed(2)} (below ${ratioMax})`)
+  print(`memory: ${quietMb.toFixed()} MB quiet, ${peakMb.toFixed()} MB at most`)
+  print(`charged without an answer: ${unanswered}; exit code ${code}`)
+  const isGood =
+    ratio < ratioMax &&
+    peakMb < memoryMaxMb &&
+    unanswered === 0 &&
+    code === 0 &&
+    refused.length * 100 <= attacked.length
+  print(isGood ? 'passed' : 'FAILED')
+  return isGood ? 0 : 1
+}
