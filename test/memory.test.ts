@@ -1,10 +1,12 @@
 import { heapStats } from 'bun:jsc'
 import { expect, spyOn, test } from 'bun:test'
 import { createBudget, readBody } from '../src/http/body'
+import { createReclaim } from '../src/paywall/reclaim'
 import { serve } from '../src/proxy/mcp/server'
 import * as Route from '../src/proxy/Route'
 import { createUpstream } from '../src/proxy/upstream'
 import { merchant, route } from './harness/merchants'
+import { until } from './harness/world'
 
 /** What the peers of a process make it hold. */
 
@@ -85,4 +87,22 @@ test('attack: members that a call may not have are copied by nothing', async () 
   )
   expect(await answer.json()).toEqual({ jsonrpc: '2.0', id: 1, result: { tools: [] } })
   expect(reads).toBe(0)
+})
+
+test('attack: streams that are cut are collected together, the more seldom the longer it takes', async () => {
+  let collections = 0
+  const { after } = createReclaim(() => {
+    collections++
+    // The next one would be after 1,000 s.
+    return 10_000
+  }, 1)
+  for (let stream = 0; stream < 100; stream++) after()
+  await until('what was cut is collected', () => collections > 0)
+  after()
+  let isLater = false
+  setTimeout(() => {
+    isLater = true
+  }, 20)
+  await until('more than the shortest wait is over', () => isLater)
+  expect(collections).toBe(1)
 })
