@@ -14,12 +14,14 @@ const nothing: Spent = { wei: 0n, wastedWei: 0n }
 const dayMs = 86_400_000
 
 /** What was read of a database since it was last changed: every 402 asks whether there is a budget. */
-const kept = new WeakMap<Db, Map<string, { day: number; spent: Spent }>>()
+const kept = new WeakMap<Db, Known>()
+
+type Known = Map<Network.Id, Partial<Record<GasProduct, { day: number; spent: Spent }>>>
 
 /** What transactions cost, by product and UTC day. Changes belong inside `write`. */
 export function createGas(db: Db) {
   const { orm } = db
-  const known = kept.get(db) ?? new Map<string, { day: number; spent: Spent }>()
+  const known: Known = kept.get(db) ?? new Map()
   kept.set(db, known)
   const read = later(orm, () =>
     orm
@@ -47,11 +49,15 @@ export function createGas(db: Db) {
 
   function spentOn(network: Network.Id, product: GasProduct, at: number): Spent {
     const day = Math.floor(at / dayMs)
-    const key = `${network} ${product}`
-    const before = known.get(key)
+    let ofNetwork = known.get(network)
+    if (ofNetwork === undefined) {
+      ofNetwork = {}
+      known.set(network, ofNetwork)
+    }
+    const before = ofNetwork[product]
     if (before?.day === day) return before.spent
     const spent = read.get({ network, product, day: textOf(at) }) ?? nothing
-    known.set(key, { day, spent })
+    ofNetwork[product] = { day, spent }
     return spent
   }
 
@@ -65,7 +71,7 @@ export function createGas(db: Db) {
       wei: before.wei + more.wei,
       wastedWei: before.wastedWei + more.wastedWei,
     })
-    known.delete(`${network} ${product}`)
+    delete known.get(network)?.[product]
   }
 
   return {

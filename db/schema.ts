@@ -292,7 +292,7 @@ export const gasSpent = sqliteTable(
     day: text('day').notNull(),
     wei: decimal('wei').notNull(),
     /** Of it what failed payments of payers with code cost. */
-    wastedWei: decimal('wasted_wei').notNull().default(0n),
+    wastedWei: decimal('wasted_wei').notNull().default(sql`'0'`),
   },
   (table) => [
     primaryKey({ columns: [table.network, table.product, table.day] }),

@@ -20,13 +20,13 @@ export function createPeer(
   idleSeconds: number,
 ): Peer {
   let holders = 0
-  return Object.assign(() => server.requestIP(request)?.address, {
-    hold(isHeld: boolean, isCut = false) {
-      holders += isHeld ? 1 : -1
-      if (holders === 1 && isHeld) server.timeout(request, 0)
-      if (holders === 0) server.timeout(request, isCut ? 1 : idleSeconds)
-    },
-  })
+  const peer: Peer = () => server.requestIP(request)?.address
+  peer.hold = (isHeld, isCut = false) => {
+    holders += isHeld ? 1 : -1
+    if (holders === 1 && isHeld) server.timeout(request, 0)
+    if (holders === 0) server.timeout(request, isCut ? 1 : idleSeconds)
+  }
+  return peer
 }
 
 /** What a peer is counted under; see `clientKey`. */

@@ -26,12 +26,20 @@ type Known = { addresses: Promise<readonly string[]>; until: number }
 export function createResolver(options: { now: () => number; resolve?: Resolve }): Resolver {
   const resolve = options.resolve ?? fromSystem
   const cache = new Map<string, Known>()
+  /** Of an address it is known from the beginning. */
   const ended = new Map<string, Last>()
+  const isOld = (known: Known | undefined) => known === undefined || options.now() >= known.until
 
   const lookup: Resolve = (hostname) => {
-    if (net().isIP(hostname) !== 0) return Promise.resolve([hostname])
     const known = cache.get(hostname)
-    if (known !== undefined && options.now() < known.until) return known.addresses
+    if (known !== undefined && !isOld(known)) return known.addresses
+    if (net().isIP(hostname) !== 0) {
+      const itself = [hostname]
+      const addresses = Promise.resolve(itself)
+      cache.set(hostname, { addresses, until: Number.POSITIVE_INFINITY })
+      ended.set(hostname, itself)
+      return addresses
+    }
     // The limit before the answer is one on how long others wait for the same lookup.
     const entry: Known = { addresses: resolve(hostname), until: options.now() + ttlMs }
     cache.set(hostname, entry)
@@ -49,8 +57,8 @@ export function createResolver(options: { now: () => number; resolve?: Resolve }
   }
   return Object.assign(lookup, {
     last(hostname: string): Last {
-      if (net().isIP(hostname) !== 0) return [hostname]
-      lookup(hostname).catch(() => undefined)
+      // Every 402 asks: what is known is read and nothing else.
+      if (isOld(cache.get(hostname))) lookup(hostname).catch(() => undefined)
       return ended.get(hostname)
     },
   })

@@ -238,8 +238,17 @@ function freshness(now: () => number) {
 const lookupMs = 2_000
 
 function allowed(merchant: Merchant, addresses: readonly string[]): readonly string[] {
-  return merchant.allowPrivate ? addresses : addresses.filter(Ip.isPublic)
+  if (merchant.allowPrivate) return addresses
+  let known = publicOnes.get(addresses)
+  if (known === undefined) {
+    known = addresses.filter(Ip.isPublic)
+    publicOnes.set(addresses, known)
+  }
+  return known
 }
+
+/** By answer of the resolver, which every 402 asks about. */
+const publicOnes = new WeakMap<readonly string[], readonly string[]>()
 
 /** Without one, fetch needs not be told. */
 function hasProxy(env: Environment): boolean {

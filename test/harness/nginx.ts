@@ -5,9 +5,11 @@ import { join } from 'node:path'
 
 const known = ['/usr/sbin/nginx', '/usr/local/sbin/nginx', '/opt/homebrew/bin/nginx']
 
-/** Path of an nginx on this machine, if there is one; NGINX names another. */
-const nginxPath =
-  process.env.NGINX ?? Bun.which('nginx') ?? known.find((path) => existsSync(path)) ?? ''
+/** Path of an nginx on this machine, if there is one; NGINX names another, or none if empty. */
+export const nginxPath =
+  process.env.NGINX === undefined
+    ? (Bun.which('nginx') ?? known.find((path) => existsSync(path)))
+    : process.env.NGINX || undefined
 
 export type Nginx = { url: string; stop(): Promise<void> }
 
@@ -16,7 +18,7 @@ export type Nginx = { url: string; stop(): Promise<void> }
  * are those it comes with. Throws when there is none or it does not start.
  */
 export async function startNginx(target: string): Promise<Nginx> {
-  if (nginxPath === '') throw new Error('there is no nginx: apt-get install nginx, or set NGINX')
+  if (nginxPath === undefined) throw new Error('there is no nginx')
   const directory = mkdtempSync(join(tmpdir(), 'turnpike-nginx-'))
   const port = await freePort()
   const paths = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi']
