@@ -9,12 +9,12 @@ export type Head = {
   contradicting: number
   /** Of the newest block whose time was seen, unix seconds; 0 before. */
   timestamp: bigint
-  /** It was old by our clock when it was seen: blocks are rare. */
+  /** Blocks are rare: the newest one was old by our clock when it was first seen. */
   isOld: boolean
   baseFeeWei: bigint
-  /** What is bid. */
+  /** The tip that is bid, in wei. */
   tipWei: bigint
-  /** What nodes suggest: bid for what stays out. */
+  /** The tip that nodes suggest, in wei; bid for transactions that are not included. */
   suggestedTipWei: bigint
   /** The base fee that several nodes agreed about lately; 0 where only one is asked. */
   agreedBaseFeeWei: bigint
@@ -108,14 +108,13 @@ export function pollMs(head: Head): number {
 
 /** Nodes and sequencers that take no transaction without a tip want this much: 0.001 gwei. */
 const tipFloorWei = 1_000_000n
-/** Between two looks at several nodes the base fee of one is believed up to so many times theirs. */
+/** Between two polls of several nodes, the base fee of one node is capped at this multiple. */
 const trustedRise = 8n
 
 /**
- * Learns what nodes say of the tip and of the base fee of the newest block, the lower median of each:
- * with two nodes the lower, so that one that lies makes us pay nothing. What is bid is at most the
- * base fee, or the floor where that is tiny: what a block costs is the base fee, and a node could name
- * any tip up to the fee cap.
+ * Sets tip and base fee to the lower medians of what the nodes report. With two nodes that is the
+ * lower value, so that one lying node cannot raise our costs. The bid is at most the base fee, or
+ * the floor where the base fee is tiny, because a node could suggest any tip up to the fee cap.
  */
 export function learnFees(
   head: Head,
@@ -128,7 +127,7 @@ export function learnFees(
   head.tipWei = least(head.suggestedTipWei, most)
 }
 
-/** In wei. */
+/** Fees of a transaction, in wei. */
 export type Fees = { maxFeeWei: bigint; maxTipWei: bigint }
 
 /**
@@ -146,7 +145,7 @@ export function priceOf(head: Head): bigint {
   return baseFeeOf(head) + head.tipWei
 }
 
-/** The base fee of the newest block, as far as one node is believed. */
+/** The base fee of the newest block, capped by what several nodes agreed on. */
 export function baseFeeOf({ baseFeeWei, agreedBaseFeeWei }: Head): bigint {
   return agreedBaseFeeWei === 0n ? baseFeeWei : least(baseFeeWei, trustedRise * agreedBaseFeeWei)
 }
