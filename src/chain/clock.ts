@@ -44,6 +44,11 @@ export function look(
   clock.lookedAt = askedAt
 }
 
+/** Takes a highest block back that the chain turned out not to have. */
+export function reconsider(clock: Clock, top: bigint): void {
+  clock.newest = top
+}
+
 /** Learns from a block that a node announces when it has it. `at` is `mono`, ms. */
 export function announced(
   clock: Clock,

@@ -2,6 +2,11 @@
 export type Head = {
   /** Highest block number seen. */
   number: bigint
+  /** The highest that several looks agreed about: below it nothing is taken back. */
+  trusted: bigint
+  /** Looks in a row that found the chain near `number`, or far below it. */
+  agreeing: number
+  contradicting: number
   /** Of the newest block whose time was seen, unix seconds; 0 before. */
   timestamp: bigint
   /** Blocks are rare: the newest one was old by our clock when it was first seen. */
@@ -25,6 +30,9 @@ const blockTimeMaxMs = 4_000
 export function createHead(blockTimeMs = 1_000): Head {
   return {
     number: 0n,
+    trusted: 0n,
+    agreeing: 0,
+    contradicting: 0,
     timestamp: 0n,
     isOld: false,
     baseFeeWei: 0n,
@@ -54,6 +62,33 @@ export function observe(
   if (blocks < 2 || seconds < 2) return
   head.blockTimeMs = clamp((seconds * 1_000) / blocks)
   if (seconds > 120) head.anchor = block
+}
+
+/** Nodes of one chain, and two looks at one, are apart by less. */
+const lagBlocks = 300n
+/** So many looks make a number that leapt one that is believed. */
+const agreeingMin = 8
+
+/**
+ * Takes a block number back that the chain does not have: a node told it once, or told it and was left.
+ * Two looks in a row must contradict it, and what was known before must agree with them. Left as it
+ * is, it would hide every settlement by somebody else and every reorganisation until the next start.
+ * `top`: the newest block of the node that is in use. True when it was taken back.
+ */
+export function reconsider(head: Head, top: bigint): boolean {
+  if (top + lagBlocks >= head.number) {
+    head.contradicting = 0
+    head.agreeing++
+    const isNear = head.trusted > 0n && head.number <= head.trusted + lagBlocks
+    if (isNear || head.agreeing >= agreeingMin) head.trusted = head.number
+    return false
+  }
+  head.agreeing = 0
+  head.contradicting++
+  if (head.contradicting < 2 || top + lagBlocks < head.trusted) return false
+  head.number = top
+  head.anchor = undefined
+  return true
 }
 
 /** A newest block that is older than this says nothing about the time of the next one. */

@@ -1,3 +1,5 @@
+import type { Reclaim } from './reclaim'
+
 /** How fast buyers must take streams. */
 export type PaceMin = {
   /** A buyer must take `bytes` in each period. */
@@ -5,6 +7,8 @@ export type PaceMin = {
   stepMs: number
   /** Most stalled streams; beyond it those that stalled first are cut. */
   stalledMax: number
+  /** Told of every stream that was cut. */
+  reclaim: Reclaim
 }
 
 /**
@@ -12,7 +16,12 @@ export type PaceMin = {
  * only after a good part of it was sent. A stalled stream costs 2 to 4 MB, which the runtime reads
  * ahead.
  */
-const paceMin: PaceMin = { stepBytes: 1536 * 1024, stepMs: 96_000, stalledMax: 16 }
+const paceMin: PaceMin = {
+  stepBytes: 1536 * 1024,
+  stepMs: 96_000,
+  stalledMax: 16,
+  reclaim: { after() {} },
+}
 
 /** The pace of one stream. */
 export type Pace = {
@@ -74,6 +83,7 @@ export function createPaces(wanted: Partial<PaceMin> = {}): Paces {
       const cut = () => {
         stop()
         onSlow()
+        min.reclaim.after()
       }
       const stream: Stream = { waitingBytes: 0, takenBytes: 0, looks: 0, stillLooks: 0, cut }
       streams.add(stream)
