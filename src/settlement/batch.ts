@@ -3,9 +3,9 @@ import { isDuplicate, write } from '../../db/write'
 import { type Fees, fees } from '../chain/head'
 import * as Multicall from '../chain/multicall'
 import { accept } from './accept'
+import * as ChainClock from './clock'
 import { findPlain } from './code'
 import { type Context, type Lane as LaneState, type Order, payerKey, type Rail } from './context'
-import { chainNow } from './ethcall'
 import * as Gas from './gas'
 import * as Lane from './lane'
 import type { Payment } from './Payment'
@@ -29,7 +29,7 @@ export async function dispatch(
   const orders = dropUnsigned(context, queued)
   if (orders.length === 0) return []
   try {
-    const simulating = simulate(rail, lane.address, orders, chainNow(context, rail))
+    const simulating = simulate(rail, lane.address, orders, ChainClock.chainNow(context, rail))
     context.simulating.add(simulating)
     // While the node works: its answer is waited for anyway.
     const draft = orders.length === 1 ? prepare(context, rail, lane, orders) : undefined

@@ -21,7 +21,7 @@ const lagMs = 1_500
 /** Longest wait for one answer, where there is another node. */
 const answerMs = 2_000
 /** Contradictions in a row that count as a dispute; a reorganisation can cause a single one. */
-const disputesMax = 3
+export const disputesMax = 3
 
 /** Whether a network has a second URL to ask. */
 export function hasTwo({ client }: Pick<Rail, 'client'>): boolean {

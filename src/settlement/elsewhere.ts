@@ -5,6 +5,7 @@ import * as Multicall from '../chain/multicall'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
 import * as Transfer from '../protocol/Transfer'
+import * as ChainClock from './clock'
 import type { Context, Rail } from './context'
 import * as Logs from './logs'
 import type { Payment } from './Payment'
@@ -106,7 +107,7 @@ export function counts(
   if (product === 'facilitator' && !context.isOwnPayee(transfer.payee)) return false
   if (bound && context.payoutExclusive()) return true
   if (!evidence) return false
-  const aheadMs = Math.min(aheadMaxMs, Clock.mayBeAheadMs(aheadOf(context, rail)))
+  const aheadMs = Math.min(aheadMaxMs, Clock.mayBeAheadMs(ChainClock.aheadOf(context, rail)))
   return isAfter(found, evidence, evidence.receivedAt - clockToleranceMs - aheadMs)
 }
 
@@ -115,16 +116,12 @@ export function counts(
  * the chain. Only the clocks prove that it was unspent then, so there is no tolerance.
  */
 export function isSince(context: Context, rail: Rail, found: Found, evidence: Evidence): boolean {
-  const provenMs = Math.max(0, Clock.skewOf(aheadOf(context, rail)))
+  const provenMs = Math.max(0, ChainClock.skewOf(context, rail))
   return isAfter(found, evidence, evidence.receivedAt + 1_000 - provenMs)
 }
 
 function isAfter(found: Found, { knownBlock }: Evidence, earliestMs: number): boolean {
   return found.blockNumber > knownBlock && found.timestamp >= BigInt(Math.floor(earliestMs / 1000))
-}
-
-function aheadOf({ now, monotonic }: Context, { clock }: Rail): Clock.Ahead {
-  return Clock.aheadOf(clock, now(), monotonic())
 }
 
 /** Whether one of our accounts sent it: then this or an earlier database of ours recorded it. */

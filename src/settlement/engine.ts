@@ -3,7 +3,7 @@ import { createGroup } from '../../db/group'
 import { createRecent } from '../../db/recent'
 import type { GasProduct } from '../../db/schema'
 import { createClient } from '../chain/client'
-import { aheadOf, announced, createClock, skewOf } from '../chain/clock'
+import { announced, createClock } from '../chain/clock'
 import { createHead, observe } from '../chain/head'
 import { createHeads } from '../chain/heads'
 import type { Block } from '../chain/receipt'
@@ -12,6 +12,7 @@ import * as Address from '../protocol/Address'
 import type * as Network from '../protocol/Network'
 import { createBell } from './bell'
 import { tellErrands, tellPayments } from './changes'
+import * as ChainClock from './clock'
 import type { Context, Lane as LaneState, Rail, SettlementOptions } from './context'
 import { createFailures } from './failures'
 import * as Foreign from './foreign'
@@ -152,11 +153,11 @@ async function lookBack(context: Context, rail: Rail): Promise<void> {
 function sourcesOf(context: () => Context): Sources {
   return {
     networks: () => {
-      const { db, rails, store, now, monotonic } = context()
+      const { db, rails, store, now } = context()
       const isWritable = db.storage.fault() === undefined
       return [...rails.values()].map(({ network, client, lanes, heads, ...rail }) => ({
         network: network.id,
-        clockSkewMs: skewOf(aheadOf(rail.clock, now(), monotonic())),
+        clockSkewMs: ChainClock.skewOf(context(), rail),
         calls: client.counts(),
         faults: client.faults(),
         ready: isWritable && Lane.isReady({ health: rail.health, lanes }),

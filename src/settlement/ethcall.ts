@@ -1,9 +1,8 @@
 import type { Address, Hex } from 'viem'
 import { type Node, RpcError } from '../chain/client'
-import * as Clock from '../chain/clock'
 import { type Fees, fees, observe } from '../chain/head'
 import { parseBlock } from '../chain/receipt'
-import type { Context, Rail } from './context'
+import type { Rail } from './context'
 
 /** The node to call: the URL of a network that is in use, or a given one. */
 export type Asked = Pick<Rail, 'head' | 'network' | 'hasOverrides'> & {
@@ -73,15 +72,6 @@ function isUnknownOverride(error: RpcError): boolean {
 export function isSpentGas(error: unknown): boolean {
   if (!(error instanceof RpcError)) return false
   return error.code === 3 || /out ?of ?gas|revert/i.test(error.message)
-}
-
-/**
- * The time of the next block by our clock (unix ms), less what the newest blocks prove that it is
- * ahead: what is valid by ours alone would fail on chain.
- */
-export function chainNow({ now, monotonic }: Context, { clock }: Pick<Rail, 'clock'>): number {
-  const at = now()
-  return at - Math.max(0, Clock.skewOf(Clock.aheadOf(clock, at, monotonic())))
 }
 
 /**

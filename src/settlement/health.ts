@@ -7,9 +7,9 @@ import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
 import * as Authorization from '../protocol/Authorization'
 import * as Permit from '../protocol/Permit'
+import * as ChainClock from './clock'
 import { readsCode } from './code'
 import type { Context, Rail } from './context'
-import { chainNow } from './ethcall'
 import * as Lane from './lane'
 
 /** Checks between two looks at what hardly ever changes: code and signing domain. */
@@ -51,7 +51,7 @@ export async function check(context: Context, rail: Rail): Promise<void> {
 
 async function look(context: Context, rail: Rail): Promise<string | undefined> {
   const { client, lanes, head, network, health } = rail
-  const { now, monotonic } = context
+  const { monotonic } = context
   const expected = lanes.map(decidedBelow)
   const askedAt = monotonic()
   const [chainId, block, tip, others, balances, counts] = await Promise.all([
@@ -81,7 +81,7 @@ async function look(context: Context, rail: Rail): Promise<string | undefined> {
     context.log('block-number-taken-back', fields)
   }
   Clock.look(rail.clock, newest, times)
-  observeTime(head, newest.timestamp, chainNow(context, rail))
+  observeTime(head, newest.timestamp, ChainClock.chainNow(context, rail))
   const said: Said[] = [{ tip, block: newest }, ...heard]
   learnFees(head, {
     tips: said.flatMap((each) => (Receipt.isHex(each.tip) ? [BigInt(each.tip)] : [])),
@@ -96,7 +96,7 @@ async function look(context: Context, rail: Rail): Promise<string | undefined> {
     follow(lane, counts[index] ?? 0, expected[index])
     assess(lane, BigInt(balances[index] ?? 0), maxFeeWei)
   }
-  const skewMs = Clock.skewOf(Clock.aheadOf(rail.clock, now(), monotonic()))
+  const skewMs = ChainClock.skewOf(context, rail)
   if (Math.abs(skewMs) > context.clockSkewMaxMs) {
     const seconds = Math.round(Math.abs(skewMs) / 1000)
     const side = skewMs > 0 ? 'ahead of' : 'behind'

@@ -6,11 +6,11 @@ import * as Crypto from '../protocol/Crypto'
 import { digest as digestOf, type Transfer } from '../protocol/Transfer'
 import * as Batch from './batch'
 import * as Budget from './budget'
+import * as ChainClock from './clock'
 import { type Admission, about, type Context, type Rail, railOf, within } from './context'
 import * as Corroborate from './corroborate'
 import * as Decide from './decide'
 import * as Elsewhere from './elsewhere'
-import { chainNow } from './ethcall'
 import * as Lane from './lane'
 import type { Outcome, Payment, Purpose } from './Payment'
 import { examine } from './simulate'
@@ -65,7 +65,7 @@ export async function verify(
   const sent = signed.transfer
   const isWrapped = !isPlain && sent !== transfer
   const look = { isDecidedByChain, isSigned, isWrapped, digest, eip712 }
-  const asked = { look, now: chainNow(context, rail) }
+  const asked = { look, now: ChainClock.chainNow(context, rail) }
   const simulation = await examine(rail, rail.lanes[0]?.address, sent, asked)
   if (simulation.kind === 'refused' && Verify.isUnsigned(simulation)) return simulation
   if (late) return late

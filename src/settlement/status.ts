@@ -1,5 +1,5 @@
 import type { Address } from 'viem'
-import { type Ahead, aheadOf } from '../chain/clock'
+import * as ChainClock from './clock'
 import type { Context, Rail } from './context'
 import * as Lane from './lane'
 
@@ -17,11 +17,8 @@ export type LaneStatus = {
  * Whether a network can settle, and why not. No I/O. A fault of the storage stops every network: a
  * payment that is not recorded must not be sent.
  */
-export function statusOf(
-  { db, now, monotonic }: Pick<Context, 'db' | 'now' | 'monotonic'>,
-  rail: Rail,
-) {
-  const storageFault = db.storage.fault()
+export function statusOf(context: Pick<Context, 'db' | 'now' | 'monotonic'>, rail: Rail) {
+  const storageFault = context.db.storage.fault()
   const { network, health } = rail
   const lanes = rail.lanes.map((lane): LaneStatus => {
     const reason = Lane.pausedBy(lane)
@@ -43,7 +40,7 @@ export function statusOf(
     network: network.id,
     ready,
     relayer: first.relayer,
-    clockAheadMs: aheadOf(rail.clock, now(), monotonic()) satisfies Ahead,
+    clockAheadMs: ChainClock.aheadOf(context, rail),
     ...(reason === undefined ? {} : { reason }),
     ...(first.balanceWei === undefined ? {} : { balanceWei: first.balanceWei }),
     lanes,

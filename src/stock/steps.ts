@@ -1,6 +1,6 @@
 import type { Hex } from 'viem'
 import * as Address from '../protocol/Address'
-import type { Sight } from '../settlement/corroborate'
+import { disputesMax, type Sight } from '../settlement/corroborate'
 import type { Payment } from '../settlement/Payment'
 import { type Context, tokenOf } from './context'
 import {
@@ -271,9 +271,6 @@ async function held(context: Context, order: Order): Promise<Next> {
 
 /** First time that an operator is told of a settlement without receipt. Then after twice the time. */
 const tellAfterMs = 60_000
-
-/** Looks in a row that must contradict each other: around a reorganisation honest nodes do so once. */
-const disputesMax = 3
 
 /** What the nodes show of the payment. Remembers an unseen payment and logs it after a while. */
 async function sightOf(context: Context, { id }: Order, payment: Payment): Promise<Sight> {
