@@ -73,7 +73,7 @@ describe('models', () => {
     expect(shop.upstream.requests.map(({ body }) => body.includes('top_p'))).toEqual([true])
   })
 
-  test('error: without a body it is refused before anything is paid, and told what to send', async () => {
+  test('error: a request without its required body is refused before payment, with the missing members', async () => {
     const before = shop.counts()
     const missing = { invalidParams: [{ name: 'messages', in: 'body', reason: 'is required' }] }
     const asked = await fetch(chat(), { method: 'POST' })

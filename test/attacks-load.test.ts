@@ -59,7 +59,7 @@ describe('requests that an upstream fails at', () => {
   }
 
   for (const status of [500, 504])
-    test(`attack: one payer's requests that are answered by ${status} close a merchant for nobody`, async () => {
+    test(`attack: one payer's requests that are answered by ${status} do not close the merchant for others`, async () => {
       failing(status)
       for (let request = 1; request <= 6; request++) expect(await buy('b/get?poison')).toBe(502)
       expect(await buy('b/get')).toBe(200)

@@ -56,7 +56,7 @@ describe('the clock beside a chain', () => {
     expect(skewOf(aheadOf(clock, ...at(1_000)))).toBe(0)
   })
 
-  test('behavior: a node that lags, or one block that contradicts the others, is outlived', () => {
+  test('behavior: a lagging node or a single contradicting block has no lasting effect', () => {
     const clock = createClock()
     for (let n = 1; n <= 4; n++) announced(clock, block(n, n * 1_000), n * 1_000 + 50)
     look(clock, block(2, 2_000), looks(5_000))

@@ -156,7 +156,7 @@ describe('MPP challenge', () => {
     expect(challenges.map(({ request }) => request as unknown)).toEqual(expected)
   })
 
-  test('behavior: where there is room it also says what the draft has defaults for', async () => {
+  test('behavior: with room it also contains the members that have defaults in the draft', async () => {
     const { challenges } = await ask(`${shop.url}/m/away/item`)
     expect(challenges.map(({ request }) => request.methodDetails as unknown)).toEqual([
       { chainId: 8453, credentialTypes: ['authorization'], decimals: 6 },

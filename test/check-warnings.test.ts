@@ -18,7 +18,7 @@ async function run(text: string) {
 }
 
 const own = 'pay_to = "own"'
-/** With a contact that reaches somebody. */
+/** With a real contact address. */
 const reachable = (text: string) => text.replace('[service]', '[service]\ncontact = "me@pay.test"')
 const facilitator = (more: string) => reachable(edited(own, `${own}\n${more}`))
 const plain = reachable(small)
@@ -47,7 +47,7 @@ test('behavior: with a least amount, keys or no gas there is nothing to warn of'
   }
 })
 
-test('behavior: a contact that reaches nobody is warned of, where it is written', async () => {
+test('behavior: a sample contact address is warned of at its place in the file', async () => {
   const quiet = facilitator('min_amount = "0.001"')
   const agent = 'headers = { "User-Agent" = "Shop/1.0 (ops@example.com)" }'
   for (const [text, at, said] of [

@@ -100,7 +100,7 @@ describe('methods', () => {
       expect((await at(path, { method: 'OPTIONS' })).headers.get('allow')).toBe('POST, OPTIONS')
     })
 
-  test('error: what is nowhere is 404 whatever the method', async () => {
+  test('error: an unknown path is 404 for every method', async () => {
     for (const method of ['GET', 'POST', 'OPTIONS', 'DELETE'])
       for (const path of ['/nothing', '/api/stock', '/api/stock/none', '/x402', '/shop/eu/api'])
         expect([method, path, (await at(path, { method })).status]).toEqual([method, path, 404])
@@ -164,7 +164,7 @@ describe('compressed request bodies', () => {
     expect((await fetch(url, { ...plain, headers: credential })).status).toBe(200)
   })
 
-  test('behavior: identity is none, and without a body the field means nothing', async () => {
+  test('behavior: identity is accepted, and without a body any Content-Encoding is ignored', async () => {
     const headers = { ...json, 'content-encoding': 'identity' }
     const init = { method: 'POST', headers, body: '{}' }
     expect((await at('/m/shop/item', init)).status).toBe(402)
@@ -222,13 +222,13 @@ describe('percent-encoded characters that need no encoding', () => {
     expect(seen).toEqual([request])
   })
 
-  test('error: a request that comes before the service is ready is to come again', async () => {
+  test('error: a request before the service is ready gets 503 with Retry-After', async () => {
     const front = createFront({ doors: () => undefined, now: () => 0 })
     const response = await front.fetch(new Request('http://localhost/'), () => undefined)
     expect([response.status, response.headers.get('retry-after')]).toEqual([503, '1'])
   })
 
-  test('error: what is reserved stays what it is', async () => {
+  test('error: reserved characters are not decoded', async () => {
     for (const path of [
       '/api%2Fstock/list',
       '/openapi.json%3F',
@@ -327,7 +327,7 @@ describe('URLs with a path', () => {
     }
   })
 
-  test('behavior: documents and pages name where both are', async () => {
+  test('behavior: documents and pages name the facilitator and stock URLs', async () => {
     for (const path of [
       '/openapi.json',
       '/m/shop/openapi.json',
@@ -343,7 +343,7 @@ describe('URLs with a path', () => {
     expect(await (await at('/stocks')).text()).toContain(`${stockUrl}/api/stock/buy`)
   })
 
-  test('behavior: the gateway itself is where base_url says', async () => {
+  test('behavior: the gateway answers at base_url', async () => {
     expect((await buy(`${shop.url}/m/shop/item`)).status).toBe(200)
     expect((await at('/x402/m/shop/item')).status).toBe(404)
     expect((await at('/shop/eu/m/shop/item')).status).toBe(404)

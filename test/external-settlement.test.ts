@@ -5,7 +5,7 @@ import * as Transfer from '../src/protocol/Transfer'
 import { isSend, type OwnDesk, ownDesk, withoutSync } from './harness/owndesk'
 import { type RpcCall, signTransfer, startDesk, temporary, until } from './harness/settlement'
 
-// Authorizations that somebody else settles, and nodes that hide what became of ours.
+// External settlements, and nodes that hide the receipts of our transactions.
 
 /** Settled by account 8. */
 async function settleByOther({ net }: OwnDesk, transfer: Transfer.Transfer): Promise<string> {
@@ -14,7 +14,7 @@ async function settleByOther({ net }: OwnDesk, transfer: Transfer.Transfer): Pro
   return receipt?.transactionHash ?? ''
 }
 
-/** Somebody else is faster than our first transaction. */
+/** Settles the payment externally before our first transaction. */
 function preempt(own: OwnDesk, transfer: Transfer.Transfer): { hash: Promise<string> } {
   const { promise, resolve } = Promise.withResolvers<string>()
   let isFirst = true
@@ -87,7 +87,7 @@ describe.concurrent('a clock', () => {
       expect(await own.paid()).toBe(5_000n)
     })
 
-  test('behavior: a clock that is a minute off is a reason not to sell, an old block is none', async () => {
+  test('behavior: a clock that is a minute off pauses the network, an old block does not', async () => {
     const time = clock()
     const desk = { now: time.now, checkMs: 50, clockSkewMaxMs: 60_000 }
     await using own = await ownDesk({ desk })
@@ -113,7 +113,7 @@ describe.concurrent('a clock', () => {
     expect(status()?.reason).toMatch(/the clock of this machine is \d+ s behind/)
   })
 
-  test('behavior: a chain that has mined nothing for long can be sold on', async () => {
+  test('behavior: a network whose newest block is old is still offered', async () => {
     const time = clock()
     await using own = await ownDesk({ chain: { mineNothing: true } })
     // The newest block is an hour old when the service starts.
@@ -147,7 +147,7 @@ describe.concurrent('a credential', () => {
     }
   })
 
-  test('attack: nor is a stock order placed again with a payment that this desk has sent', async () => {
+  test('attack: a payment that this desk has sent places no second stock order after a lost database', async () => {
     await using own = await ownDesk()
     const directory = temporary()
     const desk = own.desk.settlement.desk
@@ -302,7 +302,7 @@ describe.concurrent('a node that hides', () => {
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: after that day it ends as used', async () => {
+  test('behavior: a payment whose receipt stays hidden ends as used after a day', async () => {
     await using own = await ownDesk({ desk: { checkMs: 50 } })
     const { net, desk } = own
     net.tap.intercept = hiding

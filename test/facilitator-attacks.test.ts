@@ -164,7 +164,7 @@ test('attack 11: an authorization that is cancelled before our transaction is no
   expect(await shop.balance(base, payee)).toBe(before)
 })
 
-test('behavior: what somebody else settles for a payout of this service is one success, ever', async () => {
+test('behavior: an external settlement for a payout of this service is one success, ever', async () => {
   const body = await make(base)
   const before = await shop.balance(base, payee)
   beforeSend(base, () => call(base, account(9).address, settlingCall(body)))
@@ -175,7 +175,7 @@ test('behavior: what somebody else settles for a payout of this service is one s
   expect((await shop.balance(base, payee)) - before).toBe(5_000n)
 })
 
-test('attack 12: for other payees it is none: another facilitator may have told it, too', async () => {
+test('attack 12: an external settlement for another payee is no success, as another facilitator may report it', async () => {
   const to = account(8).address
   const { config } = shop
   const facilitator = { ...config.facilitator, payTo: [to, payee] }
@@ -193,7 +193,7 @@ test('attack 12: for other payees it is none: another facilitator may have told 
   expect(shop.app.reload(config)).toEqual([])
 })
 
-test('attack 12: what was settled before it came is no success either', async () => {
+test('attack 12: a payment settled before the call is no success', async () => {
   const before = await shop.balance(base, payee)
   const settled = await make(base)
   await call(base, account(9).address, settlingCall(settled))

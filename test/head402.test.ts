@@ -168,7 +168,7 @@ describe('the head of a 402', () => {
     }
   })
 
-  test('behavior: what it has no room for is in the body, and can be paid', async () => {
+  test('behavior: offers that do not fit the head are in the body and can be paid', async () => {
     const url = `${shop.url}/m/shop/item`
     const init = { method: 'POST', body: '{}' }
     const asked = await ask(url, init)
@@ -330,7 +330,7 @@ describe('any file with three networks', () => {
     const required = requiredOf(headers)
     const told = JSON.parse(text) as Required & { challenges?: unknown[] }
     const ids = assets.map(([id]) => id)
-    // Nobody has such a name, but it must not cost all sales.
+    // Such a host name is unlikely, but it must not stop all sales.
     if (file.host.length > 60) return
     expect(networksOf(required.accepts)).toEqual(ids)
     expect(told.accepts).toEqual(expect.arrayContaining(required.accepts))

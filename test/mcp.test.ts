@@ -145,7 +145,7 @@ describe('the tools', () => {
 })
 
 describe('an unpaid call', () => {
-  test('behavior: of a client that speaks MPP it is error -32042, with the x402 offers too', async () => {
+  test('behavior: an unpaid call of a client that speaks MPP is error -32042, with the x402 offers too', async () => {
     const { code, data } = await refusal(await connect(mpp), {
       name: 'weather-forecast',
       arguments: forecast,
@@ -169,7 +169,7 @@ describe('an unpaid call', () => {
     )
   })
 
-  test('behavior: of any other client it is the tool result of the x402 transport', async () => {
+  test('behavior: an unpaid call of any other client is the tool result of the x402 transport', async () => {
     const client = await connect()
     const result = await client.callTool({ name: 'weather-forecast', arguments: forecast })
     expect(result.isError).toBe(true)
@@ -363,7 +363,7 @@ describe('x402', () => {
 })
 
 describe('a credential that is wrong', () => {
-  test('behavior: what pays decides how it is refused, whatever the client declared', async () => {
+  test('behavior: a refusal has the form of the protocol that paid, whatever the client declared', async () => {
     const call = { name: 'fx-latest', arguments: {} }
     const declared = await connect(mpp)
     const { data } = await refusal(declared, call)

@@ -44,7 +44,7 @@ test('attack: what a cut stream leaves is to be collected, not what an ended one
   expect(told).toBe(1)
 })
 
-test('behavior: a stream whose upstream is slow waits for nobody and is not cut', async () => {
+test('behavior: a stream of a slow upstream is not cut', async () => {
   const { cut, streams } = watched(quickly, ['slow upstream', 'slow buyer'])
   streams[0]?.put(1)
   streams[0]?.taken()
@@ -55,7 +55,7 @@ test('behavior: a stream whose upstream is slow waits for nobody and is not cut'
 })
 
 test('attack: of many buyers that stand still those that stand longest are cut at once', async () => {
-  // A step takes so long that nobody is cut for its pace.
+  // The step is so long that no stream is cut for its pace.
   const min = { stepBytes: 1_000, stepMs: 96 * 20, stalledMax: 1 }
   const { cut, streams } = watched(min, ['first', 'moving', 'second'])
   const [first, moving, second] = streams

@@ -9,7 +9,7 @@ import { until } from './harness/world'
 
 let shop: Shop
 beforeAll(async () => {
-  // A public name that somebody lets lead to this machine: nothing below it may be private.
+  // A public name that resolves to this machine must give no access to private paths.
   shop = await startShop({
     adjust: (config) => ({
       ...config,
@@ -147,7 +147,7 @@ describe('what is not ready', () => {
     shop.advance(-6_000)
   })
 
-  test('behavior: what somebody settles after such a 503 is not lost', async () => {
+  test('behavior: an external settlement after such a 503 counts', async () => {
     const away = `${shop.url}/m/away/item`
     shop.advance(6_000)
     const credential = await sign(away)

@@ -163,7 +163,7 @@ for (const [name, answer] of [
     expect(((await (await paying).json()) as OrderJson).status).toBe('delivered')
   })
 
-test('behavior: without a second node nobody is charged for what it must confirm', async () => {
+test('behavior: without a second node no payment is charged that the node must confirm', async () => {
   second.intercept = down
   const form = `${shop.url}/m/shop/form?symbol=A`
   const [order, large, small] = await Promise.all([
@@ -200,7 +200,7 @@ test('attack: a payment above the limit that one node alone shows is not forward
   expect(shop.upstream.requests.length).toBe(forwarded)
 })
 
-test('attack: nor is it a success of the facilitator', async () => {
+test('attack: a payment that one node alone shows is no success of the facilitator', async () => {
   const config = shop.config.networks.find(({ id }) => id === network)
   if (config === undefined) throw new Error(`no ${network}`)
   const large = await makeBody(config, { from: account(2).local(), amountAtomic: 20_000n })
@@ -219,7 +219,7 @@ test('behavior: a payment above the limit waits for a second node that lags behi
   expect(late).toBeLessThan(0)
 })
 
-test('behavior: a smaller one costs no call to the second node', async () => {
+test('behavior: a payment below the limit costs no call to the second node', async () => {
   const url = `${shop.url}/m/shop/item`
   const headers = await sign(url, { scheme: 'x402-eip3009', network, buyer: 3 })
   const before = await shop.balance(network, payee)

@@ -10,7 +10,7 @@ import { silent } from '../src/log'
 import { configOf } from './harness/config'
 import { until } from './harness/settlement'
 
-/** The program itself: starts that fail, and a log that nobody takes. */
+/** The program itself: starts that fail, and a log that is not read. */
 
 const main = join(import.meta.dir, '../src/main.ts')
 const directory = mkdtempSync(join(tmpdir(), 'turnpike-serve-'))

@@ -404,7 +404,7 @@ describe('the budget of a payer', () => {
     expect(failures.waitSeconds(wallet('0xnew', true))).toBeGreaterThan(0)
   })
 
-  test('attack: a wallet that has paid once costs nobody else a failure', () => {
+  test('attack: a failure of a wallet that has paid does not count against other wallets', () => {
     const failures = createFailures(() => 5)
     for (let made = 0; made < 5; made++) failures.record(wallet('0xpaid'))
     expect(failures.waitSeconds(wallet('0xpaid'))).toBe(120)

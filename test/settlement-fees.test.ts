@@ -50,14 +50,14 @@ describe('fees', () => {
     expect(tipOf(100n, 7n)).toBe(100n)
   })
 
-  test('behavior: what stays out bids what nodes suggest, within the cap', () => {
+  test('behavior: a transaction that is not included bids the suggested tip, within the cap', () => {
     const head = learnt({ tips: [2n * gwei], baseFees: [10_000_000n] })
     expect(fees(head, cap, true)).toEqual({ maxFeeWei: 2_020_000_000n, maxTipWei: 2n * gwei })
     expect(fees(head, gwei, true)).toEqual({ maxFeeWei: gwei, maxTipWei: gwei })
     expect(priceOf(head)).toBe(20_000_000n)
   })
 
-  test('attack: of several nodes the highest alone decides nothing', () => {
+  test('attack: the highest of several nodes does not set the fees', () => {
     const head = learnt({ tips: [40n * gwei, 5n], baseFees: [40n * gwei, 100n] })
     expect(fees(head, cap).maxTipWei).toBe(5n)
     // What the first says later counts up to eight times what they agreed about.
@@ -105,7 +105,7 @@ describe.concurrent('the tip of a transaction', () => {
     }
   })
 
-  test('behavior: what stays out is sent again with what the node suggests', async () => {
+  test('behavior: a transaction that is not included is sent again with the suggested tip', async () => {
     await using own = await ownDesk()
     await setBaseFee(own, 10_000_000n)
     const suggest = suggesting(gwei)
@@ -140,7 +140,7 @@ describe.concurrent('a budget of gas', () => {
     gasPerDayWei: { gateway, facilitator: 10n ** 18n, desk: 0n, sponsor: 0n },
   })
 
-  test('attack: what is under way counts, so that many at once do not pass it together', async () => {
+  test('attack: transactions under way count, so that concurrent ones do not exceed the budget', async () => {
     await using own = await ownDesk({ network: { batchMax: 1 } })
     await setBaseFee(own, gwei)
     // Of five payments that use their limit of 200,000 at up to twice this price, at least two.

@@ -113,7 +113,7 @@ async function delegate({ net, network }: OwnDesk, index: number, to: Address, t
 
 describe.concurrent('a wallet that tells a simulation from a transaction', () => {
   for (const [what, condition] of Object.entries(tells))
-    test(`attack: by ${what} is refused before it costs anything`, async () => {
+    test(`attack: by ${what} is refused before it costs gas`, async () => {
       await using own = await ownDesk()
       // Far above the tip: only a call that is shown the highest fee sees twice the base fee.
       await own.net.chain.rpc('anvil_setNextBlockBaseFeePerGas', [`0x${(5n * gwei).toString(16)}`])
@@ -344,14 +344,14 @@ describe.concurrent('a batch that one member makes fail', () => {
     expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
   })
 
-  test('behavior: of one payer no more than its share is under way, and all are paid', async () => {
+  test('behavior: payments of one payer above its limit wait, and all are paid', async () => {
     await using own = await ownDesk()
     const { net, network } = own
     await setAutomine(net.chain, false)
     const paying = amounts(network, 1, 40).map((each) => own.desk.pay(each))
     const underWay = () => rows(own).reduce((sum, { members }) => sum + members, 0)
     await until(() => underWay() === 16)
-    // Somebody else's does not wait behind those.
+    // The request of another payer does not wait behind those.
     await own.begin(signTransfer(network, { from: 2 }))
     expect(underWay()).toBe(17)
     const outcomes = await mineWhile(net.chain, Promise.all(paying))

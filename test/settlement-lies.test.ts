@@ -15,7 +15,7 @@ async function settleByOther({ net }: OwnDesk, transfer: Transfer.Transfer): Pro
   return receipt?.transactionHash ?? ''
 }
 
-test('attack: told once, it hides no settlement by somebody else from then on', async () => {
+test('attack: told once, it hides no external settlement from then on', async () => {
   await using own = await ownDesk({ desk: { checkMs: 50 } })
   const { net } = own
   let isTold = false

@@ -195,7 +195,7 @@ describe.concurrent('a reorganisation', () => {
   })
 })
 
-describe.concurrent('a settlement by somebody else', () => {
+describe.concurrent('an external settlement', () => {
   test('behavior: that is reorganised away goes out again with its own bytes', async () => {
     await using own = await ownReorg()
     const payment = await own.adopted()

@@ -169,7 +169,7 @@ describe('a grant pays for the approve', () => {
   }
 
   for (const baseFee of [0.036, 0.47]) {
-    test(`behavior: that the answer carries, at ${baseFee} gwei`, async () => {
+    test(`behavior: in the answer of the grant, at ${baseFee} gwei`, async () => {
       const { address, privateKey } = await holder()
       await behave({ tipWei: 0n, fills: 'never' }, gwei(baseFee))
       const { approve, amountWei } = await granted(address)

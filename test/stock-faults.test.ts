@@ -446,9 +446,9 @@ describe('a reorganisation', () => {
 })
 
 // Last: ids grow with the clock, which is set back after it.
-describe('a settlement by somebody else', () => {
+describe('an external settlement', () => {
   for (const scheme of ['x402-permit2', 'x402-eip3009'] as const)
-    test(`behavior: money that somebody else settled is swapped, whatever the clock says (${scheme})`, async () => {
+    test(`behavior: money of an external settlement is swapped, whatever the clock says (${scheme})`, async () => {
       credential = await signOrder(url, { scheme })
       const parsed = X402.parsePayload(credential['payment-signature'] ?? '')
       if ('code' in parsed) throw new Error(parsed.detail)

@@ -119,8 +119,8 @@ const abi = parseAbi([
   'function sweepToken(address token, uint256 amountMinimum, address recipient)',
 ])
 
-describe('what a swap that failed has published', () => {
-  test('attack: nobody can move the money with it, alone, in Multicall3 or as code', async () => {
+describe('the published signature of a failed swap', () => {
+  test('attack: its signature moves no money alone, in Multicall3 or as init code', async () => {
     const { pay } = await prepare()
     let raw: Hex = '0x'
     const tries: unknown[] = []
@@ -174,7 +174,7 @@ describe('what a swap that failed has published', () => {
   }
 })
 
-describe('a refund that somebody else has made', () => {
+describe('a refund that another account has sent', () => {
   test('attack: the public bytes of a refund can only refund; the order ends on that transaction', async () => {
     const { pay } = await prepare()
     before(shop, 'look', 2, move)
@@ -262,7 +262,7 @@ describe('a refund that somebody else has made', () => {
   }
 })
 
-describe('a swap that stays out', () => {
+describe('a swap that is not included', () => {
   test('behavior: goes out with higher fees, creates at the same address, and delivers once', async () => {
     const { networks } = shop.config
     const soon = networks.map((each) => ({ ...each, replaceAfterSeconds: 0.2 }))

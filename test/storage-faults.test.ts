@@ -5,7 +5,7 @@ import { until } from './harness/settlement'
 import { type Scheme, sign } from './harness/shop'
 import { signOrder, startStockShop } from './harness/stockshop'
 
-/** The database cannot be written for a while. No money is lost, and nobody pays meanwhile. */
+/** The database cannot be written for a while: no money is lost and no payment is taken. */
 
 const shop = await startStockShop()
 afterAll(() => shop.stop())

@@ -169,7 +169,7 @@ describe('an answer that waits for its buyer', () => {
 })
 
 describe('a payment that is on its way', () => {
-  test('attack: who polls with a rebuilt credential does not take the place of its buyer', async () => {
+  test('attack: polling with a rebuilt credential does not take the place of the buyer', async () => {
     const own = await sign(item(), x402)
     await setAutomine(chain(), false)
     expect((await fetch(item(), { headers: own })).status).toBe(503)

@@ -69,8 +69,6 @@ type Refund = {
 }
 
 /** The world as it is, and levers to change it. */
-export type Model = ReturnType<typeof createModel>
-
 export function createModel(db: Db, random: Random) {
   const store = createStore(db)
   const errands = new Map<string, ModelErrand>()
@@ -100,7 +98,7 @@ export function createModel(db: Db, random: Random) {
     /** Share of swaps that find a pool which takes only a part of the money. */
     shallow: 0.2,
     deskAtomic: 0n,
-    /** Share of refunds that somebody else has made when ours comes. */
+    /** Share of refunds that another account sends before ours. */
     strangers: 0,
     /** Whether the asset refuses a used nonce; else it logs it and succeeds. */
     isStrict: false,
@@ -304,7 +302,7 @@ export function createModel(db: Db, random: Random) {
     return transferLog(deskAddress, payee, asset, amountAtomic)
   }
 
-  /** What is signed is public: the same refund in a transaction of somebody else, right before ours. */
+  /** Sends the same refund from another account right before ours: the signature is public. */
   function payByStranger(known: ModelErrand): void {
     if (!isTaken(known)) return
     const transaction = hash()

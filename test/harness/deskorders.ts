@@ -80,7 +80,7 @@ export function readSigned(sent: Sent): Authorization.ParsedCall {
     : sent.data
   const signed = Authorization.parseCall(asset, call)
   if (signed?.payer !== deskAddress) throw new Error('the desk has signed nothing')
-  if (sent.isCreation && signed.payee !== sent.to) throw new Error('the swap pays somebody else')
+  if (sent.isCreation && signed.payee !== sent.to) throw new Error('the swap pays another account')
   return signed
 }
 
