@@ -60,3 +60,18 @@ export function hostOf(hostname: string): string {
 export function hasManyHosts(headers: Headers): boolean {
   return headers.get('host')?.includes(',') ?? false
 }
+
+/** Path and query of an absolute URL as Bun normalised it; both as they are, nothing decoded. */
+export function splitUrl(url: string): [pathname: string, search: string] {
+  const start = pathStart(url)
+  if (start === -1) return ['/', '']
+  const hash = url.indexOf('#', start)
+  const end = hash === -1 ? url.length : hash
+  const query = url.indexOf('?', start)
+  if (query === -1 || query > end) return [url.slice(start, end), '']
+  const search = url.slice(query, end)
+  // Where the Host header is no host nothing was normalised.
+  return [url.slice(start, query), visible.test(search) ? search : searchOf(url)]
+}
+
+const visible = /^[\x21-\x7e]*$/

@@ -4,7 +4,7 @@ import { allowOf, assertUnpacked, notAllowed, preflight } from '../http/methods'
 import { clientOf, type Peer } from '../http/peer'
 import { corsHeaders, toResponse, unknownError } from '../http/problem'
 import * as RateLimit from '../http/ratelimit'
-import { pathStart, searchOf } from '../http/url'
+import { splitUrl } from '../http/url'
 import type { Log } from '../log'
 import type { Fulfilled } from '../paywall/courier'
 import type { Earlier } from '../paywall/earlier'
@@ -111,7 +111,7 @@ export function createGateway(options: GatewayOptions): Gateway {
   function route(request: Request, caller: Caller): Response | Promise<Response> {
     const { url } = request
     if (url.length > urlMaxBytes) throw Problem.of('uri-too-long', 'The URL is over 8 KB.')
-    const [pathname, search] = split(url)
+    const [pathname, search] = splitUrl(url)
     const path = matcher.exact.has(pathname) ? pathname : Route.canonicalize(pathname)
     if (path === undefined)
       throw Problem.of('invalid-path', 'The path is not in its canonical form.')
@@ -374,21 +374,6 @@ function isDelivery(status: number): boolean {
   if (status >= 300 && status < 400) return false
   return ![401, 402, 403, 407, 408, 425, 429].includes(status)
 }
-
-/** Path and query of an absolute URL as Bun normalised it; both as they are, nothing decoded. */
-function split(url: string): [pathname: string, search: string] {
-  const start = pathStart(url)
-  if (start === -1) return ['/', '']
-  const hash = url.indexOf('#', start)
-  const end = hash === -1 ? url.length : hash
-  const query = url.indexOf('?', start)
-  if (query === -1 || query > end) return [url.slice(start, end), '']
-  const search = url.slice(query, end)
-  // Where the Host header is no host nothing was normalised.
-  return [url.slice(start, query), visible.test(search) ? search : searchOf(url)]
-}
-
-const visible = /^[\x21-\x7e]*$/
 
 function hasBody(request: Request): boolean {
   const { method, headers } = request
