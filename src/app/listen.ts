@@ -151,6 +151,9 @@ export function withOneHost(
 ): Handle {
   return (request, peer) => {
     if (!hasManyHosts(request.headers)) return handle(request, peer)
-    return toResponse(Problem.of('bad-request', 'Host must be there once.'), context())
+    return toResponse(
+      Problem.of('bad-request', 'A request must have exactly one Host field.'),
+      context(),
+    )
   }
 }

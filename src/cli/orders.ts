@@ -147,7 +147,7 @@ const advice: Readonly<Record<Order.HeldReason, string>> = {
   'settlement-disputed':
     'One node of rpc_urls shows the payment, another one shows that its transaction did not pay. Nothing ' +
     'was sent. Look at settlementTx in an explorer, take the URL that lies out of rpc_urls, restart, and ' +
-    'retry: it goes on when all that is asked shows the payment.',
+    'retry: the order goes on when the nodes agree that it was paid.',
 }
 
 async function retry(

@@ -13,7 +13,7 @@ export function isKnown({ headers }: Request, etag: string): boolean {
   const wanted = tagsOf(headers.get('if-match'))
   // A weak tag is never enough here.
   if (wanted.length > 0 && !wanted.includes(etag) && !wanted.includes('*'))
-    throw Problem.of('precondition-failed', 'This is another version than If-Match names.', {
+    throw Problem.of('precondition-failed', 'The current version is not one that If-Match names.', {
       headers: { etag },
     })
   // A proxy that compresses makes the tag a weak one.

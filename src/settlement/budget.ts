@@ -29,7 +29,7 @@ export function refuse(context: Context, rail: Rail, { product }: For): Refusal 
   if (open === 0n) return undefined
   const wei = open + context.store.gasSpentOn(network.id, product, context.now())
   if (wei < network.gasPerDayWei[product]) return undefined
-  const detail = 'What is under way may spend the gas budget of today; try again.'
+  const detail = 'Transactions under way may spend the gas budget of today; try again.'
   return { kind: 'unavailable', detail, retryAfterSeconds: 2 }
 }
 

@@ -111,7 +111,7 @@ function observer(meter: Meter, sources: Sources): () => void {
   const heads = meter.gauge('new_heads_live', 'Whether new blocks are announced.', ['network'])
   const skew = meter.gauge(
     'clock_skew_seconds',
-    'What blocks prove that the clock of this machine is ahead of them; below 0: behind.',
+    'Seconds by which blocks prove the clock of this machine ahead; below 0: behind.',
     ['network'],
   )
   const paused = states(

@@ -104,7 +104,7 @@ export function createGranting(options: GrantingOptions): Granting {
     )
     if (judging === undefined) return notReady('Too many requests are being looked at.', 1)
     const judged = await judging
-    if (judged.kind === 'too-dear') return notReady('Gas is dearer than what is sponsored.', 60)
+    if (judged.kind === 'too-dear') return notReady('Gas costs more than a grant may be.', 60)
     if (judged.kind === 'refused') return refusedBy(judged)
     if (!clients.take(client, day, address)) return tooMany(now())
     const order = {

@@ -18,7 +18,7 @@ export async function judge(engine: Engine, network: Sponsored, address: Address
   const { facts, price } = seen
   const amount = Grant.amountOf(facts.balanceWei, price, capOf(network))
   if (amount.kind === 'has-gas') {
-    const detail = 'The address has what an approve costs.'
+    const detail = 'The address can pay for an approve.'
     return { kind: 'refused', code: 'has-gas', detail, approve: approveOf(network, seen, 0n) }
   }
   if (amount.kind === 'too-dear') return amount
