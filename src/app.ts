@@ -27,6 +27,7 @@ import { withChallenges, withDeliveries } from './paywall/counted'
 import { type Earlier, succeed } from './paywall/earlier'
 import { createPaywall } from './paywall/paywall'
 import { createQuoter } from './paywall/quote'
+import { createReclaim } from './paywall/reclaim'
 import { createAnswers } from './paywall/store'
 import * as Crypto from './protocol/Crypto'
 import type * as Network from './protocol/Network'
@@ -189,7 +190,11 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
     sponsor,
     quoter,
     answers: createAnswers(db, options.answersMaxBytes),
-    paceMin: { stalledMax: stalledStreamsMax, ...options.paceMin },
+    paceMin: {
+      stalledMax: stalledStreamsMax,
+      reclaim: createReclaim(collect),
+      ...options.paceMin,
+    },
     get settleWaitMs() {
       return service().settleWaitSeconds * 1000
     },
@@ -364,4 +369,11 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
 
 function gasPriceOf({ costOf }: Settlement): (network: Network.Id) => bigint {
   return (network) => costOf(network).priceWei
+}
+
+/** Collects all garbage. Returns how many ms that took. */
+function collect(): number {
+  const startedAt = performance.now()
+  Bun.gc(true)
+  return performance.now() - startedAt
 }

@@ -166,9 +166,14 @@ async function readShort(request: Request, share: Share, paceMs: number): Promis
 
 type Pile = { add(piece: Uint8Array): void; size(): number; join(): Uint8Array }
 
-const blockBytes = 64 * 1024
+const blockMinBytes = 1024
+const blockMaxBytes = 64 * 1024
 
-/** Small pieces are copied into blocks: the object of a kept piece is larger than a small piece. */
+/**
+ * Small pieces are copied into blocks: the object of a kept piece is larger than a small piece. A
+ * block is as large as what came before it, so that bodies of which only a byte arrives hold no more
+ * than the budget counts, twice.
+ */
 function createPile(): Pile {
   const full: Uint8Array[] = []
   let block = new Uint8Array(0)
@@ -183,14 +188,15 @@ function createPile(): Pile {
     size: () => size,
     add(piece) {
       size += piece.byteLength
-      if (piece.byteLength >= blockBytes) {
+      if (piece.byteLength >= blockMaxBytes) {
         close()
         full.push(piece)
         return
       }
       if (blockUsed + piece.byteLength > block.byteLength) {
         close()
-        block = new Uint8Array(blockBytes)
+        const wanted = Math.max(blockMinBytes, size)
+        block = new Uint8Array(Math.min(blockMaxBytes, wanted))
       }
       block.set(piece, blockUsed)
       blockUsed += piece.byteLength

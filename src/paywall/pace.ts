@@ -1,3 +1,5 @@
+import type { Reclaim } from './reclaim'
+
 /** How fast buyers must take streams. */
 export type PaceMin = {
   /** So many bytes in so much time. */
@@ -5,6 +7,8 @@ export type PaceMin = {
   stepMs: number
   /** Of more streams that stand still, those that have stood longest are cut. */
   stalledMax: number
+  /** Told of every stream that was cut. */
+  reclaim: Reclaim
 }
 
 /**
@@ -12,7 +16,12 @@ export type PaceMin = {
  * there is room only when a good part of that has left. A stream that stands still costs 2 to 4 MB:
  * the runtime reads so far ahead of what is asked of it.
  */
-const paceMin: PaceMin = { stepBytes: 1536 * 1024, stepMs: 96_000, stalledMax: 16 }
+const paceMin: PaceMin = {
+  stepBytes: 1536 * 1024,
+  stepMs: 96_000,
+  stalledMax: 16,
+  reclaim: { after() {} },
+}
 
 /** The pace of one stream. */
 export type Pace = {
@@ -74,6 +83,7 @@ export function createPaces(wanted: Partial<PaceMin> = {}): Paces {
       const cut = () => {
         stop()
         onSlow()
+        min.reclaim.after()
       }
       const stream: Stream = { waitingBytes: 0, takenBytes: 0, looks: 0, stillLooks: 0, cut }
       streams.add(stream)
