@@ -215,6 +215,13 @@ describe('check --online', () => {
       expect(lines.join('')).not.toContain('http://')
     })
 
+  test('behavior: what a sale costs in gas is said beside faults, too', async () => {
+    const away = edited(`upstream = "${world.upstreams.url}`, 'upstream = "http://127.0.0.1:1')
+    const { code, lines } = await run(away)
+    expect(code).toBe(1)
+    expect(lines.filter((line) => line.startsWith('gas on '))).toHaveLength(3)
+  })
+
   test('error: contracts that the file does not name are looked for too', async () => {
     const { chainId } = chainOf(4663)
     const code = await chainOf(4663).rpc('eth_getCode', [Permit.proxyAddress, 'latest'])
@@ -223,7 +230,8 @@ describe('check --online', () => {
     try {
       await place({ [Permit.proxyAddress]: '0x' })
       const line = lineWith(file, 'transfer = ["permit2"')
-      expect((await run(file)).lines).toEqual([
+      const { lines } = await run(file)
+      expect(lines.filter((each) => !each.startsWith('gas on '))).toEqual([
         `check.toml:${line}: x402ExactPermit2Proxy: no contract at ${Permit.proxyAddress} on eip155:${chainId}`,
         '1 fault',
       ])

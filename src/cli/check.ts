@@ -45,12 +45,15 @@ export async function check({ file, env, online, dataDir, now, out }: Options): 
     const placed = found.map(({ path, message }) => ({ file, line: lineOf(lines, path), message }))
     problems.push(...placed.sort((a, b) => a.line - b.line).map(format))
   }
+  // Also where something is wrong: an upstream that is down says nothing of a chain.
+  const costs = config && online ? await readCosts(config) : []
   if (config && problems.length === 0) {
     for (const line of summarize(config)) out(line)
-    for (const line of online ? await readCosts(config) : []) out(line)
+    for (const line of costs) out(line)
     for (const line of warn(config, { file, text })) out(line)
     out('ok')
   }
+  if (problems.length > 0) for (const line of costs) out(line)
   for (const problem of problems) out(problem)
   if (problems.length > 0) out(`${problems.length} fault${problems.length === 1 ? '' : 's'}`)
   return problems.length === 0 ? 0 : 1
