@@ -13,7 +13,7 @@ type Spent = {
 const nothing: Spent = { wei: 0n, wastedWei: 0n }
 const dayMs = 86_400_000
 
-/** What was read of a database since it was last changed: every 402 asks whether there is a budget. */
+/** Sums read since the last change of the database, because every 402 asks for the budget. */
 const kept = new WeakMap<Db, Known>()
 
 type Known = Map<Network.Id, Partial<Record<GasProduct, { day: number; spent: Spent }>>>
@@ -82,7 +82,7 @@ export function createGas(db: Db) {
       spentOn(network, product, at).wastedWei,
     addGas: (network: Network.Id, product: GasProduct, at: number, wei: bigint): void =>
       add(network, product, at, { wei, wastedWei: 0n }),
-    /** Of gas that was added. */
+    /** The day (UTC) to which gas was added. */
     addWasted: (network: Network.Id, product: GasProduct, at: number, wei: bigint): void =>
       add(network, product, at, { wei: 0n, wastedWei: wei }),
   }

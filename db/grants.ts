@@ -53,7 +53,7 @@ export const grantTopUps = sqliteTable(
     address: address('address').notNull(),
     transactionHash: hex('transaction_hash').notNull(),
     amountWei: decimal('amount_wei').notNull(),
-    /** As of a grant. */
+    /** Its states are those of a grant. */
     feeWei: decimal('fee_wei').notNull(),
     createdAt: at('created_at').notNull(),
   },

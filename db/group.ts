@@ -84,7 +84,7 @@ function commit(within: Db['withoutSync'], db: Db, entries: readonly Entry[]): E
     return within(() => write(db, () => entries.map((entry) => ({ entry, value: entry.run() }))))
   } catch (error) {
     if (entries.length === 1 && first) return [{ entry: first, error }]
-    // Of a full disk no change is to blame, and none of them would fit by itself.
+    // A full disk fails every change, so do not retry each change alone.
     if (storageCode(error) !== undefined) return entries.map((entry) => ({ entry, error }))
   }
   try {
@@ -94,7 +94,7 @@ function commit(within: Db['withoutSync'], db: Db, entries: readonly Entry[]): E
           try {
             return { entry, value: write(db, () => entry.run() as undefined) }
           } catch (error) {
-            // SQLite may have ended the transaction: what follows would be committed by itself.
+            // SQLite may have ended the transaction; later statements would then commit one by one.
             if (storageCode(error) !== undefined) throw error
             return { entry, error }
           }

@@ -4,7 +4,7 @@ import { basename, join } from 'node:path'
 
 const markerName = 'turnpike.used'
 
-/** The directory has had a database, which is empty or missing now. */
+/** The directory had a database before, and the database is empty or missing now. */
 export class DatabaseLostError extends Error {
   override name = 'DatabaseLostError'
   readonly file: string

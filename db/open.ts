@@ -52,7 +52,7 @@ export function open(options: { dataDir: string; now: () => number }): Db {
   let sqlite: Database | undefined
   try {
     unlock = lock(options.dataDir)
-    // Before SQLite looks: it drops the log beside an empty file.
+    // Check before SQLite opens the file: it deletes the WAL beside an empty file.
     assertNotLost(options.dataDir, file)
     sqlite = new Database(file, { create: true, strict: true })
     // It holds signatures: for its owner only.
@@ -129,7 +129,7 @@ function from(sqlite: Database, file: string, unlock: () => void): Db {
       const log = await openFile(`${file}-wal`, 'r+')
       await log.datasync().finally(() => log.close())
     } catch (error) {
-      // Closed meanwhile, which has written it back; else the disk has refused what was committed.
+      // Either close() has written the log back already, or the disk refused the write.
       if (isOpen) storage.note(error)
     }
   }

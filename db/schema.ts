@@ -73,7 +73,7 @@ export const payments = sqliteTable(
     challengeId: text('challenge_id'),
     /**
      * sha256 (hex) of the x402 credential that began the payment. NULL for MPP, and for payments of
-     * programs that did not keep it: those are continued by what a chain does not publish.
+     * versions that did not keep it: those continue only by data that the chain does not publish.
      */
     credentialHash: text('credential_hash'),
     bound: flag('bound').notNull(),

@@ -5,7 +5,7 @@ import { basename } from 'node:path'
 export type Storage = {
   /** Path of the database file. */
   file: string
-  /** Name of the file without its directory: safe to show to anybody. */
+  /** Name of the file without its directory; safe to publish. */
   name: string
   /** Code of the fault that lasts, e.g. `SQLITE_FULL`; undefined while the file can be written. */
   fault(): string | undefined
@@ -48,7 +48,7 @@ export function isDamage(code: string): boolean {
 }
 
 const probeMs = 250
-/** As much as several payments need: that a smaller write fits says nothing of the next one. */
+/** Room for several payments: a smaller write could succeed and the next payment still fail. */
 const probeBytes = 64 * 1024
 
 /**
@@ -134,7 +134,7 @@ function tryWrite(sqlite: Database): void {
 
 const methods = ['run', 'get', 'all', 'values'] as const
 
-/** Every statement that is prepared from now on shows its errors to `note`, and throws them. */
+/** Passes the errors of every statement prepared from now on to `note`, and rethrows them. */
 function guardStatements(sqlite: Database, note: (error: unknown) => void): void {
   const prepare = sqlite.prepare.bind(sqlite)
   const guarded = (...input: Parameters<Database['prepare']>) => {

@@ -17,7 +17,7 @@ export function write<T>(db: Db, change: () => T extends PromiseLike<unknown> ? 
   try {
     return run.immediate()
   } catch (error) {
-    // SQLite may have rolled it back by itself, whatever the statement was that failed.
+    // SQLite may have rolled the transaction back by itself after any failed statement.
     db.storage.note(error)
     throw error
   }

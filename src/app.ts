@@ -27,6 +27,7 @@ import { withChallenges, withDeliveries } from './paywall/counted'
 import { type Earlier, succeed } from './paywall/earlier'
 import { createPaywall } from './paywall/paywall'
 import { createQuoter } from './paywall/quote'
+import { createReclaim } from './paywall/reclaim'
 import { createAnswers } from './paywall/store'
 import * as Crypto from './protocol/Crypto'
 import type * as Network from './protocol/Network'
@@ -67,7 +68,7 @@ export type AppOptions = Limits & {
   payerFailuresMax?: number
   /** What a chain's block time counts as before its blocks are known. */
   blockTimeMs?: number
-  /** A network is not used while its blocks prove that the clock is off by more. */
+  /** A network is paused while its blocks prove a larger clock error, ms. */
   clockSkewMaxMs?: number
   /** Stock orders that may be refunded to one payer in an hour. */
   refundsMax?: number
@@ -110,7 +111,7 @@ export async function start(options: AppOptions): Promise<App> {
   }
 }
 
-/** `undoing` takes what stops the part that was begun last. */
+/** Starts the parts and pushes onto `undoing` what stops each of them. */
 async function begin(options: AppOptions, undoing: (undo: () => unknown) => void): Promise<App> {
   const { secrets, log } = options
   const now = options.now ?? Date.now
@@ -123,7 +124,7 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
   const registry = createRegistry()
   reportStorage(db.storage, registry, log)
   reportDroppedLines(options.droppedLines ?? (() => 0), registry)
-  // Before anything else has begun: an address that cannot be had ends the start.
+  // Bind first: a start without its address fails before other parts run.
   const front = createFront({ doors: () => catalogue, now })
   const { listen, connectionsMax } = options.config.service
   const server = listenOn({
@@ -189,7 +190,11 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
     sponsor,
     quoter,
     answers: createAnswers(db, options.answersMaxBytes),
-    paceMin: { stalledMax: stalledStreamsMax, ...options.paceMin },
+    paceMin: {
+      stalledMax: stalledStreamsMax,
+      reclaim: createReclaim(collect),
+      ...options.paceMin,
+    },
     get settleWaitMs() {
       return service().settleWaitSeconds * 1000
     },
@@ -364,4 +369,11 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
 
 function gasPriceOf({ costOf }: Settlement): (network: Network.Id) => bigint {
   return (network) => costOf(network).priceWei
+}
+
+/** Collects all garbage. Returns how many ms that took. */
+function collect(): number {
+  const startedAt = performance.now()
+  Bun.gc(true)
+  return performance.now() - startedAt
 }

@@ -23,7 +23,7 @@ export async function build(options: Options): Promise<void> {
     '--bytecode',
     '--format=esm',
     '--sourcemap=linked',
-    // Each command loads its own part only; in one piece all of it is read before the first line runs.
+    // Split, so that each command loads only its own modules before it runs.
     '--splitting',
     // Else the executable loads what it finds in the directory it is started in.
     '--no-compile-autoload-dotenv',

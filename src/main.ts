@@ -75,14 +75,14 @@ const verbsOf: Partial<Readonly<Record<Command, readonly string[]>>> = {
   orders: ['list', 'show', 'retry'],
 }
 
-// First of all: the process starts anew for it.
+// Do this first, because it restarts the process.
 if (mayServe(Bun.argv[2]) && process.env.BUN_CONFIG_MAX_HTTP_REQUESTS === undefined) {
   const { raiseFetchLimit } = await import('./cli/fetches')
   raiseFetchLimit()
 }
 process.exitCode = await main(Bun.argv.slice(2))
 
-/** Whether the first word leaves open that it serves. */
+/** Whether the first argument may mean `serve`. */
 function mayServe(word: string | undefined): boolean {
   return word === undefined || word === 'serve' || word.startsWith('-')
 }
@@ -178,7 +178,7 @@ type Parsed = { command: Command; values: Values; word: string; operand: string 
 /** The command and its options, or what is wrong with them. */
 function parse(argv: string[]): Parsed | string {
   try {
-    // Loaded here because a start that raises the limit should not wait for it twice.
+    // Loaded late, so that a start that restarts itself does not load it twice.
     const { parseArgs } = process.getBuiltinModule('node:util')
     const { values, positionals } = parseArgs({
       args: argv,

@@ -33,6 +33,17 @@ test('attack: a buyer that takes less than a step in its time is cut, one that t
   enough?.stop()
 })
 
+test('attack: what a cut stream leaves is to be collected, not what an ended one leaves', async () => {
+  let told = 0
+  const reclaim = { after: () => void told++ }
+  const paces = createPaces({ ...quickly, reclaim })
+  paces.watch(() => {}).stop()
+  expect(told).toBe(0)
+  paces.watch(() => {}).put(1)
+  await until('the other one is cut', () => told > 0)
+  expect(told).toBe(1)
+})
+
 test('behavior: a stream whose upstream is slow waits for nobody and is not cut', async () => {
   const { cut, streams } = watched(quickly, ['slow upstream', 'slow buyer'])
   streams[0]?.put(1)

@@ -348,11 +348,11 @@ describe('the budget of a payer', () => {
     const ends = Array.from({ length: 16 }, () => failures.begin(key('0xa')))
     expect(failures.roomOf('0xa')).toBe(0)
     for (const end of ends) {
-      failures.earn('0xa')
+      failures.earn(key('0xa'))
       end()
     }
     expect(failures.roomOf('0xa')).toBe(32)
-    for (let payment = 0; payment < 1_000; payment++) failures.earn('0xa')
+    for (let payment = 0; payment < 1_000; payment++) failures.earn(key('0xa'))
     expect(failures.roomOf('0xa')).toBe(64)
     expect(failures.roomOf('0xb')).toBe(16)
   })
@@ -381,6 +381,34 @@ describe('the budget of a payer', () => {
     expect(failures.waitSeconds(other)).toBe(0)
     expect(failures.waitSeconds(wallet('0xold'))).toBe(0)
     expect(failures.waitSeconds(key('0xkey'))).toBe(0)
+  })
+
+  test('behavior: each wallet of a code that paid gives the new ones one failure more', () => {
+    let now = 1_000_000
+    const failures = createFailures(() => now)
+    for (let paid = 0; paid < 5; paid++) {
+      failures.earn(wallet(`0xpaid${paid}`, paid % 2 === 0))
+      // Once each, however often it pays.
+      failures.earn(wallet(`0xpaid${paid}`))
+    }
+    for (let made = 0; made < 10; made++) {
+      expect(failures.waitSeconds(wallet('0xnew', true))).toBe(0)
+      failures.record(wallet(`0x${made}`, true))
+    }
+    expect(failures.waitSeconds(wallet('0xnew', true))).toBe(60)
+    now += 60_000
+    expect(failures.waitSeconds(wallet('0xnew', true))).toBe(0)
+    // Not without end, however many have paid.
+    for (let paid = 0; paid < 500; paid++) failures.earn(wallet(`0xmore${paid}`, true))
+    for (let made = 0; made < 100; made++) failures.record(wallet(`0xother${made}`, true))
+    expect(failures.waitSeconds(wallet('0xnew', true))).toBeGreaterThan(0)
+  })
+
+  test('attack: a wallet that has paid once costs nobody else a failure', () => {
+    const failures = createFailures(() => 5)
+    for (let made = 0; made < 5; made++) failures.record(wallet('0xpaid'))
+    expect(failures.waitSeconds(wallet('0xpaid'))).toBe(120)
+    expect(failures.waitSeconds(wallet('0xnew', true))).toBe(0)
   })
 
   test('behavior: is kept for a bounded number of payers, the newest', () => {

@@ -200,6 +200,34 @@ describe('a refund that somebody else has made', () => {
     expect(events('order-paid-twice', order.id)).toEqual([])
   })
 
+  test('behavior: it is found where a provider limits the range of logs', async () => {
+    await chain.rpc('anvil_mine', ['0x1c2'])
+    const { pay } = await prepare()
+    before(shop, 'look', 2, move)
+    const moving = shop.tap.intercept
+    let isMade = false
+    shop.tap.intercept = async (call, forward) => {
+      if (momentOf(shop, call) === 'refund' && !isMade) {
+        isMade = true
+        const { to, data } = parseTransaction(call.params[0] as `0x02${string}`)
+        await execute(chain, [{ from: thief, to: to ?? asset, data: data ?? '0x', gas: 200_000n }])
+      }
+      if (call.method === 'eth_getLogs') {
+        const [{ fromBlock, toBlock }] = call.params as [{ fromBlock: string; toBlock: string }]
+        const last = toBlock === 'latest' ? await chain.rpc('eth_blockNumber', []) : toBlock
+        const span = BigInt(last as string) - BigInt(fromBlock) + 1n
+        if (span > 100n)
+          return { error: { code: -32602, message: 'query exceeds max block range' } }
+      }
+      return moving?.(call, forward)
+    }
+    const order = await pay()
+    expect(isMade).toBe(true)
+    expect(await books()).toEqual(start)
+    expect([order.status, order.heldReason]).toEqual(['refunded', undefined])
+    expect((await receiptOf(order.refundTx)).from.toLowerCase()).toBe(thief.toLowerCase())
+  })
+
   test('behavior: one that failed and was made by the payer later is found by a retry', async () => {
     const { pay } = await prepare()
     before(shop, 'look', 2, move)

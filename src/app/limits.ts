@@ -1,6 +1,6 @@
 import type { PaceMin } from '../paywall/pace'
 
-/** What peers can hold of a process. */
+/** Limits of the resources that peers can hold. */
 export type Limits = {
   /** Requests that this process may send by `fetch` at once; the runtime's own limit by default. */
   fetchesMax?: number | undefined

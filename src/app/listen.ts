@@ -17,7 +17,7 @@ export type ListenOptions = {
   handle: Handle
   /** Called when too many are open and those without a request are ended. */
   onFull(open: number): void
-  /** Called when the address could not be had again after that; it is tried again and again. */
+  /** Called when binding the address again fails after that; the attempt is repeated. */
   onFault(error: unknown): void
 }
 
@@ -25,17 +25,17 @@ export type Listener = {
   /** Where it listens, e.g. `http://127.0.0.1:4020` or `http://[::1]:4020`. */
   url: string
   peerOf(request: Request): string | undefined
-  /** Takes no connection any more; true: ends those that are open, too. */
+  /** Stops accepting connections; `true` also ends the open ones. */
   stop(endsOpen: boolean): Promise<void>
 }
 
 type Server = ReturnType<typeof Bun.serve>
 
-/** Between two looks at the number of connections. */
+/** Interval between two counts of the connections. */
 const lookMs = 250
-/** Part of the open files that is kept for the database, upstreams and nodes. */
+/** Share of the open files reserved for the database, upstreams and nodes. */
 const reservedShare = 4
-/** Old servers may together hold so many times what one may. */
+/** Replaced servers may together hold this many times the limit of one server. */
 const generations = 4
 
 /**
@@ -63,11 +63,11 @@ export function listenOn(options: ListenOptions): Listener {
   const port = current.port ?? options.port
   const leaving = new Set<Server>()
   const most = mostFiles(options.connectionsMax)
-  /** Open when the current one began. */
+  /** Connections that were open when the current server started. */
   let before = openFiles() ?? 0
   let isStopped = false
 
-  /** Ends the old ones that have nothing in hand. */
+  /** Ends the replaced servers that have no request under way. */
   const retire = () => {
     for (const server of leaving) {
       if (server.pendingRequests > 0) continue
@@ -86,7 +86,7 @@ export function listenOn(options: ListenOptions): Listener {
       current = undefined
       retire()
     }
-    // Not while the old ones hold too much: a connection that is refused costs nothing.
+    // Wait while the replaced servers hold too much: a refused connection costs nothing.
     const left = openFiles() ?? most
     if (current !== undefined || left >= most) return
     try {
@@ -125,7 +125,7 @@ function mostFiles(connectionsMax: number): number {
   return Math.min(open + connectionsMax * generations, limit - Math.ceil(limit / reservedShare))
 }
 
-/** Undefined when there is no file left to look with, or where that cannot be seen. */
+/** Number of open files; undefined without a free descriptor or without /proc. */
 function openFiles(): number | undefined {
   try {
     return readdirSync('/proc/self/fd').length

@@ -12,7 +12,7 @@ import type { Counter } from '../stock/counter'
 import type { openMarket } from '../stock/open'
 import type { AdminState } from '../web/admin'
 
-/** What outlives a configuration: whatever holds state or money. */
+/** Parts that survive a reload, because they hold state or money. */
 export type Parts = Pick<
   GatewayOptions,
   | 'paywall'
@@ -45,7 +45,7 @@ export type Parts = Pick<
   pending: () => AdminState['pending']
 }
 
-/** A configuration as it answers requests. */
+/** The request handlers of one configuration. */
 export type Catalogue = {
   config: Config
   /** Below `/m/`. */

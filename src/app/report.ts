@@ -2,7 +2,7 @@ import type { Storage } from '../../db/storage'
 import type { Registry } from '../http/metrics'
 import type { Log } from '../log'
 
-/** Tells of faults of the database file: an error in the log, two metrics. */
+/** Reports faults of the database file by an error in the log and two metrics. */
 export function reportStorage(storage: Storage, registry: Registry, log: Log): void {
   const { file } = storage
   storage.onChange((code) => {
@@ -23,7 +23,7 @@ export function reportStorage(storage: Storage, registry: Registry, log: Log): v
   })
 }
 
-/** What is told when a client, or many, hold too many connections. */
+/** Reports that clients hold too many connections. */
 export function connectionReports(registry: Registry, log: Log) {
   const full = registry.counter(
     'connections_full_total',

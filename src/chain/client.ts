@@ -163,7 +163,7 @@ export function createClient(options: ClientOptions): Client {
   async function enter<T>(method: string, limit: number, work: () => Promise<T>): Promise<T> {
     const rank = ranks[method] ?? 'background'
     const entry = gate.enter(rank, limit)
-    // What never waits is on the wire before this function returns.
+    // A call without a queue is sent before this function returns.
     if (entry !== true && !(await entry)) {
       throw new RpcFault(`no room for ${method}: too many calls are under way`)
     }
@@ -185,7 +185,7 @@ export function createClient(options: ClientOptions): Client {
         })
       }),
   })
-  // The same URL twice is no second opinion.
+  // A URL that is listed twice counts as one node.
   const distinct = [...new Set(urls)].map((url) => urls.indexOf(url))
   const nodes = distinct.map(nodeOf)
 

@@ -1,15 +1,15 @@
 import type { Block } from './receipt'
 
 /**
- * How far this machine's clock is from a chain's. Blocks are the only witnesses: one that is new was
- * made after the last look that did not show it, and before the look that does. Everything is measured
- * against a clock that nobody sets (`mono`, ms from any start), so that a step of the wall clock shows
- * without a new block. A chain that mines rarely has an old newest block: that says nothing.
+ * Measures how far this machine's clock is from a chain's, from new blocks alone. A new block was
+ * made after the last poll that did not show it and before the poll that does. Times are taken from
+ * a monotonic clock (`mono`, ms from any start), so that a step of the wall clock shows without a
+ * new block. On a chain that mines rarely an old newest block proves nothing.
  */
 export type Clock = {
   /** Highest block seen. */
   newest: bigint | undefined
-  /** Last time (mono) at which nothing above it was there. */
+  /** Last time (mono) at which a node showed no higher block. */
   lookedAt: number
   /** Chain time minus `mono`, ms: what each of the last blocks allows; newest last. */
   samples: { min: number; max: number }[]
@@ -35,13 +35,18 @@ export function look(
   { askedAt, answeredAt }: { askedAt: number; answeredAt: number },
 ): void {
   const { newest, lookedAt } = clock
-  // A node that lags shows what was old before.
+  // A lagging node shows a block that was old before: it proves nothing.
   if (newest !== undefined && number < newest) return
   const blockMs = Number(timestamp) * 1000
   const since = newest === undefined ? Number.NEGATIVE_INFINITY : lookedAt
   if (number !== newest) add(clock, { min: blockMs - answeredAt, max: blockMs + secondMs - since })
   clock.newest = number
   clock.lookedAt = askedAt
+}
+
+/** Takes a highest block back that the chain turned out not to have. */
+export function reconsider(clock: Clock, top: bigint): void {
+  clock.newest = top
 }
 
 /** Learns from a block that a node announces when it has it. `at` is `mono`, ms. */
@@ -63,7 +68,7 @@ export function aheadOf(clock: Clock, now: number, mono: number): Ahead {
   let min = Math.max(...samples.map((each) => each.min))
   let max = Math.min(...samples.map((each) => each.max))
   const last = samples.at(-1)
-  // They contradict each other when a machine slept or a chain's clock jumped: the newest counts.
+  // Blocks contradict each other after a sleep or a jump of the chain's clock: keep the newest.
   if (last && min > max) {
     min = last.min
     max = last.max

@@ -4,10 +4,10 @@ import type { Call } from './multicall'
 import { createdBy } from './transaction'
 
 /**
- * A transaction that creates a contract runs its code, and this code makes calls and leaves nothing
- * behind: all calls succeed, or nothing has happened. Its address belongs to one account nonce of one
- * account, so nobody else can ever act in its name: what is signed for this address is of no use to
- * those who read it. Multicall3 makes the same calls in a name that everybody can act in.
+ * The init code of a contract creation makes several calls and deploys no code: all calls succeed,
+ * or the transaction reverts. The address of the creation belongs to one nonce of one account, so
+ * no other account can act under it, and a signature for this address is useless to its readers.
+ * Calls through Multicall3 would come from an address that every account can use.
  */
 
 const op = {
@@ -29,7 +29,7 @@ const zero = '6000'
 /** Bytes that one call takes before the calldata. */
 const stepBytes = 83
 
-/** The transaction that makes the calls in the name of the address `to`. At most 65,535 bytes. */
+/** The transaction that makes the calls from the address `to`. At most 65,535 bytes. */
 export function create(
   sender: { address: Address; nonce: number },
   calls: readonly Call[],
@@ -38,7 +38,7 @@ export function create(
   return { to, data: initCode(calls), isCreation: true }
 }
 
-/** Code that makes the calls in their order, and reverts with what the first that fails says. */
+/** Init code that makes the calls in order and reverts with the data of the first failure. */
 export function initCode(calls: readonly Call[]): Hex {
   let offset = calls.length * stepBytes + 1
   let steps = ''

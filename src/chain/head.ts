@@ -2,14 +2,19 @@
 export type Head = {
   /** Highest block number seen. */
   number: bigint
+  /** The highest that several looks agreed about: below it nothing is taken back. */
+  trusted: bigint
+  /** Looks in a row that found the chain near `number`, or far below it. */
+  agreeing: number
+  contradicting: number
   /** Of the newest block whose time was seen, unix seconds; 0 before. */
   timestamp: bigint
-  /** It was old by our clock when it was seen: blocks are rare. */
+  /** Blocks are rare: the newest one was old by our clock when it was first seen. */
   isOld: boolean
   baseFeeWei: bigint
-  /** What is bid. */
+  /** The tip that is bid, in wei. */
   tipWei: bigint
-  /** What nodes suggest: bid for what stays out. */
+  /** The tip that nodes suggest, in wei; bid for transactions that are not included. */
   suggestedTipWei: bigint
   /** The base fee that several nodes agreed about lately; 0 where only one is asked. */
   agreedBaseFeeWei: bigint
@@ -25,6 +30,9 @@ const blockTimeMaxMs = 4_000
 export function createHead(blockTimeMs = 1_000): Head {
   return {
     number: 0n,
+    trusted: 0n,
+    agreeing: 0,
+    contradicting: 0,
     timestamp: 0n,
     isOld: false,
     baseFeeWei: 0n,
@@ -56,6 +64,33 @@ export function observe(
   if (seconds > 120) head.anchor = block
 }
 
+/** Nodes of one chain, and two looks at one, are apart by less. */
+const lagBlocks = 300n
+/** So many looks make a number that leapt one that is believed. */
+const agreeingMin = 8
+
+/**
+ * Takes a block number back that the chain does not have: a node told it once, or told it and was left.
+ * Two looks in a row must contradict it, and what was known before must agree with them. Left as it
+ * is, it would hide every settlement by somebody else and every reorganisation until the next start.
+ * `top`: the newest block of the node that is in use. True when it was taken back.
+ */
+export function reconsider(head: Head, top: bigint): boolean {
+  if (top + lagBlocks >= head.number) {
+    head.contradicting = 0
+    head.agreeing++
+    const isNear = head.trusted > 0n && head.number <= head.trusted + lagBlocks
+    if (isNear || head.agreeing >= agreeingMin) head.trusted = head.number
+    return false
+  }
+  head.agreeing = 0
+  head.contradicting++
+  if (head.contradicting < 2 || top + lagBlocks < head.trusted) return false
+  head.number = top
+  head.anchor = undefined
+  return true
+}
+
 /** A newest block that is older than this says nothing about the time of the next one. */
 const oldMs = 10_000
 
@@ -73,14 +108,13 @@ export function pollMs(head: Head): number {
 
 /** Nodes and sequencers that take no transaction without a tip want this much: 0.001 gwei. */
 const tipFloorWei = 1_000_000n
-/** Between two looks at several nodes the base fee of one is believed up to so many times theirs. */
+/** Between two polls of several nodes, the base fee of one node is capped at this multiple. */
 const trustedRise = 8n
 
 /**
- * Learns what nodes say of the tip and of the base fee of the newest block, the lower median of each:
- * with two nodes the lower, so that one that lies makes us pay nothing. What is bid is at most the
- * base fee, or the floor where that is tiny: what a block costs is the base fee, and a node could name
- * any tip up to the fee cap.
+ * Sets tip and base fee to the lower medians of what the nodes report. With two nodes that is the
+ * lower value, so that one lying node cannot raise our costs. The bid is at most the base fee, or
+ * the floor where the base fee is tiny, because a node could suggest any tip up to the fee cap.
  */
 export function learnFees(
   head: Head,
@@ -93,7 +127,7 @@ export function learnFees(
   head.tipWei = least(head.suggestedTipWei, most)
 }
 
-/** In wei. */
+/** Fees of a transaction, in wei. */
 export type Fees = { maxFeeWei: bigint; maxTipWei: bigint }
 
 /**
@@ -111,7 +145,7 @@ export function priceOf(head: Head): bigint {
   return baseFeeOf(head) + head.tipWei
 }
 
-/** The base fee of the newest block, as far as one node is believed. */
+/** The base fee of the newest block, capped by what several nodes agreed on. */
 export function baseFeeOf({ baseFeeWei, agreedBaseFeeWei }: Head): bigint {
   return agreedBaseFeeWei === 0n ? baseFeeWei : least(baseFeeWei, trustedRise * agreedBaseFeeWei)
 }

@@ -99,7 +99,7 @@ export function parseTransaction(value: unknown): { to: Address; data: Hex } | u
   return { to: value.to, data: lower(value.input) }
 }
 
-/** Who sent a transaction, as the node gives it. */
+/** The sender of a transaction, as the node reports it. */
 export function senderOf(value: unknown): Address | undefined {
   return isRecord(value) && isHex(value.from) ? value.from : undefined
 }

@@ -112,7 +112,7 @@ export function isFirst(token: Address, other: Address): boolean {
 export type Swap = Trade & {
   recipient: Address
   amountOutMinimumAtomic: bigint
-  /** Is given what the pool did not take. */
+  /** Receives the part of the input that the pool did not take. */
   changeTo: Address
   /** Unix seconds: SwapRouter02 takes it only around its calls. */
   deadline: bigint

@@ -143,7 +143,7 @@ async function granted(
     return {
       amountWei: Json.text(json, 'amountWei'),
       transaction: Json.text(json, 'transaction'),
-      // A seller of another kind may not say it.
+      // Sellers other than turnpike may leave `approve` out.
       offered: approve && offeredOf(approve),
     }
   } catch {
@@ -151,7 +151,7 @@ async function granted(
   }
 }
 
-/** Only gas and fees are taken from the seller: the wallet has less than an approve costs to lose. */
+/** Takes only gas and fees from the seller: the wallet can lose no more than the grant. */
 function offeredOf(approve: Json.JsonObject): Offered {
   const gasLimit = Json.uint(approve, 'gas')
   const maxFeeWei = Json.uint(approve, 'maxFeePerGas')

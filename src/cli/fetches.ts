@@ -2,9 +2,9 @@ import { dlopen, ptr } from 'bun:ffi'
 
 /**
  * Name of the runtime's limit of requests by `fetch` at once, which is 256. It holds for the whole
- * process, a request counts until its answer has been read, and what is over it waits in line: slow
- * buyers of one merchant would stop all merchants, and calls to nodes with them. The runtime reads
- * it when it starts and never again.
+ * process, a request counts until its answer has been read, and further requests wait in line. Slow
+ * buyers of one merchant would stop all merchants and the calls to nodes. The runtime reads the
+ * limit only when it starts.
  */
 export const fetchLimitName = 'BUN_CONFIG_MAX_HTTP_REQUESTS'
 
@@ -14,9 +14,9 @@ const fetchLimit = '16384'
 const libraries = ['libc.so.6', 'libc.so', `libc.musl-${machine()}.so.1`, 'libSystem.B.dylib']
 
 /**
- * Starts this program again in the same process, so that its id, its parent and what it was given
- * stay, with the raised limit in its environment. Returns only when that cannot be done: then the
- * limit stays. To be called before anything is opened or another thread has work.
+ * Replaces this program by itself (execve) with the raised limit in its environment, so that
+ * process id, parent and file descriptors stay. Returns only on failure: then the limit stays. Call
+ * it before anything is opened or another thread has work.
  */
 export function raiseFetchLimit(): void {
   if (process.platform === 'win32') return
@@ -30,10 +30,10 @@ export function raiseFetchLimit(): void {
       const texts = [process.argv0, ...ownArguments()].map(toC)
       symbols.setenv(toC(fetchLimitName), toC(fetchLimit), 1)
       symbols.execv(toC(process.execPath), pointersTo(texts))
-      // It did not work, and the texts were needed until here.
+      // execve failed. Keep the strings reachable until here.
       if (texts.length > 0) return
     } catch {
-      // It has another name here.
+      // This library has another name here.
     }
   }
 }

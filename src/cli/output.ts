@@ -26,8 +26,9 @@ export type OutputOptions = {
 const endMs = 1_000
 
 /**
- * A pipe whose reader has died, or does not read, must neither stop the program nor fill its memory:
- * one write is under way at a time, what comes meanwhile waits, and what does not fit is counted.
+ * A pipe whose reader has died or stalled must neither stop the program nor fill its memory. One
+ * write is under way at a time, later lines wait, and lines that do not fit are counted and
+ * dropped.
  */
 export function createOutput(options: OutputOptions): Output {
   const { sink, waitingMaxBytes = 1024 * 1024 } = options
@@ -45,7 +46,7 @@ export function createOutput(options: OutputOptions): Output {
     if (isFirst) options.onLoss(reason)
   }
   const writeAll = async () => {
-    // What is logged in the same turn is one write.
+    // Lines logged in the same turn of the event loop become one write.
     await undefined
     while (waiting.length > 0) {
       const lines = waiting

@@ -41,7 +41,7 @@ export async function serve(options: ServeOptions): Promise<number> {
   }
   const relayers = ownKeys(secrets).map(Crypto.addressOf)
   const onReload = () => void reload({ ...options, app, relayers, log })
-  // Before the banner: what reads it may send signals.
+  // Install before the banner: a supervisor that reads the banner may send signals at once.
   process.on('SIGHUP', onReload)
   const stopped = stopSignal()
   process.stderr.write(banner(app, config, secrets))
@@ -57,7 +57,7 @@ export async function serve(options: ServeOptions): Promise<number> {
 
 /** The log on stdout, which may be closed or stuck: then stderr has one line, and the service goes on. */
 function openLog() {
-  // An unheard error of a stream would end the program.
+  // An 'error' event without a listener would end the program.
   process.stderr.on('error', () => undefined)
   const output = createOutput({
     sink: Bun.stdout.writer(),
@@ -113,7 +113,7 @@ function startFault(error: unknown, config: Config): string {
   return error instanceof Error ? error.message : 'it could not start'
 }
 
-/** The runtime's limit, which it read from here when it was started. */
+/** The runtime's limit of fetches, which it read from the environment when it started. */
 function fetchesMax(env: Env): number | undefined {
   const value = Number(env.BUN_CONFIG_MAX_HTTP_REQUESTS)
   return Number.isInteger(value) && value > 0 ? value : undefined
@@ -138,7 +138,7 @@ function banner(app: App.App, config: Config, secrets: Secrets): string {
   }
   for (const network of config.networks) {
     const cost = app.settlement.costOf(network.id)
-    // Nothing is known of a network that does not answer.
+    // A network that does not answer has no cost line.
     if (cost.priceWei > 0n) lines.push(`  ${describe(config, network, cost)}`)
   }
   const served = config.merchants.filter((merchant) => merchant.outOfService === undefined)

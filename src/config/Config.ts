@@ -33,9 +33,9 @@ export type Service = {
   mppOrder: readonly Network.Id[]
   stopSeconds: number
   settleWaitSeconds: number
-  /** Larger payments count only when a second node shows them; undefined: none has to. */
+  /** Payments above this count only when a second node shows them; undefined: off. */
   confirmTwiceAboveAtomic: bigint | undefined
-  /** All that pays to a payout pays for this service: an MPP credential settled elsewhere counts. */
+  /** No other service uses the payouts: an MPP credential settled by others counts. */
   payoutExclusive: boolean
   bodyMaxBytes: number
   unpaidBodyMaxBytes: number
@@ -59,7 +59,7 @@ export type NetworkConfig = Network.Network & {
   replaceAfterSeconds: number
   /** The network is left out of a 402 while gas costs more than that many times the price; 0: never. */
   gasRatioMax: number
-  /** What a native coin is counted as. */
+  /** Price of the native coin in USD. */
   ethPriceUsd: number
   gasPerDayWei: { gateway: bigint; facilitator: bigint; desk: bigint; sponsor: bigint }
   sponsor: Sponsor | undefined
@@ -87,7 +87,7 @@ export type Merchant = {
   allowPrivate: boolean
   /** Sent upstream, after the buyer's; may hold secrets: never logged. */
   headers: Readonly<Record<string, string>>
-  /** Everything below it that came from the environment and is sent upstream: never shown. */
+  /** Values of this merchant that came from the environment and are sent upstream; never shown. */
   secrets: readonly string[]
   timeoutMs: number
   idleMs: number
@@ -134,7 +134,7 @@ export type Route = {
   params: readonly Param[]
   /** JSON Schema of the request body. */
   body: Readonly<Record<string, unknown>> | undefined
-  /** Nothing can be answered without a body; a body is optional otherwise. */
+  /** Requests without a body are refused; otherwise a body is optional. */
   bodyRequired: boolean
   /** JSON Schema of the upstream's answer, for documents only; undefined means an object. */
   answer: Readonly<Record<string, unknown>> | undefined

@@ -141,12 +141,12 @@ function checkRoutes(table: Table, merchant: Merchant, tables: readonly Table[])
   })
 }
 
-/** Keys whose text everybody may see, or that become parts of a URL, which are looked at there. */
+/** Keys whose values are public, or are parts of a URL, whose secrets are collected elsewhere. */
 const publicKeys = new Set(
   'slug title tag description summary payout networks path price upstream upstream_path'.split(' '),
 )
 
-/** What came from the environment, wherever it is put. */
+/** All values that came from the environment, in any key. */
 function readSecrets({ source, path }: Table): readonly string[] {
   const start = `${keyOf(path)}\u0000`
   const found = [...source.fromEnv].flatMap(([key, parts]) => {

@@ -55,7 +55,7 @@ export function parse(
 ): Result {
   const strange = text.indexOf('\ufffd')
   if (strange !== -1) {
-    // What a decoder makes of other bytes: a name or a key would silently be another one.
+    // A decoder replaces invalid bytes by U+FFFD, which would silently change a name or a key.
     const line = text.slice(0, strange).split('\n').length
     const message = 'the bytes here are not UTF-8: save the file as UTF-8'
     return { config: undefined, faults: [{ file, line, message }] }

@@ -32,7 +32,7 @@ const segments = /^(?:\/[A-Za-z0-9._~-]+)*$/
 export function checkPlaces(table: Table, facilitatorUrl: string, stockBaseUrl: string): void {
   const facilitator = new URL(facilitatorUrl).pathname.replace(/\/$/, '')
   const stock = new URL(stockBaseUrl).pathname.replace(/\/$/, '')
-  // Where the facilitator is without this key, too.
+  // The facilitator answers there without this key, too.
   if (facilitator !== '/facilitator') checkPath(table, 'facilitator_url', facilitator)
   checkPath(table, 'stock_base_url', stock)
   if (stock === '' || !`${facilitator}/`.startsWith(`${stock}/api/`)) return

@@ -3,7 +3,9 @@ import type { Path } from './lines'
 
 type Warning = { path: Path; message: string }
 
-/** What is allowed and yet may cost the operator money or its upstreams, with the place that says so. */
+/**
+ * Warnings of allowed settings that may cost the operator money or upstreams, with their places.
+ */
 export function warningsOf(config: Config): Warning[] {
   return [...contactsOf(config), ...openFacilitator(config)]
 }
@@ -11,7 +13,7 @@ export function warningsOf(config: Config): Warning[] {
 /** Reserved for documentation by RFC 2606. */
 const sample = /\bexample\.(?:com|net|org)\b/i
 
-/** Upstreams that ask for a contact block clients without a real one, and with them all buyers. */
+/** Upstreams that ask for a contact may block clients without a real one. */
 function contactsOf({ service, merchants }: Config): Warning[] {
   const fault = 'is a sample address; write one that reaches you'
   const warnings: Warning[] = []

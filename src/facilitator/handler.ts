@@ -80,7 +80,7 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
     now,
   }
   const accepted = networks.filter(({ id }) => judging.policy.assets.has(id))
-  /** Of a request that names none. */
+  /** Network in the answers to requests that name no network. */
   const anyNetwork = (accepted[0] ?? networks[0])?.id ?? 'eip155:1'
   const extensions = [
     ...(accepted.some(({ asset }) => asset.eip2612) ? [Sponsoring.permitName] : []),

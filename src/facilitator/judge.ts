@@ -199,10 +199,10 @@ export function isGenuine({ isSigned, isOwnDomain, transfer }: Case, known: Paym
 }
 
 /**
- * Whether the money was paid under the same requirements, for the same caller and by the same payload,
- * through this facilitator. The chain publishes what the buyer signed: without the payload a reader of
- * the chain could take the one success, or buy with it at the caller's shop. Of a payment that was
- * begun before payloads were kept a caller's API key must tell: without one it may be anybody.
+ * Whether this facilitator took the payment under the same requirements, for the same caller and by
+ * the same payload. The chain publishes what the buyer signed: without comparing the payload, a
+ * reader of the chain could take the one success, or buy with it at the caller's shop. A payment
+ * from before payloads were kept is matched by the caller's API key, and without a key never.
  */
 export function isSame({ request, keyHash }: Case, { purpose }: Payment): boolean {
   const { credentialHash } = purpose

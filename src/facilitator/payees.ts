@@ -12,7 +12,7 @@ const parts = 4n
 export type Payees = {
   /** Whether the share of one payee is spent. Reads the database, one row. */
   isSpent(network: Network.Id, payee: Address): boolean
-  /** Call before something is sent; what it gives, once, when that is over, with the payment's id. */
+  /** Call it before sending. Call its result once, with the payment's id, when sending is over. */
   begin(payment: Begun): (id: string | undefined) => void
 }
 
@@ -31,7 +31,7 @@ export type PayeesOptions = {
   now: () => number
 }
 
-/** What a settlement under way is counted as: the limit of the dearest one of a payer with a key. */
+/** Gas that a settlement under way counts as: the highest limit of a payer without code. */
 const openGas = 300_000n
 
 type Day = { from: number; networks: Map<Network.Id, Part> }
@@ -43,8 +43,8 @@ const dayMs = 86_400_000
 
 /**
  * Divides what was spent in the day (UTC) among payees by the gas limits of what was sent for each.
- * Nothing is written: memory holds what the database says of the day, and is filled from it. What is
- * under way counts at the price of now: many at once must not pass the share together.
+ * Keeps the day's costs in memory, filled from the database, and writes nothing. Settlements under
+ * way count at the present gas price, so that concurrent ones cannot exceed the share together.
  */
 export function createPayees({ db, networks, priceOf, now }: PayeesOptions): Payees {
   const { gasSpentOn } = createGas(db)

@@ -210,7 +210,7 @@ export function createSettler(options: SettleOptions): Settler {
     }
     const isHanded = await settlement.handOver(payment.id)
     if (isHanded === true) return { kind: 'success', payment, isReplay: false }
-    // The money is here and nobody has been told: the same call gets the success later.
+    // The payee has the money and no call was told so: the same call gets the success later.
     if (isHanded === undefined) return { kind: 'pending', payment }
     const { idempotencyKey } = payment.purpose
     const isOwn = idempotencyKey !== undefined && idempotencyKey === order.idempotencyKey
@@ -250,7 +250,7 @@ const overShare: Settled = {
   retryAfterSeconds: 600,
 }
 
-/** Calls of one form have one answer: the same terms and payload, for the same caller. */
+/** Concurrent calls of one key share an answer: same terms, same payload, same caller. */
 function formOf({ request, keyHash }: Case): string {
   return [request.requirements.fingerprint, request.credentialHash, routeOf(keyHash)].join()
 }

@@ -2,7 +2,7 @@ import * as Problem from '../protocol/Problem'
 
 /** Bytes of request bodies that are held at once, over all requests. They count when they arrive. */
 export type Budget = {
-  /** The part of one body, which starts empty. */
+  /** Opens the account of one body, which holds nothing at first. */
   open(owner?: BodyOwner): Share
   usedBytes(): number
 }
@@ -22,14 +22,14 @@ export type Share = {
   release(): void
 }
 
-/** Bodies without a credential take this part of the budget, so that they never close paid routes. */
+/** Share of the budget for bodies without a credential, so that they never block paid requests. */
 const unpaidShare = 1 / 4
-/** One client takes this part of what its kind of bodies may take. */
+/** Share of one client in the limit of its kind of bodies. */
 const clientShare = 1 / 4
 
 /**
- * A budget of `maxBytes`. The only body of a client, or of its kind, is limited by the whole budget
- * alone: a share may be smaller than the largest body that a route takes.
+ * A budget of `maxBytes`. Shares limit a body only while the client, or its kind, holds another
+ * one, because a share may be smaller than the largest body that a route accepts.
  */
 export function createBudget(maxBytes: number): Budget {
   let used = 0
@@ -43,7 +43,7 @@ export function createBudget(maxBytes: number): Budget {
       const kindMax = isPaid ? maxBytes : maxBytes * unpaidShare
       const key = client === undefined ? undefined : `${isPaid ? 'paid' : 'unpaid'} ${client}`
       let held = 0
-      /** Whether the bytes are too many for a limit that other bodies share. */
+      /** Whether the bytes exceed a limit that is shared with other bodies. */
       const isOver = (sum: number, bytes: number, limit: number) =>
         sum + bytes > limit && sum > held
       const add = (bytes: number) => {
@@ -74,15 +74,15 @@ export function createBudget(maxBytes: number): Budget {
 export type Body = { bytes: Uint8Array; release(): void }
 
 export type ReadOptions = BodyOwner & {
-  /** How often the pace is looked at. */
+  /** Interval between two checks of the pace, ms. */
   paceMs?: number
 }
 
 /** A body slower than this holds the budget of all for too long. */
 const bytesPerSecondMin = 16 * 1024
-/** Announced up to here a body is read in one go: without a stream it costs a third. */
+/** A body announced up to this size is read in one go, which costs a third of a stream. */
 const shortMaxBytes = 16 * 1024
-/** So many pieces may be of any size; more must have the average size. */
+/** Number of pieces that may have any size; beyond it the average size must suffice. */
 const piecesMax = 256
 const pieceAverageMinBytes = 64
 
@@ -151,7 +151,7 @@ async function readPieces(
   }
 }
 
-/** One that at the least pace is complete within one look. */
+/** Largest body that is complete within one check at the slowest pace. */
 async function readShort(request: Request, share: Share, paceMs: number): Promise<Uint8Array> {
   const slow = Promise.withResolvers<never>()
   const timer = setTimeout(() => slow.reject(tooSlow()), paceMs)
@@ -166,9 +166,14 @@ async function readShort(request: Request, share: Share, paceMs: number): Promis
 
 type Pile = { add(piece: Uint8Array): void; size(): number; join(): Uint8Array }
 
-const blockBytes = 64 * 1024
+const blockMinBytes = 1024
+const blockMaxBytes = 64 * 1024
 
-/** Small pieces are copied into blocks: the object of a kept piece is larger than a small piece. */
+/**
+ * Small pieces are copied into blocks: the object of a kept piece is larger than a small piece. A
+ * block is as large as what came before it, so that bodies of which only a byte arrives hold no more
+ * than the budget counts, twice.
+ */
 function createPile(): Pile {
   const full: Uint8Array[] = []
   let block = new Uint8Array(0)
@@ -183,14 +188,15 @@ function createPile(): Pile {
     size: () => size,
     add(piece) {
       size += piece.byteLength
-      if (piece.byteLength >= blockBytes) {
+      if (piece.byteLength >= blockMaxBytes) {
         close()
         full.push(piece)
         return
       }
       if (blockUsed + piece.byteLength > block.byteLength) {
         close()
-        block = new Uint8Array(blockBytes)
+        const wanted = Math.max(blockMinBytes, size)
+        block = new Uint8Array(Math.min(blockMaxBytes, wanted))
       }
       block.set(piece, blockUsed)
       blockUsed += piece.byteLength
@@ -203,7 +209,7 @@ function createPile(): Pile {
   }
 }
 
-/** Ends the connection: even pieces that nothing reads cost CPU. */
+/** Ends the connection, because even unread pieces cost CPU. */
 const last = { headers: { connection: 'close' } }
 
 function tooLarge(maxBytes: number): Problem.ProblemError {

@@ -6,7 +6,7 @@ export function tagOf(text: string): string {
 }
 
 /**
- * Whether a client has what it asks for already: its answer is 304 then. RFC 9110 section 13.2.2.
+ * Whether the client already has this version, so that the answer is 304. RFC 9110 section 13.2.2.
  * Throws ProblemError 412 when `If-Match` names other versions only.
  */
 export function isKnown({ headers }: Request, etag: string): boolean {
@@ -21,7 +21,7 @@ export function isKnown({ headers }: Request, etag: string): boolean {
   return had.includes(etag) || had.includes('*')
 }
 
-/** Ours contain no comma. */
+/** Splits a list of entity tags at commas, which tags of this service never contain. */
 function tagsOf(header: string | null): string[] {
   return (header ?? '')
     .split(',')

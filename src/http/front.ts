@@ -3,7 +3,7 @@ import { pathStart, withPlainPath } from './url'
 
 type Answer = Response | Promise<Response>
 
-/** What answers requests, the first that knows the path. */
+/** The handlers of requests, in the order in which they are asked. */
 export type Doors = {
   /** Below `/m/`. It brings paths to their canonical form itself. */
   gateway: { handle(request: Request, peer: Peer): Answer }
@@ -15,7 +15,7 @@ export type Doors = {
 
 export type Front = {
   fetch(request: Request, peer: Peer): Answer
-  /** The request that came in, of one as a door got it. */
+  /** The original request, for a request that a handler received. */
   originalOf(request: Request): Request
 }
 
@@ -27,12 +27,12 @@ type FrontOptions = {
 }
 
 /**
- * Where every request comes in. What is sold or settled goes past Elysia, which would cost a third
- * of an unpaid answer. A fixed path may come with its plain characters percent-encoded: it is the
- * same path, and every door sees it plain.
+ * The entry of every request. Paid routes and settlements bypass Elysia, which would cost a third
+ * of an unpaid answer. A fixed path may arrive with unreserved characters percent-encoded: it is
+ * the same path, and every handler sees it decoded.
  */
 export function createFront({ doors, now }: FrontOptions): Front {
-  /** Requests as they came, by those that stand for them. */
+  /** Original requests, by the requests that replace them. */
   const originals = new WeakMap<Request, Request>()
 
   return {

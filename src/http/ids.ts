@@ -15,8 +15,9 @@ const saltChars = 15
 const drawn = 1000
 
 /**
- * Salts of 15 letters, digits, `-` and `_`: 90 bits of the system's generator, so that nobody guesses
- * one and none comes twice. A thousand are drawn at a time: each costs less than counting would.
+ * Salts of 15 letters, digits, `-` and `_`: 90 random bits, so that a salt cannot be guessed and
+ * does not repeat. The system's generator is called once for a thousand salts, because a call is
+ * slow.
  */
 export function salts(): () => string {
   let pool = ''

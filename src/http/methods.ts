@@ -9,7 +9,7 @@ export type Handlers<Context, Given extends Answer> = Partial<
   Record<'GET' | 'POST', Handler<Context, Given>>
 >
 
-/** For Elysia: what is sent along is read by the route, or by nothing. */
+/** Elysia option: the route reads the body itself, or does not read it. */
 export const unread = { parse: 'none' } as const
 
 /**
@@ -43,7 +43,7 @@ export function notAllowed(allow: string): Problem.ProblemError {
   return Problem.of('method-not-allowed', `This path accepts ${allow}.`, { headers })
 }
 
-/** What stock clients send from a page of another origin. */
+/** Request headers that stock clients send from pages of other origins. */
 const requestHeaders = [
   'Authorization',
   'Content-Type',
@@ -55,15 +55,15 @@ const requestHeaders = [
   'X-API-Key',
   'If-Match',
   'If-None-Match',
-  // Some x402 clients send this one, although it belongs to answers.
+  // Some x402 clients send this response header in requests.
   'Access-Control-Expose-Headers',
 ].join(', ')
 
 const headerList = /^[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,1024}$/
 
 /**
- * Answers a preflight, without credential and price. Whatever header is asked for may be sent: there
- * are no cookies, and what crosses to an upstream is decided elsewhere.
+ * Answers a preflight, which has no credential and no price. All requested headers are allowed:
+ * there are no cookies, and other rules decide which headers reach an upstream.
  */
 export function preflight(request: Request, allow: string): Response {
   const asked = request.headers.get('access-control-request-headers') ?? ''
@@ -87,8 +87,8 @@ function options(allow: string): Response {
 }
 
 /**
- * Throws ProblemError 415 for a body that is compressed: nothing here unpacks one, and what cannot be
- * read cannot be checked before it is paid for.
+ * Throws ProblemError 415 for a compressed body: it is never unpacked here, so it could not be
+ * checked before the payment.
  */
 export function assertUnpacked(headers: Headers): void {
   const encoding = headers.get('content-encoding')

@@ -3,16 +3,16 @@ import { clientKey } from './clientip'
 /** The other end of a request's connection; the address is looked up only when it is needed. */
 export type Peer = (() => string | undefined) & {
   /**
-   * Whether the connection may be silent for as long as its request takes. `isCut` ends it soon, also
-   * while bytes wait for a peer that does not read them.
+   * Sets whether the connection may stay silent for as long as its request takes. `isCut` ends it
+   * soon, even while bytes wait for a peer that does not read.
    */
   hold?: (isHeld: boolean, isCut?: boolean) => void
 }
 
 /**
- * The peer of a request to a server that ends connections after `idleSeconds` of silence. Held
- * several times, by the calls of one message, it is held until the last one gives it back. It must
- * be given back before the answer ends: the server forgets nothing by itself.
+ * The peer of a request to a server that ends connections after `idleSeconds` of silence. The calls
+ * of one message may each hold it; it is held until the last one releases it. Release it before the
+ * answer ends, because the server does not reset the timeout by itself.
  */
 export function createPeer(
   request: Request,

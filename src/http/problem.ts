@@ -27,8 +27,8 @@ export const corsHeaders = {
 } as const
 
 /**
- * On answers whose head must be short. `*` stands for every header, because there are no credentials
- * in the sense of browsers here; those that do not know it yet find what they need to pay by name.
+ * Exposed headers of answers whose head must be short. `*` means every header for requests without
+ * cookies. The named headers serve browsers that do not know `*`.
  */
 export const shortCorsHeaders = {
   'Access-Control-Allow-Origin': '*',
@@ -51,8 +51,9 @@ export function toResponse(problem: Problem.ProblemError, context: Context): Res
 }
 
 /**
- * What anybody else's error becomes: the text stays in the log, the id finds it there. While the
- * database cannot be written it is a 503: what was paid is not lost, and the same credential counts.
+ * The problem for an unknown error: 500 with an id, while the text goes to the log only. While the
+ * database cannot be written it is 503: the payment is not lost, and the same credential stays
+ * valid.
  */
 export function unknownError(error: unknown, requestId: string): Problem.ProblemError {
   if (storageCode(error) !== undefined) return unrecordable(error)

@@ -4,7 +4,7 @@ import type { Outcome, Payment } from '../settlement/Payment'
 
 const retry = { headers: { 'retry-after': '5' } }
 
-/** Nobody is charged: no network of the route can settle. `why`: the end of the sentence. */
+/** No network of the route can settle, so nothing is charged. `why`: the end of the sentence. */
 export function noNetwork(why?: string): Problem.ProblemError {
   const detail = 'No network of this route can settle now'
   return Problem.of('not-ready', why === undefined ? `${detail}.` : `${detail}: ${why}.`, retry)

@@ -16,13 +16,16 @@ export type Item = {
   offers: readonly Offer[]
   /** The same offers in the order of MPP challenges: stock MPP clients pay the first or give up. */
   mppOffers: readonly Offer[]
-  /** Id of the item with the same offers whose challenges are good here, too, without a body. */
+  /**
+   * Id of a second item with the same offers: its challenges are valid here for requests without
+   * body.
+   */
   twin?: string
   /** x402 extensions besides the paywall's own. */
   extensions: readonly Declaration[]
   /** Whose gas budget pays for its settlement; the gateway's by default. */
   product?: 'desk'
-  /** Bytes of headers that its 402 gets besides. */
+  /** Bytes of further headers that callers add to its 402. */
   besideBytes?: number
   /** What was offered here before the configuration changed. */
   earlier?: readonly EarlierOffer[]

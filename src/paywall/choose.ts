@@ -2,8 +2,8 @@ import type { Settlement } from '../settlement/settle'
 import type { Presentation } from './credential'
 
 /**
- * Without `accepted` an EIP-3009 payload names no chain, and only the payer's contract can tell which
- * of the offers it signed.
+ * Without `accepted`, an EIP-3009 payload names no chain, and only the payer's contract can tell
+ * which offer was signed.
  */
 export async function choose(
   settlement: Settlement,

@@ -176,7 +176,7 @@ export function createCourier(options: CourierOptions): Courier {
         })
         log('payment-delivery', { ...fields, outcome })
       } catch (error) {
-        // Nobody above hears of it, and the buyer has the answer: at worst it is given once more.
+        // No caller is left to report to. The buyer has the answer; at worst it is delivered again.
         log('payment-delivery-unrecorded', { ...fields, error })
       }
     }
@@ -237,7 +237,7 @@ export function createCourier(options: CourierOptions): Courier {
 
     const isStored = parcel.envelope === undefined ? keep?.(body) === true : read.isStored
     const reach = (isTaken: boolean): Reach => {
-      // The key brings it: another delivery would be one too many.
+      // The answer is stored for the key: do not count another delivery.
       if (isStored) return 'complete'
       if (!isTaken || parcel.signal.aborted) return 'nothing'
       return read.truncated ? 'truncated' : 'complete'
@@ -282,7 +282,7 @@ export function createCourier(options: CourierOptions): Courier {
   }
 }
 
-/** What is whole already is read as if it came now. */
+/** Reads an answer that is already complete like one that arrives now. */
 function streamOf(body: Uint8Array | ReadableStream<Uint8Array>): ReadableStream<Uint8Array> {
   if (!(body instanceof Uint8Array)) return body
   return new ReadableStream({
@@ -326,7 +326,7 @@ function observed(
   let recorded = false
   let first = Promise.resolve()
   let ended = false
-  /** Of the buyer's connection; once. */
+  /** Called once when the buyer's connection closes. */
   let letGo = (isCut: boolean) => {
     letGo = () => {}
     buyer.stop()

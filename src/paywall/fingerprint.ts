@@ -7,8 +7,8 @@ export function bodyDigest(body: Uint8Array): string | undefined {
 }
 
 /**
- * sha256 (hex) of an x402 credential as it was sent: the chain publishes what it signs, but not these
- * bytes. Undefined for MPP, where the id of the challenge is what the chain does not have.
+ * sha256 (hex) of an x402 credential as it was sent: the chain publishes the signed values, but not
+ * these bytes. Undefined for MPP, whose challenge id is not on the chain.
  */
 export function credentialHash(presented: Presented): string | undefined {
   if (presented.kind !== 'x402') return undefined

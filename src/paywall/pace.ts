@@ -1,18 +1,27 @@
+import type { Reclaim } from './reclaim'
+
 /** How fast buyers must take streams. */
 export type PaceMin = {
-  /** So many bytes in so much time. */
+  /** A buyer must take `bytes` in each period. */
   stepBytes: number
   stepMs: number
-  /** Of more streams that stand still, those that have stood longest are cut. */
+  /** Most stalled streams; beyond it those that stalled first are cut. */
   stalledMax: number
+  /** Told of every stream that was cut. */
+  reclaim: Reclaim
 }
 
 /**
- * 16 KiB a second. The step is larger than what the system buffers of a connection: it reports that
- * there is room only when a good part of that has left. A stream that stands still costs 2 to 4 MB:
- * the runtime reads so far ahead of what is asked of it.
+ * 16 KiB a second. A step is larger than the system's buffer of a connection, which reports room
+ * only after a good part of it was sent. A stalled stream costs 2 to 4 MB, which the runtime reads
+ * ahead.
  */
-const paceMin: PaceMin = { stepBytes: 1536 * 1024, stepMs: 96_000, stalledMax: 16 }
+const paceMin: PaceMin = {
+  stepBytes: 1536 * 1024,
+  stepMs: 96_000,
+  stalledMax: 16,
+  reclaim: { after() {} },
+}
 
 /** The pace of one stream. */
 export type Pace = {
@@ -31,19 +40,19 @@ export type Paces = {
 type Stream = {
   waitingBytes: number
   takenBytes: number
-  /** Looks at which bytes waited, since the last whole step; and since the last byte. */
+  /** Checks at which bytes waited: since the last whole step, and since the last byte. */
   looks: number
   stillLooks: number
   cut: () => void
 }
 
 const looksMax = 192
-/** Looks, of half a second, after which a stream stands still. */
+/** Checks of half a second each after which a stream counts as stalled. */
 const stillMin = 6
 
 /**
- * Only time in which bytes wait for the buyer counts, so that a stream may be as slow as its upstream
- * is. It looks from time to time: a clock that is set must cut nobody, and a chunk costs nothing.
+ * Only time in which bytes wait for the buyer counts, so that a slow upstream cuts no stream. A
+ * timer checks, so that a step of the clock cuts no stream and a chunk costs no time.
  */
 export function createPaces(wanted: Partial<PaceMin> = {}): Paces {
   const min = { ...paceMin, ...wanted }
@@ -74,6 +83,7 @@ export function createPaces(wanted: Partial<PaceMin> = {}): Paces {
       const cut = () => {
         stop()
         onSlow()
+        min.reclaim.after()
       }
       const stream: Stream = { waitingBytes: 0, takenBytes: 0, looks: 0, stillLooks: 0, cut }
       streams.add(stream)

@@ -39,7 +39,7 @@ export type Sale = {
   envelope?: Envelope | undefined
   /** Parameters that cannot be served; named in the 402, refused before money moves. */
   invalidParams: readonly { name: string; reason: string; status?: 404 }[]
-  /** Why nothing can be delivered now, before anybody pays. A promise only where that is not known yet. */
+  /** Why nothing can be delivered now; asked before a payment. A promise only while unknown. */
   unavailable(): Problem.ProblemError | undefined | Promise<Problem.ProblemError | undefined>
   /**
    * Takes a place for the sale, until the result is called. Throws ProblemError when all are taken:
@@ -100,7 +100,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
 
   function challenge(sale: Sale, details: ChallengeDetails): Response {
     const unavailable = sale.unavailable()
-    // A price is told before the lookup ends.
+    // A 402 does not wait for the lookup.
     if (unavailable instanceof Problem.ProblemError) throw unavailable
     return ask(sale.item, sale.resource + sale.search, sale.requestId, details)
   }
@@ -271,7 +271,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
         proven: presentation.isProven,
         requestId: sale.requestId,
         onSent: courier.expect,
-        // Whoever must be confirmed twice is not delivered to at the first word.
+        // A payment that needs a second node is not delivered on the first node's word.
         beginsDelivery: () =>
           !sale.signal.aborted && !settlement.needsSecond({ transfer, purpose }),
       })
@@ -326,7 +326,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
     if (paidFor !== print || protocol !== presentation.protocol)
       throw Denial.mismatch('The credential pays for another request.')
     if (!mayContinue(payment, { ...presentation, key })) throw Denial.otherCredential()
-    // Its answer has been told how to go on: by the token.
+    // The buyer got a redeem token, so the credential does not continue this payment.
     if (courier.wasAnswered(payment) && payment.attempts > 0 && presentation.protocol === 'x402')
       throw Denial.spent(payment)
     return pursue(sale, presentation, payment, release)

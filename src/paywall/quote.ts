@@ -19,7 +19,7 @@ export type QuoterOptions = SheetOptions & {
   /** Why a network is not offered for a price now, as the end of a sentence; undefined when it is. */
   whyNot: (network: Network.Id, sale: Sale) => string | undefined
   now: () => number
-  /** 15 letters, digits, `-` and `_` that nobody can guess, never the same twice. */
+  /** A random salt of 15 letters, digits, `-` and `_`; see `createSalts`. */
   salt: () => string
 }
 
@@ -97,7 +97,7 @@ export function createQuoter(options: QuoterOptions): Quoter {
   }
 }
 
-/** What no two answers share. */
+/** Values that differ in every answer. */
 type Fresh = {
   salt: string
   expires: string
@@ -108,8 +108,8 @@ type Fresh = {
 /** The headers of a page as those of this answer. */
 function freshen({ headers, header, challenges, hasDigest }: Page, fresh: Fresh): Headers {
   const { salt, expires, digest } = fresh
-  // `Accept-Payment` is not asked: every challenge is evm/charge, so it could only leave out all
-  // of them, and then the draft lets a server send them nevertheless.
+  // Ignore `Accept-Payment`: every challenge is evm/charge, so it could only exclude all of them,
+  // and then the draft allows a server to send them nevertheless.
   headers.set(
     'www-authenticate',
     Challenge.issue(challenges, { expires, unique: salt, digest: hasDigest ? digest : undefined }),
@@ -119,7 +119,7 @@ function freshen({ headers, header, challenges, hasDigest }: Page, fresh: Fresh)
   return headers
 }
 
-/** The body's `challenges`, when the header has one shorter than it could be, or not at all. */
+/** The body's `challenges`, when the header shortens or omits a challenge. */
 function leftOut(sheet: Sheet, { expires, salt, digest }: Fresh): Record<string, string>[] {
   const all = Challenge.issue(sheet.challengesOf('full'), { expires, unique: salt, digest })
   return Challenge.parseHeader(all)
@@ -169,7 +169,7 @@ function refuse(sheet: Sheet, url: string, fresh: Fresh, refusal: Refusal): Resp
   return new Response(JSON.stringify(body), { status: 402, headers: freshen(page, fresh) })
 }
 
-/** The body, which is one string for all requests that differ in nothing that it says. */
+/** The body; requests with the same content share one string. */
 function bodyOf(
   sheet: Sheet,
   page: Page,

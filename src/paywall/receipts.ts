@@ -11,16 +11,16 @@ import type { Item } from './Item'
 export type Issuer = { key: Uint8Array; address: Address }
 
 /**
- * Longer responses come without the copy under the name of version 1: with it a head could be longer
- * than the 4 KB that proxies take by default.
+ * Longer responses omit the copy under the version 1 name, so that the head stays below the 4 KB
+ * that proxies accept by default.
  */
 const legacyMaxBytes = 1_300
 
 const urlMaxLength = 300
 
 /**
- * What a receipt names as bought: the URL, or the route's own where that would make the head of the
- * answer longer than proxies take.
+ * The resource of a receipt: the URL, or the route's own URL where the full one would make the head
+ * of the answer longer than proxies accept.
  */
 export function receiptUrl(url: string, { resource }: Pick<Item, 'resource'>): string {
   return url.length > urlMaxLength ? resource.url : url
@@ -67,13 +67,13 @@ export function successHeaders(
     : { 'payment-response': response, 'x-payment-response': response }
 }
 
-/** Who pays, and on which network: as far as that is known of a payment that failed. */
+/** Payer and network of a failed payment, as far as they are known. */
 export type Failing = { network: string; payer?: Address | undefined }
 
 /**
- * `PAYMENT-RESPONSE` of an x402 request that is not answered with what was bought. Its network must be
- * a CAIP-2 id: without any there is no header. A 402 has it under its present name alone, because its
- * head is long enough.
+ * `PAYMENT-RESPONSE` of an x402 request that failed. Its network must be a CAIP-2 id: without one
+ * there is no header. A 402 omits the copy under the version 1 name, because its head must stay
+ * short.
  */
 export function failureHeaders(
   problem: Pick<ProblemError, 'code' | 'members'> & { status?: number },

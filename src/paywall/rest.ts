@@ -1,12 +1,12 @@
 import { answerMaxBytes } from './store'
 
-/** Reading answers to their end where no buyer takes them as they come. */
+/** Reads answers to their end when the buyer has left or gets them inside a message. */
 
 /** An answer that is passed on inside a message: the buyer gets all of it or nothing. */
 export type Envelope = {
-  /** More of an answer does not fit into the message: it is cut there. */
+  /** Most bytes of an answer in the message; the rest is cut. */
   maxBytes: number
-  /** Holds memory for so many bytes until the message is gone; false when there is no room. */
+  /** Reserves memory for this many bytes until the message was sent; false when there is none. */
   hold(bytes: number): boolean
   /** Resolves when it is known whether the client took the whole message. Never rejects. */
   taken: Promise<boolean>
@@ -19,7 +19,7 @@ export type Reader = {
 
 /** Each holds a connection to an upstream and up to 1 MiB. */
 const readsMax = 32
-/** One payer could else hold all of them, for the price of one answer each. */
+/** Otherwise one payer could hold all places for the price of one answer each. */
 const readsPerPayerMax = 4
 /** Longest time that one may take; `idle_ms` of the merchant ends it earlier when nothing comes. */
 const readMaxMs = 5 * 60_000
@@ -63,7 +63,7 @@ export function createRests(): Rests {
       const timer = setTimeout(end, readMaxMs)
       running.add(end)
       count(payer, 1)
-      // A cancelled source ends as if it were complete.
+      // A cancelled source ends like a complete one, so mark it as failed.
       return readRest(reader, kept, () => isOver).finally(() => {
         clearTimeout(timer)
         running.delete(end)
@@ -86,7 +86,7 @@ async function readRest(reader: Reader, kept: Kept, isOver: () => boolean): Prom
     }
     reader.cancel().catch(() => {})
   } catch {
-    // What is not whole is not stored.
+    // Store only complete answers.
   }
   return false
 }

@@ -20,10 +20,10 @@ const saltLength = 15
 export type SheetOptions = {
   /** Host name of base_url, the MPP realm. */
   realm: string
-  /** First signs. */
+  /** The first secret signs. */
   challengeSecrets: readonly Uint8Array[]
   receiptKey: Uint8Array
-  /** Somebody here sends approves that payers signed. */
+  /** A part of this service sends approves that payers signed. */
   takesApprovals: boolean
   /** Where holders of the asset are given gas for an approve, and on which networks. */
   gasSponsor: { url: string; networks: readonly Network.Id[] }
@@ -31,7 +31,7 @@ export type SheetOptions = {
 
 /** Everything of a 402 that is the same for a minute. */
 export type Sheet = {
-  /** Unix ms. Each item has a minute of its own: all at once would stop the answers meanwhile. */
+  /** Unix ms. Items expire at different times, because renewing all at once would block answers. */
   madeAt: number
   ready: number
   challengesOf: (detail: Challenge.Detail, count?: number) => Challenge.Compiled
@@ -44,13 +44,15 @@ export type Sheet = {
   budget: HeaderBudget.Budget
   /** By `HeaderBudget.Choice.key`. */
   plans: Map<number, Plan>
-  /** JSON of the body before and after the URL. It has no salt, and is one string for many answers. */
+  /**
+   * JSON of the body before and after the URL. Without a salt, so that answers share the string.
+   */
   body: readonly [before: string, after: string]
-  /** The last one that was asked for: routes without parameters have only one. */
+  /** The newest page; routes without parameters have only one. */
   page: Page | undefined
 }
 
-/** What does not depend on the URL either. */
+/** Parts that do not depend on the URL. */
 type Plan = {
   challenges: Challenge.Compiled
   /** The body says what the header does not. */
@@ -74,8 +76,7 @@ export type Page = {
   /** The whole body for a request without one, once it was asked for. */
   bodiless: string | undefined
   /**
-   * One object for all answers, which copy it: what is fresh is set anew for each, everything else
-   * stays.
+   * Headers that all answers copy; each answer overwrites the values that must be fresh.
    */
   headers: Headers
 }
@@ -102,7 +103,7 @@ export function compile(
     extensions: X402.extensions({ offers: signed, method: item.method, salt, more }),
     error: 'Payment required',
   })
-  // mppx pays the first challenge, and only by EIP-3009: what it cannot pay must not stand before.
+  // mppx pays the first challenge, and only by EIP-3009: put EIP-3009 challenges first.
   const mppOffers = [true, false].flatMap((isAuthorized) =>
     item.mppOffers.filter(
       (offer) =>
@@ -199,7 +200,7 @@ function pageOf(
   const { hasDigest } = choice
   const { challenges, json } = plan
   const quoted = JSON.stringify(choice.url)
-  // Groups of three bytes can be encoded apart, and spaces are nothing in JSON.
+  // Groups of three bytes can be encoded separately, and JSON ignores the padding spaces.
   const before = aligned(json[0]) + aligned(quoted) + aligned(json[1].slice(0, -1), 1)
   const body = sheet.body[0] + JSON.stringify(url) + sheet.body[1]
   return {
@@ -216,8 +217,8 @@ function pageOf(
 }
 
 /**
- * The whole payload as bodies have it. The salt is the header's alone: with one in it each body would
- * be a string of its own, and clients of x402 read the header.
+ * The complete payload for bodies, without the salt: with a salt no two answers could share a body,
+ * and x402 clients read the header.
  */
 export function toBody(
   required: X402.PaymentRequired,
@@ -258,7 +259,10 @@ const commonHeaders = {
   'content-type': 'application/problem+json',
 }
 
-/** What the server itself writes, and the names of what is counted elsewhere. */
+/**
+ * Headers that the server writes itself, and the names of headers whose values are counted
+ * elsewhere.
+ */
 const besideBytes = [
   'HTTP/1.1 402 Payment Required',
   'Connection: keep-alive',

@@ -11,7 +11,7 @@ export type Answer = { status: number; headers: Headers; body: Uint8Array }
 /** Answers kept for idempotency keys: 24 hours, at most 1 MiB each, capped in total and per payer. */
 export type Answers = {
   find(paymentId: string, now: number): Answer | undefined
-  /** Keeps an answer. False when it is too long, and not kept. */
+  /** Stores an answer; false when it is too long and was not stored. */
   store(payment: Pick<Payment, 'id' | 'transfer'>, answer: Answer, now: number): boolean
   /**
    * Holds room for an answer of a payer, until the result is called: when the answer is stored, or never

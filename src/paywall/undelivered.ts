@@ -3,7 +3,7 @@ import type { Delivered } from '../settlement/delivery'
 import type { Payment, Protocol } from '../settlement/Payment'
 import { failureHeaders } from './receipts'
 
-/** What the buyer of an answer that was not delivered is told, and what is stored of it. */
+/** Problems for buyers of answers that were not delivered, and their redeem tokens. */
 
 /** First forward and five redemptions. */
 export const attemptsMax = 6
@@ -61,7 +61,7 @@ export function brokenOff(upstreamStatus: number): Undelivered {
   return { delivered: false, upstreamStatus, code: 'upstream-failed', detail }
 }
 
-/** Nobody reads this: the payment stays undelivered and its buyer may come back. */
+/** The buyer has left and cannot read this: the payment stays undelivered and can be continued. */
 export function left(): ProblemError {
   return of('payment-in-progress', 'The buyer has left.')
 }

@@ -93,7 +93,7 @@ export function call(transfer: Signed): { to: Address; data: Hex } {
   return { to: transfer.asset, data: `0x${data.toLowerCase()}` }
 }
 
-/** The call of the payee itself; of anybody else the token refuses it. `signature` has 65 bytes. */
+/** The call by the payee; the token refuses any other caller. `signature` has 65 bytes. */
 export function receiveCall(transfer: Signed): { to: Address; data: Hex } {
   return { to: transfer.asset, data: `0x${selectorReceive}${words(transfer)}${vrs(transfer)}` }
 }

@@ -97,8 +97,9 @@ export function compile(input: {
 const tagLength = 24
 
 /**
- * What stands for the id of a route in challenges, which repeat it for each network: the id itself, or
- * its sha256 where that is shorter. 144 bits, because at the stock desk strangers choose what is in it.
+ * The short form of a route's id in challenges, which repeat it for each network: the id, or its
+ * sha256 where that is shorter. 144 bits prevent collisions, because buyers choose parts of stock
+ * desk ids.
  */
 export function routeTag(routeId: string): string {
   if (routeId.length <= tagLength) return routeId

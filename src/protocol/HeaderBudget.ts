@@ -4,11 +4,11 @@ import { approvalName, permitName } from './Sponsoring'
 import type { Declaration, Extension, Extensions, PaymentRequired, Requirements } from './X402'
 
 /**
- * What the head of a 402 says when it cannot say everything. nginx as it is installed answers 502 when
- * the head of an answer is longer than 4 KB (proxy_buffer_size), so it ends before.
+ * Chooses what the head of a 402 contains. nginx with its default settings answers 502 when the
+ * head of an answer is longer than 4 KB (proxy_buffer_size).
  *
- * In every head: `resource`, an `accepts` entry of each network, a challenge of each network, and the
- * salt that clients echo. What else there is room for is taken in the order of need:
+ * Every head has `resource`, an `accepts` entry and a challenge of each network, and the salt that
+ * clients echo. The rest is added in this order while there is room:
  *
  * 1. the URL that was asked for, else the route's own, else its origin
  * 2. `digest` in the challenges of a request with a body
@@ -19,13 +19,13 @@ import type { Declaration, Extension, Extensions, PaymentRequired, Requirements 
  * 7. bazaar in its brief form: indexers read the head alone, and buyers find what they list
  * 8. description and media type
  * 9. payment-identifier, which Idempotency-Key can do, first without its schema
- * 10. what the challenge's draft has defaults for
+ * 10. members of challenges that have defaults in the draft
  * 11. signed offers: first of each price on a mainnet, then all
  * 12. bazaar with its examples
  *
- * Where not even the first of that fits (three networks that each have both methods, long names): the
- * shorter entry of each network, then fewer challenges and at last fewer networks, the last first. A
- * client whose x402 payment was refused misses the challenges least, so they go before. The body has
+ * Where even the first addition does not fit (three networks with both methods each, long names),
+ * the head has the shorter entry of each network, then fewer challenges, then fewer networks,
+ * dropped from the end. After a refused x402 payment challenges are dropped first. The body has
  * everything.
  */
 
@@ -63,7 +63,7 @@ export type Ask = {
 export type Choice = {
   url: string
   hasDigest: boolean
-  /** The least that it has. */
+  /** The parts that every head has. */
   base: Base
   /** Names of what it has besides. */
   parts: ReadonlySet<string>
@@ -78,7 +78,7 @@ export type Head = {
   /** With description and media type. */
   isDescribed: boolean
   detail: Detail
-  /** How many MPP challenges, the first ones. */
+  /** Number of MPP challenges, taken from the first on. */
   challenges: number
 }
 
@@ -194,7 +194,7 @@ function formsOf({ full, more, signed, isTestnet }: Input): readonly Form[] {
   })
 }
 
-/** Transfer methods of one asset share their terms; a testnet has no money. */
+/** One signed offer for each set of terms, which the methods of an asset share; no testnets. */
 function distinct(
   signed: readonly SignedOffer[],
   isTestnet: (network: string) => boolean,

@@ -99,7 +99,7 @@ export function extensions(input: {
   return all
 }
 
-/** The same without the salt, for what more than one client reads. */
+/** The same without the salt, for documents that several clients read. */
 export function unsalted(extensions: Extensions): Extensions {
   const { mppx, ...others } = extensions
   if (mppx === undefined) return extensions

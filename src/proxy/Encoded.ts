@@ -4,7 +4,7 @@
  * upstream that repeats a key in an error chooses the form, and a buyer may choose it for it.
  */
 
-/** Results that are no place: nothing is here, and the bytes end before that is decided. */
+/** Results without a place: no match, and too few bytes to decide. */
 export const none = -1
 export const partial = -2
 
@@ -50,12 +50,12 @@ const names: Readonly<Record<string, readonly string[]>> = {
   '}': ['rcub', 'rbrace'],
 }
 
-/** Longest run of what only repeats an escape: longer ones are no writer's. */
+/** Longest chain of repeated escapes that is followed; real encoders write shorter ones. */
 const runMax = 8
-/** A text of many backslashes has more readings than anybody writes. */
+/** Most readings that are followed for a text of many backslashes. */
 const readingsMax = 8
 
-/** Bytes of a text of visible ASCII and blanks; undefined for one of others. */
+/** Bytes of a text of visible ASCII and blanks; undefined for any other text. */
 export function from(text: string): Uint8Array | undefined {
   return /^[\x20-\x7e]+$/.test(text) ? new TextEncoder().encode(text) : undefined
 }
@@ -173,7 +173,7 @@ function decodePercent(bytes: Uint8Array, at: number): number {
     if (value < 0) return value
     from += 2
     if (value !== percent || run >= runMax) return pack(value, from)
-    // It stands for itself unless it goes on as an escape.
+    // A percent sign stands for itself unless an escape follows.
     const next = hex(bytes, from, 2)
     if (next === partial) return partial
     if (next === none) return pack(value, from)
@@ -269,14 +269,14 @@ function hex(bytes: Uint8Array, at: number, count: number): number {
   return value
 }
 
-/** -1 for none. */
+/** Value of a hexadecimal digit; -1 for any other byte. */
 function digitOf(byte = 0): number {
   if (byte >= 0x30 && byte <= 0x39) return byte - 0x30
   const lower = byte | 0x20
   return lower >= 0x61 && lower <= 0x66 ? lower - 0x57 : -1
 }
 
-/** Characters beyond ASCII are none of ours. */
+/** Ignores code points beyond ASCII: the texts to find have none. */
 function pack(value: number, end: number): number {
   return value > 0x7f ? none : end * 256 + value
 }

@@ -2,19 +2,19 @@ import * as Route from './Route'
 
 /** Redirects of upstreams, by RFC 9110 section 15.4. */
 
-/** Requests that one answer may cost beside the first; loops end here, too. */
+/** Most redirects for one answer; this also ends loops. */
 export const most = 3
 
 const always = [307, 308]
 const reading = [301, 302, 303]
 
 /**
- * Where an answer says that the same request is answered, within the origin that the file names:
- * scheme, host and port. Undefined for any other answer, which stands as it is. An upstream must not
- * lead the merchant's headers to another place, nor us to a private address.
+ * Target of a redirect of the same request within the configured origin: scheme, host and port.
+ * Undefined for any other answer, which is passed on unchanged. An upstream must not redirect the
+ * merchant's headers to another host, nor this service to a private address.
  *
- * 301, 302 and 303 turn a POST into a GET, which is another request than the one that was paid for.
- * `from` has the configured host, not the address that it was resolved to.
+ * 301, 302 and 303 turn a POST into a GET, which is not the request that was paid for. `from` has
+ * the configured host, not the resolved address.
  */
 export function next(
   answer: Pick<Response, 'status' | 'headers'>,

@@ -103,7 +103,7 @@ function isHostile(segment: string): boolean {
     for (const part of text.split('/')) {
       // Servlet containers drop `;parameters` before they collapse dots.
       const name = part.split(';', 1)[0]?.normalize('NFKC') ?? ''
-      // Some file systems and servers drop blanks and dots at the end of a name.
+      // Some file systems and servers drop trailing blanks and dots of a name.
       if (onlyDots.test(name) && (name.length <= 2 || /\s/.test(name))) return true
     }
     const next = text.replace(percentAscii, fromPercent)

@@ -1,4 +1,4 @@
-/** What a request told of its upstream. */
+/** What a request showed about its upstream. */
 type Result = {
   /** Unix ms. */
   at: number
@@ -24,17 +24,17 @@ export type Policy = {
 }
 
 /**
- * Keeps anything from being sold that an upstream cannot deliver. A buyer chooses what it asks for,
- * so one must not close an upstream for all: a 500 does not count, and what a request can cause
- * (a timeout, 502, 503, 504) counts only from several payers and as half of the newest results. A
- * connection that cannot be made is no buyer's doing: a row of those is enough.
+ * Stops sales that an upstream cannot deliver. A buyer chooses its request, so one buyer must not
+ * close an upstream for all: a 500 does not count, and failures that a request can cause (a
+ * timeout, 502, 503, 504) count only from several payers and as half of the newest results. A buyer
+ * cannot cause a failed connection, so a row of those is enough.
  */
 export type Breaker = {
   /** Whether nothing should be sold that this upstream must deliver. */
   isOpen(origin: string, now: number): boolean
   /** Ms until requests pass again; 0 when they do. */
   retryAfterMs(origin: string, now: number): number
-  /** The upstream answered, with whatever it may be. */
+  /** The upstream answered, with any status. */
   success(origin: string, now: number): void
   failure(origin: string, failure: Failure, now: number): void
 }
@@ -52,7 +52,7 @@ const standard: Policy = {
   coolDownMaxMs: 60_000,
 }
 
-/** Results that count: those of the last seconds, and of a quiet upstream the newest ones. */
+/** Results of the last seconds, or the newest ones where there were few requests. */
 const windowMs = 10_000
 const newest = 20
 const ageMaxMs = 120_000
@@ -91,7 +91,7 @@ export function createBreaker(policy: Partial<Policy> = {}): Breaker {
     failure: (origin, { kind, payer }, now) => {
       const circuit = circuitOf(origin)
       const { probeAt } = circuit
-      // One that arrives while the circuit is open began before.
+      // A result that arrives while the circuit is open belongs to an earlier request.
       if (probeAt !== undefined && now < probeAt) return
       keep(circuit.results, { at: now, kind, payer })
       const isHalfOpen = probeAt !== undefined
@@ -106,7 +106,7 @@ export function createBreaker(policy: Partial<Policy> = {}): Breaker {
   }
 }
 
-/** Whether a status is that of a proxy in front of an upstream that is not there. */
+/** Whether a proxy in front of a missing upstream answers with this status. */
 export function isSilence(status: number): boolean {
   return status === 502 || status === 503 || status === 504
 }

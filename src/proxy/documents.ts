@@ -145,7 +145,7 @@ function count(
 
 type Asked = { request: Request }
 
-/** Read from any origin, in any way that reads. */
+/** Documents allow GET and HEAD from any origin. */
 function readable(get: (request: Request) => Response): Serve {
   const handle = byMethod({ GET: ({ request }: Asked) => get(request) }, { isOpen: true })
   return (request) => handle({ request })

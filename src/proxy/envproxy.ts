@@ -2,9 +2,9 @@
 export type Environment = Readonly<Record<string, string | undefined>>
 
 /**
- * The proxy of the environment for a host as it is configured; false for none. The connection is made to
- * an address, which `NO_PROXY` does not name: left to itself, fetch would send to the proxy what the
- * operator keeps from it. https://about.gitlab.com/blog/we-need-to-talk-no-proxy/
+ * The proxy that the environment names for a configured host; false for none. The connection goes
+ * to a resolved address, which `NO_PROXY` does not name, so fetch alone would use the proxy against
+ * the operator's setting. https://about.gitlab.com/blog/we-need-to-talk-no-proxy/
  */
 export function proxyFor(
   { protocol, hostname, port }: Pick<URL, 'protocol' | 'hostname' | 'port'>,
@@ -19,7 +19,9 @@ export function proxyFor(
   return exceptions.some((exception) => isNamed(exception, host, own)) ? false : proxy
 }
 
-/** `*`, a name with all below it (also as `.name` and `*.name`), or an address; perhaps with a port. */
+/**
+ * Matches `*`, a name and its subdomains (`.name` and `*.name` too), or an address; optional port.
+ */
 function isNamed(exception: string, host: string, port: string): boolean {
   if (exception === '*') return true
   const [, bracketed, plain = exception, wanted] =

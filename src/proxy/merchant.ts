@@ -98,11 +98,11 @@ export function createGateway(options: GatewayOptions): Gateway {
     return toResponse(problem, { baseUrl, requestId })
   }
 
-  /** Every failure of an x402 request carries PAYMENT-RESPONSE, whoever refused it. */
+  /** Adds PAYMENT-RESPONSE to every failure of an x402 request, whatever part refused it. */
   function inTermsOf({ headers }: Request, problem: Problem.ProblemError): Problem.ProblemError {
     const value = headers.get('payment-signature') ?? headers.get('x-payment')
     if (value === null || problem.headers['payment-response'] !== undefined) return problem
-    // Nothing is read for an address that has asked too often.
+    // Read no body of an address above its rate limit.
     const presented = problem.status === 429 ? none : ({ kind: 'x402', value } as const)
     return Problem.withHeaders(problem, failureHeaders(problem, failingOf(presented, networks)))
   }
@@ -186,7 +186,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     const client = clientOf(visit.peer, request.headers, config.service.trustProxy)
     const owner = { client, isPaid: pays }
     if (pays) return readBody(request, route.bodyMaxBytes, options.budget, owner).then(offerWith)
-    // Without a credential a body only serves the digest; one that finds no room goes without.
+    // Without a credential the body is only digested; without room the 402 has no digest.
     const most = Math.min(config.service.unpaidBodyMaxBytes, route.bodyMaxBytes)
     return readBody(request, most, options.budget, owner).then(offerWith, (error) => {
       const isLeftOut = error instanceof Problem.ProblemError && [413, 503].includes(error.status)
@@ -230,7 +230,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     const problem = unavailable(shelf.merchant, shelf.route)
     if (problem !== undefined) throw problem
     const { match } = visit
-    // The first ask begins the lookup and does not wait for it; a payment does.
+    // A 402 starts the lookup without waiting for it; a payment waits.
     if (match.merchant.builtin === undefined && options.upstream.isReachable(match) === false)
       throw away()
     return options.paywall.ask(item, baseUrl + path + search, requestId, {
@@ -263,7 +263,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     return reachable ? undefined : away()
   }
 
-  /** A place for a sale and its delivery; throws when there is none. */
+  /** Takes a place for a sale and its delivery; throws when there is none. */
   function reserve(visit: Visit): () => void {
     const { merchant } = visit.shelf
     const free = merchant.builtin
@@ -313,7 +313,7 @@ export function createGateway(options: GatewayOptions): Gateway {
       if (isSilence(status)) failed('silence')
       else options.breaker.success(origin, now())
       if (isDelivery(status)) {
-        // What goes into a message is read whole before anything is sent.
+        // An answer inside a message is read completely before anything is sent.
         if (answer.body instanceof Uint8Array || visit.envelope !== undefined)
           return { delivered: true, ...answer }
         visit.held = 'until-end'
@@ -328,7 +328,7 @@ export function createGateway(options: GatewayOptions): Gateway {
       }
     } catch (error) {
       if (!(error instanceof UpstreamError)) throw error
-      // An answer that was cut shows nothing: a buyer may know a request that its upstream dies of.
+      // A broken answer is no failure here: a buyer may know a request that crashes the upstream.
       if (error.kind !== 'cut') failed(error.kind === 'timeout' ? 'silence' : 'connect')
       log.child({ requestId: visit.requestId }).warn('upstream-failed', {
         merchant: merchant.slug,
@@ -341,7 +341,7 @@ export function createGateway(options: GatewayOptions): Gateway {
 }
 
 const empty = new Uint8Array()
-/** Stands for a body that is too long to be read without a credential. */
+/** Marks a body that is too long to be read without a credential. */
 const dropped = new Uint8Array()
 
 function away(): Problem.ProblemError {

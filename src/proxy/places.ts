@@ -4,8 +4,8 @@ import * as Problem from '../protocol/Problem'
 /** Sales under way, by merchant and in total. */
 export type Places = {
   /**
-   * A place, from before anybody is charged until the answer has left; it is given back by calling
-   * the result. Undefined when the merchant, or all of them together, have no more.
+   * Takes a place, held from before the payment until the answer was sent; calling the result
+   * releases it. Undefined when the merchant, or all merchants together, have none left.
    */
   take(merchant: string, max: PlacesMax): (() => void) | undefined
   used(): number
@@ -15,13 +15,14 @@ export type PlacesMax = { merchant: number; total: number }
 
 /** Requests by `fetch` that this runtime has under way at once, unless its environment says more. */
 const fetchesMaxDefault = 256
-/** The others are for calls to nodes: no payment must wait for a slow upstream. */
+/** The rest is reserved for calls to nodes, so that no payment waits for a slow upstream. */
 const forwardedShare = 3 / 4
 
 /**
- * `fetchesMax` is what the runtime was started with: of that only a part is for upstreams, whatever
- * the file says. Counts by merchant, so that the slow upstream or the slow buyers of one leave the others theirs:
- * the runtime has a limit of requests at once, and behind it an upstream would only seem slow.
+ * Counts sales by merchant, so that a slow upstream or slow buyers of one merchant cannot take the
+ * places of others. `fetchesMax` is the runtime's limit of concurrent fetches: upstreams get only a
+ * part of it, whatever the file says, because requests above it wait and every upstream would seem
+ * slow.
  */
 export function createPlaces(fetchesMax = fetchesMaxDefault): Places {
   const most = Math.max(1, Math.floor(fetchesMax * forwardedShare))

@@ -28,8 +28,8 @@ type Answer<Body> = { headers: Headers; body: Body }
 type Stream = ReadableStream<Uint8Array>
 
 /**
- * The answer cannot be looked at: its encoding is unknown, or one upon another, or it breaks off. What
- * cannot be read must not go out, because a client may show what it holds.
+ * The answer cannot be decoded: its encoding is unknown, or nested, or it breaks off. Such an
+ * answer is not sent, because a client could decode a secret in it.
  */
 export class UnreadableError extends Error {
   override readonly name = 'UnreadableError'
@@ -66,7 +66,7 @@ export function redactAnswer(
     if (isTooLarge(error)) return redactStream({ headers, body: streamOf(body) }, secrets)
     throw new UnreadableError(`the ${encoding} of the answer is broken`)
   }
-  // What zstd makes of a frame that breaks off; nobody encodes nothing.
+  // zstd decodes a truncated frame to nothing without an error.
   if (plain.byteLength === 0 && encoding === 'zstd')
     throw new UnreadableError('the zstd of the answer is broken')
   const redacted = clean(plain)
@@ -96,7 +96,7 @@ export function redactStream(
 
 const compiled = new WeakMap<readonly string[], Patterns>()
 
-/** Made once for each list of secrets. */
+/** Redactors, compiled once for each list of secrets. */
 function patternsOf(secrets: readonly string[]): Patterns {
   const known = compiled.get(secrets)
   if (known !== undefined) return known
@@ -149,7 +149,7 @@ function streamOf(bytes: Uint8Array): Stream {
   })
 }
 
-/** Undefined for none. Throws UnreadableError for what we cannot open, such as one upon another. */
+/** Undefined for no encoding. Throws UnreadableError for unknown and nested encodings. */
 function encodingOf(headers: Headers): Encoding | undefined {
   const names = (headers.get('content-encoding') ?? '')
     .split(',')

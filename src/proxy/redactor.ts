@@ -16,19 +16,19 @@ export type Patterns = {
 }
 
 export type Redactor = {
-  /** What may go out of what came so far: all of it, but for an end that a secret may begin with. */
+  /** The bytes that may be sent now: all but an end that may begin a secret. */
   feed(bytes: Uint8Array): Uint8Array
-  /** What was held back. */
+  /** The bytes held back, after the last chunk. */
   end(): Uint8Array
 }
 
 const marker = new TextEncoder().encode('[redacted]')
-/** UTF-16 and UTF-32 put so many zero bytes between two letters of ASCII. */
+/** Numbers of zero bytes between two ASCII letters in UTF-16 and UTF-32. */
 const gapMax = 3
 
-/** Makes secrets ready; the order does not matter. */
+/** Compiles secrets, in any order. */
 export function compile(secrets: readonly string[]): Patterns {
-  // The longest first: where two begin together, the shorter one must not leave an end behind.
+  // Longest first: matching the shorter of two with a common start would leak the rest.
   const literal = secrets.map((secret) => Buffer.from(secret)).sort((a, b) => b.length - a.length)
   const encoded: Uint8Array[][] = new Array(256)
   for (const secret of secrets) {
@@ -52,7 +52,7 @@ export function createRedactor(patterns: Patterns): Redactor {
   const run = (bytes: Uint8Array, isLast: boolean) => {
     const all = held.byteLength === 0 ? bytes : Buffer.concat([held, bytes])
     const { clean, rest } = replace(all, patterns, isLast)
-    // A copy: what is held must not keep a whole chunk alive.
+    // Copy, so that held bytes do not keep a whole chunk in memory.
     held = rest.slice()
     return clean
   }
@@ -96,7 +96,7 @@ function replace(
   }
 }
 
-/** Next place of a secret from here on; without one, where a secret may begin that goes on later. */
+/** Next secret from here on; without one, the place where an incomplete secret may begin. */
 function createSearch(bytes: Uint8Array, patterns: Patterns, isLast: boolean) {
   const { literal } = patterns
   const buffer = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength)
@@ -116,7 +116,7 @@ function createSearch(bytes: Uint8Array, patterns: Patterns, isLast: boolean) {
     const encoded = findEncoded(from, until)
     if (encoded === undefined) return { found, until }
     const { from: start, to } = encoded
-    // At one place the longer one counts, and what may yet become longer waits.
+    // At one place the longest match counts; an undecided longer one waits for more bytes.
     if (to === undefined || (start === until && found === undefined))
       return { found: undefined, until: start }
     const end = start === until ? Math.max(to, found?.to ?? 0) : to
@@ -124,7 +124,7 @@ function createSearch(bytes: Uint8Array, patterns: Patterns, isLast: boolean) {
   }
 }
 
-/** Where the end of a buffer begins that a secret may go on from; its length when there is none. */
+/** Start of a suffix that may begin a secret; the buffer's length when there is none. */
 function beginning(buffer: Buffer, patterns: readonly Buffer[], from: number): number {
   const longest = patterns[0]?.length ?? 0
   for (let at = Math.max(from, buffer.length - longest + 1); at < buffer.length; at++) {
@@ -219,7 +219,7 @@ function narrow(bytes: Uint8Array) {
   let zeros = 0
   for (let at = 0; at < bytes.length; at++) {
     const byte = bytes[at] ?? 0
-    // A longer run is no text: it stays, so that nothing matches across it.
+    // A longer run of zeros is no text: keep it, so that no match crosses it.
     if (byte === 0 && ++zeros <= gapMax) continue
     if (byte !== 0) zeros = 0
     places[length] = at
@@ -229,7 +229,7 @@ function narrow(bytes: Uint8Array) {
   return {
     bytes: narrowed.subarray(0, length),
     at: (index: number) => places[index] ?? bytes.length,
-    /** Behind the byte before this one: zeros that follow it stay where they are. */
+    /** End of the previous byte in the original; the zeros after it stay outside of the match. */
     after: (index: number) => (index === 0 ? 0 : (places[index - 1] ?? bytes.length) + 1),
   }
 }

@@ -11,8 +11,8 @@ export type Last = readonly string[] | 'failed' | undefined
 
 export type Resolver = Resolve & {
   /**
-   * What is known of a name without waiting. Begins a lookup when that is missing or old, whose answer
-   * the next call has.
+   * The cached result for a name, without waiting. Starts a lookup when the result is missing or
+   * old; a later call returns its answer.
    */
   last(hostname: string): Last
 }
@@ -26,7 +26,7 @@ type Known = { addresses: Promise<readonly string[]>; until: number }
 export function createResolver(options: { now: () => number; resolve?: Resolve }): Resolver {
   const resolve = options.resolve ?? fromSystem
   const cache = new Map<string, Known>()
-  /** Of an address it is known from the beginning. */
+  /** The result for an address, which needs no lookup. */
   const ended = new Map<string, Last>()
   const isOld = (known: Known | undefined) => known === undefined || options.now() >= known.until
 
@@ -57,7 +57,7 @@ export function createResolver(options: { now: () => number; resolve?: Resolve }
   }
   return Object.assign(lookup, {
     last(hostname: string): Last {
-      // Every 402 asks: what is known is read and nothing else.
+      // Every 402 calls this, so read the cache only.
       if (isOld(cache.get(hostname))) lookup(hostname).catch(() => undefined)
       return ended.get(hostname)
     },

@@ -1,12 +1,12 @@
 import type { Merchant, Route } from '../config/Config'
 
-/** Shorter values would be found in answers that do not show them. */
+/** Shorter values would match by chance in answers that do not contain them. */
 const lengthMin = 8
 
-/** Headers that merchants set to be understood, not to be let in. Every other one is a secret. */
+/** Configured headers that carry no credentials. Every other configured header is a secret. */
 const publicHeaders =
   /^(?:accept|accept-.*|user-agent|content-.*|cache-control|from|host|origin|referer|http-referer|x-(?:openrouter-)?title|x-requested-with|.*version)$/i
-/** Parameters that let a caller in, by their names. */
+/** Names of parameters that carry credentials. */
 const secretQuery =
   /key|token|secret|auth|pass|pwd|sign|credential|^(?:app|client|account|user)[_-]?id$|^(?:code|sig|hmac|login|user(?:name)?)$/i
 /**
@@ -18,11 +18,10 @@ const isPlain = (value: string) => value.split(/[\s,._:/|-]+/).every((word) => p
 const scheme = /^(?:basic|bearer|token|apikey)\s+/i
 
 /**
- * What an upstream must not show to a buyer, of 8 characters and more: everything that came from the
- * environment, wherever it is put; headers that let us in, and what Basic credentials say when they are
- * decoded; values of `query` and `fixed_query`, but for plain words under a name that says nothing; a
- * key in the path, because frameworks answer an unknown tail with the path that they saw. Each also in
- * base64 and in hex.
+ * Texts of 8 characters and more that an upstream must not show to a buyer: every value from the
+ * environment; headers with credentials, and the parts of Basic credentials; values of `query` and
+ * `fixed_query`, except plain words under a harmless name; keys in the path, because frameworks
+ * repeat the path of an unknown route. Each also in base64 and in hex.
  */
 export function secretsOf(merchant: Merchant, route: Route): readonly string[] {
   const values = Object.entries(merchant.headers)
@@ -40,7 +39,7 @@ export function secretsOf(merchant: Merchant, route: Route): readonly string[] {
   return [...new Set(long.flatMap((value) => [value, ...packed(value)]))]
 }
 
-/** What stands behind a scheme, of which there are many, and each cookie. */
+/** The part after an authentication scheme, and the value of each cookie. */
 function partsOf(name: string, value: string): string[] {
   if (/^cookie$/i.test(name))
     return value.split(';').map((pair) => pair.slice(pair.indexOf('=') + 1).trim())
@@ -57,8 +56,8 @@ function basicOf(value: string): string[] {
 }
 
 /**
- * In hex, and in base64 and base64url at each of the three places where a text that contains it may
- * begin: without the characters that its neighbours have a part in.
+ * Forms in hex, and in base64 and base64url at each of the three offsets within a longer text,
+ * without the characters that neighbouring bytes influence.
  */
 function packed(value: string): string[] {
   const bytes = Buffer.from(value)

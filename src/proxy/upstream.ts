@@ -49,8 +49,8 @@ export type Upstream = {
   /** Sends a paid request on, once. Throws UpstreamError when there is no answer to give. */
   forward(input: ForwardInput): Promise<Forwarded>
   /**
-   * Whether the upstream's name leads to an address that may be connected to, so that nobody is charged
-   * for one that does not. A promise only for a name that was never looked up; it never rejects.
+   * Whether the upstream's name resolves to an allowed address; checked before a charge. A promise
+   * only for a name that was never looked up; it never rejects.
    */
   isReachable(match: Route.Match): boolean | Promise<boolean>
 }
@@ -107,7 +107,7 @@ export function createUpstream(options: UpstreamOptions): Upstream {
       if (last !== undefined) return last !== 'failed' && isUsable(last)
       return Promise.race([
         resolve(target.hostname).then(isUsable, () => false),
-        // A resolver that does not answer is found out by the request itself, as before.
+        // When the resolver does not answer in time, let the request itself fail.
         Bun.sleep(lookupMs).then(() => true),
       ])
     },
@@ -131,7 +131,7 @@ export function createUpstream(options: UpstreamOptions): Upstream {
             : redactAnswer({ headers, body: read.bytes }, kept)
         return { status: response.status, headers, body, complete: body instanceof Uint8Array }
       } catch (error) {
-        // What it would send on is of no use any more.
+        // The rest of this response is not needed.
         if (error instanceof UnreadableError) watch.abort()
         watch.stop()
         throw watch.explain(error)
@@ -143,7 +143,7 @@ export function createUpstream(options: UpstreamOptions): Upstream {
     const { merchant, route, tail, target } = input.match
     if (target === undefined) throw new UpstreamError('connect', 'no-upstream')
     const headers = toUpstream(input.headers, merchant)
-    // What comes as it is can be looked through, whatever the buyer can read.
+    // Ask for an unencoded answer, so that secrets can be found in it.
     if (secretsFor(input.match).length > 0) headers.set('accept-encoding', 'identity')
     headers.set('host', target.host)
     headers.set('idempotency-key', input.paymentId)
@@ -169,7 +169,7 @@ export function createUpstream(options: UpstreamOptions): Upstream {
     for (let hops = 0; hops < Redirect.most; hops++) {
       const place = Redirect.next(response, url, input.method, target)
       if (place === undefined) break
-      // Without waiting: what stands beside a redirect is nothing that was bought.
+      // Do not wait for the body of a redirect: it is not the bought answer.
       response.body?.cancel().catch(() => {})
       url = place
       response = await connect(url, { input, addresses, init, watch })
@@ -177,7 +177,7 @@ export function createUpstream(options: UpstreamOptions): Upstream {
     return response
   }
 
-  /** Asks one address after the other until there is a connection. */
+  /** Tries one address after the other until a connection is made. */
   async function connect(url: URL, { input, addresses, init, watch }: Exchange): Promise<Response> {
     const place = new URL(url)
     let failure = new UpstreamError('refused-address')
@@ -234,7 +234,7 @@ function freshness(now: () => number) {
   }
 }
 
-/** Longest wait for the name of an upstream before anybody is charged. */
+/** Longest wait for the lookup of an upstream's name before a charge. */
 const lookupMs = 2_000
 
 function allowed(merchant: Merchant, addresses: readonly string[]): readonly string[] {
@@ -247,10 +247,10 @@ function allowed(merchant: Merchant, addresses: readonly string[]): readonly str
   return known
 }
 
-/** By answer of the resolver, which every 402 asks about. */
+/** Caches by the resolver's answer, because every 402 asks. */
 const publicOnes = new WeakMap<readonly string[], readonly string[]>()
 
-/** Without one, fetch needs not be told. */
+/** Whether the environment names a proxy; without one, fetch needs no option. */
 function hasProxy(env: Environment): boolean {
   return Boolean(env.http_proxy || env.HTTP_PROXY || env.https_proxy || env.HTTPS_PROXY)
 }
@@ -382,12 +382,23 @@ function streamOn(
         }
       },
       async cancel() {
+        for (const chunk of chunks.splice(0)) free(chunk)
         watch.abort()
         await reader.cancel().catch(() => {})
       },
     },
     { highWaterMark: 0 },
   )
+}
+
+/**
+ * Gives the memory of a chunk back that nothing has seen. The collector would leave it for many
+ * seconds: buyers that stand still and are cut would each leave more than a megabyte.
+ */
+function free(chunk: Uint8Array): void {
+  const { buffer } = chunk
+  const isWhole = chunk.byteLength === buffer.byteLength
+  if (isWhole && buffer instanceof ArrayBuffer) buffer.transfer(0)
 }
 
 /** A HEAD answer has no body that would say it. */

@@ -59,7 +59,7 @@ export function validateParams(
   return found.slice(0, reportedMax)
 }
 
-/** The same for a request without the body that its route requires: what the body should hold. */
+/** The same for a request without its required body: the members that the body needs. */
 export function missingBody(route: Route, search: string, tail: string): readonly InvalidParam[] {
   const found = validateParams(route, search, tail, new TextEncoder().encode('{}'))
   if (found.some((param) => param.in === 'body')) return found
@@ -116,7 +116,7 @@ function coerce(
     return Number(text)
   if (types.includes('boolean') && /^(?:true|false|0|1)$/i.test(text))
     return text === '1' || text.toLowerCase() === 'true'
-  // A part of another type stays a text, which the schema of the items refuses.
+  // A part of another type stays a string, which the schema of the items refuses.
   if (types.includes('array')) return text.split(',').map((part) => coerce(part, itemTypes) ?? part)
   return types.includes('string') || types[0] === undefined ? text : undefined
 }

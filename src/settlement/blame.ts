@@ -22,6 +22,8 @@ export type Failed = {
   /** All that it carries. */
   members: readonly Payment[]
   unpaid: readonly Payment[]
+  /** What its payers' simulation saw behind them; undefined: not known. */
+  code: Code | undefined
 }
 
 /**
@@ -43,7 +45,9 @@ export async function findBlamed(context: Context, rail: Rail, failed: Failed): 
   const looks = await lookAt(rail, failed, context.now())
   const codeOf = ({ id }: Payment) => {
     const look = looks.get(id)
-    return look?.isMoney && !hasBurnt(failed) ? 'none' : look?.code
+    // Not what is there at the end of the block: that may be anybody's code, taken on behind the
+    // transaction so that others are blamed.
+    return look?.isMoney && !hasBurnt(failed) ? 'none' : (failed.code ?? look?.code)
   }
   if (members.length === 1) return new Map([[first.id, codeOf(first)]])
   const isPayers = hadGas(rail, failed) && isOnesOwn(failed)

@@ -20,8 +20,8 @@ export type Failures = {
   begin(payer: Payer): () => void
   /** A transaction with a payment of this payer was included and failed. */
   record(payer: Payer): void
-  /** A payment of the address was confirmed. */
-  earn(address: string): void
+  /** A payment of the payer was confirmed. */
+  earn(payer: Payer): void
 }
 
 /** Of whom a failure would be. */
@@ -31,7 +31,10 @@ export type Payer = {
   code: Code | undefined
   /**
    * A payer with code that never paid: it has one failure, and as many as all new payers with the same
-   * code have together. A wallet costs its maker next to nothing.
+   * code have together. A wallet costs its maker next to nothing. Code that many wallets run proves
+   * little: a proxy may have another contract behind it, an account may delegate elsewhere and back in
+   * one block. So each wallet of the code that has paid gives the new ones one failure more, and nobody
+   * locks out all who use a popular wallet for the gas of a few failures.
    */
   isNew: boolean
 }
@@ -46,21 +49,28 @@ export function payerOf(
   return { address: transfer.payer, code, isNew }
 }
 
+/** Most failures that new payers with the same code have together. */
+const sharedMax = 100
 /** The time in which all failures of a payer are forgotten. */
 const windowMs = 600_000
 const payersMax = 10_000
+/** Codes whose payers are remembered. */
+const codesMax = 1_000
 /** Payments that an address may have under way: at first, and once it has paid often. */
 const roomMin = 16
 const roomMax = 64
 
 /** In memory: a restart forgives. `now` is unix ms; `most`: failures that a payer has at once. */
 export function createFailures(now: () => number, most = 5): Failures {
-  /** A failure is forgotten after this time. */
-  const tokenMs = windowMs / most
   /** When a bucket is full again (GCRA), by address or by code. */
   const fullAt = new Map<string, number>()
   const underWay = new Map<string, number>()
   const paid = new Map<string, number>()
+  /** Payers that have paid, by their code. */
+  const proven = new Map<string, Set<string>>()
+
+  /** Failures that all new payers with a code have together. */
+  const sharedBy = (key: string) => Math.min(most + (proven.get(key)?.size ?? 0), sharedMax)
 
   const debtMs = (key: string) => {
     const debt = (fullAt.get(key) ?? 0) - now()
@@ -68,9 +78,18 @@ export function createFailures(now: () => number, most = 5): Failures {
     return debt > windowMs ? 0 : Math.max(debt, 0)
   }
 
-  /** `isBounded`: also while there is no failure on record. */
-  const waitOf = (key: string, failures: number, isBounded: boolean, more: number) => {
+  /**
+   * `size`: failures that the bucket of the key holds, of which `failures` may be used. `isBounded`:
+   * also while there is no failure on record.
+   */
+  const waitOf = (
+    key: string,
+    { size, failures }: { size: number; failures: number },
+    isBounded: boolean,
+    more: number,
+  ) => {
     const debt = debtMs(key)
+    const tokenMs = windowMs / size
     const missingMs = debt - (failures - 1) * tokenMs
     if (missingMs > 0) return Math.ceil(missingMs / 1000)
     if (debt === 0 && !isBounded) return 0
@@ -84,8 +103,9 @@ export function createFailures(now: () => number, most = 5): Failures {
     else underWay.delete(key)
   }
 
-  const add = (key: string) => {
-    const next = now() + Math.min(debtMs(key) + tokenMs, windowMs)
+  /** A failure is forgotten after its part of the time. */
+  const add = (key: string, size: number) => {
+    const next = now() + Math.min(debtMs(key) + windowMs / size, windowMs)
     // Last in the order of insertion: the oldest go first.
     fullAt.delete(key)
     fullAt.set(key, next)
@@ -95,9 +115,11 @@ export function createFailures(now: () => number, most = 5): Failures {
   return {
     waitSeconds({ address, code, isNew }, more = 0) {
       const hasCode = typeof code === 'object'
-      const own = waitOf(address, isNew ? 1 : most, hasCode, more)
+      const own = waitOf(address, { size: most, failures: isNew ? 1 : most }, hasCode, more)
       if (!hasCode || !isNew) return own
-      return Math.max(own, waitOf(keyOfCode(code), most, true, more))
+      const key = keyOfCode(code)
+      const size = sharedBy(key)
+      return Math.max(own, waitOf(key, { size, failures: size }, true, more))
     },
     roomOf(address) {
       const most = Math.min(roomMax, roomMin + (paid.get(address) ?? 0))
@@ -112,16 +134,21 @@ export function createFailures(now: () => number, most = 5): Failures {
         isOver = true
       }
     },
-    record({ address, code }) {
-      add(address)
-      if (typeof code === 'object') add(keyOfCode(code))
+    record({ address, code, isNew }) {
+      add(address, most)
+      // One that has paid answers for itself.
+      if (typeof code !== 'object' || !isNew) return
+      const key = keyOfCode(code)
+      add(key, sharedBy(key))
     },
-    earn(address) {
+    earn({ address, code }) {
       const before = paid.get(address) ?? 0
-      paid.delete(address)
-      paid.set(address, Math.min(before + 1, roomMax))
-      const [oldest] = paid.keys()
-      if (paid.size > payersMax && oldest !== undefined) paid.delete(oldest)
+      keep(paid, address, Math.min(before + 1, roomMax), payersMax)
+      if (typeof code !== 'object') return
+      const key = keyOfCode(code)
+      const known = proven.get(key) ?? new Set()
+      if (known.size < sharedMax) known.add(address)
+      keep(proven, key, known, codesMax)
     },
   }
 
@@ -134,4 +161,12 @@ export function createFailures(now: () => number, most = 5): Failures {
       fullAt.delete(key)
     }
   }
+}
+
+/** Of more than `max` entries the newest are kept. */
+function keep<T>(map: Map<string, T>, key: string, value: T, max: number): void {
+  map.delete(key)
+  map.set(key, value)
+  const [oldest] = map.keys()
+  if (map.size > max && oldest !== undefined) map.delete(oldest)
 }

@@ -1,7 +1,7 @@
 import type { Address } from 'viem'
 import { type Node, RpcError, RpcFault } from '../chain/client'
 import * as Clock from '../chain/clock'
-import { baseFeeOf, fees, learnFees, observe, observeTime } from '../chain/head'
+import { baseFeeOf, fees, learnFees, observe, observeTime, reconsider } from '../chain/head'
 import * as Multicall from '../chain/multicall'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
@@ -74,6 +74,12 @@ async function look(context: Context, rail: Rail): Promise<string | undefined> {
   const { newest, times } = block
   if (!newest || !balances.every(Receipt.isHex)) throw new RpcFault('not a block or not a balance')
   observe(head, newest)
+  const leapt = head.number
+  if (reconsider(head, newest.number)) {
+    Clock.reconsider(rail.clock, newest.number)
+    const fields = { network: network.id, told: leapt, newest: newest.number }
+    context.log('block-number-taken-back', fields)
+  }
   Clock.look(rail.clock, newest, times)
   observeTime(head, newest.timestamp, chainNow(context, rail))
   const said: Said[] = [{ tip, block: newest }, ...heard]

@@ -27,7 +27,7 @@ export type Spans = Map<string, bigint>
 /**
  * Logs of a range, piece by piece: providers limit how many blocks one `eth_getLogs` may search, each
  * with an error of its own, so a range that is refused is cut in half until it is small enough. The
- * caller may stop at any piece. Throws what the node throws for a single block, and RpcFault when the
+ * caller may stop at any piece. Throws what the node throws for a single block, and RpcError when the
  * range would take too many calls: then nothing is known of the rest.
  */
 export async function* search(node: Node, spans: Spans, query: Query): AsyncGenerator<Log[]> {
@@ -45,7 +45,7 @@ export async function* search(node: Node, spans: Spans, query: Query): AsyncGene
         continue
       }
     }
-    if (++calls > callsMax) throw new RpcFault('the logs take too many calls')
+    if (++calls > callsMax) throw tooMany()
     try {
       const logs = await ask(node, { address, topics, piece })
       // Kept only now: an error that was about something else must not make every search slow.
@@ -62,6 +62,11 @@ export async function* search(node: Node, spans: Spans, query: Query): AsyncGene
   }
   // The next search finds out whether it was less than is allowed.
   if (known !== undefined && span === known) spans.set(node.host, known * 2n)
+}
+
+/** About the call, not the node: asking again soon is of no use. */
+function tooMany(): RpcError {
+  return new RpcError(-32602, 'the logs take too many calls', undefined)
 }
 
 function blocksOf({ from, to }: Range, newest: bigint): bigint {

@@ -26,9 +26,11 @@ export function launch(
 ): Promise<Outcome>[] {
   Lane.occupy(lane, slot)
   if (payments.length > 0) context.metrics.batched(rail.network.id, payments.length)
-  const ends = payments.map((payment) => {
+  // As they were before they paid.
+  const payers = payments.map((payment) => payerOf(context, payment, slot.code))
+  const ends = payments.map((payment, index) => {
     hold(context, payment)
-    return context.failures.begin(payerOf(context, payment, slot.code))
+    return payers[index] && context.failures.begin(payers[index])
   })
   const work = conclude(context, rail, lane, slot, payments).finally(() => {
     // A simulation that began before may still know the balance from before: its promise counts.
@@ -58,7 +60,7 @@ export function launch(
       const confirmed = paid.get(payment.id)
       const reason = unpaid.get(payment.id)
       if (confirmed || reason === undefined) {
-        if (confirmed) context.failures.earn(payment.transfer.payer)
+        if (confirmed && payers[index]) context.failures.earn(payers[index])
         end()
         return confirmed
           ? { kind: 'confirmed', payment: confirmed }
@@ -162,7 +164,7 @@ async function conclude(
     }
     const { paid, unpaid, included } = recorded
     const failed = payments.filter(({ id }) => unpaid.has(id))
-    const found = { included, receipt, members: payments, unpaid: failed }
+    const found = { included, receipt, members: payments, unpaid: failed, code: slot.code }
     const blamed = failed.length === 0 ? nothing.blamed : await findBlamed(context, rail, found)
     return { paid, unpaid, isConsumed: false, blamed }
   }

@@ -2,6 +2,7 @@ import type { Address } from 'viem'
 import type { Db } from '../../db/open'
 import type { Stock, StockToken } from '../config/Config'
 import type { Asset } from '../protocol/Asset'
+import type * as Logs from '../settlement/logs'
 import type { Settlement } from '../settlement/settle'
 import type { Market } from './market'
 import type { Order } from './Order'
@@ -55,6 +56,8 @@ export type Context = {
   log: Log
   /** Block at which an errand was first seen to have ended without effect, by its id. */
   endedAt: Map<string, bigint>
+  /** Blocks that a node searches at once for logs. */
+  logSpans: Logs.Spans
   /**
    * Orders whose payment is confirmed and whose settlement too few nodes show: since when (unix ms),
    * when it is to be told next, and looks in a row at which nodes contradicted each other.

@@ -83,6 +83,7 @@ export function createDesk(options: DeskOptions): Desk {
     now,
     log,
     endedAt: new Map(),
+    logSpans: new Map(),
     unseen: new Map(),
     change(make) {
       const changed = write(db, () => make() ?? null)

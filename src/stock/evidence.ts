@@ -1,8 +1,9 @@
 import type { Hex } from 'viem'
-import { RpcError } from '../chain/client'
+import { type Node, RpcError } from '../chain/client'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
 import type * as Network from '../protocol/Network'
+import * as Logs from '../settlement/logs'
 import type { Context } from './context'
 import { nonceOf, type Order, refundId, swapId } from './Order'
 
@@ -89,18 +90,26 @@ export async function findRefund(context: Context, order: Order): Promise<Hex | 
   const [used] = (await settlement.read(network, [state])).results
   if (used === undefined || Token.toUint(used) !== 1n) return undefined
   const topics = [Token.authorizationUsedTopic, Token.addressTopic(desk), nonce]
-  const last = settlement.errand(refundId(order))?.blockNumber
-  const from = last === undefined || last < searchedBlocks ? 0n : last - searchedBlocks
-  const range = { fromBlock: `0x${from.toString(16)}`, toBlock: 'latest' }
-  const filter = { address: asset.address, topics, ...range }
-  const answer = await settlement.rpc(network, 'eth_getLogs', [filter]).catch((error: unknown) => {
-    // A node that takes no such range: an operator must look.
-    if (error instanceof RpcError) return []
-    throw error
-  })
-  for (const log of Array.isArray(answer) ? answer.map(Receipt.parseLog) : []) {
-    if (log && isRefundedBy(context, order, await askAgain(context, order, log.transactionHash))) {
-      return log.transactionHash
+  const last = settlement.errand(refundId(order))?.blockNumber ?? 0n
+  const from = last < searchedBlocks ? 0n : last - searchedBlocks
+  const node: Node = {
+    host: network,
+    call: (method, params) => settlement.rpc(network, method, params),
+  }
+  // Before ours, which found the nonce used; or after ours, which failed for another reason.
+  for (const [range, first] of [
+    [{ from, to: last }, 'newest'],
+    [{ from: last + 1n, to: undefined }, 'oldest'],
+  ] as const) {
+    try {
+      const query = { address: asset.address, topics, range, first }
+      for await (const logs of Logs.search(node, context.logSpans, query)) {
+        for (const { transactionHash: hash } of logs)
+          if (isRefundedBy(context, order, await askAgain(context, order, hash))) return hash
+      }
+    } catch (error) {
+      // A node that takes no such range: an operator must look.
+      if (!(error instanceof RpcError)) throw error
     }
   }
   return undefined

@@ -56,6 +56,7 @@ async function soak(): Promise<number> {
     await buyHonestly(url, performance.now() + 3_000)
     const quiet = await buyHonestly(url, performance.now() + (seconds / 2) * 1_000)
     const quietMb = memory.peakMb()
+    const quietAnonMb = memory.anonMb()
     const peers = kinds.map((kind) => startPeers(kind, url))
     children.push(...peers.map((peer) => peer.child))
     const warm = await buyHonestly(url, performance.now() + warmSeconds * 1_000)
@@ -66,7 +67,8 @@ async function soak(): Promise<number> {
     child.kill('SIGTERM')
     const code = await child.exited
     const unanswered = chargedUnanswered(directory, [quiet, warm, attacked].flat())
-    return judge({ quiet, attacked, unanswered, quietMb, peakMb: memory.peakMb(), code })
+    const memoryMb = { quietMb, quietAnonMb, peakMb: memory.peakMb(), anonMb: memory.anonMb() }
+    return judge({ quiet, attacked, unanswered, ...memoryMb, code })
   } finally {
     for (const child of children) child.kill('SIGKILL')
     await Promise.all(networks.map((network) => network.stop()))
@@ -135,14 +137,21 @@ async function firstLine(stream: ReadableStream<Uint8Array>): Promise<string> {
   return text.split('\n')[0] ?? ''
 }
 
-/** The resident memory of a process, as the system counts it. */
-function watchMemory(pid: number): { peakMb(): number; stop(): void } {
-  let peakKb = 0
+/** The resident memory of a process, as the system counts it: all of it, and what no file backs. */
+function watchMemory(pid: number) {
+  const peakKb = { VmRSS: 0, RssAnon: 0 }
   const timer = setInterval(() => {
     const status = readFileSync(`/proc/${pid}/status`, 'utf8')
-    peakKb = Math.max(peakKb, Number(/VmRSS:\s+(\d+)/.exec(status)?.[1] ?? 0))
+    for (const name of ['VmRSS', 'RssAnon'] as const) {
+      const kb = Number(new RegExp(`${name}:\\s+(\\d+)`).exec(status)?.[1] ?? 0)
+      peakKb[name] = Math.max(peakKb[name], kb)
+    }
   }, 50)
-  return { peakMb: () => (peakKb * 1024) / 1e6, stop: () => clearInterval(timer) }
+  return {
+    peakMb: () => (peakKb.VmRSS * 1024) / 1e6,
+    anonMb: () => (peakKb.RssAnon * 1024) / 1e6,
+    stop: () => clearInterval(timer),
+  }
 }
 
 /** Honest payments that moved money and brought no whole answer, or none that the buyer saw. */
@@ -169,11 +178,14 @@ type Result = {
   attacked: readonly Sale[]
   unanswered: number
   quietMb: number
+  quietAnonMb: number
   peakMb: number
+  anonMb: number
   code: number
 }
 
-function judge({ quiet, attacked, unanswered, quietMb, peakMb, code }: Result): number {
+function judge(result: Result): number {
+  const { quiet, attacked, unanswered, quietMb, peakMb, code } = result
   const good = (sales: readonly Sale[]) => sales.filter(({ isGood }) => isGood)
   const paid = (sales: readonly Sale[]) => p99(good(sales).map(({ paidMs }) => paidMs))
   const asked = (sales: readonly Sale[]) => p99(sales.map(({ askedMs }) => askedMs))
@@ -187,6 +199,8 @@ function judge({ quiet, attacked, unanswered, quietMb, peakMb, code }: Result): 
   print(`p99 of a 402: ${asked(quiet).toFixed(1)} ms quiet, ${asked(attacked).toFixed(1)} ms`)
   print(`ratio ${ratio.toFixed(2)} (below ${ratioMax})`)
   print(`memory: ${quietMb.toFixed()} MB quiet, ${peakMb.toFixed()} MB at most`)
+  const { quietAnonMb, anonMb } = result
+  print(`  not backed by a file: ${quietAnonMb.toFixed()} MB quiet, ${anonMb.toFixed()} MB at most`)
   print(`charged without an answer: ${unanswered}; exit code ${code}`)
   const isGood =
     ratio < ratioMax &&

@@ -28,8 +28,8 @@ export function originOf(builtin: Builtin, { stocks }: Pick<Stock, 'stocks'>): s
 }
 
 /**
- * All inputs that cannot be served, by the route's schemas or by what the program knows itself. The
- * method is the one of the item: HEAD is GET.
+ * All invalid inputs, by the route's schemas and by the builtin's own checks. The method is that of
+ * the item: HEAD is GET.
  */
 export function invalidInputs(
   { stocks }: Pick<Stock, 'stocks'>,

@@ -19,8 +19,8 @@ const invalidRequest = -32600
 /** Deep enough for a body in the arguments, shallow enough for any parser. */
 const levelsMax = 32
 /**
- * Members of all objects and entries of all arrays. A model's arguments have some dozens; 100,000 in one
- * megabyte take the event loop 130 ms.
+ * Most members of all objects and entries of all arrays. Usual arguments have dozens; 100,000 in
+ * one megabyte block the event loop for 130 ms.
  */
 const membersMax = 4096
 /** Longest body of a message. */

@@ -50,8 +50,8 @@ export function fromMeta(meta: Json.JsonObject): Presented {
 }
 
 /**
- * One value has one form: an undelivered payment is continued by the bytes that began it, and clients
- * may write the members of the same JSON in another order.
+ * Writes a value in one canonical form, because only the bytes that began a payment continue it,
+ * and clients may change the order of members.
  */
 function signature(payment: Json.JsonObject): string {
   return Buffer.from(Json.canonicalize(payment)).toString('base64')
@@ -92,7 +92,7 @@ export function challenges(
   }))
 }
 
-/** Extensions of a body with the one that is the header's own: it has the salt that clients echo. */
+/** Extensions of the body with the header's `mppx` extension, whose salt clients echo. */
 export function withSalt(extensions: Json.Json, header: Json.JsonObject | undefined): Json.Json {
   const fresh = header?.extensions
   if (!Json.isObject(extensions) || !Json.isObject(fresh) || fresh.mppx === undefined)

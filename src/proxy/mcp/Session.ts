@@ -1,11 +1,11 @@
 import * as Json from '../../protocol/Json'
 
 /**
- * Ids of sessions. The server keeps nothing of a session but the calls that are under way: the id
- * tells whose call a cancellation means, and whether its client said that it pays by MPP.
+ * Ids of sessions. The server stores only the calls under way of a session. The id tells which call
+ * a cancellation means and whether the client declared MPP.
  */
 
-/** Which clients speak MPP: draft-payment-transport-mcp-00 has them say so in `initialize`. */
+/** Clients that speak MPP declare it in `initialize` (draft-payment-transport-mcp-00). */
 const prefixes = { mpp: 'mpp-', other: 'mcp-' } as const
 const pattern = /^(?:mpp|mcp)-[0-9a-f]{32}$/
 
@@ -24,7 +24,7 @@ export function of(headers: Headers): string | undefined {
   return pattern.test(id) ? id : undefined
 }
 
-/** Whether a call's client speaks MPP, as far as it said so: here, at the start, or by a header. */
+/** Whether the client declared MPP: in this call, in `initialize`, or by a header. */
 export function speaksMpp(headers: Headers, meta: Json.JsonObject): boolean {
   return (
     headers.has('accept-payment') ||

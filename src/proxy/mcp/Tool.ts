@@ -101,7 +101,7 @@ export function describe(tool: Tool, networks: readonly NetworkConfig[]) {
   }
 }
 
-/** Tools can declare no output but an object. */
+/** Describes an answer that is no object, because tools can declare only object outputs. */
 function answersOf({ answer }: Route): string[] {
   const types = [answer?.type].flat().filter((type) => type !== undefined)
   return types.length === 0 ? [] : [`Answers with a JSON ${types.join(' or ')}.`]

@@ -43,7 +43,7 @@ export type AnswerOptions = {
   url: string
   /** Takes memory until the message is gone; false when there is none. */
   hold: Envelope['hold']
-  /** What a repeat is told that there is no memory for. */
+  /** Details for a replay that finds no memory. */
   busy: Result
 }
 
@@ -70,7 +70,7 @@ async function bought(
   meta: Record<string, unknown>,
 ): Promise<Result> {
   let held = response
-  // What is delivered now is held already, a stored answer is not.
+  // A new answer holds its memory already; a stored one does not.
   if (Payment.replayedKey in meta) {
     const bytes = await response.bytes()
     if (!options.hold(bytes.byteLength)) return options.busy
@@ -123,7 +123,7 @@ function unpaid(
   throw new RpcFault(verificationFailed, 'Payment Verification Failed', { ...data, failure })
 }
 
-/** A problem of ours that the gateway was not asked for. */
+/** A problem that this endpoint raises without calling the gateway. */
 export function refused(problem: Problem.ProblemError, baseUrl: string): Result {
   return failed(problemOf(JSON.stringify(Problem.toJson(problem, baseUrl)), problem.status), {})
 }

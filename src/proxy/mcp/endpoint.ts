@@ -36,7 +36,7 @@ export type Mcp = {
 
 const endpoint = /^\/mcp\/?(?:\?|$)/
 const pageSize = 100
-/** Of messages that one client sends in a minute: 64 of the longest. */
+/** Most bytes of messages of one client in a minute: 64 of the longest. */
 const bytesPerMinute = 64 * Messages.messageMaxBytes
 /** A page of another origin may use these. */
 const allowedHeaders =
@@ -44,11 +44,11 @@ const allowedHeaders =
 const exposedHeaders = 'Mcp-Protocol-Version, Mcp-Session-Id, Retry-After'
 
 /**
- * MCP over streamable HTTP, stateless but for the calls under way: a tool for every route. A call is a
- * request to the gateway, with all its rules; only the form of payments and answers differs, and that
- * an answer counts as delivered when its whole message was taken. Unpaid calls are answered with the
- * tool result of the x402 transport, which has the MPP challenges in `_meta`; a client that said that
- * it speaks MPP gets error -32042, which has the x402 offers beside the challenges.
+ * MCP over streamable HTTP with one tool per route; the only state is the calls under way. A call
+ * is a request to the gateway under all its rules. Only the form of payments and answers differs,
+ * and an answer counts as delivered when the client took the whole message. An unpaid call gets the
+ * tool result of the x402 transport, with the MPP challenges in `_meta`. A client that declared MPP
+ * gets error -32042 with the challenges and the x402 offers.
  */
 export function createMcp(options: McpOptions): Mcp {
   const { config, now } = options
@@ -93,7 +93,7 @@ export function createMcp(options: McpOptions): Mcp {
       return new Response(null, { status: 204, headers: { ...preflight, ...allow } })
     }
     if (method !== 'POST') {
-      // Sessions hold nothing: there is nothing to listen to and nothing to end.
+      // Sessions have no stream to listen to and no state to delete.
       const refused = rpcError(405, -32000, 'Method not allowed: POST.')
       refused.headers.set('allow', 'POST, OPTIONS')
       return refused
@@ -151,8 +151,8 @@ export function createMcp(options: McpOptions): Mcp {
   }
 
   /**
-   * Ends the call that a client gave up. Clients of the SDK do not close their connection then, and
-   * would be charged for an answer that they throw away.
+   * Ends the call that a client cancelled. Clients of the SDK keep the connection open then, and
+   * would pay for an answer that they discard.
    */
   function cancel(headers: Headers, message: Json.Json): void {
     const session = Session.of(headers)
@@ -189,7 +189,7 @@ export function createMcp(options: McpOptions): Mcp {
     }
     const { request, peer, outgoing } = outer
     const { headers } = request
-    // Before anything is charged.
+    // Refuse before anything is charged.
     if (presented.kind !== 'none' && !outgoing.hasRoom()) return refused(busy(), baseUrl)
     const session = Session.of(headers)
     const key = session === undefined ? undefined : `${session} ${Session.callId(id)}`
@@ -207,7 +207,7 @@ export function createMcp(options: McpOptions): Mcp {
         hold: outgoing.envelope.hold,
         busy: refused(busy(), baseUrl),
       })
-      // It counts as not delivered, so it must not go out either.
+      // The answer counts as not delivered, so it must not be sent.
       if (given.signal.aborted) throw new RpcFault(cancelled, 'The call was cancelled.')
       return result
     } finally {
@@ -230,16 +230,16 @@ export function createMcp(options: McpOptions): Mcp {
   }
 }
 
-/** Of JSON-RPC, for a call that its client gave up. */
+/** JSON-RPC error code for a call that its client cancelled. */
 const cancelled = -32800
 
-/** Rates count bytes by so many. */
+/** Bytes that count as one unit of the rate limit. */
 const unitBytes = 4096
 
-/** What a call came in. */
+/** The message that a call arrived in. */
 type Outer = { request: Request; peer: Peer; outgoing: Outgoing }
 
-/** Runs tasks one after the other: the answers of a batch must not all be in memory as they come. */
+/** Runs tasks one after the other, so that a batch does not load all answers at once. */
 function sequence(): <T>(task: () => Promise<T>) => Promise<T> {
   let last: Promise<unknown> = Promise.resolve()
   return (task) => {
@@ -299,7 +299,7 @@ function instructions(config: Config): string {
   )
 }
 
-/** Of a call that presents a payment, which stays unspent. */
+/** The problem for a call whose payment stays unspent because memory is short. */
 function busy(): Problem.ProblemError {
   return Problem.of('not-ready', 'Too many answers wait for their clients; nothing is charged.')
 }

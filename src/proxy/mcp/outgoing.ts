@@ -1,18 +1,18 @@
 import type { Budget } from '../../http/body'
 import type { Envelope } from '../../paywall/rest'
 
-/** More of one answer is not put into a message. */
+/** Most bytes of one answer in a message. */
 export const answerMaxBytes = 4 * 1024 * 1024
-/** One more is read, which shows that an answer was longer. */
+/** One byte more is read, to detect a longer answer. */
 const readMaxBytes = answerMaxBytes + 1
-/** Of all answers of one POST. */
+/** Most bytes of all answers to one POST. */
 const postMaxBytes = 2 * readMaxBytes
-/** Of all answers that wait for their clients. As text and as JSON they take six times that. */
+/** Most bytes of all answers that wait for clients. As text and JSON they take six times that. */
 export const waitingMaxBytes = 8 * readMaxBytes
 
-/** Short enough for the socket's own buffer: it leaves in the turn in which it is handed over. */
+/** A message this short fits the socket's buffer and is written in the same turn. */
 const shortBytes = 64 * 1024
-/** A client that takes a long message more slowly than this gives it up. */
+/** A client that reads a long message more slowly than this loses it. */
 const graceMs = 30_000
 const bytesPerSecondMin = 64 * 1024
 
@@ -23,7 +23,7 @@ export type Outgoing = {
   hasRoom(): boolean
   /** The message as it is sent. `signal` fires when the client leaves. */
   send(message: Response, signal: AbortSignal): Promise<Response>
-  /** There is no message: nothing was taken. */
+  /** Ends without a message: nothing was delivered. */
   drop(): void
 }
 
@@ -79,7 +79,7 @@ function watched(bytes: Uint8Array, end: (isTaken: boolean) => void): ReadableSt
         }, patienceMs)
       },
       pull(controller) {
-        // The next is asked for when those before have left.
+        // The stream pulls again only after the earlier chunks were sent.
         if (offset >= bytes.byteLength) {
           finish(true)
           controller.close()

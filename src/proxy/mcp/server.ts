@@ -39,11 +39,16 @@ export async function serve(
       instructions: handlers.instructions,
     },
   )
+  const paramsOf = new Map<unknown, Json.JsonObject>()
   // A handler with a schema of the SDK answers what does not match it as an error of ours.
   server.fallbackRequestHandler = async ({ method, params = {} }, { requestId }) => {
     try {
-      // What the message was parsed to.
-      return await handle(handlers, { id: requestId, method, params: params as Json.JsonObject })
+      return await handle(handlers, {
+        id: requestId,
+        method,
+        // Others are what the message was parsed to, too.
+        params: paramsOf.get(requestId) ?? (params as Json.JsonObject),
+      })
     } catch (error) {
       if (!(error instanceof Json.JsonError)) throw error
       throw new RpcFault(invalidParams, 'Invalid params', { detail: `${error.message}.` })
@@ -53,10 +58,26 @@ export async function serve(
   // Its optional members are declared without undefined.
   await server.connect(transport as Parameters<Server['connect']>[0])
   try {
-    return await transport.handleRequest(request, { parsedBody: message })
+    return await transport.handleRequest(request, { parsedBody: lightened(message, paramsOf) })
   } finally {
     await server.close()
   }
+}
+
+/**
+ * The messages with no more parameters than the SDK itself reads; those of requests are kept by id. It
+ * copies every member of a message several times: 4,096 members would cost megabytes.
+ */
+function lightened(message: Json.Json, paramsOf: Map<unknown, Json.JsonObject>): Json.Json {
+  if (Array.isArray(message)) return message.map((one) => lightened(one, paramsOf))
+  if (!Json.isObject(message)) return message
+  const { id, method, params } = message
+  if (method === 'initialize') return message
+  const meta = Json.isObject(params) && params._meta !== undefined ? params._meta : {}
+  if (!Json.isObject(params) || !Json.isObject(meta) || id === undefined) return message
+  paramsOf.set(id, params)
+  const { progressToken } = meta
+  return { ...message, params: progressToken === undefined ? {} : { _meta: { progressToken } } }
 }
 
 type Asked = { id: unknown; method: string; params: Json.JsonObject }

@@ -1,0 +1,71 @@
+import { describe, expect, test } from 'bun:test'
+import { createHead, observe, reconsider } from '../src/chain/head'
+import { account } from '../src/demo/accounts'
+import { execute } from '../src/demo/chains'
+import * as Transfer from '../src/protocol/Transfer'
+import { isSend, type OwnDesk, ownDesk } from './harness/owndesk'
+import { signTransfer, until } from './harness/settlement'
+
+// A block number that no chain has, told by a node that lies or is mistaken.
+
+/** Settled by account 8. */
+async function settleByOther({ net }: OwnDesk, transfer: Transfer.Transfer): Promise<string> {
+  const call = { from: account(8).address, ...Transfer.call(transfer), gas: 500_000n }
+  const [receipt] = await execute(net.chain, [call])
+  return receipt?.transactionHash ?? ''
+}
+
+test('attack: told once, it hides no settlement by somebody else from then on', async () => {
+  await using own = await ownDesk({ desk: { checkMs: 50 } })
+  const { net } = own
+  let isTold = false
+  net.tap.intercept = async ({ method }, forward) => {
+    if (method !== 'eth_getBlockByNumber' || isTold) return undefined
+    isTold = true
+    const { result } = (await (await forward()).json()) as { result: object }
+    return { result: { ...result, number: '0x3b9aca00' } }
+  }
+  await until(() => isTold)
+  const looks = own.asked('eth_chainId')
+  await until(() => own.asked('eth_chainId') > looks + 3)
+  const transfer = signTransfer(own.network)
+  let hash = ''
+  net.tap.intercept = async ({ method }) => {
+    if (isSend(method) && hash === '') hash = await settleByOther(own, transfer)
+    return undefined
+  }
+  const outcome = await own.desk.pay(transfer)
+  expect(outcome).toMatchObject({ kind: 'confirmed', payment: { transaction: hash } })
+  const taken = own.desk.events.filter(({ event }) => event === 'block-number-taken-back')
+  expect(taken).toHaveLength(1)
+})
+
+describe('the number of the newest block', () => {
+  const timestamp = 1n
+  const baseFeeWei = 1n
+  const look = (head: ReturnType<typeof createHead>, number: bigint) => {
+    observe(head, { number, timestamp, baseFeeWei })
+    reconsider(head, number)
+    return head.number
+  }
+
+  test('behavior: is taken back when two looks contradict a leap', () => {
+    const head = createHead()
+    for (const number of [5_000n, 5_010n]) look(head, number)
+    expect(look(head, 90_000n)).toBe(90_000n)
+    expect(look(head, 5_020n)).toBe(90_000n)
+    expect(look(head, 5_030n)).toBe(5_030n)
+    expect(look(head, 5_040n)).toBe(5_040n)
+  })
+
+  test('attack: is not dragged down below what many looks agreed about', () => {
+    const head = createHead()
+    for (let number = 5_000n; number < 5_100n; number += 10n) look(head, number)
+    for (let times = 0; times < 5; times++) expect(look(head, 7n)).toBe(5_090n)
+    // A long pause between two looks is no leap that may be taken back for ever.
+    for (let number = 90_000n; number < 90_100n; number += 10n) look(head, number)
+    for (let times = 0; times < 5; times++) expect(look(head, 5_100n)).toBe(90_090n)
+    // A node that lags a little drags nothing.
+    for (let times = 0; times < 5; times++) expect(look(head, 90_000n)).toBe(90_090n)
+  })
+})
