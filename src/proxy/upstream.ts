@@ -9,6 +9,7 @@ import { redactAnswer, redactHeaders, redactStream, UnreadableError } from './re
 import { createResolver, type Resolve } from './resolve'
 import { rewriteBody } from './rewrite'
 import { secretsOf } from './secrets'
+import { createSharing } from './sharing'
 import { readStart } from './start'
 
 export type UpstreamOptions = {
@@ -76,12 +77,6 @@ export class UpstreamError extends Error {
 }
 
 /**
- * How long a connection that was kept may be used at most: the runtime ends idle ones after five
- * minutes.
- */
-const keptMaxMs = 6 * 60_000
-
-/**
  * Forwards to upstreams: names are resolved once and the connection is made to what was resolved and
  * found public, redirects are followed within the origin only, bodies cross as they are encoded.
  */
@@ -95,7 +90,7 @@ export function createUpstream(options: UpstreamOptions): Upstream {
   }
 
   const env = options.env ?? process.env
-  const connections = freshness(options.now)
+  const connections = createSharing(options.now)
 
   return {
     isReachable({ merchant, target }) {
@@ -204,31 +199,6 @@ export function createUpstream(options: UpstreamOptions): Upstream {
       throw new UpstreamError('connect', codeOf(error) ?? 'ENOTFOUND')
     }
     return allowed(merchant, addresses)
-  }
-}
-
-/**
- * Which requests use connections that others use, too. After HEAD, 204 and 304 an upstream that
- * sends a body all the same sends it as the next answer, to the next buyer. So HEAD, and what was
- * answered by 204 or 304 before, has a connection of its own; and when the first such answer came
- * over a shared one, no kept connection to that address is used until all have been ended.
- */
-function freshness(now: () => number) {
-  const bodiless = new WeakSet<RouteConfig>()
-  /** By address and port: until when, unix ms. Both come from configuration and are few. */
-  const suspects = new Map<string, number>()
-  const mayShare = ({ method, match }: ForwardInput, host: string): boolean => {
-    if (method === 'HEAD' || bodiless.has(match.route)) return false
-    return (suspects.get(host) ?? 0) <= now()
-  }
-  return {
-    mayShare,
-    answered(input: ForwardInput, host: string, status: number): void {
-      const { match } = input
-      if ((status !== 204 && status !== 304) || !mayShare(input, host)) return
-      bodiless.add(match.route)
-      suspects.set(host, now() + keptMaxMs)
-    },
   }
 }
 
