@@ -118,7 +118,7 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
   // Whatever a reload may change is read through it.
   let catalogue: Catalogue
   const service = () => catalogue.config.service
-  const { baseUrl, bufferedMaxBytes, stalledStreamsMax } = options.config.service
+  const { baseUrl, stockBaseUrl, bufferedMaxBytes, stalledStreamsMax } = options.config.service
   const db = (options.openDatabase ?? open)({ dataDir: options.dataDir, now })
   undoing(db.close)
   const registry = createRegistry()
@@ -180,7 +180,7 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
       ...paywallOptions,
       whyNot: settlement.whyNot,
       takesApprovals: sponsor !== undefined,
-      gasSponsor: { url: `${baseUrl}/api/gas/sponsor`, networks: sponsoring.networks },
+      gasSponsor: { url: `${stockBaseUrl}/api/gas/sponsor`, networks: sponsoring.networks },
       salt: salts(),
     }),
     registry,
@@ -213,7 +213,7 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
       refundsMax: options.refundsMax,
       meter: registry,
       sponsor,
-      stockBaseUrl: options.config.service.stockBaseUrl,
+      stockBaseUrl,
       waitMs: () => service().settleWaitSeconds * 1000,
       receiptAddress,
       relayerKeys: secrets.relayerKeys,

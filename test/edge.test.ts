@@ -130,7 +130,15 @@ describe('preconditions', () => {
 
 describe('compressed request bodies', () => {
   const packed = Bun.gzipSync(new TextEncoder().encode('{"symbol":"X"}'))
-  const paths = ['/verify', '/settle', '/api/gas/sponsor', '/mcp', '/m/shop/item', '/m/shop/form']
+  const paths = [
+    '/verify',
+    '/settle',
+    '/api/gas/sponsor',
+    '/mcp',
+    '/m/shop/item',
+    '/m/shop/form',
+    `/api/stock/buy?${quoted}`,
+  ]
 
   for (const path of paths)
     test(`error: ${path} takes no compressed body, and nothing is written for one`, async () => {
@@ -325,6 +333,8 @@ describe('URLs with a path', () => {
       const response = await at(path, { method: 'POST', headers: json, body })
       expect([response.status, await codeOf(response)]).toEqual([400, 'invalid-address'])
     }
+    const { body: asked } = await ask(`${shop.url}/m/shop/item`)
+    expect(asked.gasSponsor).toBe(`${stockUrl}/api/gas/sponsor`)
   })
 
   test('behavior: documents and pages name the facilitator and stock URLs', async () => {

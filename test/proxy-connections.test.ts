@@ -59,7 +59,7 @@ async function serveLate(first: string) {
   }
 }
 
-describe('attack: an answer that has no body, and a body all the same', () => {
+describe('attack: an answer that is followed by more than it should be', () => {
   test('behavior: HEAD has a connection of its own', async () => {
     const { buy, seen } = await serveLate('HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n')
     expect(await buy('/late', 'HEAD')).toBe('200 ')
@@ -83,4 +83,11 @@ describe('attack: an answer that has no body, and a body all the same', () => {
       expect(await buy('/plain')).toBe('200 mine')
       expect(seen.slice(4)).toEqual(['1 /plain', '4 /late', '1 /plain'])
     })
+
+  test('behavior: after bytes beyond an answer the next buyer has a new connection', async () => {
+    const { buy, seen } = await serveLate(`HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok${late}`)
+    expect(await buy('/late')).toBe('200 ok')
+    expect(await buy('/plain')).toBe('200 mine')
+    expect(seen).toEqual(['1 /late', '2 /plain'])
+  })
 })

@@ -3,12 +3,12 @@ import net, { type AddressInfo } from 'node:net'
 import tls from 'node:tls'
 import zlib from 'node:zlib'
 import type { Merchant, Route as RouteConfig } from '../src/config/Config'
-import { UpstreamError } from '../src/proxy/exchange'
 import * as Route from '../src/proxy/Route'
 import {
   createUpstream,
   type Forwarded,
   type ForwardInput,
+  UpstreamError,
   type UpstreamOptions,
 } from '../src/proxy/upstream'
 import { certificate } from './harness/certificate'

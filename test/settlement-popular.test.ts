@@ -89,3 +89,51 @@ describe('new wallets that run the same code', () => {
     expect((await own.desk.pay(honest)).kind).toBe('confirmed')
   })
 })
+
+describe('accounts without code that delegate to code that burns in the block of a batch', () => {
+  test('attack: cost a tenth of the budget, then payments leave alone and all are paid', async () => {
+    await using own = await ownDesk()
+    const { net, network } = own
+    // A tenth of it is less than what one batch burns.
+    const gateway = 10n * 800_000n * gwei
+    const gasPerDayWei = { gateway, facilitator: gateway, desk: 0n, sponsor: 0n }
+    await own.reopen({ gasPerDayWei })
+    const bomb: Address = `0x${'b0b'.padStart(40, '0')}`
+    await net.chain.rpc('anvil_setCode', [bomb, '0xfe'])
+    const sizes = () =>
+      own.desk.db.sqlite
+        .query<{ kind: string; n: number }, []>(
+          `SELECT kind, count(*) n FROM transactions GROUP BY kind ORDER BY kind`,
+        )
+        .all()
+    const pay = (from: number, first: number) =>
+      Array.from({ length: 4 }, (_, index) =>
+        own.desk.pay(signTransfer(network, { from, amountAtomic: BigInt(first + index) })),
+      )
+    let isDone = false
+    await setAutomine(net.chain, false)
+    net.tap.intercept = async ({ method }) => {
+      if (isDone || !isSend(method) || !sizes().some(({ kind }) => kind === 'batch'))
+        return undefined
+      isDone = true
+      await net.chain.rpc('anvil_setNextBlockBaseFeePerGas', [`0x${gwei.toString(16)}`])
+      await delegate(own, 4, bomb)
+      return undefined
+    }
+    // The first leaves alone, so that the others collect behind it.
+    const paying = [
+      own.desk.pay(signTransfer(network, { from: 3 })),
+      ...pay(4, 100),
+      ...pay(1, 200),
+    ]
+    await until(async () => isDone)
+    await mineWhile(net.chain, Promise.all(paying))
+    await setAutomine(net.chain, true)
+    net.tap.intercept = undefined
+    const batches = () => sizes().find(({ kind }) => kind === 'batch')?.n
+    expect(batches()).toBe(1)
+    const later = await Promise.all([...pay(1, 300), ...pay(2, 400)])
+    expect(later.map(({ kind }) => kind)).toEqual(Array(8).fill('confirmed'))
+    expect(batches()).toBe(1)
+  })
+})

@@ -153,6 +153,27 @@ describe('upstreams', () => {
     expect(names).toEqual({ coins: {} })
   })
 
+  test('behavior: a forecast is an object, of several places a list', async () => {
+    const at = async (query: string) => {
+      const { status, text } = await get(`/v1/forecast?${query}&current=temperature_2m`)
+      return { status, body: JSON.parse(text) }
+    }
+    const one = await at('latitude=52.52&longitude=13.41')
+    const { status, body } = await at('latitude=52.52,48.85&longitude=13.41,2.35')
+    expect([status, body.length]).toEqual([200, 2])
+    expect(body[0]).toEqual(one.body)
+    expect(body[1]).toMatchObject({ latitude: 48.85, longitude: 2.35, location_id: 1 })
+    for (const [query, reason] of [
+      ['latitude=52.52,48.85&longitude=13.41', 'same number of elements'],
+      ['latitude=52.52,&longitude=13.41,2.35', "Parameter 'latitude'"],
+      ['latitude=1,2&longitude=3,181', "Parameter 'longitude'"],
+    ] as const) {
+      const refused = await at(query)
+      expect([query, refused.status]).toEqual([query, 400])
+      expect(refused.body.reason).toContain(reason)
+    }
+  })
+
   test('behavior: tvl is a bare number', async () => {
     expect((await get('/tvl/aave')).text).toMatch(/^\d+\.\d+$/)
   })

@@ -20,11 +20,10 @@ import { type Breaker, isSilence } from './breaker'
 import { invalidInputs, originOf, serveBuiltin } from './builtin/serve'
 import type { Stocks } from './builtin/stocks'
 import type { Documents } from './documents'
-import { UpstreamError } from './exchange'
 import { assertPlace, type Places } from './places'
 import * as Route from './Route'
 import * as Shelves from './shelves'
-import type { Upstream } from './upstream'
+import { type Upstream, UpstreamError } from './upstream'
 
 export type GatewayOptions = {
   config: Config

@@ -1,7 +1,6 @@
 import type { Merchant, Route as RouteConfig } from '../config/Config'
 import { net } from '../http/runtime'
 import { type Environment, proxyFor } from './envproxy'
-import { codeOf, readStart, startWatch, UpstreamError, type Watch } from './exchange'
 import { toBuyer, toUpstream } from './headers'
 import * as Ip from './Ip'
 import * as Redirect from './Redirect'
@@ -10,6 +9,8 @@ import { redactAnswer, redactHeaders, redactStream, UnreadableError } from './re
 import { createResolver, type Resolve } from './resolve'
 import { rewriteBody } from './rewrite'
 import { secretsOf } from './secrets'
+import { createSharing } from './sharing'
+import { readStart } from './start'
 
 export type UpstreamOptions = {
   /** Unix ms. */
@@ -56,11 +57,24 @@ export type Upstream = {
   isReachable(match: Route.Match): boolean | Promise<boolean>
 }
 
+type Kind = 'connect' | 'timeout' | 'cut' | 'refused-address'
+
 /**
- * How long a connection that was kept may be used at most: the runtime ends idle ones after five
- * minutes.
+ * Why there is no answer. Holds no URL, which would show the origin and the merchant's query, and no
+ * cause, whose message names it.
  */
-const keptMaxMs = 6 * 60_000
+export class UpstreamError extends Error {
+  override readonly name = 'UpstreamError'
+  readonly kind: Kind
+  /** Code of the system or of Bun, if there is one. */
+  readonly code: string | undefined
+
+  constructor(kind: Kind, code?: string) {
+    super(`upstream ${kind}${code === undefined ? '' : ` (${code})`}`)
+    this.kind = kind
+    this.code = code
+  }
+}
 
 /**
  * Forwards to upstreams: names are resolved once and the connection is made to what was resolved and
@@ -76,7 +90,7 @@ export function createUpstream(options: UpstreamOptions): Upstream {
   }
 
   const env = options.env ?? process.env
-  const connections = freshness(options.now)
+  const connections = createSharing(options.now)
 
   return {
     isReachable({ merchant, target }) {
@@ -188,31 +202,6 @@ export function createUpstream(options: UpstreamOptions): Upstream {
   }
 }
 
-/**
- * Which requests use connections that others use, too. After HEAD, 204 and 304 an upstream that
- * sends a body all the same sends it as the next answer, to the next buyer. So HEAD, and what was
- * answered by 204 or 304 before, has a connection of its own; and when the first such answer came
- * over a shared one, no kept connection to that address is used until all have been ended.
- */
-function freshness(now: () => number) {
-  const bodiless = new WeakSet<RouteConfig>()
-  /** By address and port: until when, unix ms. Both come from configuration and are few. */
-  const suspects = new Map<string, number>()
-  const mayShare = ({ method, match }: ForwardInput, host: string): boolean => {
-    if (method === 'HEAD' || bodiless.has(match.route)) return false
-    return (suspects.get(host) ?? 0) <= now()
-  }
-  return {
-    mayShare,
-    answered(input: ForwardInput, host: string, status: number): void {
-      const { match } = input
-      if ((status !== 204 && status !== 304) || !mayShare(input, host)) return
-      bodiless.add(match.route)
-      suspects.set(host, now() + keptMaxMs)
-    },
-  }
-}
-
 /** Longest wait for the lookup of an upstream's name before a charge. */
 const lookupMs = 2_000
 
@@ -239,6 +228,71 @@ type Exchange = {
   addresses: readonly string[]
   init: BunFetchRequestInit
   watch: Watch
+}
+
+/** Ends an exchange that takes too long, and remembers why it ended. */
+type Watch = {
+  signal: AbortSignal
+  /** Starts the time again. */
+  arm(timeoutMs: number): void
+  stop(): void
+  /** Ends the exchange, for good. */
+  abort(): void
+  explain(error: unknown): UpstreamError
+  /** The promise, or the end of the exchange if that is earlier. */
+  race<T>(promise: Promise<T>): Promise<T>
+}
+
+function startWatch(outer: AbortSignal | undefined): Watch {
+  const controller = new AbortController()
+  const { signal } = controller
+  let timer: ReturnType<typeof setTimeout> | undefined
+  let reason: UpstreamError | undefined
+  const end = (error: UpstreamError) => {
+    reason ??= error
+    controller.abort(error)
+  }
+  const leave = () => end(new UpstreamError('cut', 'aborted'))
+  outer?.addEventListener('abort', leave, { once: true })
+  if (outer?.aborted === true) leave()
+  const stop = () => {
+    clearTimeout(timer)
+    outer?.removeEventListener('abort', leave)
+  }
+  return {
+    signal,
+    stop,
+    arm: (timeoutMs) => {
+      clearTimeout(timer)
+      timer = setTimeout(() => end(new UpstreamError('timeout')), timeoutMs)
+    },
+    abort: () => {
+      stop()
+      controller.abort()
+    },
+    explain: (error) => reason ?? (error instanceof UpstreamError ? error : classify(error)),
+    race: (promise) =>
+      new Promise((resolve, reject) => {
+        if (signal.aborted) reject(reason)
+        signal.addEventListener('abort', () => reject(reason), { once: true })
+        promise.then(resolve, reject)
+      }),
+  }
+}
+
+// Codes of connections that were never made; a broken one may have carried the request.
+const connectCodes =
+  /^(?:ECONNREFUSED|ENOTFOUND|EAI_.*|EHOSTUNREACH|ENETUNREACH|ENETDOWN|EADDRNOTAVAIL|EPROTO|ConnectionRefused|FailedToOpenSocket|.*(?:TLS|SSL|CERT|SIGNATURE|ISSUER|CRL).*)$/
+
+function classify(error: unknown): UpstreamError {
+  if (error instanceof UnreadableError) return new UpstreamError('cut', 'unreadable')
+  const code = codeOf(error)
+  return new UpstreamError(code !== undefined && connectCodes.test(code) ? 'connect' : 'cut', code)
+}
+
+function codeOf(error: unknown): string | undefined {
+  const isCoded = typeof error === 'object' && error !== null && 'code' in error
+  return isCoded && typeof error.code === 'string' ? error.code : undefined
 }
 
 /** A HEAD answer has no body that would say it. */

@@ -6,6 +6,7 @@ import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
 import * as Permit from '../protocol/Permit'
 import type { Transfer } from '../protocol/Transfer'
+import * as Burnt from './burnt'
 import { type Code, splitCode, withCode } from './code'
 import type { Context, Rail } from './context'
 import * as Gas from './gas'
@@ -51,6 +52,11 @@ export async function findBlamed(context: Context, rail: Rail, failed: Failed): 
     return look?.isMoney && !hasBurnt(failed) ? 'none' : (failed.code ?? look?.code)
   }
   if (members.length === 1) return new Map([[first.id, codeOf(first)]])
+  if (hasBurnt(failed)) {
+    // What the others paid for is not lost.
+    const wei = (failed.receipt.spentWei * BigInt(unpaid.length)) / BigInt(members.length)
+    Burnt.add(context, rail, first.purpose.product, wei)
+  }
   const isPayers = hadGas(rail, failed) && isOnesOwn(failed)
   let blamed: readonly Payment[] = unpaid.filter(
     ({ id }) => isPayers || looks.get(id)?.isChanged === true,

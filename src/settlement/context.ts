@@ -61,6 +61,8 @@ export type Rail = {
   isProbing: boolean
   /** Payers that made a shared transaction fail: they never share one again. */
   unshared: Set<string>
+  /** Wei that batches have burnt in vain, by product and day. */
+  burnt: Map<string, bigint>
   /** Contracts that may be called to deploy a payer's wallet (ERC-6492), checksummed. */
   factories: ReadonlySet<Address>
   /** Gas that a settling call used lately, by its kind. */

@@ -230,6 +230,7 @@ function createRail(network: NetworkConfig, options: RailOptions): Rail {
     plain: new Map(),
     isProbing: false,
     unshared: new Set(),
+    burnt: new Map(),
     factories: new Set(options.walletFactories?.flatMap((each) => Address.parse(each) ?? [])),
     gasUsed: new Map(),
     loneGas: new Map(),

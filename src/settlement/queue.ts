@@ -1,6 +1,7 @@
 import { fees } from '../chain/head'
 import * as Assign from './assign'
 import * as Batch from './batch'
+import * as Burnt from './burnt'
 import { findPlain, plainKeptMs } from './code'
 import type { Context, Lane as LaneState, Order, Rail, Submitted } from './context'
 import { callOf } from './deploy'
@@ -170,6 +171,7 @@ function gasMaxOf({ network, head }: Rail, { balanceWei }: LaneState): bigint {
 function mayShare(context: Context, rail: Rail, order: Order): boolean {
   if (order.isAlone || order.hasCode === true) return false
   if (rail.unshared.has(order.transfer.payer)) return false
+  if (!Burnt.mayShare(context, rail, order.purpose.product)) return false
   if (order.hasCode === undefined && isPlain(context, rail, order.transfer.payer)) {
     order.hasCode = false
   }

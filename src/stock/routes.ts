@@ -1,7 +1,7 @@
 import { Elysia } from 'elysia'
 import type { Config, NetworkConfig, Stock } from '../config/Config'
 import { clientKey } from '../http/clientip'
-import { byMethod, unread } from '../http/methods'
+import { assertUnpacked, byMethod, unread } from '../http/methods'
 import { corsHeaders } from '../http/problem'
 import * as RateLimit from '../http/ratelimit'
 import { pathsBelow, searchOf } from '../http/url'
@@ -49,6 +49,7 @@ export function orderRoutes(options: OrderRoutesOptions) {
 
   const buy = async (request: Request): Promise<Response> => {
     if (!options.accepts()) throw Problem.of('not-ready', 'The service is stopping.')
+    assertUnpacked(request.headers)
     const presented = extract(request.headers)
     const isPaid = presented.kind !== 'none'
     // A price costs calls to a node, and so does a credential.

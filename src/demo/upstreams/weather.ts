@@ -37,9 +37,12 @@ function bad(reason: string): Reply {
   return { status: 400, body: { error: true, reason } }
 }
 
-function coordinate(url: URL, name: string, limit: number): number | undefined {
-  const value = Number(url.searchParams.get(name) || Number.NaN)
-  return Math.abs(value) <= limit ? value : undefined
+/** One or more, with commas between them; undefined when one of them is none. */
+function coordinates(url: URL, name: string, limit: number): readonly number[] | undefined {
+  const values = (url.searchParams.get(name) ?? '')
+    .split(',')
+    .map((text) => Number(text.trim() || Number.NaN))
+  return values.every((each) => Math.abs(each) <= limit) ? values : undefined
 }
 
 /** The value of a variable at a place and time. */
@@ -68,13 +71,28 @@ function series(ask: Ask, key: 'hourly' | 'daily', place: string, days: number) 
 }
 
 function weather(ask: Ask, interval: number): Reply {
-  const latitude = coordinate(ask.url, 'latitude', 90)
-  const longitude = coordinate(ask.url, 'longitude', 180)
-  if (latitude === undefined) return bad("Parameter 'latitude' must be a number from -90 to 90.")
-  if (longitude === undefined)
+  const latitudes = coordinates(ask.url, 'latitude', 90)
+  const longitudes = coordinates(ask.url, 'longitude', 180)
+  if (latitudes === undefined) return bad("Parameter 'latitude' must be a number from -90 to 90.")
+  if (longitudes === undefined)
     return bad("Parameter 'longitude' must be a number from -180 to 180.")
+  if (latitudes.length !== longitudes.length)
+    return bad("Parameter 'latitude' and 'longitude' must have the same number of elements")
   const days = count(ask.url, 'forecast_days', 7, 1000)
   if (days > 16) return bad(`Forecast days is invalid. Allowed range 0 to 16. Given ${days}.`)
+  const found = latitudes.map((latitude, index) => ({
+    ...forecast(ask, { latitude, longitude: longitudes[index] ?? 0 }, { interval, days }),
+    ...(index > 0 ? { location_id: index } : {}),
+  }))
+  // Of one place it is an object, of several a list.
+  return { body: found.length === 1 ? found[0] : found }
+}
+
+function forecast(
+  ask: Ask,
+  { latitude, longitude }: { latitude: number; longitude: number },
+  { interval, days }: { interval: number; days: number },
+) {
   const place = `${latitude.toFixed(2)},${longitude.toFixed(2)}`
   const names = list(ask.url, 'current')
   const time = `${today}T12:00`
@@ -91,18 +109,16 @@ function weather(ask: Ask, interval: number): Reply {
     },
   }
   return {
-    body: {
-      latitude,
-      longitude,
-      generationtime_ms: 0.11,
-      utc_offset_seconds: 0,
-      timezone: 'GMT',
-      timezone_abbreviation: 'GMT',
-      elevation: number(`${place}|elevation`, 0, 900),
-      ...current,
-      ...series(ask, 'hourly', place, days),
-      ...series(ask, 'daily', place, days),
-    },
+    latitude,
+    longitude,
+    generationtime_ms: 0.11,
+    utc_offset_seconds: 0,
+    timezone: 'GMT',
+    timezone_abbreviation: 'GMT',
+    elevation: number(`${place}|elevation`, 0, 900),
+    ...current,
+    ...series(ask, 'hourly', place, days),
+    ...series(ask, 'daily', place, days),
   }
 }
 
