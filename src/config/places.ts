@@ -36,7 +36,7 @@ export function checkPlaces(table: Table, facilitatorUrl: string, stockBaseUrl: 
   if (facilitator !== '/facilitator') checkPath(table, 'facilitator_url', facilitator)
   checkPath(table, 'stock_base_url', stock)
   if (stock === '' || !`${facilitator}/`.startsWith(`${stock}/api/`)) return
-  const message = `facilitator_url collides with a path below stock_base_url: write another path`
+  const message = `facilitator_url is among the paths of stock_base_url: write another path`
   report(table.source, at(table, 'facilitator_url'), message)
 }
 
