@@ -334,10 +334,10 @@ describe('the commands of the page', () => {
     )
   }
 
-  async function run(command: readonly string[], home = root): Promise<string> {
+  async function run(command: readonly string[]): Promise<string> {
     const child = Bun.spawn([...command], {
       cwd: root,
-      env: { PATH: process.env.PATH, HOME: home, PAY_KEY: payKey },
+      env: { PATH: process.env.PATH, HOME: world.dataDir, PAY_KEY: payKey },
       stdout: 'pipe',
       stderr: 'pipe',
     })
@@ -350,7 +350,7 @@ describe('the commands of the page', () => {
     const mppxHere = mppx.replace('npx mppx', `'${process.execPath}' node_modules/.bin/mppx`)
     const answers = await Promise.all([
       Bun.which('curl') === null ? 'HTTP/1.1 402' : run(['sh', '-c', curl]),
-      run(['sh', '-c', mppxHere], world.dataDir),
+      run(['sh', '-c', mppxHere]),
       run([process.execPath, '-e', program]),
     ])
     expect(answers[0]).toStartWith('HTTP/1.1 402')
@@ -362,7 +362,7 @@ describe('the commands of the page', () => {
     const [, mppx = '', program = ''] = await commandsOf('/m/assistant/chat')
     const mppxHere = mppx.replace('npx mppx', `'${process.execPath}' node_modules/.bin/mppx`)
     const answers = await Promise.all([
-      run(['sh', '-c', mppxHere], world.dataDir),
+      run(['sh', '-c', mppxHere]),
       run([process.execPath, '-e', program]),
     ])
     for (const answer of answers) expect(answer).toContain('chat.completion')
