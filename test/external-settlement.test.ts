@@ -89,7 +89,7 @@ describe.concurrent('a clock', () => {
 
   test('behavior: a clock that is a minute off pauses the network, an old block does not', async () => {
     const time = clock()
-    const desk = { now: time.now, checkMs: 50, clockSkewMaxMs: 60_000 }
+    const desk = { now: time.now, checkMs: 50, clockSkewMaxMs: undefined }
     await using own = await ownDesk({ desk })
     const status = () => own.desk.settlement.status()[0]
     await own.net.chain.rpc('evm_setNextBlockTimestamp', [Math.floor(Date.now() / 1000) + 2])
@@ -250,6 +250,28 @@ describe.concurrent('logs', () => {
       expect(own.asked('eth_getLogs') - asked).toBeLessThan(4)
       expect(widest).toBeGreaterThan(0n)
     })
+
+  test('error: a search ends after 64 calls, the payment is not refused, and a later search finds it', async () => {
+    await using own = await ownDesk({ desk: { payoutExclusive: true } })
+    const { net } = own
+    const transfer = signTransfer(own.network)
+    const transaction = await settleByOther(own, transfer)
+    await net.chain.rpc('anvil_mine', ['0x2bc'])
+    net.tap.intercept = async ({ method, params }) => {
+      if (method !== 'eth_getLogs') return undefined
+      const [{ fromBlock, toBlock }] = params as [{ fromBlock: string; toBlock: string }]
+      const last = toBlock === 'latest' ? await net.chain.rpc('eth_blockNumber', []) : toBlock
+      if (BigInt(last as string) - BigInt(fromBlock) < 10n) return undefined
+      return { error: { code: -32602, message: 'a limit of ten blocks' } }
+    }
+    const outcome = await own.desk.pay(transfer, { bound: true })
+    expect(outcome.kind).toBe('unavailable')
+    expect(own.asked('eth_getLogs')).toBe(64)
+    // Without the limit the range grows again from search to search.
+    net.tap.intercept = undefined
+    await until(async () => (await own.desk.pay(transfer, { bound: true })).kind === 'confirmed')
+    expect(own.desk.settlement.find(transfer)).toMatchObject({ transaction })
+  })
 
   test('error: a node that refuses every range leaves the payment open, after a few calls', async () => {
     await using own = await ownDesk()

@@ -1,18 +1,10 @@
 import { describe, expect, test } from 'bun:test'
-import {
-  type Address,
-  createWalletClient,
-  defineChain,
-  encodeFunctionData,
-  type Hex,
-  http,
-  parseAbi,
-} from 'viem'
-import { privateKeyToAccount } from 'viem/accounts'
+import { type Address, encodeFunctionData, type Hex, parseAbi } from 'viem'
 import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
 import { balanceOf, deploy, execute, mine, setAutomine } from '../src/demo/chains'
 import * as Artifacts from '../src/demo/contracts/artifacts'
+import { delegate, noCode } from './harness/delegation'
 import { isSend, type OwnDesk, ownDesk } from './harness/owndesk'
 import { mineWhile, signTransfer, until } from './harness/settlement'
 
@@ -23,7 +15,6 @@ const abi = parseAbi([
   'function execute(address to, uint256 value, bytes data)',
 ])
 const gwei = 1_000_000_000n
-const noCode: Address = '0x0000000000000000000000000000000000000000'
 
 /** Code that accepts every signature when the condition leaves something else than 0, or burns all. */
 const bomb = (condition: string): Hex => {
@@ -34,6 +25,7 @@ const bomb = (condition: string): Hex => {
 const tells = {
   'the gas that is left': '5a620aae6010',
   'the gas price': '48600202803a11',
+  'the lack of a gas price': '3a15',
   'what was read before': '5a73ca11bde05977b3631167028862be2a173976ca113b505a90036103e811',
 }
 
@@ -85,32 +77,6 @@ async function payInVain(own: OwnDesk, payer: Address) {
 const relayerWei = async ({ net }: OwnDesk) =>
   BigInt((await net.chain.rpc('eth_getBalance', [account(0).address, 'latest'])) as string)
 
-/** Delegates the account to code (EIP-7702); account 9 pays. */
-async function delegate({ net, network }: OwnDesk, index: number, to: Address, tipWei: bigint) {
-  const { chain } = net
-  const signer = privateKeyToAccount(account(index).privateKey)
-  const nonce = Number(await chain.rpc('eth_getTransactionCount', [signer.address, 'pending']))
-  const client = createWalletClient({
-    account: privateKeyToAccount(account(9).privateKey),
-    chain: defineChain({
-      id: network.chainId,
-      name: 'local',
-      nativeCurrency: { name: 'Ether', symbol: 'ETH', decimals: 18 },
-      rpcUrls: { default: { http: [chain.url] } },
-    }),
-    transport: http(chain.url),
-  })
-  return client.sendTransaction({
-    authorizationList: [
-      await signer.signAuthorization({ chainId: network.chainId, address: to, nonce }),
-    ],
-    to: noCode,
-    gas: 100_000n,
-    maxFeePerGas: 40n * gwei,
-    maxPriorityFeePerGas: tipWei,
-  })
-}
-
 describe.concurrent('a wallet that tells a simulation from a transaction', () => {
   for (const [what, condition] of Object.entries(tells))
     test(`attack: by ${what} is refused before it costs gas`, async () => {
@@ -135,7 +101,7 @@ describe.concurrent('a wallet that tells a simulation from a transaction', () =>
   test('attack: an account with a key of its own that delegated to such code is refused', async () => {
     await using own = await ownDesk()
     const code = await wallet(own, bomb(tells['what was read before']))
-    await delegate(own, 3, code, gwei)
+    await delegate(own, 3, code)
     await mine(own.net.chain)
     const before = await relayerWei(own)
     const transfer = signTransfer(own.network, { from: 3 })
@@ -291,8 +257,8 @@ describe.concurrent('a batch that one member makes fail', () => {
       const before = sharedBy(own, evil)
       await setAutomine(net.chain, false)
       beforeBatch(own, async () => {
-        await delegate(own, 4, code, 20n * gwei)
-        if (isHidden) await delegate(own, 4, noCode, 1n)
+        await delegate(own, 4, code)
+        if (isHidden) await delegate(own, 4, noCode, { isLast: true })
       })
       // The first leaves alone, so that the others collect behind it.
       const paying = [...amounts(network, 3, 1, 50), ...round(200)].map((each) =>
@@ -304,15 +270,21 @@ describe.concurrent('a batch that one member makes fail', () => {
       await until(async () => (await pending()) === together)
       const after = (await mineWhile(net.chain, Promise.all(paying))).map(({ kind }) => kind)
       net.tap.intercept = undefined
+      const left = (await net.chain.rpc('eth_getCode', [evil, 'latest'])) as Hex
+      expect(left === '0x').toBe(isHidden)
       // The first, three of account 1, the attacker's, three of account 2.
       expect(after.filter((_, index) => index !== 4)).toEqual(Array(7).fill('confirmed'))
       expect(sharedBy(own, evil)).toBe(before + 1)
       expect(counts.failed).toBeGreaterThan(0)
       // Without its code again it is paid, and never shares.
-      if (!isHidden) await delegate(own, 4, noCode, gwei)
+      if (!isHidden) await delegate(own, 4, noCode)
+      const honest = account(2).address
+      const sharedBefore = sharedBy(own, honest)
       const last = round(300).map((each) => own.desk.pay(each))
       await mineWhile(net.chain, Promise.all(last))
       expect(sharedBy(own, evil)).toBe(before + 1)
+      // The others go on to share, also those whose gas it burnt.
+      expect(sharedBy(own, honest)).toBeGreaterThan(sharedBefore)
     })
 
   test('attack: by a payer without code whose money leaves in the same block', async () => {

@@ -1,61 +1,16 @@
 import { describe, expect, test } from 'bun:test'
-import {
-  type Address,
-  createWalletClient,
-  defineChain,
-  encodeFunctionData,
-  http,
-  parseAbi,
-} from 'viem'
-import { privateKeyToAccount } from 'viem/accounts'
+import { type Address, encodeFunctionData, parseAbi } from 'viem'
 import { account } from '../src/demo/accounts'
 import { deploy, execute, setAutomine } from '../src/demo/chains'
 import * as Artifacts from '../src/demo/contracts/artifacts'
-import { isSend, type OwnDesk, ownDesk } from './harness/owndesk'
+import { delegate } from './harness/delegation'
+import { isSend, ownDesk } from './harness/owndesk'
 import { mineWhile, signTransfer, until } from './harness/settlement'
 
 // Code that many wallets run, and those who would make a payment gateway refuse all of them.
 
 const gwei = 1_000_000_000n
 const abi = parseAbi(['function mint(address to, uint256 value)'])
-
-/** Delegates the account to code (EIP-7702), after others of the same block; another account pays. */
-async function delegate(
-  { net, network }: OwnDesk,
-  index: number,
-  to: Address,
-  { isLast = false } = {},
-) {
-  const { chain } = net
-  const signer = privateKeyToAccount(account(index).privateKey)
-  const nonce = Number(await chain.rpc('eth_getTransactionCount', [signer.address, 'latest']))
-  const latest = await chain.rpc('eth_getBlockByNumber', ['latest', false])
-  const baseFeeWei = BigInt((latest as { baseFeePerGas: string }).baseFeePerGas)
-  const client = createWalletClient({
-    account: privateKeyToAccount(account(isLast ? 8 : 9).privateKey),
-    chain: defineChain({
-      id: network.chainId,
-      name: 'local',
-      nativeCurrency: { name: 'Ether', symbol: 'ETH', decimals: 18 },
-      rpcUrls: { default: { http: [chain.url] } },
-    }),
-    transport: http(chain.url),
-  })
-  return client.sendTransaction({
-    authorizationList: [
-      await signer.signAuthorization({
-        chainId: network.chainId,
-        address: to,
-        nonce: nonce + (isLast ? 1 : 0),
-      }),
-    ],
-    to: `0x${'0'.repeat(40)}`,
-    gas: 100_000n,
-    // Local nodes order a block by this.
-    maxFeePerGas: isLast ? (baseFeeWei * 11n) / 10n : 40n * gwei,
-    maxPriorityFeePerGas: isLast ? 1n : gwei,
-  })
-}
 
 describe('new wallets that run the same code', () => {
   test('attack: are not locked out by accounts that take it on behind a payment that failed', async () => {

@@ -185,6 +185,89 @@ describe('a payment that is on its way', () => {
   })
 })
 
+describe('over MCP', () => {
+  type Meta = Record<string, unknown>
+  type Result = {
+    content: { text: string }[]
+    structuredContent?: { code?: string }
+    _meta?: Record<string, unknown>
+  }
+
+  async function call(_meta: Meta): Promise<Result> {
+    const params = { name: 'shop-item', arguments: {}, _meta }
+    const response = await fetch(`${shop.url}/mcp`, {
+      method: 'POST',
+      headers: {
+        'content-type': 'application/json',
+        accept: 'application/json, text/event-stream',
+      },
+      body: JSON.stringify({ jsonrpc: '2.0', id: 1, method: 'tools/call', params }),
+    })
+    return ((await response.json()) as { result: Result }).result
+  }
+
+  const metaOf = (headers: Record<string, string>): Meta => ({
+    'x402/payment': JSON.parse(atob(headers['payment-signature'] ?? '')),
+  })
+
+  async function expectNoResult(metas: readonly Meta[]): Promise<void> {
+    const requests = shop.upstream.requests.length
+    for (const each of metas) {
+      const { structuredContent, _meta } = await call(each)
+      expect(structuredContent).toMatchObject({ code: 'payment-mismatch' })
+      expect(_meta?.['x402/payment-response']).toMatchObject({ success: false })
+    }
+    expect(shop.upstream.requests).toHaveLength(requests)
+  }
+
+  async function expectResult(meta: Meta): Promise<void> {
+    let result = await call(meta)
+    await until('the transfer is decided', async () => {
+      const isPending = result.structuredContent?.code === 'settlement-pending'
+      if (isPending) result = await call(meta)
+      return !isPending
+    })
+    expect(result.content[0]?.text).toBe('{"ok":true}')
+  }
+
+  /** Pays, and is told that the transfer is on its way. */
+  async function begin(meta: Meta): Promise<void> {
+    await setAutomine(chain(), false)
+    expect((await call(meta)).structuredContent).toMatchObject({ code: 'settlement-pending' })
+  }
+
+  test('attack: a credential rebuilt from the chain fetches nothing, before the block and behind it', async () => {
+    const own = metaOf(await sign(item(), x402))
+    await begin(own)
+    const forms = await stolen()
+    const thefts = forms.map(metaOf)
+    await expectNoResult([...thefts, { ...thefts[0], 'turnpike/idempotency-key': 'a-guess' }])
+    await confirm()
+    await expectNoResult(thefts)
+    await expectNothing(forms)
+    // The same value, written by another client.
+    const members = Object.entries(own['x402/payment'] as object).reverse()
+    await expectResult({ 'x402/payment': Object.fromEntries(members) })
+  })
+
+  test('attack: a credential rebuilt from the chain does not fetch what was paid over HTTP', async () => {
+    const own = await sign(item(), x402)
+    await leave(own)
+    await confirm()
+    await expectNoResult((await stolen()).map(metaOf))
+    await expectAnswer(own)
+  })
+
+  test('behavior: the key that was reserved with it fetches it, whatever the form', async () => {
+    const key = { 'turnpike/idempotency-key': 'a-secret-of-this-client' }
+    await begin({ ...metaOf(await sign(item(), x402)), ...key })
+    const [bare = {}] = (await stolen()).map(metaOf)
+    await confirm()
+    await expectNoResult([bare, { ...bare, 'turnpike/idempotency-key': 'a-guess' }])
+    await expectResult({ ...bare, ...key })
+  })
+})
+
 describe('a payment of before the bytes were kept', () => {
   /** As a program wrote it that kept none. */
   async function forget(): Promise<void> {

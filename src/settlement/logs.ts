@@ -45,7 +45,10 @@ export async function* search(node: Node, spans: Spans, query: Query): AsyncGene
         continue
       }
     }
-    if (++calls > callsMax) throw tooMany()
+    if (++calls > callsMax) {
+      widen(spans, node, { known, span })
+      throw tooMany()
+    }
     try {
       const logs = await ask(node, { address, topics, piece })
       // Keep the span only after a success, because other errors must not shrink it.
@@ -60,8 +63,19 @@ export async function* search(node: Node, spans: Spans, query: Query): AsyncGene
       pieces.unshift(piece)
     }
   }
-  // The next search tries a larger span again.
-  if (known !== undefined && span === known) spans.set(node.host, known * 2n)
+  widen(spans, node, { known, span })
+}
+
+/**
+ * The next search tries a larger span again: errors may have passed that shrank it, and a search that
+ * takes too many calls would never end at the span that it knows.
+ */
+function widen(
+  spans: Spans,
+  { host }: Node,
+  { known, span }: { known: bigint | undefined; span: bigint | undefined },
+): void {
+  if (known !== undefined && span === known) spans.set(host, known * 2n)
 }
 
 /** About the call, not the node: asking again soon is of no use. */

@@ -161,7 +161,8 @@ export async function startDesk(
     walletFactories?: readonly Address[]
     payoutExclusive?: boolean
     isOwnPayee?: (payee: Address) => boolean
-    clockSkewMaxMs?: number
+    /** Undefined: the limit of the service; without it there is none. */
+    clockSkewMaxMs?: number | undefined
   } = {},
 ): Promise<Desk> {
   const now = options.now ?? Date.now
@@ -179,7 +180,7 @@ export async function startDesk(
     deskKey: options.deskKey,
     monotonic: () => performance.now(),
     // Tests move one clock without the others.
-    clockSkewMaxMs: options.clockSkewMaxMs ?? Number.POSITIVE_INFINITY,
+    clockSkewMaxMs: 'clockSkewMaxMs' in options ? options.clockSkewMaxMs : Number.POSITIVE_INFINITY,
     payoutExclusive: () => options.payoutExclusive === true,
     isOwnPayee: options.isOwnPayee,
     errandProofMs: options.errandProofMs,
