@@ -153,21 +153,29 @@ describe('connections', () => {
     expect(target.payments().at(-1)?.truncated).toBe(0)
   })
 
-  test('behavior: the connection of a sale outlives an idle one, and ends as that does afterwards', async () => {
-    const gate = hold('patient')
-    const paid = await send('slow/get?patient')
-    let answer = ''
-    paid.on('data', (data) => {
-      answer += data
+  const whole = () => new Response('goods')
+  const streamed = () =>
+    new Response('data: goods\n\n', { headers: { 'content-type': 'text/event-stream' } })
+  for (const [name, answer] of [
+    ['a sale', whole],
+    ['a stream', streamed],
+  ] as const)
+    test(`behavior: the connection of ${name} outlives an idle one, and ends as that does afterwards`, async () => {
+      const path = `slow/get?patient=${name.slice(2)}`
+      const gate = hold(path.slice('slow'.length))
+      const paid = await send(path)
+      let text = ''
+      paid.on('data', (data) => {
+        text += data
+      })
+      await gate.arrives()
+      const idle = connect(target.url, 'GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n')
+      idle.resume()
+      const isClosed = () => idle.closed || idle.destroyed
+      await until('the idle connection ends', isClosed)
+      expect(paid.closed || paid.destroyed).toBe(false)
+      gate.open(answer())
+      await until('the sale is answered', () => text.includes('goods'))
+      await until('its connection ends, too', () => paid.closed || paid.destroyed)
     })
-    await gate.arrives()
-    const idle = connect(target.url, 'GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n')
-    idle.resume()
-    const isClosed = () => idle.closed || idle.destroyed
-    await until('the idle connection ends', isClosed)
-    expect(paid.closed || paid.destroyed).toBe(false)
-    gate.open()
-    await until('the sale is answered', () => answer.includes('goods'))
-    await until('its connection ends, too', () => paid.closed || paid.destroyed)
-  })
 })

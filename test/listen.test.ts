@@ -1,5 +1,5 @@
 import { afterEach, expect, test } from 'bun:test'
-import { existsSync } from 'node:fs'
+import { existsSync, readdirSync } from 'node:fs'
 import { connect } from 'node:net'
 import { join } from 'node:path'
 import { listenOn } from '../src/app/listen'
@@ -60,7 +60,11 @@ async function start(openFiles: number, connectionsMax: number) {
     for await (const chunk of child.stdout) said += new TextDecoder().decode(chunk)
   })()
   await until(() => /http\S+\n/.test(said))
-  return { url: /http\S+/.exec(said)?.[0] ?? '', said: () => said }
+  return {
+    url: /http\S+/.exec(said)?.[0] ?? '',
+    said: () => said,
+    openFiles: () => readdirSync(`/proc/${child.pid}/fd`).length,
+  }
 }
 
 const ask = async (url: string) =>
@@ -91,6 +95,19 @@ test.if(isCounted)(
     hold(Number(new URL(url).port), 200)
     await until(() => said().includes('full'))
     await until(async () => (await ask(url)) === peers)
+  },
+)
+
+test.if(isCounted)(
+  'attack: it makes room while files for the database and the nodes are left',
+  async () => {
+    const { url, said, openFiles } = await start(64, 10_000)
+    // 48 of 64 are for connections.
+    const count = 54 - openFiles()
+    const ended = hold(Number(new URL(url).port), count)
+    await until(() => said().includes('full'))
+    await until(() => ended() === count)
+    expect(await ask(url)).toBe(peers)
   },
 )
 

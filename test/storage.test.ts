@@ -57,8 +57,15 @@ describe('faults of the storage', () => {
     fill()
     expect(() => write(db, () => void put('a', 200_000))).toThrow('full')
     expect(db.storage.fault()).toBe('SQLITE_FULL')
-    // What fits into a page that has room is no proof.
+    // What fits into a page that has room is no proof, of a payment or of an attempt.
     write(db, () => void put('b', 1))
+    let attempts = 0
+    const run = db.sqlite.run.bind(db.sqlite)
+    db.sqlite.run = (...input) => {
+      attempts++
+      return run(...input)
+    }
+    await until(() => attempts > 0)
     expect(db.storage.fault()).toBe('SQLITE_FULL')
     free()
     await until(() => db.storage.fault() === undefined)
@@ -131,6 +138,19 @@ describe('faults of the storage', () => {
     storage.close()
     sqlite.close()
   })
+})
+
+test('error: a damaged file stays a fault though it can be written', async () => {
+  const other = temporary()
+  const mended = open({ dataDir: other.path, now })
+  const noted = (code: string) => Object.assign(new Error(code), { code })
+  db.storage.note(noted('SQLITE_CORRUPT'))
+  // Both would recover by the same attempts.
+  mended.storage.note(noted('SQLITE_READONLY'))
+  await until(() => mended.storage.fault() === undefined)
+  mended.close()
+  other.remove()
+  expect(db.storage.fault()).toBe('SQLITE_CORRUPT')
 })
 
 /** Numbers under which this process has a file open. */
