@@ -78,6 +78,25 @@ describe('places', () => {
     expect((await fetch(at('narrow/get'), { headers })).status).toBe(200)
   })
 
+  test('behavior: all merchants have one number of places together', async () => {
+    target.reload({ concurrencyMax: 1 })
+    const gate = hold('total')
+    const first = fetch(at('a/get?total'), { headers: await headersFor('a/get?total') })
+    await gate.arrives()
+    const headers = await headersFor('b/get')
+    const { result, ...caused } = await effects(target, async () => {
+      const refused = await fetch(at('b/get'), { headers })
+      gate.open()
+      expect((await first).status).toBe(200)
+      return refused
+    })
+    target.reload({})
+    expect([result.status, await result.json()]).toMatchObject([503, { code: 'not-ready' }])
+    expect(caused.forwarded).toBe(0)
+    expect(caused.paidAtomic).toBe(0n)
+    expect((await fetch(at('b/get'), { headers })).status).toBe(200)
+  })
+
   test('behavior: a redemption without a free place costs none of its attempts', async () => {
     target.upstream.answer = () => new Response('', { status: 500 })
     const paid = await mppUsdc.pay(await ask(at('narrow/get?again')), buyer)

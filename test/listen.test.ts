@@ -111,6 +111,26 @@ test.if(isCounted)(
   },
 )
 
+test.if(isCounted)(
+  'attack: while a request in hand keeps too many files open, connections are refused',
+  async () => {
+    const { url, said, openFiles } = await start(64, 10_000)
+    const port = Number(new URL(url).port)
+    const own = connect(port, '127.0.0.1')
+    cleanups.push(() => own.destroy())
+    own.on('error', () => undefined)
+    own.resume()
+    const slow = fetch(`${url}/slow`)
+    await until(() => said().includes('waiting'))
+    hold(port, 54 - openFiles())
+    await until(() => said().includes('full'))
+    await until(async () => (await ask(url)) === undefined)
+    own.write('GET /go HTTP/1.1\r\nHost: localhost\r\n\r\n')
+    expect(await (await slow).text()).toBe(peers)
+    await until(async () => (await ask(url)) === peers)
+  },
+)
+
 test('behavior: an IPv6 address has brackets in its URL', async () => {
   const listener = listenOn({
     hostname: '::1',
