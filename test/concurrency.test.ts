@@ -78,6 +78,25 @@ describe('places', () => {
     expect((await fetch(at('narrow/get'), { headers })).status).toBe(200)
   })
 
+  test('behavior: all merchants have one number of places together', async () => {
+    target.reload({ concurrencyMax: 1 })
+    const gate = hold('total')
+    const first = fetch(at('a/get?total'), { headers: await headersFor('a/get?total') })
+    await gate.arrives()
+    const headers = await headersFor('b/get')
+    const { result, ...caused } = await effects(target, async () => {
+      const refused = await fetch(at('b/get'), { headers })
+      gate.open()
+      expect((await first).status).toBe(200)
+      return refused
+    })
+    target.reload({})
+    expect([result.status, await result.json()]).toMatchObject([503, { code: 'not-ready' }])
+    expect(caused.forwarded).toBe(0)
+    expect(caused.paidAtomic).toBe(0n)
+    expect((await fetch(at('b/get'), { headers })).status).toBe(200)
+  })
+
   test('behavior: a redemption without a free place costs none of its attempts', async () => {
     target.upstream.answer = () => new Response('', { status: 500 })
     const paid = await mppUsdc.pay(await ask(at('narrow/get?again')), buyer)
@@ -153,21 +172,29 @@ describe('connections', () => {
     expect(target.payments().at(-1)?.truncated).toBe(0)
   })
 
-  test('behavior: the connection of a sale outlives an idle one, and ends as that does afterwards', async () => {
-    const gate = hold('patient')
-    const paid = await send('slow/get?patient')
-    let answer = ''
-    paid.on('data', (data) => {
-      answer += data
+  const whole = () => new Response('goods')
+  const streamed = () =>
+    new Response('data: goods\n\n', { headers: { 'content-type': 'text/event-stream' } })
+  for (const [name, answer] of [
+    ['a sale', whole],
+    ['a stream', streamed],
+  ] as const)
+    test(`behavior: the connection of ${name} outlives an idle one, and ends as that does afterwards`, async () => {
+      const path = `slow/get?patient=${name.slice(2)}`
+      const gate = hold(path.slice('slow'.length))
+      const paid = await send(path)
+      let text = ''
+      paid.on('data', (data) => {
+        text += data
+      })
+      await gate.arrives()
+      const idle = connect(target.url, 'GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n')
+      idle.resume()
+      const isClosed = () => idle.closed || idle.destroyed
+      await until('the idle connection ends', isClosed)
+      expect(paid.closed || paid.destroyed).toBe(false)
+      gate.open(answer())
+      await until('the sale is answered', () => text.includes('goods'))
+      await until('its connection ends, too', () => paid.closed || paid.destroyed)
     })
-    await gate.arrives()
-    const idle = connect(target.url, 'GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n')
-    idle.resume()
-    const isClosed = () => idle.closed || idle.destroyed
-    await until('the idle connection ends', isClosed)
-    expect(paid.closed || paid.destroyed).toBe(false)
-    gate.open()
-    await until('the sale is answered', () => answer.includes('goods'))
-    await until('its connection ends, too', () => paid.closed || paid.destroyed)
-  })
 })

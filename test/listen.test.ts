@@ -1,5 +1,5 @@
 import { afterEach, expect, test } from 'bun:test'
-import { existsSync } from 'node:fs'
+import { existsSync, readdirSync } from 'node:fs'
 import { connect } from 'node:net'
 import { join } from 'node:path'
 import { listenOn } from '../src/app/listen'
@@ -60,7 +60,11 @@ async function start(openFiles: number, connectionsMax: number) {
     for await (const chunk of child.stdout) said += new TextDecoder().decode(chunk)
   })()
   await until(() => /http\S+\n/.test(said))
-  return { url: /http\S+/.exec(said)?.[0] ?? '', said: () => said }
+  return {
+    url: /http\S+/.exec(said)?.[0] ?? '',
+    said: () => said,
+    openFiles: () => readdirSync(`/proc/${child.pid}/fd`).length,
+  }
 }
 
 const ask = async (url: string) =>
@@ -90,6 +94,42 @@ test.if(isCounted)(
     const { url, said } = await start(64, 10_000)
     hold(Number(new URL(url).port), 200)
     await until(() => said().includes('full'))
+    await until(async () => (await ask(url)) === peers)
+  },
+)
+
+test.if(isCounted)(
+  'attack: it makes room while files for the database and the nodes are left',
+  async () => {
+    const { url, said, openFiles } = await start(64, 10_000)
+    // 48 of 64 are for connections.
+    const count = 54 - openFiles()
+    const ended = hold(Number(new URL(url).port), count)
+    await until(() => said().includes('full'))
+    await until(() => ended() === count)
+    expect(await ask(url)).toBe(peers)
+  },
+)
+
+test.if(isCounted)(
+  'attack: while a request in hand keeps too many files open, connections are refused',
+  async () => {
+    const { url, said, openFiles } = await start(64, 10_000)
+    const port = Number(new URL(url).port)
+    const own = connect(port, '127.0.0.1')
+    cleanups.push(() => own.destroy())
+    own.on('error', () => undefined)
+    own.resume()
+    const slow = fetch(`${url}/slow`)
+    await until(() => said().includes('waiting'))
+    hold(port, 54 - openFiles())
+    await until(() => said().includes('full'))
+    await until(async () => (await ask(url)) === undefined)
+    // It stays so: a server that comes and goes would answer some of these.
+    for (let count = 0; count < 100; count++) expect(await ask(url)).toBeUndefined()
+    expect(said().match(/full/g)).toHaveLength(1)
+    own.write('GET /go HTTP/1.1\r\nHost: localhost\r\n\r\n')
+    expect(await (await slow).text()).toBe(peers)
     await until(async () => (await ask(url)) === peers)
   },
 )

@@ -103,6 +103,25 @@ describe('answers that wait for their clients', () => {
     expect(shop.upstream.requests).toHaveLength(1)
   })
 
+  test('attack: of a batch of paid calls those beyond 8 MiB of answers are not charged', async () => {
+    const long = '\n'.repeat(4 * 1024 * 1024)
+    shop.upstream.script = (_, reply) => reply.send(200, long, { 'content-type': 'text/plain' })
+    const calls = await Promise.all([paid(), paid(), paid()])
+    const batch = calls.map((call, id) => ({ ...JSON.parse(call), id }))
+    const before = shop.counts()
+    const response = await post(JSON.stringify(batch), '192.0.2.8')
+    type Answer = { id: number; result: { structuredContent?: { code: string } } }
+    const answers = ((await response.json()) as Answer[]).toSorted((a, b) => a.id - b.id)
+    const codes = answers.map(({ result }) => result.structuredContent?.code)
+    expect(codes).toEqual([undefined, undefined, 'not-ready'])
+    expect(shop.upstream.requests).toHaveLength(2)
+    expect(shop.counts().payments).toBe((before.payments ?? 0) + 2)
+    // The third payment is good for the next message.
+    shop.upstream.script = undefined
+    const again = await post(calls[2] ?? '', '192.0.2.8')
+    expect(await again.json()).toMatchObject({ result: { content: [{ text: '{"ok":true}' }] } })
+  })
+
   test('attack: clients that do not read hold 32 MiB, and what more is asked for is not charged', async () => {
     const long = '\n'.repeat(4 * 1024 * 1024)
     shop.upstream.script = (_, reply) => reply.send(200, long, { 'content-type': 'text/plain' })

@@ -75,6 +75,18 @@ describe('an MPP challenge is bound', () => {
     expect((await fetch(item(), { headers: credential })).status).toBe(200)
   })
 
+  test('behavior: without a body that of GET buys by POST, and the other way', async () => {
+    for (const [asked, bought] of [
+      ['GET', 'POST'],
+      ['POST', 'GET'],
+    ] as const) {
+      const credential = await sign(item(), { init: { method: asked } })
+      const response = await fetch(item(), { method: bought, headers: credential })
+      expect([bought, response.status]).toEqual([bought, 200])
+      expect(shop.upstream.requests.at(-1)).toMatchObject({ method: bought, body: '' })
+    }
+  })
+
   test('error: asked for with one body, it does not buy another', async () => {
     const init = { method: 'POST', body: '{"n":1}' }
     const credential = await sign(item(), { init })

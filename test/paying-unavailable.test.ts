@@ -140,6 +140,12 @@ describe('what is not ready', () => {
     const malformed = await fetch(away, { headers: { authorization: 'Payment x' } })
     expect(malformed.status).toBe(503)
     expect(shop.counts()).toEqual(counts)
+    // It is public: the merchant is named, and its upstream is nowhere.
+    const ready = await (await fetch(`${shop.url}/readyz`)).text()
+    expect(JSON.parse(ready)).toMatchObject({ notReady: { circuits: ['away'] } })
+    const upstreams = shop.config.merchants.flatMap(({ upstream }) => upstream?.host ?? [])
+    expect(upstreams.length).toBeGreaterThan(0)
+    for (const host of upstreams) expect(ready).not.toContain(host)
     // Other upstreams are not concerned.
     expect((await fetch(item())).status).toBe(402)
     shop.advance(6_000)

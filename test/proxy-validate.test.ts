@@ -81,6 +81,15 @@ describe('query parameters', () => {
     expect(query({ params: [current] }, '?current=pm2_5%2Cus_aqi')).toEqual([])
   })
 
+  test('behavior: parts of a comma list are numbers where the schema says so', () => {
+    const ids = param('ids', { schema: { type: 'array', items: { type: 'integer', minimum: 1 } } })
+    expect(query({ params: [ids] }, '?ids=1,20')).toEqual([])
+    for (const wrong of ['1,x', '1,2.5', '0,1', '1,,2'])
+      expect(query({ params: [ids] }, `?ids=${wrong}`)).toEqual([
+        expect.stringMatching(/^query ids /),
+      ])
+  })
+
   test('error: a value that is too long is not tried on a pattern', () => {
     const slow = param('x', { schema: { type: 'string', pattern: '^(a+)+$' } })
     expect(query({ params: [slow] }, `?x=${'a'.repeat(5_000)}!`)).toEqual([

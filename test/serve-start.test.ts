@@ -91,41 +91,41 @@ test('error: a start that fails late stops all that it began', async () => {
     hostname: '127.0.0.1',
     port: 0,
     async fetch(request) {
-      const { id, method } = (await request.json()) as { id: number; method: string }
-      polls.push(method)
+      const { id } = (await request.json()) as { id: number }
+      polls.push(new URL(request.url).pathname)
       return Response.json({ jsonrpc: '2.0', id, error: { code: -32000, message: 'no' } })
     },
   })
   const free = Bun.serve({ hostname: '127.0.0.1', port: 0, fetch: () => new Response() })
   const listen = `127.0.0.1:${free.port}`
   await free.stop(true)
-  const config = configOf(text(listen).replace('http://127.0.0.1:1', node.url.href))
-  const dataDir = join(directory, 'late')
-  const secrets = loadSecrets({ dataDir, env })
+  const optionsFor = (name: string) => {
+    const dataDir = join(directory, name)
+    const config = configOf(text(listen).replace('http://127.0.0.1:1', `${node.url}${name}`))
+    return { config, secrets: loadSecrets({ dataDir, env }), dataDir, log: silent }
+  }
   let db: Db | undefined
+  const late = optionsFor('late')
   const started = App.start({
-    config,
-    secrets,
-    dataDir,
-    log: silent,
+    ...late,
     openDatabase(from) {
       db = open(from)
       db.sqlite.run('DROP TABLE merchants')
       return db
     },
   })
-  await expect(started).rejects.toThrow()
+  await expect(started).rejects.toThrow('merchants')
   expect(() => db?.sqlite.query('SELECT 1').get()).toThrow('closed')
-  // The lock and the address are free again.
-  open({ dataDir, now: Date.now }).close()
-  await Bun.serve({
-    hostname: '127.0.0.1',
-    port: Number(free.port),
-    fetch: () => new Response(),
-  }).stop(true)
-  const count = polls.length
+  await expect(fetch(`http://${listen}/healthz`)).rejects.toThrow()
+  // The lock is free again.
+  open({ dataDir: late.dataDir, now: Date.now }).close()
+  // A start that succeeds has the address, and asks its node again and again; the other one is silent.
+  const sound = await App.start(optionsFor('sound'))
+  const rounds = polls.length
+  await until(() => polls.length >= rounds * 3)
+  await sound.stop()
   await node.stop(true)
-  expect(polls).toHaveLength(count)
+  expect(new Set(polls)).toEqual(new Set(['/sound']))
 })
 
 describe('a log that is not taken', () => {

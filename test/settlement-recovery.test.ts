@@ -150,6 +150,25 @@ describe.concurrent('after a restart', () => {
     expect(await own.paid()).toBe(5_000n)
   })
 
+  test('error: what cannot be recorded as expired is pending, not reverted', async () => {
+    await using own = await ownDesk()
+    const { net, network } = own
+    const transfer = signTransfer(network, { validBefore: seconds() + 60n })
+    net.tap.intercept = losing
+    const payment = await own.begin(transfer)
+    unsend(own, payment.transaction)
+    await own.desk.crash()
+    net.tap.intercept = undefined
+    await own.open()
+    expect(stateOf(own, transfer)).toBe('reverted')
+    await net.chain.rpc('evm_increaseTime', [120])
+    await mine(net.chain)
+    own.desk.db.sqlite.run('PRAGMA query_only = ON')
+    const asked = await own.desk.settlement.resume(payment, transfer, { waitMs: 10_000 })
+    own.desk.db.sqlite.run('PRAGMA query_only = OFF')
+    expect(asked.kind).toBe('pending')
+  })
+
   test('behavior: a nonce that was never sent is filled when others wait above it', async () => {
     await using own = await ownDesk()
     const { net, network } = own

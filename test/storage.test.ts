@@ -1,6 +1,16 @@
 import { Database } from 'bun:sqlite'
 import { afterEach, beforeEach, describe, expect, test } from 'bun:test'
-import { closeSync, openSync, rmSync, statSync, truncateSync, writeSync } from 'node:fs'
+import {
+  closeSync,
+  existsSync,
+  openSync,
+  readdirSync,
+  readlinkSync,
+  rmSync,
+  statSync,
+  truncateSync,
+  writeSync,
+} from 'node:fs'
 import { join } from 'node:path'
 import { createGroup } from '../db/group'
 import { DatabaseLostError } from '../db/marker'
@@ -47,8 +57,15 @@ describe('faults of the storage', () => {
     fill()
     expect(() => write(db, () => void put('a', 200_000))).toThrow('full')
     expect(db.storage.fault()).toBe('SQLITE_FULL')
-    // What fits into a page that has room is no proof.
+    // What fits into a page that has room is no proof, of a payment or of an attempt.
     write(db, () => void put('b', 1))
+    let attempts = 0
+    const run = db.sqlite.run.bind(db.sqlite)
+    db.sqlite.run = (...input) => {
+      attempts++
+      return run(...input)
+    }
+    await until(() => attempts > 0)
     expect(db.storage.fault()).toBe('SQLITE_FULL')
     free()
     await until(() => db.storage.fault() === undefined)
@@ -56,6 +73,31 @@ describe('faults of the storage', () => {
     expect(keys()).toEqual(['b'])
     expect(db.storage.counts().get('SQLITE_FULL')).toBeGreaterThan(0)
   })
+
+  test.if(existsSync('/proc/self/fd'))(
+    'error: an I/O error is a fault until the file can be written again',
+    async () => {
+      const seen: (string | undefined)[] = []
+      db.storage.onChange((code) => seen.push(code))
+      write(db, () => void put('a', 1))
+      const log = `${file}-wal`
+      // Without its descriptor the system refuses each write of the log.
+      const lost = descriptorsOf(log)
+      expect(lost).toHaveLength(1)
+      for (const descriptor of lost) closeSync(descriptor)
+      try {
+        expect(() => write(db, () => void put('b', 1))).toThrow('I/O')
+        expect(db.storage.fault()).toStartWith('SQLITE_IOERR')
+      } finally {
+        // The system gives the lowest free number, which is the lost one.
+        expect(openSync(log, 'r+')).toBe(lost[0] ?? -1)
+      }
+      await until(() => db.storage.fault() === undefined)
+      expect(seen).toEqual([expect.stringMatching(/^SQLITE_IOERR/), undefined])
+      write(db, () => void put('c', 1))
+      expect(keys()).toEqual(['a', 'c'])
+    },
+  )
 
   test('behavior: the fault is found in causes, and other errors are none', () => {
     const full = Object.assign(new Error('full'), { code: 'SQLITE_FULL' })
@@ -97,6 +139,32 @@ describe('faults of the storage', () => {
     sqlite.close()
   })
 })
+
+test('error: a damaged file stays a fault though it can be written', async () => {
+  const other = temporary()
+  const mended = open({ dataDir: other.path, now })
+  const noted = (code: string) => Object.assign(new Error(code), { code })
+  db.storage.note(noted('SQLITE_CORRUPT'))
+  // Both would recover by the same attempts.
+  mended.storage.note(noted('SQLITE_READONLY'))
+  await until(() => mended.storage.fault() === undefined)
+  mended.close()
+  other.remove()
+  expect(db.storage.fault()).toBe('SQLITE_CORRUPT')
+})
+
+/** Numbers under which this process has a file open. */
+function descriptorsOf(path: string): number[] {
+  return readdirSync('/proc/self/fd')
+    .filter((name) => {
+      try {
+        return readlinkSync(`/proc/self/fd/${name}`) === path
+      } catch {
+        return false
+      }
+    })
+    .map(Number)
+}
 
 /** Overwrites the middle of the file. */
 function damage(): void {

@@ -1,3 +1,4 @@
+import { type Hex, toHex } from 'viem'
 import { account } from '../../src/demo/accounts'
 import { ask } from '../harness/buyer'
 import { x402Usdc } from '../harness/target'
@@ -11,6 +12,8 @@ export type Sale = {
   isGood: boolean
   /** What a refusal said. */
   said: string
+  /** Of the credential; undefined when no price was offered. */
+  nonce: Hex | undefined
 }
 
 /** Their payments are all that these accounts make. */
@@ -33,16 +36,18 @@ export async function buyHonestly(url: string, until: number): Promise<Sale[]> {
       const askedMs = performance.now() - startedAt
       if (asked.response.status !== 402) {
         const said = await fetch(path).then((again) => again.text())
-        sales.push({ paidMs: 0, askedMs, status: asked.response.status, isGood: false, said })
+        const { status } = asked.response
+        sales.push({ paidMs: 0, askedMs, status, isGood: false, said, nonce: undefined })
       } else {
-        const headers = await x402Usdc.pay(asked, payer.local())
+        const nonce = toHex(crypto.getRandomValues(new Uint8Array(32)))
+        const headers = await x402Usdc.pay(asked, payer.local(), { nonce })
         const address = `10.1.${(n >> 8) & 255}.${n & 255}`
         const paidAt = performance.now()
         const answer = await fetch(path, { headers: { ...headers, 'x-forwarded-for': address } })
         const text = await answer.text()
         const paidMs = performance.now() - paidAt
         const isGood = answer.status === 200 && text === JSON.stringify({ goods: `${n}` })
-        sales.push({ paidMs, askedMs, status: answer.status, isGood, said: text })
+        sales.push({ paidMs, askedMs, status: answer.status, isGood, said: text, nonce })
       }
       await Bun.sleep(pauseMs)
     }

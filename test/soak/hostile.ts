@@ -1,17 +1,18 @@
-import { Database } from 'bun:sqlite'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { account } from '../../src/demo/accounts'
-import { startNetwork } from '../harness/settlement'
-import { configText } from '../harness/target'
+import { networkOf, startNetwork } from '../harness/settlement'
+import { configText, price, seller } from '../harness/target'
+import { findMismatches, readCharges, readMoves } from './charges'
 import { buyHonestly, honestPayers, p99, type Sale } from './honest'
 
 /**
  * Hostile peers of all kinds at once beside honest buyers, against the built executable on chains
- * with 200 ms blocks. Fails when an honest buyer is charged and gets no answer, when the p99 of honest
- * paid requests is 5 times what it was before, or when the process takes 400 MB.
+ * with 200 ms blocks. Fails when an honest buyer is charged and gets no answer, when requests, ledger
+ * and transfers do not agree one to one, when the p99 of honest paid requests is 5 times what it was
+ * before, or when the process takes 400 MB.
  */
 
 const { values } = parseArgs({
@@ -53,7 +54,7 @@ async function soak(): Promise<number> {
     children.push(child)
     const memory = watchMemory(child.pid)
 
-    await buyHonestly(url, performance.now() + 3_000)
+    const first = await buyHonestly(url, performance.now() + 3_000)
     const quiet = await buyHonestly(url, performance.now() + (seconds / 2) * 1_000)
     const quietMb = memory.peakMb()
     const quietAnonMb = memory.anonMb()
@@ -66,9 +67,13 @@ async function soak(): Promise<number> {
     for (const peer of peers) peer.child.kill('SIGKILL')
     child.kill('SIGTERM')
     const code = await child.exited
-    const unanswered = chargedUnanswered(directory, [quiet, warm, attacked].flat())
+    const sites = [
+      { chain: usdc.chain, token: networkOf(usdc.chain.url, 'usdc').asset.address },
+      { chain: usdg.chain, token: networkOf(usdg.chain.url, 'usdg').asset.address },
+    ]
+    const mismatches = await audit(directory, sites, [first, quiet, warm, attacked].flat())
     const memoryMb = { quietMb, quietAnonMb, peakMb: memory.peakMb(), anonMb: memory.anonMb() }
-    return judge({ quiet, attacked, unanswered, ...memoryMb, code })
+    return judge({ quiet, attacked, mismatches, ...memoryMb, code })
   } finally {
     for (const child of children) child.kill('SIGKILL')
     await Promise.all(networks.map((network) => network.stop()))
@@ -154,29 +159,27 @@ function watchMemory(pid: number) {
   }
 }
 
-/** Honest payments that moved money and brought no whole answer, or none that the buyer saw. */
-function chargedUnanswered(directory: string, sales: readonly Sale[]): number {
-  const database = new Database(join(directory, 'data', 'turnpike.sqlite'), { readonly: true })
-  const payers = honestPayers.map(({ address }) => `'${address.toLowerCase()}'`).join(', ')
-  const sum = (condition: string) =>
-    database
-      .query<{ n: number }, []>(
-        `SELECT count(*) AS n FROM payments WHERE lower(payer) IN (${payers}) AND ${condition}`,
-      )
-      .get()?.n ?? 0
-  const charged = sum("state NOT IN ('failed', 'expired')")
-  const undelivered = sum("(delivery <> 'delivered' OR truncated = 1)")
-  database.close()
+/** What does not agree between honest clients, the ledger and the chains. */
+async function audit(
+  directory: string,
+  sites: Parameters<typeof readMoves>[0],
+  sales: readonly Sale[],
+): Promise<string[]> {
+  const charges = readCharges(join(directory, 'data', 'turnpike.sqlite'))
+  const moves = await readMoves(sites, seller, charges)
   const answered = sales.filter(({ isGood }) => isGood).length
-  // The first three seconds of honest buying are in the database only.
-  print(`honest payments: ${charged}, answers seen: ${answered} and those of the first seconds`)
-  return undelivered
+  const delivered = charges.filter(({ delivery }) => delivery === 'delivered').length
+  print(`answers that honest clients saw: ${answered}`)
+  print(`ledger: ${charges.length} payments, ${delivered} delivered`)
+  print(`chains: ${moves.transfers.length} transfers to the payout`)
+  const honest = honestPayers.map(({ address }) => address)
+  return findMismatches({ seen: sales, charges, moves, honest, priceAtomic: price })
 }
 
 type Result = {
   quiet: readonly Sale[]
   attacked: readonly Sale[]
-  unanswered: number
+  mismatches: readonly string[]
   quietMb: number
   quietAnonMb: number
   peakMb: number
@@ -185,7 +188,7 @@ type Result = {
 }
 
 function judge(result: Result): number {
-  const { quiet, attacked, unanswered, quietMb, peakMb, code } = result
+  const { quiet, attacked, mismatches, quietMb, peakMb, code } = result
   const good = (sales: readonly Sale[]) => sales.filter(({ isGood }) => isGood)
   const paid = (sales: readonly Sale[]) => p99(good(sales).map(({ paidMs }) => paidMs))
   const asked = (sales: readonly Sale[]) => p99(sales.map(({ askedMs }) => askedMs))
@@ -201,11 +204,12 @@ function judge(result: Result): number {
   print(`memory: ${quietMb.toFixed()} MB quiet, ${peakMb.toFixed()} MB at most`)
   const { quietAnonMb, anonMb } = result
   print(`  not backed by a file: ${quietAnonMb.toFixed()} MB quiet, ${anonMb.toFixed()} MB at most`)
-  print(`charged without an answer: ${unanswered}; exit code ${code}`)
+  print(`mismatches: ${mismatches.length}; exit code ${code}`)
+  for (const mismatch of mismatches.slice(0, 20)) print(`  ${mismatch}`)
   const isGood =
     ratio < ratioMax &&
     peakMb < memoryMaxMb &&
-    unanswered === 0 &&
+    mismatches.length === 0 &&
     code === 0 &&
     refused.length * 100 <= attacked.length
   print(isGood ? 'passed' : 'FAILED')
