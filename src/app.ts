@@ -10,7 +10,7 @@ import type { Config } from './config/Config'
 import type { Secrets } from './config/env'
 import type { Path } from './config/lines'
 import { needsRestart } from './config/restart'
-import { createFacilitator } from './facilitator/handler'
+import { bufferedBytes, createFacilitator } from './facilitator/handler'
 import { createPayees } from './facilitator/payees'
 import { createSettling } from './facilitator/settle'
 import { createBudget } from './http/body'
@@ -28,6 +28,7 @@ import { type Earlier, succeed } from './paywall/earlier'
 import { createPaywall } from './paywall/paywall'
 import { createQuoter } from './paywall/quote'
 import { createReclaim } from './paywall/reclaim'
+import { createRecognise } from './paywall/recognise'
 import { createAnswers } from './paywall/store'
 import * as Crypto from './protocol/Crypto'
 import type * as Network from './protocol/Network'
@@ -243,7 +244,9 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
     upstream: createUpstream({ now }),
     breaker: createBreaker(),
     places: createPlaces(options.fetchesMax),
+    recognise: createRecognise({ ...paywallOptions, settlement }),
     budget: createBudget(bufferedMaxBytes),
+    facilitatorBudget: createBudget(bufferedBytes(bufferedMaxBytes)),
     rateLimit: createRateLimit(),
     receiptAddress,
     requestId: requestIds(),
@@ -362,7 +365,11 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
     config,
     site,
     gateway,
-    facilitator: createFacilitator({ ...serving, ownAccounts: [deskAddress] }),
+    facilitator: createFacilitator({
+      ...serving,
+      budget: parts.facilitatorBudget,
+      ownAccounts: [deskAddress],
+    }),
     mcp: createMcp({ ...serving, gateway, isReady }),
   }
 }

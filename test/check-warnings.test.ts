@@ -9,10 +9,16 @@ const directory = temporary()
 afterAll(directory.remove)
 const file = join(directory.path, 'check.toml')
 
-async function run(text: string) {
+async function run(text: string, own: Record<string, string> = {}) {
   writeFileSync(file, text)
   const lines: string[] = []
-  const options = { file, env, online: false, dataDir: directory.path, now: Date.now }
+  const options = {
+    file,
+    env: { ...env, ...own },
+    online: false,
+    dataDir: directory.path,
+    now: Date.now,
+  }
   const code = await check({ ...options, out: (line) => void lines.push(line) })
   return { code, warnings: lines.filter((line) => line.startsWith('warning')), last: lines.at(-1) }
 }
@@ -60,4 +66,14 @@ test('behavior: a sample contact address is warned of at its place in the file',
     expect([code, warnings.length, last]).toEqual([0, 1, 'ok'])
     expect(warnings[0]).toStartWith(`warning: ${file}:${lineWith(text, at)}: ${said}`)
   }
+})
+
+test('behavior: a secret that is too short to be hidden is warned of, without its value', async () => {
+  const quiet = facilitator('min_amount = "0.001"')
+  const { code, warnings, last } = await run(quiet, { ONE_KEY: 'q7z' })
+  expect([code, warnings.length, last]).toEqual([0, 1, 'ok'])
+  const at = lineWith(quiet, '"X-Key"')
+  expect(warnings[0]).toStartWith(`warning: ${file}:${at}: a value from the environment has fewer`)
+  expect(warnings[0]).not.toContain('q7z')
+  expect(await run(quiet, { ONE_KEY: 'q7z9' })).toEqual({ code: 0, warnings: [], last: 'ok' })
 })

@@ -27,6 +27,8 @@ missing key | price = "1"\n |
   [[merchants.routes]]\npath = "/c" | price is missing; write price = "0.005"
 wrong type | slug = "two" | slug = "two"\ntimeout_ms = "5"
   timeout_ms | integer from 1 to 600000.*found "5"
+keep alive | slug = "two" | slug = "two"\nkeep_alive = "no"
+  keep_alive | true or false
 no places | slug = "two" | slug = "two"\nconcurrency_max = 0
   concurrency_max | integer from 1 to 12000.*found 0
 no table | eip712 = { name = "USDC", version = "2" } | eip712 = 1

@@ -231,6 +231,12 @@ describe('what the file means', () => {
     ])
     expect(two?.networks).toEqual(['eip155:8453'])
     expect(two).toMatchObject({ payout, timeoutMs: 30_000, idleMs: 60_000, allowPrivate: false })
+    expect(two?.ownConnections).toBe(false)
+    const own = edited('slug = "two"', 'slug = "two"\nkeep_alive = false')
+    expect(configOf(own).merchants.map(({ ownConnections }) => ownConnections)).toEqual([
+      false,
+      true,
+    ])
     expect([two?.concurrencyMax, config.service.concurrencyMax]).toEqual([512, 2_048])
     expect(config.service.stalledStreamsMax).toBe(16)
     expect(two?.routes[0]).toMatchObject({

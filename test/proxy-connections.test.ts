@@ -1,8 +1,10 @@
 import { afterEach, describe, expect, test } from 'bun:test'
 import net, { type AddressInfo } from 'node:net'
+import type { Merchant } from '../src/config/Config'
 import * as Route from '../src/proxy/Route'
 import { createUpstream } from '../src/proxy/upstream'
 import { merchant, route } from './harness/merchants'
+import { until } from './harness/world'
 
 const cleanups: (() => void)[] = []
 afterEach(() => {
@@ -15,15 +17,19 @@ const late = 'HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nothers'
  * An upstream that sends the body of its first answer too late: when the next request is there
  * already. Below `/plain` it answers as it should.
  */
-async function serveLate(first: string) {
+async function serveLate(first: string, fields: Partial<Merchant> = {}) {
   const seen: string[] = []
   let connections = 0
   let isLate = true
+  let closed = 0
+  let push = () => {}
   const server = net.createServer((socket) => {
     const number = ++connections
     let isOwed = false
     cleanups.push(() => socket.destroy())
     socket.on('error', () => {})
+    socket.on('close', () => closed++)
+    push = () => socket.write(late)
     socket.on('data', (data) => {
       const path = data.toString('latin1').split(' ')[1] ?? ''
       seen.push(`${number} ${path}`)
@@ -36,11 +42,15 @@ async function serveLate(first: string) {
   cleanups.push(() => server.close())
   const origin = new URL(`http://127.0.0.1:${(server.address() as AddressInfo).port}`)
   const routes = [route('/late'), route('/plain')]
-  const matcher = Route.compile([merchant('m', { upstream: origin, allowPrivate: true, routes })])
+  const sold = { upstream: origin, allowPrivate: true, routes, ...fields }
+  const matcher = Route.compile([merchant('m', sold)])
   let now = 0
   const upstream = createUpstream({ now: () => now })
   return {
     seen,
+    /** Sends an answer that nothing asked for, on the newest connection. */
+    push: () => push(),
+    closed: () => closed,
     /** Time passes, and nothing is late any more. */
     pass: (ms: number) => {
       now += ms
@@ -89,5 +99,25 @@ describe('attack: an answer that is followed by more than it should be', () => {
     expect(await buy('/late')).toBe('200 ok')
     expect(await buy('/plain')).toBe('200 mine')
     expect(seen).toEqual(['1 /late', '2 /plain'])
+  })
+
+  test('behavior: bytes that come on a connection at rest end it', async () => {
+    const { buy, seen, push, closed } = await serveLate('')
+    expect(await buy('/plain')).toBe('200 mine')
+    expect(await buy('/plain')).toBe('200 mine')
+    push()
+    await until('the connection is closed', () => closed() === 1)
+    expect(await buy('/plain')).toBe('200 mine')
+    expect(seen).toEqual(['1 /plain', '1 /plain', '2 /plain'])
+  })
+
+  test('behavior: with keep_alive = false each request has a connection of its own', async () => {
+    const first = 'HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok'
+    const { buy, seen } = await serveLate(first, { ownConnections: true })
+    expect(await buy('/late')).toBe('200 ok')
+    expect(await buy('/plain')).toBe('200 mine')
+    expect(await buy('/late', 'POST')).toBe('200 ok')
+    expect(await buy('/plain')).toBe('200 mine')
+    expect(seen).toEqual(['1 /late', '2 /plain', '3 /late', '4 /plain'])
   })
 })

@@ -289,7 +289,7 @@ describe('the answer', () => {
     expect(body).not.toContain('s3cr3t')
     expect(body).not.toContain('query%2Bsecret')
     expect(body).toContain('Bearer [redacted] short Turnpike/1.0')
-    expect(body).toContain('format=json-long')
+    expect(body).toContain('&format=[redacted] ')
     expect(forwarded.headers.has('x-echo')).toBe(false)
     expect(forwarded.headers.has('etag')).toBe(false)
   })

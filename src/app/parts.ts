@@ -20,6 +20,7 @@ export type Parts = Pick<
   | 'breaker'
   | 'places'
   | 'budget'
+  | 'recognise'
   | 'rateLimit'
   | 'now'
   | 'log'
@@ -31,6 +32,8 @@ export type Parts = Pick<
   /** Of the facilitator. */
   calls: ReturnType<Registry['counter']>
   settling: Settling
+  /** For its bodies. */
+  facilitatorBudget: GatewayOptions['budget']
   relayers: readonly `0x${string}`[]
   sponsor: ApprovalSponsor | undefined
   sponsoring: Sponsor

@@ -91,6 +91,8 @@ export type Merchant = {
   secrets: readonly string[]
   timeoutMs: number
   idleMs: number
+  /** `keep_alive = false`: each request to the upstream has a connection of its own. */
+  ownConnections: boolean
   /** Sales under way at once. */
   concurrencyMax: number
   /** Zero when the merchant is out of service because this address is not set. */

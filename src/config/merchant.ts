@@ -76,6 +76,7 @@ function readMerchant(table: Table, i: number, context: Context): Merchant {
     secrets: readSecrets(table),
     timeoutMs: field(table, 'timeout_ms', V.integer(1, 600_000), 30_000),
     idleMs: field(table, 'idle_ms', V.integer(1, 600_000), 60_000),
+    ownConnections: !field(table, 'keep_alive', V.flag, true),
     concurrencyMax: field(table, 'concurrency_max', V.integer(1, 12_000), 512),
     // An unset name leaves zero here: such a merchant is never asked for an offer.
     payout: table.raw.payout === undefined ? service.payout : readPayout(table),

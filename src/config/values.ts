@@ -194,3 +194,9 @@ export function isPrivate(host: URL): boolean {
     /^\[(::|::1|f[cd][0-9a-f]*:.*|fe[89ab][0-9a-f]*:.*|::ffff:.*)\]$/.test(host.hostname)
   )
 }
+
+/**
+ * Least length of a value that is hidden wherever it is a word of its own. Shorter ones are so common
+ * as words that hiding them everywhere would ruin what is sold.
+ */
+export const secretWordMin = 4

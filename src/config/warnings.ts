@@ -1,5 +1,6 @@
 import type { Config } from './Config'
 import type { Path } from './lines'
+import { secretWordMin } from './values'
 
 type Warning = { path: Path; message: string }
 
@@ -7,7 +8,7 @@ type Warning = { path: Path; message: string }
  * Warnings of allowed settings that may cost the operator money or upstreams, with their places.
  */
 export function warningsOf(config: Config): Warning[] {
-  return [...contactsOf(config), ...openFacilitator(config)]
+  return [...contactsOf(config), ...shortSecrets(config), ...openFacilitator(config)]
 }
 
 /** Reserved for documentation by RFC 2606. */
@@ -24,6 +25,24 @@ function contactsOf({ service, merchants }: Config): Warning[] {
       if (sample.test(value))
         warnings.push({ path: ['merchants', index, 'headers', name], message: `${name} ${fault}` })
   return warnings
+}
+
+/** Values from the environment that can only be hidden beside their name, or not at all. */
+function shortSecrets({ merchants }: Config): Warning[] {
+  return merchants.flatMap(({ headers, secrets, routes }, index) => {
+    const short = [...secrets, ...routes.flatMap(({ pathSecrets }) => pathSecrets)].filter(
+      ({ length }) => length < secretWordMin,
+    )
+    if (short.length === 0) return []
+    const merchant: Path = ['merchants', index]
+    const holds = (value: string) => short.some((part) => value.includes(part))
+    const header = Object.keys(headers).find((name) => holds(headers[name] ?? ''))
+    const path: Path = header === undefined ? merchant : [...merchant, 'headers', header]
+    const message =
+      `a value from the environment has fewer than ${secretWordMin} characters: answers hide it ` +
+      'only behind its name; use a longer one, or write here what is public'
+    return [{ path, message }]
+  })
 }
 
 function openFacilitator({ facilitator, networks }: Config): Warning[] {

@@ -60,6 +60,17 @@ function placesOf({ facilitatorUrl, baseUrl }: Config['service']): ReadonlyMap<s
 
 /** Resource servers may echo long extensions, but nobody's payment is longer than this. */
 const bodyMaxBytes = 256 * 1024
+/** Room of its bodies besides `buffered_max`, as a part of it, and the least in bodies. */
+const bufferedShare = 1 / 8
+const bodiesMin = 16
+
+/**
+ * Bytes of the facilitator's bodies that are held at once. They are apart from those of the gateway,
+ * so that strangers who fill the one leave the other alone.
+ */
+export function bufferedBytes(bufferedMaxBytes: number): number {
+  return Math.max(bodiesMin * bodyMaxBytes, Math.floor(bufferedMaxBytes * bufferedShare))
+}
 
 const common = {
   ...corsHeaders,

@@ -11,7 +11,7 @@ export type Budget = {
 export type BodyOwner = {
   /** Key of the client (http/clientip.ts); without one only the limits of all count. */
   client?: string
-  /** Whether it comes with a credential. Default: it does not. */
+  /** Whether it comes with a credential that we recognise. Default: it does not. */
   isPaid?: boolean
 }
 
@@ -22,7 +22,7 @@ export type Share = {
   release(): void
 }
 
-/** Share of the budget for bodies without a credential, so that they never block paid requests. */
+/** Share of the budget for bodies without such a credential, so that they never block paid requests. */
 const unpaidShare = 1 / 4
 /** Share of one client in the limit of its kind of bodies. */
 const clientShare = 1 / 4

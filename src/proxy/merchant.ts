@@ -13,6 +13,7 @@ import { bodyDigest } from '../paywall/fingerprint'
 import type { Item } from '../paywall/Item'
 import type { Paywall, Sale } from '../paywall/paywall'
 import { failingOf, failureHeaders } from '../paywall/receipts'
+import type { Recognise } from '../paywall/recognise'
 import type { Envelope } from '../paywall/rest'
 import * as Problem from '../protocol/Problem'
 import type { Payment } from '../settlement/Payment'
@@ -29,6 +30,7 @@ export type GatewayOptions = {
   config: Config
   earlier: Earlier
   paywall: Paywall
+  recognise: Recognise
   upstream: Upstream
   breaker: Breaker
   places: Places
@@ -184,7 +186,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     const offerWith = ({ bytes, release }: Body) =>
       Promise.resolve(offer(request, visit, bytes)).finally(release)
     const client = clientOf(visit.peer, request.headers, config.service.trustProxy)
-    const owner = { client, isPaid: pays }
+    const owner = { client, isPaid: pays && options.recognise(visit.presented, visit.item) }
     if (pays) return readBody(request, route.bodyMaxBytes, options.budget, owner).then(offerWith)
     // Without a credential the body is only digested; without room the 402 has no digest.
     const most = Math.min(config.service.unpaidBodyMaxBytes, route.bodyMaxBytes)

@@ -1,5 +1,5 @@
 import { zlib } from '../http/runtime'
-import { compile, createRedactor, type Patterns, shows } from './redactor'
+import { compile, createRedactor, type Patterns, type Secret, shows } from './redactor'
 
 type Decode = (body: Uint8Array, options: { maxOutputLength: number }) => Uint8Array
 
@@ -43,7 +43,7 @@ export class UnreadableError extends Error {
  */
 export function redactAnswer(
   { headers, body }: Answer<Uint8Array>,
-  secrets: readonly string[],
+  secrets: readonly Secret[],
 ): Uint8Array | Stream {
   if (secrets.length === 0 || body.byteLength === 0) return body
   const encoding = encodingOf(headers)
@@ -84,7 +84,7 @@ export function redactAnswer(
  */
 export function redactStream(
   { headers, body }: Answer<Stream>,
-  secrets: readonly string[],
+  secrets: readonly Secret[],
 ): Stream {
   if (secrets.length === 0) return body
   const encoding = encodingOf(headers)
@@ -94,10 +94,10 @@ export function redactStream(
   return without(secrets, opened(body, encoding))
 }
 
-const compiled = new WeakMap<readonly string[], Patterns>()
+const compiled = new WeakMap<readonly Secret[], Patterns>()
 
 /** Redactors, compiled once for each list of secrets. */
-function patternsOf(secrets: readonly string[]): Patterns {
+function patternsOf(secrets: readonly Secret[]): Patterns {
   const known = compiled.get(secrets)
   if (known !== undefined) return known
   const patterns = compile(secrets)
@@ -105,7 +105,7 @@ function patternsOf(secrets: readonly string[]): Patterns {
   return patterns
 }
 
-function without(secrets: readonly string[], source: Stream): Stream {
+function without(secrets: readonly Secret[], source: Stream): Stream {
   const reader = source.getReader()
   const redactor = createRedactor(patternsOf(secrets))
   return new ReadableStream(
@@ -175,9 +175,9 @@ function isTooLarge(error: unknown): boolean {
 }
 
 /** Removes response headers that show a secret. */
-export function redactHeaders(headers: Headers, secrets: readonly string[]): void {
+export function redactHeaders(headers: Headers, secrets: readonly Secret[]): void {
   if (secrets.length === 0) return
   for (const [name, value] of [...headers]) {
-    if (shows(value, patternsOf(secrets))) headers.delete(name)
+    if (shows(`${name}: ${value}`, patternsOf(secrets))) headers.delete(name)
   }
 }

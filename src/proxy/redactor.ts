@@ -1,4 +1,8 @@
+import * as Bounded from './Bounded'
 import * as Encoded from './Encoded'
+
+/** A text that is looked for everywhere, or only where it stands by itself or beside its name. */
+export type Secret = string | Bounded.Bounded
 
 /** Secrets made ready to be looked for. */
 export type Patterns = {
@@ -13,6 +17,7 @@ export type Patterns = {
   escapes: readonly number[]
   /** Most characters of a text. */
   longest: number
+  bounded: readonly Bounded.Pattern[]
 }
 
 export type Redactor = {
@@ -27,7 +32,9 @@ const marker = new TextEncoder().encode('[redacted]')
 const gapMax = 3
 
 /** Compiles secrets, in any order. */
-export function compile(secrets: readonly string[]): Patterns {
+export function compile(all: readonly Secret[]): Patterns {
+  const secrets = all.filter((secret) => typeof secret === 'string')
+  const bounded = Bounded.compile(all.filter((secret) => typeof secret !== 'string'))
   // Longest first: matching the shorter of two with a common start would leak the rest.
   const literal = secrets.map((secret) => Buffer.from(secret)).sort((a, b) => b.length - a.length)
   const encoded: Uint8Array[][] = new Array(256)
@@ -43,15 +50,19 @@ export function compile(secrets: readonly string[]): Patterns {
   const [starts, seconds] = [new Uint8Array(256), new Uint8Array(256)]
   for (const byte of escapes) starts[byte] = seconds[byte] = 1
   for (const [first = 0, second = 0] of encoded.flat()) starts[first] = seconds[second] = 1
-  return { literal, encoded, starts, seconds, escapes, longest: literal[0]?.length ?? 0 }
+  const longest = literal[0]?.length ?? 0
+  return { literal, encoded, starts, seconds, escapes, longest, bounded }
 }
 
 /** Replaces secrets wherever the chunks of an answer are cut. */
 export function createRedactor(patterns: Patterns): Redactor {
   let held: Uint8Array = new Uint8Array(0)
+  let before: Uint8Array = new Uint8Array(0)
   const run = (bytes: Uint8Array, isLast: boolean) => {
     const all = held.byteLength === 0 ? bytes : Buffer.concat([held, bytes])
-    const { clean, rest } = replace(all, patterns, isLast)
+    const { clean, rest } = replace(all, patterns, { before, isLast })
+    if (patterns.bounded.length > 0)
+      before = tailOf(before, all.subarray(0, all.length - rest.length))
     // Copy, so that held bytes do not keep a whole chunk in memory.
     held = rest.slice()
     return clean
@@ -62,19 +73,30 @@ export function createRedactor(patterns: Patterns): Redactor {
 /** Whether a text shows a secret in any form. */
 export function shows(text: string, patterns: Patterns): boolean {
   const bytes = Buffer.from(text)
-  return replace(bytes, patterns, true).clean !== bytes
+  return replace(bytes, patterns, { before: new Uint8Array(0), isLast: true }).clean !== bytes
 }
 
-type Place = { from: number; to: number }
+/** The last bytes of what was sent, without the zeros of wide characters. */
+function tailOf(before: Uint8Array, sent: Uint8Array): Uint8Array {
+  const most = Bounded.contextBytes * (gapMax + 1)
+  const own = sent.subarray(-most).filter((byte) => byte !== 0)
+  return own.length >= Bounded.contextBytes
+    ? own.slice(-Bounded.contextBytes)
+    : new Uint8Array(Buffer.concat([before, own]).subarray(-Bounded.contextBytes))
+}
+
+/** `quote`: bytes that the marker needs on both sides. */
+type Place = { from: number; to: number; quote?: Uint8Array | undefined }
+type Around = { before: Uint8Array; isLast: boolean }
 
 /** `clean` is the same array when nothing is replaced and nothing left over. */
 function replace(
   bytes: Uint8Array,
   patterns: Patterns,
-  isLast: boolean,
+  around: Around,
 ): { clean: Uint8Array; rest: Uint8Array } {
   const wide = bytes.includes(0) ? narrow(bytes) : undefined
-  const search = createSearch(wide?.bytes ?? bytes, patterns, isLast)
+  const search = createSearch(wide?.bytes ?? bytes, patterns, around)
   const parts: Uint8Array[] = []
   let from = 0
   for (;;) {
@@ -91,18 +113,21 @@ function replace(
     const start = wide ? (parts.length === 0 ? 0 : wide.after(from)) : from
     const place = wide ? { from: wide.at(found.from), to: wide.after(found.to) } : found
     parts.push(bytes.subarray(start, place.from))
-    parts.push(wide ? markerAs(place, found) : marker)
+    const { quote } = found
+    const text = quote === undefined ? marker : Buffer.concat([quote, marker, quote])
+    parts.push(wide ? widen(text, widthOf(place, found, wide.at)) : text)
     from = found.to
   }
 }
 
 /** Next secret from here on; without one, the place where an incomplete secret may begin. */
-function createSearch(bytes: Uint8Array, patterns: Patterns, isLast: boolean) {
-  const { literal } = patterns
+function createSearch(bytes: Uint8Array, patterns: Patterns, { before, isLast }: Around) {
+  const { literal, bounded } = patterns
   const buffer = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength)
   const next = literal.map((pattern) => buffer.indexOf(pattern))
   const findEncoded = createEncodedSearch(buffer, patterns, isLast)
-  return (from: number): { found: Place | undefined; until: number } => {
+  const findBounded = Bounded.createSearch(buffer, before, bounded, isLast)
+  const findAny = (from: number): { found: Place | undefined; until: number } => {
     let until = isLast ? buffer.length : beginning(buffer, literal, from)
     let found: Place | undefined
     for (const [index, pattern] of literal.entries()) {
@@ -121,6 +146,19 @@ function createSearch(bytes: Uint8Array, patterns: Patterns, isLast: boolean) {
       return { found: undefined, until: start }
     const end = start === until ? Math.max(to, found?.to ?? 0) : to
     return { found: { from: start, to: end }, until: start }
+  }
+  if (bounded.length === 0) return findAny
+  return (from: number): { found: Place | undefined; until: number } => {
+    const any = findAny(from)
+    const short = findBounded(from)
+    // What is found everywhere counts first, because it is the longer one.
+    if (short === undefined || short.start >= any.until) return any
+    if (short.from >= any.until && any.found !== undefined) return any
+    // Hold the name together with what is not decided behind it.
+    if (short.from > any.until) return { found: undefined, until: short.start }
+    const { from: start, to, quote } = short
+    if (to === undefined) return { found: undefined, until: start }
+    return { found: { from: start, to, quote }, until: start }
   }
 }
 
@@ -234,11 +272,17 @@ function narrow(bytes: Uint8Array) {
   }
 }
 
+/** Bytes of each character of what is replaced. */
+function widthOf(place: Place, found: Place, at: (index: number) => number): number {
+  const steps = found.to - found.from - 1
+  if (steps > 0) return Math.round((place.to - place.from - 1) / steps)
+  return Math.min(gapMax + 1, at(found.to) - place.from)
+}
+
 /** The marker in the width of what it replaces, so that the text behind it stays readable. */
-function markerAs(place: Place, found: Place): Uint8Array {
-  const width = Math.round((place.to - place.from - 1) / Math.max(1, found.to - found.from - 1))
-  if (width <= 1) return marker
-  const wide = new Uint8Array((marker.length - 1) * width + 1)
-  for (const [index, byte] of marker.entries()) wide[index * width] = byte
+function widen(text: Uint8Array, width: number): Uint8Array {
+  if (width <= 1) return text
+  const wide = new Uint8Array((text.length - 1) * width + 1)
+  for (const [index, byte] of text.entries()) wide[index * width] = byte
   return wide
 }

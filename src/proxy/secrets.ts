@@ -1,4 +1,6 @@
 import type { Merchant, Route } from '../config/Config'
+import { secretWordMin as wordMin } from '../config/values'
+import type { Secret } from './redactor'
 
 /** Shorter values would match by chance in answers that do not contain them. */
 const lengthMin = 8
@@ -18,25 +20,81 @@ const isPlain = (value: string) => value.split(/[\s,._:/|-]+/).every((word) => p
 const scheme = /^(?:basic|bearer|token|apikey)\s+/i
 
 /**
- * Texts of 8 characters and more that an upstream must not show to a buyer: every value from the
- * environment; headers with credentials, and the parts of Basic credentials; values of `query` and
- * `fixed_query`, except plain words under a harmless name; keys in the path, because frameworks
- * repeat the path of an unknown route. Each also in base64 and in hex.
+ * What an upstream must not show to a buyer.
+ *
+ * Of 8 characters and more, anywhere: every value from the environment; headers with credentials, and
+ * the parts of Basic credentials; values of `query` and `fixed_query`, except plain words under a
+ * harmless name; keys in the path, because frameworks repeat the path of an unknown route. Each also
+ * in base64 and in hex. Of 4 to 7 characters: the same, but for plain words in headers, where they
+ * are words of their own. What is left of `fixed_query` and of the environment, behind its name.
  */
-export function secretsOf(merchant: Merchant, route: Route): readonly string[] {
-  const values = Object.entries(merchant.headers)
-    .filter(([name]) => !publicHeaders.test(name))
-    .flatMap(([name, value]) => [
-      value.replace(scheme, '').trim(),
-      ...basicOf(value),
-      ...partsOf(name, value),
-    ])
-  for (const [name, value] of Object.entries({ ...route.query, ...route.fixedQuery })) {
-    if (secretQuery.test(name) || !isPlain(value)) values.push(value)
-  }
-  values.push(...route.pathSecrets, ...merchant.secrets)
-  const long = [...new Set(values)].filter((value) => value.length >= lengthMin)
-  return [...new Set(long.flatMap((value) => [value, ...packed(value)]))]
+export function secretsOf(merchant: Merchant, route: Route): readonly Secret[] {
+  const own = [...merchant.secrets, ...route.pathSecrets]
+  const credentials = Object.entries(merchant.headers).filter(([name]) => !publicHeaders.test(name))
+  const strong = [...credentials.flatMap(([, value]) => basicOf(value)), ...own]
+  const all = credentials.flatMap((header) => credentialsOf(header))
+  for (const [name, value] of Object.entries({ ...route.query, ...route.fixedQuery }))
+    if (secretQuery.test(name) || !isPlain(value)) strong.push(value)
+  strong.push(...all.filter((value) => value.length >= lengthMin || !isPlain(value)))
+  const values = unique(strong).filter((value) => value.length >= wordMin)
+  const long = values.filter((value) => value.length >= lengthMin)
+  const words = values.filter((value) => value.length < lengthMin)
+  const known = new Set(values)
+  const named = namedOf(merchant, route).filter(([, value]) => value !== '' && !known.has(value))
+  const texts = [...long, ...long.flatMap(spellings)]
+  const packs = [...values, ...named.map(([name, value]) => `${name}=${value}`)].flatMap(packed)
+  return [
+    ...unique([...texts, ...packs]),
+    ...words.flatMap((value) => [value, ...spellings(value)]).map((value) => ({ value })),
+    ...named.flatMap(([name, value]) =>
+      [value, ...spellings(value)].map((form) => ({ name, value: form })),
+    ),
+  ]
+}
+
+/** A header's value without its scheme, and its parts. */
+function credentialsOf([name, value]: [string, string]): string[] {
+  return [value.replace(scheme, '').trim(), ...partsOf(name, value)]
+}
+
+/** What is hidden behind its name, whatever it is. */
+function namedOf(merchant: Merchant, route: Route): [name: string, value: string][] {
+  const short = merchant.secrets.filter((value) => value.length < wordMin)
+  const isFromEnv = ([, value]: [string, string]) => short.some((part) => value.includes(part))
+  const headers = Object.entries(merchant.headers)
+    .filter(isFromEnv)
+    .flatMap((header) =>
+      unique([header[1], ...credentialsOf(header)]).flatMap((value) =>
+        headerNames(header[0]).map((name): [string, string] => [name, value]),
+      ),
+    )
+  const rewritten = Object.entries(route.rewrite).flatMap(([field, values]) =>
+    Object.values(values).map((value): [string, string] => [field, value]),
+  )
+  const others = [...Object.entries(route.query), ...rewritten].filter(isFromEnv)
+  return [...Object.entries(route.fixedQuery), ...headers, ...others]
+}
+
+/** As it is written, as most servers and as CGI repeat it. */
+function headerNames(name: string): string[] {
+  const upper = name.toUpperCase().replaceAll('-', '_')
+  return unique([name, name.toLowerCase(), `HTTP_${upper}`])
+}
+
+/** Spellings of a text beyond ASCII that a decoder of single characters does not know. */
+function spellings(value: string): string[] {
+  if (/^[\x20-\x7e]*$/.test(value) || !value.isWellFormed()) return []
+  const percent = encodeURIComponent(value)
+  const unicode = value.replace(
+    /[^\x20-\x7e]/g,
+    (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`,
+  )
+  const lower = percent.replace(/%../g, (code) => code.toLowerCase())
+  return unique([percent, lower, percent.replaceAll('%20', '+'), unicode])
+}
+
+function unique<T>(values: readonly T[]): T[] {
+  return [...new Set(values)]
 }
 
 /** The part after an authentication scheme, and the value of each cookie. */

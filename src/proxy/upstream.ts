@@ -6,6 +6,7 @@ import * as Ip from './Ip'
 import * as Redirect from './Redirect'
 import * as Route from './Route'
 import { redactAnswer, redactHeaders, redactStream, UnreadableError } from './redact'
+import type { Secret } from './redactor'
 import { createResolver, type Resolve } from './resolve'
 import { rewriteBody } from './rewrite'
 import { secretsOf } from './secrets'
@@ -82,8 +83,8 @@ export class UpstreamError extends Error {
  */
 export function createUpstream(options: UpstreamOptions): Upstream {
   const resolve = createResolver(options)
-  const known = new WeakMap<RouteConfig, readonly string[]>()
-  const secretsFor = ({ merchant, route }: Route.Match): readonly string[] => {
+  const known = new WeakMap<RouteConfig, readonly Secret[]>()
+  const secretsFor = ({ merchant, route }: Route.Match): readonly Secret[] => {
     const secrets = known.get(route) ?? secretsOf(merchant, route)
     known.set(route, secrets)
     return secrets

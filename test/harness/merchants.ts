@@ -39,6 +39,7 @@ export function merchant(slug: string, fields: Partial<Merchant> = {}): Merchant
     secrets: [],
     timeoutMs: 5_000,
     idleMs: 5_000,
+    ownConnections: false,
     concurrencyMax: 100,
     payout: '0x3C44CdDdB6a900fa2b585dd299e03d12FA4293BC',
     networks: ['eip155:4663', 'eip155:8453'],

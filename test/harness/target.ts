@@ -125,17 +125,21 @@ reverts_on_used_nonce = ${manners === 'usdc'}`
 
 /** Starts a target; `more` is appended to its merchants.toml. */
 export async function startTarget(
-  options: { more?: (upstreamUrl: string) => string } & Partial<App.AppOptions> = {},
+  options: {
+    more?: (upstreamUrl: string) => string
+    service?: Partial<Config['service']>
+  } & Partial<App.AppOptions> = {},
 ): Promise<Target> {
-  const { more, ...limits } = options
+  const { more, service, ...limits } = options
   const upstream = startUpstream()
   const networks = await Promise.all([startNetwork('usdc'), startNetwork('usdg')])
   const [usdc, usdg] = networks
   const urls = { usdc: usdc.tap.url, usdg: usdg.tap.url, upstream: upstream.url }
   const text = configText(urls, more?.(upstream.url))
   const env = { RELAYER_KEYS: account(0).privateKey }
-  const { config, faults } = parse(text, { file: 'target.toml', env })
-  if (config === undefined) throw new Error(faults.map(format).join('\n'))
+  const { config: parsed, faults } = parse(text, { file: 'target.toml', env })
+  if (parsed === undefined) throw new Error(faults.map(format).join('\n'))
+  const config = { ...parsed, service: { ...parsed.service, ...service } }
   const dataDir = mkdtempSync(join(tmpdir(), 'turnpike-target-'))
   const logged: string[] = []
   const clock = { offsetMs: 0 }

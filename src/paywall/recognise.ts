@@ -1,0 +1,45 @@
+import * as Challenge from '../protocol/Challenge'
+import * as Credential from '../protocol/Credential'
+import * as Problem from '../protocol/Problem'
+import * as X402 from '../protocol/X402'
+import type { Settlement } from '../settlement/settle'
+import type { Presented } from './extract'
+import type { Item } from './Item'
+import { sha256 } from './undelivered'
+
+type Options = {
+  settlement: Pick<Settlement, 'findByRedeemToken'>
+  challengeSecrets: readonly Uint8Array[]
+  realm: string
+}
+
+/** Whether a request's credential is worth the room of its body; it proves nothing about money. */
+export type Recognise = (presented: Presented, item: Item) => boolean
+
+/**
+ * Recognises, without a signature check or a node: a credential with a challenge of ours, an x402
+ * payload that takes an offer of the item, and a redeem token that was given out. Without this any
+ * header would put a body among those that are paid for.
+ */
+export function createRecognise({ settlement, challengeSecrets, realm }: Options): Recognise {
+  return (presented, item) => {
+    switch (presented.kind) {
+      case 'mpp': {
+        const parsed = Credential.parse(presented.value)
+        if (Problem.isFault(parsed)) return false
+        const options = { secrets: challengeSecrets, realm }
+        return !Problem.isFault(Challenge.verify(parsed.challenge, options))
+      }
+      case 'x402': {
+        const parsed = X402.parsePayload(presented.value)
+        if (Problem.isFault(parsed)) return false
+        return !('code' in X402.matchOffer(parsed, [...item.offers, ...(item.earlier ?? [])]))
+      }
+      case 'redeem':
+        return settlement.findByRedeemToken(sha256(presented.token)) !== undefined
+      case 'none':
+      case 'fault':
+        return false
+    }
+  }
+}

@@ -1,0 +1,244 @@
+import * as Encoded from './Encoded'
+
+/**
+ * Finds values that are too short, or too ordinary, to be looked for in the middle of other text. One
+ * without a name is found where it is a word of its own; one with a name only behind its name, as an
+ * answer shows it that repeats the request: `name=value`, `"name": ["value"]`, `<name>value</name>`,
+ * `name="..." value="..."`, in every spelling that `Encoded` reads.
+ */
+export type Bounded = { name?: string; value: string }
+
+export type Pattern = { name: Uint8Array | undefined; value: Uint8Array }
+
+/** `from` to `to` is the value; `start` is where its name begins. Without `to` it is not decided. */
+export type Found = { start: number; from: number; to?: number; quote?: Uint8Array | undefined }
+
+/** Bytes before a place that tell whether an encoded character ends there. */
+export const contextBytes = 16
+/** Most characters between a name and its value. */
+const separatorsMax = 64
+const plus = 0x2b
+/** Words between the two: `name="x" value="y"`, `<x><![CDATA[y]]></x>`. */
+const between = /^(?:value|content|CDATA)/i
+
+export function compile(bounded: readonly Bounded[]): readonly Pattern[] {
+  const bytes = (text: string) => new TextEncoder().encode(text)
+  return bounded
+    .filter(({ value }) => value !== '')
+    .map(({ name, value }) => ({ name: name ? bytes(name) : undefined, value: bytes(value) }))
+}
+
+/**
+ * The next one from a place on, by the place where it begins. `before`: the bytes that were sent before
+ * these. `isLast`: no more bytes will follow.
+ */
+export function createSearch(
+  bytes: Buffer,
+  before: Uint8Array,
+  patterns: readonly Pattern[],
+  isLast: boolean,
+): (from: number) => Found | undefined {
+  const text: Text = { bytes, before, isLast }
+  const heads = headsOf(patterns)
+  const next = createCandidates(text, patterns)
+  const begins = new Uint8Array(256)
+  for (const byte of [...Encoded.escapes, plus, ...heads.keys()])
+    if (byte === plus || Encoded.isEscape(byte) || heads[byte] !== undefined) begins[byte] = 1
+  let known: Found | undefined
+  let isKnown = false
+  return (from) => {
+    if (isKnown && (known === undefined || known.start >= from)) return known
+    isKnown = true
+    known = undefined
+    for (let at = next(from); known === undefined && at < bytes.length; at = next(at + 1))
+      if (begins[bytes[at] ?? 0] === 1) known = findAt(text, at, heads)
+    return known
+  }
+}
+
+type Text = { bytes: Buffer; before: Uint8Array; isLast: boolean }
+/** Patterns by their first byte. */
+type Heads = readonly (readonly Pattern[] | undefined)[]
+
+const headOf = ({ name, value }: Pattern) => name ?? value
+
+function headsOf(patterns: readonly Pattern[]): Heads {
+  const heads: Pattern[][] = new Array(256)
+  for (const pattern of patterns) {
+    const [first = 0] = headOf(pattern)
+    heads[first] = [...(heads[first] ?? []), pattern]
+  }
+  return heads
+}
+
+/**
+ * Places, in order, where a text may begin: where it stands plainly, around encoded characters, of
+ * which a match holds one behind fewer characters than it has, and where the bytes end within it.
+ */
+function createCandidates({ bytes, isLast }: Text, patterns: readonly Pattern[]) {
+  const texts = patterns.map(headOf)
+  const longest = Math.max(0, ...texts.map(({ length }) => length))
+  // A form writes a blank as a plus sign.
+  const hasBlank = texts.some((text) => text.includes(0x20))
+  const escapes = hasBlank ? [...Encoded.escapes, plus] : Encoded.escapes
+  const tail = isLast ? bytes.length : Math.max(0, bytes.length - longest + 1)
+  const nextPlain = nextOf(bytes, texts)
+  const nextEscape = nextOf(bytes, escapes)
+  return (at: number): number => {
+    const sign = nextEscape(at)
+    const window = Math.min(tail, sign === bytes.length ? tail : sign - longest + 1)
+    return Math.max(at, Math.min(window, nextPlain(at)))
+  }
+}
+
+/** Next place of one of the texts; the length when there is none. The places asked for only grow. */
+function nextOf(bytes: Buffer, texts: readonly (number | Uint8Array)[]): (at: number) => number {
+  const find = (index: number, at: number) => {
+    const place = bytes.indexOf(texts[index] ?? 0, at)
+    return place === -1 ? bytes.length : place
+  }
+  const places = texts.map((_, index) => find(index, 0))
+  return (at) => {
+    let nearest = bytes.length
+    for (let index = 0; index < places.length; index++) {
+      let place = places[index] ?? 0
+      if (place < at) place = places[index] = find(index, at)
+      if (place < nearest) nearest = place
+    }
+    return nearest
+  }
+}
+
+/** The longest one that begins at a place; one that is not decided counts first. */
+function findAt(text: Text, at: number, heads: Heads): Found | undefined {
+  const byte = text.bytes[at] ?? 0
+  const plain = longestOf(text, at, heads[byte])
+  // A form writes a blank as a plus sign.
+  if (byte === plus) return plain ?? longestOf(text, at, heads[0x20])
+  if (!Encoded.isEscape(byte)) return plain
+  const decoded = Encoded.decode(text.bytes, at, text.isLast)
+  if (decoded === Encoded.partial) return { start: at, from: at }
+  const own = decoded < 0 ? byte : Encoded.byteOf(decoded)
+  return own === byte ? plain : (plain ?? longestOf(text, at, heads[own]))
+}
+
+function longestOf(text: Text, at: number, patterns: readonly Pattern[] | undefined) {
+  let best: Found | undefined
+  if (patterns === undefined) return best
+  for (const pattern of patterns) {
+    const found = matchAt(text, at, pattern)
+    if (found === undefined) continue
+    if (found.to === undefined) return found
+    if (best?.to === undefined || found.to > best.to) best = found
+  }
+  return best
+}
+
+function matchAt(text: Text, at: number, { name, value }: Pattern): Found | undefined {
+  const { bytes, isLast } = text
+  const end = Encoded.match(bytes, { at, index: 0 }, name ?? value, isLast)
+  if (end === Encoded.none || isWithin(text, at, name !== undefined)) return undefined
+  if (end === Encoded.partial) return { start: at, from: at }
+  if (name !== undefined) return behind(text, at, end, value)
+  const isEnd = ends(text, end, value)
+  if (isEnd === undefined) return { start: at, from: at }
+  return isEnd ? { start: at, from: at, to: end } : undefined
+}
+
+/** The value behind a name that ends at a place, with nothing between but what separates them. */
+function behind(text: Text, start: number, end: number, value: Uint8Array): Found | undefined {
+  const { bytes, isLast } = text
+  const open: Found = { start, from: start }
+  let isSeparated = false
+  let isTag = false
+  let last = 0
+  let quote: Uint8Array | undefined
+  for (let at = end, count = 0; count < separatorsMax; count++) {
+    // `-10` and `0.10` are other numbers.
+    const isOther = isDigit(value[0]) && (last === 0x2d || last === 0x2e)
+    if (isSeparated && !isOther && !isWord(last)) {
+      const to = Encoded.match(bytes, { at, index: 0 }, value, isLast)
+      if (to === Encoded.partial) return open
+      const isEnd = to === Encoded.none ? false : ends(text, to, value)
+      if (isEnd === undefined) return open
+      // Without quotes of its own a JSON value needs those of its name.
+      const isBare = quote !== undefined && !isQuote(last)
+      if (isEnd) return { start, from: at, to, quote: isBare ? quote : undefined }
+    }
+    const sign = signAt(text, at)
+    if (sign === undefined) return isLast ? undefined : open
+    const { byte } = sign
+    // The next parameter, or the end of the object.
+    if (byte === 0x26 || byte === 0x7d) return undefined
+    if (isWord(byte) && !isTag && !isIndex(byte, last)) {
+      const word = bytes.toString('latin1', at, at + 'content'.length)
+      const known = isWord(last) ? undefined : between.exec(word)?.[0]
+      if (known === undefined)
+        return !isLast && at + word.length >= bytes.length && !isWord(last) ? open : undefined
+      at += known.length
+      last = 0
+      continue
+    }
+    if (count === 0 && byte === 0x22) quote = bytes.subarray(at, sign.end)
+    if (byte === 0x3c) isTag = true
+    if (byte === 0x3e) isTag = false
+    isSeparated ||= byte === 0x3d || byte === 0x3a || byte === 0x3e || isQuote(byte)
+    if (byte > 0x20) last = byte
+    else if (isWord(last)) last = 0
+    at = sign.end
+  }
+  return undefined
+}
+
+/** The character at a place, in whatever form; undefined when the bytes end before it is decided. */
+function signAt({ bytes, isLast }: Text, at: number): { byte: number; end: number } | undefined {
+  const byte = bytes[at]
+  if (byte === undefined) return undefined
+  if (!Encoded.isEscape(byte)) return { byte, end: at + 1 }
+  const decoded = Encoded.decode(bytes, at, isLast)
+  if (decoded === Encoded.partial) return undefined
+  if (decoded >= 0) return { byte: Encoded.byteOf(decoded), end: Encoded.endOf(decoded) }
+  const isBlank = byte === 0x5c && /[nrtbf]/.test(String.fromCharCode(bytes[at + 1] ?? 0))
+  return isBlank ? { byte: 0x20, end: at + 2 } : { byte, end: at + 1 }
+}
+
+/** The end of an encoded character that is written with letters or digits. */
+const encodedEnd = /(?:%[\da-f]{2}|\\u[\da-f]{4}|\\x[\da-f]{2}|\\[nrtbf]|&#x?[\da-f]+)$/i
+
+/** Whether a place lies in the middle of a word. Names may have `_` and, between letters, `-`. */
+function isWithin({ bytes, before }: Text, at: number, isName: boolean): boolean {
+  const byteAt = (place: number) => bytes[place] ?? before[before.length + place] ?? 0
+  const byte = byteAt(at - 1)
+  if (byte === 0x5f || byte === 0x2d) return isName && (byte === 0x5f || isWord(byteAt(at - 2)))
+  if (!isWord(byte)) return false
+  const near = Array.from({ length: 8 }, (_, index) => byteAt(at - 8 + index))
+  return !encodedEnd.test(String.fromCharCode(...near))
+}
+
+/** Whether the value ends here; undefined when that is not decided. */
+function ends({ bytes, isLast }: Text, at: number, value: Uint8Array): boolean | undefined {
+  const byte = bytes[at]
+  if (byte === undefined) return isLast ? true : undefined
+  if (isWord(byte)) return false
+  if (byte !== 0x2e || !isDigit(value.at(-1))) return true
+  const next = bytes[at + 1]
+  return next === undefined && !isLast ? undefined : !isDigit(next)
+}
+
+/** A digit of `name[0]`. */
+function isIndex(byte: number, last: number): boolean {
+  return isDigit(byte) && (last === 0x5b || isDigit(last))
+}
+
+function isDigit(byte = 0): boolean {
+  return byte >= 0x30 && byte <= 0x39
+}
+
+function isWord(byte: number): boolean {
+  const lower = byte | 0x20
+  return isDigit(byte) || (lower >= 0x61 && lower <= 0x7a)
+}
+
+function isQuote(byte: number): boolean {
+  return byte === 0x22 || byte === 0x27
+}
