@@ -210,6 +210,7 @@ test('behavior: what a reorganisation takes back before it is handed over is pen
   settlement.handOver = (id) => {
     settlement.handOver = handOver
     const database = new Database(join(shop.dataDir, 'turnpike.sqlite'))
+    database.run('PRAGMA busy_timeout = 5000')
     database.run(
       `UPDATE payments SET state = 'broadcast', log_index = NULL, block_number = NULL,
        confirmed_at = NULL WHERE id = ?`,

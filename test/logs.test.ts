@@ -104,8 +104,15 @@ async function pendingOnce(): Promise<void> {
   )
 }
 
-test('behavior: an error of ours is 500 with an id, and its text is in the log only', async () => {
+/** Waits for the writes that the service makes meanwhile. */
+function openBesideService(): Database {
   const database = new Database(`${shop.dataDir}/turnpike.sqlite`)
+  database.run('PRAGMA busy_timeout = 5000')
+  return database
+}
+
+test('behavior: an error of ours is 500 with an id, and its text is in the log only', async () => {
+  const database = openBesideService()
   database.run('ALTER TABLE payments RENAME TO gone')
   const credential = await sign(item(), { scheme: 'x402-eip3009' })
   const before = shop.upstream.requests.length
@@ -131,7 +138,7 @@ test('behavior: an error of ours is 500 with an id, and its text is in the log o
 })
 
 test('behavior: an answer that cannot be kept is given all the same', async () => {
-  const database = new Database(`${shop.dataDir}/turnpike.sqlite`)
+  const database = openBesideService()
   database.run('ALTER TABLE answers RENAME TO gone')
   const response = await pay({}, { 'idempotency-key': 'unkept' })
   database.run('ALTER TABLE gone RENAME TO answers')
