@@ -1,4 +1,4 @@
-import { readdirSync, readFileSync } from 'node:fs'
+import { readdirSync, readFileSync, statSync } from 'node:fs'
 import { createPeer, type Peer } from '../http/peer'
 import { toResponse } from '../http/problem'
 import { hasManyHosts, hostOf } from '../http/url'
@@ -35,6 +35,7 @@ type Server = ReturnType<typeof Bun.serve>
 const lookMs = 250
 /** Share of the open files reserved for the database, upstreams and nodes. */
 const reservedShare = 4
+const openFilesPath = '/proc/self/fd'
 /** Replaced servers may together hold this many times the limit of one server. */
 const generations = 4
 
@@ -86,9 +87,10 @@ export function listenOn(options: ListenOptions): Listener {
       current = undefined
       retire()
     }
+    if (current !== undefined) return
     // Wait while the replaced servers hold too much: a refused connection costs nothing.
     const left = openFiles() ?? most
-    if (current !== undefined || left >= most) return
+    if (left >= most) return
     try {
       current = serve(port)
       before = left
@@ -125,10 +127,15 @@ function mostFiles(connectionsMax: number): number {
   return Math.min(open + connectionsMax * generations, limit - Math.ceil(limit / reservedShare))
 }
 
-/** Number of open files; undefined without a free descriptor or without /proc. */
+/**
+ * Number of open files; undefined without /proc. Linux 6.2 and newer tell it as the directory's
+ * size: https://docs.kernel.org/filesystems/proc.html. Older ones must list them, which takes 9 ms
+ * for 10,000, and fails without a free descriptor.
+ */
 function openFiles(): number | undefined {
   try {
-    return readdirSync('/proc/self/fd').length
+    const { size } = statSync(openFilesPath)
+    return size > 0 ? size : readdirSync(openFilesPath).length
   } catch {
     return undefined
   }

@@ -69,7 +69,7 @@ export function createQuoter(options: QuoterOptions): Quoter {
   return {
     challenge(item, url, requestId, details) {
       const at = now()
-      const ready = readiness(item, options)
+      const ready = readiness(item, options, at)
       if (ready === 0) return undefined
       let sheet = sheets.get(item)
       if (sheet === undefined || sheet.ready !== ready || !isFresh(sheet, at)) {
@@ -90,7 +90,8 @@ export function createQuoter(options: QuoterOptions): Quoter {
       return new Response(bodyOf(sheet, page, fresh, details), { status: 402, headers })
     },
     whyNone(item) {
-      const reasons = item.offers.map((offer) => whyNot(item, offer, options))
+      const at = now()
+      const reasons = item.offers.map((offer) => whyNot(item, offer, options, at))
       if (reasons.includes(undefined)) return undefined
       return [...new Set(reasons)].join('; ')
     },
@@ -107,14 +108,16 @@ type Fresh = {
 
 /** The headers of a page as those of this answer. */
 function freshen({ headers, header, challenges, hasDigest }: Page, fresh: Fresh): Headers {
-  const { salt, expires, digest } = fresh
+  const { salt, expires } = fresh
+  const digest = hasDigest ? fresh.digest : undefined
+  const encoded = btoa(salt)
   // Ignore `Accept-Payment`: every challenge is evm/charge, so it could only exclude all of them,
   // and then the draft allows a server to send them nevertheless.
   headers.set(
     'www-authenticate',
-    Challenge.issue(challenges, { expires, unique: salt, digest: hasDigest ? digest : undefined }),
+    Challenge.issue(challenges, { expires, unique: salt, encoded, digest }),
   )
-  headers.set('payment-required', header[0] + btoa(salt) + header[1])
+  headers.set('payment-required', header[0] + encoded + header[1])
   headers.set('x-request-id', fresh.requestId)
   return headers
 }
@@ -132,11 +135,11 @@ function isFresh(sheet: Sheet, now: number): boolean {
 }
 
 /** One bit per offer that can settle now. */
-function readiness(item: Item, options: Pick<QuoterOptions, 'whyNot'>): number {
+function readiness(item: Item, options: Pick<QuoterOptions, 'whyNot'>, at: number): number {
   let bits = 0
   for (let i = 0; i < item.offers.length; i++) {
     const offer = item.offers[i]
-    if (offer !== undefined && whyNot(item, offer, options) === undefined) bits |= 1 << i
+    if (offer !== undefined && whyNot(item, offer, options, at) === undefined) bits |= 1 << i
   }
   return bits
 }
@@ -145,8 +148,9 @@ function whyNot(
   item: Item,
   { network, amountAtomic }: Item['offers'][number],
   options: Pick<QuoterOptions, 'whyNot'>,
+  at: number,
 ): string | undefined {
-  return options.whyNot(network.id, { product: item.product ?? 'gateway', amountAtomic })
+  return options.whyNot(network.id, { product: item.product ?? 'gateway', amountAtomic, at })
 }
 
 /** The problem of a refused credential, whose header and body name the same error. */

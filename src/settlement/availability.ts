@@ -6,8 +6,8 @@ import type { Context, Rail } from './context'
 import * as Lane from './lane'
 import type { Product } from './Payment'
 
-/** What is to be sold, and by which product. */
-export type Sale = { product: Product; amountAtomic: bigint }
+/** What is to be sold, by which product, and when (unix ms). */
+export type Sale = { product: Product; amountAtomic: bigint; at: number }
 
 /** Gas of a lone payment until one was seen. */
 const usualGas: Readonly<Record<TransferMethod, bigint>> = { eip3009: 80_000n, permit2: 110_000n }
@@ -22,7 +22,8 @@ export type SaleCost = { gas: bigint; priceWei: bigint }
 export function whyNot(context: Context, rail: Rail, sale: Sale): string | undefined {
   if (context.isStopping || !Lane.isReady(rail)) return 'it cannot send transactions'
   if (context.db.storage.fault() !== undefined) return 'the database cannot be written'
-  if (Budget.isSpent(context, rail, sale.product)) return 'the gas budget of today is spent'
+  if (Budget.isSpent(context, rail, sale.product, sale.at))
+    return 'the gas budget of today is spent'
   const { gasRatioMax } = rail.network
   if (gasRatioMax === 0) return undefined
   const most = gasRatioMax * Number(sale.amountAtomic)

@@ -9,13 +9,14 @@ const codeParts = 10n
 
 type For = Pick<Purpose, 'product'>
 
-/** Whether a product has spent what it may spend on gas today. From memory. */
+/** Whether a product has spent what it may spend on gas on the day of `at`, unix ms. From memory. */
 export function isSpent(
-  { store, now }: Pick<Context, 'store' | 'now'>,
+  { store }: Pick<Context, 'store'>,
   { network }: Pick<Rail, 'network'>,
   product: Product,
+  at: number,
 ): boolean {
-  return store.gasSpentOn(network.id, product, now()) >= network.gasPerDayWei[product]
+  return store.gasSpentOn(network.id, product, at) >= network.gasPerDayWei[product]
 }
 
 /**
@@ -23,7 +24,8 @@ export function isSpent(
  * included count as spent, so that concurrent ones cannot exceed the budget together.
  */
 export function refuse(context: Context, rail: Rail, { product }: For): Refusal | undefined {
-  if (isSpent(context, rail, product)) return spent('The gas budget of today is spent.')
+  if (isSpent(context, rail, product, context.now()))
+    return spent('The gas budget of today is spent.')
   const { network } = rail
   const open = underWayWei(rail, product)
   if (open === 0n) return undefined

@@ -222,7 +222,8 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
     ...forProducts(context),
     desk: deskOf(options),
     status: () => [...context.rails.values()].map((rail) => statusOf(context, rail)),
-    hasBudget: (network, product) => !Budget.isSpent(context, railOf(context, network), product),
+    hasBudget: (network, product) =>
+      !Budget.isSpent(context, railOf(context, network), product, now()),
     whyNot(network, sale) {
       const rail = context.rails.get(network)
       return rail ? Availability.whyNot(context, rail, sale) : 'it is not configured'

@@ -138,6 +138,8 @@ export type ShopOptions = {
   /** Cap of the stored answers. */
   answersMaxBytes?: number
   refundsMax?: number
+  /** Opens the gateway's database in another way. */
+  openDatabase?: typeof openDatabase
   clockSkewMaxMs?: number
   /** Keys beside the relayer's. */
   env?: Readonly<Record<string, string>>
@@ -193,7 +195,7 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
   const open = () =>
     App.start({
       openDatabase: (from) => {
-        db = openDatabase(from)
+        db = (options.openDatabase ?? openDatabase)(from)
         return db
       },
       config: served,
