@@ -8,11 +8,11 @@ import { createOutput } from '../src/cli/output'
 import { loadSecrets } from '../src/config/env'
 import { silent } from '../src/log'
 import { configOf } from './harness/config'
+import { main } from './harness/program'
 import { until } from './harness/settlement'
 
 /** The program itself: starts that fail, and a log that is not read. */
 
-const main = join(import.meta.dir, '../src/main.ts')
 const directory = mkdtempSync(join(tmpdir(), 'turnpike-serve-'))
 afterAll(() => rmSync(directory, { recursive: true, force: true }))
 
