@@ -155,6 +155,7 @@ export async function startDesk(
     checkMs?: number
     blockTimeMs?: number
     errandProofMs?: number
+    resendMs?: number
     meter?: Meter
     relayerKeys?: readonly Uint8Array[]
     deskKey?: Uint8Array
@@ -183,6 +184,7 @@ export async function startDesk(
     payoutExclusive: () => options.payoutExclusive === true,
     isOwnPayee: options.isOwnPayee,
     errandProofMs: options.errandProofMs,
+    resendMs: options.resendMs,
     ...(options.walletFactories ? { walletFactories: options.walletFactories } : {}),
     ...(options.meter ? { meter: options.meter } : {}),
   })

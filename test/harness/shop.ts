@@ -138,6 +138,7 @@ export type ShopOptions = {
   /** Cap of the stored answers. */
   answersMaxBytes?: number
   refundsMax?: number
+  orderRetryMs?: number
   clockSkewMaxMs?: number
   /** Keys beside the relayer's. */
   env?: Readonly<Record<string, string>>
@@ -208,6 +209,7 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
         ? {}
         : { answersMaxBytes: options.answersMaxBytes }),
       ...(options.refundsMax === undefined ? {} : { refundsMax: options.refundsMax }),
+      ...(options.orderRetryMs === undefined ? {} : { orderRetryMs: options.orderRetryMs }),
     })
   const app = await open()
   const chains = byId(started)
