@@ -264,6 +264,15 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
   return shop
 }
 
+/**
+ * How long a buyer waits for its settlement from now on. Short only around an answer that must be
+ * pending: a payment that must succeed would fail on a busy machine.
+ */
+export function setSettleWait({ app, config }: Shop, settleWaitSeconds: number): void {
+  const places = app.reload({ ...config, service: { ...config.service, settleWaitSeconds } })
+  if (places.length > 0) throw new Error(`needs a restart: ${places.join()}`)
+}
+
 export type Scheme = 'mpp' | 'mpp-permit2' | 'x402-eip3009' | 'x402-permit2'
 
 export type Terms = {
