@@ -73,6 +73,8 @@ export type AppOptions = Limits & {
   clockSkewMaxMs?: number
   /** Stock orders that may be refunded to one payer in an hour. */
   refundsMax?: number
+  /** First wait before a step of a stock order is tried again, ms. */
+  orderRetryMs?: number
   /** Opens the database; tests keep the connection, to let its writes fail. */
   openDatabase?: typeof open
   /** It will run for long: the database's log is made as long at once as it gets anyway (16 MB). */
@@ -212,6 +214,7 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
       quoter,
       exchange,
       refundsMax: options.refundsMax,
+      laterMs: options.orderRetryMs,
       meter: registry,
       sponsor,
       stockBaseUrl,

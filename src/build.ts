@@ -3,7 +3,7 @@ import { parseArgs } from 'node:util'
 import manifest from '../package.json'
 
 /** Only in a checkout: `demo --once` and tools load these when they run there. */
-const external = ['mppx', '@x402/*', 'solc', 'drizzle-kit', '@foundry-rs/*']
+export const external = ['mppx', '@x402/*', 'solc', 'drizzle-kit', '@foundry-rs/*']
 
 export type Options = {
   entry: string

@@ -6,6 +6,7 @@ import { join } from 'node:path'
 import { account } from '../src/demo/accounts'
 import { balanceOf } from '../src/demo/chains'
 import { ask } from './harness/buyer'
+import { main } from './harness/program'
 import { networkOf, startNetwork, type startTap } from './harness/settlement'
 import {
   configText,
@@ -34,8 +35,6 @@ afterAll(async () => {
 })
 
 type Serving = { url: string; kill(): Promise<void> }
-
-const main = join(import.meta.dir, '../src/main.ts')
 
 /** Becomes the program; beside it a reader of our end of the pipe, which ends it when we are gone. */
 const guard = `exec 3<&0

@@ -20,12 +20,12 @@ import { account } from '../src/demo/accounts'
 import * as Crypto from '../src/protocol/Crypto'
 import * as Receipt from '../src/protocol/Receipt'
 import { ask, payMpp, payX402 } from './harness/buyer'
+import { main } from './harness/program'
 import { type TestWorld, testWorld } from './harness/world'
 
 // Programs start in some tests, perhaps beside other work.
 setDefaultTimeout(60_000)
 
-const main = join(import.meta.dir, '../src/main.ts')
 let world: TestWorld
 let directory: string
 /** Values of the receipt headers of two purchases. */

@@ -2,13 +2,13 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from '
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { main } from './harness/program'
 import { until } from './harness/world'
 
 // Programs and chains start in each test, perhaps beside other work.
 setDefaultTimeout(60_000)
 
 const root = join(import.meta.dir, '..')
-const main = join(root, 'src/main.ts')
 /** Where the demo keeps its data, so that a test sees what is left there. */
 let temporary: string
 /** Where mppx looks for its accounts. */

@@ -292,7 +292,7 @@ describe.concurrent('logs', () => {
 
 describe.concurrent('a node that hides', () => {
   test('behavior: a receipt that one node hides is found at the other one before the payment ends', async () => {
-    await using own = await ownDesk({ desk: { checkMs: 50 } })
+    await using own = await ownDesk({ desk: { checkMs: 50, resendMs: 250 } })
     const { net } = own
     await own.reopen({ rpcUrls: [net.tap.url, net.chain.url] })
     net.tap.intercept = hiding
@@ -305,7 +305,7 @@ describe.concurrent('a node that hides', () => {
   })
 
   test('behavior: a receipt that every node hides keeps the payment open for a day', async () => {
-    await using own = await ownDesk({ desk: { checkMs: 50 } })
+    await using own = await ownDesk({ desk: { checkMs: 50, resendMs: 250 } })
     const { net, desk } = own
     net.tap.intercept = hiding
     const transfer = signTransfer(own.network, { validBefore: soon() })
@@ -325,7 +325,7 @@ describe.concurrent('a node that hides', () => {
   })
 
   test('behavior: a payment whose receipt stays hidden ends as used after a day', async () => {
-    await using own = await ownDesk({ desk: { checkMs: 50 } })
+    await using own = await ownDesk({ desk: { checkMs: 50, resendMs: 250 } })
     const { net, desk } = own
     net.tap.intercept = hiding
     const transfer = signTransfer(own.network, { validBefore: soon() })

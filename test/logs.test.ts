@@ -3,14 +3,12 @@ import { afterAll, beforeAll, expect, test } from 'bun:test'
 import { account } from '../src/demo/accounts'
 import * as Crypto from '../src/protocol/Crypto'
 import { inSeconds, settlementOf } from './harness/buyer'
-import { type Scheme, type Shop, sign, startShop, type Terms } from './harness/shop'
+import { type Scheme, type Shop, setSettleWait, sign, startShop, type Terms } from './harness/shop'
 import { until } from './harness/world'
 
 let shop: Shop
 beforeAll(async () => {
-  shop = await startShop({
-    adjust: (config) => ({ ...config, service: { ...config.service, settleWaitSeconds: 0.3 } }),
-  })
+  shop = await startShop()
 })
 afterAll(() => shop.stop())
 
@@ -95,7 +93,9 @@ async function pendingOnce(): Promise<void> {
   await chain?.rpc('evm_setAutomine', [false])
   const credential = await sign(item(), { scheme: 'x402-eip3009' })
   credentials.push(credential)
+  setSettleWait(shop, 0.3)
   expect((await send(item(), { headers: credential })).status).toBe(503)
+  setSettleWait(shop, 25)
   await chain?.rpc('evm_setAutomine', [true])
   await chain?.rpc('anvil_mine', ['0x1'])
   await until(

@@ -1,5 +1,4 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
-import { join } from 'node:path'
 import * as Terms from '../src/cli/Terms'
 import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
@@ -13,12 +12,12 @@ import type { Offer } from '../src/protocol/Offer'
 import { isFault } from '../src/protocol/Problem'
 import * as Transfer from '../src/protocol/Transfer'
 import * as X402 from '../src/protocol/X402'
+import { main } from './harness/program'
 import { type TestWorld, testWorld } from './harness/world'
 
 // Programs and chains start in each test, perhaps beside other work.
 setDefaultTimeout(60_000)
 
-const main = join(import.meta.dir, '../src/main.ts')
 const payer = account(1)
 const payee = account(7)
 const secret = new Uint8Array(32).fill(7)

@@ -3,7 +3,7 @@ import { encodeFunctionData, type Hex, numberToHex, parseAbi } from 'viem'
 import { account } from '../src/demo/accounts'
 import { execute, mine, setAutomine } from '../src/demo/chains'
 import { settlementOf } from './harness/buyer'
-import { payee, type Shop, sign, startShop, type Terms, visit } from './harness/shop'
+import { payee, type Shop, setSettleWait, sign, startShop, type Terms, visit } from './harness/shop'
 import { until } from './harness/world'
 
 let shop: Shop
@@ -65,6 +65,8 @@ describe('a transfer that takes its time', () => {
       const before = await shop.balance(network, payee)
       const payments = shop.counts().payments ?? 0
       await setAutomine(chainOf(network), false)
+      // Long enough for the second request to come while the first one waits.
+      setSettleWait(shop, 1)
       const first = fetch(item(), { headers: credential })
       await inPool(network, 1)
 
@@ -74,6 +76,7 @@ describe('a transfer that takes its time', () => {
       expect(await meanwhile.json()).toMatchObject({ code: 'payment-in-progress' })
 
       const pending = await first
+      setSettleWait(shop, 0.3)
       expect(pending.status).toBe(503)
       expect(pending.headers.get('retry-after')).toBe('2')
       expect(pending.headers.has('www-authenticate')).toBe(false)

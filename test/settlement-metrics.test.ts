@@ -4,7 +4,7 @@ import { mine, setAutomine } from '../src/demo/chains'
 import { createRegistry } from '../src/http/metrics'
 import { createMetrics, type Sources } from '../src/settlement/metrics'
 import { withoutSync } from './harness/owndesk'
-import { buy, type Shop, sign, startShop } from './harness/shop'
+import { buy, type Shop, setSettleWait, sign, startShop } from './harness/shop'
 import { until } from './harness/world'
 
 let shop: Shop
@@ -12,7 +12,6 @@ beforeAll(async () => {
   shop = await startShop({
     adjust: (config) => ({
       ...config,
-      service: { ...config.service, settleWaitSeconds: 0.3 },
       networks: config.networks.map((network) => ({
         ...network,
         feeCapWei: 50_000_000_000n,
@@ -74,7 +73,9 @@ test('behavior: what waits, is replaced or fails to answer is seen', async () =>
   // A node that holds the call until the block comes is asked for receipts after seconds.
   tap.intercept = withoutSync
   await setAutomine(chain, false)
+  setSettleWait(shop, 0.3)
   expect((await fetch(item(), { headers: credential })).status).toBe(503)
+  setSettleWait(shop, 25)
   expect(await more(`payments_total{network="${base}",protocol="mpp",outcome="pending"}`)).toBe(1)
   expect((await read()).get(`pending_payments{network="${base}"}`)).toBe(1)
   expect(

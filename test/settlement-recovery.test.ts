@@ -31,7 +31,7 @@ describe.concurrent('an unknown fate', () => {
       if (isSend(method)) stored ??= transactionRows(own)
       return undefined
     }
-    const outcome = await own.desk.pay(transfer, {}, { waitMs: 2_000 })
+    const outcome = await own.desk.pay(transfer, {}, { waitMs: 5_000 })
     if (outcome.kind !== 'pending') throw new Error(outcome.kind)
     expect(stored).toMatchObject([{ state: 'sent', hash: outcome.payment.transaction }])
     const waiting = own.desk.settlement.resume(outcome.payment, transfer, { waitMs: 10_000 })

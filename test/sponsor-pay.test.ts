@@ -1,16 +1,15 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
-import { join } from 'node:path'
 import { maxUint256 } from 'viem'
 import * as Token from '../src/chain/token'
 import { account } from '../src/demo/accounts'
 import { balanceOf, type Chain } from '../src/demo/chains'
 import * as Permit from '../src/protocol/Permit'
+import { main } from './harness/program'
 import { age, freshWallet, setTokens, weiOf } from './harness/sponsor'
 import { type TestWorld, testWorld } from './harness/world'
 
 setDefaultTimeout(60_000)
 
-const main = join(import.meta.dir, '../src/main.ts')
 const network = 'eip155:4663'
 let world: TestWorld
 let chain: Chain

@@ -7,7 +7,7 @@ import { buyWithX402 } from '../src/demo/buyers'
 import { mine, setAutomine } from '../src/demo/chains'
 import { ask, payX402, settlementOf } from './harness/buyer'
 import { type Body, makeBody, post } from './harness/facilitation'
-import { type Shop, sign, startShop, visit } from './harness/shop'
+import { type Shop, setSettleWait, sign, startShop, visit } from './harness/shop'
 import { until } from './harness/world'
 
 /**
@@ -17,9 +17,7 @@ import { until } from './harness/world'
 
 let shop: Shop
 beforeAll(async () => {
-  shop = await startShop({
-    adjust: (config) => ({ ...config, service: { ...config.service, settleWaitSeconds: 0.3 } }),
-  })
+  shop = await startShop()
 })
 afterAll(() => shop?.stop())
 afterEach(async () => {
@@ -172,12 +170,14 @@ describe('a payment that is on its way', () => {
   test('attack: polling with a rebuilt credential does not take the place of the buyer', async () => {
     const own = await sign(item(), x402)
     await setAutomine(chain(), false)
+    setSettleWait(shop, 0.3)
     expect((await fetch(item(), { headers: own })).status).toBe(503)
     const forms = await stolen()
     const polls = [...forms, ...forms].map((headers) => fetch(item(), { headers }))
     // Were one of them waiting for the transfer in the buyer's stead, this would be 409.
     expect((await fetch(item(), { headers: own })).status).toBe(503)
     for (const { status } of await Promise.all(polls)) expect(status).toBe(409)
+    setSettleWait(shop, 25)
     await confirm()
     await expectNothing(forms)
     await expectAnswer(own)

@@ -228,11 +228,10 @@ export type SettlementOptions = {
   checkMs?: number
   /** What a network's block time counts as before its blocks are known; a second by default. */
   blockTimeMs?: number | undefined
-  /**
-   * How long the nonce of an errand must seem used, and its receipt missing, before it counts as
-   * used by another transaction; a minute by default.
-   */
+  /** How long the nonce of an errand must seem used, without a receipt; a minute by default. */
   errandProofMs?: number | undefined
+  /** First pause before bytes that a node took are sent again; doubles. Two seconds by default. */
+  resendMs?: number | undefined
 }
 
 export type Context = {
@@ -252,6 +251,7 @@ export type Context = {
   now: () => number
   log: Log
   errandProofMs: number
+  resendMs: number
   monotonic: () => number
   clockSkewMaxMs: number
   /** Atomic; undefined: one node's word is enough for every payment. */

@@ -53,7 +53,7 @@ export async function drive(context: Context, rail: Rail, lane: Lane, slot: Slot
       if (sent.kind === 'rejected' && sent.isFee) replaceAtMs = Math.min(replaceAtMs, elapsedMs)
       isDoubtful ||= sends > 0 || sent.kind !== 'accepted' || sent.waited === true
       // Bytes that no node has taken are offered again soon: their buyer waits.
-      const firstMs = sent.kind === 'accepted' ? 2_000 : 250
+      const firstMs = sent.kind === 'accepted' ? context.resendMs : 250
       const backoffMs = Math.min(resendMaxMs, firstMs * 2 ** sends)
       sendAtMs = elapsedMs + (sent.kind === 'early' ? 100 : backoffMs)
       if (sent.kind !== 'early') sends++

@@ -56,6 +56,7 @@ export function createContext(options: SettlementOptions, signal: AbortSignal): 
     now,
     log,
     errandProofMs: options.errandProofMs ?? 60_000,
+    resendMs: options.resendMs ?? 2_000,
     monotonic: options.monotonic ?? now,
     clockSkewMaxMs: options.clockSkewMaxMs ?? 60_000,
     payoutExclusive: options.payoutExclusive ?? (() => false),

@@ -21,6 +21,8 @@ export type CounterOptions = {
   exchange: OpenMarket
   stockBaseUrl: string
   refundsMax: number | undefined
+  /** First wait before a step of an order is tried again. */
+  laterMs: number | undefined
   sponsor: ApprovalSponsor | undefined
   /** Longest wait of a buyer. */
   waitMs: () => number

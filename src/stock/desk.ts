@@ -49,7 +49,7 @@ export type DeskOptions = {
   /** Between two looks for orders that nobody drives, and for the wishes of operators. */
   sweepMs?: number
   /** First wait before a step is tried again; doubles up to thirty times that. */
-  laterMs?: number
+  laterMs?: number | undefined
 }
 
 /** More than any order needs at once: one that goes in circles must not stop all others. */

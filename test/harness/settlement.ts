@@ -155,6 +155,7 @@ export async function startDesk(
     checkMs?: number
     blockTimeMs?: number
     errandProofMs?: number
+    resendMs?: number
     meter?: Meter
     relayerKeys?: readonly Uint8Array[]
     deskKey?: Uint8Array
@@ -184,6 +185,7 @@ export async function startDesk(
     payoutExclusive: () => options.payoutExclusive === true,
     isOwnPayee: options.isOwnPayee,
     errandProofMs: options.errandProofMs,
+    resendMs: options.resendMs,
     ...(options.walletFactories ? { walletFactories: options.walletFactories } : {}),
     ...(options.meter ? { meter: options.meter } : {}),
   })
@@ -288,9 +290,10 @@ export async function startNetwork(
   }
 }
 
-/** Waits until the condition holds; throws after ten seconds. */
+/** Waits until the condition holds; throws after half a minute. */
 export async function until(condition: () => boolean | Promise<boolean>): Promise<void> {
-  for (let look = 0; look < 2_000; look++) {
+  const deadline = performance.now() + 30_000
+  while (performance.now() < deadline) {
     if (await condition()) return
     await Bun.sleep(5)
   }

@@ -140,6 +140,7 @@ export type ShopOptions = {
   refundsMax?: number
   /** Opens the gateway's database in another way. */
   openDatabase?: typeof openDatabase
+  orderRetryMs?: number
   clockSkewMaxMs?: number
   /** Keys beside the relayer's. */
   env?: Readonly<Record<string, string>>
@@ -210,6 +211,7 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
         ? {}
         : { answersMaxBytes: options.answersMaxBytes }),
       ...(options.refundsMax === undefined ? {} : { refundsMax: options.refundsMax }),
+      ...(options.orderRetryMs === undefined ? {} : { orderRetryMs: options.orderRetryMs }),
     })
   const app = await open()
   const chains = byId(started)
@@ -262,6 +264,15 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
     },
   }
   return shop
+}
+
+/**
+ * How long a buyer waits for its settlement from now on. Short only around an answer that must be
+ * pending: a payment that must succeed would fail on a busy machine.
+ */
+export function setSettleWait({ app, config }: Shop, settleWaitSeconds: number): void {
+  const places = app.reload({ ...config, service: { ...config.service, settleWaitSeconds } })
+  if (places.length > 0) throw new Error(`needs a restart: ${places.join()}`)
 }
 
 export type Scheme = 'mpp' | 'mpp-permit2' | 'x402-eip3009' | 'x402-permit2'

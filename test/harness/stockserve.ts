@@ -2,6 +2,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { account } from '../../src/demo/accounts'
+import { main } from './program'
 
 /** The program itself with nothing but the stock desk, to be killed. */
 export type StockProgram = {
@@ -33,7 +34,7 @@ export async function createStockProgram(options: {
   const file = join(directory, 'merchants.toml')
   const text = await configuration(options.rpcUrl)
   writeFileSync(file, options.edit?.(text) ?? text)
-  const command = [process.execPath, join(root, 'src/main.ts'), 'serve', '--config', file]
+  const command = [process.execPath, main, 'serve', '--config', file]
   let child: ReturnType<typeof spawn> | undefined
 
   function spawn() {

@@ -68,7 +68,8 @@ const stablecoin = parseAbi([
 ])
 
 export async function startStockShop(options: ShopOptions = {}): Promise<StockShop> {
-  const shop = await startShop({ ...options, exchange: true })
+  // A step that failed is tried again soon.
+  const shop = await startShop({ orderRetryMs: 50, ...options, exchange: true })
   const { config, chains, taps } = shop
   const { stock } = config
   const [nvda] = stock?.tokens ?? []

@@ -26,14 +26,17 @@ export async function testWorld(
   return { ...world, url: world.app.url, logged }
 }
 
-/** Waits until a condition holds; fails after ten seconds with what was waited for. */
+/**
+ * Waits until a condition holds; fails after half a minute with what was waited for. The pause leaves
+ * the processor to the processes that are waited for: chains, browsers, other tests.
+ */
 export async function until(
   what: string,
   condition: () => boolean | Promise<boolean>,
 ): Promise<void> {
-  const deadline = performance.now() + 10_000
+  const deadline = performance.now() + 30_000
   while (!(await condition())) {
     if (performance.now() > deadline) throw new Error(`waited in vain until ${what}`)
-    await new Promise((resolve) => setImmediate(resolve))
+    await Bun.sleep(2)
   }
 }
