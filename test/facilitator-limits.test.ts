@@ -66,6 +66,20 @@ describe('limits per client', () => {
     expect(metrics).toContain(`${total}{operation="settle",answer="success"} 1`)
   })
 
+  test('error: a call without a verdict tells its limits, too', async () => {
+    const from = { 'x-forwarded-for': '192.0.2.3' }
+    const malformed = await post(`${shop.url}/verify`, '{}', from)
+    expect(malformed.status).toBe(400)
+    expect(malformed.headers.get('ratelimit-remaining')).toBe('2')
+    const long = await post(`${shop.url}/verify`, ' '.repeat(256 * 1024 + 1), from)
+    expect(long.status).toBe(413)
+    expect(long.headers.get('ratelimit-remaining')).toBe('1')
+    const packed = await post(`${shop.url}/verify`, '{}', { ...from, 'content-encoding': 'gzip' })
+    expect(packed.status).toBe(415)
+    expect(packed.headers.get('ratelimit-remaining')).toBe('0')
+    expect(packed.headers.get('accept-encoding')).toBe('identity')
+  })
+
   test('error: addresses of one /64 are one client', async () => {
     const statuses: number[] = []
     for (const tail of ['1', '2', '3:4'])

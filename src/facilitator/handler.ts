@@ -137,19 +137,20 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
       const detail = `Too many calls of /${operation} from this address.`
       throw Problem.of('rate-limited', detail, { headers: limit })
     }
-    const keyHash = authorize(headers)
-    return answer(operation, request, { key, keyHash }, requestId, limit)
+    return answer(operation, request, key, requestId, limit).catch((error: unknown) => {
+      throw error instanceof Problem.ProblemError ? Problem.withHeaders(error, limit) : error
+    })
   }
 
   async function answer(
     operation: 'verify' | 'settle',
     request: Request,
-    caller: Caller,
+    key: string,
     requestId: string,
     limit: Record<string, string>,
   ): Promise<Response> {
-    const { keyHash } = caller
-    const subject = await read(request, caller)
+    const keyHash = authorize(request.headers)
+    const subject = await read(request, { key, keyHash })
     if ('code' in subject) throw malformed(operation, subject, subject.network ?? anyNetwork)
     const headers = { ...common, ...limit, 'X-Request-Id': requestId }
     if (operation === 'verify') return verify(subject, headers)
@@ -242,7 +243,10 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
     const isVerdict = code === 'bad-request' || code === 'body-too-large'
     const shown =
       isVerdict && problem.reason === undefined && operation !== 'supported'
-        ? malformed(operation, { code: 'invalid_payload', detail }, anyNetwork, code)
+        ? Problem.withHeaders(
+            malformed(operation, { code: 'invalid_payload', detail }, anyNetwork, code),
+            problem.headers,
+          )
         : problem
     return toResponse(shown, { baseUrl: service.baseUrl, requestId })
   }

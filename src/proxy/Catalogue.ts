@@ -23,6 +23,14 @@ export function offered(config: Config, isReady: IsReady = () => true): Listing[
   })
 }
 
+/**
+ * While none of the networks can settle all are listed: the prices still stand, and a buyer that
+ * tries to pay is told to come again.
+ */
+export function readyOrAll(networks: readonly Network.Id[], isReady: IsReady): IsReady {
+  return (id) => isReady(id) || !networks.some(isReady)
+}
+
 /** The networks of a merchant in the order of the file. */
 export function networksOf(config: Config, merchant: Merchant): NetworkConfig[] {
   return config.networks.filter(({ id }) => merchant.networks.includes(id))

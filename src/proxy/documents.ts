@@ -4,7 +4,6 @@ import { isKnown, tagOf } from '../http/etag'
 import { byMethod } from '../http/methods'
 import { corsHeaders } from '../http/problem'
 import { searchOf } from '../http/url'
-import type * as Network from '../protocol/Network'
 import * as Problem from '../protocol/Problem'
 import * as Catalogue from './Catalogue'
 import * as Discovery from './discovery'
@@ -46,7 +45,7 @@ const partialMaxAgeSeconds = 10
 export function createDocuments(config: Config, options: DocumentsOptions): Documents {
   const networks = config.networks.map(({ id }) => id)
   const readiness = () => networks.map((id) => (options.isReady(id) ? '1' : '0')).join('')
-  const listing = { ...options, isReady: orAll(networks, options.isReady) }
+  const listing = { ...options, isReady: Catalogue.readyOrAll(networks, options.isReady) }
   const whole = '1'.repeat(config.networks.length)
 
   function document(type: string, build: () => string): Serve {
@@ -68,7 +67,7 @@ export function createDocuments(config: Config, options: DocumentsOptions): Docu
     perMerchant.set(
       `/m/${merchant.slug}/openapi.json`,
       json(() => {
-        const isReady = orAll(merchant.networks, options.isReady)
+        const isReady = Catalogue.readyOrAll(merchant.networks, options.isReady)
         const listings = Catalogue.offered({ ...config, merchants: [merchant] }, isReady)
         if (listings.length === 0) throw nothingForSale()
         return Discovery.merchant(config, merchant, { ...options, isReady })
@@ -95,14 +94,6 @@ export function createDocuments(config: Config, options: DocumentsOptions): Docu
       return respond(request, seal(text), 'application/json', seconds)
     }),
   }
-}
-
-/**
- * While none of the networks can settle all are listed: the prices still stand, and whoever wants to
- * pay is told to come again.
- */
-function orAll(networks: readonly Network.Id[], isReady: Catalogue.IsReady): Catalogue.IsReady {
-  return (id) => isReady(id) || !networks.some(isReady)
 }
 
 /** An indexer that reads an empty document forgets us; one that reads this comes again. */

@@ -7,7 +7,7 @@ import { pathStart } from '../../http/url'
 import type { Log } from '../../log'
 import type * as Json from '../../protocol/Json'
 import * as Problem from '../../protocol/Problem'
-import type * as Catalogue from '../Catalogue'
+import * as Catalogue from '../Catalogue'
 import type { Gateway } from '../merchant'
 import { invalidParams, type Result, RpcFault, refused, toResult } from './answer'
 import * as Messages from './Messages'
@@ -163,8 +163,11 @@ export function createMcp(options: McpOptions): Mcp {
   function list(cursor: string | undefined) {
     const offset = cursor === undefined ? 0 : Number(/^\d{1,9}$/.exec(cursor)?.[0] ?? Number.NaN)
     if (Number.isNaN(offset)) throw new RpcFault(invalidParams, 'The cursor is none of ours.')
+    // A client asks once a session: an outage must not leave it without tools.
+    const ids = config.networks.map(({ id }) => id)
+    const isListed = Catalogue.readyOrAll(ids, options.isReady)
     const offered = [...compiled().values()].flatMap((tool) => {
-      const networks = tool.networks.filter(({ id }) => options.isReady(id))
+      const networks = tool.networks.filter(({ id }) => isListed(id))
       return networks.length === 0 ? [] : [{ tool, networks }]
     })
     const next = offset + pageSize
