@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Address, LocalAccount } from 'viem'
 import * as App from '../../src/app'
+import type { AppOptions } from '../../src/app/options'
 import type { Config } from '../../src/config/Config'
 import { loadSecrets } from '../../src/config/env'
 import { format, parse } from '../../src/config/merchants'
@@ -125,7 +126,7 @@ reverts_on_used_nonce = ${manners === 'usdc'}`
 
 /** Starts a target; `more` is appended to its merchants.toml. */
 export async function startTarget(
-  options: { more?: (upstreamUrl: string) => string } & Partial<App.AppOptions> = {},
+  options: { more?: (upstreamUrl: string) => string } & Partial<AppOptions> = {},
 ): Promise<Target> {
   const { more, ...limits } = options
   const upstream = startUpstream()

@@ -3,7 +3,6 @@ import { type Budget, createBudget, readBody } from '../../http/body'
 import { assertUnpacked } from '../../http/methods'
 import { clientOf, type Peer } from '../../http/peer'
 import * as RateLimit from '../../http/ratelimit'
-import { pathStart } from '../../http/url'
 import type { Log } from '../../log'
 import type * as Json from '../../protocol/Json'
 import * as Problem from '../../protocol/Problem'
@@ -28,13 +27,10 @@ export type McpOptions = {
 }
 
 export type Mcp = {
-  /** Whether a request's URL is the endpoint's. */
-  owns(url: string): boolean
   /** Answers a request to `/mcp`; never rejects. */
   handle(request: Request, peer: Peer): Promise<Response>
 }
 
-const endpoint = /^\/mcp\/?(?:\?|$)/
 const pageSize = 100
 /** Most bytes of messages of one client in a minute: 64 of the longest. */
 const bytesPerMinute = 64 * Messages.messageMaxBytes
@@ -65,7 +61,6 @@ export function createMcp(options: McpOptions): Mcp {
   }
 
   return {
-    owns: (url) => endpoint.test(url.slice(pathStart(url))),
     async handle(request, peer) {
       const origin = request.headers.get('origin')
       let response: Response

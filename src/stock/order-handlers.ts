@@ -1,10 +1,9 @@
-import { Elysia } from 'elysia'
 import type { Config, NetworkConfig, Stock } from '../config/Config'
 import { clientKey } from '../http/clientip'
-import { assertUnpacked, byMethod, unread } from '../http/methods'
+import { assertUnpacked } from '../http/methods'
 import { corsHeaders } from '../http/problem'
 import * as RateLimit from '../http/ratelimit'
-import { pathsBelow, searchOf } from '../http/url'
+import { searchOf } from '../http/url'
 import { extract } from '../paywall/extract'
 import * as AddressText from '../protocol/Address'
 import * as Problem from '../protocol/Problem'
@@ -12,9 +11,9 @@ import type { Desk } from './desk'
 import * as Instrument from './Instrument'
 import * as Orders from './Order'
 import type { Purchase } from './purchase'
-import { buyPath, orderPath, type Teller } from './teller'
+import { buyPath, type Teller } from './teller'
 
-export type OrderRoutesOptions = {
+export type OrderHandlersOptions = {
   desk: Desk
   purchase: Purchase
   teller: Teller
@@ -34,7 +33,7 @@ export type OrderRoutesOptions = {
 }
 
 /** `POST /api/stock/buy`, `GET /api/stock/order/{id}` and `GET /api/stock/orders`. */
-export function orderRoutes(options: OrderRoutesOptions) {
+export function createOrderHandlers(options: OrderHandlersOptions) {
   const { desk, teller, stock, service, rateLimit, now } = options
 
   const keyOf = (request: Request) =>
@@ -101,20 +100,8 @@ export function orderRoutes(options: OrderRoutesOptions) {
     return answer({ orders: page.map(teller.tell), ...next }, headers)
   }
 
-  const app = new Elysia({ name: 'orders' })
-  // The parameters are in the query: nobody's body is read.
-  const places = (path: string) => pathsBelow([service.stockBaseUrl], path)
-  const open = { isOpen: true }
-  for (const path of places(buyPath))
-    app.all(path, byMethod({ POST: ({ request }) => buy(request) }, open), unread)
-  for (const path of places('/api/stock/orders'))
-    app.all(path, byMethod({ GET: ({ request }) => orders(request) }, open), unread)
-  const one = byMethod({ GET: ({ request, params }: Asked) => order(request, params.id) }, open)
-  for (const path of places(orderPath)) app.all(`${path}/:id`, (asked) => one(asked), unread)
-  return app
+  return { buy, order, orders }
 }
-
-type Asked = { request: Request; params: { id: string } }
 
 /** Of the credentials that an address may present in a minute, so many may be refused. */
 const refusedShare = 0.1

@@ -1,7 +1,6 @@
-import { Elysia } from 'elysia'
 import { type Budget, readBody } from '../http/body'
 import { clientKey } from '../http/clientip'
-import { assertUnpacked, byMethod, unread } from '../http/methods'
+import { assertUnpacked } from '../http/methods'
 import { corsHeaders } from '../http/problem'
 import * as RateLimit from '../http/ratelimit'
 import * as Json from '../protocol/Json'
@@ -9,10 +8,8 @@ import * as Problem from '../protocol/Problem'
 import { networkOf } from './clients'
 import type { Granting, Refused } from './granting'
 
-export type RoutesOptions = {
+export type SponsorHandlerOptions = {
   granting: Granting
-  /** Where it is served: `/api/gas/sponsor` below each base URL. */
-  paths: readonly string[]
   budget: Budget
   rateLimit: RateLimit.RateLimit
   trustProxy: number
@@ -27,14 +24,10 @@ const perClient = 10
 const perNetwork = 40
 
 /** `POST /api/gas/sponsor`: native coin for the one approve that a holder of the asset needs. */
-export function sponsorRoutes(options: RoutesOptions) {
-  const app = new Elysia({ name: 'sponsor' })
-  const handle = byMethod({ POST: ({ request }) => answer(options, request) }, { isOpen: true })
-  for (const path of options.paths) app.all(path, handle, unread)
-  return app
-}
-
-async function answer(options: RoutesOptions, request: Request): Promise<Response> {
+export async function sponsorApprove(
+  options: SponsorHandlerOptions,
+  request: Request,
+): Promise<Response> {
   const { granting, rateLimit, now } = options
   const forwarded = request.headers.get('x-forwarded-for')
   const client = clientKey(options.peerOf(request), forwarded, options.trustProxy)
