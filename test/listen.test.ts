@@ -41,7 +41,7 @@ async function start(openFiles: number, connectionsMax: number) {
           console.log('waiting')
           await gate.promise
         }
-        return new Response(listener.peerOf(request)())
+        return new Response(listener.connections.addressOf(request))
       },
       onFull: () => console.log('full'), onFault: (error) => console.log(error),
     })

@@ -1,4 +1,4 @@
-import type { Peer } from '../http/peer'
+import { createPeer, type Peer } from '../http/peer'
 import type { Base } from './base'
 import { type Listener, listenOn } from './listen'
 import { connectionReports } from './report'
@@ -22,6 +22,6 @@ export function openDoor({ options, current, entrance, registry, log, onFailure 
   onFailure(() => listener.stop(true))
   return {
     listener,
-    peerOf: (request) => listener.peerOf(entrance.originalOf(request)),
+    peerOf: (request) => createPeer(request, listener.connections, entrance.originalOf),
   }
 }

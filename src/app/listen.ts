@@ -1,5 +1,5 @@
 import { readdirSync, readFileSync } from 'node:fs'
-import { createPeer, type Peer } from '../http/peer'
+import type { Connections } from '../http/peer'
 import { hostOf } from '../http/url'
 
 export type ListenOptions = {
@@ -19,8 +19,8 @@ export type ListenOptions = {
 export type Listener = {
   /** Where it listens, e.g. `http://127.0.0.1:4020` or `http://[::1]:4020`. */
   url: string
-  /** The other end of the connection of a request that `fetch` received. */
-  peerOf(request: Request): Peer
+  /** The connections of the requests that `fetch` received. */
+  connections: Connections
   /** Stops accepting connections; `true` also ends the open ones. */
   stop(endsOpen: boolean): Promise<void>
 }
@@ -99,7 +99,11 @@ export function listenOn(options: ListenOptions): Listener {
   return {
     url: `http://${hostOf(hostname)}:${port}`,
     // Any server knows the connections of all of them.
-    peerOf: (request) => createPeer(request, first, idleSeconds),
+    connections: {
+      idleSeconds,
+      addressOf: (request) => first.requestIP(request)?.address,
+      setTimeout: (request, seconds) => first.timeout(request, seconds),
+    },
     async stop(endsOpen) {
       if (!isStopped) clearInterval(timer)
       isStopped = true
