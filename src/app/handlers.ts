@@ -12,6 +12,7 @@ import { sponsorApprove } from '../sponsor/handler'
 import { createMarketHandlers } from '../stock/market-handlers'
 import { createOrderHandlers } from '../stock/order-handlers'
 import { createPages } from '../web/pages'
+import { createApiDocument } from './openapi'
 import type { Parts } from './parts'
 import type { Handlers } from './routes'
 import { createState } from './state'
@@ -47,6 +48,7 @@ export function createHandlers(config: Config, earlier: Earlier, parts: Parts): 
     verify: operate('verify'),
     settle: operate('settle'),
     documents,
+    apiDocument: createApiDocument(config),
     market: exchange && createMarketHandlers({ ...exchange, ...serving, payTo: deskAddress }),
     orders: exchange && counter && createOrderHandlers({ ...exchange, ...serving, ...counter }),
     sponsor: (request) => sponsorApprove({ ...serving, granting, trustProxy }, request),

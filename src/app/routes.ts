@@ -26,6 +26,8 @@ export type Handlers = {
   verify: Handler
   settle: Handler
   documents: Documents
+  /** Our own endpoints as OpenAPI. */
+  apiDocument: Handler
   sponsor: Handler
   /** Undefined without `[stock]`, as `orders` is. */
   market: ReturnType<typeof createMarketHandlers> | undefined
@@ -62,6 +64,7 @@ export function createRoutes(on: Handlers): Pick<Elysia, 'fetch'> {
   // Documents for machines
   add('/openapi.json', ({ request }) => documents.aggregate(request))
   add('/.well-known/x402', ({ request }) => documents.wellKnown(request))
+  add('/api/openapi.json', shared({ GET: ({ request }) => on.apiDocument(request) }))
   add('/llms.txt', ({ request }) => documents.llms(request))
   for (const at of on.facilitatorAt)
     add(`${at}/discovery/resources`, ({ request }) => documents.resources(request))

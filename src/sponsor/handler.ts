@@ -1,3 +1,4 @@
+import { Type } from '@sinclair/typebox'
 import { type Budget, readBody } from '../http/body'
 import { clientKey } from '../http/clientip'
 import { assertUnpacked } from '../http/methods'
@@ -5,6 +6,7 @@ import { corsHeaders } from '../http/problem'
 import * as RateLimit from '../http/ratelimit'
 import * as Json from '../protocol/Json'
 import * as Problem from '../protocol/Problem'
+import * as Schema from '../protocol/Schema'
 import { networkOf } from './clients'
 import type { Granting, Refused } from './granting'
 
@@ -49,9 +51,8 @@ async function read(request: Request, budget: Budget, client: string): Promise<J
   const body = await readBody(request, bodyMaxBytes, budget, { client })
   try {
     const json = Json.parse(new TextDecoder('utf-8', { fatal: true }).decode(body.bytes))
-    const unknown = Object.keys(json).find((name) => !members.includes(name))
-    if (unknown === undefined) return json
-    throw new Json.JsonError(`${JSON.stringify(unknown.slice(0, 40))} is not a member`)
+    Schema.assertNoOthers(grantBody, json)
+    return json
   } catch (error) {
     const reason = error instanceof Json.JsonError ? error.message : 'not UTF-8'
     throw Problem.of('bad-request', `The body must be {address, network?, signature?}: ${reason}.`)
@@ -60,7 +61,22 @@ async function read(request: Request, budget: Budget, client: string): Promise<J
   }
 }
 
-const members: readonly string[] = ['address', 'network', 'signature']
+/** Body of a request. What its members hold is judged with the state of the address (granting.ts). */
+export const grantBody = Type.Object(
+  {
+    address: Type.String({
+      description: 'Holder of the asset; mixed case needs its checksum.',
+      pattern: '^0x[0-9a-fA-F]{40}$',
+    }),
+    network: Type.Optional(
+      Type.String({ description: 'CAIP-2 id; the first network that is sponsored by default.' }),
+    ),
+    signature: Type.Optional(
+      Type.String({ description: 'EIP-191 signature of the address, when it is asked for.' }),
+    ),
+  },
+  { additionalProperties: false },
+)
 
 function problemOf({ code, detail, members, retryAfterSeconds }: Refused): Problem.ProblemError {
   return Problem.of(code, detail, {

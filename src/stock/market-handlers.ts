@@ -125,7 +125,9 @@ export function quoteOf(look: Look.Look, market: Pick<Market, 'judge' | 'stock'>
 function termsOf(request: Request, stock: Stock, asset: Asset): Instrument.Terms {
   // A request of HTTP/1.0 may come as a path alone.
   const asked = [...new URLSearchParams(searchOf(request.url))]
-  const query = new URLSearchParams(asked.filter(([name]) => name === 'symbol' || name === 'usdg'))
+  const query = new URLSearchParams(
+    asked.filter(([name]) => Instrument.quoteNames.some((known) => known === name)),
+  )
   return Instrument.assertTerms(Instrument.parseTerms(query, stock, asset))
 }
 

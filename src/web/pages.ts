@@ -1,3 +1,4 @@
+import { Type } from '@sinclair/typebox'
 import type { Config } from '../config/Config'
 import { type Budget, readBody } from '../http/body'
 import { clientKey } from '../http/clientip'
@@ -6,6 +7,7 @@ import * as RateLimit from '../http/ratelimit'
 import { searchOf } from '../http/url'
 import * as Crypto from '../protocol/Crypto'
 import * as Problem from '../protocol/Problem'
+import * as Schema from '../protocol/Schema'
 import { type AdminState, adminForm, adminPage } from './admin'
 import { findAsset } from './assets'
 import { createCataloguePage, type Live } from './catalogue'
@@ -29,6 +31,9 @@ export type PagesOptions = Live & {
 const searchesPerMinute = 120
 const looksPerMinute = 30
 const formMaxBytes = 4096
+
+/** The form of `POST /admin`. */
+export const adminFields = Type.Object({ token: Type.String() })
 
 /** The pages for people: the catalogue, the stock tokens, and the state of operation. */
 export function createPages(options: PagesOptions) {
@@ -93,7 +98,7 @@ export function createPages(options: PagesOptions) {
     const body = await readBody(request, formMaxBytes, options.budget)
     try {
       const form = new URLSearchParams(new TextDecoder().decode(body.bytes))
-      return admin(request, form.get('token') ?? '')
+      return admin(request, Schema.readQuery(adminFields, form).values.token ?? '')
     } finally {
       body.release()
     }
