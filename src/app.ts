@@ -92,9 +92,12 @@ function prepare({ db, now }: Base, parts: Parts, config: Config) {
 
 /** Prepares, between requests, what the first ones would wait for. */
 function warmUp({ options, db, current }: Base): void {
-  // First: it makes every statement prepared before it be prepared again.
+  // Before `unused`: it makes every statement prepared before it be prepared again.
   const lasting = options.isLasting ? [db.reserveLog] : []
-  void whenIdle([...lasting, Secp256k1.warm, ...unused(db)], () => current.isStopping)
+  // Elysia compiles an app when its `fetch` is first read, which takes milliseconds.
+  const compile = () => current.app.fetch
+  const steps = [compile, ...lasting, Secp256k1.warm, ...unused(db)]
+  void whenIdle(steps, () => current.isStopping)
 }
 
 async function stop({ current, db, now }: Base, { listener }: Door, parts: Parts): Promise<void> {

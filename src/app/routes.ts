@@ -98,7 +98,7 @@ export function createRoutes(on: Handlers): Pick<Elysia, 'fetch'> {
   add('/readyz', own({ GET: health.readyz }))
   add('/metrics', own({ GET: ({ request }) => on.metrics(request) }))
 
-  return app.compile()
+  return app
 }
 
 /** What answers while the service starts. */
