@@ -1,4 +1,7 @@
 import { afterAll, beforeAll, expect, test } from 'bun:test'
+import { join } from 'node:path'
+import { parse } from '../src/config/merchants'
+import { payout, small } from './harness/config'
 import { type StockShop, startStockShop } from './harness/stockshop'
 
 /** The OpenAPI document of our own endpoints says what they do. */
@@ -72,4 +75,23 @@ test('behavior: bodies name their members', () => {
   expect(members('/api/gas/sponsor')).toEqual([['address', 'network', 'signature'], ['address']])
   expect(members('/admin', 'application/x-www-form-urlencoded')).toEqual([['token'], ['token']])
   expect(members('/settle')).toEqual(members('/verify'))
+})
+
+test('error: a configured path below one of ours is refused, for every path of the table', async () => {
+  const table = await Bun.file(join(import.meta.dir, '../src/app/routes.ts')).text()
+  const firsts = new Set(
+    [...table.matchAll(/\(\s*['`](?:\$\{at\})?\/([\w.-]+)/g)].map(([, first = '']) => first),
+  )
+  expect(firsts.size).toBeGreaterThan(12)
+  for (const first of firsts) {
+    const at = `base_url = "https://pay.example.com"\nfacilitator_url = "https://pay.example.com/${first}/x"`
+    const { faults } = parse(small.replace('base_url = "https://pay.example.com"', at), {
+      file: 'merchants.toml',
+      env: { PAYOUT: payout, ONE_KEY: 'a-key' },
+    })
+    expect([first, faults.map(({ message }) => message)]).toEqual([
+      first,
+      [expect.stringContaining('which is taken')],
+    ])
+  }
 })
