@@ -46,7 +46,8 @@ export function createRoutes(on: Handlers): Pick<Elysia, 'fetch'> {
   const { documents, market, orders, pages, health } = on
   const add = adderOf(app)
 
-  // For sale. These make their own problems: in front of all hooks they cost what a bare server does.
+  // For sale. These make their own problems. In front of all hooks an unpaid 402 takes about 1.05 of
+  // the CPU that it takes without Elysia.
   app.all('/m/*', ({ request }) => on.gateway(request), unread)
   app.all('/mcp', ({ request }) => on.mcp(request), unread)
   app.all('/mcp/', ({ request }) => on.mcp(request), unread)

@@ -22,7 +22,8 @@ export type Entrance = {
 /**
  * The first step of every request. It stands in front of Elysia's router, which reads the path at an
  * offset of the URL: the URL must begin with `http://` by then, and the path must be the plain one.
- * A hook of `onRequest` would come too late for both.
+ * A hook of `onRequest` would come too late for both, and would not see the date of HEAD. Several Host
+ * fields are refused here because nothing may be read from such a request.
  */
 export function createEntrance({ baseUrl, requestId, now }: EntranceOptions): Entrance {
   /** Original requests, by the requests that replace them. */
