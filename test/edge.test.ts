@@ -1,6 +1,8 @@
 import { afterAll, describe, expect, test } from 'bun:test'
+import { Elysia } from 'elysia'
+import { startingRoutes } from '../src/app/routes'
 import { account } from '../src/demo/accounts'
-import { createFront } from '../src/http/front'
+import { createEntrance } from '../src/http/entrance'
 import { ask } from './harness/buyer'
 import { makeBody } from './harness/facilitation'
 import { buy, sign } from './harness/shop'
@@ -21,6 +23,8 @@ afterAll(() => shop.stop())
 
 const at = (path: string, init?: RequestInit) => fetch(shop.url + path, init)
 const codeOf = async (response: Response) => ((await response.json()) as { code: string }).code
+const entranceOf = () =>
+  createEntrance({ baseUrl: 'http://localhost', requestId: () => 'id', now: () => 0 })
 const quoted = 'symbol=NVDA&usdg=25'
 
 /** Paths that are read, and whether pages of other origins may. */
@@ -211,28 +215,18 @@ describe('percent-encoded characters that need no encoding', () => {
     expect([response.status, await codeOf(response)]).toEqual([400, 'bad-request'])
     const verified = await at('/%76erify', { method: 'POST', headers: json, body: '{"x":1}' })
     expect([verified.status, await verified.json()]).toMatchObject([400, { isValid: false }])
+    const entrance = entranceOf()
     const seen: Request[] = []
-    const handle = (door: Request) => {
-      seen.push(front.originalOf(door))
-      return new Response(new URL(door.url).pathname)
-    }
-    const front = createFront({
-      doors: () => ({
-        gateway: { handle },
-        mcp: { owns: () => false, handle },
-        facilitator: { handle: () => undefined },
-        site: { fetch: handle },
-      }),
-      now: () => 0,
-    })
+    const app = new Elysia()
+      .wrap(entrance.enter)
+      .all('/a', ({ request }) => void seen.push(entrance.originalOf(request)), { parse: 'none' })
     const request = new Request('http://localhost/%61?b=%63', { method: 'POST', body: 'text' })
-    expect(await (await front.fetch(request, () => undefined)).text()).toBe('/a')
+    expect((await app.fetch(request)).status).toBe(200)
     expect(seen).toEqual([request])
   })
 
   test('error: a request before the service is ready gets 503 with Retry-After', async () => {
-    const front = createFront({ doors: () => undefined, now: () => 0 })
-    const response = await front.fetch(new Request('http://localhost/'), () => undefined)
+    const response = await startingRoutes(entranceOf()).fetch(new Request('http://localhost/'))
     expect([response.status, response.headers.get('retry-after')]).toEqual([503, '1'])
   })
 

@@ -66,3 +66,18 @@ for (const target of targets)
     }
     expect(await statusOf(`${target} HTTP/1.0`, undefined)).not.toBe(500)
   })
+
+test('behavior: without a usable Host a request is answered as with one', async () => {
+  for (const [line, status] of [
+    ['GET /healthz', 200],
+    ['GET /supported', 200],
+    ['GET /m/shop/item', 402],
+    ['GET /openapi.json', 200],
+    ['GET /stocks/healthz', 404],
+    ['DELETE /discovery/resources', 405],
+  ] as const) {
+    expect([line, await statusOf(`${line} HTTP/1.0`, undefined)]).toEqual([line, status])
+    for (const host of ['', 'x?y', 'a/b'])
+      expect([line, host, await statusOf(`${line} HTTP/1.1`, host)]).toEqual([line, host, status])
+  }
+})

@@ -1,8 +1,8 @@
 import { describe, expect, test } from 'bun:test'
 import { Elysia, t } from 'elysia'
 import { clientKey } from '../src/http/clientip'
-import { healthRoutes } from '../src/http/health'
-import { createRegistry, metricsRoutes } from '../src/http/metrics'
+import { createHealth } from '../src/http/health'
+import { createRegistry, renderMetrics } from '../src/http/metrics'
 import { errors, toResponse } from '../src/http/problem'
 import { createRateLimit, headers } from '../src/http/ratelimit'
 import { createLog } from '../src/log'
@@ -195,8 +195,8 @@ describe('clientip', () => {
 
 describe('health', () => {
   const rpc = 'https://rpc.example.com/v2/sEcReT'
-  const create = (sell: boolean, broken: boolean) =>
-    healthRoutes({
+  const create = (sell: boolean, broken: boolean) => {
+    const { healthz, readyz } = createHealth({
       canSell: () => sell,
       networks: () => [
         { network: 'eip155:8453', ready: true, clockAheadMs: { min: -250.4, max: 900 } },
@@ -213,6 +213,8 @@ describe('health', () => {
       openCircuits: () => (broken ? ['assistant'] : []),
       storageFaults: () => (broken ? [{ file: 'turnpike.sqlite', reason: 'SQLITE_FULL' }] : []),
     })
+    return new Elysia().get('/healthz', healthz).get('/readyz', readyz)
+  }
 
   test('behavior: healthz follows what can be sold', async () => {
     const at = async (sell: boolean) =>
@@ -254,8 +256,7 @@ describe('metrics', () => {
     requests.inc({ status: 'a"b\n\\' })
     registry.onRender(() => balance.set(7))
     for (const value of [0.05, 0.1, 0.5, 9]) latency.observe(value, { network: 'eip155:1' })
-    const request = new Request('http://localhost/metrics')
-    const response = await metricsRoutes(registry).handle(request)
+    const response = renderMetrics(registry)
     expect(response.headers.get('Content-Type')).toStartWith('text/plain; version=0.0.4')
     expect(await response.text()).toBe(`# HELP turnpike_requests_total Requests.
 # TYPE turnpike_requests_total counter

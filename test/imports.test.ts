@@ -32,7 +32,7 @@ const ranks: Readonly<Record<string, number>> = {
 const entries = /^(src\/(main|build)\.ts|(src|db)\/.*\b(build|config)\.ts|test\/.*)$/
 const unicode = /^(src\/demo\/upstreams|src\/proxy\/builtin|test)\//
 const clockOwners = /^(src\/(app|main|log)\.ts|src\/demo\/.*|test\/.*)$/
-const elysiaOwners = /^(src\/(.*\/)?(\w+-)?routes\.ts|src\/(http|web)\/.*|src\/app\.ts|test\/.*)$/
+const elysiaOwners = /^(src\/app\/routes\.ts|src\/http\/problem\.ts|test\/.*)$/
 const drizzleOwners = /^(db\/.*|src\/(.*\/)?store\.ts|test\/.*)$/
 const clientOwners = /^(src\/(chain|demo)\/.*|test\/.*)$/
 const clients = /\b(create\w*Client|http|webSocket|fallback|custom)\b/
@@ -72,7 +72,7 @@ const rules: Readonly<Record<string, (all: readonly Source[]) => string[]>> = {
     each(all, ({ path }, { specifier, clause, typeOnly, dynamic }) => {
       if (typeOnly || specifier.startsWith('.')) return false
       const name = specifier.split('/', specifier.startsWith('@') ? 2 : 1).join('/')
-      if (name === 'elysia' && !elysiaOwners.test(path)) return 'Elysia outside the HTTP layers'
+      if (name === 'elysia' && !elysiaOwners.test(path)) return 'Elysia outside the table of routes'
       if (name === 'drizzle-orm' && !drizzleOwners.test(path)) return 'drizzle outside the stores'
       const isClient = name === 'viem' && (specifier === 'viem/actions' || clients.test(clause))
       if (isClient && !clientOwners.test(path)) return 'a viem client outside chain/'
@@ -217,7 +217,8 @@ describe('the rules', () => {
     ],
     ['missing', { 'src/http/a.ts': "import { b } from './b'" }, 1],
     ['packages', { 'src/paywall/a.ts': "import { Elysia } from 'elysia'" }, 1],
-    ['packages', { 'src/proxy/routes.ts': "import { Elysia } from 'elysia'" }, 0],
+    ['packages', { 'src/proxy/routes.ts': "import { Elysia } from 'elysia'" }, 1],
+    ['packages', { 'src/app/routes.ts': "import { Elysia } from 'elysia'" }, 0],
     ['packages', { 'src/settlement/a.ts': "import { eq } from 'drizzle-orm'" }, 1],
     ['packages', { 'src/settlement/a.ts': "import { createPublicClient } from 'viem'" }, 1],
     ['packages', { 'src/settlement/a.ts': "import { keccak256 } from 'viem'" }, 0],

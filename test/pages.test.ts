@@ -7,7 +7,7 @@ import { createRateLimit } from '../src/http/ratelimit'
 import { silent } from '../src/log'
 import * as Example from '../src/web/Example'
 import { escaped } from '../src/web/html'
-import { type WebOptions, webRoutes } from '../src/web/routes'
+import { createPages, type PagesOptions } from '../src/web/pages'
 import { configOf, small } from './harness/config'
 import { merchant, param, route } from './harness/merchants'
 import { testWorld } from './harness/world'
@@ -22,10 +22,10 @@ afterAll(() => world.stop())
 const token = 'a-token-of-the-operator'
 
 /** The pages alone, over a configuration of the test's. */
-function pages(options: Partial<WebOptions> = {}) {
+function pages(options: Partial<PagesOptions> = {}) {
   const config = options.config ?? configOf(small)
   const { baseUrl } = config.service
-  const routes = webRoutes({
+  const made = createPages({
     config,
     adminToken: token,
     adminState: () => ({
@@ -44,7 +44,11 @@ function pages(options: Partial<WebOptions> = {}) {
     now: () => Date.now(),
     ...options,
   })
-  const app = errors({ baseUrl, log: silent, requestId: () => 'id' }).use(routes)
+  const app = errors({ baseUrl, log: silent, requestId: () => 'id' })
+    .get('/', ({ request }) => made.home(request))
+    .get('/stocks', ({ request }) => made.stocks(request))
+    .get('/admin', ({ request }) => made.look(request))
+    .post('/admin', ({ request }) => made.enter(request), { parse: 'none' })
   return {
     get: (path: string, headers: Record<string, string> = {}) =>
       Promise.resolve(app.fetch(new Request(`http://localhost${path}`, { headers }))),

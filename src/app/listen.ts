@@ -1,11 +1,6 @@
 import { readdirSync, readFileSync, statSync } from 'node:fs'
-import { createPeer, type Peer } from '../http/peer'
-import { toResponse } from '../http/problem'
-import { hasManyHosts, hostOf } from '../http/url'
-import * as Problem from '../protocol/Problem'
-
-/** Answers a request. */
-export type Handle = (request: Request, peer: Peer) => Response | Promise<Response>
+import type { Connections } from '../http/peer'
+import { hostOf } from '../http/url'
 
 export type ListenOptions = {
   hostname: string
@@ -14,7 +9,7 @@ export type ListenOptions = {
   connectionsMax: number
   /** Longest silence of a connection that no sale holds; 255 by default. */
   idleSeconds?: number | undefined
-  handle: Handle
+  fetch: (request: Request) => Response | Promise<Response>
   /** Called when too many are open and those without a request are ended. */
   onFull(open: number): void
   /** Called when binding the address again fails after that; the attempt is repeated. */
@@ -24,7 +19,8 @@ export type ListenOptions = {
 export type Listener = {
   /** Where it listens, e.g. `http://127.0.0.1:4020` or `http://[::1]:4020`. */
   url: string
-  peerOf(request: Request): string | undefined
+  /** The connections of the requests that `fetch` received. */
+  connections: Connections
   /** Stops accepting connections; `true` also ends the open ones. */
   stop(endsOpen: boolean): Promise<void>
 }
@@ -48,7 +44,7 @@ const generations = 4
  * connections. Open files can be counted on Linux only; elsewhere there is no cap.
  */
 export function listenOn(options: ListenOptions): Listener {
-  const { hostname, handle, idleSeconds = 255 } = options
+  const { hostname, fetch, idleSeconds = 255 } = options
   const serve = (port: number) =>
     Bun.serve({
       hostname,
@@ -58,10 +54,11 @@ export function listenOn(options: ListenOptions): Listener {
       idleTimeout: idleSeconds,
       // Bodies are read and capped by the routes, which answer with a problem.
       maxRequestBodySize: Number.MAX_SAFE_INTEGER,
-      fetch: (request, self) => handle(request, createPeer(request, self, idleSeconds)),
+      fetch,
     })
-  let current: Server | undefined = serve(options.port)
-  const port = current.port ?? options.port
+  const first = serve(options.port)
+  const port = first.port ?? options.port
+  let current: Server | undefined = first
   const leaving = new Set<Server>()
   const most = mostFiles(options.connectionsMax)
   /** Connections that were open when the current server started. */
@@ -103,12 +100,11 @@ export function listenOn(options: ListenOptions): Listener {
 
   return {
     url: `http://${hostOf(hostname)}:${port}`,
-    peerOf(request) {
-      for (const server of [current, ...leaving]) {
-        const found = server?.requestIP(request)?.address
-        if (found !== undefined) return found
-      }
-      return undefined
+    // Any server knows the connections of all of them.
+    connections: {
+      idleSeconds,
+      addressOf: (request) => first.requestIP(request)?.address,
+      setTimeout: (request, seconds) => first.timeout(request, seconds),
     },
     async stop(endsOpen) {
       if (!isStopped) clearInterval(timer)
@@ -148,19 +144,5 @@ function limitOfFiles(): number | undefined {
     return Number.isNaN(limit) ? undefined : limit
   } catch {
     return undefined
-  }
-}
-
-/** Refuses requests with several Host fields; `context` is that of the refusal. */
-export function withOneHost(
-  handle: Handle,
-  context: () => Parameters<typeof toResponse>[1],
-): Handle {
-  return (request, peer) => {
-    if (!hasManyHosts(request.headers)) return handle(request, peer)
-    return toResponse(
-      Problem.of('bad-request', 'A request must have exactly one Host field.'),
-      context(),
-    )
   }
 }

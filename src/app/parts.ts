@@ -1,60 +1,72 @@
-import type { Db } from '../../db/open'
-import type { Config } from '../config/Config'
-import type { Facilitator } from '../facilitator/handler'
-import type { Settling } from '../facilitator/settle'
+import { readPending } from '../../db/pending'
+import { bufferedBytes } from '../facilitator/handler'
+import { createPayees } from '../facilitator/payees'
+import { createSettling, type Settling } from '../facilitator/settle'
+import { createBudget } from '../http/body'
 import type { Registry } from '../http/metrics'
-import type { createMcp } from '../proxy/mcp/endpoint'
-import type { Gateway, GatewayOptions } from '../proxy/merchant'
-import type { ApprovalSponsor } from '../settlement/Sponsorship'
-import type { Settlement } from '../settlement/settle'
-import type { Sponsor } from '../sponsor/sponsor'
-import type { Counter } from '../stock/counter'
-import type { openMarket } from '../stock/open'
+import type { Peer } from '../http/peer'
+import { createRateLimit } from '../http/ratelimit'
+import * as Crypto from '../protocol/Crypto'
+import { createBreaker } from '../proxy/breaker'
+import type { GatewayOptions } from '../proxy/merchant'
+import { createPlaces } from '../proxy/places'
+import { createUpstream } from '../proxy/upstream'
 import type { AdminState } from '../web/admin'
+import type { Base } from './base'
+import type { Door } from './door'
+import type { Money } from './money'
+import type { Sales } from './sales'
+
+/** Pending payments that the page for operators lists. */
+const pendingShown = 20
 
 /** Parts that survive a reload, because they hold state or money. */
-export type Parts = Pick<
-  GatewayOptions,
-  | 'paywall'
-  | 'upstream'
-  | 'breaker'
-  | 'places'
-  | 'budget'
-  | 'recognise'
-  | 'rateLimit'
-  | 'now'
-  | 'log'
-  | 'requestId'
-  | 'accepts'
-> & {
-  db: Db
-  settlement: Settlement
-  /** Of the facilitator. */
-  calls: ReturnType<Registry['counter']>
-  settling: Settling
-  /** For its bodies. */
-  facilitatorBudget: GatewayOptions['budget']
-  relayers: readonly `0x${string}`[]
-  sponsor: ApprovalSponsor | undefined
-  sponsoring: Sponsor
-  registry: Registry
-  receiptAddress: `0x${string}`
-  exchange: ReturnType<typeof openMarket>
-  counter: Counter | undefined
-  deskAddress: `0x${string}`
-  /** Address of the other end of a request's connection. */
-  peerOf: (request: Request) => string | undefined
-  adminToken: string
-  pending: () => AdminState['pending']
-}
+export type Parts = Pick<Base, 'entrance' | 'db' | 'registry' | 'requestId' | 'now' | 'log'> &
+  Money &
+  Sales &
+  Pick<GatewayOptions, 'upstream' | 'breaker' | 'places' | 'budget' | 'rateLimit' | 'accepts'> & {
+    /** Counts the calls of the facilitator. */
+    calls: ReturnType<Registry['counter']>
+    settling: Settling
+    /** For its bodies. */
+    facilitatorBudget: GatewayOptions['budget']
+    deskAddress: `0x${string}`
+    /** The other end of the connection of a request that a route received. */
+    peer: (request: Request) => Peer
+    adminToken: string
+    pending: () => AdminState['pending']
+  }
 
-/** The request handlers of one configuration. */
-export type Catalogue = {
-  config: Config
-  /** Below `/m/`. */
-  gateway: Gateway
-  facilitator: Facilitator
-  mcp: ReturnType<typeof createMcp>
-  /** Everywhere else. */
-  site: { fetch(request: Request): Response | Promise<Response> }
+/** Makes what the requests of all products share. */
+export function createParts(base: Base, door: Door, money: Money, sales: Sales): Parts {
+  const { options, current, db, registry, requestId, now, log } = base
+  const { config, secrets } = options
+  const { settlement } = money
+  const payees = createPayees({
+    db,
+    networks: config.networks,
+    priceOf: (network) => settlement.costOf(network).priceWei,
+    now,
+  })
+  return {
+    ...{ entrance: base.entrance, db, registry, requestId, now, log },
+    ...money,
+    ...sales,
+    peer: door.peerOf,
+    calls: registry.counter('facilitator_calls_total', 'Calls of the facilitator by answer.', [
+      'operation',
+      'answer',
+    ]),
+    settling: createSettling(payees),
+    deskAddress: Crypto.addressOf(secrets.deskKey),
+    upstream: createUpstream({ now }),
+    breaker: createBreaker(),
+    places: createPlaces(options.fetchesMax),
+    budget: createBudget(config.service.bufferedMaxBytes),
+    facilitatorBudget: createBudget(bufferedBytes(config.service.bufferedMaxBytes)),
+    rateLimit: createRateLimit(),
+    accepts: () => !current.isStopping,
+    adminToken: secrets.adminToken,
+    pending: () => readPending(db, pendingShown),
+  }
 }

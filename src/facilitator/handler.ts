@@ -6,7 +6,6 @@ import { allowOf, assertUnpacked, notAllowed, preflight } from '../http/methods'
 import type { Counter } from '../http/metrics'
 import { corsHeaders, toResponse, unknownError } from '../http/problem'
 import * as RateLimit from '../http/ratelimit'
-import { pathOf, pathsBelow } from '../http/url'
 import type { Log } from '../log'
 import * as Facilitation from '../protocol/Facilitation'
 import * as Problem from '../protocol/Problem'
@@ -40,23 +39,18 @@ export type FacilitatorOptions = {
 }
 
 export type Facilitator = {
-  /** The answer to a request for one of the facilitator's paths; undefined for any other. */
-  handle(request: Request, peer: () => string | undefined): Response | Promise<Response> | undefined
+  /** Answers a request for an operation, of any method; never rejects. */
+  handle(
+    operation: Operation,
+    request: Request,
+    peer: () => string | undefined,
+  ): Response | Promise<Response>
 }
 
 /** The client's key (http/clientip.ts), and the hash of the API key if it shows one. */
 type Caller = { key: string; keyHash: Hex | undefined }
 
-type Operation = 'supported' | 'verify' | 'settle'
-
-/** Where each operation is asked for: always at two places, and below `facilitator_url`. */
-function placesOf({ facilitatorUrl, baseUrl }: Config['service']): ReadonlyMap<string, Operation> {
-  const names: readonly Operation[] = ['supported', 'verify', 'settle']
-  const bases = [facilitatorUrl, `${baseUrl}/facilitator`]
-  return new Map(
-    names.flatMap((name) => pathsBelow(bases, `/${name}`).map((path) => [path, name] as const)),
-  )
-}
+export type Operation = 'supported' | 'verify' | 'settle'
 
 /** Resource servers may echo long extensions, but nobody's payment is longer than this. */
 const bodyMaxBytes = 256 * 1024
@@ -97,15 +91,12 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
     ...(accepted.some(({ asset }) => asset.eip2612) ? [Sponsoring.permitName] : []),
     ...(options.sponsor === undefined ? [] : [Sponsoring.approvalName]),
   ]
-  const operations = placesOf(service)
   const waitMs = facilitator.settleWaitSeconds * 1000
   const settler = createSettler({ ...judging, settling: options.settling, waitMs })
   const limits = { verify: facilitator.verifyPerMinute, settle: facilitator.settlePerMinute }
 
   return {
-    handle(request, peer) {
-      const operation = operations.get(pathOf(request.url))
-      if (operation === undefined) return undefined
+    handle(operation, request, peer) {
       const requestId = options.requestId()
       try {
         const answer = route(operation, request, peer, requestId)

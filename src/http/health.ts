@@ -1,6 +1,4 @@
-import { Elysia } from 'elysia'
 import { scrub } from '../log'
-import { byMethod, unread } from './methods'
 
 /** What the health endpoints ask. All answer from memory: a probe causes no I/O. */
 export type Sources = {
@@ -30,12 +28,12 @@ export type Sources = {
  * null: not known). Public, so reasons pass `scrub` and merchants are named, never the hosts of their
  * upstreams, which may be private.
  */
-export function healthRoutes(sources: Sources) {
-  const healthz = () => {
+export function createHealth(sources: Sources) {
+  const healthz = (): Response => {
     const ok = sources.canSell()
     return answer(ok, { status: ok ? 'ok' : 'unavailable' })
   }
-  const readyz = () => {
+  const readyz = (): Response => {
     const notReady = {
       networks: sources
         .networks()
@@ -55,10 +53,7 @@ export function healthRoutes(sources: Sources) {
     }))
     return answer(ok, { status: ok ? 'ok' : 'not-ready', notReady, networks })
   }
-  const own = { isOpen: false }
-  return new Elysia({ name: 'health' })
-    .all('/healthz', byMethod({ GET: healthz }, own), unread)
-    .all('/readyz', byMethod({ GET: readyz }, own), unread)
+  return { healthz, readyz }
 }
 
 function answer(ok: boolean, body: Record<string, unknown>): Response {

@@ -1,6 +1,3 @@
-import { Elysia } from 'elysia'
-import { byMethod, unread } from './methods'
-
 /** Label values by name. Never a secret, an address of a buyer or an RPC URL: everybody can read them. */
 export type Labels = Readonly<Record<string, string>>
 export type Counter = { inc(labels?: Labels, by?: number): void }
@@ -95,16 +92,13 @@ export function createRegistry(): Registry {
 }
 
 /** `GET /metrics` of a registry. */
-export function metricsRoutes(registry: Registry) {
-  const metrics = () =>
-    new Response(registry.render(), {
-      headers: {
-        'Content-Type': 'text/plain; version=0.0.4; charset=utf-8',
-        'Cache-Control': 'no-store',
-      },
-    })
-  const handle = byMethod({ GET: metrics }, { isOpen: false })
-  return new Elysia({ name: 'metrics' }).all('/metrics', handle, unread)
+export function renderMetrics(registry: Registry): Response {
+  return new Response(registry.render(), {
+    headers: {
+      'Content-Type': 'text/plain; version=0.0.4; charset=utf-8',
+      'Cache-Control': 'no-store',
+    },
+  })
 }
 
 function createSeries<State>(names: readonly string[], create: () => State) {

@@ -9,22 +9,31 @@ export type Peer = (() => string | undefined) & {
   hold?: (isHeld: boolean, isCut?: boolean) => void
 }
 
+/** What a server knows of the connections of its requests. */
+export type Connections = {
+  /** Connections are ended after this time of silence. */
+  idleSeconds: number
+  addressOf(request: Request): string | undefined
+  setTimeout(request: Request, seconds: number): void
+}
+
 /**
- * The peer of a request to a server that ends connections after `idleSeconds` of silence. The calls
- * of one message may each hold it; it is held until the last one releases it. Release it before the
- * answer ends, because the server does not reset the timeout by itself.
+ * The peer of a request. The calls of one message may each hold it; it is held until the last one
+ * releases it. Release it before the answer ends, because the server does not reset the timeout by
+ * itself. `originalOf`: the request that the server knows.
  */
 export function createPeer(
   request: Request,
-  server: Pick<Bun.Server<unknown>, 'requestIP' | 'timeout'>,
-  idleSeconds: number,
+  { idleSeconds, addressOf, setTimeout }: Connections,
+  originalOf: (request: Request) => Request,
 ): Peer {
   let holders = 0
-  const peer: Peer = () => server.requestIP(request)?.address
+  // Nothing is looked up before it is needed: an unpaid answer needs nothing.
+  const peer: Peer = () => addressOf(originalOf(request))
   peer.hold = (isHeld, isCut = false) => {
     holders += isHeld ? 1 : -1
-    if (holders === 1 && isHeld) server.timeout(request, 0)
-    if (holders === 0) server.timeout(request, isCut ? 1 : idleSeconds)
+    if (holders === 1 && isHeld) setTimeout(originalOf(request), 0)
+    if (holders === 0) setTimeout(originalOf(request), isCut ? 1 : idleSeconds)
   }
   return peer
 }

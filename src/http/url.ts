@@ -27,25 +27,29 @@ export function pathOf(url: string): string {
 const encodedPlain = /%(?:2[de]|3\d|[46][1-9a-f]|[57][\da]|5f|7e)/gi
 
 /**
- * The request with the plain characters of its path unencoded, which RFC 3986 section 6.2.2.2 calls
- * the same path; nearly always the request itself.
+ * The request with an absolute URL, and the plain characters of its path unencoded, which RFC 3986
+ * section 6.2.2.2 calls the same path; nearly always the request itself.
  */
 export function withPlainPath(request: Request): Request {
   const { url } = request
   const path = pathOf(url)
-  if (!path.includes('%')) return request
   const plain = path.replace(encodedPlain, (escaped) =>
     String.fromCharCode(Number.parseInt(escaped.slice(1), 16)),
   )
-  if (plain === path) return request
+  if (plain === path && !url.startsWith('/')) return request
   // The host does not matter, and need not be one.
   return new Request(`http://localhost${plain}${searchOf(url)}`, request)
 }
 
-/** Paths below what is always served and below each base URL, without repetition. */
-export function pathsBelow(baseUrls: readonly string[], path: string): string[] {
-  const prefixes = ['', ...baseUrls.map((url) => new URL(url).pathname.replace(/\/+$/, ''))]
-  return [...new Set(prefixes.map((prefix) => prefix + path))]
+/** Whether the path of a request's URL is below `/m/`. */
+export function isForSale(url: string): boolean {
+  return url.startsWith('/m/', pathStart(url))
+}
+
+/** Where a path is served: at the root, and below the path of each base URL, without repetition. */
+export function prefixesOf(baseUrls: readonly string[]): string[] {
+  const paths = baseUrls.map((url) => new URL(url).pathname.replace(/\/+$/, ''))
+  return [...new Set(['', ...paths])]
 }
 
 /** A host name or an address as it stands in a URL: IPv6 has brackets. */

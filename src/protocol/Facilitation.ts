@@ -1,9 +1,11 @@
+import { Type } from '@sinclair/typebox'
 import type { Address } from 'viem'
 import { decodeUtf8 } from './Header'
 import * as Json from './Json'
 import { isCaip2 } from './Network'
 import * as Permit from './Permit'
 import { type Fault, isFault } from './Problem'
+import * as Schema from './Schema'
 import type { Transfer } from './Transfer'
 import { windowMinSeconds } from './Transfer'
 import * as X402 from './X402'
@@ -45,6 +47,33 @@ export type Request = {
 }
 
 const defaultTimeoutSeconds = 60
+
+/** Terms in a request; its members are checked in this order. */
+const requirementsSchema = Type.Object({
+  extra: Type.Optional(
+    Type.Object({}, { description: 'EIP-712 domain and more.', fault: 'an object' }),
+  ),
+  network: Type.String({ description: 'CAIP-2 id.', fault: 'a string' }),
+  asset: Type.String({ pattern: '^0x[0-9a-fA-F]{40}$', fault: 'an address' }),
+  payTo: Type.String({ pattern: '^0x[0-9a-fA-F]{40}$', fault: 'an address' }),
+  amount: Type.Union(
+    [Type.String({ pattern: '^(?:0|[1-9][0-9]{0,77})$' }), Type.Integer({ minimum: 0 })],
+    { description: 'Atomic units, at most 2^256 - 1.', fault: 'an unsigned integer' },
+  ),
+  // Checked by `readTimeout`: JSON may write a number that is infinite for us.
+  maxTimeoutSeconds: Type.Optional(Type.Unknown({ type: 'number', minimum: 0 })),
+  scheme: Type.Literal('exact'),
+})
+
+/** Body of `/verify` and `/settle`. */
+export const bodySchema = Type.Object({
+  x402Version: Type.Literal(2),
+  paymentPayload: Type.Object(
+    {},
+    { description: 'The payment of x402 v2, as its buyer sent it (protocol/X402.ts reads it).' },
+  ),
+  paymentRequirements: requirementsSchema,
+})
 const resourceMax = 2048
 
 /**
@@ -121,6 +150,7 @@ function malformed(code: string, what: string, error: unknown): Fault {
 }
 
 function readRequirements(terms: Json.JsonObject): Requirements {
+  Schema.assertMembers(requirementsSchema, terms)
   const extra = Json.optionalObject(terms, 'extra') ?? {}
   const network = Json.text(terms, 'network')
   const asset = Json.address(terms, 'asset')

@@ -1,3 +1,4 @@
+import { Type } from '@sinclair/typebox'
 import type { Address } from 'viem'
 import type { Config } from '../config/Config'
 import { isKnown, tagOf } from '../http/etag'
@@ -5,6 +6,7 @@ import { byMethod } from '../http/methods'
 import { corsHeaders } from '../http/problem'
 import { searchOf } from '../http/url'
 import * as Problem from '../protocol/Problem'
+import * as Schema from '../protocol/Schema'
 import * as Catalogue from './Catalogue'
 import * as Discovery from './discovery'
 import * as Listing from './listing'
@@ -103,35 +105,47 @@ function nothingForSale(): Problem.ProblemError {
   })
 }
 
-const limitDefault = 20
-const limitMax = 100
+const limitDefault = '20'
+const offsetFault = 'must be a whole number from 0'
 
-/** x402 v2 section 8.1. Throws ProblemError `invalid-parameter`. */
+/** Query of the list of resources, x402 v2 section 8.1. */
+export const resourcesQuery = Type.Object({
+  type: Type.Optional(Type.String({ description: 'Kind of resource: only "http" is sold.' })),
+  limit: Type.Optional(
+    Type.String({
+      description: 'Most resources of a page; 20 by default.',
+      pattern: '^0{0,15}(?:[1-9][0-9]?|100)$',
+      maxLength: 16,
+      fault: 'must be a whole number from 1 to 100',
+    }),
+  ),
+  offset: Type.Optional(
+    Type.String({
+      description: 'Resources before the page; 0 by default.',
+      pattern: '^[0-9]{1,16}$',
+      fault: offsetFault,
+    }),
+  ),
+})
+
+/** Throws ProblemError `invalid-parameter`. */
 function pageOf(entries: readonly string[], query: URLSearchParams): string {
-  const limit = count(query, 'limit', limitDefault, 1, limitMax)
-  const offset = count(query, 'offset', 0, 0, Number.MAX_SAFE_INTEGER)
-  const type = query.get('type') ?? 'http'
-  const found = type === 'http' ? entries : []
+  const { values, wrong } = Schema.readQuery(resourcesQuery, query, {
+    checks: {
+      offset: (text) => (Number.isSafeInteger(Number(text)) ? undefined : offsetFault),
+    },
+  })
+  const [first] = wrong
+  if (first !== undefined)
+    throw Problem.of('invalid-parameter', `Invalid: ${first.name}.`, {
+      members: { invalidParams: [{ name: first.name, in: 'query', reason: first.reason }] },
+    })
+  const limit = Number(values.limit ?? limitDefault)
+  const offset = Number(values.offset ?? 0)
+  const found = (values.type ?? 'http') === 'http' ? entries : []
   const items = found.slice(offset, offset + limit).join(',')
   const pagination = JSON.stringify({ limit, offset, total: found.length })
   return `{"x402Version":2,"items":[${items}],"pagination":${pagination}}`
-}
-
-function count(
-  query: URLSearchParams,
-  name: string,
-  fallback: number,
-  least: number,
-  most: number,
-): number {
-  const text = query.get(name)
-  if (text === null) return fallback
-  const value = /^\d{1,16}$/.test(text) ? Number(text) : Number.NaN
-  if (value >= least && value <= most) return value
-  const reason = `must be a whole number from ${least}${most === limitMax ? ` to ${most}` : ''}`
-  throw Problem.of('invalid-parameter', `Invalid: ${name}.`, {
-    members: { invalidParams: [{ name, in: 'query', reason }] },
-  })
 }
 
 type Asked = { request: Request }

@@ -1,3 +1,4 @@
+import { Type } from '@sinclair/typebox'
 import type { Address } from 'viem'
 import type { Stock, StockToken } from '../config/Config'
 import * as AddressText from '../protocol/Address'
@@ -5,6 +6,7 @@ import * as Amount from '../protocol/Amount'
 import type { Asset } from '../protocol/Asset'
 import * as Permit from '../protocol/Permit'
 import * as Problem from '../protocol/Problem'
+import * as Schema from '../protocol/Schema'
 
 /** Decimals of every official stock token; shares are told with all of them. */
 export const shareDecimals = 18
@@ -41,15 +43,68 @@ export type Terms = {
   minimumAtomic: bigint | undefined
 }
 
-export type Wrong = { name: string; reason: string }
-
 export type ParsedTerms =
   | { kind: 'terms'; terms: Terms }
-  | { kind: 'invalid'; wrong: readonly Wrong[] }
+  | { kind: 'invalid'; wrong: readonly Schema.Wrong[] }
   | { kind: 'unknown-symbol'; symbol: string }
 
-const names = ['symbol', 'usdg', 'recipient', 'minimumShares'] as const
-type Name = (typeof names)[number]
+/** Query of a quote or a purchase, by the decimals of the asset that is paid with. */
+export function termsQuery(decimals: number) {
+  const known = termsQueries.get(decimals)
+  if (known !== undefined) return known
+  const made = makeTermsQuery(decimals)
+  termsQueries.set(decimals, made)
+  return made
+}
+
+/** Of these the price depends; a quote ignores the others. */
+export const quoteNames = ['symbol', 'usdg'] as const
+
+const termsQueries = new Map<number, ReturnType<typeof makeTermsQuery>>()
+
+function makeTermsQuery(decimals: number) {
+  return Type.Object({
+    symbol: Type.String({
+      description: 'Ticker of the token, in any case.',
+      pattern: '^[A-Za-z0-9.]{1,12}$',
+      fault: 'must be a ticker such as NVDA',
+    }),
+    usdg: Type.String({
+      description: 'What is swapped; the fee comes on top.',
+      pattern: decimalPattern(decimals),
+      maxLength: decimalMaxLength,
+      fault: decimalFault(decimals),
+    }),
+    recipient: Type.Optional(
+      Type.String({
+        description: 'Receives the tokens; the payer by default. Mixed case needs its checksum.',
+        pattern: '^0x[0-9a-fA-F]{40}$',
+        fault: recipientFault,
+      }),
+    ),
+    minimumShares: Type.Optional(
+      Type.String({
+        description: 'Fewer tokens are not delivered: the whole amount goes back.',
+        pattern: decimalPattern(shareDecimals),
+        maxLength: decimalMaxLength,
+        fault: sharesFault,
+      }),
+    ),
+  })
+}
+
+const decimalMaxLength = 60
+const recipientFault = 'must be an address with a valid checksum'
+const sharesFault = 'must be a positive decimal with at most 18 places'
+
+function decimalFault(decimals: number): string {
+  return `must be a decimal with at most ${decimals} places, such as 25.5`
+}
+
+/** What `Amount.fromDecimal` takes. */
+function decimalPattern(decimals: number): string {
+  return `^(?:0|[1-9][0-9]*)${decimals === 0 ? '' : `(?:\\.[0-9]{1,${decimals}})?`}$`
+}
 
 /**
  * Reads the query of a quote or a purchase. Strict, because money follows it: a misspelt `recipient`
@@ -59,26 +114,29 @@ type Name = (typeof names)[number]
 export function parseTerms(
   query: URLSearchParams,
   stock: Pick<Stock, 'tokens' | 'minAtomic' | 'maxAtomic'>,
-  asset: Pick<Asset, 'decimals'>,
-  allowed: readonly Name[] = names,
+  { decimals }: Pick<Asset, 'decimals'>,
 ): ParsedTerms {
-  const wrong: Wrong[] = []
-  const refuse = (name: string, reason: string) => void wrong.push({ name, reason })
-  for (const name of new Set(query.keys())) {
-    if (!allowed.some((known) => known === name)) refuse(name, 'is not a parameter of this route')
-    else if (query.getAll(name).length > 1) refuse(name, 'is given more than once')
-  }
-  const symbol = query.get('symbol')
-  const isSymbol = symbol !== null && /^[A-Za-z0-9.]{1,12}$/.test(symbol)
-  if (symbol === null) refuse('symbol', 'is required')
-  else if (!isSymbol) refuse('symbol', 'must be a ticker such as NVDA')
-  const usdgAtomic = readUsdg(query.get('usdg'), stock, asset.decimals, refuse)
-  const recipient = readRecipient(query.get('recipient'), refuse)
-  const minimumAtomic = readShares(query.get('minimumShares'), refuse)
-  if (wrong.length > 0 || !isSymbol || usdgAtomic === undefined) return { kind: 'invalid', wrong }
+  const { values, wrong } = Schema.readQuery(termsQuery(decimals), query, {
+    unknown: 'is not a parameter of this route',
+    checks: {
+      usdg: (text) => rangeFault(readDecimal(text, decimals), stock, decimals),
+      recipient: (text) =>
+        AddressText.parseStrict(text) === undefined ? recipientFault : undefined,
+      minimumShares: (text) => (readShares(text) === undefined ? sharesFault : undefined),
+    },
+  })
+  const { symbol, usdg, recipient, minimumShares } = values
+  if (wrong.length > 0 || symbol === undefined || usdg === undefined)
+    return { kind: 'invalid', wrong }
   const token = find(stock, symbol)
   if (token === undefined) return { kind: 'unknown-symbol', symbol: symbol.toUpperCase() }
-  return { kind: 'terms', terms: { token, usdgAtomic, recipient, minimumAtomic } }
+  const terms = {
+    token,
+    usdgAtomic: Amount.fromDecimal(usdg, decimals),
+    recipient: AddressText.parseStrict(recipient),
+    minimumAtomic: minimumShares === undefined ? undefined : readShares(minimumShares),
+  }
+  return { kind: 'terms', terms }
 }
 
 /** The terms. Throws ProblemError, 400 with everything that is wrong or 404. */
@@ -97,42 +155,25 @@ export function assertTerms(parsed: ParsedTerms): Terms {
   }
 }
 
-type Refuse = (name: string, reason: string) => void
-
-function readUsdg(
-  text: string | null,
+function rangeFault(
+  atomic: bigint | undefined,
   { minAtomic, maxAtomic }: Pick<Stock, 'minAtomic' | 'maxAtomic'>,
   decimals: number,
-  refuse: Refuse,
-): bigint | undefined {
-  if (text === null) return void refuse('usdg', 'is required')
-  const atomic = readDecimal(text, decimals)
-  if (atomic === undefined)
-    return void refuse('usdg', `must be a decimal with at most ${decimals} places, such as 25.5`)
-  if (atomic < minAtomic || atomic > maxAtomic) {
-    const [min, max] = [minAtomic, maxAtomic].map((limit) => Amount.toDecimal(limit, decimals))
-    return void refuse('usdg', `must be from ${min} to ${max}`)
-  }
-  return atomic
+): string | undefined {
+  if (atomic === undefined) return decimalFault(decimals)
+  if (atomic >= minAtomic && atomic <= maxAtomic) return undefined
+  const [min, max] = [minAtomic, maxAtomic].map((limit) => Amount.toDecimal(limit, decimals))
+  return `must be from ${min} to ${max}`
 }
 
-function readRecipient(text: string | null, refuse: Refuse): Address | undefined {
-  if (text === null) return undefined
-  const address = AddressText.parseStrict(text)
-  if (address === undefined) refuse('recipient', 'must be an address with a valid checksum')
-  return address
-}
-
-function readShares(text: string | null, refuse: Refuse): bigint | undefined {
-  if (text === null) return undefined
+/** Undefined for none and for more than there can be. */
+function readShares(text: string): bigint | undefined {
   const atomic = readDecimal(text, shareDecimals)
-  if (atomic === undefined || atomic === 0n || atomic >= 2n ** 128n)
-    return void refuse('minimumShares', 'must be a positive decimal with at most 18 places')
-  return atomic
+  return atomic === undefined || atomic === 0n || atomic >= 2n ** 128n ? undefined : atomic
 }
 
+/** Undefined for what is above 2^256. */
 function readDecimal(text: string, decimals: number): bigint | undefined {
-  if (text.length > 60) return undefined
   try {
     return Amount.fromDecimal(text, decimals)
   } catch (error) {

@@ -198,7 +198,9 @@ export function refundId({ id, refundAttempts }: Pick<Order, 'id' | 'refundAttem
   return refundAttempts <= 1 ? `refund:${id}` : `refund:${id}:${refundAttempts}`
 }
 
-const idPattern = /^ord_[0-9a-f]{32}$/
+/** What the id of an order looks like. */
+export const idPattern = '^ord_[0-9a-f]{32}$'
+const idRegExp = new RegExp(idPattern)
 
 /** `ord_`, the time and randomness: grows with time, so that it orders the history. */
 export function newId(now: number, random: Uint8Array): string {
@@ -214,5 +216,5 @@ export function idSince(now: number): string {
 
 /** Whether a text can be the id of an order. */
 export function isId(text: string): boolean {
-  return idPattern.test(text)
+  return idRegExp.test(text)
 }

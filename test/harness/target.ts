@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Address, LocalAccount } from 'viem'
 import * as App from '../../src/app'
+import type { AppOptions } from '../../src/app/options'
 import type { Config } from '../../src/config/Config'
 import { loadSecrets } from '../../src/config/env'
 import { format, parse } from '../../src/config/merchants'
@@ -128,7 +129,7 @@ export async function startTarget(
   options: {
     more?: (upstreamUrl: string) => string
     service?: Partial<Config['service']>
-  } & Partial<App.AppOptions> = {},
+  } & Partial<AppOptions> = {},
 ): Promise<Target> {
   const { more, service, ...limits } = options
   const upstream = startUpstream()

@@ -1,3 +1,4 @@
+import { Type } from '@sinclair/typebox'
 import * as Json from '../../protocol/Json'
 
 /** JSON-RPC messages of one POST, before the SDK sees them. */
@@ -12,6 +13,14 @@ export class MessageError extends Error {
     this.code = code
   }
 }
+
+/** A message of JSON-RPC. Only its being an object is checked here; the SDK checks the rest. */
+export const envelope = Type.Object({
+  jsonrpc: Type.Literal('2.0'),
+  id: Type.Optional(Type.Union([Type.String(), Type.Number()])),
+  method: Type.Optional(Type.String({ description: 'For example tools/list or tools/call.' })),
+  params: Type.Optional(Type.Object({})),
+})
 
 const parseError = -32700
 const invalidRequest = -32600

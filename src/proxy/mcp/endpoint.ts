@@ -3,24 +3,15 @@ import { type Budget, createBudget, readBody } from '../../http/body'
 import { assertUnpacked } from '../../http/methods'
 import { clientOf, type Peer } from '../../http/peer'
 import * as RateLimit from '../../http/ratelimit'
-import { pathStart } from '../../http/url'
 import type { Log } from '../../log'
-import type * as Json from '../../protocol/Json'
 import * as Problem from '../../protocol/Problem'
-import * as Catalogue from '../Catalogue'
-import type { Gateway } from '../merchant'
-import { invalidParams, type Result, RpcFault, refused, toResult } from './answer'
+import { type CallsOptions, createCalls } from './calls'
 import * as Messages from './Messages'
 import { createOutgoing, type Outgoing, waitingMaxBytes } from './outgoing'
 import * as Payment from './Payment'
 import * as Session from './Session'
-import type { Wanted } from './server'
-import * as Tool from './Tool'
 
-export type McpOptions = {
-  config: Config
-  gateway: Gateway
-  isReady: Catalogue.IsReady
+export type McpOptions = CallsOptions & {
   budget: Budget
   rateLimit: RateLimit.RateLimit
   now: () => number
@@ -28,14 +19,10 @@ export type McpOptions = {
 }
 
 export type Mcp = {
-  /** Whether a request's URL is the endpoint's. */
-  owns(url: string): boolean
   /** Answers a request to `/mcp`; never rejects. */
   handle(request: Request, peer: Peer): Promise<Response>
 }
 
-const endpoint = /^\/mcp\/?(?:\?|$)/
-const pageSize = 100
 /** Most bytes of messages of one client in a minute: 64 of the longest. */
 const bytesPerMinute = 64 * Messages.messageMaxBytes
 /** A page of another origin may use these. */
@@ -52,20 +39,13 @@ const exposedHeaders = 'Mcp-Protocol-Version, Mcp-Session-Id, Retry-After'
  */
 export function createMcp(options: McpOptions): Mcp {
   const { config, now } = options
-  const { baseUrl, unpaidBodyMaxBytes, paidPerMinute, trustProxy } = config.service
+  const { unpaidBodyMaxBytes, paidPerMinute, trustProxy } = config.service
   const messageMaxBytes = Math.min(unpaidBodyMaxBytes, Messages.messageMaxBytes)
   const waiting = createBudget(waitingMaxBytes)
-  /** Ends a call under way, by session and id. */
-  const running = new Map<string, () => void>()
   const isAllowed = gatekeeper(config)
-  let tools: ReadonlyMap<string, Tool.Tool> | undefined
-  const compiled = () => {
-    tools ??= Tool.compile(config)
-    return tools
-  }
+  const calls = createCalls(options)
 
   return {
-    owns: (url) => endpoint.test(url.slice(pathStart(url))),
     async handle(request, peer) {
       const origin = request.headers.get('origin')
       let response: Response
@@ -112,7 +92,7 @@ export function createMcp(options: McpOptions): Mcp {
         const verdict = take()
         if (!verdict.ok) return limited(verdict)
       }
-      cancel(headers, message)
+      calls.cancel(headers, message)
       const posted = createOutgoing(waiting)
       outgoing = posted
       const { serve } = await import('./server')
@@ -120,8 +100,8 @@ export function createMcp(options: McpOptions): Mcp {
       const answered = await serve(request, message, {
         title: config.service.title,
         instructions: instructions(config),
-        list: (cursor) => list(cursor),
-        call: (wanted) => inSequence(() => call({ request, peer, outgoing: posted }, wanted)),
+        list: calls.list,
+        call: (wanted) => inSequence(() => calls.call({ request, peer, outgoing: posted }, wanted)),
       })
       const session = answered.ok ? Session.begin(message) : undefined
       if (session !== undefined) answered.headers.set('mcp-session-id', session)
@@ -150,74 +130,6 @@ export function createMcp(options: McpOptions): Mcp {
     }
   }
 
-  /**
-   * Ends the call that a client cancelled. Clients of the SDK keep the connection open then, and
-   * would pay for an answer that they discard.
-   */
-  function cancel(headers: Headers, message: Json.Json): void {
-    const session = Session.of(headers)
-    const id = Session.cancelled(message)
-    if (session !== undefined && id !== undefined) running.get(`${session} ${id}`)?.()
-  }
-
-  function list(cursor: string | undefined) {
-    const offset = cursor === undefined ? 0 : Number(/^\d{1,9}$/.exec(cursor)?.[0] ?? Number.NaN)
-    if (Number.isNaN(offset)) throw new RpcFault(invalidParams, 'The cursor is none of ours.')
-    // A client asks once a session: an outage must not leave it without tools.
-    const ids = config.networks.map(({ id }) => id)
-    const isListed = Catalogue.readyOrAll(ids, options.isReady)
-    const offered = [...compiled().values()].flatMap((tool) => {
-      const networks = tool.networks.filter(({ id }) => isListed(id))
-      return networks.length === 0 ? [] : [{ tool, networks }]
-    })
-    const next = offset + pageSize
-    return {
-      tools: offered.slice(offset, next).map(({ tool, networks }) => Tool.describe(tool, networks)),
-      ...(next < offered.length ? { nextCursor: String(next) } : {}),
-    }
-  }
-
-  async function call(outer: Outer, { id, name, args, meta }: Wanted): Promise<Result> {
-    const tool = compiled().get(name)
-    if (tool === undefined) throw new RpcFault(invalidParams, 'There is no such tool.')
-    let presented: Payment.Presented
-    let wanted: Tool.Call
-    try {
-      presented = Payment.fromMeta(meta)
-      wanted = Tool.toCall(tool, args)
-    } catch (error) {
-      if (!(error instanceof Tool.ArgumentError)) throw error
-      // As the protocol wants it, so that the model can correct itself.
-      return { isError: true, content: [{ type: 'text', text: error.message }] }
-    }
-    const { request, peer, outgoing } = outer
-    const { headers } = request
-    // Refuse before anything is charged.
-    if (presented.kind !== 'none' && !outgoing.hasRoom()) return refused(busy(), baseUrl)
-    const session = Session.of(headers)
-    const key = session === undefined ? undefined : `${session} ${Session.callId(id)}`
-    const given = new AbortController()
-    const end = () => given.abort()
-    if (key !== undefined) running.set(key, end)
-    try {
-      const signal = AbortSignal.any([request.signal, given.signal])
-      const inner = requestOf(wanted, presented, { headers, signal })
-      const response = await options.gateway.handle(inner, peer, outgoing.envelope)
-      const result = await toResult(response, {
-        kind: presented.kind,
-        speaksMpp: Session.speaksMpp(headers, meta),
-        url: baseUrl + wanted.path,
-        hold: outgoing.envelope.hold,
-        busy: refused(busy(), baseUrl),
-      })
-      // The answer counts as not delivered, so it must not be sent.
-      if (given.signal.aborted) throw new RpcFault(cancelled, 'The call was cancelled.')
-      return result
-    } finally {
-      if (key !== undefined && running.get(key) === end) running.delete(key)
-    }
-  }
-
   function refusal(error: unknown): Response {
     if (error instanceof Messages.MessageError) return rpcError(400, error.code, error.message)
     if (error instanceof Problem.ProblemError) {
@@ -233,14 +145,8 @@ export function createMcp(options: McpOptions): Mcp {
   }
 }
 
-/** JSON-RPC error code for a call that its client cancelled. */
-const cancelled = -32800
-
 /** Bytes that count as one unit of the rate limit. */
 const unitBytes = 4096
-
-/** The message that a call arrived in. */
-type Outer = { request: Request; peer: Peer; outgoing: Outgoing }
 
 /** Runs tasks one after the other, so that a batch does not load all answers at once. */
 function sequence(): <T>(task: () => Promise<T>) => Promise<T> {
@@ -250,23 +156,6 @@ function sequence(): <T>(task: () => Promise<T>) => Promise<T> {
     last = next.catch(() => {})
     return next
   }
-}
-
-/** The request to the gateway that a call stands for, from the same client. */
-function requestOf(
-  wanted: Tool.Call,
-  presented: Payment.Presented,
-  outer: { headers: Headers; signal: AbortSignal },
-): Request {
-  const headers = new Headers({ accept: '*/*', ...presented.headers })
-  const forwarded = outer.headers.get('x-forwarded-for')
-  if (forwarded !== null) headers.set('x-forwarded-for', forwarded)
-  const { method, path, body } = wanted
-  const { signal } = outer
-  if (body === undefined) return new Request(`http://localhost${path}`, { method, headers, signal })
-  headers.set('content-type', 'application/json')
-  headers.set('content-length', String(Buffer.byteLength(body)))
-  return new Request(`http://localhost${path}`, { method, headers, body, signal })
 }
 
 /**
@@ -300,11 +189,6 @@ function instructions(config: Config): string {
     `be answered in _meta["${Payment.credentialKey}"]. A client that declares the experimental ` +
     'capability payment gets error -32042 instead, with the same in data.x402 and data.challenges.'
   )
-}
-
-/** The problem for a call whose payment stays unspent because memory is short. */
-function busy(): Problem.ProblemError {
-  return Problem.of('not-ready', 'Too many answers wait for their clients; nothing is charged.')
 }
 
 function limited(verdict: RateLimit.Verdict): Response {

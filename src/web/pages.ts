@@ -1,19 +1,20 @@
-import { Elysia } from 'elysia'
+import { Type } from '@sinclair/typebox'
 import type { Config } from '../config/Config'
 import { type Budget, readBody } from '../http/body'
 import { clientKey } from '../http/clientip'
-import { assertUnpacked, byMethod, unread } from '../http/methods'
+import { assertUnpacked } from '../http/methods'
 import * as RateLimit from '../http/ratelimit'
 import { searchOf } from '../http/url'
 import * as Crypto from '../protocol/Crypto'
 import * as Problem from '../protocol/Problem'
+import * as Schema from '../protocol/Schema'
 import { type AdminState, adminForm, adminPage } from './admin'
 import { findAsset } from './assets'
 import { createCataloguePage, type Live } from './catalogue'
 import { layout, respond } from './layout'
 import { stocksPage } from './stocks'
 
-export type WebOptions = Live & {
+export type PagesOptions = Live & {
   config: Config
   adminToken: string
   /** Asked only for those who have the token. */
@@ -31,8 +32,11 @@ const searchesPerMinute = 120
 const looksPerMinute = 30
 const formMaxBytes = 4096
 
+/** The form of `POST /admin`. */
+export const adminFields = Type.Object({ token: Type.String() })
+
 /** The pages for people: the catalogue, the stock tokens, and the state of operation. */
-export function webRoutes(options: WebOptions) {
+export function createPages(options: PagesOptions) {
   const { config, rateLimit, now } = options
   const { trustProxy } = config.service
   const catalogue = createCataloguePage(config)
@@ -60,7 +64,7 @@ export function webRoutes(options: WebOptions) {
     })
   }
 
-  const home = ({ request }: Asked) => {
+  const home = (request: Request): Response => {
     const searchParams = new URLSearchParams(searchOf(request.url))
     const text = (searchParams.get('q') ?? '').slice(0, 100)
     // A search of a large catalogue costs more than a cached page.
@@ -69,17 +73,17 @@ export function webRoutes(options: WebOptions) {
     const main = catalogue(options, { text, page: Number.isSafeInteger(page) ? page : 1 })
     return respond(request, layout(config, { title: 'Catalogue', path: '/', main }))
   }
-  const stocks = ({ request }: Asked) => {
+  const stocks = (request: Request): Response => {
     if (config.stock === undefined) throw Problem.of('not-found', 'No stocks are sold here.')
     const main = stocksPage(config, config.stock, options.hasMarket)
     return respond(request, layout(config, { title: 'Stocks', path: '/stocks', main }))
   }
-  const asset = ({ request }: Asked) => {
+  const asset = (request: Request): Response => {
     const found = findAsset(URL.parse(request.url)?.pathname ?? '')
     if (found === undefined) throw Problem.of('not-found', 'There is no such file.')
     return found
   }
-  const look = ({ request }: Asked) => {
+  const look = (request: Request): Response => {
     const authorization = request.headers.get('authorization')
     if (authorization === null) {
       const page = { title: 'Operation', path: '/admin', main: adminForm() } as const
@@ -88,30 +92,19 @@ export function webRoutes(options: WebOptions) {
     limit(request, 'admin', looksPerMinute)
     return admin(request, /^bearer +(\S+) *$/i.exec(authorization)?.[1] ?? '')
   }
-  const enter = async ({ request }: Asked) => {
+  const enter = async (request: Request): Promise<Response> => {
     limit(request, 'admin', looksPerMinute)
     assertUnpacked(request.headers)
     const body = await readBody(request, formMaxBytes, options.budget)
     try {
       const form = new URLSearchParams(new TextDecoder().decode(body.bytes))
-      return admin(request, form.get('token') ?? '')
+      return admin(request, Schema.readQuery(adminFields, form).values.token ?? '')
     } finally {
       body.release()
     }
   }
-  const own = { isOpen: false }
-  return new Elysia({ name: 'web' })
-    .all('/', byMethod({ GET: home }, own), unread)
-    .all('/stocks', byMethod({ GET: stocks }, own), unread)
-    .all('/assets/:name', byMethod({ GET: asset }, own), unread)
-    .all(
-      '/admin',
-      byMethod<Asked, Response | Promise<Response>>({ GET: look, POST: enter }, own),
-      unread,
-    )
+  return { home, stocks, asset, look, enter }
 }
-
-type Asked = { request: Request }
 
 /** Of equal length for all tokens, so that the comparison tells nothing about it. */
 function digest(token: string): string {

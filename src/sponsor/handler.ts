@@ -1,18 +1,17 @@
-import { Elysia } from 'elysia'
+import { Type } from '@sinclair/typebox'
 import { type Budget, readBody } from '../http/body'
 import { clientKey } from '../http/clientip'
-import { assertUnpacked, byMethod, unread } from '../http/methods'
+import { assertUnpacked } from '../http/methods'
 import { corsHeaders } from '../http/problem'
 import * as RateLimit from '../http/ratelimit'
 import * as Json from '../protocol/Json'
 import * as Problem from '../protocol/Problem'
+import * as Schema from '../protocol/Schema'
 import { networkOf } from './clients'
 import type { Granting, Refused } from './granting'
 
-export type RoutesOptions = {
+export type SponsorHandlerOptions = {
   granting: Granting
-  /** Where it is served: `/api/gas/sponsor` below each base URL. */
-  paths: readonly string[]
   budget: Budget
   rateLimit: RateLimit.RateLimit
   trustProxy: number
@@ -27,14 +26,10 @@ const perClient = 10
 const perNetwork = 40
 
 /** `POST /api/gas/sponsor`: native coin for the one approve that a holder of the asset needs. */
-export function sponsorRoutes(options: RoutesOptions) {
-  const app = new Elysia({ name: 'sponsor' })
-  const handle = byMethod({ POST: ({ request }) => answer(options, request) }, { isOpen: true })
-  for (const path of options.paths) app.all(path, handle, unread)
-  return app
-}
-
-async function answer(options: RoutesOptions, request: Request): Promise<Response> {
+export async function sponsorApprove(
+  options: SponsorHandlerOptions,
+  request: Request,
+): Promise<Response> {
   const { granting, rateLimit, now } = options
   const forwarded = request.headers.get('x-forwarded-for')
   const client = clientKey(options.peerOf(request), forwarded, options.trustProxy)
@@ -56,9 +51,8 @@ async function read(request: Request, budget: Budget, client: string): Promise<J
   const body = await readBody(request, bodyMaxBytes, budget, { client })
   try {
     const json = Json.parse(new TextDecoder('utf-8', { fatal: true }).decode(body.bytes))
-    const unknown = Object.keys(json).find((name) => !members.includes(name))
-    if (unknown === undefined) return json
-    throw new Json.JsonError(`${JSON.stringify(unknown.slice(0, 40))} is not a member`)
+    Schema.assertNoOthers(grantBody, json)
+    return json
   } catch (error) {
     const reason = error instanceof Json.JsonError ? error.message : 'not UTF-8'
     throw Problem.of('bad-request', `The body must be {address, network?, signature?}: ${reason}.`)
@@ -67,7 +61,22 @@ async function read(request: Request, budget: Budget, client: string): Promise<J
   }
 }
 
-const members: readonly string[] = ['address', 'network', 'signature']
+/** Body of a request. What its members hold is judged with the state of the address (granting.ts). */
+export const grantBody = Type.Object(
+  {
+    address: Type.String({
+      description: 'Holder of the asset; mixed case needs its checksum.',
+      pattern: '^0x[0-9a-fA-F]{40}$',
+    }),
+    network: Type.Optional(
+      Type.String({ description: 'CAIP-2 id; the first network that is sponsored by default.' }),
+    ),
+    signature: Type.Optional(
+      Type.String({ description: 'EIP-191 signature of the address, when it is asked for.' }),
+    ),
+  },
+  { additionalProperties: false },
+)
 
 function problemOf({ code, detail, members, retryAfterSeconds }: Refused): Problem.ProblemError {
   return Problem.of(code, detail, {

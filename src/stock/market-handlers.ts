@@ -1,12 +1,10 @@
-import { Elysia } from 'elysia'
 import type { Address } from 'viem'
 import { RpcFault } from '../chain/client'
 import type { Config, Stock } from '../config/Config'
 import { clientKey } from '../http/clientip'
-import { byMethod, unread } from '../http/methods'
 import { corsHeaders } from '../http/problem'
 import * as RateLimit from '../http/ratelimit'
-import { pathsBelow, searchOf } from '../http/url'
+import { searchOf } from '../http/url'
 import * as Amount from '../protocol/Amount'
 import type { Asset } from '../protocol/Asset'
 import * as Problem from '../protocol/Problem'
@@ -15,12 +13,12 @@ import * as Look from './Look'
 import type { Market } from './market'
 import { problemOf, type Warning } from './Verdict'
 
-export type MarketRoutesOptions = {
+export type MarketHandlersOptions = {
   market: Market
   asset: Asset
   /** The desk, to which purchases are paid. */
   payTo: Address
-  service: Pick<Config['service'], 'trustProxy' | 'quotePerMinute' | 'stockBaseUrl'>
+  service: Pick<Config['service'], 'trustProxy' | 'quotePerMinute'>
   rateLimit: RateLimit.RateLimit
   now: () => number
   /** Address of the other end of the connection. */
@@ -28,7 +26,7 @@ export type MarketRoutesOptions = {
 }
 
 /** Free, and so limited for each address: `GET /api/stock/list` and `GET /api/stock/quote`. */
-export function marketRoutes(options: MarketRoutesOptions) {
+export function createMarketHandlers(options: MarketHandlersOptions) {
   const { market, asset, payTo, service, rateLimit, now, peerOf } = options
   const { stock } = market
 
@@ -62,14 +60,7 @@ export function marketRoutes(options: MarketRoutesOptions) {
     return answer(JSON.stringify(quoteOf(look, market, asset)), headers)
   }
 
-  const app = new Elysia({ name: 'market' })
-  const add = (path: string, get: (request: Request) => Promise<Response>) => {
-    const handle = byMethod({ GET: ({ request }) => get(request) }, { isOpen: true })
-    for (const place of pathsBelow([service.stockBaseUrl], path)) app.all(place, handle, unread)
-  }
-  add('/api/stock/list', list)
-  add('/api/stock/quote', quote)
-  return app
+  return { list, quote }
 }
 
 /** Older than this, the list says of its prices that they are. */
@@ -134,7 +125,9 @@ export function quoteOf(look: Look.Look, market: Pick<Market, 'judge' | 'stock'>
 function termsOf(request: Request, stock: Stock, asset: Asset): Instrument.Terms {
   // A request of HTTP/1.0 may come as a path alone.
   const asked = [...new URLSearchParams(searchOf(request.url))]
-  const query = new URLSearchParams(asked.filter(([name]) => name === 'symbol' || name === 'usdg'))
+  const query = new URLSearchParams(
+    asked.filter(([name]) => Instrument.quoteNames.some((known) => known === name)),
+  )
   return Instrument.assertTerms(Instrument.parseTerms(query, stock, asset))
 }
 

@@ -1,20 +1,21 @@
-import { Elysia } from 'elysia'
+import { Type } from '@sinclair/typebox'
 import type { Config, NetworkConfig, Stock } from '../config/Config'
 import { clientKey } from '../http/clientip'
-import { assertUnpacked, byMethod, unread } from '../http/methods'
+import { assertUnpacked } from '../http/methods'
 import { corsHeaders } from '../http/problem'
 import * as RateLimit from '../http/ratelimit'
-import { pathsBelow, searchOf } from '../http/url'
+import { searchOf } from '../http/url'
 import { extract } from '../paywall/extract'
 import * as AddressText from '../protocol/Address'
 import * as Problem from '../protocol/Problem'
+import * as Schema from '../protocol/Schema'
 import type { Desk } from './desk'
 import * as Instrument from './Instrument'
 import * as Orders from './Order'
 import type { Purchase } from './purchase'
-import { buyPath, orderPath, type Teller } from './teller'
+import { buyPath, type Teller } from './teller'
 
-export type OrderRoutesOptions = {
+export type OrderHandlersOptions = {
   desk: Desk
   purchase: Purchase
   teller: Teller
@@ -34,7 +35,7 @@ export type OrderRoutesOptions = {
 }
 
 /** `POST /api/stock/buy`, `GET /api/stock/order/{id}` and `GET /api/stock/orders`. */
-export function orderRoutes(options: OrderRoutesOptions) {
+export function createOrderHandlers(options: OrderHandlersOptions) {
   const { desk, teller, stock, service, rateLimit, now } = options
 
   const keyOf = (request: Request) =>
@@ -101,46 +102,48 @@ export function orderRoutes(options: OrderRoutesOptions) {
     return answer({ orders: page.map(teller.tell), ...next }, headers)
   }
 
-  const app = new Elysia({ name: 'orders' })
-  // The parameters are in the query: nobody's body is read.
-  const places = (path: string) => pathsBelow([service.stockBaseUrl], path)
-  const open = { isOpen: true }
-  for (const path of places(buyPath))
-    app.all(path, byMethod({ POST: ({ request }) => buy(request) }, open), unread)
-  for (const path of places('/api/stock/orders'))
-    app.all(path, byMethod({ GET: ({ request }) => orders(request) }, open), unread)
-  const one = byMethod({ GET: ({ request, params }: Asked) => order(request, params.id) }, open)
-  for (const path of places(orderPath)) app.all(`${path}/:id`, (asked) => one(asked), unread)
-  return app
+  return { buy, order, orders }
 }
-
-type Asked = { request: Request; params: { id: string } }
 
 /** Of the credentials that an address may present in a minute, so many may be refused. */
 const refusedShare = 0.1
-const limitMax = 100
+
+/** Query of the history. */
+export const historyQuery = Type.Object({
+  payer: Type.Optional(
+    Type.String({
+      description: 'Orders of this address only.',
+      pattern: '^0x[0-9a-fA-F]{40}$',
+      fault: 'must be an address',
+    }),
+  ),
+  limit: Type.Optional(
+    Type.String({
+      description: 'Most orders of a page; 20 by default.',
+      pattern: '^(?:[1-9][0-9]?|100)$',
+      fault: 'must be an integer from 1 to 100',
+    }),
+  ),
+  before: Type.Optional(
+    Type.String({
+      description: 'Orders before this one: `next` of the page before.',
+      pattern: Orders.idPattern,
+      fault: 'must be the id of an order',
+    }),
+  ),
+})
 
 /** Throws ProblemError, 400 with everything that is wrong. */
 function historyOf(query: URLSearchParams) {
-  const invalidParams: { name: string; reason: string; in: 'query' }[] = []
-  const refuse = (name: string, reason: string) =>
-    void invalidParams.push({ name, reason, in: 'query' })
-  for (const name of new Set(query.keys())) {
-    if (!['payer', 'limit', 'before'].includes(name)) refuse(name, 'is not a parameter here')
-    else if (query.getAll(name).length > 1) refuse(name, 'is given more than once')
-  }
-  const [payerText, limitText, before] = ['payer', 'limit', 'before'].map((name) => query.get(name))
-  const payer = payerText == null ? undefined : AddressText.parse(payerText)
-  if (payerText != null && payer === undefined) refuse('payer', 'must be an address')
-  const limit = limitText == null ? 20 : Number(limitText)
-  const isLimit = limitText == null || /^[1-9]\d{0,2}$/.test(limitText)
-  if (!isLimit || limit > limitMax) refuse('limit', `must be an integer from 1 to ${limitMax}`)
-  if (before != null && !Orders.isId(before)) refuse('before', 'must be the id of an order')
-  if (invalidParams.length > 0) {
-    const names = [...new Set(invalidParams.map(({ name }) => name))].join(', ')
+  const unknown = 'is not a parameter here'
+  const { values, wrong } = Schema.readQuery(historyQuery, query, { unknown })
+  if (wrong.length > 0) {
+    const names = [...new Set(wrong.map(({ name }) => name))].join(', ')
+    const invalidParams = wrong.map((each) => ({ ...each, in: 'query' }))
     throw Problem.of('invalid-parameter', `Invalid: ${names}.`, { members: { invalidParams } })
   }
-  return { payer, limit, before: before ?? undefined }
+  const { payer, limit = '20', before } = values
+  return { payer: AddressText.parse(payer), limit: Number(limit), before }
 }
 
 function answer(body: unknown, headers: Record<string, string>): Response {

@@ -1,0 +1,27 @@
+import { createPeer, type Peer } from '../http/peer'
+import type { Base } from './base'
+import { type Listener, listenOn } from './listen'
+import { connectionReports } from './report'
+
+export type Door = {
+  listener: Listener
+  /** The other end of the connection of a request that a route received. */
+  peerOf: (request: Request) => Peer
+}
+
+/** Listens. What is not served yet is answered by `current.app`, too. Throws without the address. */
+export function openDoor({ options, current, entrance, registry, log, onFailure }: Base): Door {
+  const { listen, connectionsMax } = options.config.service
+  const listener = listenOn({
+    ...listen,
+    connectionsMax,
+    idleSeconds: options.idleSeconds,
+    ...connectionReports(registry, log),
+    fetch: (request) => current.app.fetch(request),
+  })
+  onFailure(() => listener.stop(true))
+  return {
+    listener,
+    peerOf: (request) => createPeer(request, listener.connections, entrance.originalOf),
+  }
+}

@@ -1,0 +1,63 @@
+import type { Config } from '../config/Config'
+import { createFacilitator, type Operation } from '../facilitator/handler'
+import { createHealth } from '../http/health'
+import { renderMetrics } from '../http/metrics'
+import { prefixesOf } from '../http/url'
+import type { Earlier } from '../paywall/earlier'
+import { createDocuments } from '../proxy/documents'
+import { createMcp } from '../proxy/mcp/endpoint'
+import { createGateway } from '../proxy/merchant'
+import type { Settlement } from '../settlement/settle'
+import { sponsorApprove } from '../sponsor/handler'
+import { createMarketHandlers } from '../stock/market-handlers'
+import { createOrderHandlers } from '../stock/order-handlers'
+import { createPages } from '../web/pages'
+import { createApiDocument } from './openapi'
+import type { Parts } from './parts'
+import type { Handlers } from './routes'
+import { createState } from './state'
+
+/**
+ * What answers the requests under one configuration. Built anew for each, so that nothing in it is a
+ * mixture of two.
+ */
+export function createHandlers(config: Config, earlier: Earlier, parts: Parts): Handlers {
+  const { settlement, exchange, counter, deskAddress, receiptAddress, peer } = parts
+  const { service } = config
+  const isReady: Settlement['isReady'] = (network) =>
+    settlement.isReady(network) && settlement.hasBudget(network, 'gateway')
+  const peerOf = (request: Request) => peer(request)()
+  const serving = { ...parts, config, service, peerOf, sponsor: parts.sponsoring.approvals }
+  const state = createState(config, parts, isReady)
+  const documents = createDocuments(config, { receiptAddress, isReady, updatedAt: parts.now() })
+  const gateway = createGateway({ ...serving, earlier, documents, stocks: exchange?.data })
+  const mcp = createMcp({ ...serving, gateway, isReady })
+  const facilitator = createFacilitator({
+    ...serving,
+    budget: parts.facilitatorBudget,
+    ownAccounts: [deskAddress],
+  })
+  const operate = (operation: Operation) => (request: Request) =>
+    facilitator.handle(operation, request, peer(request))
+  const { granting } = parts.sponsoring
+  const { trustProxy } = service
+  return {
+    entrance: parts.entrance,
+    errors: { baseUrl: service.baseUrl, log: parts.log, requestId: parts.requestId },
+    facilitatorAt: prefixesOf([service.facilitatorUrl, `${service.baseUrl}/facilitator`]),
+    stockAt: prefixesOf([service.stockBaseUrl]),
+    gateway: (request) => gateway.handle(request, peer(request)),
+    mcp: (request) => mcp.handle(request, peer(request)),
+    supported: operate('supported'),
+    verify: operate('verify'),
+    settle: operate('settle'),
+    documents,
+    apiDocument: createApiDocument(config),
+    market: exchange && createMarketHandlers({ ...exchange, ...serving, payTo: deskAddress }),
+    orders: exchange && counter && createOrderHandlers({ ...exchange, ...serving, ...counter }),
+    sponsor: (request) => sponsorApprove({ ...serving, granting, trustProxy }, request),
+    metrics: () => renderMetrics(parts.registry),
+    pages: createPages({ ...serving, ...state }),
+    health: createHealth(state),
+  }
+}

@@ -1,0 +1,50 @@
+import * as Crypto from '../protocol/Crypto'
+import { createSettlement, type Settlement } from '../settlement/settle'
+import { createSponsor, type Sponsor } from '../sponsor/sponsor'
+import type { Base } from './base'
+
+/** What moves money. */
+export type Money = {
+  settlement: Settlement
+  /** Addresses that send settlements. */
+  relayers: readonly `0x${string}`[]
+  sponsoring: Sponsor
+}
+
+/** Starts the settlement, which drives on what is unfinished after `recover`, and sponsoring. */
+export async function startMoney(base: Base): Promise<Money> {
+  const { options, current, db, registry, now, log } = base
+  const { config, secrets } = options
+  const settlement = await createSettlement({
+    db,
+    meter: registry,
+    payerFailuresMax: options.payerFailuresMax,
+    blockTimeMs: options.blockTimeMs,
+    networks: config.networks,
+    relayerKeys: secrets.relayerKeys,
+    deskKey: config.stock && secrets.deskKey,
+    deskNetwork: config.stock?.network,
+    monotonic: base.monotonic,
+    clockSkewMaxMs: options.clockSkewMaxMs,
+    payoutExclusive: () => current.config.service.payoutExclusive,
+    isOwnPayee: (payee) =>
+      payee === current.config.service.payout ||
+      current.config.merchants.some(({ payout }) => payout === payee),
+    confirmTwiceAbove: () => current.config.service.confirmTwiceAboveAtomic,
+    now,
+    log,
+  })
+  base.onFailure(() => settlement.stop(0))
+  const relayers = secrets.relayerKeys.map(Crypto.addressOf)
+  const sponsoring = createSponsor({
+    db,
+    settlement,
+    networks: config.networks,
+    accounts: [...relayers, settlement.desk],
+    meter: registry,
+    now,
+    log,
+    waitMs: () => current.config.service.settleWaitSeconds * 1000,
+  })
+  return { settlement, relayers, sponsoring }
+}

@@ -1,0 +1,144 @@
+import { type TObject, Type } from '@sinclair/typebox'
+import type { Config } from '../config/Config'
+import { isKnown, tagOf } from '../http/etag'
+import { corsHeaders } from '../http/problem'
+import * as Facilitation from '../protocol/Facilitation'
+import * as Schema from '../protocol/Schema'
+import { resourcesQuery } from '../proxy/documents'
+import * as Messages from '../proxy/mcp/Messages'
+import { grantBody } from '../sponsor/handler'
+import { quoteNames, termsQuery } from '../stock/Instrument'
+import * as Orders from '../stock/Order'
+import { historyQuery } from '../stock/order-handlers'
+import { adminFields } from '../web/pages'
+
+/** An endpoint of our own, with the schemas that check its requests. */
+type Endpoint = {
+  method: 'get' | 'post'
+  path: string
+  /** Base URL. */
+  at: string
+  summary: string
+  inPath?: TObject
+  query?: TObject
+  body?: TObject
+  /** Media type of the body; JSON by default. */
+  bodyType?: string
+  /** Media type of the answer; JSON by default. */
+  answerType?: string
+}
+
+const orderPath = Type.Object({ id: Type.String({ pattern: Orders.idPattern }) })
+
+/** What app/routes.ts lists and is not for sale by `merchants.toml`. */
+function endpointsOf({ service, stock, networks }: Config): Endpoint[] {
+  const { baseUrl, facilitatorUrl, stockBaseUrl } = service
+  const body = Facilitation.bodySchema
+  const asset = networks.find(({ id }) => id === stock?.network)?.asset
+  const at = facilitatorUrl
+  const endpoints: Endpoint[] = [
+    { method: 'get', path: '/supported', at, summary: 'What the x402 facilitator settles.' },
+    { method: 'post', path: '/verify', at, summary: 'Judges a payment.', body },
+    { method: 'post', path: '/settle', at, summary: 'Settles a payment.', body },
+    {
+      ...{ method: 'get', path: '/discovery/resources', at },
+      ...{ summary: 'Lists what is sold.', query: resourcesQuery },
+    },
+    {
+      ...{ method: 'post', path: '/api/gas/sponsor', at: stockBaseUrl, body: grantBody },
+      summary: 'Gives native coin for one approve of Permit2.',
+    },
+    {
+      ...{ method: 'post', path: '/mcp', at: baseUrl, body: Messages.envelope },
+      summary: 'MCP over streamable HTTP: each route for sale is a tool.',
+    },
+    {
+      ...{
+        method: 'post',
+        path: '/admin',
+        at: baseUrl,
+        body: adminFields,
+        answerType: 'text/html',
+      },
+      ...{ summary: 'The state of operation.', bodyType: 'application/x-www-form-urlencoded' },
+    },
+    { method: 'get', path: '/healthz', at: baseUrl, summary: 'Whether anything can be sold.' },
+    { method: 'get', path: '/readyz', at: baseUrl, summary: 'Whether everything works.' },
+    {
+      ...{ method: 'get', path: '/metrics', at: baseUrl, answerType: 'text/plain' },
+      summary: 'Metrics in the text format of Prometheus.',
+    },
+  ]
+  if (asset === undefined) return endpoints
+  const query = termsQuery(asset.decimals)
+  const quote = Type.Pick(query, quoteNames)
+  const stocks: Omit<Endpoint, 'at'>[] = [
+    { method: 'get', path: '/api/stock/list', summary: 'Tokens with live prices.' },
+    { method: 'get', path: '/api/stock/quote', summary: 'What an amount buys now.', query: quote },
+    { method: 'post', path: '/api/stock/buy', summary: 'Buys, for a payment (402).', query },
+    { method: 'get', path: '/api/stock/orders', summary: 'Latest orders.', query: historyQuery },
+    { method: 'get', path: '/api/stock/order/{id}', summary: 'One order.', inPath: orderPath },
+  ]
+  return [...endpoints, ...stocks.map((each) => ({ ...each, at: stockBaseUrl }))]
+}
+
+/** OpenAPI 3.1 document of our own endpoints; what merchants sell is in `/openapi.json`. */
+export function describeApi(config: Config): object {
+  const { title, baseUrl, contact } = config.service
+  const paths: Record<string, object> = {}
+  for (const endpoint of endpointsOf(config)) {
+    const { path, method, at, summary, answerType = 'application/json' } = endpoint
+    const operation = {
+      summary,
+      parameters: [
+        ...parametersOf(endpoint.inPath, 'path'),
+        ...parametersOf(endpoint.query, 'query'),
+      ],
+      ...bodyOf(endpoint),
+      responses: {
+        200: { description: 'The answer.', content: { [answerType]: {} } },
+        default: { description: 'A problem.', content: { 'application/problem+json': {} } },
+      },
+    }
+    paths[path] = { servers: [{ url: at }], [method]: operation }
+  }
+  const info = { title, version: '1.0.0', contact: { email: contact } }
+  return { openapi: '3.1.0', info, servers: [{ url: baseUrl }], paths }
+}
+
+/** `GET /api/openapi.json`. Made when it is first asked for. */
+export function createApiDocument(config: Config): (request: Request) => Response {
+  let made: { text: string; etag: string } | undefined
+  return (request) => {
+    if (made === undefined) {
+      const text = JSON.stringify(describeApi(config))
+      made = { text, etag: tagOf(text) }
+    }
+    const { text, etag } = made
+    const headers = { ...corsHeaders, etag, 'cache-control': 'public, max-age=300' }
+    if (isKnown(request, etag)) return new Response(null, { status: 304, headers })
+    return new Response(text, {
+      headers: {
+        ...headers,
+        'content-type': 'application/json',
+        'x-content-type-options': 'nosniff',
+      },
+    })
+  }
+}
+
+function parametersOf(schema: TObject | undefined, place: 'path' | 'query'): object[] {
+  if (schema === undefined) return []
+  return Object.entries(schema.properties).map(([name, property]) => {
+    const { description, ...rest } = Schema.toJson(property)
+    const required = Schema.isRequired(schema, name)
+    return { name, in: place, required, ...(description && { description }), schema: rest }
+  })
+}
+
+function bodyOf({ body, bodyType = 'application/json' }: Endpoint): object {
+  if (body === undefined) return {}
+  return {
+    requestBody: { required: true, content: { [bodyType]: { schema: Schema.toJson(body) } } },
+  }
+}

@@ -1,0 +1,134 @@
+import { Elysia } from 'elysia'
+import type { Entrance } from '../http/entrance'
+import type { createHealth } from '../http/health'
+import { byMethod, unread } from '../http/methods'
+import { type Options as ErrorsOptions, errors } from '../http/problem'
+import type { Documents } from '../proxy/documents'
+import type { createMarketHandlers } from '../stock/market-handlers'
+import type { createOrderHandlers } from '../stock/order-handlers'
+import { sendFavicon } from '../web/assets'
+import type { createPages } from '../web/pages'
+
+type Answer = Response | Promise<Response>
+type Handler = (request: Request) => Answer
+type Asked = { request: Request; params: Readonly<Record<string, string>> }
+
+/** What answers the requests under one configuration (app/handlers.ts). */
+export type Handlers = {
+  entrance: Entrance
+  errors: ErrorsOptions
+  /** Below which paths the facilitator and the stock desk answer; '' is one of them. */
+  facilitatorAt: readonly string[]
+  stockAt: readonly string[]
+  gateway: Handler
+  mcp: Handler
+  supported: Handler
+  verify: Handler
+  settle: Handler
+  documents: Documents
+  /** Our own endpoints as OpenAPI. */
+  apiDocument: Handler
+  sponsor: Handler
+  /** Undefined without `[stock]`, as `orders` is. */
+  market: ReturnType<typeof createMarketHandlers> | undefined
+  orders: ReturnType<typeof createOrderHandlers> | undefined
+  pages: ReturnType<typeof createPages>
+  health: ReturnType<typeof createHealth>
+  metrics: Handler
+}
+
+/**
+ * Every path of the service, top to bottom. Each one answers all methods itself, so that HEAD,
+ * OPTIONS and 405 are the same everywhere.
+ */
+export function createRoutes(on: Handlers): Pick<Elysia, 'fetch'> {
+  const app = open(on.entrance)
+  const { documents, market, orders, pages, health } = on
+  const add = adderOf(app)
+
+  // For sale. These make their own problems. In front of all hooks an unpaid 402 takes about 1.05 of
+  // the CPU that it takes without Elysia.
+  app.all('/m/*', ({ request }) => on.gateway(request), unread)
+  app.all('/mcp', ({ request }) => on.mcp(request), unread)
+  app.all('/mcp/', ({ request }) => on.mcp(request), unread)
+
+  // The x402 facilitator. Its paths have no slash at their end.
+  for (const at of on.facilitatorAt) {
+    app.all(`${at}/supported`, ({ request }) => on.supported(request), unread)
+    app.all(`${at}/verify`, ({ request }) => on.verify(request), unread)
+    app.all(`${at}/settle`, ({ request }) => on.settle(request), unread)
+  }
+
+  // What follows throws problems.
+  app.use(errors(on.errors))
+
+  // Documents for machines
+  add('/openapi.json', ({ request }) => documents.aggregate(request))
+  add('/.well-known/x402', ({ request }) => documents.wellKnown(request))
+  add('/api/openapi.json', shared({ GET: ({ request }) => on.apiDocument(request) }))
+  add('/llms.txt', ({ request }) => documents.llms(request))
+  for (const at of on.facilitatorAt)
+    add(`${at}/discovery/resources`, ({ request }) => documents.resources(request))
+
+  // The stock desk, and gas for the approve that a purchase needs
+  for (const at of on.stockAt) {
+    add(`${at}/api/gas/sponsor`, shared({ POST: ({ request }) => on.sponsor(request) }))
+    if (market === undefined || orders === undefined) continue
+    add(`${at}/api/stock/list`, shared({ GET: ({ request }) => market.list(request) }))
+    add(`${at}/api/stock/quote`, shared({ GET: ({ request }) => market.quote(request) }))
+    add(`${at}/api/stock/buy`, shared({ POST: ({ request }) => orders.buy(request) }))
+    add(`${at}/api/stock/orders`, shared({ GET: ({ request }) => orders.orders(request) }))
+    add(
+      `${at}/api/stock/order/:id`,
+      shared({ GET: ({ request, params }) => orders.order(request, params.id ?? '') }),
+    )
+  }
+
+  // Pages for people
+  add('/', own({ GET: ({ request }) => pages.home(request) }))
+  add('/stocks', own({ GET: ({ request }) => pages.stocks(request) }))
+  add(
+    '/admin',
+    own({ GET: ({ request }) => pages.look(request), POST: ({ request }) => pages.enter(request) }),
+  )
+  add('/assets/:name', own({ GET: ({ request }) => pages.asset(request) }))
+  add('/favicon.svg', own({ GET: sendFavicon }))
+
+  // Operation
+  add('/healthz', own({ GET: health.healthz }))
+  add('/readyz', own({ GET: health.readyz }))
+  add('/metrics', own({ GET: ({ request }) => on.metrics(request) }))
+
+  return app
+}
+
+/** What answers while the service starts. */
+export function startingRoutes(entrance: Entrance): Pick<Elysia, 'fetch'> {
+  const starting = () =>
+    new Response('The service is starting.\n', { status: 503, headers: { 'retry-after': '1' } })
+  return open(entrance).all('/*', starting, unread)
+}
+
+/** By default Elysia looks for the path behind a host of four characters or more. */
+function open({ enter }: Entrance) {
+  return new Elysia({ strictPath: true, handler: { standardHostname: false } }).wrap(enter)
+}
+
+/** Adds paths that may have a slash at their end. */
+function adderOf(app: Elysia) {
+  return (path: string, handle: (asked: Asked) => Answer) => {
+    for (const each of path === '/' ? [path] : [path, `${path}/`])
+      app.all(each, ({ request, params }) => handle({ request, params }), unread)
+  }
+}
+
+type Methods = Partial<Record<'GET' | 'POST', (asked: Asked) => Answer>>
+
+/** Pages of other origins may ask. */
+function shared(methods: Methods) {
+  return byMethod(methods, { isOpen: true })
+}
+
+function own(methods: Methods) {
+  return byMethod(methods, { isOpen: false })
+}

@@ -1,0 +1,103 @@
+import { salts } from '../http/ids'
+import { withChallenges, withDeliveries } from '../paywall/counted'
+import { createPaywall, type Paywall } from '../paywall/paywall'
+import { createQuoter, type Quoter } from '../paywall/quote'
+import { createReclaim } from '../paywall/reclaim'
+import { createRecognise, type Recognise } from '../paywall/recognise'
+import { createAnswers } from '../paywall/store'
+import * as Crypto from '../protocol/Crypto'
+import { type Counter, createCounter } from '../stock/counter'
+import { type OpenMarket, openMarket } from '../stock/open'
+import type { Base } from './base'
+import type { Money } from './money'
+
+/** What asks for money and hands over what was paid for. */
+export type Sales = {
+  paywall: Paywall
+  /** Tells whether what a request shows may pay for its body. */
+  recognise: Recognise
+  /** Undefined without `[stock]`, as `counter` is. */
+  exchange: OpenMarket | undefined
+  counter: Counter | undefined
+  /** Signer of receipts. */
+  receiptAddress: `0x${string}`
+}
+
+/** Starts the paywall and, where the configuration has `[stock]`, the stock desk. */
+export function startSales(base: Base, money: Money): Sales {
+  const { options, current, registry, now, log } = base
+  const { settlement, sponsoring } = money
+  const { challengeSecrets, receiptKey } = options.secrets
+  const { baseUrl } = options.config.service
+  const terms = {
+    settlement: withDeliveries(settlement, registry),
+    challengeSecrets,
+    receiptKey,
+    realm: new URL(baseUrl).hostname,
+    baseUrl,
+    now,
+  }
+  const waitMs = () => current.config.service.settleWaitSeconds * 1000
+  const quoter = startQuoter(base, money, terms)
+  const paywall = createPaywall({
+    ...terms,
+    sponsor: sponsoring.approvals,
+    quoter,
+    answers: createAnswers(base.db, options.answersMaxBytes),
+    paceMin: {
+      stalledMax: options.config.service.stalledStreamsMax,
+      reclaim: createReclaim(() => collect(base.monotonic)),
+      ...options.paceMin,
+    },
+    get settleWaitMs() {
+      return waitMs()
+    },
+    log,
+  })
+  const receiptAddress = Crypto.addressOf(receiptKey)
+  const exchange = openMarket(options.config, { read: settlement.read, now })
+  const counter =
+    exchange &&
+    createCounter({
+      ...terms,
+      db: base.db,
+      settlement,
+      quoter,
+      exchange,
+      refundsMax: options.refundsMax,
+      laterMs: options.orderRetryMs,
+      meter: registry,
+      sponsor: sponsoring.approvals,
+      stockBaseUrl: options.config.service.stockBaseUrl,
+      waitMs,
+      receiptAddress,
+      relayerKeys: options.secrets.relayerKeys,
+      log,
+    })
+  base.onFailure(() => counter?.desk.stop())
+  return { paywall, recognise: createRecognise(terms), exchange, counter, receiptAddress }
+}
+
+type Terms = Omit<
+  Parameters<typeof createQuoter>[0],
+  'whyNot' | 'takesApprovals' | 'gasSponsor' | 'salt'
+>
+
+function startQuoter(base: Base, { settlement, sponsoring }: Money, terms: Terms): Quoter {
+  const { stockBaseUrl } = base.options.config.service
+  const quoter = createQuoter({
+    ...terms,
+    whyNot: settlement.whyNot,
+    takesApprovals: sponsoring.approvals !== undefined,
+    gasSponsor: { url: `${stockBaseUrl}/api/gas/sponsor`, networks: sponsoring.networks },
+    salt: salts(),
+  })
+  return withChallenges(quoter, base.registry)
+}
+
+/** Collects all garbage. Returns how many ms that took. */
+function collect(monotonic: () => number): number {
+  const startedAt = monotonic()
+  Bun.gc(true)
+  return monotonic() - startedAt
+}

@@ -1,0 +1,48 @@
+import type { Config, Merchant } from '../config/Config'
+import type { Sources } from '../http/health'
+import type * as Network from '../protocol/Network'
+import { availabilityOf, originsOf, outOfService } from '../proxy/origins'
+import * as Orders from '../stock/Order'
+import type { PagesOptions } from '../web/pages'
+import type { Parts } from './parts'
+
+/** How the service stands, as health endpoints and pages tell it. All answers come from memory. */
+export type State = Sources &
+  Pick<PagesOptions, 'hasMarket' | 'isReady' | 'healthOf' | 'adminState'>
+
+/** The state under one configuration. `isReady`: whether the gateway can sell on a network. */
+export function createState(
+  config: Config,
+  parts: Parts,
+  isReady: (network: Network.Id) => boolean,
+): State {
+  const { settlement, breaker, exchange, now } = parts
+  const { storage } = parts.db
+  const originsAt = (merchant: Merchant) => originsOf(merchant, exchange?.data)
+  const origins = new Set(config.merchants.flatMap(originsAt))
+  const isOpen = (origin: string) => breaker.isOpen(origin, now())
+  return {
+    canSell: () => parts.accepts() && settlement.status().some((network) => network.ready),
+    networks: () => settlement.status(),
+    merchantsOutOfService: () => config.merchants.flatMap(outOfService),
+    spentBudgets: parts.sponsoring.spent,
+    openCircuits: () =>
+      config.merchants
+        .filter((merchant) => originsAt(merchant).some(isOpen))
+        .map(({ slug }) => slug),
+    storageFaults() {
+      const reason = storage.fault()
+      return reason === undefined ? [] : [{ file: storage.name, reason }]
+    },
+    hasMarket: exchange !== undefined,
+    isReady: ({ id }) => isReady(id),
+    healthOf: (merchant) => availabilityOf(originsAt(merchant), merchant, isOpen),
+    adminState: () => ({
+      networks: settlement.status(),
+      pending: parts.pending(),
+      openCircuits: [...origins].filter(isOpen),
+      outOfService: config.merchants.flatMap(outOfService),
+      heldOrders: parts.counter?.desk.held().map(Orders.toHeld),
+    }),
+  }
+}

@@ -1,0 +1,244 @@
+import { type Static, type TSchema, Type } from '@sinclair/typebox'
+
+/**
+ * The shape of `merchants.toml`. It describes and does not check: the readers beside it tell line,
+ * fix and what follows from another key, which a schema cannot. A test keeps the two the same.
+ */
+
+const closed = { additionalProperties: false }
+const optional = <S extends TSchema>(schema: S) => Type.Optional(schema)
+const text = (description: string, value?: string) =>
+  optional(Type.String({ description, ...(value !== undefined && { default: value }) }))
+const integer = (description: string, minimum: number, maximum: number, value: number) =>
+  optional(Type.Integer({ description, minimum, maximum, default: value }))
+const flag = (description: string, value: boolean) =>
+  optional(Type.Boolean({ description, default: value }))
+const number = (description: string, value?: number) =>
+  optional(Type.Number({ description, minimum: 0, ...(value !== undefined && { default: value }) }))
+const texts = (description: string) => optional(Type.Array(Type.String(), { description }))
+const oneOf = (description: string, words: readonly string[], value?: string) => {
+  const literals = words.map((word) => Type.Literal(word))
+  return optional(Type.Union(literals, { description, ...(value && { default: value }) }))
+}
+const address = (description: string) => Type.String({ description })
+const byName = (description: string) =>
+  optional(Type.Record(Type.String(), Type.String(), { description }))
+const jsonSchema = (description: string) =>
+  optional(Type.Record(Type.String(), Type.Unknown(), { description }))
+
+const service = Type.Object(
+  {
+    title: text('Name of the service in pages and documents.', 'Turnpike'),
+    base_url: text('URL of the service as buyers see it, without a path.', 'http://localhost:4020'),
+    listen: text('Address and port.', '127.0.0.1:4020'),
+    connections_max: integer('Connections of clients.', 16, 1_000_000, 10_000),
+    facilitator_url: text('URL of the facilitator; may have a path. Empty: base_url.', ''),
+    stock_base_url: text('URL of the stock desk and of gas. Empty: base_url.', ''),
+    contact: text('Address in documents and in requests to others.', 'ops@example.com'),
+    guidance: text(
+      'What documents tell an agent first.',
+      'Each path is an independent paid endpoint.',
+    ),
+    payout: address('Wallet that is paid.'),
+    trust_proxy: integer('Reverse proxies in front that set X-Forwarded-For.', 0, 16, 0),
+    discovery_network: text('Network of the aggregated document.', 'eip155:4663'),
+    mpp_order: texts('Order of MPP challenges; other networks follow in file order.'),
+    stop_seconds: integer('Time that a stop gives to what is paid.', 0, 600, 30),
+    settle_wait_seconds: integer('Longest wait of a buyer for a settlement.', 1, 300, 25),
+    confirm_twice_above: text('USD above which a second node must agree, or "off".', '10'),
+    payout_exclusive: flag('Nothing but this service sells for its payouts.', false),
+    body_max: text('Longest request body of a route.', '10MiB'),
+    unpaid_body_max: text('Longest request body without a credential.', '1MiB'),
+    buffered_max: text('Request bodies held at once.', '256MiB'),
+    paid_per_minute: integer('Credentials of one client.', 1, 1_000_000, 600),
+    quote_per_minute: integer('Free quotes of one client.', 1, 1_000_000, 120),
+    concurrency_max: integer('Sales under way.', 1, 12_000, 2_048),
+    stalled_streams_max: integer('Streams whose buyers do not read.', 1, 12_000, 16),
+  },
+  closed,
+)
+
+const asset = Type.Object(
+  {
+    symbol: Type.String({ description: 'Symbol in documents.' }),
+    address: address('Contract of the stablecoin.'),
+    decimals: integer('Decimals of the token.', 6, 6, 6),
+    transfer: texts('Ways to transfer, the preferred one first: "permit2", "eip3009".'),
+    eip712: Type.Object(
+      {
+        name: Type.String({ description: 'Name in the signing domain.' }),
+        version: Type.String({ description: 'Version in the signing domain.' }),
+      },
+      closed,
+    ),
+    reverts_on_used_nonce: flag('A used EIP-3009 nonce reverts instead of being logged.', false),
+    eip2612: flag('The token takes EIP-2612 permits.', true),
+  },
+  closed,
+)
+
+const sponsor = Type.Object(
+  {
+    min_balance: text('Least balance of the asset, in USD.', '0.1'),
+    min_balance_age_blocks: integer('Blocks that the balance must be old.', 0, 1_000_000, 50),
+    grants_per_day: integer('Grants of a UTC day.', 0, 1_000_000, 200),
+    max_grant_wei: text('Most native coin of a grant.', '20000000000000'),
+    eth_price_usd: number('Price of the native coin; that of the network by default.'),
+  },
+  closed,
+)
+
+const gasPerDayWei = Type.Object(
+  {
+    gateway: text('Native coin a day for sales.', '10000000000000000'),
+    facilitator: text('Native coin a day for the facilitator.', '10000000000000000'),
+    desk: text('Native coin a day for the stock desk.', '10000000000000000'),
+    sponsor: text('Native coin a day for grants.', '2000000000000000'),
+  },
+  closed,
+)
+
+const network = Type.Object(
+  {
+    name: Type.String({ description: 'Name in documents.' }),
+    rpc_urls: Type.Array(Type.String(), { description: 'Nodes, the preferred one first.' }),
+    ws_url: text('Node for new heads; empty: polling.', ''),
+    confirmations: integer('Blocks before a payment is final for a delivery.', 1, 1000, 1),
+    reorg_depth: integer('Blocks that are watched for reorganisations.', 0, 10_000, 16),
+    testnet: flag('Offered only by merchants with testnet_ok.', false),
+    batch_max: integer('Payments of one transaction.', 1, 1000, 64),
+    batch_gas_max: integer('Gas of one transaction.', 200_000, 1_000_000_000, 12_000_000),
+    fee_cap_gwei: text('Highest price of a unit of gas.', '50'),
+    replace_after_seconds: integer('Age at which a fee is raised.', 1, 3600, 20),
+    gas_ratio_max: number('Most gas cost as a share of the price; 0: off.', 0),
+    eth_price_usd: number('What a native coin counts as.', 4000),
+    gas_per_day_wei: optional(gasPerDayWei),
+    asset,
+    sponsor: optional(sponsor),
+  },
+  closed,
+)
+
+const facilitator = Type.Object(
+  {
+    verify_per_minute: integer('Calls of /verify of one client.', 1, 1_000_000, 120),
+    settle_per_minute: integer('Calls of /settle of one client.', 1, 1_000_000, 120),
+    settle_wait_seconds: integer('Longest wait of a caller.', 1, 300, 60),
+    pay_to: optional(
+      Type.Union([Type.String(), Type.Array(Type.String())], {
+        description: 'Payees: "own", "any" or a list of addresses.',
+        default: 'own',
+      }),
+    ),
+    assets: texts('Assets that are settled; empty: all of them.'),
+    min_amount: text('Least amount, in USD.', '0'),
+    api_keys: texts('SHA-256 of keys; with one, calls need a key.'),
+  },
+  closed,
+)
+
+const token = Type.Object(
+  {
+    symbol: Type.String({ description: 'Ticker.' }),
+    name: Type.String({ description: 'Name of the company.' }),
+    address: address('Contract of the token.'),
+    pool: address('Uniswap V3 pool of token and asset.'),
+    fee: Type.Integer({ description: 'Fee of the pool.', minimum: 1, maximum: 999_999 }),
+    slippage_bps: integer('Most slippage.', 1, 5000, 100),
+    feed: optional(address('Chainlink feed of the price.')),
+  },
+  closed,
+)
+
+const stock = Type.Object(
+  {
+    network: text('Network of the tokens.', 'eip155:4663'),
+    min: text('Least order, in USD.', '1'),
+    max: text('Largest order, in USD.', '1000'),
+    fee_bps: integer('Fee on top of an order.', 0, 1000, 0),
+    feed_distance_bps: integer('Most distance of pool and feed.', 1, 10_000, 300),
+    feed_max_age_seconds: integer('Most age of a feed.', 1, 31_536_000, 93_600),
+    factory: address('Uniswap V3 factory.'),
+    router: address('SwapRouter02.'),
+    quoter: address('QuoterV2.'),
+    registry: address('Registry of the tokens.'),
+    issuer_url: text('API of the issuer, for halts.'),
+    explorer_url: text('API of a block explorer.'),
+    tokens: Type.Array(token),
+  },
+  closed,
+)
+
+const param = Type.Object(
+  {
+    name: Type.String({ description: 'Name of the parameter.' }),
+    in: oneOf('Where it stands.', ['query', 'tail'], 'query'),
+    required: flag('A request needs it.', false),
+    description: text('What it means.', ''),
+    schema: jsonSchema('JSON Schema of its value.'),
+    example: optional(Type.Union([Type.String(), Type.Number(), Type.Boolean()])),
+  },
+  closed,
+)
+
+const route = Type.Object(
+  {
+    path: Type.String({ description: 'Path below /m/{slug}.' }),
+    methods: texts('Methods; GET by default.'),
+    price: Type.String({ description: 'Price, in USD.' }),
+    summary: text('Summary in documents.', ''),
+    description: text('Description in documents.', ''),
+    upstream: text('Upstream of this route.'),
+    upstream_path: text('Path at the upstream; that of the route by default.'),
+    tail: oneOf('Whether segments follow the path.', ['optional', 'required', 'none'], 'optional'),
+    query: byName('Parameters that a request has by default.'),
+    fixed_query: byName('Parameters that a request cannot change.'),
+    body_max: text('Longest request body; that of the service by default.'),
+    pass_headers: texts('Headers of the answer that go through.'),
+    rewrite: optional(
+      Type.Record(Type.String(), Type.Record(Type.String(), Type.String()), {
+        description: 'Values of parameters that are replaced for the upstream.',
+      }),
+    ),
+    params: optional(Type.Array(param)),
+    body: jsonSchema('JSON Schema of the request body.'),
+    body_required: flag('A request needs a body.', false),
+    answer: jsonSchema('JSON Schema of the answer, for documents.'),
+  },
+  closed,
+)
+
+const merchant = Type.Object(
+  {
+    slug: Type.String({ description: 'First segment below /m/.' }),
+    title: text('Name; the slug by default.'),
+    tag: text('Category in documents.', 'Other'),
+    description: text('Description in documents.', ''),
+    upstream: text('URL that requests are forwarded to.'),
+    builtin: oneOf('Served by the gateway itself.', ['catjoke', 'chain-stocks']),
+    allow_private: flag('The upstream may be a private address or plain http.', false),
+    headers: byName('Headers that are added for the upstream.'),
+    timeout_ms: integer('Longest wait for the head of an answer.', 1, 600_000, 30_000),
+    idle_ms: integer('Longest silence within an answer.', 1, 600_000, 60_000),
+    concurrency_max: integer('Sales of the merchant under way.', 1, 12_000, 512),
+    payout: text('Wallet that is paid; that of the service by default.'),
+    networks: texts('Networks that are offered; all by default.'),
+    testnet_ok: flag('Test networks are offered, too.', false),
+    routes: Type.Array(route),
+  },
+  closed,
+)
+
+export const fileSchema = Type.Object(
+  {
+    service,
+    networks: Type.Record(Type.String(), network, { description: 'By CAIP-2 id.' }),
+    facilitator: optional(facilitator),
+    stock: optional(stock),
+    merchants: Type.Array(merchant),
+  },
+  closed,
+)
+
+/** A file that TOML has parsed, before its values are checked. */
+export type File = Static<typeof fileSchema>

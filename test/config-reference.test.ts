@@ -1,0 +1,109 @@
+import { describe, expect, test } from 'bun:test'
+import { join } from 'node:path'
+import { Value } from '@sinclair/typebox/value'
+import { parse as parseToml, stringify } from 'smol-toml'
+import { fileSchema } from '../src/config/FileSchema'
+import { parse } from '../src/config/merchants'
+import { payout } from './harness/config'
+import { isTable, type Node, renderReference, tablesOf } from './harness/configreference'
+
+/** The schema of the file says what its readers take. */
+
+const root = join(import.meta.dir, '..')
+const shipped = await Bun.file(join(root, 'merchants.toml')).text()
+type Raw = Record<string, unknown>
+
+/** The shipped file with every table that there is. */
+function file(): Raw {
+  const raw = parseToml(shipped) as Raw
+  Object.assign(tableAt(raw, '[[merchants.routes]]'), { rewrite: { units: { a: 'b' } } })
+  return raw
+}
+
+/** The first table of a heading: `[[merchants.routes]]` is that of the first merchant. */
+function tableAt(raw: Raw, heading: string): Raw {
+  let at: unknown = raw
+  for (const key of heading.replace(/[[\]]/g, '').split('.')) {
+    const name = key === '"ID"' ? 'eip155:4663' : key
+    at = (at as Raw)[name]
+    if (Array.isArray(at)) at = at[0]
+  }
+  return at as Raw
+}
+
+const read = (raw: Raw) =>
+  parse(stringify(raw), {
+    file: 'merchants.toml',
+    env: { PAYOUT: payout, ASSISTANT_KEY: 'a-key' },
+  })
+const messages = (heading: string, change: (table: Raw) => void) => {
+  const raw = file()
+  change(tableAt(raw, heading))
+  return read(raw).faults.map(({ message }) => message)
+}
+const leaves = ({ node }: { node: Node }) =>
+  Object.entries(node.properties ?? {}).filter(([, each]) => !isTable(each))
+
+test('behavior: the shipped file has the shape of the schema', () => {
+  expect([...Value.Errors(fileSchema, parseToml(shipped))].map(({ path }) => path)).toEqual([])
+  expect(read(file()).faults).toEqual([])
+})
+
+test('behavior: the page of all keys is what the schema says', async () => {
+  expect(await Bun.file(join(root, 'docs/configuration.md')).text()).toBe(renderReference())
+})
+
+test('behavior: the readers ask for the keys of the schema and for no other', async () => {
+  const asked = new Set<string>()
+  const ask =
+    /\b(?:field|required|optional|list|child|children|record|readNetwork(?:Id|List)|otherUrl|readSource|readSchema)\(\s*\w+,\s*'(\w+)'|\bcontract\('(\w+)'\)/g
+  for await (const path of new Bun.Glob('src/config/*.ts').scan(root))
+    for (const [, key, other] of (await Bun.file(join(root, path)).text()).matchAll(ask))
+      asked.add(key ?? other ?? '')
+  const keys = new Set(tablesOf().flatMap(({ node }) => Object.keys(node.properties ?? {})))
+  for (const key of ['service', 'networks', 'facilitator', 'stock', 'merchants']) keys.add(key)
+  expect([...asked].toSorted()).toEqual([...keys].toSorted())
+})
+
+describe('each table', () => {
+  for (const table of tablesOf()) {
+    const { heading } = table
+    test(`error: ${heading} refuses a key that the schema lacks, and takes none of its keys for one`, () => {
+      expect(messages(heading, (raw) => Object.assign(raw, { stranger: 1 }))).toContainEqual(
+        expect.stringContaining('unknown key stranger'),
+      )
+      for (const [key] of leaves(table))
+        expect(
+          messages(heading, (raw) => Object.assign(raw, { [key]: new Date(0) })),
+        ).not.toContainEqual(expect.stringContaining(`unknown key ${key}`))
+    })
+
+    test(`error: ${heading} refuses integers beyond their bounds, and no bound`, () => {
+      for (const [key, { type, minimum = 0, maximum = 0 }] of leaves(table)) {
+        if (type !== 'integer') continue
+        const faults = (value: number) =>
+          messages(heading, (raw) => Object.assign(raw, { [key]: value })).filter((message) =>
+            message.startsWith(`${key} must be`),
+          )
+        expect([key, faults(minimum), faults(maximum)]).toEqual([key, [], []])
+        for (const value of [minimum - 1, maximum + 1])
+          expect([key, value, faults(value).length]).toEqual([key, value, 1])
+      }
+    })
+
+    test(`behavior: ${heading} without a key is ${heading} with its default`, () => {
+      for (const [key, { default: value }] of leaves(table)) {
+        if (value === undefined) continue
+        const [without, written] = [file(), file()]
+        delete tableAt(without, heading)[key]
+        tableAt(written, heading)[key] = value
+        const [one, other] = [read(without), read(written)].map(({ config, faults }) =>
+          JSON.stringify([config, faults], (name, part) =>
+            name === 'hash' || name === 'line' ? '' : typeof part === 'bigint' ? `${part}n` : part,
+          ),
+        )
+        expect([key, other === one]).toEqual([key, true])
+      }
+    })
+  }
+})

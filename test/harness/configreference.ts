@@ -1,0 +1,83 @@
+// `bun test/harness/configreference.ts` writes docs/configuration.md from the schema of the file.
+
+import { join } from 'node:path'
+import { fileSchema } from '../../src/config/FileSchema'
+
+/** A JSON Schema, as far as the schema of the file needs it. */
+export type Node = {
+  type?: string
+  description?: string
+  default?: unknown
+  const?: string
+  minimum?: number
+  maximum?: number
+  properties?: Record<string, Node>
+  required?: readonly string[]
+  items?: Node
+  anyOf?: readonly Node[]
+  patternProperties?: Record<string, Node>
+}
+
+export type TableNode = { heading: string; node: Node }
+
+/** The tables of the file in its order, each below the heading that the file writes. */
+export function tablesOf(): TableNode[] {
+  const root = JSON.parse(JSON.stringify(fileSchema)) as Node
+  return Object.entries(root.properties ?? {}).flatMap(([key, node]) => inside(node, key))
+}
+
+function inside(node: Node, path: string): TableNode[] {
+  const named = Object.values(node.patternProperties ?? {})[0]
+  if (named?.properties !== undefined) return inside(named, `${path}."ID"`)
+  if (node.items?.properties !== undefined) return tables(node.items, `[[${path}]]`, path)
+  return node.properties === undefined ? [] : tables(node, `[${path}]`, path)
+}
+
+function tables(node: Node, heading: string, path: string): TableNode[] {
+  const inner = Object.entries(node.properties ?? {}).flatMap(([key, each]) =>
+    inside(each, `${path}.${key}`),
+  )
+  return [{ heading, node }, ...inner]
+}
+
+export function isTable(node: Node): boolean {
+  return inside(node, 'x').length > 0
+}
+
+function typeOf(node: Node): string {
+  const { minimum, maximum } = node
+  if (node.const !== undefined) return `\`"${node.const}"\``
+  if (node.anyOf !== undefined) return node.anyOf.map(typeOf).join(' or ')
+  if (node.type === 'integer') return `integer, ${minimum} to ${maximum}`
+  if (node.type === 'array') return `array of ${typeOf(node.items ?? {})}`
+  if (node.type === 'object') return 'table'
+  return node.type ?? 'any'
+}
+
+export function renderReference(): string {
+  const parts = tablesOf().map(({ heading, node }) => {
+    const rows = Object.entries(node.properties ?? {}).flatMap(([key, each]) => {
+      if (isTable(each)) return []
+      const fallback = each.default === undefined ? '' : `\`${JSON.stringify(each.default)}\``
+      const given = node.required?.includes(key) ? 'required' : fallback
+      return [`| \`${key}\` | ${typeOf(each)} | ${given} | ${each.description ?? ''} |`]
+    })
+    return [
+      `## \`${heading}\``,
+      '',
+      '| key | type | default | meaning |',
+      '|---|---|---|---|',
+      ...rows,
+    ].join('\n')
+  })
+  return `# Keys of merchants.toml
+
+Written from \`src/config/FileSchema.ts\` by \`bun test/harness/configreference.ts\`. Amounts, sizes and
+wei are strings; \`turnpike check\` names what is wrong with its line.
+
+${parts.join('\n\n')}
+`
+}
+
+if (import.meta.main)
+  await Bun.write(join(import.meta.dir, '../../docs/configuration.md'), renderReference())

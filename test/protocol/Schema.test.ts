@@ -1,0 +1,79 @@
+import { describe, expect, test } from 'bun:test'
+import { Type } from '@sinclair/typebox'
+import * as Schema from '../../src/protocol/Schema'
+
+const query = Type.Object({
+  size: Type.String({ pattern: '^[1-9]$', fault: 'must be a digit' }),
+  color: Type.Optional(Type.String({ description: 'Any color.' })),
+})
+const read = (text: string, options?: Schema.QueryOptions<typeof query>) =>
+  Schema.readQuery(query, new URLSearchParams(text), options)
+
+describe('readQuery', () => {
+  test('behavior: returns what fits, without what is absent', () => {
+    expect(read('size=3')).toEqual({ values: { size: '3' }, wrong: [] })
+    expect(read('size=3&color=')).toEqual({ values: { size: '3', color: '' }, wrong: [] })
+  })
+
+  test('error: names what does not belong there first, then in the order of the schema', () => {
+    const unknown = 'is unknown'
+    const checks = { color: () => 'must be a color' }
+    expect(read('color=x&b=1&size=10&a=1&color=y', { unknown, checks }).wrong).toEqual([
+      { name: 'color', reason: 'is given more than once' },
+      { name: 'b', reason: 'is unknown' },
+      { name: 'a', reason: 'is unknown' },
+      { name: 'size', reason: 'must be a digit' },
+      { name: 'color', reason: 'must be a color' },
+    ])
+    expect(read('').wrong).toEqual([{ name: 'size', reason: 'is required' }])
+  })
+
+  test('behavior: without a word for unknown parameters they are ignored, and the first of several counts', () => {
+    expect(read('x=1&size=1&size=2')).toEqual({ values: { size: '1' }, wrong: [] })
+  })
+
+  test('error: a check of ours is asked only for what fits the schema', () => {
+    const asked: string[] = []
+    const size = (text: string) => void asked.push(text)
+    read('size=10', { checks: { size } })
+    read('size=1', { checks: { size } })
+    expect(asked).toEqual(['1'])
+  })
+})
+
+describe('assertMembers', () => {
+  const body = Type.Object({
+    amount: Type.Integer({ minimum: 0, fault: 'an amount' }),
+    note: Type.Optional(Type.String({ fault: 'a text' })),
+  })
+
+  test('error: names the first member that does not fit, and null counts as absent', () => {
+    for (const [object, fault] of [
+      [{ amount: 1, note: null, other: [] }, undefined],
+      [{}, 'amount is not an amount'],
+      [{ amount: null }, 'amount is not an amount'],
+      [{ amount: -1, note: 1 }, 'amount is not an amount'],
+      [{ amount: 1, note: 1 }, 'note is not a text'],
+    ] as const) {
+      const check = () => Schema.assertMembers(body, object)
+      if (fault === undefined) expect(check()).toBeUndefined()
+      else expect(check).toThrow(fault)
+    }
+  })
+
+  test('error: a member that an object inherits is not one of a schema', () => {
+    expect(() => Schema.assertNoOthers(body, { amount: 1 })).not.toThrow()
+    expect(() => Schema.assertNoOthers(body, { toString: 1 })).toThrow('"toString" is not a member')
+  })
+})
+
+test('behavior: the JSON of a schema has no words of ours', () => {
+  expect(Schema.toJson(query)).toEqual({
+    type: 'object',
+    required: ['size'],
+    properties: {
+      size: { type: 'string', pattern: '^[1-9]$' },
+      color: { type: 'string', description: 'Any color.' },
+    },
+  })
+})
