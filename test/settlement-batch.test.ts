@@ -68,7 +68,7 @@ async function asDeployer(
 }
 
 describe.concurrent('a batch', () => {
-  test('behavior: carries what comes while the lane is busy, each member with its own log', async () => {
+  test('behavior: carries what comes while the relayer is busy, each member with its own log', async () => {
     await using own = await ownDesk()
     const outcomes = await pay(own, amounts(own, 24))
     expect(kinds(outcomes)).toEqual(Array(24).fill('confirmed'))
@@ -284,7 +284,7 @@ describe.concurrent('a batch that fails as a whole', () => {
   })
 })
 
-describe.concurrent('several lanes', () => {
+describe.concurrent('several relayers', () => {
   test('behavior: share the work, each with its own nonces', async () => {
     await using own = await ownDesk()
     const { net } = own
@@ -301,7 +301,7 @@ describe.concurrent('several lanes', () => {
     expect(kinds((await Promise.all(paying)).flat())).toEqual(['confirmed', 'confirmed'])
     expect(new Set(rows(own).map(({ relayer }) => relayer)).size).toBe(2)
     await setAutomine(net.chain, true)
-    expect(own.desk.settlement.status()[0]?.lanes).toMatchObject([
+    expect(own.desk.settlement.status()[0]?.relayers).toMatchObject([
       { relayer: account(0).address, ready: true, inFlight: 0 },
       { relayer: second, ready: true, inFlight: 0 },
     ])
@@ -314,7 +314,7 @@ describe.concurrent('several lanes', () => {
     await own.reopen({}, { relayerKeys: [relayerKey, secondKey] })
     expect(own.desk.settlement.isReady(network.id)).toBe(true)
     expect(own.desk.settlement.status()).toMatchObject([
-      { ready: true, lanes: [{ ready: false }, { ready: true }] },
+      { ready: true, relayers: [{ ready: false }, { ready: true }] },
     ])
     expect(kinds(await pay(own, amounts(own, 8)))).toEqual(Array(8).fill('confirmed'))
     expect(new Set(rows(own).map(({ relayer }) => relayer))).toEqual(new Set([second]))
@@ -332,7 +332,9 @@ describe.concurrent('several lanes', () => {
       return params[0] === bytes ? refused : undefined
     }
     const waiting = await own.begin(signTransfer(network))
-    await until(() => own.desk.settlement.status()[0]?.lanes.some(({ ready }) => !ready) === true)
+    await until(
+      () => own.desk.settlement.status()[0]?.relayers.some(({ ready }) => !ready) === true,
+    )
     expect(own.desk.settlement.isReady(network.id)).toBe(true)
     expect(kinds(await pay(own, amounts(own, 4, 2)))).toEqual(Array(4).fill('confirmed'))
     expect(own.desk.settlement.findById(waiting.id)?.state).toBe('broadcast')
@@ -358,7 +360,7 @@ describe.concurrent('many transactions under way', () => {
     await pay(own, amounts(own, 3))
     await setAutomine(net.chain, false)
     const paying = pay(own, [...amounts(own, 12), ...amounts(own, 12, 2)])
-    await until(() => (own.desk.settlement.status()[0]?.lanes[0]?.inFlight ?? 0) >= 6)
+    await until(() => (own.desk.settlement.status()[0]?.relayers[0]?.inFlight ?? 0) >= 6)
     await setAutomine(net.chain, true)
     await mine(net.chain)
     expect(kinds(await paying)).toEqual(Array(24).fill('confirmed'))

@@ -10,11 +10,11 @@ const weiOf = async (chain: Chain) =>
   BigInt((await chain.rpc('eth_getBalance', [account(8).address, 'latest'])) as string)
 
 /**
- * Pays without an end, sixteen at a time, each its own amount; beside that it runs errands, those of
+ * Pays without an end, sixteen at a time, each its own amount; beside that it runs jobs, those of
  * the round before once more.
  */
 const program = (url: string, dataDir: string, round: number) => `
-  const { errandOf, networkOf, signTransfer, startDesk } = await import(${JSON.stringify(
+  const { jobOf, networkOf, signTransfer, startDesk } = await import(${JSON.stringify(
     join(import.meta.dir, 'harness/settlement.ts'),
   )})
   const network = networkOf(${JSON.stringify(url)})
@@ -32,18 +32,18 @@ const program = (url: string, dataDir: string, round: number) => `
       console.log(outcome.kind)
     }
   }
-  const errands = async (index) => {
+  const jobs = async (index) => {
     const relayer = index % 2 ? desk.settlement.desk : undefined
     for (let serial = Math.max(0, ${round} - 1) * 1000; ; serial++) {
       if (serial === (${round} - 1) * 1000 + 60) serial = ${round} * 1000
-      const errand = errandOf(network, { id: index + '/' + serial, relayer })
-      const end = await desk.settlement.run(errand, { waitMs: 20000 })
+      const job = jobOf(network, { id: index + '/' + serial, relayer })
+      const end = await desk.settlement.run(job, { waitMs: 20000 })
       if (end.kind === 'unavailable') process.exit(1)
       if (end.kind !== 'confirmed') console.log(end.kind)
     }
   }
   for (let index = 0; index < 16; index++) buyer(index)
-  for (let index = 0; index < 4; index++) errands(index)
+  for (let index = 0; index < 4; index++) jobs(index)
   process.stdin.on('end', () => process.exit(1)).resume()
 `
 
@@ -77,10 +77,10 @@ test('behavior: killed again and again, no money is lost, doubled or forgotten',
       desk.db.sqlite.query<{ n: number }, []>(`SELECT count(*) n FROM ${sql}`).get()?.n ?? -1
     await until(() => count("payments WHERE state IN ('broadcast', 'reverted')") === 0)
     await until(() => count("errands WHERE state = 'broadcast'") === 0)
-    const errands = count('errands')
-    expect(errands).toBeGreaterThan(40)
-    expect(count("errands WHERE state = 'confirmed'")).toBe(errands)
-    expect(await weiOf(net.chain)).toBe(weiBefore + 7n * BigInt(errands))
+    const jobs = count('jobs')
+    expect(jobs).toBeGreaterThan(40)
+    expect(count("errands WHERE state = 'confirmed'")).toBe(jobs)
+    expect(await weiOf(net.chain)).toBe(weiBefore + 7n * BigInt(jobs))
     const payments = count('payments')
     expect(payments).toBeGreaterThan(100)
     expect(count("payments WHERE state = 'confirmed'")).toBe(payments)

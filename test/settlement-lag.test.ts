@@ -2,7 +2,7 @@ import { expect, test } from 'bun:test'
 import { account } from '../src/demo/accounts'
 import { mine } from '../src/demo/chains'
 import { ownDesk, withoutSync } from './harness/owndesk'
-import { errandOf, type RpcCall, signTransfer, until } from './harness/settlement'
+import { jobOf, type RpcCall, signTransfer, until } from './harness/settlement'
 
 // A provider whose receipts and logs come later than its state: the account nonce and the payer's
 // nonce say "used" for a while, and nobody can say by what. That proves nothing against our own
@@ -29,19 +29,19 @@ async function ownLagging() {
   })
 }
 
-test.concurrent('error: an errand is not given up for a receipt that is late', async () => {
+test.concurrent('error: a job is not given up for a receipt that is late', async () => {
   await using own = await ownLagging()
   const { net, network } = own
   const balance = async () =>
     BigInt((await net.chain.rpc('eth_getBalance', [account(8).address, 'latest'])) as string)
   const before = await balance()
-  const running = own.desk.settlement.run(errandOf(network), { waitMs: 20_000 })
+  const running = own.desk.settlement.run(jobOf(network), { waitMs: 20_000 })
   await until(() => own.looks() > 3)
   expect(await balance()).toBe(before + 7n)
   // On a chain of ten blocks a second that is the work of two seconds.
   await mine(net.chain, 40)
   const seen = own.looks()
-  const state = () => own.desk.settlement.errand('refund:1')?.state
+  const state = () => own.desk.settlement.job('refund:1')?.state
   await until(() => own.looks() > seen + 3 || state() !== 'broadcast')
   expect(state()).toBe('broadcast')
   own.lag.isOver = true

@@ -5,9 +5,9 @@ import { balanceOf, execute, mine, setAutomine } from '../src/demo/chains'
 import * as Crypto from '../src/protocol/Crypto'
 import * as Transfer from '../src/protocol/Transfer'
 import { checkAfterMs } from '../src/settlement/engine'
-import { createLane } from '../src/settlement/lane'
+import { createRelayer } from '../src/settlement/relayer'
 import { isSend, type OwnDesk, ownDesk } from './harness/owndesk'
-import { errandOf, mineWhile, relayerKey, signTransfer, until } from './harness/settlement'
+import { jobOf, mineWhile, relayerKey, signTransfer, until } from './harness/settlement'
 import { robinhood, sign } from './harness/stablecoin'
 
 async function cancel(
@@ -81,7 +81,7 @@ test.concurrent('behavior: a payment that is handed back to the queue waits no l
   const { net, network } = own
   await setAutomine(net.chain, false)
   const busy = (index: number) =>
-    own.desk.settlement.run(errandOf(network, { id: `refund:${index}` }), { waitMs: 0 })
+    own.desk.settlement.run(jobOf(network, { id: `refund:${index}` }), { waitMs: 0 })
   await busy(0)
   // Those who wait behind it are found to be without code.
   const both = () => [signTransfer(network), signTransfer(network, { from: 2 })] as const
@@ -137,22 +137,22 @@ test.concurrent('behavior: many announced blocks are not taken for much time', a
 
 describe('the time to the next check', () => {
   const health = { ready: true, reason: undefined, checks: 1, others: 0 }
-  const lane = (poor?: string) => ({ ...createLane(relayerKey, false), next: 0, poor })
+  const relayer = (poor?: string) => ({ ...createRelayer(relayerKey, false), next: 0, poor })
   const reserved = {
-    ...createLane(Crypto.bytes(account(5).privateKey), true),
+    ...createRelayer(Crypto.bytes(account(5).privateKey), true),
     next: 0,
     poor: 'poor',
   }
 
-  test('behavior: is short while nothing can settle, and not for one poor lane among others', () => {
-    const after = (lanes: ReturnType<typeof createLane>[], ready = true) =>
-      checkAfterMs({ health: { ...health, ready }, lanes }, 15_000)
-    expect(after([lane(), lane()])).toBe(15_000)
-    expect(after([lane(), lane('poor')])).toBe(15_000)
-    expect(after([lane(), reserved])).toBe(15_000)
-    expect(after([lane('poor'), lane('poor')])).toBe(2_000)
-    expect(after([lane('poor'), { ...reserved, poor: undefined }])).toBe(2_000)
-    expect(after([lane()], false)).toBe(2_000)
+  test('behavior: is short while nothing can settle, and not for one poor relayer among others', () => {
+    const after = (relayers: ReturnType<typeof createRelayer>[], ready = true) =>
+      checkAfterMs({ health: { ...health, ready }, relayers }, 15_000)
+    expect(after([relayer(), relayer()])).toBe(15_000)
+    expect(after([relayer(), relayer('poor')])).toBe(15_000)
+    expect(after([relayer(), reserved])).toBe(15_000)
+    expect(after([relayer('poor'), relayer('poor')])).toBe(2_000)
+    expect(after([relayer('poor'), { ...reserved, poor: undefined }])).toBe(2_000)
+    expect(after([relayer()], false)).toBe(2_000)
   })
 })
 
@@ -175,7 +175,7 @@ test.concurrent('behavior: a disk that refuses the replacement does not end the 
   expect(own.desk.db.sqlite.query('SELECT hash FROM transactions').all()).toHaveLength(1)
 })
 
-test.concurrent('error: a payment whose window closed while it waited for a lane is not sent', async () => {
+test.concurrent('error: a payment whose window closed while it waited for a relayer is not sent', async () => {
   await using own = await ownDesk()
   const { net, network } = own
   await own.desk.stop()
@@ -183,7 +183,7 @@ test.concurrent('error: a payment whose window closed while it waited for a lane
   await own.open({}, { now: () => Date.now() + ahead })
   await setAutomine(net.chain, false)
   for (let index = 0; index < 16; index++)
-    await own.desk.settlement.run(errandOf(network, { id: `refund:${index}` }), { waitMs: 0 })
+    await own.desk.settlement.run(jobOf(network, { id: `refund:${index}` }), { waitMs: 0 })
   const transfer = signTransfer(network)
   const paying = own.desk.pay(transfer)
   await until(

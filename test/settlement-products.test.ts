@@ -172,7 +172,7 @@ describe('what is written beside a payment', () => {
   test('error: that is refused leaves nothing behind, and harms nobody in the batch', async () => {
     await settle(signTransfer(network), 'taken')
     await setAutomine(net.chain, false)
-    // A lane that is busy lets the next ones collect.
+    // A relayer that is busy lets the next ones collect.
     const first = settle(signTransfer(network), 'first')
     await until(() => notes().length === 2)
     const others = ['a', 'taken', 'b'].map((name) => settle(signTransfer(network), name))

@@ -207,7 +207,7 @@ describe.concurrent('after a restart', () => {
   })
 })
 
-describe.concurrent('the lane', () => {
+describe.concurrent('the relayer', () => {
   test('behavior: an account nonce used by another program costs a new signature, not money', async () => {
     await using own = await ownDesk()
     const { net, network } = own
@@ -259,7 +259,7 @@ describe.concurrent('the lane', () => {
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: a lane that stood still at the fee cap goes on when its nonce is used', async () => {
+  test('behavior: a relayer that stood still at the fee cap goes on when its nonce is used', async () => {
     await using own = await ownDesk()
     const { net, network } = own
     net.tap.intercept = withoutSync
@@ -321,7 +321,7 @@ describe.concurrent('the lane', () => {
     await until(() => stateOf(own, transfer) === 'confirmed')
   })
 
-  test('behavior: a chain that lost its blocks does not block the lane', async () => {
+  test('behavior: a chain that lost its blocks does not block the relayer', async () => {
     await using own = await ownDesk()
     const { net, network } = own
     const id = await net.chain.rpc('evm_snapshot', [])

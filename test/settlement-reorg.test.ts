@@ -95,7 +95,7 @@ describe.concurrent('a reorganisation', () => {
       expect(own.reorged()).toBe(depth)
       const again = async () => own.desk.settlement.beginDelivery(payments[0]?.id ?? '')
       await expect(again()).rejects.toThrow()
-      // The lane goes on.
+      // The relayer goes on.
       expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
     })
 

@@ -119,7 +119,7 @@ describe('a payment', () => {
     expect(await desk.pay({ ...transfer, signature })).toMatchObject({ kind: 'confirmed' })
   })
 
-  test('behavior: 32 at once through one lane are all confirmed, without a gap', async () => {
+  test('behavior: 32 at once through one relayer are all confirmed, without a gap', async () => {
     const transfers = Array.from({ length: 32 }, (_, index) =>
       signTransfer(network, {
         from: 1 + (index % 5),

@@ -1,6 +1,6 @@
 import type { Address } from 'viem'
 import * as Budget from './budget'
-import { type Context, type Order, payerKey, type Rail } from './context'
+import { type ChainState, type Context, type Order, payerKey } from './context'
 import { type Payer, payerOf } from './failures'
 import { type Simulation, underWay } from './simulate'
 import * as Verify from './verify'
@@ -11,7 +11,7 @@ import * as Verify from './verify'
  */
 export function accept(
   context: Context,
-  rail: Rail,
+  chain: ChainState,
   orders: readonly Order[],
   seen: { simulations: readonly Simulation[]; plain: ReadonlySet<Address> | undefined },
 ): Order[] {
@@ -38,7 +38,7 @@ export function accept(
     }
     const payer = payerOf(context, order, order.code)
     const count = counts.get(payer.address) ?? 0
-    const refusal = refuse(context, rail, order, { payer, count })
+    const refusal = refuse(context, chain, order, { payer, count })
     if (refusal) order.done(refusal)
     else counts.set(payer.address, count + 1)
     return refusal === undefined
@@ -59,13 +59,13 @@ function note(
 
 function refuse(
   context: Context,
-  rail: Rail,
+  chain: ChainState,
   { purpose }: Order,
   { payer, count }: { payer: Payer; count: number },
 ): Verify.Refusal | undefined {
   const waitSeconds = context.failures.waitSeconds(payer, count)
   if (waitSeconds > 0) return Verify.lockedOut(waitSeconds)
-  return typeof payer.code === 'object' ? Budget.refuseCode(context, rail, purpose) : undefined
+  return typeof payer.code === 'object' ? Budget.refuseCode(context, chain, purpose) : undefined
 }
 
 /** The verdict on a forged signature; it must not affect payments that the payer did sign. */

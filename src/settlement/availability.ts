@@ -2,9 +2,9 @@ import { priceOf } from '../chain/head'
 import type { NetworkConfig } from '../config/Config'
 import type { TransferMethod } from '../protocol/Asset'
 import * as Budget from './budget'
-import type { Context, Rail } from './context'
-import * as Lane from './lane'
+import type { ChainState, Context } from './context'
 import type { Product } from './Payment'
+import * as Relayers from './relayer'
 
 /** What is to be sold, and by which product. */
 export type Sale = { product: Product; amountAtomic: bigint }
@@ -19,20 +19,20 @@ export type SaleCost = { gas: bigint; priceWei: bigint }
  * Why a network is left out of a 402 now, as the end of a sentence; undefined when it is offered. A
  * 402 offers no payment that would be refused or whose gas costs too much. No I/O.
  */
-export function whyNot(context: Context, rail: Rail, sale: Sale): string | undefined {
-  if (context.isStopping || !Lane.isReady(rail)) return 'it cannot send transactions'
+export function whyNot(context: Context, chain: ChainState, sale: Sale): string | undefined {
+  if (context.isStopping || !Relayers.isReady(chain)) return 'it cannot send transactions'
   if (context.db.storage.fault() !== undefined) return 'the database cannot be written'
-  if (Budget.isSpent(context, rail, sale.product)) return 'the gas budget of today is spent'
-  const { gasRatioMax } = rail.network
+  if (Budget.isSpent(context, chain, sale.product)) return 'the gas budget of today is spent'
+  const { gasRatioMax } = chain.network
   if (gasRatioMax === 0) return undefined
   const most = gasRatioMax * Number(sale.amountAtomic)
-  return microUsdOf(costOf(rail), rail.network) > most
+  return microUsdOf(costOf(chain), chain.network) > most
     ? 'gas costs too much for this price'
     : undefined
 }
 
 /** Gas of the newest lone payment by the preferred method, and the gas price now. */
-export function costOf({ network, loneGas, head }: Rail): SaleCost {
+export function costOf({ network, loneGas, head }: ChainState): SaleCost {
   const [method] = network.asset.transfer
   const seen = method && loneGas.get(method)
   return { gas: seen ?? usualGasOf(network), priceWei: priceOf(head) }

@@ -5,10 +5,10 @@ import * as Multicall from '../chain/multicall'
 import { accept } from './accept'
 import * as ChainClock from './clock'
 import { findPlain } from './code'
-import { type Context, type Lane as LaneState, type Order, payerKey, type Rail } from './context'
+import { type ChainState, type Context, type Order, payerKey, type Relayer } from './context'
 import * as Gas from './gas'
-import * as Lane from './lane'
 import type { Payment } from './Payment'
+import * as Relayers from './relayer'
 import { simulate } from './simulate'
 import type { PaymentRow } from './store'
 import * as Verify from './verify'
@@ -16,42 +16,42 @@ import * as Work from './work'
 
 /**
  * Simulates orders together and sends those that pass in one transaction: directly when it is one,
- * else inside Multicall3. Every order is `done`, unless it is returned: the lane cannot send any
- * more, and nothing was written. The lane is preparing meanwhile. Never rejects.
+ * else inside Multicall3. Every order is `done`, unless it is returned: the relayer cannot send any
+ * more, and nothing was written. The relayer is preparing meanwhile. Never rejects.
  */
 export async function dispatch(
   context: Context,
-  rail: Rail,
-  lane: LaneState,
+  chain: ChainState,
+  relayer: Relayer,
   queued: readonly Order[],
 ): Promise<readonly Order[]> {
-  const knownBlock = rail.head.number
+  const knownBlock = chain.head.number
   const orders = dropUnsigned(context, queued)
   if (orders.length === 0) return []
   try {
-    const simulating = simulate(rail, lane.address, orders, ChainClock.chainNow(context, rail))
+    const simulating = simulate(chain, relayer.address, orders, ChainClock.chainNow(context, chain))
     context.simulating.add(simulating)
     // While the node works: its answer is waited for anyway.
-    const draft = orders.length === 1 ? prepare(context, rail, lane, orders) : undefined
+    const draft = orders.length === 1 ? prepare(context, chain, relayer, orders) : undefined
     const [simulations, plain] = await Promise.all([
       simulating.finally(() => context.simulating.delete(simulating)),
-      findPlainAgain(rail, orders),
+      findPlainAgain(chain, orders),
     ])
     // From here to `launch` nothing waits: what was simulated is written, then sent.
-    if (Lane.pausedBy(lane) !== undefined || context.signal.aborted) return orders
-    const accepted = accept(context, rail, orders, { simulations, plain })
+    if (Relayers.pausedBy(relayer) !== undefined || context.signal.aborted) return orders
+    const accepted = accept(context, chain, orders, { simulations, plain })
     const coded = plain && accepted.filter(({ transfer }) => !plain.has(transfer.payer))
     for (const order of coded ?? []) {
-      rail.plain.delete(order.transfer.payer)
+      chain.plain.delete(order.transfer.payer)
       order.isAlone = true
       order.isUrgent = true
     }
     const shared = accepted.filter((order) => !coded?.includes(order))
-    if (shared.length > 0) send(context, rail, lane, shared, knownBlock, draft)
+    if (shared.length > 0) send(context, chain, relayer, shared, knownBlock, draft)
     return coded ?? []
   } catch (error) {
     context.log('settlement-fault', {
-      network: rail.network.id,
+      network: chain.network.id,
       requestIds: orders.flatMap(({ requestId }) => requestId ?? []),
       error,
     })
@@ -61,9 +61,9 @@ export async function dispatch(
 }
 
 /** Who may share a transaction was found out earlier: a payer can delegate to code at any time. */
-async function findPlainAgain(rail: Rail, orders: readonly Order[]) {
+async function findPlainAgain(chain: ChainState, orders: readonly Order[]) {
   if (orders.length < 2) return undefined
-  return findPlain(rail, [...new Set(orders.map(({ transfer }) => transfer.payer))])
+  return findPlain(chain, [...new Set(orders.map(({ transfer }) => transfer.payer))])
 }
 
 /** Those whose signer is known, or need not be known before a node is asked. */
@@ -83,22 +83,22 @@ function dropUnsigned({ trust }: Context, orders: readonly Order[]): readonly Or
 /** The transaction of a lone order, for when it passes; nothing is kept if it does not. */
 function prepare(
   context: Context,
-  rail: Rail,
-  lane: LaneState,
+  chain: ChainState,
+  relayer: Relayer,
   orders: readonly Order[],
 ): TransactionRow | undefined {
-  const nonce = Lane.freeNonce(lane)
+  const nonce = Relayers.freeNonce(relayer)
   const [first] = orders
   if (nonce === undefined || !first || first.hasCode === true) return undefined
   // A simulation that reads the code shows that nearly all payers have none.
-  const code = rail.readsCode ? 'none' : undefined
-  return Lane.sign(context, rail, lane, payloadOf(rail, [{ ...first, code }]), nonce)
+  const code = chain.readsCode ? 'none' : undefined
+  return Relayers.sign(context, chain, relayer, payloadOf(chain, [{ ...first, code }]), nonce)
 }
 
 /** Whether a draft is still what would be signed now; its fees leave room for the block's change. */
 function isCurrent(
   draft: TransactionRow,
-  { head, network }: Rail,
+  { head, network }: ChainState,
   nonce: number,
   gasLimit: bigint,
 ): boolean {
@@ -114,25 +114,25 @@ function isCurrent(
 /** The write that decides, then the send. */
 function send(
   context: Context,
-  rail: Rail,
-  lane: LaneState,
+  chain: ChainState,
+  relayer: Relayer,
   orders: readonly Order[],
   knownBlock: bigint,
   draft: TransactionRow | undefined,
 ): void {
   let members = orders
   for (;;) {
-    const nonce = Lane.freeNonce(lane)
-    if (nonce === undefined) throw new Error('the lane has no nonce')
-    const payload = payloadOf(rail, members)
+    const nonce = Relayers.freeNonce(relayer)
+    if (nonce === undefined) throw new Error('the relayer has no nonce')
+    const payload = payloadOf(chain, members)
     const row =
-      draft && isCurrent(draft, rail, nonce, payload.gasLimit)
+      draft && isCurrent(draft, chain, nonce, payload.gasLimit)
         ? draft
-        : Lane.sign(context, rail, lane, payload, nonce, feesOf(rail, members))
+        : Relayers.sign(context, chain, relayer, payload, nonce, feesOf(chain, members))
     try {
       const payments = store(context, members, row, knownBlock)
       const slot = { ...Work.slotOf(row, payments), code: members[0]?.code }
-      const outcomes = Work.launch(context, rail, lane, slot, payments)
+      const outcomes = Work.launch(context, chain, relayer, slot, payments)
       for (const [index, order] of members.entries()) {
         const [payment, outcome] = [payments[index], outcomes[index]]
         if (payment && outcome) order.done({ kind: 'sent', payment, outcome })
@@ -178,11 +178,11 @@ function dropThrown(orders: readonly Order[], { id, cause }: WriteError): Order[
 }
 
 /** The fees that the payer's code was simulated with, or the present ones. */
-function feesOf({ head, network }: Rail, [first]: readonly Order[]): Fees {
+function feesOf({ head, network }: ChainState, [first]: readonly Order[]): Fees {
   return first?.fees ?? fees(head, network.feeCapWei)
 }
 
-function payloadOf(rail: Rail, orders: readonly Order[]): Lane.Payload {
+function payloadOf(chain: ChainState, orders: readonly Order[]): Relayers.Payload {
   const [first] = orders
   if (!first) throw new Error('nothing to send')
   const { product } = first.purpose
@@ -192,7 +192,7 @@ function payloadOf(rail: Rail, orders: readonly Order[]): Lane.Payload {
     const gasLimit = Verify.gasLimit(first.transfer, mayHaveCode)
     return { kind: 'payment', product, ...first.call, valueWei: 0n, gasLimit }
   }
-  const members = orders.reduce((sum, { transfer }) => sum + Gas.limitOf(rail, transfer), 0n)
+  const members = orders.reduce((sum, { transfer }) => sum + Gas.limitOf(chain, transfer), 0n)
   return {
     kind: 'batch',
     product,

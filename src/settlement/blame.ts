@@ -8,7 +8,7 @@ import * as Permit from '../protocol/Permit'
 import type { Transfer } from '../protocol/Transfer'
 import * as Burnt from './burnt'
 import { type Code, splitCode, withCode } from './code'
-import type { Context, Rail } from './context'
+import type { ChainState, Context } from './context'
 import * as Gas from './gas'
 import type { Payment } from './Payment'
 import * as Verify from './verify'
@@ -39,12 +39,16 @@ export type Blamed = ReadonlyMap<string, Code | undefined>
  * is used, because each passed a simulation just before. A member that failed although gas was left
  * is to blame, too. These payers never share a transaction again. Never rejects.
  */
-export async function findBlamed(context: Context, rail: Rail, failed: Failed): Promise<Blamed> {
+export async function findBlamed(
+  context: Context,
+  chain: ChainState,
+  failed: Failed,
+): Promise<Blamed> {
   const { included, members, unpaid } = failed
   const [first] = unpaid
   // This service itself sends empty transactions, so no payer is to blame.
   if (included.kind === 'cancel' || !first) return new Map()
-  const looks = await lookAt(rail, failed, context.now())
+  const looks = await lookAt(chain, failed, context.now())
   const codeOf = ({ id }: Payment) => {
     const look = looks.get(id)
     // Not what is there at the end of the block: that may be anybody's code, taken on behind the
@@ -55,16 +59,16 @@ export async function findBlamed(context: Context, rail: Rail, failed: Failed): 
   if (hasBurnt(failed)) {
     // What the others paid for is not lost.
     const wei = (failed.receipt.spentWei * BigInt(unpaid.length)) / BigInt(members.length)
-    Burnt.add(context, rail, first.purpose.product, wei)
+    Burnt.add(context, chain, first.purpose.product, wei)
   }
-  const isPayers = hadGas(rail, failed) && isOnesOwn(failed)
+  const isPayers = hadGas(chain, failed) && isOnesOwn(failed)
   let blamed: readonly Payment[] = unpaid.filter(
     ({ id }) => isPayers || looks.get(id)?.isChanged === true,
   )
-  if (blamed.length === 0) blamed = await findActive(rail, failed)
-  for (const { transfer } of blamed) keepApart(rail, transfer.payer)
+  if (blamed.length === 0) blamed = await findActive(chain, failed)
+  for (const { transfer } of blamed) keepApart(chain, transfer.payer)
   context.log('batch-failed', {
-    network: rail.network.id,
+    network: chain.network.id,
     transaction: failed.receipt.hash,
     unpaid: unpaid.length,
     blamed: blamed.map(({ transfer }) => transfer.payer),
@@ -77,7 +81,7 @@ function hasBurnt({ included, receipt }: Failed): boolean {
   return receipt.gasUsed * 2n >= included.gasLimit
 }
 
-function keepApart({ unshared }: Rail, payer: Address): void {
+function keepApart({ unshared }: ChainState, payer: Address): void {
   unshared.delete(payer)
   unshared.add(payer)
   const [oldest] = unshared
@@ -88,10 +92,10 @@ function keepApart({ unshared }: Rail, payer: Address): void {
  * Whether every member had enough gas. The gas left only shrinks from call to call; refunds, at
  * most a fifth, are subtracted at the end (EIP-3529).
  */
-function hadGas(rail: Rail, { included, receipt, unpaid }: Failed): boolean {
+function hadGas(chain: ChainState, { included, receipt, unpaid }: Failed): boolean {
   if (!receipt.success) return false
   const left = included.gasLimit - (receipt.gasUsed * 5n) / 4n
-  return unpaid.every(({ transfer }) => left >= Gas.limitOf(rail, transfer))
+  return unpaid.every(({ transfer }) => left >= Gas.limitOf(chain, transfer))
 }
 
 /** Whether payers are to blame: when all members of several payers fail, the token refuses. */
@@ -109,7 +113,7 @@ type Look = {
 
 /** State of each payment at the end of the block; empty where the node does not answer. */
 async function lookAt(
-  rail: Rail,
+  chain: ChainState,
   { unpaid, receipt }: Failed,
   now: number,
 ): Promise<ReadonlyMap<string, Look>> {
@@ -119,7 +123,7 @@ async function lookAt(
   }
   const looks = await Promise.all(
     unpaid.map(async ({ id, transfer }): Promise<[string, Look][]> => {
-      const answer = await readMember(rail, transfer, tagOf(receipt))
+      const answer = await readMember(chain, transfer, tagOf(receipt))
       if (!answer) return []
       const { code, used, balance, allowance } = answer
       const isShort = balance !== undefined && balance < (owed.get(transfer.payer) ?? 0n)
@@ -133,7 +137,7 @@ async function lookAt(
 }
 
 /** Nonce, balance, allowance and code of a member in one call. */
-async function readMember(rail: Rail, transfer: Transfer, tag: Hex) {
+async function readMember(chain: ChainState, transfer: Transfer, tag: Hex) {
   const { asset, payer } = transfer
   const isPermit = transfer.method === 'permit2'
   const calls = [
@@ -145,7 +149,7 @@ async function readMember(rail: Rail, transfer: Transfer, tag: Hex) {
   ]
   const data = withCode(payer, Multicall.aggregate(calls))
   try {
-    const split = splitCode(await rail.client.call('eth_call', [{ data }, tag]))
+    const split = splitCode(await chain.client.call('eth_call', [{ data }, tag]))
     const results = split && Multicall.parseResults(split.data, calls.length)
     if (!split || !results) return undefined
     const [nonce, balance, allowance] = results.map(({ success, data: word }) =>
@@ -162,14 +166,17 @@ async function readMember(rail: Rail, transfer: Transfer, tag: Hex) {
  * Members whose account was active in the block: it delegated and reverted that, or moved its money
  * and got it back. Asked only where all gas was burnt and no state shows the cause.
  */
-async function findActive(rail: Rail, { unpaid, receipt }: Failed): Promise<readonly Payment[]> {
+async function findActive(
+  chain: ChainState,
+  { unpaid, receipt }: Failed,
+): Promise<readonly Payment[]> {
   if (receipt.blockNumber === 0n) return []
   const tags = [`0x${(receipt.blockNumber - 1n).toString(16)}`, tagOf(receipt)]
   const counts = new Map<Address, Promise<boolean>>()
   const isActive = async (payer: Address) => {
     try {
       const [before, after] = await Promise.all(
-        tags.map((tag) => rail.client.call('eth_getTransactionCount', [payer, tag])),
+        tags.map((tag) => chain.client.call('eth_getTransactionCount', [payer, tag])),
       )
       return Receipt.isHex(before) && Receipt.isHex(after) && BigInt(after) > BigInt(before)
     } catch {

@@ -1,5 +1,5 @@
 import { priceOf } from '../chain/head'
-import type { Context, Rail, Slot } from './context'
+import type { ChainState, Context, Slot } from './context'
 import type { Product, Purpose } from './Payment'
 import type { Refusal } from './verify'
 import * as Work from './work'
@@ -12,7 +12,7 @@ type For = Pick<Purpose, 'product'>
 /** Whether a product has spent what it may spend on gas today. From memory. */
 export function isSpent(
   { store, now }: Pick<Context, 'store' | 'now'>,
-  { network }: Pick<Rail, 'network'>,
+  { network }: Pick<ChainState, 'network'>,
   product: Product,
 ): boolean {
   return store.gasSpentOn(network.id, product, now()) >= network.gasPerDayWei[product]
@@ -22,10 +22,10 @@ export function isSpent(
  * Why a product may send nothing more now; undefined when it may. Signed transactions that are not
  * included count as spent, so that concurrent ones cannot exceed the budget together.
  */
-export function refuse(context: Context, rail: Rail, { product }: For): Refusal | undefined {
-  if (isSpent(context, rail, product)) return spent('The gas budget of today is spent.')
-  const { network } = rail
-  const open = underWayWei(rail, product)
+export function refuse(context: Context, chain: ChainState, { product }: For): Refusal | undefined {
+  if (isSpent(context, chain, product)) return spent('The gas budget of today is spent.')
+  const { network } = chain
+  const open = underWayWei(chain, product)
   if (open === 0n) return undefined
   const wei = open + context.store.gasSpentOn(network.id, product, context.now())
   if (wei < network.gasPerDayWei[product]) return undefined
@@ -37,13 +37,17 @@ export function refuse(context: Context, rail: Rail, { product }: For): Refusal 
  * Why nothing is sent for a payer with code now; undefined when it may be. Its code may burn all
  * gas of the transaction whatever the simulation showed. Other payers are not affected.
  */
-export function refuseCode(context: Context, rail: Rail, { product }: For): Refusal | undefined {
-  const { network } = rail
+export function refuseCode(
+  context: Context,
+  chain: ChainState,
+  { product }: For,
+): Refusal | undefined {
+  const { network } = chain
   const most = network.gasPerDayWei[product] / codeParts
   const wasted = context.store.gasWastedOn(network.id, product, context.now())
   const detail = 'Failed payments of wallets with code have spent the gas that they may cost today.'
   if (wasted > 0n && wasted >= most) return spent(detail)
-  const open = underWayWei(rail, product, ({ code }) => typeof code === 'object')
+  const open = underWayWei(chain, product, ({ code }) => typeof code === 'object')
   if (open === 0n || wasted + open < most) return undefined
   return {
     kind: 'unavailable',
@@ -54,19 +58,18 @@ export function refuseCode(context: Context, rail: Rail, { product }: For): Refu
 
 /** Cost of a product's transactions under way if each uses its gas limit. */
 function underWayWei(
-  { lanes, head }: Rail,
+  { relayers, head }: ChainState,
   product: Product,
   filter: (slot: Slot) => boolean = () => true,
 ): bigint {
   let wei = 0n
   const price = priceOf(head)
-  for (const { slots } of lanes) {
+  for (const { slots } of relayers) {
     for (const slot of slots.values()) {
       const newest = slot.transactions.at(-1)
       if (newest?.product !== product || !filter(slot)) continue
       wei +=
-        newest.gasLimit * least(newest.maxFeeWei, price) +
-        (slot.errand ? Work.givenWei(slot.errand) : 0n)
+        newest.gasLimit * least(newest.maxFeeWei, price) + (slot.job ? Work.givenWei(slot.job) : 0n)
     }
   }
   return wei

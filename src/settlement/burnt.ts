@@ -1,4 +1,4 @@
-import type { Context, Rail } from './context'
+import type { ChainState, Context } from './context'
 import type { Product } from './Payment'
 
 /** What batches may burn a day before there are no more: one part in so many of the budget. */
@@ -12,7 +12,7 @@ const parts = 10n
  */
 export function mayShare(
   { now }: Pick<Context, 'now'>,
-  { network, burnt }: Pick<Rail, 'network' | 'burnt'>,
+  { network, burnt }: Pick<ChainState, 'network' | 'burnt'>,
   product: Product,
 ): boolean {
   const wei = burnt.get(dayKey(product, now())) ?? 0n
@@ -22,7 +22,7 @@ export function mayShare(
 /** Takes note of a batch that burnt its gas in vain. */
 export function add(
   { now }: Pick<Context, 'now'>,
-  { burnt }: Pick<Rail, 'burnt'>,
+  { burnt }: Pick<ChainState, 'burnt'>,
   product: Product,
   wei: bigint,
 ): void {

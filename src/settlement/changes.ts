@@ -1,4 +1,4 @@
-import type { ErrandStatements } from '../../db/errands'
+import type { JobStatements } from '../../db/jobs'
 import type { Bell } from './bell'
 import type { Store } from './store'
 
@@ -26,8 +26,8 @@ export function tellPayments(store: Store, bell: Bell): Store {
   }
 }
 
-/** The statements on errands, ringing when one changes an errand's state or newest transaction. */
-export function tellErrands(statements: ErrandStatements, bell: Bell): ErrandStatements {
+/** The statements on jobs, ringing when one changes a job's state or newest transaction. */
+export function tellErrands(statements: JobStatements, bell: Bell): JobStatements {
   return {
     ...statements,
     renew(id, hash) {

@@ -2,7 +2,7 @@ import type { Address, Hex } from 'viem'
 import { type Client, RpcError } from '../chain/client'
 import * as Multicall from '../chain/multicall'
 import * as Abi from '../protocol/Abi'
-import type { Rail } from './context'
+import type { ChainState } from './context'
 
 /** Only sorts what waits: a payer may delegate at any time (EIP-7702), so a batch asks again. */
 export const plainKeptMs = 30_000
@@ -91,14 +91,14 @@ function keyOf(hash: string, first: string): string {
  * called by a token can burn all gas of a shared transaction, so who has code is asked before.
  */
 export async function findPlain(
-  rail: Rail,
+  chain: ChainState,
   payers: readonly Address[],
 ): Promise<ReadonlySet<Address>> {
-  if (rail.plain.size >= plainMax) rail.plain.clear()
+  if (chain.plain.size >= plainMax) chain.plain.clear()
   try {
     const asked = payers.slice(0, askedMax)
     const data = `0x${program}${asked.map(Abi.address).join('')}`
-    const answer = await rail.client.call('eth_call', [{ data }, 'latest'])
+    const answer = await chain.client.call('eth_call', [{ data }, 'latest'])
     if (typeof answer !== 'string' || answer.length !== 2 + asked.length * 64) return new Set()
     return new Set(
       asked.filter((_, index) => Abi.toUint(Abi.wordAt(answer.slice(2), index)) === 0n),

@@ -1,6 +1,6 @@
 import type { Address, Hex } from 'viem'
-import type { ErrandRow, ErrandStatements } from '../../db/errands'
 import type { Group } from '../../db/group'
+import type { JobRow, JobStatements } from '../../db/jobs'
 import type { Db } from '../../db/open'
 import type { Recent } from '../../db/recent'
 import type { TransactionRow } from '../../db/schema'
@@ -13,8 +13,8 @@ import type * as Network from '../protocol/Network'
 import type { Transfer } from '../protocol/Transfer'
 import type { Bell } from './bell'
 import type { Code } from './code'
-import type { Errand, ErrandEnd } from './Errand'
 import type { Failures } from './failures'
+import type { Job, JobEnd } from './Job'
 import type { Meter, Metrics } from './metrics'
 import type { Outcome, Payment, Purpose } from './Payment'
 import type { Watch } from './reorg'
@@ -26,13 +26,13 @@ import type { Refusal } from './verify'
 export type Log = (event: string, fields?: Readonly<Record<string, unknown>>) => void
 
 /** What settlement keeps of one network while it runs. */
-export type Rail = {
+export type ChainState = {
   network: NetworkConfig
   client: Client
   head: Head
   heads: Heads
   /** One per relayer key, in the order of the keys; then the desk's, when it is none of them. */
-  lanes: readonly Lane[]
+  relayers: readonly Relayer[]
   health: Health
   /** How far our clock is from the chain's. */
   clock: Clock
@@ -44,13 +44,13 @@ export type Rail = {
   hasOverrides: boolean
   /** Whether a node runs creation code in a call, which reads the code of a payer beside a simulation. */
   readsCode: boolean
-  /** Proven payments that wait for a lane, oldest first. */
+  /** Proven payments that wait for a relayer, oldest first. */
   queue: Order[]
-  /** Errands that wait for room in a lane, oldest first. */
-  errands: WaitingErrand[]
+  /** Jobs that wait for room in a relayer, oldest first. */
+  jobs: WaitingJob[]
   /** Set in the turn of the event loop in which something has come. */
   arrival: ReturnType<typeof setImmediate> | undefined
-  /** Runs while a busy lane lets payments collect. */
+  /** Runs while a busy relayer lets payments collect. */
   collecting: ReturnType<typeof setTimeout> | undefined
   /** What waits has collected for long enough. */
   isDue: boolean
@@ -74,10 +74,10 @@ export type Rail = {
 }
 
 /** One relayer account on one network: its nonces, and every transaction that is not included yet. */
-export type Lane = {
+export type Relayer = {
   address: Address
   privateKey: Uint8Array
-  /** Sends the errands that name it and nothing else. */
+  /** Sends the jobs that name it and nothing else. */
   isReserved: boolean
   /** The next free account nonce; undefined until the chain was asked. */
   next: number | undefined
@@ -89,7 +89,7 @@ export type Lane = {
   slots: Map<number, Slot>
   /** Those of them that the chain has not included. */
   open: number
-  /** A batch is being simulated for this lane. */
+  /** A batch is being simulated for this relayer. */
   isPreparing: boolean
   balanceWei: bigint | undefined
   /**
@@ -101,7 +101,7 @@ export type Lane = {
   stuck: string | undefined
 }
 
-/** A payment that waits for a lane. */
+/** A payment that waits for a relayer. */
 export type Order = {
   id: string
   requestId: string | undefined
@@ -137,11 +137,11 @@ export type Order = {
   done(admission: Admission): void
 }
 
-type Unavailable = Extract<ErrandEnd, { kind: 'unavailable' }>
+type Unavailable = Extract<JobEnd, { kind: 'unavailable' }>
 
-/** An errand that nothing is written of. */
-export type WaitingErrand = {
-  errand: Errand
+/** A job that nothing is written of. */
+export type WaitingJob = {
+  job: Job
   write: ((transaction: Hex) => void) | undefined
   /** Undefined: it is written and under way. */
   done(refusal: Unavailable | undefined): void
@@ -174,11 +174,11 @@ export type Slot = {
   /** Code of the payer of a lone payment; undefined where it was not read. */
   code?: Code | undefined
   /** Then it carries no payment. */
-  errand: Pick<ErrandRow, 'id' | 'kind' | 'product' | 'valueWei'> | undefined
+  job: Pick<JobRow, 'id' | 'kind' | 'product' | 'valueWei'> | undefined
 }
 
 export type Health = {
-  /** The network itself can be used; the lanes have their own reasons. */
+  /** The network itself can be used; the relayers have their own reasons. */
   ready: boolean
   /** Safe to show: hosts and addresses, no URLs. */
   reason: string | undefined
@@ -191,9 +191,9 @@ export type Health = {
 export type SettlementOptions = {
   db: Db
   networks: readonly NetworkConfig[]
-  /** Each is a lane on every network. */
+  /** Each is a relayer on every network. */
   relayerKeys: readonly Uint8Array[]
-  /** The stock desk's account: a lane of its own when it is none of the relayers; default the first of them. */
+  /** The stock desk's account: a relayer of its own when it is none of the relayers; default the first of them. */
   deskKey?: Uint8Array | undefined
   /** Where the desk works; by default on every network. */
   deskNetwork?: Network.Id | undefined
@@ -229,17 +229,17 @@ export type SettlementOptions = {
   /** What a network's block time counts as before its blocks are known; a second by default. */
   blockTimeMs?: number | undefined
   /**
-   * How long the nonce of an errand must seem used, and its receipt missing, before it counts as
+   * How long the nonce of a job must seem used, and its receipt missing, before it counts as
    * used by another transaction; a minute by default.
    */
-  errandProofMs?: number | undefined
+  jobProofMs?: number | undefined
 }
 
 export type Context = {
   db: Db
   store: Store
-  errands: ErrandStatements
-  /** Rings with the id of an errand whose state or newest transaction has changed. */
+  jobs: JobStatements
+  /** Rings with the id of a job whose state or newest transaction has changed. */
   errandBell: Bell
   /** Rings with the id of a payment whose state has changed. */
   paymentBell: Bell
@@ -248,10 +248,10 @@ export type Context = {
   metrics: Metrics
   failures: Failures
   trust: Trust
-  rails: ReadonlyMap<Network.Id, Rail>
+  chains: ReadonlyMap<Network.Id, ChainState>
   now: () => number
   log: Log
-  errandProofMs: number
+  jobProofMs: number
   monotonic: () => number
   clockSkewMaxMs: number
   /** Atomic; undefined: one node's word is enough for every payment. */
@@ -278,22 +278,22 @@ export type Context = {
   beginning: Map<string, () => boolean>
   /** Those of them for which that was done. */
   begun: Set<string>
-  /** Waits for a lane. The promise never rejects. */
+  /** Waits for a relayer. The promise never rejects. */
   submit(
-    rail: Rail,
+    chain: ChainState,
     order: Omit<Order, 'done' | 'logKey' | 'call' | 'isUrgent' | 'isGivenUp' | 'code' | 'fees'>,
   ): Submitted
-  /** Gives what waits to the lanes that are free; call whenever one may have become so. */
-  pump(rail: Rail): void
+  /** Gives what waits to the relayers that are free; call whenever one may have become so. */
+  pump(chain: ChainState): void
   /** Ends the waiting, not the money: what is unfinished is in the database. */
   signal: AbortSignal
 }
 
-/** The rail of a network. Throws for one that is not configured. */
-export function railOf(context: Context, id: Network.Id): Rail {
-  const rail = context.rails.get(id)
-  if (!rail) throw new Error(`${id} is not a configured network`)
-  return rail
+/** The chain of a network. Throws for one that is not configured. */
+export function chainOf(context: Context, id: Network.Id): ChainState {
+  const chain = context.chains.get(id)
+  if (!chain) throw new Error(`${id} is not a configured network`)
+  return chain
 }
 
 export type Submitted = {

@@ -2,7 +2,7 @@ import type { CallOptions, Node } from '../chain/client'
 import { pollMs } from '../chain/head'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
-import { about, type Context, pause, type Rail } from './context'
+import { about, type ChainState, type Context, pause } from './context'
 import type { Payment } from './Payment'
 
 /** Whether the configured nodes show the transfer of a confirmed payment now. */
@@ -24,7 +24,7 @@ const answerMs = 2_000
 export const disputesMax = 3
 
 /** Whether a network has a second URL to ask. */
-export function hasTwo({ client }: Pick<Rail, 'client'>): boolean {
+export function hasTwo({ client }: Pick<ChainState, 'client'>): boolean {
   return client.nodes.length > 1
 }
 
@@ -32,24 +32,32 @@ export function hasTwo({ client }: Pick<Rail, 'client'>): boolean {
  * What the nodes show; waits a moment for a second one that is only a little behind the first. Throws
  * RpcFault or RpcError with one URL only, when that does not answer.
  */
-export async function sightOf(context: Context, rail: Rail, payment: Payment): Promise<Sight> {
-  if (hasTwo(rail)) return wait(context, rail, payment, { ms: lagMs, disputes: 1 })
-  return (await show(rail.client, payment)) ? 'shown' : 'unseen'
+export async function sightOf(
+  context: Context,
+  chain: ChainState,
+  payment: Payment,
+): Promise<Sight> {
+  if (hasTwo(chain)) return wait(context, chain, payment, { ms: lagMs, disputes: 1 })
+  return (await show(chain.client, payment)) ? 'shown' : 'unseen'
 }
 
 /**
  * Whether a second node shows the transfer of a payment, too; waits for one that lags behind.
  * Without this check one lying node could give every answer away. True with one URL. Never rejects.
  */
-export async function confirm(context: Context, rail: Rail, payment: Payment): Promise<boolean> {
-  if (!hasTwo(rail)) return true
-  const sight = await wait(context, rail, payment, { ms: waitMs, disputes: disputesMax })
+export async function confirm(
+  context: Context,
+  chain: ChainState,
+  payment: Payment,
+): Promise<boolean> {
+  if (!hasTwo(chain)) return true
+  const sight = await wait(context, chain, payment, { ms: waitMs, disputes: disputesMax })
   if (sight === 'shown') return true
   context.log(sight === 'disputed' ? 'settlement-disputed' : 'settlement-unconfirmed', {
     ...about(context, payment.id),
-    network: rail.network.id,
+    network: chain.network.id,
     transaction: payment.transaction,
-    hosts: rail.client.hosts,
+    hosts: chain.client.hosts,
   })
   return false
 }
@@ -57,25 +65,28 @@ export async function confirm(context: Context, rail: Rail, payment: Payment): P
 /** Polls until the transfer is shown, the time is over, or `disputes` polls in a row contradict. */
 async function wait(
   context: Context,
-  rail: Rail,
+  chain: ChainState,
   payment: Payment,
   limit: { ms: number; disputes: number },
 ): Promise<Sight> {
   let disputes = 0
   for (let waitedMs = 0; ; ) {
-    const { sight, isSilent } = await look(rail, payment)
+    const { sight, isSilent } = await look(chain, payment)
     disputes = sight === 'disputed' ? disputes + 1 : 0
     const isOver = waitedMs >= limit.ms || disputes >= limit.disputes || context.signal.aborted
     if (sight === 'shown' || isOver) return sight
-    const pauseMs = pollMs(rail.head) * (disputes > 0 ? 4 : 1)
+    const pauseMs = pollMs(chain.head) * (disputes > 0 ? 4 : 1)
     await pause(pauseMs, context.signal)
     waitedMs += pauseMs + (isSilent ? answerMs : 0)
   }
 }
 
-async function look(rail: Rail, payment: Payment): Promise<{ sight: Sight; isSilent: boolean }> {
+async function look(
+  chain: ChainState,
+  payment: Payment,
+): Promise<{ sight: Sight; isSilent: boolean }> {
   const answers = await Promise.all(
-    rail.client.nodes.map((node) =>
+    chain.client.nodes.map((node) =>
       show(node, payment, { timeoutMs: answerMs }).catch(() => 'silent' as const),
     ),
   )

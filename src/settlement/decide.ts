@@ -1,10 +1,10 @@
 import { storageCode } from '../../db/storage'
 import { write } from '../../db/write'
-import { about, type Context, pause, type Rail, railOf } from './context'
+import { about, type ChainState, type Context, chainOf, pause } from './context'
 import * as Elsewhere from './elsewhere'
-import * as Lane from './lane'
 import * as Others from './others'
 import type { Outcome, Payment, Reason } from './Payment'
+import * as Relayers from './relayer'
 import type { Assignment } from './store'
 import * as Verify from './verify'
 
@@ -51,16 +51,16 @@ export async function decide(context: Context, id: string, reason: Reason): Prom
   if (payment.state === 'confirmed' || payment.state === 'expired') {
     return current(context, payment)
   }
-  const rail = railOf(context, payment.transfer.network)
+  const chain = chainOf(context, payment.transfer.network)
   try {
-    const own = await Others.findOwn(context, rail, payment)
+    const own = await Others.findOwn(context, chain, payment)
     if (own) {
-      await Lane.assertConfirmed(context, rail, own.transaction)
+      await Relayers.assertConfirmed(context, chain, own.transaction)
       write(context.db, () => store.confirm(id, own, now()))
       return current(context, payment)
     }
-    const money = await Verify.readMoney(rail, payment.transfer)
-    const foreign = money.used ? await findElsewhere(context, rail, payment) : undefined
+    const money = await Verify.readMoney(chain, payment.transfer)
+    const foreign = money.used ? await findElsewhere(context, chain, payment) : undefined
     if (foreign?.counts) return confirmElsewhere(context, payment, foreign.found)
     const isOver = money.timestamp > payment.transfer.validBefore
     // While a transaction of ours may still be included, a used nonce may well be its own work.
@@ -71,11 +71,11 @@ export async function decide(context: Context, id: string, reason: Reason): Prom
     const sinceSeconds = money.timestamp - payment.transfer.validBefore
     // A transaction of ours was sent and shows no receipt: a node probably hides the receipt.
     if (money.used && !isKnown && sinceSeconds <= unseenSeconds) {
-      const paid = await askOthers(context, rail, payment)
+      const paid = await askOthers(context, chain, payment)
       if (paid.kind !== 'paid') return { kind: 'reverted', payment, reason }
       return confirmElsewhere(context, payment, paid.assignment)
     }
-    const others = await askOthers(context, rail, payment)
+    const others = await askOthers(context, chain, payment)
     if (others.kind === 'paid') return confirmElsewhere(context, payment, others.assignment)
     if (others.kind === 'doubtful' && sinceSeconds <= patienceOf(others)) {
       return { kind: payment.state === 'broadcast' ? 'pending' : 'reverted', payment, reason }
@@ -105,8 +105,8 @@ export async function decide(context: Context, id: string, reason: Reason): Prom
  */
 export async function again(context: Context, payment: Payment): Promise<Outcome> {
   const { now } = context
-  const rail = railOf(context, payment.transfer.network)
-  const signed = await Verify.checkSignature(rail, payment.transfer, now())
+  const chain = chainOf(context, payment.transfer.network)
+  const signed = await Verify.checkSignature(chain, payment.transfer, now())
   if (signed.kind !== 'signed') {
     return signed.kind === 'refused' ? decide(context, payment.id, signed.reason) : signed
   }
@@ -114,7 +114,7 @@ export async function again(context: Context, payment: Payment): Promise<Outcome
   const isNew = signed.hasCode === true && !context.store.hasPaid(payment.transfer)
   const waitSeconds = context.failures.waitSeconds({ address: payer, code: undefined, isNew })
   if (waitSeconds > 0) return Verify.lockedOut(waitSeconds)
-  const admission = await context.submit(rail, {
+  const admission = await context.submit(chain, {
     id: payment.id,
     requestId: context.requestIds.get(payment.id),
     transfer: signed.transfer,
@@ -148,11 +148,15 @@ export async function again(context: Context, payment: Payment): Promise<Outcome
  * Ends a payment when one block proves that it did not pay and is over, whatever its transaction is
  * doing. Never rejects.
  */
-export async function endIfOver(context: Context, rail: Rail, payment: Payment): Promise<void> {
+export async function endIfOver(
+  context: Context,
+  chain: ChainState,
+  payment: Payment,
+): Promise<void> {
   try {
-    const money = await Verify.readMoney(rail, payment.transfer)
+    const money = await Verify.readMoney(chain, payment.transfer)
     if (money.used || money.timestamp <= payment.transfer.validBefore) return
-    const others = await askOthers(context, rail, payment)
+    const others = await askOthers(context, chain, payment)
     const sinceSeconds = money.timestamp - payment.transfer.validBefore
     if (others.kind === 'paid') return
     if (others.kind === 'doubtful' && sinceSeconds <= patienceOf(others)) return
@@ -196,8 +200,8 @@ function isFateKnown({ store }: Context, id: string): boolean {
 }
 
 /** Asks every URL that is not in use; with a single URL there is none. */
-function askOthers(context: Context, rail: Rail, payment: Payment): Promise<Others.Answer> {
-  return Others.ask(context, rail, payment, searchedFrom(context, payment))
+function askOthers(context: Context, chain: ChainState, payment: Payment): Promise<Others.Answer> {
+  return Others.ask(context, chain, payment, searchedFrom(context, payment))
 }
 
 /** For how long after its time a payment stays open because URLs do not agree, or do not answer. */
@@ -233,24 +237,24 @@ function withForeign(outcome: Outcome, found: Elsewhere.Found | undefined): Outc
 }
 
 /** A settlement by somebody else, and whether it pays for this request. Throws when it cannot be known. */
-async function findElsewhere(context: Context, rail: Rail, payment: Payment) {
+async function findElsewhere(context: Context, chain: ChainState, payment: Payment) {
   const { transfer, purpose } = payment
   const evidence = context.store.evidenceOf(payment.id)
   const fromBlock = searchedFrom(context, payment)
-  let found = await Elsewhere.find(context, rail, transfer, { fromBlock })
+  let found = await Elsewhere.find(context, chain, transfer, { fromBlock })
   if (!found) {
     // The node may know the state of a block before its logs: look again before that is a verdict.
-    await pause(Math.max(250, rail.head.blockTimeMs), context.signal)
-    found = await Elsewhere.find(context, rail, transfer, { fromBlock })
+    await pause(Math.max(250, chain.head.blockTimeMs), context.signal)
+    found = await Elsewhere.find(context, chain, transfer, { fromBlock })
   }
   // The desk gives back what it does not swap: its buyer's money must not be kept for being unreadable.
   if (!found && purpose.product === 'desk' && transfer.method === 'permit2') {
     const above = evidence.knownBlock + 1n
     const search = { fromBlock: above, isOursAlone: true }
-    found = await Elsewhere.find(context, rail, transfer, search)
+    found = await Elsewhere.find(context, chain, transfer, search)
   }
   if (!found) return undefined
-  const counts = Elsewhere.counts(context, rail, payment, found, evidence)
-  if (counts) await Lane.assertConfirmed(context, rail, found.transaction)
+  const counts = Elsewhere.counts(context, chain, payment, found, evidence)
+  if (counts) await Relayers.assertConfirmed(context, chain, found.transaction)
   return { found, counts }
 }

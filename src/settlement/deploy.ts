@@ -1,7 +1,7 @@
 import * as Multicall from '../chain/multicall'
 import * as Counterfactual from '../protocol/Counterfactual'
 import * as Transfer from '../protocol/Transfer'
-import type { Rail } from './context'
+import type { ChainState } from './context'
 
 /** What deploying a wallet may use beside the transfer itself. */
 export const deployGas = 1_000_000n
@@ -14,7 +14,7 @@ function wrapperOf({ method, signature }: Signed): Counterfactual.Counterfactual
 type Signed = Pick<Transfer.Transfer, 'method' | 'signature'>
 
 /** Whether the transfer names a factory that may be called for it. */
-export function isAllowed({ factories }: Pick<Rail, 'factories'>, transfer: Signed): boolean {
+export function isAllowed({ factories }: Pick<ChainState, 'factories'>, transfer: Signed): boolean {
   const wrapper = wrapperOf(transfer)
   return wrapper !== undefined && factories.has(wrapper.factory)
 }

@@ -6,7 +6,7 @@ import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
 import * as Transfer from '../protocol/Transfer'
 import * as ChainClock from './clock'
-import type { Context, Rail } from './context'
+import type { ChainState, Context } from './context'
 import * as Logs from './logs'
 import type { Payment } from './Payment'
 import type { Assignment, Evidence } from './store'
@@ -51,9 +51,9 @@ export type Search = {
  */
 export async function find(
   context: Context,
-  rail: Rail,
+  chain: ChainState,
   transfer: Transfer.Transfer,
-  { fromBlock, isOursAlone = false, node = inUse(rail) }: Search = {},
+  { fromBlock, isOursAlone = false, node = inUse(chain) }: Search = {},
 ): Promise<Found | undefined> {
   const isPermit = transfer.method === 'permit2'
   const topics = isPermit
@@ -62,11 +62,11 @@ export async function find(
   const query = {
     address: transfer.asset,
     topics,
-    range: await rangeOf(rail, node, fromBlock),
+    range: await rangeOf(chain, node, fromBlock),
     first: fromBlock === undefined ? ('newest' as const) : ('oldest' as const),
   }
   const seen = new Set<Hex>()
-  for await (const logs of Logs.search(node, rail.logSpans, query)) {
+  for await (const logs of Logs.search(node, chain.logSpans, query)) {
     for (const log of logs) {
       if (seen.has(log.transactionHash)) continue
       if (isPermit && !Token.isTransfer(log, transfer)) continue
@@ -97,7 +97,7 @@ export async function find(
  */
 export function counts(
   context: Context,
-  rail: Rail,
+  chain: ChainState,
   { transfer, purpose }: Pick<Payment, 'transfer' | 'purpose'>,
   found: Found,
   evidence: Evidence | undefined,
@@ -107,7 +107,7 @@ export function counts(
   if (product === 'facilitator' && !context.isOwnPayee(transfer.payee)) return false
   if (bound && context.payoutExclusive()) return true
   if (!evidence) return false
-  const aheadMs = Math.min(aheadMaxMs, Clock.mayBeAheadMs(ChainClock.aheadOf(context, rail)))
+  const aheadMs = Math.min(aheadMaxMs, Clock.mayBeAheadMs(ChainClock.aheadOf(context, chain)))
   return isAfter(found, evidence, evidence.receivedAt - clockToleranceMs - aheadMs)
 }
 
@@ -115,8 +115,13 @@ export function counts(
  * Whether a settlement lies after the moment at which a credential was shown, in whole seconds of
  * the chain. Only the clocks prove that it was unspent then, so there is no tolerance.
  */
-export function isSince(context: Context, rail: Rail, found: Found, evidence: Evidence): boolean {
-  const provenMs = Math.max(0, ChainClock.skewOf(context, rail))
+export function isSince(
+  context: Context,
+  chain: ChainState,
+  found: Found,
+  evidence: Evidence,
+): boolean {
+  const provenMs = Math.max(0, ChainClock.skewOf(context, chain))
   return isAfter(found, evidence, evidence.receivedAt + 1_000 - provenMs)
 }
 
@@ -125,14 +130,14 @@ function isAfter(found: Found, { knownBlock }: Evidence, earliestMs: number): bo
 }
 
 /** Whether one of our accounts sent it: then this or an earlier database of ours recorded it. */
-export async function isSentByUs(rail: Rail, { transaction }: Found): Promise<boolean> {
-  const answer = await rail.client.call('eth_getTransactionByHash', [transaction])
+export async function isSentByUs(chain: ChainState, { transaction }: Found): Promise<boolean> {
+  const answer = await chain.client.call('eth_getTransactionByHash', [transaction])
   const from = Receipt.senderOf(answer)
   if (from === undefined) throw new RpcFault('the settlement is not shown')
-  return rail.lanes.some(({ address }) => address.toLowerCase() === from.toLowerCase())
+  return chain.relayers.some(({ address }) => address.toLowerCase() === from.toLowerCase())
 }
 
-function inUse({ client }: Rail): Node {
+function inUse({ client }: ChainState): Node {
   return { host: '', call: client.call }
 }
 
@@ -191,7 +196,7 @@ async function carries(node: Node, transfer: Transfer.Transfer, hash: Hex): Prom
 }
 
 async function rangeOf(
-  { head }: Rail,
+  { head }: ChainState,
   node: Node,
   fromBlock: bigint | undefined,
 ): Promise<Logs.Range> {

@@ -1,5 +1,5 @@
-import { createErrands } from '../../db/errands'
 import { createGroup } from '../../db/group'
+import { createJobs } from '../../db/jobs'
 import { createRecent } from '../../db/recent'
 import type { GasProduct } from '../../db/schema'
 import { createClient } from '../chain/client'
@@ -13,14 +13,14 @@ import type * as Network from '../protocol/Network'
 import { createBell } from './bell'
 import { tellErrands, tellPayments } from './changes'
 import * as ChainClock from './clock'
-import type { Context, Lane as LaneState, Rail, SettlementOptions } from './context'
+import type { ChainState, Context, Relayer, SettlementOptions } from './context'
 import { createFailures } from './failures'
 import * as Foreign from './foreign'
 import * as Health from './health'
-import * as Lane from './lane'
 import { createMetrics, type Sources, silent } from './metrics'
 import { pump, submit } from './queue'
 import * as Recover from './recover'
+import * as Relayers from './relayer'
 import * as Reorg from './reorg'
 import { createShown } from './shown'
 import { createStore } from './store'
@@ -33,15 +33,15 @@ const rpcTimeoutMs = 8_000
 export function createContext(options: SettlementOptions, signal: AbortSignal): Context {
   const { db, now, log } = options
   if (options.relayerKeys.length === 0) throw new Error('settlement needs a relayer key')
-  const rails = new Map<Network.Id, Rail>(
-    options.networks.map((network) => [network.id, createRail(network, options)]),
+  const chains = new Map<Network.Id, ChainState>(
+    options.networks.map((network) => [network.id, createChainState(network, options)]),
   )
   const bell = () => createBell((error) => log('settlement-fault', { error }))
   const [paymentBell, errandBell] = [bell(), bell()]
   const context: Context = {
     db,
     store: tellPayments(createStore(db), paymentBell),
-    errands: tellErrands(createErrands(db), errandBell),
+    jobs: tellErrands(createJobs(db), errandBell),
     paymentBell,
     errandBell,
     recent: createRecent(db),
@@ -52,10 +52,10 @@ export function createContext(options: SettlementOptions, signal: AbortSignal): 
     ),
     failures: createFailures(now, options.payerFailuresMax),
     trust: createTrust(now),
-    rails,
+    chains,
     now,
     log,
-    errandProofMs: options.errandProofMs ?? 60_000,
+    jobProofMs: options.jobProofMs ?? 60_000,
     monotonic: options.monotonic ?? now,
     clockSkewMaxMs: options.clockSkewMaxMs ?? 60_000,
     payoutExclusive: options.payoutExclusive ?? (() => false),
@@ -71,8 +71,8 @@ export function createContext(options: SettlementOptions, signal: AbortSignal): 
     requestIds: new Map(),
     beginning: new Map(),
     begun: new Set(),
-    submit: (rail, order) => submit(context, rail, order),
-    pump: (rail) => pump(context, rail),
+    submit: (chain, order) => submit(context, chain, order),
+    pump: (chain) => pump(context, chain),
     signal,
   }
   Recover.discardUnsent(context)
@@ -91,31 +91,31 @@ export type Engine = {
  * Looks at every network at once and then at intervals; each look also takes up what nobody drives.
  */
 export function start(context: Context, checkMs: number): Engine {
-  const rails = [...context.rails.values()]
-  const first = rails.map((rail) => Health.check(context, rail))
+  const chains = [...context.chains.values()]
+  const first = chains.map((chain) => Health.check(context, chain))
   const ready = Promise.all(first).then(() => undefined)
   let isRecovered = false
   const sweep = async () => {
     if (!isRecovered) return
     await Recover.recover(context, true)
     await Recover.expire(context)
-    for (const rail of rails) {
-      for (const lane of rail.lanes) Recover.closeGap(context, rail, lane)
+    for (const chain of chains) {
+      for (const relayer of chain.relayers) Recover.closeGap(context, chain, relayer)
     }
   }
-  const watch = rails.map(async (rail, index) => {
+  const watch = chains.map(async (chain, index) => {
     await first[index]
     for (;;) {
-      await rail.heads.waitFork(checkAfterMs(rail, checkMs), context.signal)
+      await chain.heads.waitFork(checkAfterMs(chain, checkMs), context.signal)
       if (context.signal.aborted) return
-      await Health.check(context, rail)
+      await Health.check(context, chain)
       try {
-        const isReorganised = rail.health.ready && (await Reorg.check(context, rail))
+        const isReorganised = chain.health.ready && (await Reorg.check(context, chain))
         if (context.signal.aborted) return
         if (index === 0 || isReorganised) await sweep()
-        if (rail.health.ready && isRecovered) Foreign.revive(context, rail)
+        if (chain.health.ready && isRecovered) Foreign.revive(context, chain)
       } catch (error) {
-        context.log('settlement-fault', { network: rail.network.id, error })
+        context.log('settlement-fault', { network: chain.network.id, error })
       }
     }
   })
@@ -124,7 +124,7 @@ export function start(context: Context, checkMs: number): Engine {
     async recover() {
       await ready
       isRecovered = true
-      await Promise.all(rails.map((rail) => lookBack(context, rail)))
+      await Promise.all(chains.map((chain) => lookBack(context, chain)))
       await Recover.recover(context, false)
     },
     stopped: Promise.all(watch).then(() => undefined),
@@ -132,20 +132,23 @@ export function start(context: Context, checkMs: number): Engine {
 }
 
 /**
- * Time to the next look at a network. One that cannot settle is what an operator waits for; a lane
+ * Time to the next look at a network. One that cannot settle is what an operator waits for; a relayer
  * without gas among others that work is not.
  */
-export function checkAfterMs(rail: Pick<Rail, 'health' | 'lanes'>, checkMs: number): number {
-  return Lane.isReady(rail) ? checkMs : Math.min(checkMs, 2_000)
+export function checkAfterMs(
+  chain: Pick<ChainState, 'health' | 'relayers'>,
+  checkMs: number,
+): number {
+  return Relayers.isReady(chain) ? checkMs : Math.min(checkMs, 2_000)
 }
 
 /** What was confirmed may have been taken away while nobody looked. Never rejects. */
-async function lookBack(context: Context, rail: Rail): Promise<void> {
-  if (!rail.health.ready) return
+async function lookBack(context: Context, chain: ChainState): Promise<void> {
+  if (!chain.health.ready) return
   try {
-    await Reorg.check(context, rail)
+    await Reorg.check(context, chain)
   } catch (error) {
-    context.log('settlement-fault', { network: rail.network.id, error })
+    context.log('settlement-fault', { network: chain.network.id, error })
   }
 }
 
@@ -153,20 +156,20 @@ async function lookBack(context: Context, rail: Rail): Promise<void> {
 function sourcesOf(context: () => Context): Sources {
   return {
     networks: () => {
-      const { db, rails, store, now } = context()
+      const { db, chains, store, now } = context()
       const isWritable = db.storage.fault() === undefined
-      return [...rails.values()].map(({ network, client, lanes, heads, ...rail }) => ({
+      return [...chains.values()].map(({ network, client, relayers, heads, ...chain }) => ({
         network: network.id,
-        clockSkewMs: ChainClock.skewOf(context(), rail),
+        clockSkewMs: ChainClock.skewOf(context(), chain),
         calls: client.counts(),
         faults: client.faults(),
-        ready: isWritable && Lane.isReady({ health: rail.health, lanes }),
+        ready: isWritable && Relayers.isReady({ health: chain.health, relayers }),
         newHeads: heads.isLive(),
-        lanes: lanes.map((lane) => ({
-          relayer: lane.address,
-          paused: Lane.pausedBy(lane),
-          inFlight: lane.open,
-          balanceWei: lane.balanceWei,
+        relayers: relayers.map((relayer) => ({
+          relayer: relayer.address,
+          paused: Relayers.pausedBy(relayer),
+          inFlight: relayer.open,
+          balanceWei: relayer.balanceWei,
         })),
         gas: Object.entries(network.gasPerDayWei).map(([product, budgetWei]) => ({
           product,
@@ -177,7 +180,7 @@ function sourcesOf(context: () => Context): Sources {
     },
     pending: () => {
       const counts = new Map<string, number>()
-      for (const [id] of context().rails) counts.set(id, 0)
+      for (const [id] of context().chains) counts.set(id, 0)
       for (const { state, transfer } of context().store.unfinishedPayments()) {
         if (state !== 'broadcast') continue
         counts.set(transfer.network, (counts.get(transfer.network) ?? 0) + 1)
@@ -187,7 +190,7 @@ function sourcesOf(context: () => Context): Sources {
   }
 }
 
-type RailOptions = Pick<
+type ChainOptions = Pick<
   SettlementOptions,
   | 'log'
   | 'relayerKeys'
@@ -199,7 +202,7 @@ type RailOptions = Pick<
   | 'monotonic'
 >
 
-function createRail(network: NetworkConfig, options: RailOptions): Rail {
+function createChainState(network: NetworkConfig, options: ChainOptions): ChainState {
   const { log } = options
   const head = createHead(options.blockTimeMs)
   const client = createClient({ urls: network.rpcUrls, timeoutMs: rpcTimeoutMs, log })
@@ -214,7 +217,7 @@ function createRail(network: NetworkConfig, options: RailOptions): Rail {
     client,
     head,
     heads: createHeads({ url: network.wsUrl, onBlock, log }),
-    lanes: createLanes(network, options),
+    relayers: createRelayers(network, options),
     health: { ready: false, reason: 'not checked yet', checks: 0, others: 0 },
     clock,
     logSpans: new Map(),
@@ -222,7 +225,7 @@ function createRail(network: NetworkConfig, options: RailOptions): Rail {
     hasOverrides: true,
     readsCode: true,
     queue: [],
-    errands: [],
+    jobs: [],
     arrival: undefined,
     collecting: undefined,
     isDue: false,
@@ -238,17 +241,17 @@ function createRail(network: NetworkConfig, options: RailOptions): Rail {
   }
 }
 
-function createLanes(
+function createRelayers(
   { id }: NetworkConfig,
   {
     relayerKeys,
     deskKey,
     deskNetwork = id,
   }: Pick<SettlementOptions, 'relayerKeys' | 'deskKey' | 'deskNetwork'>,
-): readonly LaneState[] {
-  const relayers = relayerKeys.map((key) => Lane.createLane(key, false))
+): readonly Relayer[] {
+  const relayers = relayerKeys.map((key) => Relayers.createRelayer(key, false))
   if (deskKey === undefined || deskNetwork !== id) return relayers
-  const desk = Lane.createLane(deskKey, true)
-  // Two lanes of one account would give its nonces out twice.
+  const desk = Relayers.createRelayer(deskKey, true)
+  // Two relayers of one account would give its nonces out twice.
   return relayers.some(({ address }) => address === desk.address) ? relayers : [...relayers, desk]
 }

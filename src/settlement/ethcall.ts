@@ -2,10 +2,10 @@ import type { Address, Hex } from 'viem'
 import { type Node, RpcError } from '../chain/client'
 import { type Fees, fees, observe } from '../chain/head'
 import { parseBlock } from '../chain/receipt'
-import type { Rail } from './context'
+import type { ChainState } from './context'
 
 /** The node to call: the URL of a network that is in use, or a given one. */
-export type Asked = Pick<Rail, 'head' | 'network' | 'hasOverrides'> & {
+export type Asked = Pick<ChainState, 'head' | 'network' | 'hasOverrides'> & {
   client: Pick<Node, 'call'>
 }
 
@@ -26,21 +26,21 @@ export type EthCall = {
  * transaction, and nodes subtract the cost from the balance alike, so that the called code cannot
  * tell a simulation from them. Throws RpcFault or RpcError.
  */
-export async function ethCall(rail: Asked, call: EthCall): Promise<unknown> {
+export async function ethCall(chain: Asked, call: EthCall): Promise<unknown> {
   try {
-    return await ask(rail, call)
+    return await ask(chain, call)
   } catch (error) {
     if (!(error instanceof RpcError)) throw error
-    if (isUnknownOverride(error) && rail.hasOverrides && call.atSeconds !== undefined) {
-      rail.hasOverrides = false
-      return ethCall(rail, call)
+    if (isUnknownOverride(error) && chain.hasOverrides && call.atSeconds !== undefined) {
+      chain.hasOverrides = false
+      return ethCall(chain, call)
     }
     if (!/base fee|max fee|fee cap/i.test(error.message)) throw error
     // The base fee rose since it was last seen.
-    const block = parseBlock(await rail.client.call('eth_getBlockByNumber', ['latest', false]))
+    const block = parseBlock(await chain.client.call('eth_getBlockByNumber', ['latest', false]))
     if (!block) throw error
-    observe(rail.head, block)
-    return ask(rail, call)
+    observe(chain.head, block)
+    return ask(chain, call)
   }
 }
 
@@ -80,7 +80,7 @@ export function isSpentGas(error: unknown): boolean {
  * transaction. Undefined: simulate in the newest block.
  */
 export function timeFor(
-  { head }: Pick<Rail, 'head'>,
+  { head }: Pick<ChainState, 'head'>,
   transfers: readonly { validAfter: bigint }[],
   now: number,
 ): bigint | undefined {

@@ -1,6 +1,6 @@
 import type { Asset } from '../protocol/Asset'
 import type * as Transfer from '../protocol/Transfer'
-import type { Rail } from './context'
+import type { ChainState } from './context'
 import * as Verify from './verify'
 
 /** Results of the reads beside a failed transfer. */
@@ -16,9 +16,13 @@ export type Facts = {
 }
 
 /** First matching reason, in the order of the reference facilitator. */
-export function explain(rail: Rail, transfer: Transfer.Transfer, facts: Facts): Verify.Refusal {
+export function explain(
+  chain: ChainState,
+  transfer: Transfer.Transfer,
+  facts: Facts,
+): Verify.Refusal {
   const { amountAtomic, validAfter, validBefore } = transfer
-  const { eip712 } = rail.network.asset
+  const { eip712 } = chain.network.asset
   const isPermit = transfer.method === 'permit2'
   const { refuse } = Verify
   if (facts.refusedByWallet) {
@@ -65,7 +69,7 @@ export function explain(rail: Rail, transfer: Transfer.Transfer, facts: Facts): 
  * time.
  */
 export function isEarly(
-  { hasOverrides, head, network }: Rail,
+  { hasOverrides, head, network }: ChainState,
   transfer: Transfer.Transfer,
   facts: Facts,
   now: number,

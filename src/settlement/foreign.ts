@@ -3,10 +3,10 @@ import { write } from '../../db/write'
 import { RpcError } from '../chain/client'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
-import type { Context, Rail } from './context'
+import type { ChainState, Context } from './context'
 import * as Decide from './decide'
-import * as Lane from './lane'
 import type { Outcome, Payment } from './Payment'
+import * as Relayers from './relayer'
 import * as Reorg from './reorg'
 import * as Verify from './verify'
 
@@ -19,9 +19,9 @@ const patience = 3
  * the authorization can still pay, it is settled by us. Whatever is in doubt stays in `broadcast` for
  * `reorg_depth` blocks: what has not come back then is as final as what came. Returns at once.
  */
-export function revive(context: Context, rail: Rail): void {
-  const { lostRaw, revivals } = rail.watch
-  const ids = context.recent.orphans(rail.network.id)
+export function revive(context: Context, chain: ChainState): void {
+  const { lostRaw, revivals } = chain.watch
+  const ids = context.recent.orphans(chain.network.id)
   if (ids.length === 0) {
     lostRaw.clear()
     revivals.clear()
@@ -30,24 +30,24 @@ export function revive(context: Context, rail: Rail): void {
   for (const id of ids) {
     const payment = context.store.findById(id)
     if (!payment || context.running.has(id)) continue
-    void Decide.run(context, payment, () => drive(context, rail, payment))
+    void Decide.run(context, payment, () => drive(context, chain, payment))
   }
 }
 
-async function drive(context: Context, rail: Rail, payment: Payment): Promise<Outcome> {
+async function drive(context: Context, chain: ChainState, payment: Payment): Promise<Outcome> {
   const { id, transaction } = payment
-  const before = rail.watch.revivals.get(id) ?? { looks: 0, since: rail.head.number }
+  const before = chain.watch.revivals.get(id) ?? { looks: 0, since: chain.head.number }
   const { looks, since } = { ...before, looks: before.looks + 1 }
-  rail.watch.revivals.set(id, { looks, since })
-  if (await confirmAgain(context, rail, payment)) return Decide.current(context, payment)
-  const isSent = looks <= patience && (await sendAgain(rail, transaction))
+  chain.watch.revivals.set(id, { looks, since })
+  if (await confirmAgain(context, chain, payment)) return Decide.current(context, payment)
+  const isSent = looks <= patience && (await sendAgain(chain, transaction))
   const outcome = await Decide.decide(context, id, 'invalid_exact_evm_transaction_failed')
   if (outcome.kind !== 'pending') return outcome
   if (isSent) return outcome
-  const money = await Verify.readMoney(rail, payment.transfer)
+  const money = await Verify.readMoney(chain, payment.transfer)
   if (money.used || money.timestamp > payment.transfer.validBefore) {
     context.log('payment-undecided', { payment: id, transaction })
-    if (rail.head.number < since + BigInt(rail.network.reorgDepth)) return outcome
+    if (chain.head.number < since + BigInt(chain.network.reorgDepth)) return outcome
     // Nothing of ours is under way: what used the nonce did not pay for this.
     write(context.db, () => context.store.revert(id, [transaction]))
     return Decide.decide(context, id, 'invalid_exact_evm_transaction_failed')
@@ -58,10 +58,14 @@ async function drive(context: Context, rail: Rail, payment: Payment): Promise<Ou
 }
 
 /** The same transaction in another block pays as it did before. */
-async function confirmAgain(context: Context, rail: Rail, payment: Payment): Promise<boolean> {
+async function confirmAgain(
+  context: Context,
+  chain: ChainState,
+  payment: Payment,
+): Promise<boolean> {
   const { id, transaction, transfer } = payment
   const { store } = context
-  const answer = await rail.client.call('eth_getTransactionReceipt', [transaction])
+  const answer = await chain.client.call('eth_getTransactionReceipt', [transaction])
   const receipt = Receipt.parse(answer)
   if (!receipt?.success || receipt.hash !== transaction) return false
   const log = receipt.logs.find(
@@ -71,21 +75,21 @@ async function confirmAgain(context: Context, rail: Rail, payment: Payment): Pro
   )
   if (!log) return false
   const { blockNumber } = receipt
-  await Lane.assertConfirmed(context, rail, transaction)
+  await Relayers.assertConfirmed(context, chain, transaction)
   write(context.db, () =>
     store.confirm(id, { transaction, logIndex: log.index, blockNumber }, context.now()),
   )
-  Reorg.remember(rail, receipt)
+  Reorg.remember(chain, receipt)
   return true
 }
 
-async function sendAgain(rail: Rail, hash: Hex): Promise<boolean> {
+async function sendAgain(chain: ChainState, hash: Hex): Promise<boolean> {
   try {
     const raw =
-      rail.watch.lostRaw.get(hash) ??
-      (await rail.client.call('eth_getRawTransactionByHash', [hash]))
+      chain.watch.lostRaw.get(hash) ??
+      (await chain.client.call('eth_getRawTransactionByHash', [hash]))
     if (!Receipt.isHex(raw) || raw.length <= 2) return false
-    await rail.client.call('eth_sendRawTransaction', [raw])
+    await chain.client.call('eth_sendRawTransaction', [raw])
     return true
   } catch (error) {
     // A node that knows them already says so; one that refuses them will again.

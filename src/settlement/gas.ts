@@ -1,5 +1,5 @@
 import type { Transfer } from '../protocol/Transfer'
-import type { Rail } from './context'
+import type { ChainState } from './context'
 import * as Verify from './verify'
 
 /** Room for new storage (a payee's first money, a fresh word of nonces) above what was used lately. */
@@ -10,9 +10,9 @@ const marginGas = 60_000n
  * may use. Multicall3 hands all that is left to each call (63/64 of it), so what one does not use is
  * there for the next; only a payer's code could burn it, and such payers are alone.
  */
-export function limitOf(rail: Rail, transfer: Call): bigint {
+export function limitOf(chain: ChainState, transfer: Call): bigint {
   const lone = Verify.gasLimit(transfer, false)
-  const used = rail.gasUsed.get(keyOf(transfer))
+  const used = chain.gasUsed.get(keyOf(transfer))
   if (used === undefined) return lone
   const wanted = used + used / 2n + marginGas
   return wanted < lone ? wanted : lone
@@ -25,14 +25,14 @@ export function limitOfBatch(members: bigint): bigint {
 }
 
 /** Learns from a transaction that succeeded with members of one kind only. */
-export function learn(rail: Rail, transfers: readonly Call[], gasUsed: bigint): void {
+export function learn(chain: ChainState, transfers: readonly Call[], gasUsed: bigint): void {
   const [key] = transfers.map(keyOf)
   if (key === undefined || transfers.some((each) => keyOf(each) !== key)) return
   const each = gasUsed / BigInt(transfers.length)
-  if (transfers.length === 1) rail.loneGas.set(key, gasUsed)
-  const known = rail.gasUsed.get(key) ?? 0n
+  if (transfers.length === 1) chain.loneGas.set(key, gasUsed)
+  const known = chain.gasUsed.get(key) ?? 0n
   // Upwards at once, downwards slowly.
-  rail.gasUsed.set(key, each > known ? each : known - (known - each) / 16n)
+  chain.gasUsed.set(key, each > known ? each : known - (known - each) / 16n)
 }
 
 type Call = Pick<Transfer, 'method' | 'permit2612'>

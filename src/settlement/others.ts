@@ -1,9 +1,9 @@
 import type { Node } from '../chain/client'
 import * as Assign from './assign'
-import type { Context, Rail } from './context'
+import type { ChainState, Context } from './context'
 import * as Elsewhere from './elsewhere'
-import * as Lane from './lane'
 import type { Payment } from './Payment'
+import * as Relayers from './relayer'
 import * as Reorg from './reorg'
 import type { Assignment } from './store'
 import * as Verify from './verify'
@@ -24,13 +24,13 @@ export type Answer =
  */
 export async function ask(
   context: Context,
-  rail: Rail,
+  chain: ChainState,
   payment: Payment,
   fromBlock: bigint,
 ): Promise<Answer> {
   const answers = await Promise.all(
-    rail.client.others().map((node) =>
-      askOne(context, rail, payment, { node, fromBlock }).catch((error: unknown): Answer => {
+    chain.client.others().map((node) =>
+      askOne(context, chain, payment, { node, fromBlock }).catch((error: unknown): Answer => {
         context.log('settlement-undecided', { payment: payment.id, host: node.host, error })
         return { kind: 'doubtful', isSilent: true }
       }),
@@ -45,31 +45,31 @@ export async function ask(
 
 async function askOne(
   context: Context,
-  rail: Rail,
+  chain: ChainState,
   payment: Payment,
   { node, fromBlock }: { node: Node; fromBlock: bigint },
 ): Promise<Answer> {
   const { transfer } = payment
-  const own = await findOwn(context, { ...rail, client: node }, payment)
-  if (own) return settled(rail, node, own)
-  const money = await Verify.readMoney({ ...rail, client: node }, transfer)
+  const own = await findOwn(context, { ...chain, client: node }, payment)
+  if (own) return settled(chain, node, own)
+  const money = await Verify.readMoney({ ...chain, client: node }, transfer)
   if (!money.used) {
     const isOver = money.timestamp > transfer.validBefore
     return isOver ? { kind: 'over' } : { kind: 'doubtful', isSilent: false }
   }
-  const found = await Elsewhere.find(context, rail, transfer, { fromBlock, node })
+  const found = await Elsewhere.find(context, chain, transfer, { fromBlock, node })
   const evidence = context.store.evidenceOf(payment.id)
-  if (!found || !Elsewhere.counts(context, rail, payment, found, evidence)) return { kind: 'over' }
-  return settled(rail, node, found)
+  if (!found || !Elsewhere.counts(context, chain, payment, found, evidence)) return { kind: 'over' }
+  return settled(chain, node, found)
 }
 
 /** One that is not deep enough yet keeps the payment open. */
 async function settled(
-  { network }: Rail,
+  { network }: ChainState,
   node: Node,
   { transaction, logIndex, blockNumber }: Assignment,
 ): Promise<Answer> {
-  const top = network.confirmations > 1 ? await Lane.readTop({ client: node }) : blockNumber
+  const top = network.confirmations > 1 ? await Relayers.readTop({ client: node }) : blockNumber
   const isDeep = top - blockNumber + 1n >= BigInt(network.confirmations)
   return isDeep
     ? { kind: 'paid', assignment: { transaction, logIndex, blockNumber } }
@@ -82,17 +82,17 @@ async function settled(
  */
 export async function findOwn(
   { store }: Context,
-  rail: Pick<Rail, 'network' | 'watch'> & { client: Pick<Node, 'call'> },
+  chain: Pick<ChainState, 'network' | 'watch'> & { client: Pick<Node, 'call'> },
   payment: Payment,
 ): Promise<Assignment | undefined> {
   for (const { hash, state } of store.transactionsOf(payment.id)) {
     if (state === 'failed') continue
-    const receipt = await Lane.readReceipt(rail, hash)
+    const receipt = await Relayers.readReceipt(chain, hash)
     if (!receipt?.success) continue
-    const taken = store.takenLogs(rail.network.id, hash)
+    const taken = store.takenLogs(chain.network.id, hash)
     const logIndex = Assign.assign(receipt.logs, [payment.transfer], taken)[0]
     if (logIndex === undefined) continue
-    Reorg.remember(rail, receipt)
+    Reorg.remember(chain, receipt)
     return { transaction: hash, logIndex, blockNumber: receipt.blockNumber }
   }
   return undefined

@@ -3,11 +3,11 @@ import * as Assign from './assign'
 import * as Batch from './batch'
 import * as Burnt from './burnt'
 import { findPlain, plainKeptMs } from './code'
-import type { Context, Lane as LaneState, Order, Rail, Submitted } from './context'
+import type { ChainState, Context, Order, Relayer, Submitted } from './context'
 import { callOf } from './deploy'
-import { dispatch } from './errands'
 import * as Gas from './gas'
-import * as Lane from './lane'
+import { dispatch } from './jobs'
+import * as Relayers from './relayer'
 import * as Verify from './verify'
 
 /** Longest time that payments collect behind a transaction that is under way. */
@@ -16,14 +16,14 @@ const collectMs = 15
 /** Puts an order in the queue of its network. Its admission never rejects. */
 export function submit(
   context: Context,
-  rail: Rail,
+  chain: ChainState,
   input: Parameters<Context['submit']>[1],
 ): Submitted {
   const { promise, resolve } = Promise.withResolvers<Parameters<Order['done']>[0]>()
   const { transfer } = input
   const order: Order = {
     ...input,
-    hasCode: input.hasCode ?? (isPlain(context, rail, transfer.payer) ? false : undefined),
+    hasCode: input.hasCode ?? (isPlain(context, chain, transfer.payer) ? false : undefined),
     isUrgent: input.isAlone || input.hasCode === true,
     logKey: Assign.keyOf(transfer),
     call: callOf(transfer),
@@ -32,74 +32,74 @@ export function submit(
     fees: undefined,
     done: resolve,
   }
-  rail.queue.push(order)
+  chain.queue.push(order)
   // What comes in the same turn of the event loop leaves together.
-  rail.arrival ??= setImmediate(() => {
-    rail.arrival = undefined
-    pump(context, rail)
+  chain.arrival ??= setImmediate(() => {
+    chain.arrival = undefined
+    pump(context, chain)
   })
   return {
     admission: promise,
     cancel() {
-      const index = rail.queue.indexOf(order)
-      if (index >= 0) rail.queue.splice(index, 1)
+      const index = chain.queue.indexOf(order)
+      if (index >= 0) chain.queue.splice(index, 1)
       order.isGivenUp = true
       return index >= 0
     },
   }
 }
 
-/** Gives what waits to the lanes that are free. When no lane can send, nothing waits. */
-export function pump(context: Context, rail: Rail): void {
-  dispatch(context, rail)
-  while (rail.queue.length > 0) {
-    if (context.signal.aborted || !Lane.isReady(rail)) {
-      for (const order of rail.queue.splice(0)) order.done(Verify.unavailable(undefined))
+/** Gives what waits to the relayers that are free. When no relayer can send, nothing waits. */
+export function pump(context: Context, chain: ChainState): void {
+  dispatch(context, chain)
+  while (chain.queue.length > 0) {
+    if (context.signal.aborted || !Relayers.isReady(chain)) {
+      for (const order of chain.queue.splice(0)) order.done(Verify.unavailable(undefined))
       return
     }
-    const lane = freeLane(rail)
-    if (!lane) break
-    const orders = take(context, rail, lane)
+    const relayer = freeRelayer(chain)
+    if (!relayer) break
+    const orders = take(context, chain, relayer)
     if (orders.length === 0) break
-    rail.isDue = false
-    lane.isPreparing = true
-    void Batch.dispatch(context, rail, lane, orders).then((returned) => {
-      lane.isPreparing = false
+    chain.isDue = false
+    relayer.isPreparing = true
+    void Batch.dispatch(context, chain, relayer, orders).then((returned) => {
+      relayer.isPreparing = false
       for (const order of returned) if (order.isGivenUp) order.done(Verify.busy)
-      rail.queue.unshift(...returned.filter(({ isGivenUp }) => !isGivenUp))
-      pump(context, rail)
+      chain.queue.unshift(...returned.filter(({ isGivenUp }) => !isGivenUp))
+      pump(context, chain)
     })
   }
-  if (rail.queue.length === 0) return
-  probe(context, rail)
-  if (rail.isDue || rail.collecting !== undefined) return
-  rail.collecting = setTimeout(() => {
-    rail.collecting = undefined
-    rail.isDue = true
-    pump(context, rail)
+  if (chain.queue.length === 0) return
+  probe(context, chain)
+  if (chain.isDue || chain.collecting !== undefined) return
+  chain.collecting = setTimeout(() => {
+    chain.collecting = undefined
+    chain.isDue = true
+    pump(context, chain)
   }, collectMs)
 }
 
 /**
- * The lane with the least under way, if it may take something now. A lone payment leaves at once when
- * a lane has nothing under way; else what comes collects, but not for longer than the time, and not
+ * The relayer with the least under way, if it may take something now. A lone payment leaves at once when
+ * a relayer has nothing under way; else what comes collects, but not for longer than the time, and not
  * when it is enough for a batch or gains nothing by waiting.
  */
-function freeLane(rail: Rail): LaneState | undefined {
-  let best: LaneState | undefined
-  for (const lane of rail.lanes) {
+function freeRelayer(chain: ChainState): Relayer | undefined {
+  let best: Relayer | undefined
+  for (const relayer of chain.relayers) {
     if (
-      lane.isReserved ||
-      lane.isPreparing ||
-      lane.open >= Lane.openMax ||
-      Lane.pausedBy(lane) !== undefined
+      relayer.isReserved ||
+      relayer.isPreparing ||
+      relayer.open >= Relayers.openMax ||
+      Relayers.pausedBy(relayer) !== undefined
     )
       continue
-    if (!best || lane.open < best.open) best = lane
+    if (!best || relayer.open < best.open) best = relayer
   }
   if (!best || best.open === 0) return best
-  const { queue, network } = rail
-  const mayLeave = rail.isDue || queue.length >= network.batchMax || queue[0]?.isUrgent === true
+  const { queue, network } = chain
+  const mayLeave = chain.isDue || queue.length >= network.batchMax || queue[0]?.isUrgent === true
   return mayLeave ? best : undefined
 }
 
@@ -107,15 +107,15 @@ function freeLane(rail: Rail): LaneState | undefined {
  * The oldest order and what may share its transaction: payers without code, the same product, logs
  * that can be told apart, within the limits. In the order of arrival.
  */
-function take(context: Context, rail: Rail, lane: LaneState): Order[] {
-  const { queue, network } = rail
-  const gasMax = gasMaxOf(rail, lane)
+function take(context: Context, chain: ChainState, relayer: Relayer): Order[] {
+  const { queue, network } = chain
+  const gasMax = gasMaxOf(chain, relayer)
   const room = roomFor(context)
   // Orders of a payer at its limit wait; orders of others go first.
   const start = queue.findIndex((order) => room(order) > 0)
   const first = queue[start]
   if (!first) return []
-  if (!mayShare(context, rail, first)) return queue.splice(start, 1)
+  if (!mayShare(context, chain, first)) return queue.splice(start, 1)
   const keys = new Set<string>()
   const taken: Order[] = []
   const left: Order[] = []
@@ -128,12 +128,12 @@ function take(context: Context, rail: Rail, lane: LaneState): Order[] {
       left.push(order)
       continue
     }
-    const more = gas + Gas.limitOf(rail, order.transfer)
+    const more = gas + Gas.limitOf(chain, order.transfer)
     const isRoom =
       taken.length < Math.max(1, network.batchMax) &&
       (taken.length === 0 || Gas.limitOfBatch(more) <= gasMax)
     const fits =
-      isRoom && order.purpose.product === first.purpose.product && mayShare(context, rail, order)
+      isRoom && order.purpose.product === first.purpose.product && mayShare(context, chain, order)
     if (fits && !keys.has(order.logKey)) {
       keys.add(order.logKey)
       taken.push(order)
@@ -145,7 +145,7 @@ function take(context: Context, rail: Rail, lane: LaneState): Order[] {
     if (fits) order.isUrgent = true
     left.push(order)
   }
-  rail.queue = left
+  chain.queue = left
   return taken
 }
 
@@ -159,8 +159,8 @@ function roomFor({ failures }: Context): (order: Order) => number {
   }
 }
 
-/** Nodes want the whole limit paid for in advance: half of what the lane has, for one batch. */
-function gasMaxOf({ network, head }: Rail, { balanceWei }: LaneState): bigint {
+/** Nodes want the whole limit paid for in advance: half of what the relayer has, for one batch. */
+function gasMaxOf({ network, head }: ChainState, { balanceWei }: Relayer): bigint {
   const most = BigInt(network.batchGasMax)
   const { maxFeeWei } = fees(head, network.feeCapWei)
   if (balanceWei === undefined || maxFeeWei === 0n) return most
@@ -168,38 +168,38 @@ function gasMaxOf({ network, head }: Rail, { balanceWei }: LaneState): bigint {
   return affordable < most ? affordable : most
 }
 
-function mayShare(context: Context, rail: Rail, order: Order): boolean {
+function mayShare(context: Context, chain: ChainState, order: Order): boolean {
   if (order.isAlone || order.hasCode === true) return false
-  if (rail.unshared.has(order.transfer.payer)) return false
-  if (!Burnt.mayShare(context, rail, order.purpose.product)) return false
-  if (order.hasCode === undefined && isPlain(context, rail, order.transfer.payer)) {
+  if (chain.unshared.has(order.transfer.payer)) return false
+  if (!Burnt.mayShare(context, chain, order.purpose.product)) return false
+  if (order.hasCode === undefined && isPlain(context, chain, order.transfer.payer)) {
     order.hasCode = false
   }
   return order.hasCode === false
 }
 
-function isPlain(context: Context, rail: Rail, payer: string): boolean {
-  return (rail.plain.get(payer) ?? 0) > context.now()
+function isPlain(context: Context, chain: ChainState, payer: string): boolean {
+  return (chain.plain.get(payer) ?? 0) > context.now()
 }
 
 /** Looks which waiting payers have code, all in one call, while they wait anyway. */
-function probe(context: Context, rail: Rail): void {
-  if (rail.isProbing) return
-  const unknown = rail.queue.filter((order) => order.hasCode === undefined && !order.isAlone)
+function probe(context: Context, chain: ChainState): void {
+  if (chain.isProbing) return
+  const unknown = chain.queue.filter((order) => order.hasCode === undefined && !order.isAlone)
   if (unknown.length === 0) return
-  rail.isProbing = true
+  chain.isProbing = true
   const payers = [...new Set(unknown.map(({ transfer }) => transfer.payer))]
-  void findPlain(rail, payers).then((plain) => {
-    rail.isProbing = false
+  void findPlain(chain, payers).then((plain) => {
+    chain.isProbing = false
     const until = context.now() + plainKeptMs
     for (const order of unknown) {
       const { payer } = order.transfer
-      if (plain.has(payer)) rail.plain.set(payer, until)
+      if (plain.has(payer)) chain.plain.set(payer, until)
       // Unknown is treated as code: alone it harms nobody.
       order.hasCode = plain.has(payer) ? false : undefined
       if (order.hasCode === undefined) order.isAlone = true
       order.isUrgent ||= order.isAlone
     }
-    pump(context, rail)
+    pump(context, chain)
   })
 }

@@ -2,7 +2,7 @@ import type { Address, Hex } from 'viem'
 import { RpcError, RpcFault } from '../chain/client'
 import * as Multicall from '../chain/multicall'
 import type * as Network from '../protocol/Network'
-import { type Context, railOf } from './context'
+import { type Context, chainOf } from './context'
 
 export type Read = { blockNumber: bigint; results: readonly (Hex | undefined)[] }
 
@@ -16,7 +16,7 @@ export async function read(
   calls: readonly { to: Address; data: Hex }[],
   options: { timeoutMs?: number } = {},
 ): Promise<Read> {
-  const { client } = railOf(context, network)
+  const { client } = chainOf(context, network)
   const { to, data } = Multicall.aggregate([...Multicall.blockNumberCalls, ...calls])
   const count = calls.length + Multicall.blockNumberCalls.length
   const answer = await client

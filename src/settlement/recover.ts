@@ -1,10 +1,10 @@
 import type { TransactionRow } from '../../db/schema'
 import { write } from '../../db/write'
 import type { Receipt } from '../chain/receipt'
-import { type Context, type Lane as LaneState, type Rail, railOf } from './context'
+import { type ChainState, type Context, chainOf, type Relayer } from './context'
 import * as Decide from './decide'
-import * as Lane from './lane'
 import type { Payment } from './Payment'
+import * as Relayers from './relayer'
 import { send } from './send'
 import * as Work from './work'
 
@@ -23,18 +23,18 @@ export async function recover(context: Context, patient: boolean): Promise<void>
   const looks: Promise<unknown>[] = []
   for (const rows of unfinishedSlots(context)) {
     const [first] = rows
-    const rail = first && context.rails.get(first.network)
-    if (!first || !rail) continue
-    const lane = laneOf(rail, first.relayer)
+    const chain = first && context.chains.get(first.network)
+    if (!first || !chain) continue
+    const relayer = relayerOf(chain, first.relayer)
     // Another key's transactions can be sent and watched, but not replaced; its nonces are not ours.
-    if (!lane) looks.push(watchForeign(context, rail, rows))
-    else if (!lane.slots.has(first.nonce)) takeUp(context, rail, lane, rows)
+    if (!relayer) looks.push(watchForeign(context, chain, rows))
+    else if (!relayer.slots.has(first.nonce)) takeUp(context, chain, relayer, rows)
   }
   const unfinished = context.store.unfinishedPayments()
   forgetLooks(context, unfinished)
   for (const payment of unfinished) {
-    const rail = context.rails.get(payment.transfer.network)
-    if (!rail || context.running.has(payment.id)) continue
+    const chain = context.chains.get(payment.transfer.network)
+    if (!chain || context.running.has(payment.id)) continue
     if (patient && payment.state === 'reverted') {
       if (payment.transfer.validBefore >= seconds || !isDue(context, payment)) continue
     }
@@ -67,7 +67,7 @@ function forgetLooks({ looked }: Context, unfinished: readonly Payment[]): void 
 
 /**
  * Gives up what was signed and never sent: its buyer is gone with the process that signed it, and the
- * bytes are known to nobody. Before the lanes start, so that their nonces are free again; one below a
+ * bytes are known to nobody. Before the relayers start, so that their nonces are free again; one below a
  * sent transaction is filled by `takeUp`.
  */
 export function discardUnsent(context: Context): void {
@@ -77,12 +77,12 @@ export function discardUnsent(context: Context): void {
   for (const rows of slots) {
     const [first] = rows
     if (!first) continue
-    const lane = `${first.network}/${first.relayer}`
+    const relayer = `${first.network}/${first.relayer}`
     const isUnsent = rows.every(({ firstSentAt }) => firstSentAt === null)
-    // Nobody comes back for an errand: it is sent, by whoever finds it.
-    const isKept = !isUnsent || context.errands.findByTransaction(first.hash) !== undefined
-    if (isKept) isTail.set(lane, false)
-    if (isKept || isTail.get(lane) === false) continue
+    // Nobody comes back for a job: it is sent, by whoever finds it.
+    const isKept = !isUnsent || context.jobs.findByTransaction(first.hash) !== undefined
+    if (isKept) isTail.set(relayer, false)
+    if (isKept || isTail.get(relayer) === false) continue
     const carriers = rows.map(({ hash }) => hash)
     write(db, () => {
       for (const hash of carriers) {
@@ -93,141 +93,141 @@ export function discardUnsent(context: Context): void {
   }
 }
 
-/** Sets the lanes above what the database knows. */
+/** Sets the relayers above what the database knows. */
 export function raiseFloors(context: Context): void {
-  for (const { network, relayer, nonce } of context.store.unfinishedTransactions()) {
-    const rail = context.rails.get(network)
-    const lane = rail && laneOf(rail, relayer)
-    if (lane) lane.floor = Math.max(lane.floor, nonce + 1)
+  for (const { network, relayer: address, nonce } of context.store.unfinishedTransactions()) {
+    const chain = context.chains.get(network)
+    const relayer = chain && relayerOf(chain, address)
+    if (relayer) relayer.floor = Math.max(relayer.floor, nonce + 1)
   }
 }
 
-function laneOf(rail: Rail, relayer: string): LaneState | undefined {
-  return rail.lanes.find(({ address }) => address === relayer)
+function relayerOf(chain: ChainState, relayer: string): Relayer | undefined {
+  return chain.relayers.find(({ address }) => address === relayer)
 }
 
 function takeUp(
   context: Context,
-  rail: Rail,
-  lane: LaneState,
+  chain: ChainState,
+  relayer: Relayer,
   rows: readonly TransactionRow[],
 ): void {
-  const errandId = rows[0] && context.errands.findByTransaction(rows[0].hash)
-  if (errandId !== undefined) {
-    takeUpErrand(context, rail, lane, errandId)
+  const jobId = rows[0] && context.jobs.findByTransaction(rows[0].hash)
+  if (jobId !== undefined) {
+    takeUpJob(context, chain, relayer, jobId)
     return
   }
   const sent = rows.filter(({ firstSentAt }) => firstSentAt !== null)
   if (sent.length === 0) {
-    fill(context, rail, lane, rows)
+    fill(context, chain, relayer, rows)
     return
   }
   const payments = paymentsOf(context, sent)
   context.log('transaction-recovered', {
-    network: rail.network.id,
+    network: chain.network.id,
     nonce: sent[0]?.nonce,
     payments: payments.length,
   })
   const [first] = sent
   if (!first) return
   const slot = { ...Work.slotOf(first, payments), transactions: sent }
-  Work.launch(context, rail, lane, slot, payments)
+  Work.launch(context, chain, relayer, slot, payments)
 }
 
 /**
  * With every transaction that was ever signed for it: one that was given up for its sibling may be
- * the one that is included after a reorganisation, and then the errand has run.
+ * the one that is included after a reorganisation, and then the job has run.
  */
-function takeUpErrand(context: Context, rail: Rail, lane: LaneState, id: string): void {
-  const { errands, db, now } = context
+function takeUpJob(context: Context, chain: ChainState, relayer: Relayer, id: string): void {
+  const { jobs, db, now } = context
   const transactions = write(db, () => {
-    errands.resend(id, now())
-    return errands.transactionsOf(id)
+    jobs.resend(id, now())
+    return jobs.transactionsOf(id)
   })
-  const errand = errands.find(id)
+  const job = jobs.find(id)
   const newest = transactions.at(-1)
-  if (!errand || !newest) throw new Error(`errand ${id} has no transaction`)
-  context.log('errand-recovered', { errand: id, network: rail.network.id, nonce: errand.nonce })
-  const slot = { ...Work.slotOf(newest, [], errand), transactions }
-  Work.launch(context, rail, lane, slot, [])
+  if (!job || !newest) throw new Error(`job ${id} has no transaction`)
+  context.log('job-recovered', { job: id, network: chain.network.id, nonce: job.nonce })
+  const slot = { ...Work.slotOf(newest, [], job), transactions }
+  Work.launch(context, chain, relayer, slot, [])
 }
 
 /** Uses up a nonce whose transaction never left, because later ones wait for it. */
 function fill(
   context: Context,
-  rail: Rail,
-  lane: LaneState,
+  chain: ChainState,
+  relayer: Relayer,
   rows: readonly TransactionRow[],
 ): void {
   const [first] = rows
   // The fees are known after the first health check.
-  if (!first || rail.health.checks === 0) return
+  if (!first || chain.health.checks === 0) return
   const { store } = context
   const payments = paymentsOf(context, rows)
-  const row = Lane.sign(context, rail, lane, Lane.cancellation(lane), first.nonce)
+  const row = Relayers.sign(context, chain, relayer, Relayers.cancellation(relayer), first.nonce)
   const carriers = rows.map(({ hash }) => hash)
   write(context.db, () => {
     for (const hash of carriers) store.endTransaction(hash, 'replaced', null)
     for (const { id } of payments) store.revert(id, carriers)
     store.insertTransaction(row, [])
   })
-  Work.launch(context, rail, lane, Work.slotOf(row, []), [])
+  Work.launch(context, chain, relayer, Work.slotOf(row, []), [])
 }
 
 /**
  * After a chain lost blocks: continues at its count when nothing is under way, and uses up the nonces
  * that it waits for when something is, which could never be included above them.
  */
-export function closeGap(context: Context, rail: Rail, lane: LaneState): void {
-  const { network } = rail
-  if (!lane.lag?.isSure) return
-  const { count, expected } = lane.lag
-  lane.lag = undefined
-  context.log('nonce-gap', { network: network.id, relayer: lane.address, count, expected })
-  if (lane.slots.size === 0) {
-    if (lane.next === expected) lane.next = count
+export function closeGap(context: Context, chain: ChainState, relayer: Relayer): void {
+  const { network } = chain
+  if (!relayer.lag?.isSure) return
+  const { count, expected } = relayer.lag
+  relayer.lag = undefined
+  context.log('nonce-gap', { network: network.id, relayer: relayer.address, count, expected })
+  if (relayer.slots.size === 0) {
+    if (relayer.next === expected) relayer.next = count
     return
   }
   for (let nonce = count; nonce < Math.min(expected, count + gapMax); nonce++) {
-    if (lane.slots.has(nonce)) continue
-    const row = Lane.sign(context, rail, lane, Lane.cancellation(lane), nonce)
+    if (relayer.slots.has(nonce)) continue
+    const row = Relayers.sign(context, chain, relayer, Relayers.cancellation(relayer), nonce)
     write(context.db, () => context.store.insertTransaction(row, []))
-    Work.launch(context, rail, lane, Work.slotOf(row, []), [])
+    Work.launch(context, chain, relayer, Work.slotOf(row, []), [])
   }
 }
 
 async function watchForeign(
   context: Context,
-  rail: Rail,
+  chain: ChainState,
   rows: readonly TransactionRow[],
 ): Promise<void> {
   for (const row of rows) {
     const { hash, raw } = row
     try {
-      const receipt = await Lane.readReceipt(rail, hash)
+      const receipt = await Relayers.readReceipt(chain, hash)
       if (!receipt) {
-        await send(rail, raw, false)
+        await send(chain, raw, false)
         continue
       }
-      write(context.db, () => endForeign(context, rail, rows, row, receipt))
+      write(context.db, () => endForeign(context, chain, rows, row, receipt))
       return
     } catch (error) {
-      context.log('settlement-undecided', { network: rail.network.id, hash, error })
+      context.log('settlement-undecided', { network: chain.network.id, hash, error })
     }
   }
 }
 
 function endForeign(
   context: Context,
-  rail: Rail,
+  chain: ChainState,
   rows: readonly TransactionRow[],
   row: TransactionRow,
   receipt: Receipt,
 ): void {
-  const id = context.errands.findByTransaction(row.hash)
-  const errand = id === undefined ? undefined : context.errands.find(id)
-  if (errand) {
-    Work.endTransactions(context, rail, { transactions: [...rows], errand }, row, receipt)
+  const id = context.jobs.findByTransaction(row.hash)
+  const job = id === undefined ? undefined : context.jobs.find(id)
+  if (job) {
+    Work.endTransactions(context, chain, { transactions: [...rows], job }, row, receipt)
     return
   }
   const state = receipt.success ? 'mined' : 'failed'
@@ -235,12 +235,12 @@ function endForeign(
 }
 
 /** Unfinished transactions by network, relayer and nonce, lower nonces first. */
-function unfinishedSlots({ store, errands }: Context): TransactionRow[][] {
+function unfinishedSlots({ store, jobs }: Context): TransactionRow[][] {
   const slots = new Map<string, TransactionRow[]>()
   for (const row of store.unfinishedTransactions()) {
-    // After a chain lost its blocks, an errand may compete for its nonce with something else.
-    const errand = errands.findByTransaction(row.hash) ?? ''
-    const key = `${row.network}/${row.relayer}/${row.nonce}/${errand}`
+    // After a chain lost its blocks, a job may compete for its nonce with something else.
+    const job = jobs.findByTransaction(row.hash) ?? ''
+    const key = `${row.network}/${row.relayer}/${row.nonce}/${job}`
     const rows = slots.get(key)
     if (rows) rows.push(row)
     else slots.set(key, [row])
@@ -261,7 +261,7 @@ export async function expire(context: Context): Promise<void> {
   const seconds = BigInt(Math.floor(context.now() / 1000))
   for (const payment of context.store.unfinishedPayments()) {
     const { network, validBefore } = payment.transfer
-    if (validBefore >= seconds || !context.rails.has(network)) continue
-    await Decide.endIfOver(context, railOf(context, network), payment)
+    if (validBefore >= seconds || !context.chains.has(network)) continue
+    await Decide.endIfOver(context, chainOf(context, network), payment)
   }
 }

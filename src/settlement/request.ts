@@ -7,12 +7,12 @@ import { digest as digestOf, type Transfer } from '../protocol/Transfer'
 import * as Batch from './batch'
 import * as Budget from './budget'
 import * as ChainClock from './clock'
-import { type Admission, about, type Context, type Rail, railOf, within } from './context'
+import { type Admission, about, type ChainState, type Context, chainOf, within } from './context'
 import * as Corroborate from './corroborate'
 import * as Decide from './decide'
 import * as Elsewhere from './elsewhere'
-import * as Lane from './lane'
 import type { Outcome, Payment, Purpose } from './Payment'
+import * as Relayers from './relayer'
 import { examine } from './simulate'
 import * as Verify from './verify'
 
@@ -42,8 +42,8 @@ export async function verify(
   transfer: Transfer,
   told: Asset['eip712'] | undefined,
 ): Promise<{ ok: true } | Outcome> {
-  const rail = railOf(context, transfer.network)
-  const own = rail.network.asset.eip712
+  const chain = chainOf(context, transfer.network)
+  const own = chain.network.asset.eip712
   const eip712 = told ?? own
   const digest = digestOf(transfer, { eip712 })
   let signer: Address | undefined
@@ -60,13 +60,13 @@ export async function verify(
   const isPlain = isDecidedByChain || isSigned()
   const signed = isPlain
     ? Verify.assumeSigned(transfer)
-    : await Verify.openWrapper(rail, transfer, context.now())
+    : await Verify.openWrapper(chain, transfer, context.now())
   if (signed.kind !== 'signed') return signed
   const sent = signed.transfer
   const isWrapped = !isPlain && sent !== transfer
   const look = { isDecidedByChain, isSigned, isWrapped, digest, eip712 }
-  const asked = { look, now: ChainClock.chainNow(context, rail) }
-  const simulation = await examine(rail, rail.lanes[0]?.address, sent, asked)
+  const asked = { look, now: ChainClock.chainNow(context, chain) }
+  const simulation = await examine(chain, chain.relayers[0]?.address, sent, asked)
   if (simulation.kind === 'refused' && Verify.isUnsigned(simulation)) return simulation
   if (late) return late
   if (simulation.kind === 'passes') return { ok: true }
@@ -91,29 +91,30 @@ export async function settle(context: Context, request: Request, waitMs: number)
 async function order(context: Context, request: Request, waitMs: number): Promise<Outcome> {
   const until = context.now() + waitMs
   const { id, requestId, transfer, purpose, receivedAt, proven } = request
-  const rail = railOf(context, transfer.network)
-  if (transfer.asset !== rail.network.asset.address) throw new Error('not the asset of the network')
+  const chain = chainOf(context, transfer.network)
+  if (transfer.asset !== chain.network.asset.address)
+    throw new Error('not the asset of the network')
   const refusal = Verify.checkWindow(transfer, context.now())
   if (refusal) return refusal
-  if (!Lane.isReady(rail)) return Verify.unavailable(undefined)
+  if (!Relayers.isReady(chain)) return Verify.unavailable(undefined)
   if (context.db.storage.fault() !== undefined) return Verify.unrecordable
   // After the payment it would wait for a node that does not answer now.
-  if (needsSecond(context, rail, request) && rail.health.others === 0) return noSecond
-  const spent = Budget.refuse(context, rail, purpose)
+  if (needsSecond(context, chain, request) && chain.health.others === 0) return noSecond
+  const spent = Budget.refuse(context, chain, purpose)
   if (spent) return spent
-  const isLeft = mayBeDecidedByChain(rail, transfer) && !context.trust.isLost()
+  const isLeft = mayBeDecidedByChain(chain, transfer) && !context.trust.isLost()
   const isProven = isLeft ? proven : ask(proven)
   const signed = isProven
     ? Verify.assumeSigned(transfer)
-    : await Verify.checkSignature(rail, transfer, context.now())
+    : await Verify.checkSignature(chain, transfer, context.now())
   if (signed.kind !== 'signed') {
     if (signed.kind === 'refused' && Verify.isUnsigned(signed)) context.trust.lose()
     return signed
   }
-  const refused = refusePayer(context, rail, signed, purpose)
+  const refused = refusePayer(context, chain, signed, purpose)
   if (refused) return refused
   if (requestId !== undefined) context.requestIds.set(id, requestId)
-  const submitted = context.submit(rail, {
+  const submitted = context.submit(chain, {
     id,
     requestId,
     transfer: signed.transfer,
@@ -145,7 +146,7 @@ async function order(context: Context, request: Request, waitMs: number): Promis
       context.requestIds.delete(id)
       return meet(context, result.payment, purpose, waitMs)
     case 'used':
-      return meetUsed(context, rail, request, waitMs)
+      return meetUsed(context, chain, request, waitMs)
     case 'unsigned':
       context.requestIds.delete(id)
       return order(
@@ -165,7 +166,7 @@ async function order(context: Context, request: Request, waitMs: number): Promis
 /** The refusal of a payer that needs no call to a node, if any. */
 function refusePayer(
   context: Context,
-  rail: Rail,
+  chain: ChainState,
   { transfer, hasCode }: Verify.Signed,
   purpose: Purpose,
 ): Verify.Refusal | undefined {
@@ -173,11 +174,11 @@ function refusePayer(
   const payer = { address: transfer.payer, code: undefined, isNew }
   const waitSeconds = context.failures.waitSeconds(payer)
   if (waitSeconds > 0) return Verify.lockedOut(waitSeconds)
-  return hasCode === true ? Budget.refuseCode(context, rail, purpose) : undefined
+  return hasCode === true ? Budget.refuseCode(context, chain, purpose) : undefined
 }
 
 /** When the transfer passes with it, it is the payer's: chain and key read this form alike. */
-function mayBeDecidedByChain({ codes }: Rail, { payer, signature }: Transfer): boolean {
+function mayBeDecidedByChain({ codes }: ChainState, { payer, signature }: Transfer): boolean {
   return Crypto.isCanonical(signature) && !codes.has(payer)
 }
 
@@ -187,7 +188,7 @@ function ask(proof: Proof): boolean {
 
 async function meetUsed(
   context: Context,
-  rail: Rail,
+  chain: ChainState,
   request: Request,
   waitMs: number,
 ): Promise<Outcome> {
@@ -196,7 +197,7 @@ async function meetUsed(
   const outcome = written
     ? await meet(context, written, purpose, waitMs)
     : mayAdopt(context, request)
-      ? await adopt(context, rail, request)
+      ? await adopt(context, chain, request)
       : refuseUsed(transfer)
   context.requestIds.delete(id)
   return outcome
@@ -213,16 +214,16 @@ function mayAdopt({ payoutExclusive, shown }: Context, { purpose, transfer }: Re
  * credential was refused here before and settled since. It does not count when one of our own
  * accounts sent it: then another database has answered for it.
  */
-async function adopt(context: Context, rail: Rail, order: Request): Promise<Outcome> {
+async function adopt(context: Context, chain: ChainState, order: Request): Promise<Outcome> {
   const { store, db, now } = context
   const { transfer, id } = order
   try {
-    const found = await Elsewhere.find(context, rail, transfer)
-    if (!found || !(await isAdoptable(context, rail, order, found))) return refuseUsed(transfer)
-    await Lane.assertConfirmed(context, rail, found.transaction)
+    const found = await Elsewhere.find(context, chain, transfer)
+    if (!found || !(await isAdoptable(context, chain, order, found))) return refuseUsed(transfer)
+    await Relayers.assertConfirmed(context, chain, found.transaction)
     write(db, () => {
       store.insertPayment({
-        ...Batch.rowOf(order, rail.head.number, now()),
+        ...Batch.rowOf(order, chain.head.number, now()),
         state: 'confirmed',
         transactionHash: found.transaction,
         logIndex: found.logIndex,
@@ -246,18 +247,18 @@ async function adopt(context: Context, rail: Rail, order: Request): Promise<Outc
 
 async function isAdoptable(
   context: Context,
-  rail: Rail,
+  chain: ChainState,
   request: Request,
   found: Elsewhere.Found,
 ): Promise<boolean> {
   const before = context.shown.find(request.transfer)
-  const isSince = before !== undefined && Elsewhere.isSince(context, rail, found, before)
-  if (!Elsewhere.counts(context, rail, request, found, undefined) && !isSince) return false
+  const isSince = before !== undefined && Elsewhere.isSince(context, chain, found, before)
+  if (!Elsewhere.counts(context, chain, request, found, undefined) && !isSince) return false
   if (request.purpose.product !== 'desk' && context.payoutExclusive()) return true
-  if (!(await Elsewhere.isSentByUs(rail, found))) return true
+  if (!(await Elsewhere.isSentByUs(chain, found))) return true
   context.log('settlement-without-record', {
     ...about(context, request.id),
-    network: rail.network.id,
+    network: chain.network.id,
     transaction: found.transaction,
   })
   return false
@@ -324,10 +325,10 @@ function latest(context: Context, payment: Payment): Outcome {
 /** Whether a payment counts only when two nodes show it. */
 export function needsSecond(
   { confirmTwiceAbove }: Context,
-  rail: Rail,
+  chain: ChainState,
   { transfer, purpose }: Pick<Request, 'transfer' | 'purpose'>,
 ): boolean {
-  if (!Corroborate.hasTwo(rail)) return false
+  if (!Corroborate.hasTwo(chain)) return false
   if (purpose.product === 'desk') return true
   const above = confirmTwiceAbove()
   return above !== undefined && transfer.amountAtomic > above

@@ -1,7 +1,7 @@
 import type { Hex } from 'viem'
 import { RpcError } from '../chain/client'
 import { parse, type Receipt } from '../chain/receipt'
-import { type Rail, within } from './context'
+import { type ChainState, within } from './context'
 
 /** What a node said to the bytes. Only a receipt says that they are included. */
 export type Sent = {
@@ -30,20 +30,20 @@ const graceMs = 3_000
 const syncTimeoutMs = 30_000
 
 /** `first`: wait for the receipt in the same call where the node can. Never rejects. */
-export async function send(rail: Rail, raw: Hex, first: boolean): Promise<Sent> {
-  const { client } = rail
-  if (first && rail.hasSync) {
+export async function send(chain: ChainState, raw: Hex, first: boolean): Promise<Sent> {
+  const { client } = chain
+  if (first && chain.hasSync) {
     try {
       const timeoutMs = syncTimeoutMs
       const sending = client.call('eth_sendRawTransactionSync', [raw], { timeoutMs })
       // It may fail after nobody listens any more.
       sending.catch(() => undefined)
-      const answer = await within(sending, Math.max(graceMs, rail.head.blockTimeMs * 3))
+      const answer = await within(sending, Math.max(graceMs, chain.head.blockTimeMs * 3))
       const receipt = parse(answer)
       return receipt ? { kind: 'accepted', receipt } : { kind: 'accepted', waited: true }
     } catch (error) {
       if (!isUnknownMethod(error)) return classify(error)
-      rail.hasSync = false
+      chain.hasSync = false
     }
   }
   try {

@@ -7,17 +7,17 @@ import type * as Network from '../protocol/Network'
 import { type Money, moneyKey, type Transfer } from '../protocol/Transfer'
 import * as Availability from './availability'
 import * as Budget from './budget'
-import { type Context, railOf, type SettlementOptions, within } from './context'
+import { type Context, chainOf, type SettlementOptions, within } from './context'
 import * as Corroborate from './corroborate'
 import { type Delivered, deliveries } from './delivery'
-import type { Errand, ErrandEnd } from './Errand'
 import { createContext, start } from './engine'
-import * as Errands from './errands'
-import * as Lane from './lane'
+import type { Job, JobEnd } from './Job'
+import * as Jobs from './jobs'
 import type { Outcome, Payment, Product, Purpose } from './Payment'
 import { type Read, read } from './reads'
+import * as Relayers from './relayer'
 import * as Request from './request'
-import { type LaneStatus, statusOf } from './status'
+import { type RelayerStatus, statusOf } from './status'
 import type { KeyScope } from './store'
 import * as Verify from './verify'
 
@@ -28,12 +28,12 @@ export type Status = {
   network: Network.Id
   ready: boolean
   reason?: string
-  /** The first one; `lanes` has all. */
+  /** The first one; `relayers` has all. */
   relayer: Address
   balanceWei?: bigint
   /** How far our clock may be ahead of the chain's; infinite where blocks prove nothing. */
   clockAheadMs: Ahead
-  lanes: readonly LaneStatus[]
+  relayers: readonly RelayerStatus[]
 }
 
 export type Settlement = {
@@ -110,19 +110,16 @@ export type Settlement = {
    * transaction that stores the signed bytes, before they leave; the same id again, whatever else it
    * says, waits for what is under way or answers how it ended. `waitMs` bounds the wait, not the work:
    * it is driven to its end in the background and after a restart. Rejects with what `write` throws
-   * (nothing was written or sent then), and for a relayer that has no lane on the network.
+   * (nothing was written or sent then), and for a relayer that has no relayer on the network.
    */
-  run(
-    errand: Errand,
-    options: { waitMs: number; write?: (transaction: Hex) => void },
-  ): Promise<ErrandEnd>
-  /** How an errand stands, from the database. Undefined when it was never written. */
-  errand(id: string): Errands.ErrandStatus | undefined
+  run(job: Job, options: { waitMs: number; write?: (transaction: Hex) => void }): Promise<JobEnd>
+  /** How a job stands, from the database. Undefined when it was never written. */
+  job(id: string): Jobs.JobStatus | undefined
   /**
-   * Calls back after every change of an errand's state or newest transaction (also when a
+   * Calls back after every change of a job's state or newest transaction (also when a
    * reorganisation takes it back to broadcast), with its id. May call without a change: read it.
    */
-  onErrand(listener: (id: string) => void): void
+  onJob(listener: (id: string) => void): void
   /**
    * Read-only calls of products in the state of the newest block, results in order, undefined for each
    * that failed. Throws RpcFault.
@@ -191,7 +188,7 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
       const { waitMs, receivedAt } = options
       if (context.isStopping) return Verify.unavailable(undefined)
       const known = store.find(transfer)
-      const knownBlock = railOf(context, transfer.network).head.number
+      const knownBlock = chainOf(context, transfer.network).head.number
       const id = paymentId(now(), random)
       const request: Request.Request = {
         id,
@@ -221,17 +218,17 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
     ...deliveries(context),
     ...forProducts(context),
     desk: deskOf(options),
-    status: () => [...context.rails.values()].map((rail) => statusOf(context, rail)),
-    hasBudget: (network, product) => !Budget.isSpent(context, railOf(context, network), product),
+    status: () => [...context.chains.values()].map((chain) => statusOf(context, chain)),
+    hasBudget: (network, product) => !Budget.isSpent(context, chainOf(context, network), product),
     whyNot(network, sale) {
-      const rail = context.rails.get(network)
-      return rail ? Availability.whyNot(context, rail, sale) : 'it is not configured'
+      const chain = context.chains.get(network)
+      return chain ? Availability.whyNot(context, chain, sale) : 'it is not configured'
     },
-    costOf: (network) => Availability.costOf(railOf(context, network)),
+    costOf: (network) => Availability.costOf(chainOf(context, network)),
     isReady: (network) => {
-      const rail = context.rails.get(network)
+      const chain = context.chains.get(network)
       if (context.isStopping || db.storage.fault() !== undefined) return false
-      return rail !== undefined && Lane.isReady(rail)
+      return chain !== undefined && Relayers.isReady(chain)
     },
     recover: engine.recover,
     async stop(limitMs) {
@@ -239,13 +236,13 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
       await within(Promise.all(underWay(context)), limitMs)
       controller.abort()
       context.errandBell.release()
-      for (const { client, heads } of context.rails.values()) {
+      for (const { client, heads } of context.chains.values()) {
         client.close()
         heads.close()
       }
-      for (const rail of context.rails.values()) {
-        clearTimeout(rail.collecting)
-        context.pump(rail)
+      for (const chain of context.chains.values()) {
+        clearTimeout(chain.collecting)
+        context.pump(chain)
       }
       await Promise.all([engine.stopped, ...underWay(context)])
       context.group.flush()
@@ -260,8 +257,8 @@ function forProducts(
   Settlement,
   | 'onPayment'
   | 'run'
-  | 'errand'
-  | 'onErrand'
+  | 'job'
+  | 'onJob'
   | 'read'
   | 'rpc'
   | 'fees'
@@ -272,23 +269,23 @@ function forProducts(
 > {
   return {
     noteShown(transfer) {
-      const knownBlock = railOf(context, transfer.network).head.number
+      const knownBlock = chainOf(context, transfer.network).head.number
       context.shown.note(transfer, { receivedAt: context.now(), knownBlock })
     },
     needsSecond: (payment) =>
-      Request.needsSecond(context, railOf(context, payment.transfer.network), payment),
+      Request.needsSecond(context, chainOf(context, payment.transfer.network), payment),
     confirmTwice: (payment) =>
-      Corroborate.confirm(context, railOf(context, payment.transfer.network), payment),
+      Corroborate.confirm(context, chainOf(context, payment.transfer.network), payment),
     sightOf: (payment) =>
-      Corroborate.sightOf(context, railOf(context, payment.transfer.network), payment),
+      Corroborate.sightOf(context, chainOf(context, payment.transfer.network), payment),
     onPayment: context.paymentBell.on,
-    run: (errand, limits) => Errands.run(context, errand, limits),
-    errand: (id) => Errands.statusOf(context, id),
-    onErrand: context.errandBell.on,
+    run: (job, limits) => Jobs.run(context, job, limits),
+    job: (id) => Jobs.statusOf(context, id),
+    onJob: context.errandBell.on,
     read: (network, calls, limits) => read(context, network, calls, limits),
-    rpc: (network, method, params) => railOf(context, network).client.call(method, params),
+    rpc: (network, method, params) => chainOf(context, network).client.call(method, params),
     fees(network) {
-      const { head, network: config } = railOf(context, network)
+      const { head, network: config } = chainOf(context, network)
       const { baseFeeWei, suggestedTipWei } = head
       return { ...fees(head, config.feeCapWei), baseFeeWei, suggestedTipWei }
     },

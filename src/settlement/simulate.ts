@@ -8,7 +8,7 @@ import type { Asset } from '../protocol/Asset'
 import * as Permit from '../protocol/Permit'
 import * as Transfer from '../protocol/Transfer'
 import { type Code, splitCode, withCode } from './code'
-import type { Rail } from './context'
+import type { ChainState } from './context'
 import { callOf, factoryOf } from './deploy'
 import { ethCall, isSpentGas, timeFor } from './ethcall'
 import { explain, isEarly, tooEarly } from './explain'
@@ -38,15 +38,15 @@ export type Candidate = Pick<Verify.Signed, 'transfer' | 'hasCode'> & {
  * a used nonce without a revert and without a transfer: only the read of the nonce tells.
  */
 export async function simulate(
-  rail: Rail,
+  chain: ChainState,
   from: Address | undefined,
   candidates: readonly Candidate[],
   now: number,
 ): Promise<Simulation[]> {
   const [first] = candidates
-  if (first && candidates.length === 1) return [await simulateOne(rail, from, first, { now })]
+  if (first && candidates.length === 1) return [await simulateOne(chain, from, first, { now })]
   const gas = candidates.reduce(
-    (sum, { transfer }) => sum + Gas.limitOf(rail, transfer) + readsGas,
+    (sum, { transfer }) => sum + Gas.limitOf(chain, transfer) + readsGas,
     200_000n,
   )
   const calls = [Multicall.baseFeeCall]
@@ -56,25 +56,25 @@ export async function simulate(
   let results: Multicall.Result[] | undefined
   try {
     const atSeconds = timeFor(
-      rail,
+      chain,
       candidates.map(({ transfer }) => transfer),
       now,
     )
-    results = await Verify.aggregate(rail, from, calls, { gas, atSeconds })
+    results = await Verify.aggregate(chain, from, calls, { gas, atSeconds })
   } catch (error) {
     if (!(error instanceof RpcError)) return candidates.map(() => Verify.unavailable(error))
     // One of them burns what the others need, or the relayer could not pay for all of them.
     const alone = await Promise.all(
-      candidates.map((each) => simulateOne(rail, from, each, { now })),
+      candidates.map((each) => simulateOne(chain, from, each, { now })),
     )
     return inSequence(candidates, alone)
   }
   if (!results) return candidates.map(() => Verify.unavailable(undefined))
-  noteBaseFee(rail, uintOf(results[0]))
+  noteBaseFee(chain, uintOf(results[0]))
   return Promise.all(
     candidates.map((each, index) => {
       const own = results.slice(1 + index * 3)
-      return judge(each, own, () => simulateOne(rail, from, each, { now }))
+      return judge(each, own, () => simulateOne(chain, from, each, { now }))
     }),
   )
 }
@@ -139,7 +139,7 @@ export type Look = {
  * the transfer would succeed now, and if not the first reason in the order of the reference facilitator.
  */
 export function examine(
-  rail: Rail,
+  chain: ChainState,
   from: Address | undefined,
   transfer: Transfer.Transfer,
   options: { look: Look; now: number },
@@ -147,14 +147,14 @@ export function examine(
   const { look } = options
   const hasCode = !look.isDecidedByChain && !look.isSigned()
   const candidate = { transfer, hasCode, call: callOf(transfer), isProven: look.isSigned }
-  return simulateOne(rail, from, candidate, options)
+  return simulateOne(chain, from, candidate, options)
 }
 
 type Asked = { now: number; look?: Look | undefined }
 
 /** With the reads that explain a failure beside it. */
 async function simulateOne(
-  rail: Rail,
+  chain: ChainState,
   from: Address | undefined,
   candidate: Candidate,
   { now, look }: Asked,
@@ -163,7 +163,7 @@ async function simulateOne(
   const { asset, payer } = transfer
   const { signature } = Verify.unwrap(transfer)
   const isPermit = transfer.method === 'permit2'
-  const digest = look?.digest ?? (hasCode && Transfer.digest(transfer, rail.network.asset))
+  const digest = look?.digest ?? (hasCode && Transfer.digest(transfer, chain.network.asset))
   const calls = [
     Verify.nonceCall(transfer),
     Token.balanceOf(asset, payer),
@@ -175,29 +175,29 @@ async function simulateOne(
     call,
     ...(digest ? [Token.isValidSignature(payer, digest, signature)] : []),
   ]
-  const atSeconds = timeFor(rail, [transfer], now)
+  const atSeconds = timeFor(chain, [transfer], now)
   const gas = 2n * Verify.gasLimit(transfer, hasCode) + 200_000n
   let answer: Awaited<ReturnType<typeof aggregateWithCode>>
   try {
-    answer = await aggregateWithCode(rail, from, payer, { calls, gas, atSeconds })
+    answer = await aggregateWithCode(chain, from, payer, { calls, gas, atSeconds })
   } catch (error) {
     return unusable(transfer, error)
   }
   if (!answer) return Verify.unavailable(undefined)
   const { code, results } = answer
   const read = results.map(uintOf)
-  noteBaseFee(rail, read[3])
+  noteBaseFee(chain, read[3])
   const time = read[2]
-  if (atSeconds === undefined && time !== undefined) observeTime(rail.head, time, now)
+  if (atSeconds === undefined && time !== undefined) observeTime(chain.head, time, now)
   // The node ignored the override, so send it none from now on.
-  else if (time !== atSeconds) rail.hasOverrides = false
+  else if (time !== atSeconds) chain.hasOverrides = false
   const settled = results[isPermit ? 6 : 4]?.success === true
   const used = Verify.isUsed(transfer, read[0])
   const wallet = results[isPermit ? 7 : 5]
   const verdict = wallet && judgeWallet(wallet)
   const passes = settled && used === false
   const pass = () =>
-    confirm(rail, from, candidate, { balanceAtomic: read[1] ?? 0n, code, atSeconds })
+    confirm(chain, from, candidate, { balanceAtomic: read[1] ?? 0n, code, atSeconds })
   if (passes && look?.isDecidedByChain) return pass()
   if (look && verdict !== 'accepts' && !look.isSigned()) {
     const isUndeployed = verdict === 'absent' && look.isWrapped
@@ -217,12 +217,12 @@ async function simulateOne(
   }
   const isSigned = () => code === 'none' && candidate.isProven?.() !== false && !hasCode
   // Simulate again, because this answer showed how old the newest block is.
-  const isLater = atSeconds === undefined && timeFor(rail, [transfer], now) !== undefined
-  if (isLater && rail.hasOverrides) return simulateOne(rail, from, candidate, { now, look })
-  if (isEarly(rail, transfer, facts, now)) {
+  const isLater = atSeconds === undefined && timeFor(chain, [transfer], now) !== undefined
+  if (isLater && chain.hasOverrides) return simulateOne(chain, from, candidate, { now, look })
+  if (isEarly(chain, transfer, facts, now)) {
     return isSigned() ? { kind: 'passes', balanceAtomic: read[1] ?? 0n, code } : tooEarly
   }
-  return explain(rail, transfer, facts)
+  return explain(chain, transfer, facts)
 }
 
 /**
@@ -230,7 +230,7 @@ async function simulateOne(
  * payer's code cannot tell the call from the transaction. Only the block differs.
  */
 async function confirm(
-  rail: Rail,
+  chain: ChainState,
   from: Address | undefined,
   { transfer, hasCode, call }: Candidate,
   seen: { balanceAtomic: bigint; code: Code | undefined; atSeconds: bigint | undefined },
@@ -239,10 +239,10 @@ async function confirm(
   if (!hasCode && (code === 'none' || code === undefined)) {
     return { kind: 'passes', balanceAtomic, code }
   }
-  const bid = fees(rail.head, rail.network.feeCapWei)
+  const bid = fees(chain.head, chain.network.feeCapWei)
   const gas = Verify.gasLimit(transfer, true)
   try {
-    await ethCall(rail, { from, to: call.to, data: call.data, gas, fees: bid, atSeconds })
+    await ethCall(chain, { from, to: call.to, data: call.data, gas, fees: bid, atSeconds })
   } catch (error) {
     return unusable(transfer, error)
   }
@@ -265,7 +265,7 @@ const creationGas = 700_000n
 
 /** Results of the calls, and the payer's code where the node tells it. Throws RpcFault or RpcError. */
 async function aggregateWithCode(
-  rail: Rail,
+  chain: ChainState,
   from: Address | undefined,
   payer: Address,
   {
@@ -275,14 +275,14 @@ async function aggregateWithCode(
   }: { calls: readonly Multicall.Call[]; gas: bigint; atSeconds?: bigint | undefined },
 ): Promise<{ code: Code | undefined; results: Multicall.Result[] } | undefined> {
   const plainly = async (code?: Code) => {
-    const results = await Verify.aggregate(rail, from, calls, { gas, ...rest })
+    const results = await Verify.aggregate(chain, from, calls, { gas, ...rest })
     return results && { code, results }
   }
-  if (!rail.readsCode) return plainly()
+  if (!chain.readsCode) return plainly()
   const data = withCode(payer, Multicall.aggregate(calls))
   let answer: unknown
   try {
-    answer = await ethCall(rail, { from, data, gas: gas + creationGas, ...rest })
+    answer = await ethCall(chain, { from, data, gas: gas + creationGas, ...rest })
   } catch (error) {
     if (!(error instanceof RpcError)) throw error
     // Without an answer of the code read, only the payer's code can have burnt that much gas.
@@ -305,8 +305,8 @@ function refuseSignature(transfer: Transfer.Transfer): Verify.Refusal {
 }
 
 /** The price of the transaction that follows is that of this very block. */
-function noteBaseFee(rail: Rail, wei: bigint | undefined): void {
-  if (wei) rail.head.baseFeeWei = wei
+function noteBaseFee(chain: ChainState, wei: bigint | undefined): void {
+  if (wei) chain.head.baseFeeWei = wei
 }
 
 function uintOf(result: Multicall.Result | undefined): bigint | undefined {

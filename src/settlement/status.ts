@@ -1,10 +1,10 @@
 import type { Address } from 'viem'
 import * as ChainClock from './clock'
-import type { Context, Rail } from './context'
-import * as Lane from './lane'
+import type { ChainState, Context } from './context'
+import * as Relayers from './relayer'
 
 /** One relayer on one network. */
-export type LaneStatus = {
+export type RelayerStatus = {
   relayer: Address
   ready: boolean
   reason?: string
@@ -17,22 +17,22 @@ export type LaneStatus = {
  * Whether a network can settle, and why not. No I/O. A fault of the storage stops every network: a
  * payment that is not recorded must not be sent.
  */
-export function statusOf(context: Pick<Context, 'db' | 'now' | 'monotonic'>, rail: Rail) {
+export function statusOf(context: Pick<Context, 'db' | 'now' | 'monotonic'>, chain: ChainState) {
   const storageFault = context.db.storage.fault()
-  const { network, health } = rail
-  const lanes = rail.lanes.map((lane): LaneStatus => {
-    const reason = Lane.pausedBy(lane)
+  const { network, health } = chain
+  const relayers = chain.relayers.map((relayer): RelayerStatus => {
+    const reason = Relayers.pausedBy(relayer)
     return {
-      relayer: lane.address,
+      relayer: relayer.address,
       ready: reason === undefined,
-      inFlight: lane.open,
+      inFlight: relayer.open,
       ...(reason === undefined ? {} : { reason }),
-      ...(lane.balanceWei === undefined ? {} : { balanceWei: lane.balanceWei }),
+      ...(relayer.balanceWei === undefined ? {} : { balanceWei: relayer.balanceWei }),
     }
   })
-  const [first] = lanes
-  if (!first) throw new Error('a network without a lane')
-  const works = Lane.isReady(rail)
+  const [first] = relayers
+  if (!first) throw new Error('a network without a relayer')
+  const works = Relayers.isReady(chain)
   const ready = works && storageFault === undefined
   const unwritable = storageFault && `the database cannot be written (${storageFault})`
   const reason = health.reason ?? (works ? unwritable : first.reason)
@@ -40,9 +40,9 @@ export function statusOf(context: Pick<Context, 'db' | 'now' | 'monotonic'>, rai
     network: network.id,
     ready,
     relayer: first.relayer,
-    clockAheadMs: ChainClock.aheadOf(context, rail),
+    clockAheadMs: ChainClock.aheadOf(context, chain),
     ...(reason === undefined ? {} : { reason }),
     ...(first.balanceWei === undefined ? {} : { balanceWei: first.balanceWei }),
-    lanes,
+    relayers,
   }
 }

@@ -8,7 +8,7 @@ import * as Token from '../chain/token'
 import * as Counterfactual from '../protocol/Counterfactual'
 import * as Crypto from '../protocol/Crypto'
 import * as Transfer from '../protocol/Transfer'
-import type { Rail } from './context'
+import type { ChainState } from './context'
 import * as Deploy from './deploy'
 import { type Asked, ethCall } from './ethcall'
 import type { Reason } from './Payment'
@@ -60,20 +60,20 @@ export function checkWindow(transfer: Transfer.Transfer, now: number): Refusal |
  * on the signature when, and only when, the settling call is to deploy the payer.
  */
 export async function checkSignature(
-  rail: Rail,
+  chain: ChainState,
   transfer: Transfer.Transfer,
   now: number,
 ): Promise<Signed | Refusal> {
-  const digest = Transfer.digest(transfer, rail.network.asset)
+  const digest = Transfer.digest(transfer, chain.network.asset)
   if (Crypto.recover(digest, transfer.signature) === transfer.payer) {
     return assumeSigned(transfer)
   }
   const own = unwrap(transfer)
-  const mayDeploy = Deploy.isAllowed(rail, transfer)
+  const mayDeploy = Deploy.isAllowed(chain, transfer)
   // It may have been deployed since: a second deployment would burn all gas.
-  if (mayDeploy) rail.codes.delete(transfer.payer)
+  if (mayDeploy) chain.codes.delete(transfer.payer)
   try {
-    if (await hasCode(rail, transfer.payer, now)) {
+    if (await hasCode(chain, transfer.payer, now)) {
       return { kind: 'signed', transfer: own, hasCode: true }
     }
   } catch (error) {
@@ -93,11 +93,11 @@ export function unwrap(transfer: Transfer.Transfer): Transfer.Transfer {
 
 /** A transfer that no key of the payer signed, as it would be settled. Nothing is judged yet. */
 export async function openWrapper(
-  rail: Rail,
+  chain: ChainState,
   transfer: Transfer.Transfer,
   now: number,
 ): Promise<Signed | Refusal> {
-  if (Deploy.isAllowed(rail, transfer)) return checkSignature(rail, transfer, now)
+  if (Deploy.isAllowed(chain, transfer)) return checkSignature(chain, transfer, now)
   return { kind: 'signed', transfer: unwrap(transfer), hasCode: true }
 }
 
@@ -117,12 +117,12 @@ export function assumeSigned(transfer: Transfer.Transfer): Signed {
  * "unused after the deadline" proves that the money never moved. Throws RpcFault or RpcError.
  */
 export async function readMoney(
-  rail: Asked & Pick<Rail, 'lanes'>,
+  chain: Asked & Pick<ChainState, 'relayers'>,
   transfer: Transfer.Transfer,
 ): Promise<{ used: boolean; timestamp: bigint }> {
   const results = await aggregate(
-    rail,
-    rail.lanes[0]?.address,
+    chain,
+    chain.relayers[0]?.address,
     [nonceCall(transfer), Multicall.timestampCall],
     { gas: 200_000n },
   )
@@ -194,25 +194,25 @@ export function unavailable(error: unknown): Refusal {
 
 /** Results of calls in the state of one block. Throws RpcFault or RpcError. */
 export async function aggregate(
-  rail: Asked,
+  chain: Asked,
   from: Address | undefined,
   calls: readonly Multicall.Call[],
   options: { gas: bigint; atSeconds?: bigint | undefined },
 ): Promise<Multicall.Result[] | undefined> {
   const { to, data } = Multicall.aggregate(calls)
-  const answer = await ethCall(rail, { from, to, data, ...options })
+  const answer = await ethCall(chain, { from, to, data, ...options })
   return Multicall.parseResults(answer, calls.length)
 }
 
-async function hasCode(rail: Rail, payer: Address, now: number): Promise<boolean> {
-  const known = rail.codes.get(payer)
+async function hasCode(chain: ChainState, payer: Address, now: number): Promise<boolean> {
+  const known = chain.codes.get(payer)
   if (known && known.until > now) return known.hasCode
-  const code = await rail.client.call('eth_getCode', [payer, 'latest'])
+  const code = await chain.client.call('eth_getCode', [payer, 'latest'])
   if (!isHex(code)) throw new RpcFault('not a code')
   const found = { hasCode: code.length > 2, until: 0 }
   found.until = now + (found.hasCode ? codeKeptMs : noCodeKeptMs)
-  if (rail.codes.size >= codesMax) rail.codes.clear()
-  rail.codes.set(payer, found)
+  if (chain.codes.size >= codesMax) chain.codes.clear()
+  chain.codes.set(payer, found)
   return found.hasCode
 }
 

@@ -1,16 +1,16 @@
-import type { ErrandRow } from '../../db/errands'
+import type { JobRow } from '../../db/jobs'
 import type { TransactionRow } from '../../db/schema'
 import { write } from '../../db/write'
 import * as Receipt from '../chain/receipt'
 import * as Assign from './assign'
 import { type Blamed, findBlamed } from './blame'
-import { type Context, type Lane as LaneState, payerKey, type Rail, type Slot } from './context'
+import { type ChainState, type Context, payerKey, type Relayer, type Slot } from './context'
 import * as Decide from './decide'
 import { drive } from './drive'
 import { payerOf } from './failures'
 import * as Gas from './gas'
-import * as Lane from './lane'
 import type { Outcome, Payment, Reason } from './Payment'
+import * as Relayers from './relayer'
 import * as Reorg from './reorg'
 
 /**
@@ -19,20 +19,20 @@ import * as Reorg from './reorg'
  */
 export function launch(
   context: Context,
-  rail: Rail,
-  lane: LaneState,
+  chain: ChainState,
+  relayer: Relayer,
   slot: Slot,
   payments: readonly Payment[],
 ): Promise<Outcome>[] {
-  Lane.occupy(lane, slot)
-  if (payments.length > 0) context.metrics.batched(rail.network.id, payments.length)
+  Relayers.occupy(relayer, slot)
+  if (payments.length > 0) context.metrics.batched(chain.network.id, payments.length)
   // As they were before they paid.
   const payers = payments.map((payment) => payerOf(context, payment, slot.code))
   const ends = payments.map((payment, index) => {
     hold(context, payment)
     return payers[index] && context.failures.begin(payers[index])
   })
-  const work = conclude(context, rail, lane, slot, payments).finally(() => {
+  const work = conclude(context, chain, relayer, slot, payments).finally(() => {
     // A simulation that began before may still know the balance from before: its promise counts.
     void Promise.allSettled(context.simulating).then(() =>
       setImmediate(() => {
@@ -50,7 +50,7 @@ export function launch(
       const end = () => {
         ends[index]?.()
         // Other payments of the payer may wait for this one.
-        if (rail.queue.length > 0) context.pump(rail)
+        if (chain.queue.length > 0) context.pump(chain)
       }
       const conclusion = await work.catch((error: unknown) => {
         end()
@@ -69,7 +69,7 @@ export function launch(
       const outcome = await Decide.decide(context, payment.id, reason)
       if (blamed.has(payment.id) && (outcome.kind === 'reverted' || outcome.kind === 'dead')) {
         context.failures.record(payerOf(context, payment, blamed.get(payment.id)))
-        context.metrics.failed(rail.network.id)
+        context.metrics.failed(chain.network.id)
       }
       // Release only after it is recorded, so that no further payment passes in between.
       end()
@@ -94,11 +94,7 @@ function release({ inFlight }: Context, { transfer }: Payment): void {
 }
 
 /** A slot of one transaction. */
-export function slotOf(
-  row: TransactionRow,
-  payments: readonly Payment[],
-  errand?: Slot['errand'],
-): Slot {
+export function slotOf(row: TransactionRow, payments: readonly Payment[], job?: Slot['job']): Slot {
   let validBefore: bigint | undefined
   for (const { transfer } of payments) {
     if (validBefore === undefined || transfer.validBefore > validBefore) {
@@ -110,7 +106,7 @@ export function slotOf(
     transactions: [row],
     paymentIds: payments.map(({ id }) => id),
     validBefore,
-    errand,
+    job,
   }
 }
 
@@ -133,57 +129,57 @@ const nothing: Conclusion = {
 /** Drives the slot and writes its end. */
 async function conclude(
   context: Context,
-  rail: Rail,
-  lane: LaneState,
+  chain: ChainState,
+  relayer: Relayer,
   slot: Slot,
   payments: readonly Payment[],
 ): Promise<Conclusion> {
   for (;;) {
-    const end = await drive(context, rail, lane, slot)
+    const end = await drive(context, chain, relayer, slot)
     if (end.kind === 'stopped') return nothing
-    // The lane goes on while the end is confirmed and written.
-    lane.open--
+    // The relayer goes on while the end is confirmed and written.
+    relayer.open--
     if (end.kind === 'consumed') {
-      const conclusion = giveUp(context, rail, lane, slot)
-      await Lane.synchronize(rail, lane)
-      context.pump(rail)
+      const conclusion = giveUp(context, chain, relayer, slot)
+      await Relayers.synchronize(chain, relayer)
+      context.pump(chain)
       return conclusion
     }
-    context.pump(rail)
-    const receipt = await Lane.confirmations(context, rail, end.receipt)
+    context.pump(chain)
+    const receipt = await Relayers.confirmations(context, chain, end.receipt)
     if (!receipt) {
-      lane.open++
+      relayer.open++
       continue
     }
-    Reorg.remember(rail, receipt)
+    Reorg.remember(chain, receipt)
     let recorded: Recorded
     try {
-      recorded = await record(context, rail, slot, payments, receipt)
+      recorded = await record(context, chain, slot, payments, receipt)
     } finally {
-      lane.slots.delete(slot.nonce)
+      relayer.slots.delete(slot.nonce)
     }
     const { paid, unpaid, included } = recorded
     const failed = payments.filter(({ id }) => unpaid.has(id))
     const found = { included, receipt, members: payments, unpaid: failed, code: slot.code }
-    const blamed = failed.length === 0 ? nothing.blamed : await findBlamed(context, rail, found)
+    const blamed = failed.length === 0 ? nothing.blamed : await findBlamed(context, chain, found)
     return { paid, unpaid, isConsumed: false, blamed }
   }
 }
 
-function giveUp(context: Context, rail: Rail, lane: LaneState, slot: Slot): Conclusion {
+function giveUp(context: Context, chain: ChainState, relayer: Relayer, slot: Slot): Conclusion {
   const { store } = context
-  lane.slots.delete(slot.nonce)
+  relayer.slots.delete(slot.nonce)
   // The transaction that stayed out at the fee cap is out of the way.
-  lane.stuck = undefined
+  relayer.stuck = undefined
   const carriers = slot.transactions.map(({ hash }) => hash)
   write(context.db, () => {
     for (const hash of carriers) store.endTransaction(hash, 'replaced', null)
     for (const id of slot.paymentIds) store.revert(id, carriers)
-    if (slot.errand) context.errands.end(slot.errand.id, replacedBy(slot), context.now())
+    if (slot.job) context.jobs.end(slot.job.id, replacedBy(slot), context.now())
   })
   context.log('nonce-used-by-others', {
-    network: rail.network.id,
-    relayer: lane.address,
+    network: chain.network.id,
+    relayer: relayer.address,
     nonce: slot.nonce,
   })
   const reason: Reason = 'invalid_exact_evm_transaction_failed'
@@ -195,7 +191,7 @@ function giveUp(context: Context, rail: Rail, lane: LaneState, slot: Slot): Conc
   }
 }
 
-function replacedBy({ transactions }: Slot): Parameters<Context['errands']['end']>[1] {
+function replacedBy({ transactions }: Slot): Parameters<Context['jobs']['end']>[1] {
   const transactionHash = transactions.at(-1)?.hash ?? '0x'
   return { state: 'replaced', transactionHash, blockNumber: null, receipt: null }
 }
@@ -205,7 +201,7 @@ type Recorded = Pick<Conclusion, 'paid' | 'unpaid'> & { included: TransactionRow
 /** Assigns one Transfer log of the receipt to each payment, all in one write. */
 async function record(
   context: Context,
-  rail: Rail,
+  chain: ChainState,
   slot: Slot,
   payments: readonly Payment[],
   receipt: Receipt.Receipt,
@@ -222,10 +218,10 @@ async function record(
   // What is lost with the power is read from the chain again, but not that a delivery was begun.
   const add = payments.some(({ id }) => beginning.has(id)) ? group.add : group.addSoon
   const ends = await add(() => {
-    endTransactions(context, rail, slot, included, receipt)
-    const confirmed = pay(context, rail, slot, payments, receipt)
+    endTransactions(context, chain, slot, included, receipt)
+    const confirmed = pay(context, chain, slot, payments, receipt)
     if (typeof slot.code === 'object' && included.kind !== 'cancel' && !confirmed[0]) {
-      store.addWasted(rail.network.id, included.product, context.now(), receipt.spentWei)
+      store.addWasted(chain.network.id, included.product, context.now(), receipt.spentWei)
     }
     return confirmed
   })
@@ -237,42 +233,42 @@ async function record(
   }
   if (receipt.success && unpaid.size === 0) {
     Gas.learn(
-      rail,
+      chain,
       payments.map(({ transfer }) => transfer),
       receipt.gasUsed,
     )
   }
   context.log('transaction-included', {
-    network: rail.network.id,
+    network: chain.network.id,
     transaction: receipt.hash,
     success: receipt.success,
     paid: paid.size,
     unpaid: unpaid.size,
-    errand: slot.errand?.id,
+    job: slot.job?.id,
     requestIds: payments.flatMap(({ id }) => context.requestIds.get(id) ?? []),
   })
   return { paid, unpaid, included }
 }
 
-/** The end of everything at the nonce, and of the errand that it is for. Call inside `write`. */
+/** The end of everything at the nonce, and of the job that it is for. Call inside `write`. */
 export function endTransactions(
-  { store, errands, now }: Context,
-  { network }: Rail,
-  slot: Pick<Slot, 'transactions' | 'errand'>,
+  { store, jobs, now }: Context,
+  { network }: ChainState,
+  slot: Pick<Slot, 'transactions' | 'job'>,
   included: TransactionRow,
   receipt: Receipt.Receipt,
 ): void {
-  const { errand } = slot
+  const { job } = slot
   store.displaceOthers(included)
   store.endTransaction(included.hash, receipt.success ? 'mined' : 'failed', receipt.blockNumber)
   for (const { hash } of slot.transactions) {
     if (hash !== included.hash) store.endTransaction(hash, 'replaced', null)
   }
   let wei = receipt.spentWei
-  if (errand) {
-    if (receipt.success) wei += givenWei(errand)
-    errands.end(
-      errand.id,
+  if (job) {
+    if (receipt.success) wei += givenWei(job)
+    jobs.end(
+      job.id,
       {
         state: receipt.success ? 'confirmed' : 'failed',
         transactionHash: receipt.hash,
@@ -286,14 +282,14 @@ export function endTransactions(
 }
 
 /** Native money that is given away for others to pay gas with: it counts as gas. */
-export function givenWei({ kind, valueWei }: Pick<ErrandRow, 'kind' | 'valueWei'>): bigint {
+export function givenWei({ kind, valueWei }: Pick<JobRow, 'kind' | 'valueWei'>): bigint {
   return kind === 'grant' ? valueWei : 0n
 }
 
 /** The confirmed payments; undefined for what the receipt does not pay, which is reverted. */
 function pay(
   { store, now, beginning }: Context,
-  { network }: Rail,
+  { network }: ChainState,
   slot: Slot,
   payments: readonly Payment[],
   receipt: Receipt.Receipt,

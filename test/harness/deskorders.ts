@@ -5,7 +5,7 @@ import type { Stock, StockToken } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
 import * as Authorization from '../../src/protocol/Authorization'
 import * as Crypto from '../../src/protocol/Crypto'
-import type { Errand, Sent } from '../../src/settlement/Errand'
+import type { Job, Sent } from '../../src/settlement/Job'
 import type { Order } from '../../src/stock/Order'
 import * as Orders from '../../src/stock/Order'
 import type { Random } from '../soak/random'
@@ -84,8 +84,8 @@ export function readSigned(sent: Sent): Authorization.ParsedCall {
   return signed
 }
 
-/** Id of the order that an errand is for. */
-export function orderOfErrand({ id }: Errand): string {
+/** Id of the order that a job is for. */
+export function orderOfJob({ id }: Job): string {
   return id.split(':')[1] ?? ''
 }
 

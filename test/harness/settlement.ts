@@ -9,7 +9,7 @@ import { type Chain, mine, prepareChain, startChain } from '../../src/demo/chain
 import type { TransferMethod } from '../../src/protocol/Asset'
 import * as Crypto from '../../src/protocol/Crypto'
 import * as Transfer from '../../src/protocol/Transfer'
-import type { Errand } from '../../src/settlement/Errand'
+import type { Job } from '../../src/settlement/Job'
 import type { Meter } from '../../src/settlement/metrics'
 import type { Purpose } from '../../src/settlement/Payment'
 import { createSettlement, type Settlement } from '../../src/settlement/settle'
@@ -114,8 +114,8 @@ export function purposeOf(changes: Partial<Purpose> = {}): Purpose {
   }
 }
 
-/** An errand that sends account 8 seven wei, which can be counted. */
-export function errandOf({ id: network }: NetworkConfig, changes: Partial<Errand> = {}): Errand {
+/** A job that sends account 8 seven wei, which can be counted. */
+export function jobOf({ id: network }: NetworkConfig, changes: Partial<Job> = {}): Job {
   return {
     id: 'refund:1',
     kind: 'refund',
@@ -154,7 +154,7 @@ export async function startDesk(
     recover?: boolean
     checkMs?: number
     blockTimeMs?: number
-    errandProofMs?: number
+    jobProofMs?: number
     meter?: Meter
     relayerKeys?: readonly Uint8Array[]
     deskKey?: Uint8Array
@@ -182,7 +182,7 @@ export async function startDesk(
     clockSkewMaxMs: options.clockSkewMaxMs ?? Number.POSITIVE_INFINITY,
     payoutExclusive: () => options.payoutExclusive === true,
     isOwnPayee: options.isOwnPayee,
-    errandProofMs: options.errandProofMs,
+    jobProofMs: options.jobProofMs,
     ...(options.walletFactories ? { walletFactories: options.walletFactories } : {}),
     ...(options.meter ? { meter: options.meter } : {}),
   })

@@ -1,24 +1,24 @@
 import type { Hex } from 'viem'
 import { account } from '../../src/demo/accounts'
-import type { Errand } from '../../src/settlement/Errand'
+import type { Job } from '../../src/settlement/Job'
 import { ownDesk } from './owndesk'
-import { type Desk, errandOf } from './settlement'
+import { type Desk, jobOf } from './settlement'
 
 type Row = { nonce: number; state: string; kind: string; hash: Hex; raw: Hex; relayer: string }
 
-/** A desk of its own that runs errands, and what their receiver has got. */
-export async function ownErrands() {
+/** A desk of its own that runs jobs, and what their receiver has got. */
+export async function ownJobs() {
   const own = await ownDesk()
   const { network, net } = own
   const received = async () =>
     BigInt((await net.chain.rpc('eth_getBalance', [account(8).address, 'latest'])) as string)
   const before = await received()
   const told: string[] = []
-  const run = (changes: Partial<Errand> = {}, waitMs = 20_000) =>
-    own.desk.settlement.run(errandOf(network, changes), { waitMs })
+  const run = (changes: Partial<Job> = {}, waitMs = 20_000) =>
+    own.desk.settlement.run(jobOf(network, changes), { waitMs })
   const listen = ({ settlement }: Desk) => {
     told.length = 0
-    settlement.onErrand((id) => void told.push(`${id} ${settlement.errand(id)?.state}`))
+    settlement.onJob((id) => void told.push(`${id} ${settlement.job(id)?.state}`))
   }
   listen(own.desk)
   const { open } = own
@@ -30,13 +30,13 @@ export async function ownErrands() {
       listen(own.desk)
     },
     /** Runs what is not decided soon, and goes on when a node was given its bytes. */
-    async start(changes?: Partial<Errand>) {
+    async start(changes?: Partial<Job>) {
       const end = await run(changes, 20)
       if (end.kind !== 'pending') throw new Error(end.kind)
       await own.untilSent(end.transaction)
       return end.transaction
     },
-    stateOf: (id = 'refund:1') => own.desk.settlement.errand(id)?.state,
+    stateOf: (id = 'refund:1') => own.desk.settlement.job(id)?.state,
     moved: async () => (await received()) - before,
     transactions: () =>
       own.desk.db.sqlite
@@ -50,4 +50,4 @@ export async function ownErrands() {
   })
 }
 
-export type OwnErrands = Awaited<ReturnType<typeof ownErrands>>
+export type OwnJobs = Awaited<ReturnType<typeof ownJobs>>

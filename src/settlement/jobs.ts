@@ -1,35 +1,29 @@
 import type { Hex } from 'viem'
-import type { ErrandRow } from '../../db/errands'
+import type { JobRow } from '../../db/jobs'
 import type { TransactionRow } from '../../db/schema'
 import { write } from '../../db/write'
 import { fees } from '../chain/head'
 import * as Receipt from '../chain/receipt'
 import * as Crypto from '../protocol/Crypto'
-import {
-  type Context,
-  type Lane as LaneState,
-  type Rail,
-  railOf,
-  type WaitingErrand,
-} from './context'
-import type { Errand, ErrandEnd } from './Errand'
-import * as Lane from './lane'
+import { type ChainState, type Context, chainOf, type Relayer, type WaitingJob } from './context'
+import type { Job, JobEnd } from './Job'
+import * as Relayers from './relayer'
 import * as Work from './work'
 
 /** Chains that fold L1 data into gas refuse less, and a refused nonce holds up all above it. */
 const gasLimitMin = 100_000n
 
-type Unavailable = Extract<ErrandEnd, { kind: 'unavailable' }>
+type Unavailable = Extract<JobEnd, { kind: 'unavailable' }>
 
-/** How an errand stands, from the database. */
-export type ErrandStatus = {
-  state: ErrandRow['state']
+/** How a job stands, from the database. */
+export type JobStatus = {
+  state: JobRow['state']
   /** The included transaction; before, the newest one sent. */
   transaction: Hex
   blockNumber: bigint | undefined
 }
 
-const kinds: Readonly<Record<Errand['kind'], TransactionRow['kind']>> = {
+const kinds: Readonly<Record<Job['kind'], TransactionRow['kind']>> = {
   swap: 'swap',
   refund: 'refund',
   grant: 'grant',
@@ -39,21 +33,21 @@ const kinds: Readonly<Record<Errand['kind'], TransactionRow['kind']>> = {
 /** Sends it unless its id is known, and waits for its end. Rejects with what `write` throws. */
 export async function run(
   context: Context,
-  errand: Errand,
+  job: Job,
   options: { waitMs: number; write?: (transaction: Hex) => void },
-): Promise<ErrandEnd> {
+): Promise<JobEnd> {
   const begunAt = context.now()
-  if (!context.errands.find(errand.id)) {
-    const refusal = await begin(context, errand, options)
+  if (!context.jobs.find(job.id)) {
+    const refusal = await begin(context, job, options)
     if (refusal) return refusal
   }
   const spentMs = Math.max(0, context.now() - begunAt)
-  return wait(context, errand.id, Math.max(0, options.waitMs - spentMs))
+  return wait(context, job.id, Math.max(0, options.waitMs - spentMs))
 }
 
 /** Undefined when nothing was ever written of it. */
-export function statusOf({ errands }: Context, id: string): ErrandStatus | undefined {
-  const row = errands.find(id)
+export function statusOf({ jobs }: Context, id: string): JobStatus | undefined {
+  const row = jobs.find(id)
   if (!row) return undefined
   const { state, transactionHash: transaction, blockNumber } = row
   return { state, transaction, blockNumber: blockNumber ?? undefined }
@@ -62,18 +56,18 @@ export function statusOf({ errands }: Context, id: string): ErrandStatus | undef
 /** Why it cannot be sent now; undefined when it is on its way. */
 function begin(
   context: Context,
-  errand: Errand,
+  job: Job,
   { waitMs, write }: { waitMs: number; write?: (transaction: Hex) => void },
 ): Promise<Unavailable | undefined> {
-  const rail = railOf(context, errand.network)
-  lanesFor(rail, errand)
+  const chain = chainOf(context, job.network)
+  relayersFor(chain, job)
   return new Promise((resolve, reject) => {
     const leave = () => {
       clearTimeout(timer)
-      rail.errands = rail.errands.filter((each) => each !== waiting)
+      chain.jobs = chain.jobs.filter((each) => each !== waiting)
     }
-    const waiting: WaitingErrand = {
-      errand,
+    const waiting: WaitingJob = {
+      job,
       write,
       done(refusal) {
         leave()
@@ -88,30 +82,30 @@ function begin(
       () => waiting.done(unavailable('The relayer has too much under way.', 2)),
       waitMs,
     )
-    rail.errands.push(waiting)
-    dispatch(context, rail)
+    chain.jobs.push(waiting)
+    dispatch(context, chain)
   })
 }
 
 /**
- * Sends the errands that wait for room in a lane, oldest first. From the look at the database to the
+ * Sends the jobs that wait for room in a relayer, oldest first. From the look at the database to the
  * first send nothing waits: one id makes one transaction, however many ask for it.
  */
-export function dispatch(context: Context, rail: Rail): void {
-  for (const waiting of rail.errands) {
-    const { errand, done, fail } = waiting
+export function dispatch(context: Context, chain: ChainState): void {
+  for (const waiting of chain.jobs) {
+    const { job, done, fail } = waiting
     try {
-      if (context.errands.find(errand.id)) {
+      if (context.jobs.find(job.id)) {
         done(undefined)
         continue
       }
-      const lane = chooseLane(context, rail, errand)
-      if (lane === undefined) continue
-      if ('kind' in lane) {
-        done(lane)
+      const relayer = chooseRelayer(context, chain, job)
+      if (relayer === undefined) continue
+      if ('kind' in relayer) {
+        done(relayer)
         continue
       }
-      launch(context, rail, lane, waiting)
+      launch(context, chain, relayer, waiting)
       done(undefined)
     } catch (error) {
       fail(error)
@@ -119,88 +113,89 @@ export function dispatch(context: Context, rail: Rail): void {
   }
 }
 
-/** The lane that sends it now; undefined while it must wait for room. */
-function chooseLane(
+/** The relayer that sends it now; undefined while it must wait for room. */
+function chooseRelayer(
   context: Context,
-  rail: Rail,
-  errand: Errand,
-): LaneState | Unavailable | undefined {
-  if (context.isStopping || context.signal.aborted || !rail.health.ready) {
+  chain: ChainState,
+  job: Job,
+): Relayer | Unavailable | undefined {
+  if (context.isStopping || context.signal.aborted || !chain.health.ready) {
     return unavailable('The network cannot be used now.', 5)
   }
-  if (isOverBudget(context, rail, errand)) {
+  if (isOverBudget(context, chain, job)) {
     return unavailable('The gas budget of today is spent.', 600)
   }
-  const costWei = gasLimitOf(errand) * fees(rail.head, rail.network.feeCapWei).maxFeeWei
-  const able = lanesFor(rail, errand).filter(
-    (lane) => Lane.pausedBy(lane) === undefined && spareWei(lane) >= costWei + errand.valueWei,
+  const costWei = gasLimitOf(job) * fees(chain.head, chain.network.feeCapWei).maxFeeWei
+  const able = relayersFor(chain, job).filter(
+    (relayer) =>
+      Relayers.pausedBy(relayer) === undefined && spareWei(relayer) >= costWei + job.valueWei,
   )
   const [first] = able.sort((left, right) => left.open - right.open)
   if (!first) return unavailable('The relayer cannot pay for gas now.', 30)
-  return first.open < Lane.openMax ? first : undefined
+  return first.open < Relayers.openMax ? first : undefined
 }
 
-/** Throws for an account that has no lane on the network. */
-function lanesFor({ lanes, network }: Rail, { relayer }: Errand): LaneState[] {
-  const found = lanes.filter((lane) =>
-    relayer === undefined ? !lane.isReserved : lane.address.toLowerCase() === relayer.toLowerCase(),
+/** Throws for an account that has no relayer on the network. */
+function relayersFor({ relayers, network }: ChainState, { relayer }: Job): Relayer[] {
+  const found = relayers.filter(({ address, isReserved }) =>
+    relayer === undefined ? !isReserved : address.toLowerCase() === relayer.toLowerCase(),
   )
-  if (found.length === 0) throw new Error(`${relayer} has no lane on ${network.id}`)
+  if (found.length === 0) throw new Error(`${relayer} has no relayer on ${network.id}`)
   return found
 }
 
 /** What an account holds beyond the native money that is on its way out. */
-function spareWei({ balanceWei = 0n, slots }: LaneState): bigint {
+function spareWei({ balanceWei = 0n, slots }: Relayer): bigint {
   let spare = balanceWei
-  for (const { errand } of slots.values()) spare -= errand?.valueWei ?? 0n
+  for (const { job } of slots.values()) spare -= job?.valueWei ?? 0n
   return spare
 }
 
 /** What is under way counts as spent: many at once must not pass the budget together. */
-function isOverBudget(context: Context, rail: Rail, { kind, product }: Errand): boolean {
+function isOverBudget(context: Context, chain: ChainState, { kind, product }: Job): boolean {
   // Somebody else's money goes on its way, or back, whatever it costs: the budget is asked when a
   // payment comes in.
   if (kind !== 'grant') return false
-  const { network, lanes } = rail
+  const { network, relayers } = chain
   let wei = context.store.gasSpentOn(network.id, product, context.now())
-  for (const { slots } of lanes) {
-    for (const { errand, transactions } of slots.values()) {
+  for (const { slots } of relayers) {
+    for (const { job, transactions } of slots.values()) {
       const newest = transactions.at(-1)
-      if (!newest || errand?.product !== product || errand.kind === 'refund') continue
-      wei += newest.gasLimit * newest.maxFeeWei + Work.givenWei(errand)
+      if (!newest || job?.product !== product || job.kind === 'refund') continue
+      wei += newest.gasLimit * newest.maxFeeWei + Work.givenWei(job)
     }
   }
   return wei >= network.gasPerDayWei[product]
 }
 
-function gasLimitOf({ gasLimit }: Errand): bigint {
+function gasLimitOf({ gasLimit }: Job): bigint {
   return gasLimit > gasLimitMin ? gasLimit : gasLimitMin
 }
 
 /** The write that decides, then the send. */
 function launch(
   context: Context,
-  rail: Rail,
-  lane: LaneState,
-  { errand, write: also }: WaitingErrand,
+  chain: ChainState,
+  relayer: Relayer,
+  { job, write: also }: WaitingJob,
 ): void {
-  const { store, errands, db, now } = context
-  const { id, kind, product, network, valueWei } = errand
-  const nonce = Lane.freeNonce(lane)
-  if (nonce === undefined) throw new Error('the lane has no nonce')
-  const { address, privateKey } = lane
+  const { store, jobs, db, now } = context
+  const { id, kind, product, network, valueWei } = job
+  const nonce = Relayers.freeNonce(relayer)
+  if (nonce === undefined) throw new Error('the relayer has no nonce')
+  const { address, privateKey } = relayer
   const sign = (digest: Uint8Array) => Crypto.sign(digest, privateKey)
-  const sent = 'compose' in errand ? errand.compose({ address, nonce, sign }) : errand
+  const sent = 'compose' in job ? job.compose({ address, nonce, sign }) : job
   const { to, data, isCreation = false } = sent
-  const gasLimit = gasLimitOf(errand)
+  const gasLimit = gasLimitOf(job)
   const payload = { kind: kinds[kind], product, to, data, isCreation, valueWei, gasLimit }
-  const transaction = Lane.sign(context, rail, lane, payload, nonce)
-  const row: ErrandRow = {
+  const transaction = Relayers.sign(context, chain, relayer, payload, nonce)
+  const row: JobRow = {
     id,
     kind,
     product,
     network,
-    relayer: lane.address,
+    relayer: relayer.address,
     nonce,
     to,
     valueWei,
@@ -213,14 +208,14 @@ function launch(
   }
   write(db, () => {
     store.insertTransaction(transaction, [])
-    errands.insert(row)
+    jobs.insert(row)
     also?.(transaction.hash)
   })
-  context.log('errand-sent', { errand: id, network, transaction: transaction.hash })
-  Work.launch(context, rail, lane, Work.slotOf(transaction, [], row), [])
+  context.log('job-sent', { job: id, network, transaction: transaction.hash })
+  Work.launch(context, chain, relayer, Work.slotOf(transaction, [], row), [])
 }
 
-async function wait(context: Context, id: string, waitMs: number): Promise<ErrandEnd> {
+async function wait(context: Context, id: string, waitMs: number): Promise<JobEnd> {
   const until = context.now() + waitMs
   for (;;) {
     const end = endOf(context, id)
@@ -230,9 +225,9 @@ async function wait(context: Context, id: string, waitMs: number): Promise<Erran
   }
 }
 
-function endOf({ errands }: Context, id: string): ErrandEnd {
-  const row = errands.find(id)
-  if (!row) throw new Error(`no errand ${id}`)
+function endOf({ jobs }: Context, id: string): JobEnd {
+  const row = jobs.find(id)
+  if (!row) throw new Error(`no job ${id}`)
   const { transactionHash: transaction, state } = row
   switch (state) {
     case 'broadcast':

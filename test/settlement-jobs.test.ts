@@ -1,17 +1,17 @@
 import { describe, expect, test } from 'bun:test'
 import { encodeFunctionData, type Hex, parseAbi, parseTransaction } from 'viem'
-import { createErrands } from '../db/errands'
+import { createJobs } from '../db/jobs'
 import { account } from '../src/demo/accounts'
 import { mine, setAutomine } from '../src/demo/chains'
 import * as Crypto from '../src/protocol/Crypto'
-import { type OwnErrands, ownErrands } from './harness/errands'
+import { type OwnJobs, ownJobs } from './harness/jobs'
 import { isSend, losing, withoutSync } from './harness/owndesk'
-import { errandOf, mineWhile, signTransfer, until, untilKnown } from './harness/settlement'
+import { jobOf, mineWhile, signTransfer, until, untilKnown } from './harness/settlement'
 
 const receiver = account(8).address
 
 /** A transaction of another program with the relayer's key, at a nonce of ours. */
-const sendForeign = ({ net }: OwnErrands, nonce: number) =>
+const sendForeign = ({ net }: OwnJobs, nonce: number) =>
   net.chain.rpc('eth_sendTransaction', [
     {
       from: account(0).address,
@@ -23,17 +23,17 @@ const sendForeign = ({ net }: OwnErrands, nonce: number) =>
     },
   ])
 
-describe.concurrent('an errand', () => {
+describe.concurrent('a job', () => {
   test('behavior: is written before its bytes leave, with what its owner writes', async () => {
-    await using own = await ownErrands()
+    await using own = await ownJobs()
     const { net, network } = own
     own.desk.db.sqlite.run('CREATE TABLE noted (hash TEXT)')
     let onDisk: unknown
     net.tap.intercept = ({ method }) => {
-      if (isSend(method)) onDisk ??= [own.transactions(), own.desk.settlement.errand('refund:1')]
+      if (isSend(method)) onDisk ??= [own.transactions(), own.desk.settlement.job('refund:1')]
       return undefined
     }
-    const end = await own.desk.settlement.run(errandOf(network), {
+    const end = await own.desk.settlement.run(jobOf(network), {
       waitMs: 10_000,
       write: (hash) => own.desk.db.sqlite.run('INSERT INTO noted VALUES (?)', [hash]),
     })
@@ -46,7 +46,7 @@ describe.concurrent('an errand', () => {
     expect(own.desk.db.sqlite.query('SELECT hash FROM noted').all()).toEqual([
       { hash: end.transaction },
     ])
-    expect(own.desk.settlement.errand('refund:1')).toEqual({
+    expect(own.desk.settlement.job('refund:1')).toEqual({
       state: 'confirmed',
       transaction: end.transaction,
       blockNumber: end.receipt.blockNumber,
@@ -56,26 +56,26 @@ describe.concurrent('an errand', () => {
   })
 
   test('error: what its owner cannot write is neither written nor sent, and may come again', async () => {
-    await using own = await ownErrands()
+    await using own = await ownJobs()
     const { network } = own
     const write = () => {
       throw new Error('the order is gone')
     }
-    const running = own.desk.settlement.run(errandOf(network), { waitMs: 10_000, write })
+    const running = own.desk.settlement.run(jobOf(network), { waitMs: 10_000, write })
     await expect(running).rejects.toThrow('the order is gone')
     expect(own.transactions()).toEqual([])
-    expect(own.desk.settlement.errand('refund:1')).toBeUndefined()
+    expect(own.desk.settlement.job('refund:1')).toBeUndefined()
     expect((await own.run()).kind).toBe('confirmed')
     expect(await own.moved()).toBe(7n)
   })
 
   test('behavior: many at once under one id are one transaction', async () => {
-    await using own = await ownErrands()
+    await using own = await ownJobs()
     const { network } = own
     let writes = 0
     const ends = await Promise.all(
       Array.from({ length: 20 }, () =>
-        own.desk.settlement.run(errandOf(network), { waitMs: 10_000, write: () => void writes++ }),
+        own.desk.settlement.run(jobOf(network), { waitMs: 10_000, write: () => void writes++ }),
       ),
     )
     expect(new Set(ends.map((end) => 'transaction' in end && end.transaction)).size).toBe(1)
@@ -86,7 +86,7 @@ describe.concurrent('an errand', () => {
   })
 
   test('behavior: its end is answered from the database, after a restart too', async () => {
-    await using own = await ownErrands()
+    await using own = await ownJobs()
     const { net } = own
     const end = await own.run()
     await own.reopen()
@@ -97,7 +97,7 @@ describe.concurrent('an errand', () => {
   })
 
   test('error: that the chain refuses has failed, with its receipt', async () => {
-    await using own = await ownErrands()
+    await using own = await ownJobs()
     const { network } = own
     const abi = parseAbi(['function transfer(address to, uint256 value)'])
     const data = encodeFunctionData({ abi, args: [receiver, 10n ** 30n] })
@@ -116,7 +116,7 @@ describe.concurrent('an errand', () => {
   })
 
   test('behavior: that is not decided in time is pending and goes on', async () => {
-    await using own = await ownErrands()
+    await using own = await ownJobs()
     const { net } = own
     await setAutomine(net.chain, false)
     const end = await own.run({}, 50)
@@ -129,14 +129,14 @@ describe.concurrent('an errand', () => {
   })
 
   test('behavior: waits for the configured confirmations', async () => {
-    await using own = await ownErrands()
+    await using own = await ownJobs()
     await own.reopen({ confirmations: 3 })
     await own.start()
     await mineUntil(own, 'refund:1')
   })
 
   test('behavior: never shares a transaction with payments', async () => {
-    await using own = await ownErrands()
+    await using own = await ownJobs()
     const { net, network } = own
     await setAutomine(net.chain, false)
     const paying = [1, 2, 3].flatMap(() => [
@@ -160,16 +160,16 @@ describe.concurrent('an errand', () => {
   })
 })
 
-describe.concurrent('a stuck errand', () => {
+describe.concurrent('a stuck job', () => {
   test('behavior: goes out with higher fees at its nonce, and runs once', async () => {
-    await using own = await ownErrands()
+    await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = withoutSync
     await setAutomine(net.chain, false)
     await own.reopen({ replaceAfterSeconds: 0.2 })
     const running = own.run()
     await until(() => own.transactions().length > 1)
-    expect(own.desk.settlement.errand('refund:1')?.transaction).toBe(
+    expect(own.desk.settlement.job('refund:1')?.transaction).toBe(
       own.transactions().at(-1)?.hash ?? '0x',
     )
     const end = await mineWhile(net.chain, running)
@@ -184,7 +184,7 @@ describe.concurrent('a stuck errand', () => {
   })
 
   test('behavior: is never given up, however late it is', async () => {
-    await using own = await ownErrands()
+    await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = withoutSync
     await setAutomine(net.chain, false)
@@ -199,7 +199,7 @@ describe.concurrent('a stuck errand', () => {
   })
 
   test('behavior: at the fee cap keeps its nonce and its bytes until it is included', async () => {
-    await using own = await ownErrands()
+    await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = withoutSync
     await setAutomine(net.chain, false)
@@ -207,14 +207,14 @@ describe.concurrent('a stuck errand', () => {
     await own.start()
     await until(() => own.desk.settlement.status()[0]?.reason?.includes('fee cap') === true)
     expect((await own.run({ id: 'refund:2' }, 20)).kind).toBe('unavailable')
-    expect(own.desk.settlement.errand('refund:2')).toBeUndefined()
+    expect(own.desk.settlement.job('refund:2')).toBeUndefined()
     await mineUntil(own, 'refund:1')
     expect((await mineWhile(net.chain, own.run({ id: 'refund:2' }))).kind).toBe('confirmed')
     expect(await own.moved()).toBe(14n)
   })
 })
 
-async function mineUntil({ net, stateOf }: OwnErrands, id: string): Promise<void> {
+async function mineUntil({ net, stateOf }: OwnJobs, id: string): Promise<void> {
   await until(async () => {
     await mine(net.chain)
     return stateOf(id) === 'confirmed'
@@ -223,7 +223,7 @@ async function mineUntil({ net, stateOf }: OwnErrands, id: string): Promise<void
 
 describe.concurrent('after a crash', () => {
   test('behavior: bytes that never arrived are sent, the same ones', async () => {
-    await using own = await ownErrands()
+    await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = losing
     const hash = await own.start()
@@ -237,7 +237,7 @@ describe.concurrent('after a crash', () => {
   })
 
   test('behavior: what was written and never sent is sent, not cancelled', async () => {
-    await using own = await ownErrands()
+    await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = losing
     const hash = await own.start()
@@ -252,7 +252,7 @@ describe.concurrent('after a crash', () => {
   })
 
   test('behavior: below payments, it keeps its nonce and they keep theirs', async () => {
-    await using own = await ownErrands()
+    await using own = await ownJobs()
     const { net, network } = own
     net.tap.intercept = losing
     await own.start()
@@ -274,7 +274,7 @@ describe.concurrent('after a crash', () => {
   })
 
   test('behavior: what was included meanwhile is found, whichever of its bytes it was', async () => {
-    await using own = await ownErrands()
+    await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = withoutSync
     await setAutomine(net.chain, false)
@@ -288,12 +288,12 @@ describe.concurrent('after a crash', () => {
     net.tap.intercept = undefined
     await own.open()
     await until(() => own.stateOf() === 'confirmed')
-    expect(own.desk.settlement.errand('refund:1')?.transaction).toBe(hash)
+    expect(own.desk.settlement.job('refund:1')?.transaction).toBe(hash)
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: a payment in the meantime takes no nonce of an errand', async () => {
-    await using own = await ownErrands()
+  test('behavior: a payment in the meantime takes no nonce of a job', async () => {
+    await using own = await ownJobs()
     const { net, network } = own
     await setAutomine(net.chain, false)
     await own.start()
@@ -307,8 +307,8 @@ describe.concurrent('after a crash', () => {
     )
   })
 
-  test('behavior: an errand of a key that is gone is still sent and watched', async () => {
-    await using own = await ownErrands()
+  test('behavior: a job of a key that is gone is still sent and watched', async () => {
+    await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = losing
     await own.start()
@@ -322,16 +322,15 @@ describe.concurrent('after a crash', () => {
 })
 
 describe.concurrent('a reorganisation', () => {
-  const reorganise = ({ net }: OwnErrands, depth: number) =>
-    net.chain.rpc('anvil_reorg', [depth, []])
+  const reorganise = ({ net }: OwnJobs, depth: number) => net.chain.rpc('anvil_reorg', [depth, []])
 
-  test('behavior: takes an errand back to broadcast and sends the same bytes', async () => {
-    await using own = await ownErrands()
+  test('behavior: takes a job back to broadcast and sends the same bytes', async () => {
+    await using own = await ownJobs()
     const end = await own.run()
     await reorganise(own, 1)
     await until(() => own.told.length >= 3)
     expect(own.told).toEqual(['refund:1 confirmed', 'refund:1 broadcast', 'refund:1 confirmed'])
-    expect(own.desk.settlement.errand('refund:1')).toMatchObject({
+    expect(own.desk.settlement.job('refund:1')).toMatchObject({
       transaction: 'transaction' in end ? end.transaction : '',
     })
     expect(own.transactions()).toMatchObject([{ state: 'mined' }])
@@ -339,7 +338,7 @@ describe.concurrent('a reorganisation', () => {
   })
 
   test('behavior: while the process was down is found by the next one', async () => {
-    await using own = await ownErrands()
+    await using own = await ownJobs()
     const end = await own.run()
     await own.desk.crash()
     await reorganise(own, 2)
@@ -354,7 +353,7 @@ describe.concurrent('a reorganisation', () => {
   })
 
   test('behavior: that brings older bytes back finds that they ran', async () => {
-    await using own = await ownErrands()
+    await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = withoutSync
     await setAutomine(net.chain, false)
@@ -374,21 +373,21 @@ describe.concurrent('a reorganisation', () => {
     await mine(net.chain)
     expect(await own.moved()).toBe(7n)
     await own.open()
-    await until(() => own.desk.settlement.errand('refund:1')?.transaction === oldest?.hash)
+    await until(() => own.desk.settlement.job('refund:1')?.transaction === oldest?.hash)
     expect(end.kind).toBe('confirmed')
     expect(own.stateOf()).toBe('confirmed')
     expect(await own.moved()).toBe(7n)
   })
 })
 
-describe.concurrent("another transaction at an errand's nonce", () => {
+describe.concurrent("another transaction at a job's nonce", () => {
   /** Looks at which the nonce seemed taken; the health checks ask for another count. */
-  const looks = ({ net }: OwnErrands) =>
+  const looks = ({ net }: OwnJobs) =>
     net.tap.calls.filter(
       ({ method, params }) => method === 'eth_getTransactionCount' && params[1] === 'latest',
     ).length
 
-  function steal(own: OwnErrands): Promise<Hex> {
+  function steal(own: OwnJobs): Promise<Hex> {
     let isStolen = false
     own.net.tap.intercept = async ({ method }) => {
       if (!isSend(method) || isStolen) return undefined
@@ -400,11 +399,11 @@ describe.concurrent("another transaction at an errand's nonce", () => {
   }
 
   test('behavior: has replaced it once a reorganisation cannot take that back', async () => {
-    await using own = await ownErrands()
+    await using own = await ownJobs()
     const { net, network } = own
-    await own.reopen({}, { errandProofMs: 0 })
+    await own.reopen({}, { jobProofMs: 0 })
     await steal(own)
-    // The lane goes on above it.
+    // The relayer goes on above it.
     expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
     await until(() => looks(own) > 3)
     expect(own.stateOf()).toBe('broadcast')
@@ -416,8 +415,8 @@ describe.concurrent("another transaction at an errand's nonce", () => {
     expect(await own.moved()).toBe(0n)
   })
 
-  test('behavior: that is taken away itself lets the errand run', async () => {
-    await using own = await ownErrands()
+  test('behavior: that is taken away itself lets the job run', async () => {
+    await using own = await ownJobs()
     const { net } = own
     const snapshot = await net.chain.rpc('evm_snapshot', [])
     await steal(own)
@@ -429,10 +428,10 @@ describe.concurrent("another transaction at an errand's nonce", () => {
   })
 })
 
-test.concurrent('behavior: an errand under way is on the disk as the tables want it', async () => {
-  await using own = await ownErrands()
+test.concurrent('behavior: a job under way is on the disk as the tables want it', async () => {
+  await using own = await ownJobs()
   await own.run()
-  const row = createErrands(own.desk.db).find('refund:1')
+  const row = createJobs(own.desk.db).find('refund:1')
   expect(row).toMatchObject({ kind: 'refund', valueWei: 7n, relayer: account(0).address })
   expect(() =>
     own.desk.db.sqlite.run("UPDATE errands SET state = 'broadcast' WHERE id = 'refund:1'"),

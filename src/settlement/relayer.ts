@@ -5,7 +5,7 @@ import { fees, pollMs } from '../chain/head'
 import * as Receipt from '../chain/receipt'
 import * as Transaction from '../chain/transaction'
 import * as Crypto from '../protocol/Crypto'
-import type { Context, Lane, Rail, Slot } from './context'
+import type { ChainState, Context, Relayer, Slot } from './context'
 
 export type Payload = {
   kind: TransactionRow['kind']
@@ -24,8 +24,8 @@ export type Payload = {
  */
 export const openMax = 16
 
-/** `isReserved`: for the errands that name it. */
-export function createLane(privateKey: Uint8Array, isReserved: boolean): Lane {
+/** `isReserved`: for the jobs that name it. */
+export function createRelayer(privateKey: Uint8Array, isReserved: boolean): Relayer {
   return {
     address: Crypto.addressOf(privateKey),
     privateKey,
@@ -43,15 +43,18 @@ export function createLane(privateKey: Uint8Array, isReserved: boolean): Lane {
   }
 }
 
-/** Why a lane sends nothing new; undefined when it does. */
-export function pausedBy(lane: Lane): string | undefined {
-  const reason = lane.poor ?? lane.refused ?? lane.stuck
-  return reason ?? (lane.next === undefined ? 'not checked yet' : undefined)
+/** Why a relayer sends nothing new; undefined when it does. */
+export function pausedBy(relayer: Relayer): string | undefined {
+  const reason = relayer.poor ?? relayer.refused ?? relayer.stuck
+  return reason ?? (relayer.next === undefined ? 'not checked yet' : undefined)
 }
 
 /** Whether a network can settle: it answers, and one of its relayers sends. */
-export function isReady({ health, lanes }: Pick<Rail, 'health' | 'lanes'>): boolean {
-  return health.ready && lanes.some((lane) => !lane.isReserved && pausedBy(lane) === undefined)
+export function isReady({ health, relayers }: Pick<ChainState, 'health' | 'relayers'>): boolean {
+  return (
+    health.ready &&
+    relayers.some((relayer) => !relayer.isReserved && pausedBy(relayer) === undefined)
+  )
 }
 
 /**
@@ -60,23 +63,23 @@ export function isReady({ health, lanes }: Pick<Rail, 'health' | 'lanes'>): bool
  */
 export function sign(
   context: Context,
-  rail: Rail,
-  lane: Lane,
+  chain: ChainState,
+  relayer: Relayer,
   payload: Payload,
   nonce: number,
-  price: { maxFeeWei: bigint; maxTipWei: bigint } = fees(rail.head, rail.network.feeCapWei),
+  price: { maxFeeWei: bigint; maxTipWei: bigint } = fees(chain.head, chain.network.feeCapWei),
 ): TransactionRow {
-  const { network } = rail
+  const { network } = chain
   const { kind, product, to, gasLimit } = payload
   const { hash, raw } = Transaction.sign(
     { chainId: network.chainId, nonce, ...price, ...payload },
-    lane.privateKey,
+    relayer.privateKey,
   )
   const at = context.now()
   return {
     hash,
     network: network.id,
-    relayer: lane.address,
+    relayer: relayer.address,
     nonce,
     kind,
     product,
@@ -93,16 +96,16 @@ export function sign(
 }
 
 /** The nonce of the next transaction; undefined until the chain was asked. */
-export function freeNonce(lane: Lane): number | undefined {
-  while (lane.next !== undefined && lane.slots.has(lane.next)) lane.next++
-  return lane.next
+export function freeNonce(relayer: Relayer): number | undefined {
+  while (relayer.next !== undefined && relayer.slots.has(relayer.next)) relayer.next++
+  return relayer.next
 }
 
-/** Takes a stored slot into the lane. */
-export function occupy(lane: Lane, slot: Slot): void {
-  lane.slots.set(slot.nonce, slot)
-  lane.open++
-  lane.next = Math.max(lane.next ?? 0, slot.nonce + 1)
+/** Takes a stored slot into the relayer. */
+export function occupy(relayer: Relayer, slot: Slot): void {
+  relayer.slots.set(slot.nonce, slot)
+  relayer.open++
+  relayer.next = Math.max(relayer.next ?? 0, slot.nonce + 1)
 }
 
 /**
@@ -111,16 +114,16 @@ export function occupy(lane: Lane, slot: Slot): void {
  */
 export async function confirmations(
   context: Context,
-  rail: Rail,
+  chain: ChainState,
   receipt: Receipt.Receipt,
 ): Promise<Receipt.Receipt | undefined> {
-  const needed = BigInt(rail.network.confirmations) - 1n
+  const needed = BigInt(chain.network.confirmations) - 1n
   if (needed <= 0n) return receipt
   while (!context.signal.aborted) {
     try {
-      const number = await rail.client.call('eth_blockNumber', [])
+      const number = await chain.client.call('eth_blockNumber', [])
       if (Receipt.isHex(number) && BigInt(number) >= receipt.blockNumber + needed) {
-        const again = await readReceipt(rail, receipt.hash)
+        const again = await readReceipt(chain, receipt.hash)
         if (!again) return undefined
         if (again.blockNumber === receipt.blockNumber) return again
         receipt = again
@@ -128,24 +131,28 @@ export async function confirmations(
     } catch {
       // The next look may reach a node.
     }
-    await rail.heads.wait(pollMs(rail.head), context.signal)
+    await chain.heads.wait(pollMs(chain.head), context.signal)
   }
   return undefined
 }
 
 /** Waits until a transaction of somebody else has the configured confirmations. Throws when it vanished. */
-export async function assertConfirmed(context: Context, rail: Rail, hash: Hex): Promise<void> {
-  if (rail.network.confirmations <= 1) return
-  const receipt = await readReceipt(rail, hash)
-  if (receipt && (await confirmations(context, rail, receipt))) return
+export async function assertConfirmed(
+  context: Context,
+  chain: ChainState,
+  hash: Hex,
+): Promise<void> {
+  if (chain.network.confirmations <= 1) return
+  const receipt = await readReceipt(chain, hash)
+  if (receipt && (await confirmations(context, chain, receipt))) return
   throw new RpcFault('the settlement is not confirmed yet')
 }
 
 /** Skips account nonces that other programs used. Never rejects: the next health check tries again. */
-export async function synchronize(rail: Rail, lane: Lane): Promise<void> {
+export async function synchronize(chain: ChainState, relayer: Relayer): Promise<void> {
   try {
-    const count = await readCount(rail, lane, 'pending')
-    lane.next = Math.max(lane.next ?? 0, count)
+    const count = await readCount(chain, relayer, 'pending')
+    relayer.next = Math.max(relayer.next ?? 0, count)
   } catch {
     // Then the next transaction meets the same nonce and is signed again.
   }
@@ -155,8 +162,8 @@ export async function synchronize(rail: Rail, lane: Lane): Promise<void> {
 type Asked = { client: Pick<Node, 'call'> }
 
 /** The receipt of a hash, if the chain has it. Throws RpcFault or RpcError. */
-export async function readReceipt(rail: Asked, hash: Hex): Promise<Receipt.Receipt | undefined> {
-  const receipt = Receipt.parse(await rail.client.call('eth_getTransactionReceipt', [hash]))
+export async function readReceipt(chain: Asked, hash: Hex): Promise<Receipt.Receipt | undefined> {
+  const receipt = Receipt.parse(await chain.client.call('eth_getTransactionReceipt', [hash]))
   // That is not to say that there is none.
   if (receipt && receipt.hash !== hash) throw new RpcFault('a receipt of another transaction')
   return receipt
@@ -164,28 +171,28 @@ export async function readReceipt(rail: Asked, hash: Hex): Promise<Receipt.Recei
 
 /** The number of included transactions of the relayer. Throws RpcFault or RpcError. */
 export async function readCount(
-  rail: Rail,
-  { address }: Lane,
+  chain: ChainState,
+  { address }: Relayer,
   tag: 'latest' | 'pending',
 ): Promise<number> {
-  const count = await rail.client.call('eth_getTransactionCount', [address, tag])
+  const count = await chain.client.call('eth_getTransactionCount', [address, tag])
   if (!Receipt.isHex(count)) throw new RpcFault('not a transaction count')
   return Number(count)
 }
 
 /** Number of the newest block that the node has. Throws RpcFault or RpcError. */
-export async function readTop(rail: Asked): Promise<bigint> {
-  const number = await rail.client.call('eth_blockNumber', [])
+export async function readTop(chain: Asked): Promise<bigint> {
+  const number = await chain.client.call('eth_blockNumber', [])
   if (!Receipt.isHex(number)) throw new RpcFault('not a block number')
   return BigInt(number)
 }
 
 /** A transaction that does nothing but use its nonce up. */
-export function cancellation(lane: Lane): Payload {
+export function cancellation(relayer: Relayer): Payload {
   return {
     kind: 'cancel',
     product: 'gateway',
-    to: lane.address,
+    to: relayer.address,
     data: '0x',
     valueWei: 0n,
     // Chains that fold L1 data into gas need more than 21,000.

@@ -7,15 +7,15 @@ import type { Db } from './open'
 import { type GasProduct, products, type TransactionRow, transactions } from './schema'
 import { later, parameter, placeholders } from './statement'
 
-export const errandStates = ['broadcast', 'confirmed', 'failed', 'replaced'] as const
-export const errandKinds = ['swap', 'refund', 'grant', 'allowance'] as const
+export const jobStates = ['broadcast', 'confirmed', 'failed', 'replaced'] as const
+export const jobKinds = ['swap', 'refund', 'grant', 'allowance'] as const
 
 /** Transactions of our own that are nobody's payment. A row is there before its bytes leave. */
-export const errands = sqliteTable(
+export const jobs = sqliteTable(
   'errands',
   {
     id: text('id').primaryKey(),
-    kind: text('kind').$type<(typeof errandKinds)[number]>().notNull(),
+    kind: text('kind').$type<(typeof jobKinds)[number]>().notNull(),
     /** Whose gas budget pays. */
     product: text('product').$type<GasProduct>().notNull(),
     network: text('network').$type<Network.Id>().notNull(),
@@ -24,7 +24,7 @@ export const errands = sqliteTable(
     nonce: integer('nonce').notNull(),
     to: address('to').notNull(),
     valueWei: decimal('value_wei').notNull(),
-    state: text('state').$type<(typeof errandStates)[number]>().notNull(),
+    state: text('state').$type<(typeof jobStates)[number]>().notNull(),
     /** The included transaction; before, the newest one signed. */
     transactionHash: hex('transaction_hash').notNull(),
     blockNumber: block('block_number'),
@@ -35,13 +35,13 @@ export const errands = sqliteTable(
   },
   (table) => [
     index('errands_unfinished').on(table.state).where(sql`state = 'broadcast'`),
-    check('errands_kind', oneOf(table.kind, errandKinds)),
+    check('errands_kind', oneOf(table.kind, jobKinds)),
     check('errands_product', oneOf(table.product, products)),
     check('errands_network', sql`${table.network} GLOB 'eip155:[1-9]*'`),
     check('errands_nonce', sql`${table.nonce} >= 0`),
     check('errands_addresses', sql`${isAddress(table.relayer)} AND ${isAddress(table.to)}`),
     check('errands_value', isDecimal(table.valueWei)),
-    check('errands_state', oneOf(table.state, errandStates)),
+    check('errands_state', oneOf(table.state, jobStates)),
     check('errands_transaction', isHex(table.transactionHash, 64)),
     check(
       'errands_included',
@@ -52,42 +52,42 @@ export const errands = sqliteTable(
   ],
 )
 
-/** Every transaction that was ever signed for an errand, all of them at its account nonce. */
-export const errandTransactions = sqliteTable(
+/** Every transaction that was ever signed for a job, all of them at its account nonce. */
+export const jobTransactions = sqliteTable(
   'errand_transactions',
   {
-    errandId: text('errand_id')
+    jobId: text('errand_id')
       .notNull()
-      .references(() => errands.id),
+      .references(() => jobs.id),
     transactionHash: hex('transaction_hash')
       .notNull()
       .references(() => transactions.hash),
   },
   (table) => [
     primaryKey({ columns: [table.transactionHash] }),
-    index('errand_transactions_errand').on(table.errandId),
+    index('errand_transactions_errand').on(table.jobId),
   ],
 )
 
-export type ErrandRow = typeof errands.$inferSelect
+export type JobRow = typeof jobs.$inferSelect
 
 /** Prepared statements; every change is a compare-and-swap on the state. Call inside `write`. */
-export type ErrandStatements = ReturnType<typeof createErrands>
+export type JobStatements = ReturnType<typeof createJobs>
 
-export function createErrands(db: Db) {
+export function createJobs(db: Db) {
   const { orm } = db
   const byId = later(orm, () =>
     orm
       .select()
-      .from(errands)
-      .where(eq(errands.id, parameter('id')))
+      .from(jobs)
+      .where(eq(jobs.id, parameter('id')))
       .prepare(),
   )
   const byTransaction = later(orm, () =>
     orm
-      .select({ id: errandTransactions.errandId })
-      .from(errandTransactions)
-      .where(eq(errandTransactions.transactionHash, parameter('hash')))
+      .select({ id: jobTransactions.jobId })
+      .from(jobTransactions)
+      .where(eq(jobTransactions.transactionHash, parameter('hash')))
       .prepare(),
   )
   const carrying = later(orm, () =>
@@ -104,33 +104,33 @@ export function createErrands(db: Db) {
       .prepare(),
   )
   return {
-    ...changeErrands(db),
-    ...resendErrands(db),
-    find: (id: string): ErrandRow | undefined => byId.get({ id }),
-    /** Id of the errand that a transaction is of. */
+    ...changeJobs(db),
+    ...resendJobs(db),
+    find: (id: string): JobRow | undefined => byId.get({ id }),
+    /** Id of the job that a transaction is of. */
     findByTransaction: (hash: Hex): string | undefined => byTransaction.get({ hash })?.id,
-    /** Every transaction of an errand, oldest first. */
+    /** Every transaction of a job, oldest first. */
     transactionsOf: (id: string): TransactionRow[] => carrying.all({ id }),
   }
 }
 
-function changeErrands(db: Db) {
+function changeJobs(db: Db) {
   const { orm } = db
-  const insert = later(orm, () => orm.insert(errands).values(placeholders(errands)).prepare())
+  const insert = later(orm, () => orm.insert(jobs).values(placeholders(jobs)).prepare())
   const link = later(orm, () =>
-    orm.insert(errandTransactions).values(placeholders(errandTransactions)).prepare(),
+    orm.insert(jobTransactions).values(placeholders(jobTransactions)).prepare(),
   )
-  const isOpen = eq(errands.state, 'broadcast')
+  const isOpen = eq(jobs.state, 'broadcast')
   const renew = later(orm, () =>
     orm
-      .update(errands)
+      .update(jobs)
       .set({ transactionHash: parameter('hash') })
-      .where(and(eq(errands.id, parameter('id')), isOpen))
+      .where(and(eq(jobs.id, parameter('id')), isOpen))
       .prepare(),
   )
   const end = later(orm, () =>
     orm
-      .update(errands)
+      .update(jobs)
       .set({
         state: parameter('state'),
         transactionHash: parameter('hash'),
@@ -138,31 +138,31 @@ function changeErrands(db: Db) {
         receipt: parameter('receipt'),
         endedAt: parameter('at'),
       })
-      .where(and(eq(errands.id, parameter('id')), isOpen))
-      .returning({ id: errands.id })
+      .where(and(eq(jobs.id, parameter('id')), isOpen))
+      .returning({ id: jobs.id })
       .prepare(),
   )
   const reopen = later(orm, () =>
     orm
-      .update(errands)
+      .update(jobs)
       .set({ state: 'broadcast', blockNumber: null, receipt: null, endedAt: null })
       .where(
         and(
-          eq(errands.transactionHash, parameter('hash')),
-          inArray(errands.state, ['confirmed', 'failed']),
+          eq(jobs.transactionHash, parameter('hash')),
+          inArray(jobs.state, ['confirmed', 'failed']),
         ),
       )
-      .returning({ id: errands.id })
+      .returning({ id: jobs.id })
       .prepare(),
   )
   return {
-    insert(row: ErrandRow): void {
+    insert(row: JobRow): void {
       insert.run(row)
-      link.run({ errandId: row.id, transactionHash: row.transactionHash })
+      link.run({ jobId: row.id, transactionHash: row.transactionHash })
     },
-    /** Another transaction at its nonce carries the errand. */
+    /** Another transaction at its nonce carries the job. */
     renew(id: string, hash: Hex): void {
-      link.run({ errandId: id, transactionHash: hash })
+      link.run({ jobId: id, transactionHash: hash })
       renew.run({ id, hash })
     },
     end: (
@@ -172,7 +172,7 @@ function changeErrands(db: Db) {
         transactionHash,
         blockNumber,
         receipt,
-      }: Pick<ErrandRow, 'state' | 'transactionHash' | 'blockNumber' | 'receipt'>,
+      }: Pick<JobRow, 'state' | 'transactionHash' | 'blockNumber' | 'receipt'>,
       at: number,
     ): boolean =>
       end.get({
@@ -183,12 +183,12 @@ function changeErrands(db: Db) {
         receipt,
         at,
       }) !== undefined,
-    /** A reorganisation took the transaction away. The id of its errand, which is under way again. */
+    /** A reorganisation took the transaction away. The id of its job, which is under way again. */
     reopen: (hash: Hex): string | undefined => reopen.get({ hash })?.id,
   }
 }
 
-function resendErrands(db: Db) {
+function resendJobs(db: Db) {
   const { orm } = db
   const resend = later(orm, () =>
     orm
@@ -211,7 +211,7 @@ function resendErrands(db: Db) {
   )
   return {
     /**
-     * All transactions of an errand that is under way may be included: what was given up for a
+     * All transactions of a job that is under way may be included: what was given up for a
      * sibling that a reorganisation took away, and what was signed and never sent.
      */
     resend: (id: string, at: number): void => void resend.run({ id, at }),

@@ -4,14 +4,14 @@ import type { Receipt } from '../chain/receipt'
 import type * as Network from '../protocol/Network'
 
 /** A transaction of our own that is nobody's payment: a swap, a refund, a grant, an allowance. */
-export type Errand = {
+export type Job = {
   /** Unique for ever, e.g. `refund:ORDER`: one id is never under way at two account nonces. */
   id: string
   kind: 'swap' | 'refund' | 'grant' | 'allowance'
   /** Whose gas budget pays. */
   product: GasProduct
   network: Network.Id
-  /** The account that must send it; undefined: any lane of the network. */
+  /** The account that must send it; undefined: any relayer of the network. */
   relayer: Address | undefined
   valueWei: bigint
   /** What is not used costs nothing; at least 100,000 is asked for. */
@@ -23,7 +23,7 @@ export type Sent = { to: Address; data: Hex; isCreation?: boolean }
 
 /**
  * For calls that contain a signature of their sender or the address that they create. Both are
- * known only when the errand is written. `compose` must be pure: it runs once, inside the decision
+ * known only when the job is written. `compose` must be pure: it runs once, inside the decision
  * to send.
  */
 export type Sender = {
@@ -35,10 +35,10 @@ export type Sender = {
 }
 
 /**
- * How an errand stands. `confirmed` and `failed` are final as far as `reorg_depth` allows; `replaced`:
+ * How a job stands. `confirmed` and `failed` are final as far as `reorg_depth` allows; `replaced`:
  * the chain has another confirmed transaction at its nonce, so that it did not run and never will.
  */
-export type ErrandEnd =
+export type JobEnd =
   | { kind: 'confirmed'; transaction: Hex; receipt: Receipt }
   | { kind: 'failed'; transaction: Hex; receipt: Receipt }
   | { kind: 'replaced'; transaction: Hex }
