@@ -193,27 +193,23 @@ function resendJobs(db: Db) {
   const resend = later(orm, () =>
     orm
       .update(transactions)
-      .set({
-        state: 'sent',
-        blockNumber: null,
-        firstSentAt: sql`coalesce(first_sent_at, ${sql.placeholder('at')})`,
-      })
+      .set({ state: 'sent', blockNumber: null })
       .where(
         and(
           inArray(
             transactions.hash,
             sql`(SELECT transaction_hash FROM errand_transactions WHERE errand_id = ${parameter('id')})`,
           ),
-          inArray(transactions.state, ['signed', 'replaced']),
+          eq(transactions.state, 'replaced'),
         ),
       )
       .prepare(),
   )
   return {
     /**
-     * All transactions of a job that is under way may be included: what was given up for a
-     * sibling that a reorganisation took away, and what was signed and never sent.
+     * All transactions of a job that is under way may be included, also those that were given up for
+     * a sibling that a reorganisation took away.
      */
-    resend: (id: string, at: number): void => void resend.run({ id, at }),
+    resend: (id: string): void => void resend.run({ id }),
   }
 }

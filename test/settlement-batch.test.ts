@@ -2,11 +2,11 @@ import { describe, expect, test } from 'bun:test'
 import { type Address, encodeFunctionData, type Hex, parseAbi } from 'viem'
 import { createGroup } from '../db/group'
 import * as Token from '../src/chain/token'
+import { assignTransfers } from '../src/chain/token'
 import { account } from '../src/demo/accounts'
 import { balanceOf, deploy, execute, mine, setAutomine } from '../src/demo/chains'
 import * as Artifacts from '../src/demo/contracts/artifacts'
 import * as Crypto from '../src/protocol/Crypto'
-import { assign } from '../src/settlement/assign'
 import { type OwnDesk, ownDesk } from './harness/owndesk'
 import { networkOf, relayerKey, signTransfer, until } from './harness/settlement'
 
@@ -394,14 +394,17 @@ describe.concurrent('logs', () => {
   })
 
   test('behavior: one pays for one, and never for a second', () => {
-    expect(assign([log(3), log(5)], [transfer, transfer, transfer], new Set())).toEqual([
+    expect(assignTransfers([log(3), log(5)], [transfer, transfer, transfer], new Set())).toEqual([
       3,
       5,
       undefined,
     ])
-    expect(assign([log(3), log(5)], [transfer, transfer], new Set([3]))).toEqual([5, undefined])
+    expect(assignTransfers([log(3), log(5)], [transfer, transfer], new Set([3]))).toEqual([
+      5,
+      undefined,
+    ])
     const other = { ...transfer, amountAtomic: transfer.amountAtomic + 1n }
-    expect(assign([log(3)], [other, transfer], new Set())).toEqual([undefined, 3])
+    expect(assignTransfers([log(3)], [other, transfer], new Set())).toEqual([undefined, 3])
   })
 })
 

@@ -13,10 +13,10 @@ import { purposeOf, signTransfer, until } from './harness/settlement'
 function settle(
   { desk }: OwnDesk,
   transfer: Transfer,
-  beginsDelivery: () => boolean,
+  deliverOnConfirm: () => boolean,
   waitMs = 20_000,
 ) {
-  const options = { waitMs, receivedAt: Date.now(), proven: true, beginsDelivery }
+  const options = { waitMs, receivedAt: Date.now(), proven: true, deliverOnConfirm }
   return desk.settlement.settle(transfer, purposeOf(), options)
 }
 
@@ -28,7 +28,7 @@ test.concurrent('behavior: is told with the outcome, and ends as any other', asy
   const transfers = [1, 2, 3, 4, 5].map((from) => signTransfer(network, { from }))
   const outcomes = await Promise.all(transfers.map((each) => settle(own, each, () => true)))
   for (const [at, transfer] of transfers.entries()) {
-    expect(outcomes[at]).toMatchObject({ kind: 'confirmed', isBegun: true })
+    expect(outcomes[at]).toMatchObject({ kind: 'confirmed', deliveryStarted: true })
     const payment = desk.settlement.find(transfer)
     expect(payment).toMatchObject({ state: 'confirmed', delivery: 'delivering', attempts: 1 })
     await desk.settlement.endDelivery(payment?.id ?? '', delivered)
@@ -44,7 +44,7 @@ test.concurrent('behavior: is not begun for a buyer that has left, nor for nobod
   ]
   for (const outcome of outcomes) {
     expect(outcome).toMatchObject({ kind: 'confirmed', payment: { delivery: 'none', attempts: 0 } })
-    expect(outcome).not.toHaveProperty('isBegun')
+    expect(outcome).not.toHaveProperty('deliveryStarted')
   }
 })
 
@@ -70,8 +70,8 @@ test.concurrent('behavior: who meets the payment of another caller begins for it
   const second = settle(own, transfer, () => true)
   await own.untilSent(found()?.transaction ?? '')
   await mine(own.net.chain)
-  expect(await first).toMatchObject({ kind: 'confirmed', isBegun: true })
-  expect(await second).not.toHaveProperty('isBegun')
+  expect(await first).toMatchObject({ kind: 'confirmed', deliveryStarted: true })
+  expect(await second).not.toHaveProperty('deliveryStarted')
   expect(found()?.attempts).toBe(1)
 })
 

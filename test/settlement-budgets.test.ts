@@ -4,8 +4,8 @@ import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
 import { balanceOf, deploy, execute, mine, setAutomine } from '../src/demo/chains'
 import * as Artifacts from '../src/demo/contracts/artifacts'
-import { createFailures, type Payer } from '../src/settlement/failures'
 import type { Outcome } from '../src/settlement/Payment'
+import { createFailures, type Payer } from '../src/settlement/payers'
 import { isSend, withoutSync } from './harness/owndesk'
 import {
   type Desk,
@@ -299,7 +299,7 @@ describe('a replaced transaction (attack 36)', () => {
 })
 
 describe('the budget of a payer', () => {
-  const key = (address: string): Payer => ({ address, code: undefined, isNew: false })
+  const key = (address: string): Payer => ({ address, code: 'unknown', isNew: false })
   const wallet = (address: string, isNew = false): Payer => ({
     address,
     code: { key: 'hash of the factory' },
@@ -376,7 +376,7 @@ describe('the budget of a payer', () => {
     for (let made = 0; made < 5; made++) failures.record(wallet(`0x${made}`, true))
     expect(failures.waitSeconds(wallet('0xnew', true))).toBe(120)
     // Before its code is known, and with other code.
-    expect(failures.waitSeconds({ address: '0xnew', code: undefined, isNew: true })).toBe(0)
+    expect(failures.waitSeconds({ address: '0xnew', code: 'unknown', isNew: true })).toBe(0)
     const other: Payer = { address: '0xnew', code: { key: 'another hash' }, isNew: true }
     expect(failures.waitSeconds(other)).toBe(0)
     expect(failures.waitSeconds(wallet('0xold'))).toBe(0)

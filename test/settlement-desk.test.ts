@@ -68,7 +68,7 @@ describe.concurrent('the relayers', () => {
 
   test('error: an account without a relayer is told at once', async () => {
     await using own = await ownLanes()
-    await expect(own.run({ relayer: account(8).address })).rejects.toThrow('has no relayer')
+    await expect(own.run({ relayer: account(8).address })).rejects.toThrow('is no relayer')
     expect(own.transactions()).toEqual([])
   })
 

@@ -236,13 +236,12 @@ describe.concurrent('after a crash', () => {
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: what was written and never sent is sent, not cancelled', async () => {
+  test('behavior: what reached no node is sent, not cancelled', async () => {
     await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = losing
     const hash = await own.start()
     await own.reopen({}, { recover: false })
-    own.unsend()
     await own.desk.crash()
     net.tap.intercept = undefined
     await own.open()
@@ -259,7 +258,6 @@ describe.concurrent('after a crash', () => {
     const transfer = signTransfer(network)
     await own.begin(transfer)
     await own.start({ id: 'refund:2' })
-    own.unsend()
     await own.desk.crash()
     net.tap.intercept = undefined
     await own.open()

@@ -129,47 +129,6 @@ describe.concurrent('after a restart', () => {
     expect(new Set(transactionRows(own).map(({ nonce }) => nonce)).size).toBe(4)
   })
 
-  test('behavior: what was signed and never sent is given up, and pays when asked again', async () => {
-    await using own = await ownDesk()
-    const { net, network } = own
-    const transfer = signTransfer(network)
-    net.tap.intercept = losing
-    const payment = await own.begin(transfer)
-    unsend(own, payment.transaction)
-    await own.desk.crash()
-    net.tap.intercept = undefined
-    await own.open()
-    expect(transactionRows(own)).toMatchObject([{ state: 'replaced' }])
-    expect(stateOf(own, transfer)).toBe('reverted')
-    expect(await own.paid()).toBe(0n)
-    const again = await own.desk.settlement.resume(payment, transfer, { waitMs: 10_000 })
-    expect(again.kind).toBe('confirmed')
-    const rows = transactionRows(own)
-    expect(new Set(rows.map(({ nonce }) => nonce)).size).toBe(1)
-    expect(rows.filter(({ state }) => state === 'mined')).toHaveLength(1)
-    expect(await own.paid()).toBe(5_000n)
-  })
-
-  test('behavior: a nonce that was never sent is filled when others wait above it', async () => {
-    await using own = await ownDesk()
-    const { net, network } = own
-    const [first, second] = [signTransfer(network), signTransfer(network)]
-    net.tap.intercept = losing
-    const payment = await own.begin(first)
-    await own.begin(second)
-    unsend(own, payment.transaction)
-    await own.desk.crash()
-    net.tap.intercept = undefined
-    await own.open()
-    await until(() => stateOf(own, second) === 'confirmed')
-    expect(stateOf(own, first)).toBe('reverted')
-    expect(transactionRows(own)).toMatchObject([
-      { state: 'replaced', kind: 'payment' },
-      { state: 'mined', kind: 'cancel' },
-      { state: 'mined', kind: 'payment' },
-    ])
-  })
-
   test('behavior: somebody else settled meanwhile', async () => {
     await using own = await ownDesk()
     const { net, network } = own
@@ -456,14 +415,6 @@ describe.concurrent('readiness', () => {
 
 function seconds(): bigint {
   return BigInt(Math.floor(Date.now() / 1000))
-}
-
-/** Makes a transaction look as if the process had ended before its first send. */
-function unsend({ desk }: OwnDesk, hash: string): void {
-  desk.db.sqlite.run(
-    "UPDATE transactions SET state = 'signed', first_sent_at = NULL WHERE hash = ?",
-    [hash],
-  )
 }
 
 function printBigint(_: string, value: unknown): unknown {

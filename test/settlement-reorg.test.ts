@@ -48,7 +48,7 @@ async function ownReorg() {
     hasRaw: () => net.tap.answered.some(({ method }) => method === 'eth_getRawTransactionByHash'),
     isConfirmed: ({ id }: Payment) =>
       own.desk.settlement.findById(id)?.state === 'confirmed' &&
-      eventsOf('payment.reorged').length > 0,
+      eventsOf('payment-reorganised').length > 0,
   })
 }
 
@@ -78,7 +78,7 @@ describe.concurrent('a reorganisation', () => {
       const before = await own.paid()
       await own.reorganise(depth)
       expect(await own.paid()).toBe(before - 5_000n * BigInt(depth))
-      await until(() => own.eventsOf('payment.reorged').length === depth)
+      await until(() => own.eventsOf('payment-reorganised').length === depth)
       await until(() =>
         payments.every(({ id }) => own.desk.settlement.findById(id)?.state === 'confirmed'),
       )
@@ -88,7 +88,7 @@ describe.concurrent('a reorganisation', () => {
       )
       expect(
         own
-          .eventsOf('payment.reorged')
+          .eventsOf('payment-reorganised')
           .map(({ fields }) => fields?.payment)
           .sort(),
       ).toEqual(payments.map(({ id }) => id).sort())
@@ -112,7 +112,7 @@ describe.concurrent('a reorganisation', () => {
       await own.desk.crash()
       await own.reorganise(depth + 1)
       await own.open()
-      expect(own.eventsOf('payment.reorged')).toHaveLength(depth + 1)
+      expect(own.eventsOf('payment-reorganised')).toHaveLength(depth + 1)
       // A new payment takes no nonce of an old one.
       expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
       const ids = [...payments, undelivered.payment].map(({ id }) => id)
@@ -151,7 +151,7 @@ describe.concurrent('a reorganisation', () => {
     await own.desk.stop()
     net.tap.calls.length = 0
     await own.open()
-    expect(own.eventsOf('payment.reorged')).toEqual([])
+    expect(own.eventsOf('payment-reorganised')).toEqual([])
     const asked = net.tap.calls.filter(({ method }) => method === 'eth_getTransactionReceipt')
     expect(asked.length).toBeLessThanOrEqual(1)
     expect(payments.map(({ id }) => own.desk.settlement.findById(id))).toEqual(payments)
@@ -174,7 +174,7 @@ describe.concurrent('a reorganisation', () => {
       ).length
     await until(() => looks() > 4)
     expect(own.desk.settlement.findById(payment.id)).toEqual(payment)
-    expect(own.eventsOf('payment.reorged')).toEqual([])
+    expect(own.eventsOf('payment-reorganised')).toEqual([])
   })
 
   test('behavior: a fork that is announced is looked at without waiting for the next check', async () => {
@@ -189,7 +189,7 @@ describe.concurrent('a reorganisation', () => {
     })
     const payment = await own.payAndDeliver(signTransfer(network))
     await own.reorganise(2)
-    await until(() => own.eventsOf('payment.reorged').length === 1)
+    await until(() => own.eventsOf('payment-reorganised').length === 1)
     await until(() => own.desk.settlement.findById(payment.id)?.state === 'confirmed')
     expect(await own.paid()).toBe(5_000n)
   })

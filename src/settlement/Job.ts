@@ -3,7 +3,7 @@ import type { GasProduct } from '../../db/schema'
 import type { Receipt } from '../chain/receipt'
 import type * as Network from '../protocol/Network'
 
-/** A transaction of our own that is nobody's payment: a swap, a refund, a grant, an allowance. */
+/** A transaction of our own that carries no payment: a swap, a refund, a grant, an allowance. */
 export type Job = {
   /** Unique for ever, e.g. `refund:ORDER`: one id is never under way at two account nonces. */
   id: string

@@ -1,20 +1,22 @@
 import type { Address, Hex } from 'viem'
 import type { TransactionRow } from '../../db/schema'
+import { type AccountCode, splitCode, withCode } from '../chain/code'
 import * as Multicall from '../chain/multicall'
 import * as Permit2 from '../chain/permit2'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
 import * as Permit from '../protocol/Permit'
 import type { Transfer } from '../protocol/Transfer'
-import * as Burnt from './burnt'
-import { type Code, splitCode, withCode } from './code'
-import type { ChainState, Context } from './context'
+import type { Context } from './context'
+import * as EthCall from './ethcall'
 import * as Gas from './gas'
 import type { Payment } from './Payment'
-import * as Verify from './verify'
+import type { ChainState } from './state'
 
 /** Most payers to remember that must not share a transaction; the oldest are forgotten. */
 const unsharedMax = 10_000
+
+type Uses = Pick<Context, 'now' | 'log'>
 
 /** A transaction that was included and did not pay all that it carries. */
 export type Failed = {
@@ -23,15 +25,15 @@ export type Failed = {
   /** All payments that it carries. */
   members: readonly Payment[]
   unpaid: readonly Payment[]
-  /** What its payers' simulation saw behind them; undefined: not known. */
-  code: Code | undefined
+  /** What its payers' simulation saw behind them. */
+  code: AccountCode
 }
 
 /**
- * Payments whose payer caused a failure, by id, with the code that is to blame. The code is `none`
+ * Payments whose payer caused a failure, by id, with the code that is to blame. The code is `eoa`
  * where the money explains the failure: moving money must not block other wallets of the same code.
  */
-export type Blamed = ReadonlyMap<string, Code | undefined>
+export type Blamed = ReadonlyMap<string, AccountCode>
 
 /**
  * Finds the payments whose payers caused a failure. In a lone transaction it is the payer. In a
@@ -40,7 +42,7 @@ export type Blamed = ReadonlyMap<string, Code | undefined>
  * is to blame, too. These payers never share a transaction again. Never rejects.
  */
 export async function findBlamed(
-  context: Context,
+  context: Uses,
   chain: ChainState,
   failed: Failed,
 ): Promise<Blamed> {
@@ -48,22 +50,23 @@ export async function findBlamed(
   const [first] = unpaid
   // This service itself sends empty transactions, so no payer is to blame.
   if (included.kind === 'cancel' || !first) return new Map()
-  const looks = await lookAt(chain, failed, context.now())
-  const codeOf = ({ id }: Payment) => {
-    const look = looks.get(id)
-    // Not what is there at the end of the block: that may be anybody's code, taken on behind the
-    // transaction so that others are blamed.
-    return look?.isMoney && !hasBurnt(failed) ? 'none' : (failed.code ?? look?.code)
+  const states = await readMembers(chain, failed, context.now())
+  const codeOf = ({ id }: Payment): AccountCode => {
+    const state = states.get(id)
+    if (state?.isMoney && !hasBurnt(failed)) return 'eoa'
+    // Prefer it to what is there at the end of the block: a payer can take on the code of others
+    // behind the transaction, so that they are blamed.
+    return failed.code === 'unknown' ? (state?.code ?? 'unknown') : failed.code
   }
   if (members.length === 1) return new Map([[first.id, codeOf(first)]])
   if (hasBurnt(failed)) {
     // What the others paid for is not lost.
     const wei = (failed.receipt.spentWei * BigInt(unpaid.length)) / BigInt(members.length)
-    Burnt.add(context, chain, first.purpose.product, wei)
+    Gas.addBurnt(context, chain, first.purpose.product, wei)
   }
   const isPayers = hadGas(chain, failed) && isOnesOwn(failed)
   let blamed: readonly Payment[] = unpaid.filter(
-    ({ id }) => isPayers || looks.get(id)?.isChanged === true,
+    ({ id }) => isPayers || states.get(id)?.isChanged === true,
   )
   if (blamed.length === 0) blamed = await findActive(chain, failed)
   for (const { transfer } of blamed) keepApart(chain, transfer.payer)
@@ -81,7 +84,7 @@ function hasBurnt({ included, receipt }: Failed): boolean {
   return receipt.gasUsed * 2n >= included.gasLimit
 }
 
-function keepApart({ unshared }: ChainState, payer: Address): void {
+function keepApart({ known: { unshared } }: ChainState, payer: Address): void {
   unshared.delete(payer)
   unshared.add(payer)
   const [oldest] = unshared
@@ -95,7 +98,7 @@ function keepApart({ unshared }: ChainState, payer: Address): void {
 function hadGas(chain: ChainState, { included, receipt, unpaid }: Failed): boolean {
   if (!receipt.success) return false
   const left = included.gasLimit - (receipt.gasUsed * 5n) / 4n
-  return unpaid.every(({ transfer }) => left >= Gas.limitOf(chain, transfer))
+  return unpaid.every(({ transfer }) => left >= Gas.limitOfMember(chain, transfer))
 }
 
 /** Whether payers are to blame: when all members of several payers fail, the token refuses. */
@@ -104,25 +107,25 @@ function isOnesOwn({ members, unpaid }: Failed): boolean {
   return new Set(unpaid.map(({ transfer }) => transfer.payer)).size === 1
 }
 
-type Look = {
-  code: Code | undefined
+type MemberState = {
+  code: AccountCode
   isChanged: boolean
   /** Nonce, balance, allowance or time explain why it did not pay. */
   isMoney: boolean
 }
 
 /** State of each payment at the end of the block; empty where the node does not answer. */
-async function lookAt(
+async function readMembers(
   chain: ChainState,
   { unpaid, receipt }: Failed,
   now: number,
-): Promise<ReadonlyMap<string, Look>> {
+): Promise<ReadonlyMap<string, MemberState>> {
   const owed = new Map<Address, bigint>()
   for (const { transfer } of unpaid) {
     owed.set(transfer.payer, (owed.get(transfer.payer) ?? 0n) + transfer.amountAtomic)
   }
-  const looks = await Promise.all(
-    unpaid.map(async ({ id, transfer }): Promise<[string, Look][]> => {
+  const states = await Promise.all(
+    unpaid.map(async ({ id, transfer }): Promise<[string, MemberState][]> => {
       const answer = await readMember(chain, transfer, tagOf(receipt))
       if (!answer) return []
       const { code, used, balance, allowance } = answer
@@ -130,10 +133,10 @@ async function lookAt(
       const isRevoked = allowance !== undefined && allowance < transfer.amountAtomic
       const isMoved = used === true || isShort || isRevoked
       const isOver = transfer.validBefore <= BigInt(Math.ceil(now / 1000))
-      return [[id, { code, isChanged: code !== 'none' || isMoved, isMoney: isMoved || isOver }]]
+      return [[id, { code, isChanged: code !== 'eoa' || isMoved, isMoney: isMoved || isOver }]]
     }),
   )
-  return new Map(looks.flat())
+  return new Map(states.flat())
 }
 
 /** Nonce, balance, allowance and code of a member in one call. */
@@ -141,7 +144,7 @@ async function readMember(chain: ChainState, transfer: Transfer, tag: Hex) {
   const { asset, payer } = transfer
   const isPermit = transfer.method === 'permit2'
   const calls = [
-    Verify.nonceCall(transfer),
+    EthCall.nonceCall(transfer),
     Token.balanceOf(asset, payer),
     ...(isPermit
       ? [Token.allowance(asset, payer, Permit.permit2Address), Permit2.proxyPermit2]
@@ -152,10 +155,8 @@ async function readMember(chain: ChainState, transfer: Transfer, tag: Hex) {
     const split = splitCode(await chain.client.call('eth_call', [{ data }, tag]))
     const results = split && Multicall.parseResults(split.data, calls.length)
     if (!split || !results) return undefined
-    const [nonce, balance, allowance] = results.map(({ success, data: word }) =>
-      success ? Token.toUint(word) : undefined,
-    )
-    const used = Verify.isUsed(transfer, nonce)
+    const [nonce, balance, allowance] = results.map(EthCall.uintOf)
+    const used = EthCall.isUsed(transfer, nonce)
     return { code: split.code, used, balance, allowance: isPermit ? allowance : undefined }
   } catch {
     return undefined

@@ -1,16 +1,17 @@
 import type { Address } from 'viem'
 import { type Node, RpcError, RpcFault } from '../chain/client'
 import * as Clock from '../chain/clock'
+import { readsCode } from '../chain/code'
 import { baseFeeOf, fees, learnFees, observe, observeTime, reconsider } from '../chain/head'
 import * as Multicall from '../chain/multicall'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
 import * as Authorization from '../protocol/Authorization'
 import * as Permit from '../protocol/Permit'
-import * as ChainClock from './clock'
-import { readsCode } from './code'
-import type { ChainState, Context } from './context'
-import * as Relayers from './relayer'
+import type { Context } from './context'
+import { readCount } from './reads'
+import { pausedBy } from './relayer'
+import { type ChainState, chainNow, skewOf } from './state'
 
 /** Checks between two looks at what hardly ever changes: code and signing domain. */
 const rareEvery = 20
@@ -27,7 +28,7 @@ const otherMs = 2_000
  */
 export async function check(context: Context, chain: ChainState): Promise<void> {
   const { health, network, relayers } = chain
-  const before = relayers.map((relayer) => health.reason ?? Relayers.pausedBy(relayer))
+  const before = relayers.map((relayer) => health.reason ?? pausedBy(relayer))
   let reason: string | undefined
   try {
     reason = await look(context, chain)
@@ -38,7 +39,7 @@ export async function check(context: Context, chain: ChainState): Promise<void> 
   health.reason = reason
   health.ready = reason === undefined
   for (const [index, relayer] of relayers.entries()) {
-    const after = reason ?? Relayers.pausedBy(relayer)
+    const after = reason ?? pausedBy(relayer)
     if (before[index] === after) continue
     const fields = { network: network.id, relayer: relayer.address, balanceWei: relayer.balanceWei }
     context.log(after === undefined ? 'network-ready' : 'network-not-ready', {
@@ -46,7 +47,6 @@ export async function check(context: Context, chain: ChainState): Promise<void> 
       reason: after,
     })
   }
-  context.pump(chain)
 }
 
 async function look(context: Context, chain: ChainState): Promise<string | undefined> {
@@ -63,7 +63,7 @@ async function look(context: Context, chain: ChainState): Promise<string | undef
     client.call('eth_maxPriorityFeePerGas', []).catch(ignoreRpcError),
     Promise.all(client.others().map((node) => askOther(chain, node))),
     Promise.all(relayers.map(({ address }) => client.call('eth_getBalance', [address, 'latest']))),
-    Promise.all(relayers.map((relayer) => Relayers.readCount(chain, relayer, 'pending'))),
+    Promise.all(relayers.map((relayer) => readCount(chain, relayer, 'pending'))),
   ])
   const heard = others.filter(isDefined)
   // The number of other URLs that answer for this chain.
@@ -81,7 +81,7 @@ async function look(context: Context, chain: ChainState): Promise<string | undef
     context.log('block-number-taken-back', fields)
   }
   Clock.look(chain.clock, newest, times)
-  observeTime(head, newest.timestamp, ChainClock.chainNow(context, chain))
+  observeTime(head, newest.timestamp, chainNow(context, chain))
   const said: Said[] = [{ tip, block: newest }, ...heard]
   learnFees(head, {
     tips: said.flatMap((each) => (Receipt.isHex(each.tip) ? [BigInt(each.tip)] : [])),
@@ -96,8 +96,8 @@ async function look(context: Context, chain: ChainState): Promise<string | undef
     follow(relayer, counts[index] ?? 0, expected[index])
     assess(relayer, BigInt(balances[index] ?? 0), maxFeeWei)
   }
-  const skewMs = ChainClock.skewOf(context, chain)
-  if (Math.abs(skewMs) > context.clockSkewMaxMs) {
+  const skewMs = skewOf(context, chain)
+  if (Math.abs(skewMs) > context.policy.clockSkewMaxMs) {
     const seconds = Math.round(Math.abs(skewMs) / 1000)
     const side = skewMs > 0 ? 'ahead of' : 'behind'
     return `the clock of this machine is ${seconds} s ${side} the newest block of ${network.id}`
@@ -152,7 +152,7 @@ async function lookRarely(chain: ChainState): Promise<string | undefined> {
     contracts.push(['Permit2', Permit.permit2Address])
     contracts.push(['x402ExactPermit2Proxy', Permit.proxyAddress])
   }
-  chain.readsCode = await readsCode(client)
+  chain.abilities.readsCode = await readsCode(client)
   for (const [name, address] of contracts) {
     const code = await client.call('eth_getCode', [address, 'latest'])
     if (!Receipt.isHex(code)) throw new RpcFault('not a code')

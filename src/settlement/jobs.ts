@@ -2,13 +2,35 @@ import type { Hex } from 'viem'
 import type { JobRow } from '../../db/jobs'
 import type { TransactionRow } from '../../db/schema'
 import { write } from '../../db/write'
-import { fees } from '../chain/head'
 import * as Receipt from '../chain/receipt'
 import * as Crypto from '../protocol/Crypto'
-import { type ChainState, type Context, chainOf, type Relayer, type WaitingJob } from './context'
-import type { Job, JobEnd } from './Job'
-import * as Relayers from './relayer'
-import * as Work from './work'
+import * as Confirm from './confirm'
+import { type Context, chainOf } from './context'
+import * as Gas from './gas'
+import type { Job, JobEnd, Sent } from './Job'
+import { feesNow, freeNonce, openMax, pausedBy, sign } from './relayer'
+import type { ChainState, Relayer, WaitingJob } from './state'
+
+/** Transactions of our own that carry no payment. */
+export type Jobs = {
+  /**
+   * Sends a transaction of our own, exactly once for its id: `write` runs inside the database
+   * transaction that stores the signed bytes, before they leave; the same id again, with any other
+   * content, waits for what is under way or answers how it ended. `waitMs` bounds the wait, not the
+   * work: it is driven to its end in the background and after a restart. Rejects with what `write`
+   * throws (nothing was written or sent then), and for an account that is no relayer of the network.
+   */
+  run(job: Job, options: RunOptions): Promise<JobEnd>
+  /** How a job stands, from the database. Undefined when it was never written. */
+  job(id: string): JobStatus | undefined
+  /**
+   * Calls back after every change of a job's state or newest transaction (also when a reorganisation
+   * takes it back to broadcast), with its id. May call without a change: read it.
+   */
+  onJob(listener: (id: string) => void): void
+}
+
+type RunOptions = { waitMs: number; write?: (transaction: Hex) => void }
 
 /** Chains that fold L1 data into gas refuse less, and a refused nonce holds up all above it. */
 const gasLimitMin = 100_000n
@@ -30,14 +52,18 @@ const kinds: Readonly<Record<Job['kind'], TransactionRow['kind']>> = {
   allowance: 'approve',
 }
 
+export function createJobRunner(context: Context): Jobs {
+  return {
+    run: (job, options) => run(context, job, options),
+    job: (id) => statusOf(context, id),
+    onJob: context.events.jobs.on,
+  }
+}
+
 /** Sends it unless its id is known, and waits for its end. Rejects with what `write` throws. */
-export async function run(
-  context: Context,
-  job: Job,
-  options: { waitMs: number; write?: (transaction: Hex) => void },
-): Promise<JobEnd> {
+async function run(context: Context, job: Job, options: RunOptions): Promise<JobEnd> {
   const begunAt = context.now()
-  if (!context.jobs.find(job.id)) {
+  if (!context.ledger.jobs.find(job.id)) {
     const refusal = await begin(context, job, options)
     if (refusal) return refusal
   }
@@ -46,7 +72,7 @@ export async function run(
 }
 
 /** Undefined when nothing was ever written of it. */
-export function statusOf({ jobs }: Context, id: string): JobStatus | undefined {
+function statusOf({ ledger: { jobs } }: Context, id: string): JobStatus | undefined {
   const row = jobs.find(id)
   if (!row) return undefined
   const { state, transactionHash: transaction, blockNumber } = row
@@ -57,14 +83,14 @@ export function statusOf({ jobs }: Context, id: string): JobStatus | undefined {
 function begin(
   context: Context,
   job: Job,
-  { waitMs, write }: { waitMs: number; write?: (transaction: Hex) => void },
+  { waitMs, write }: RunOptions,
 ): Promise<Unavailable | undefined> {
   const chain = chainOf(context, job.network)
   relayersFor(chain, job)
   return new Promise((resolve, reject) => {
     const leave = () => {
       clearTimeout(timer)
-      chain.jobs = chain.jobs.filter((each) => each !== waiting)
+      chain.queue.jobs = chain.queue.jobs.filter((each) => each !== waiting)
     }
     const waiting: WaitingJob = {
       job,
@@ -82,7 +108,7 @@ function begin(
       () => waiting.done(unavailable('The relayer has too much under way.', 2)),
       waitMs,
     )
-    chain.jobs.push(waiting)
+    chain.queue.jobs.push(waiting)
     dispatch(context, chain)
   })
 }
@@ -92,10 +118,10 @@ function begin(
  * first send nothing waits: one id makes one transaction, however many ask for it.
  */
 export function dispatch(context: Context, chain: ChainState): void {
-  for (const waiting of chain.jobs) {
+  for (const waiting of chain.queue.jobs) {
     const { job, done, fail } = waiting
     try {
-      if (context.jobs.find(job.id)) {
+      if (context.ledger.jobs.find(job.id)) {
         done(undefined)
         continue
       }
@@ -119,28 +145,27 @@ function chooseRelayer(
   chain: ChainState,
   job: Job,
 ): Relayer | Unavailable | undefined {
-  if (context.isStopping || context.signal.aborted || !chain.health.ready) {
+  if (context.progress.isStopping || context.progress.signal.aborted || !chain.health.ready) {
     return unavailable('The network cannot be used now.', 5)
   }
   if (isOverBudget(context, chain, job)) {
     return unavailable('The gas budget of today is spent.', 600)
   }
-  const costWei = gasLimitOf(job) * fees(chain.head, chain.network.feeCapWei).maxFeeWei
+  const costWei = gasLimitOf(job) * feesNow(chain).maxFeeWei
   const able = relayersFor(chain, job).filter(
-    (relayer) =>
-      Relayers.pausedBy(relayer) === undefined && spareWei(relayer) >= costWei + job.valueWei,
+    (relayer) => pausedBy(relayer) === undefined && spareWei(relayer) >= costWei + job.valueWei,
   )
   const [first] = able.sort((left, right) => left.open - right.open)
   if (!first) return unavailable('The relayer cannot pay for gas now.', 30)
-  return first.open < Relayers.openMax ? first : undefined
+  return first.open < openMax ? first : undefined
 }
 
-/** Throws for an account that has no relayer on the network. */
+/** Throws for an account that is no relayer of the network. */
 function relayersFor({ relayers, network }: ChainState, { relayer }: Job): Relayer[] {
   const found = relayers.filter(({ address, isReserved }) =>
     relayer === undefined ? !isReserved : address.toLowerCase() === relayer.toLowerCase(),
   )
-  if (found.length === 0) throw new Error(`${relayer} has no relayer on ${network.id}`)
+  if (found.length === 0) throw new Error(`${relayer} is no relayer of ${network.id}`)
   return found
 }
 
@@ -153,16 +178,16 @@ function spareWei({ balanceWei = 0n, slots }: Relayer): bigint {
 
 /** What is under way counts as spent: many at once must not pass the budget together. */
 function isOverBudget(context: Context, chain: ChainState, { kind, product }: Job): boolean {
-  // Somebody else's money goes on its way, or back, whatever it costs: the budget is asked when a
-  // payment comes in.
+  // Money of buyers goes on its way, or back, whatever it costs: the budget is asked when a payment
+  // comes in.
   if (kind !== 'grant') return false
   const { network, relayers } = chain
-  let wei = context.store.gasSpentOn(network.id, product, context.now())
+  let wei = context.ledger.payments.gasSpentOn(network.id, product, context.now())
   for (const { slots } of relayers) {
     for (const { job, transactions } of slots.values()) {
       const newest = transactions.at(-1)
       if (!newest || job?.product !== product || job.kind === 'refund') continue
-      wei += newest.gasLimit * newest.maxFeeWei + Work.givenWei(job)
+      wei += newest.gasLimit * newest.maxFeeWei + Gas.givenWei(job)
     }
   }
   return wei >= network.gasPerDayWei[product]
@@ -173,23 +198,17 @@ function gasLimitOf({ gasLimit }: Job): bigint {
 }
 
 /** The write that decides, then the send. */
-function launch(
-  context: Context,
-  chain: ChainState,
-  relayer: Relayer,
-  { job, write: also }: WaitingJob,
-): void {
-  const { store, jobs, db, now } = context
+function launch(context: Context, chain: ChainState, relayer: Relayer, waiting: WaitingJob): void {
+  const { ledger, now } = context
+  const { job, write: also } = waiting
   const { id, kind, product, network, valueWei } = job
-  const nonce = Relayers.freeNonce(relayer)
+  const nonce = freeNonce(relayer)
   if (nonce === undefined) throw new Error('the relayer has no nonce')
-  const { address, privateKey } = relayer
-  const sign = (digest: Uint8Array) => Crypto.sign(digest, privateKey)
-  const sent = 'compose' in job ? job.compose({ address, nonce, sign }) : job
-  const { to, data, isCreation = false } = sent
+  const { to, data, isCreation = false } = sentBy(job, relayer, nonce)
   const gasLimit = gasLimitOf(job)
   const payload = { kind: kinds[kind], product, to, data, isCreation, valueWei, gasLimit }
-  const transaction = Relayers.sign(context, chain, relayer, payload, nonce)
+  const signing = { now, network: chain.network }
+  const transaction = sign(signing, relayer, payload, { nonce, ...feesNow(chain) })
   const row: JobRow = {
     id,
     kind,
@@ -206,13 +225,19 @@ function launch(
     createdAt: now(),
     endedAt: null,
   }
-  write(db, () => {
-    store.insertTransaction(transaction, [])
-    jobs.insert(row)
+  write(ledger.db, () => {
+    ledger.payments.insertTransaction(transaction, [])
+    ledger.jobs.insert(row)
     also?.(transaction.hash)
   })
   context.log('job-sent', { job: id, network, transaction: transaction.hash })
-  Work.launch(context, chain, relayer, Work.slotOf(transaction, [], row), [])
+  Confirm.launch(context, chain, Confirm.slotOf(relayer, transaction, [], row))
+}
+
+function sentBy(job: Job, { address, privateKey }: Relayer, nonce: number): Sent {
+  if (!('compose' in job)) return job
+  const sign = (digest: Uint8Array) => Crypto.sign(digest, privateKey)
+  return job.compose({ address, nonce, sign })
 }
 
 async function wait(context: Context, id: string, waitMs: number): Promise<JobEnd> {
@@ -220,12 +245,12 @@ async function wait(context: Context, id: string, waitMs: number): Promise<JobEn
   for (;;) {
     const end = endOf(context, id)
     const leftMs = until - context.now()
-    if (end.kind !== 'pending' || leftMs <= 0 || context.signal.aborted) return end
-    if (!(await context.errandBell.wait(id, leftMs))) return endOf(context, id)
+    if (end.kind !== 'pending' || leftMs <= 0 || context.progress.signal.aborted) return end
+    if (!(await context.events.jobs.wait(id, leftMs))) return endOf(context, id)
   }
 }
 
-function endOf({ jobs }: Context, id: string): JobEnd {
+function endOf({ ledger: { jobs } }: Context, id: string): JobEnd {
   const row = jobs.find(id)
   if (!row) throw new Error(`no job ${id}`)
   const { transactionHash: transaction, state } = row

@@ -1,204 +1,294 @@
-import { fees } from '../chain/head'
-import * as Assign from './assign'
+import { findEoas } from '../chain/code'
+import * as Token from '../chain/token'
 import * as Batch from './batch'
-import * as Burnt from './burnt'
-import { findPlain, plainKeptMs } from './code'
-import type { ChainState, Context, Order, Relayer, Submitted } from './context'
-import { callOf } from './deploy'
+import { type Context, chainOf } from './context'
 import * as Gas from './gas'
-import { dispatch } from './jobs'
-import * as Relayers from './relayer'
-import * as Verify from './verify'
+import { dispatch as dispatchJobs } from './jobs'
+import type { Ending, Outcome, Underway } from './Payment'
+import { payerOf } from './payers'
+import * as Refusals from './refusals'
+import { feesNow, isReady, openMax, pausedBy } from './relayer'
+import * as Resolve from './resolve'
+import * as Signature from './signature'
+import type { Admission, ChainState, QueuedPayment, Relayer, Verdict } from './state'
 
 /** Longest time that payments collect behind a transaction that is under way. */
 const collectMs = 15
+/** Only sorts what waits: a payer may delegate at any time (EIP-7702), so a batch asks again. */
+const eoaKeptMs = 30_000
+const eoasMax = 20_000
 
-/** Puts an order in the queue of its network. Its admission never rejects. */
-export function submit(
-  context: Context,
-  chain: ChainState,
-  input: Parameters<Context['submit']>[1],
-): Submitted {
-  const { promise, resolve } = Promise.withResolvers<Parameters<Order['done']>[0]>()
-  const { transfer } = input
-  const order: Order = {
+/** A payment as its stage before hands it to the queue. */
+type Submission = Pick<
+  QueuedPayment,
+  | 'id'
+  | 'requestId'
+  | 'transfer'
+  | 'purpose'
+  | 'receivedAt'
+  | 'signer'
+  | 'payment'
+  | 'isAlone'
+  | 'deliverOnConfirm'
+  | 'write'
+> & { code: 'contract' | 'unknown' }
+
+export type Submitted = {
+  /** Never rejects. */
+  admission: Promise<Admission>
+  /**
+   * Takes it out of the queue; false when its turn has come already: then the admission follows as
+   * soon as that is over.
+   */
+  cancel(): boolean
+}
+
+/** Puts a payment in the queue of its network. */
+export function submit(context: Context, chain: ChainState, input: Submission): Submitted {
+  const { promise, resolve } = Promise.withResolvers<Admission>()
+  const { queue } = chain
+  const { transfer, isAlone, code } = input
+  const queued: QueuedPayment = {
     ...input,
-    hasCode: input.hasCode ?? (isPlain(context, chain, transfer.payer) ? false : undefined),
-    isUrgent: input.isAlone || input.hasCode === true,
-    logKey: Assign.keyOf(transfer),
-    call: callOf(transfer),
+    code: code === 'unknown' && isEoa(context, chain, transfer.payer) ? 'eoa' : code,
+    isUrgent: isAlone || code === 'contract',
+    logKey: Token.transferKey(transfer),
+    call: Signature.callOf(transfer),
     isGivenUp: false,
-    code: undefined,
+    simulatedCode: 'unknown',
     fees: undefined,
-    done: resolve,
+    done: (verdict) => resolve(admissionOf(context, verdict)),
   }
-  chain.queue.push(order)
+  queue.payments.push(queued)
   // What comes in the same turn of the event loop leaves together.
-  chain.arrival ??= setImmediate(() => {
-    chain.arrival = undefined
+  queue.arrival ??= setImmediate(() => {
+    queue.arrival = undefined
     pump(context, chain)
   })
   return {
     admission: promise,
     cancel() {
-      const index = chain.queue.indexOf(order)
-      if (index >= 0) chain.queue.splice(index, 1)
-      order.isGivenUp = true
+      const index = queue.payments.indexOf(queued)
+      if (index >= 0) queue.payments.splice(index, 1)
+      queued.isGivenUp = true
       return index >= 0
     },
   }
 }
 
+function admissionOf(context: Context, verdict: Verdict): Admission {
+  if (verdict.kind !== 'sent') return verdict
+  const { member, ending } = verdict
+  return { kind: 'sent', payment: member.payment, outcome: follow(context, member, ending) }
+}
+
+/** Registers a payment that was sent, and sends it again when its ending says so. */
+export function follow(
+  context: Context,
+  member: Underway,
+  ending: Promise<Ending>,
+): Promise<Outcome> {
+  return Resolve.track(context, member, async () => {
+    const end = await ending
+    return end.kind === 'resend' ? resend(context, end.member) : end
+  })
+}
+
+/**
+ * Sends a reverted payment again, alone, when the simulation says that it would pay. Only a consumed
+ * nonce leads to one more: what fails alone is not sent again by itself.
+ */
+export async function resend(context: Context, member: Underway): Promise<Outcome> {
+  const { payment, requestId, deliverOnConfirm } = member
+  const { transfer, id, purpose } = payment
+  const { now, payers, ledger } = context
+  const chain = chainOf(context, transfer.network)
+  const signed = await Signature.checkSignature(chain, transfer, now())
+  if (signed.kind !== 'signed') {
+    return signed.kind === 'refused' ? Resolve.decide(context, member, signed.reason) : signed
+  }
+  const isNew = signed.code === 'contract' && !ledger.payments.hasPaid(transfer)
+  const payer = { ...payerOf(ledger.payments, transfer, 'unknown'), isNew }
+  const waitSeconds = payers.failures.waitSeconds(payer)
+  if (waitSeconds > 0) return Refusals.lockedOut(waitSeconds)
+  const admission = await submit(context, chain, {
+    id,
+    requestId,
+    transfer: signed.transfer,
+    code: signed.code,
+    purpose,
+    receivedAt: now(),
+    payment,
+    isAlone: true,
+    signer: { kind: 'checked' },
+    deliverOnConfirm,
+    write: undefined,
+  }).admission
+  switch (admission.kind) {
+    case 'sent':
+      return admission.outcome
+    case 'known':
+      return Resolve.current(context, admission.payment)
+    case 'used':
+      return Resolve.decide(context, member, Refusals.usedReason(transfer))
+    case 'refused':
+      return Resolve.decide(context, member, admission.reason)
+    case 'unavailable':
+      return admission
+    case 'unsigned':
+      throw new Error('the signature of a payment was proven before')
+    case 'thrown':
+      throw admission.error
+  }
+}
+
 /** Gives what waits to the relayers that are free. When no relayer can send, nothing waits. */
 export function pump(context: Context, chain: ChainState): void {
-  dispatch(context, chain)
-  while (chain.queue.length > 0) {
-    if (context.signal.aborted || !Relayers.isReady(chain)) {
-      for (const order of chain.queue.splice(0)) order.done(Verify.unavailable(undefined))
+  const { queue } = chain
+  dispatchJobs(context, chain)
+  while (queue.payments.length > 0) {
+    if (context.progress.signal.aborted || !isReady(chain)) {
+      for (const { done } of queue.payments.splice(0)) done(Refusals.unavailable(undefined))
       return
     }
     const relayer = freeRelayer(chain)
     if (!relayer) break
-    const orders = take(context, chain, relayer)
-    if (orders.length === 0) break
-    chain.isDue = false
+    const batch = take(context, chain, relayer)
+    if (batch.length === 0) break
+    queue.isDue = false
     relayer.isPreparing = true
-    void Batch.dispatch(context, chain, relayer, orders).then((returned) => {
+    void Batch.dispatch(context, chain, relayer, batch).then((returned) => {
       relayer.isPreparing = false
-      for (const order of returned) if (order.isGivenUp) order.done(Verify.busy)
-      chain.queue.unshift(...returned.filter(({ isGivenUp }) => !isGivenUp))
+      for (const each of returned) if (each.isGivenUp) each.done(Refusals.busy)
+      queue.payments.unshift(...returned.filter(({ isGivenUp }) => !isGivenUp))
       pump(context, chain)
     })
   }
-  if (chain.queue.length === 0) return
+  if (queue.payments.length === 0) return
   probe(context, chain)
-  if (chain.isDue || chain.collecting !== undefined) return
-  chain.collecting = setTimeout(() => {
-    chain.collecting = undefined
-    chain.isDue = true
+  if (queue.isDue || queue.collecting !== undefined) return
+  queue.collecting = setTimeout(() => {
+    queue.collecting = undefined
+    queue.isDue = true
     pump(context, chain)
   }, collectMs)
 }
 
 /**
- * The relayer with the least under way, if it may take something now. A lone payment leaves at once when
- * a relayer has nothing under way; else what comes collects, but not for longer than the time, and not
- * when it is enough for a batch or gains nothing by waiting.
+ * The relayer with the least under way, if it may take something now. A lone payment leaves at once
+ * when a relayer has nothing under way; else what comes collects, but not for longer than the time,
+ * and not when it is enough for a batch or gains nothing by waiting.
  */
-function freeRelayer(chain: ChainState): Relayer | undefined {
+function freeRelayer({ relayers, queue, network }: ChainState): Relayer | undefined {
   let best: Relayer | undefined
-  for (const relayer of chain.relayers) {
-    if (
-      relayer.isReserved ||
-      relayer.isPreparing ||
-      relayer.open >= Relayers.openMax ||
-      Relayers.pausedBy(relayer) !== undefined
-    )
-      continue
+  for (const relayer of relayers) {
+    const isFull = relayer.isPreparing || relayer.open >= openMax
+    if (relayer.isReserved || isFull || pausedBy(relayer) !== undefined) continue
     if (!best || relayer.open < best.open) best = relayer
   }
   if (!best || best.open === 0) return best
-  const { queue, network } = chain
-  const mayLeave = chain.isDue || queue.length >= network.batchMax || queue[0]?.isUrgent === true
+  const { isDue, payments } = queue
+  const mayLeave = isDue || payments.length >= network.batchMax || payments[0]?.isUrgent === true
   return mayLeave ? best : undefined
 }
 
 /**
- * The oldest order and what may share its transaction: payers without code, the same product, logs
+ * The oldest payment and what may share its transaction: payers without code, the same product, logs
  * that can be told apart, within the limits. In the order of arrival.
  */
-function take(context: Context, chain: ChainState, relayer: Relayer): Order[] {
+function take(context: Context, chain: ChainState, relayer: Relayer): QueuedPayment[] {
   const { queue, network } = chain
   const gasMax = gasMaxOf(chain, relayer)
   const room = roomFor(context)
-  // Orders of a payer at its limit wait; orders of others go first.
-  const start = queue.findIndex((order) => room(order) > 0)
-  const first = queue[start]
+  // Payments of a payer at its limit wait; those of others go first.
+  const start = queue.payments.findIndex((queued) => room(queued) > 0)
+  const first = queue.payments[start]
   if (!first) return []
-  if (!mayShare(context, chain, first)) return queue.splice(start, 1)
+  if (!mayShare(context, chain, first)) return queue.payments.splice(start, 1)
   const keys = new Set<string>()
-  const taken: Order[] = []
-  const left: Order[] = []
+  const taken: QueuedPayment[] = []
+  const left: QueuedPayment[] = []
   let gas = 0n
   const mine = new Map<string, number>()
-  for (const order of queue) {
-    const { payer } = order.transfer
+  for (const queued of queue.payments) {
+    const { payer } = queued.transfer
     const count = mine.get(payer) ?? 0
-    if (room(order) <= count) {
-      left.push(order)
+    if (room(queued) <= count) {
+      left.push(queued)
       continue
     }
-    const more = gas + Gas.limitOf(chain, order.transfer)
+    const more = gas + Gas.limitOfMember(chain, queued.transfer)
     const isRoom =
       taken.length < Math.max(1, network.batchMax) &&
       (taken.length === 0 || Gas.limitOfBatch(more) <= gasMax)
-    const fits =
-      isRoom && order.purpose.product === first.purpose.product && mayShare(context, chain, order)
-    if (fits && !keys.has(order.logKey)) {
-      keys.add(order.logKey)
-      taken.push(order)
+    const isAlike = queued.purpose.product === first.purpose.product
+    const fits = isRoom && isAlike && mayShare(context, chain, queued)
+    if (fits && !keys.has(queued.logKey)) {
+      keys.add(queued.logKey)
+      taken.push(queued)
       mine.set(payer, count + 1)
       gas = more
       continue
     }
     // Two that cannot leave together gain nothing by waiting for each other.
-    if (fits) order.isUrgent = true
-    left.push(order)
+    if (fits) queued.isUrgent = true
+    left.push(queued)
   }
-  chain.queue = left
+  queue.payments = left
   return taken
 }
 
-/** How many more payments of an order's payer may be under way. */
-function roomFor({ failures }: Context): (order: Order) => number {
+/** How many more payments of a payer may be under way. */
+function roomFor({ payers }: Context): (queued: QueuedPayment) => number {
   const rooms = new Map<string, number>()
   return ({ transfer: { payer } }) => {
-    const known = rooms.get(payer) ?? failures.roomOf(payer)
+    const known = rooms.get(payer) ?? payers.failures.roomOf(payer)
     rooms.set(payer, known)
     return known
   }
 }
 
 /** Nodes want the whole limit paid for in advance: half of what the relayer has, for one batch. */
-function gasMaxOf({ network, head }: ChainState, { balanceWei }: Relayer): bigint {
-  const most = BigInt(network.batchGasMax)
-  const { maxFeeWei } = fees(head, network.feeCapWei)
+function gasMaxOf(chain: ChainState, { balanceWei }: Relayer): bigint {
+  const most = BigInt(chain.network.batchGasMax)
+  const { maxFeeWei } = feesNow(chain)
   if (balanceWei === undefined || maxFeeWei === 0n) return most
   const affordable = balanceWei / maxFeeWei / 2n
   return affordable < most ? affordable : most
 }
 
-function mayShare(context: Context, chain: ChainState, order: Order): boolean {
-  if (order.isAlone || order.hasCode === true) return false
-  if (chain.unshared.has(order.transfer.payer)) return false
-  if (!Burnt.mayShare(context, chain, order.purpose.product)) return false
-  if (order.hasCode === undefined && isPlain(context, chain, order.transfer.payer)) {
-    order.hasCode = false
-  }
-  return order.hasCode === false
+function mayShare(context: Context, chain: ChainState, queued: QueuedPayment): boolean {
+  const { payer } = queued.transfer
+  if (queued.isAlone || queued.code === 'contract') return false
+  if (chain.known.unshared.has(payer)) return false
+  if (!Gas.mayShare(context, chain, queued.purpose.product)) return false
+  if (queued.code === 'unknown' && isEoa(context, chain, payer)) queued.code = 'eoa'
+  return queued.code === 'eoa'
 }
 
-function isPlain(context: Context, chain: ChainState, payer: string): boolean {
-  return (chain.plain.get(payer) ?? 0) > context.now()
+function isEoa({ now }: Context, { known }: ChainState, payer: string): boolean {
+  return (known.eoas.get(payer) ?? 0) > now()
 }
 
 /** Looks which waiting payers have code, all in one call, while they wait anyway. */
 function probe(context: Context, chain: ChainState): void {
-  if (chain.isProbing) return
-  const unknown = chain.queue.filter((order) => order.hasCode === undefined && !order.isAlone)
-  if (unknown.length === 0) return
-  chain.isProbing = true
-  const payers = [...new Set(unknown.map(({ transfer }) => transfer.payer))]
-  void findPlain(chain, payers).then((plain) => {
-    chain.isProbing = false
-    const until = context.now() + plainKeptMs
-    for (const order of unknown) {
-      const { payer } = order.transfer
-      if (plain.has(payer)) chain.plain.set(payer, until)
-      // Unknown is treated as code: alone it harms nobody.
-      order.hasCode = plain.has(payer) ? false : undefined
-      if (order.hasCode === undefined) order.isAlone = true
-      order.isUrgent ||= order.isAlone
+  const { queue, known, client } = chain
+  if (queue.isProbing) return
+  const unread = queue.payments.filter(({ code, isAlone }) => code === 'unknown' && !isAlone)
+  if (unread.length === 0) return
+  queue.isProbing = true
+  if (known.eoas.size >= eoasMax) known.eoas.clear()
+  const payers = [...new Set(unread.map(({ transfer }) => transfer.payer))]
+  void findEoas(client, payers).then((eoas) => {
+    queue.isProbing = false
+    const until = context.now() + eoaKeptMs
+    for (const queued of unread) {
+      const { payer } = queued.transfer
+      if (eoas.has(payer)) known.eoas.set(payer, until)
+      // Unknown is treated as code: alone it harms no other payment.
+      queued.code = eoas.has(payer) ? 'eoa' : 'unknown'
+      if (queued.code === 'unknown') queued.isAlone = true
+      queued.isUrgent ||= queued.isAlone
     }
     pump(context, chain)
   })

@@ -1,11 +1,14 @@
 import type { Address, Hex } from 'viem'
 import type { GasProduct, TransactionRow } from '../../db/schema'
-import { type Node, RpcFault } from '../chain/client'
-import { fees, pollMs } from '../chain/head'
-import * as Receipt from '../chain/receipt'
+import { RpcError } from '../chain/client'
+import { type Fees, fees } from '../chain/head'
+import { parse, type Receipt } from '../chain/receipt'
 import * as Transaction from '../chain/transaction'
 import * as Crypto from '../protocol/Crypto'
-import type { ChainState, Context, Relayer, Slot } from './context'
+import type { Context } from './context'
+import { readCount } from './reads'
+import type { ChainState, Relayer, Slot } from './state'
+import { within } from './wait'
 
 export type Payload = {
   kind: TransactionRow['kind']
@@ -62,24 +65,22 @@ export function isReady({ health, relayers }: Pick<ChainState, 'health' | 'relay
  * else runs, so that a failed write leaves no gap.
  */
 export function sign(
-  context: Context,
-  chain: ChainState,
-  relayer: Relayer,
+  { now, network }: Pick<Context, 'now'> & Pick<ChainState, 'network'>,
+  { address, privateKey }: Relayer,
   payload: Payload,
-  nonce: number,
-  price: { maxFeeWei: bigint; maxTipWei: bigint } = fees(chain.head, chain.network.feeCapWei),
+  { nonce, maxFeeWei, maxTipWei }: { nonce: number } & Fees,
 ): TransactionRow {
-  const { network } = chain
   const { kind, product, to, gasLimit } = payload
+  const price = { maxFeeWei, maxTipWei }
   const { hash, raw } = Transaction.sign(
     { chainId: network.chainId, nonce, ...price, ...payload },
-    relayer.privateKey,
+    privateKey,
   )
-  const at = context.now()
+  const at = now()
   return {
     hash,
     network: network.id,
-    relayer: relayer.address,
+    relayer: address,
     nonce,
     kind,
     product,
@@ -95,57 +96,23 @@ export function sign(
   }
 }
 
+/** The fees of a transaction that is signed now. */
+export function feesNow({ head, network }: ChainState): Fees {
+  return fees(head, network.feeCapWei)
+}
+
 /** The nonce of the next transaction; undefined until the chain was asked. */
 export function freeNonce(relayer: Relayer): number | undefined {
   while (relayer.next !== undefined && relayer.slots.has(relayer.next)) relayer.next++
   return relayer.next
 }
 
-/** Takes a stored slot into the relayer. */
-export function occupy(relayer: Relayer, slot: Slot): void {
-  relayer.slots.set(slot.nonce, slot)
+/** Takes a stored slot into its relayer. */
+export function occupy(slot: Slot): void {
+  const { relayer, nonce } = slot
+  relayer.slots.set(nonce, slot)
   relayer.open++
-  relayer.next = Math.max(relayer.next ?? 0, slot.nonce + 1)
-}
-
-/**
- * Waits until a receipt has the configured confirmations. Undefined when it vanished: then the
- * transaction must be driven again.
- */
-export async function confirmations(
-  context: Context,
-  chain: ChainState,
-  receipt: Receipt.Receipt,
-): Promise<Receipt.Receipt | undefined> {
-  const needed = BigInt(chain.network.confirmations) - 1n
-  if (needed <= 0n) return receipt
-  while (!context.signal.aborted) {
-    try {
-      const number = await chain.client.call('eth_blockNumber', [])
-      if (Receipt.isHex(number) && BigInt(number) >= receipt.blockNumber + needed) {
-        const again = await readReceipt(chain, receipt.hash)
-        if (!again) return undefined
-        if (again.blockNumber === receipt.blockNumber) return again
-        receipt = again
-      }
-    } catch {
-      // The next look may reach a node.
-    }
-    await chain.heads.wait(pollMs(chain.head), context.signal)
-  }
-  return undefined
-}
-
-/** Waits until a transaction of somebody else has the configured confirmations. Throws when it vanished. */
-export async function assertConfirmed(
-  context: Context,
-  chain: ChainState,
-  hash: Hex,
-): Promise<void> {
-  if (chain.network.confirmations <= 1) return
-  const receipt = await readReceipt(chain, hash)
-  if (receipt && (await confirmations(context, chain, receipt))) return
-  throw new RpcFault('the settlement is not confirmed yet')
+  relayer.next = Math.max(relayer.next ?? 0, nonce + 1)
 }
 
 /** Skips account nonces that other programs used. Never rejects: the next health check tries again. */
@@ -158,44 +125,101 @@ export async function synchronize(chain: ChainState, relayer: Relayer): Promise<
   }
 }
 
-/** The node to read from: the URL in use, or a given one. */
-type Asked = { client: Pick<Node, 'call'> }
-
-/** The receipt of a hash, if the chain has it. Throws RpcFault or RpcError. */
-export async function readReceipt(chain: Asked, hash: Hex): Promise<Receipt.Receipt | undefined> {
-  const receipt = Receipt.parse(await chain.client.call('eth_getTransactionReceipt', [hash]))
-  // That is not to say that there is none.
-  if (receipt && receipt.hash !== hash) throw new RpcFault('a receipt of another transaction')
-  return receipt
-}
-
-/** The number of included transactions of the relayer. Throws RpcFault or RpcError. */
-export async function readCount(
-  chain: ChainState,
-  { address }: Relayer,
-  tag: 'latest' | 'pending',
-): Promise<number> {
-  const count = await chain.client.call('eth_getTransactionCount', [address, tag])
-  if (!Receipt.isHex(count)) throw new RpcFault('not a transaction count')
-  return Number(count)
-}
-
-/** Number of the newest block that the node has. Throws RpcFault or RpcError. */
-export async function readTop(chain: Asked): Promise<bigint> {
-  const number = await chain.client.call('eth_blockNumber', [])
-  if (!Receipt.isHex(number)) throw new RpcFault('not a block number')
-  return BigInt(number)
-}
-
 /** A transaction that does nothing but use its nonce up. */
-export function cancellation(relayer: Relayer): Payload {
+export function cancellation({ address }: Relayer): Payload {
   return {
     kind: 'cancel',
     product: 'gateway',
-    to: relayer.address,
+    to: address,
     data: '0x',
     valueWei: 0n,
     // Chains that fold L1 data into gas need more than 21,000.
     gasLimit: 100_000n,
   }
+}
+
+/** What a node said to the bytes. Only a receipt says that they are included. */
+export type Sent = {
+  kind:
+    | 'accepted'
+    /** Nothing is known: they may be on their way. */
+    | 'unknown'
+    /** The account nonce is used: by these bytes or by others. */
+    | 'low'
+    /** An earlier nonce has not arrived yet. */
+    | 'early'
+    /** The node will not take them as things are. */
+    | 'rejected'
+  receipt?: Receipt
+  /** Safe to show. */
+  reason?: string
+  /** Whether the node rejected the transaction for its fees. */
+  isFee?: true
+  /** The node was given time to include them. */
+  waited?: boolean
+}
+
+/** Longest wait inside eth_sendRawTransactionSync before receipts are asked for beside it. */
+const graceMs = 3_000
+/** Nodes hold such a call for 20 s by default. */
+const syncTimeoutMs = 30_000
+
+/** `isFirst`: wait for the receipt in the same call where the node can. Never rejects. */
+export async function send(
+  { client, head, abilities }: ChainState,
+  raw: Hex,
+  isFirst: boolean,
+): Promise<Sent> {
+  if (isFirst && abilities.hasSync) {
+    try {
+      const timeoutMs = syncTimeoutMs
+      const sending = client.call('eth_sendRawTransactionSync', [raw], { timeoutMs })
+      // It may fail after the wait for it is over.
+      sending.catch(() => undefined)
+      const answer = await within(sending, Math.max(graceMs, head.blockTimeMs * 3))
+      const receipt = parse(answer)
+      return receipt ? { kind: 'accepted', receipt } : { kind: 'accepted', waited: true }
+    } catch (error) {
+      if (!isUnknownMethod(error)) return classify(error)
+      abilities.hasSync = false
+    }
+  }
+  try {
+    await client.call('eth_sendRawTransaction', [raw])
+    return { kind: 'accepted' }
+  } catch (error) {
+    return classify(error)
+  }
+}
+
+function isUnknownMethod(error: unknown): boolean {
+  if (!(error instanceof RpcError)) return false
+  if (error.code === -32601 || error.code === -32004) return true
+  return /method.*(not|un).*(found|supported|available|exist|known|allowed)/i.test(error.message)
+}
+
+/** Texts of geth, reth, nitro, erigon, nethermind, besu and anvil. */
+function classify(error: unknown): Sent {
+  if (!(error instanceof RpcError)) return { kind: 'unknown' }
+  const text = error.message
+  if (/already (known|imported|exists)|known transaction|alreadyknown/i.test(text)) {
+    return { kind: 'accepted' }
+  }
+  // A transaction of ours at this nonce is there already.
+  if (/replacement transaction underpriced|could not replace/i.test(text)) {
+    return { kind: 'accepted' }
+  }
+  if (/nonce.*(too low|already)|old ?nonce|invalid nonce/i.test(text)) return { kind: 'low' }
+  if (/nonce.*(too high|gap)|gapped/i.test(text)) return { kind: 'early' }
+  if (error.code === 4 || /not (yet )?(mined|processed|confirmed)|timeout|timed out/i.test(text)) {
+    return { kind: 'accepted', waited: true }
+  }
+  if (/insufficient|not enough funds|exceeds.*balance|overshot/i.test(text)) {
+    return { kind: 'rejected', reason: 'the relayer cannot pay for gas' }
+  }
+  if (/underpriced|fee too low|base fee|feecap|fee cap|max fee|tip/i.test(text)) {
+    return { kind: 'rejected', reason: 'the node refuses the fees of the relayer', isFee: true }
+  }
+  if (/gas/i.test(text)) return { kind: 'rejected', reason: 'the node refuses the gas limit' }
+  return { kind: 'unknown' }
 }

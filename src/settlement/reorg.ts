@@ -2,31 +2,10 @@ import type { Hex } from 'viem'
 import type { Included } from '../../db/recent'
 import { write } from '../../db/write'
 import * as Receipt from '../chain/receipt'
-import type { ChainState, Context } from './context'
+import type { Context } from './context'
+import type { ChainState, Watch } from './state'
 
-/**
- * Where transactions were seen. Only a memory: what has to be watched is in the database, and what
- * is not remembered is read again.
- */
-export type Watch = {
-  seen: Map<Hex, Sight>
-  /** Lowest block whose transactions the next look must see; undefined before the first one. */
-  from: bigint | undefined
-  /** Bytes of somebody else's transactions that a reorganisation took away. */
-  lostRaw: Map<Hex, Hex>
-  /** Looks since then, by payment, and the newest block at the first of them. */
-  revivals: Map<string, { looks: number; since: bigint }>
-}
-
-type Sight = {
-  blockNumber: bigint
-  /** Undefined while the chain's answer to it is not understood. */
-  blockHash: Hex | undefined
-  /** Looks at which the node had no such block. */
-  misses: number
-  /** Bytes of somebody else's transaction: a node forgets what it dropped. */
-  raw: Hex | undefined
-}
+type Uses = Pick<Context, 'ledger' | 'events' | 'metrics' | 'log'>
 
 export function createWatch(): Watch {
   return { seen: new Map(), from: undefined, lostRaw: new Map(), revivals: new Map() }
@@ -46,13 +25,13 @@ export function remember(
  * with the same bytes; what was delivered stays delivered. True when something went back. Throws
  * RpcFault or RpcError.
  */
-export async function check(context: Context, chain: ChainState): Promise<boolean> {
+export async function check(context: Uses, chain: ChainState): Promise<boolean> {
   const { watch, head, network } = chain
   const top = head.number
   const depth = BigInt(network.reorgDepth)
   const lowest = top > depth ? top - depth : 0n
   const from = watch.from !== undefined && watch.from < lowest ? watch.from : lowest
-  const rows = context.recent.includedFrom(network.id, from)
+  const rows = context.ledger.recent.includedFrom(network.id, from)
   const canonical = reader(chain)
   let isChanged = false
   for (const sequence of sequencesOf(rows)) {
@@ -72,7 +51,7 @@ export async function check(context: Context, chain: ChainState): Promise<boolea
   return isChanged
 }
 
-/** Rows of one relayer, newest nonce first; each transaction of somebody else stands alone. */
+/** Rows of one relayer, newest nonce first; each external transaction stands alone. */
 function sequencesOf(rows: readonly Included[]): Included[][] {
   const sequences = new Map<string, Included[]>()
   for (const row of rows) {
@@ -114,12 +93,12 @@ async function look(
   return misses < 2 ? 'unclear' : 'gone'
 }
 
-function reopen(context: Context, chain: ChainState, row: Included): void {
+function reopen(context: Uses, chain: ChainState, row: Included): void {
   const { network, watch, head } = chain
-  const payments = context.recent.paidBy(network.id, row.hash)
-  const job = write(context.db, () => {
-    context.store.reopen(network.id, row.hash)
-    return context.jobs.reopen(row.hash)
+  const payments = context.ledger.recent.paidBy(network.id, row.hash)
+  const job = write(context.ledger.db, () => {
+    context.ledger.payments.reopen(network.id, row.hash)
+    return context.ledger.jobs.reopen(row.hash)
   })
   const sight = watch.seen.get(row.hash)
   watch.seen.delete(row.hash)
@@ -134,8 +113,8 @@ function reopen(context: Context, chain: ChainState, row: Included): void {
     job,
   })
   for (const payment of payments) {
-    context.paymentBell.ring(payment)
-    context.log('payment.reorged', {
+    context.events.payments.emit(payment)
+    context.log('payment-reorganised', {
       payment,
       network: network.id,
       transaction: row.hash,
@@ -144,7 +123,7 @@ function reopen(context: Context, chain: ChainState, row: Included): void {
   }
 }
 
-/** Somebody else's bytes are not in our database, and a node forgets what it dropped. */
+/** External bytes are not in our database, and a node forgets what it dropped. */
 async function keepRaw(chain: ChainState, hash: Hex): Promise<void> {
   const sight = chain.watch.seen.get(hash)
   if (!sight || sight.raw !== undefined) return

@@ -5,7 +5,7 @@ import { isDuplicate } from '../../db/write'
 import type { NetworkConfig, Sponsor } from '../config/Config'
 import type { Log } from '../log'
 import type * as Network from '../protocol/Network'
-import type { Settlement } from '../settlement/settle'
+import type { Settlement } from '../settlement/settlement'
 import * as Grant from './Grant'
 import { createStore } from './store'
 

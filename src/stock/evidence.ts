@@ -1,9 +1,9 @@
 import type { Hex } from 'viem'
 import { type Node, RpcError } from '../chain/client'
+import * as Logs from '../chain/logs'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
 import type * as Network from '../protocol/Network'
-import * as Logs from '../settlement/logs'
 import type { Context } from './context'
 import { nonceOf, type Order, refundId, swapId } from './Order'
 

@@ -1,7 +1,7 @@
 import type { Hex } from 'viem'
 import * as Address from '../protocol/Address'
-import { disputesMax, type Sight } from '../settlement/corroborate'
 import type { Payment } from '../settlement/Payment'
+import { disputesMax, type Sight } from '../settlement/witnesses'
 import { type Context, tokenOf } from './context'
 import {
   askAgain,

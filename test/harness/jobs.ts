@@ -42,11 +42,6 @@ export async function ownJobs() {
       own.desk.db.sqlite
         .query<Row, []>('SELECT * FROM transactions ORDER BY nonce, created_at, rowid')
         .all(),
-    /** Makes transactions look as if the process had ended before their first send. */
-    unsend: () =>
-      void own.desk.db.sqlite.run(
-        "UPDATE transactions SET state = 'signed', first_sent_at = NULL WHERE state = 'sent' AND kind <> 'payment'",
-      ),
   })
 }
 

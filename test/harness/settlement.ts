@@ -12,7 +12,7 @@ import * as Transfer from '../../src/protocol/Transfer'
 import type { Job } from '../../src/settlement/Job'
 import type { Meter } from '../../src/settlement/metrics'
 import type { Purpose } from '../../src/settlement/Payment'
-import { createSettlement, type Settlement } from '../../src/settlement/settle'
+import { createSettlement, type Settlement } from '../../src/settlement/settlement'
 
 /** USDG's manners (a used nonce only logs) or USDC's (it reverts). */
 export function networkOf(

@@ -9,7 +9,7 @@ import { createLog } from '../../src/log'
 import * as Crypto from '../../src/protocol/Crypto'
 import * as Permit from '../../src/protocol/Permit'
 import * as Transfer from '../../src/protocol/Transfer'
-import type { ApprovalSponsor } from '../../src/settlement/Sponsorship'
+import type { ApprovalSponsor } from '../../src/settlement/sponsorship'
 import { createSponsor, type Sponsor } from '../../src/sponsor/sponsor'
 import { type Desk, networkOf, payee, startDesk } from './settlement'
 

@@ -1,17 +1,17 @@
 import type { Hex } from 'viem'
 import { type Node, RpcFault } from '../chain/client'
 import * as Clock from '../chain/clock'
+import * as Logs from '../chain/logs'
 import * as Multicall from '../chain/multicall'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
 import * as Transfer from '../protocol/Transfer'
-import * as ChainClock from './clock'
-import type { ChainState, Context } from './context'
-import * as Logs from './logs'
+import type { Context } from './context'
 import type { Payment } from './Payment'
+import { aheadOf, type ChainState, skewOf } from './state'
 import type { Assignment, Evidence } from './store'
 
-/** A settlement of this very authorization by somebody else's transaction. */
+/** A settlement of this very authorization by a transaction that is not ours. */
 export type Found = Assignment & { timestamp: bigint }
 
 /**
@@ -28,6 +28,9 @@ const searchedBlocks = 5_000n
 const clockToleranceMs = 5_000
 /** A clock that is further ahead is not corrected for: then nothing is sold. */
 const aheadMaxMs = 60_000
+
+type Ledger = Pick<Context['ledger'], 'payments'>
+type Clocks = Pick<Context, 'now' | 'monotonic'>
 
 /** Where a settlement is looked for. */
 export type Search = {
@@ -50,7 +53,7 @@ export type Search = {
  * when it cannot be known.
  */
 export async function find(
-  context: Context,
+  context: { ledger: Ledger },
   chain: ChainState,
   transfer: Transfer.Transfer,
   { fromBlock, isOursAlone = false, node = inUse(chain) }: Search = {},
@@ -66,16 +69,16 @@ export async function find(
     first: fromBlock === undefined ? ('newest' as const) : ('oldest' as const),
   }
   const seen = new Set<Hex>()
-  for await (const logs of Logs.search(node, chain.logSpans, query)) {
+  for await (const logs of Logs.search(node, chain.abilities.logSpans, query)) {
     for (const log of logs) {
       if (seen.has(log.transactionHash)) continue
       if (isPermit && !Token.isTransfer(log, transfer)) continue
       seen.add(log.transactionHash)
       const hash = log.transactionHash
       // Our own transactions were searched before, for the payments that they carry.
-      if (isOursAlone && context.store.membersOf(hash).length > 0) continue
+      if (isOursAlone && context.ledger.payments.membersOf(hash).length > 0) continue
       if (isPermit && !isOursAlone && !(await carries(node, transfer, hash))) continue
-      const found = await inspect(context, node, transfer, hash)
+      const found = await inspect(context.ledger, node, transfer, hash)
       if (found) return found
     }
   }
@@ -96,18 +99,17 @@ export async function find(
  * before the request, within the accuracy of the two clocks.
  */
 export function counts(
-  context: Context,
+  context: Clocks & Pick<Context, 'policy'>,
   chain: ChainState,
   { transfer, purpose }: Pick<Payment, 'transfer' | 'purpose'>,
-  found: Found,
-  evidence: Evidence | undefined,
+  { found, evidence }: { found: Found; evidence: Evidence | undefined },
 ): boolean {
   const { product, bound } = purpose
   if (product === 'desk') return true
-  if (product === 'facilitator' && !context.isOwnPayee(transfer.payee)) return false
-  if (bound && context.payoutExclusive()) return true
+  if (product === 'facilitator' && !context.policy.isOwnPayee(transfer.payee)) return false
+  if (bound && context.policy.payoutExclusive()) return true
   if (!evidence) return false
-  const aheadMs = Math.min(aheadMaxMs, Clock.mayBeAheadMs(ChainClock.aheadOf(context, chain)))
+  const aheadMs = Math.min(aheadMaxMs, Clock.mayBeAheadMs(aheadOf(context, chain)))
   return isAfter(found, evidence, evidence.receivedAt - clockToleranceMs - aheadMs)
 }
 
@@ -116,12 +118,12 @@ export function counts(
  * the chain. Only the clocks prove that it was unspent then, so there is no tolerance.
  */
 export function isSince(
-  context: Context,
+  context: Clocks,
   chain: ChainState,
   found: Found,
   evidence: Evidence,
 ): boolean {
-  const provenMs = Math.max(0, ChainClock.skewOf(context, chain))
+  const provenMs = Math.max(0, skewOf(context, chain))
   return isAfter(found, evidence, evidence.receivedAt + 1_000 - provenMs)
 }
 
@@ -142,7 +144,7 @@ function inUse({ client }: ChainState): Node {
 }
 
 async function inspect(
-  { store }: Context,
+  { payments }: Ledger,
   node: Node,
   transfer: Transfer.Transfer,
   hash: Hex,
@@ -153,7 +155,7 @@ async function inspect(
     (each, position) =>
       Token.isTransfer(each, transfer) &&
       (transfer.method === 'permit2' || isUseOf(receipt.logs[position - 1], transfer)) &&
-      store.findByLog(transfer.network, hash, each.index) === undefined,
+      payments.findByLog(transfer.network, hash, each.index) === undefined,
   )
   if (!log) return undefined
   const block = Receipt.parseBlock(

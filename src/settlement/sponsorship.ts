@@ -1,15 +1,35 @@
 import type { Hex } from 'viem'
 import type { Transfer } from '../protocol/Transfer'
 import type { Outcome, Purpose, Reason } from './Payment'
-import type { ApprovalSponsor } from './Sponsorship'
-import type { Settlement } from './settle'
-import * as Verify from './verify'
+import { refuse } from './refusals'
+import type { Settlement, SettleOptions } from './settlement'
 
-type Options = Parameters<Settlement['settle']>[2]
+/** Why a payer's signed approve is not sponsored; `code` is an x402 reason code. */
+export type ApprovalRefusal =
+  | { kind: 'refused'; code: string; detail: string }
+  | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }
+
+/**
+ * Sponsors the approve of Permit2 that a payer signed itself (`erc20ApprovalGasSponsoring`): once per
+ * payer and token for ever, within the budget, in one ledger with the grants.
+ */
+export type ApprovalSponsor = {
+  /** Checks every field of the signed transaction, and the ledger; nothing is written or sent. */
+  check(transfer: Transfer, signedTransaction: Hex): Promise<{ kind: 'good' } | ApprovalRefusal>
+  /**
+   * Funds the payer with exactly what the transaction costs, broadcasts it and waits until it is
+   * confirmed. The transfer must have passed everything but the allowance. Safe to repeat.
+   */
+  approve(
+    transfer: Transfer,
+    signedTransaction: Hex,
+    options: { waitMs: number },
+  ): Promise<{ kind: 'approved'; transaction: Hex } | ApprovalRefusal>
+}
 
 export type Sponsoring = {
   settlement: Pick<Settlement, 'settle'>
-  /** Undefined when nobody here sends approves. */
+  /** Undefined when this service sends no approves. */
   sponsor: ApprovalSponsor | undefined
   now: () => number
 }
@@ -23,7 +43,7 @@ export async function settleSponsored(
   transfer: Transfer,
   approval: Hex | undefined,
   purpose: Purpose,
-  options: Options,
+  options: SettleOptions,
 ): Promise<Outcome> {
   const deadline = now() + options.waitMs
   const outcome = await settlement.settle(transfer, purpose, options)
@@ -31,7 +51,7 @@ export async function settleSponsored(
   const left = () => Math.max(0, deadline - now())
   const approved = await sponsor.approve(transfer, approval, { waitMs: left() })
   if (approved.kind === 'unavailable') return approved
-  if (approved.kind === 'refused') return Verify.refuse(reasonOf(approved.code), approved.detail)
+  if (approved.kind === 'refused') return refuse(reasonOf(approved.code), approved.detail)
   return settlement.settle(transfer, purpose, { ...options, waitMs: left() })
 }
 

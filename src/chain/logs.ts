@@ -1,6 +1,6 @@
 import type { Hex } from 'viem'
-import { type Node, RpcError, RpcFault } from '../chain/client'
-import * as Receipt from '../chain/receipt'
+import { type Node, RpcError, RpcFault } from './client'
+import * as Receipt from './receipt'
 
 /** Blocks from the first to the last, both searched; undefined: up to the newest. */
 export type Range = { from: bigint; to: bigint | undefined }

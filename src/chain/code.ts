@@ -1,24 +1,27 @@
 import type { Address, Hex } from 'viem'
-import { type Client, RpcError } from '../chain/client'
-import * as Multicall from '../chain/multicall'
 import * as Abi from '../protocol/Abi'
-import type { ChainState } from './context'
+import { type Client, RpcError } from './client'
+import * as Multicall from './multicall'
 
-/** Only sorts what waits: a payer may delegate at any time (EIP-7702), so a batch asks again. */
-export const plainKeptMs = 30_000
-const plainMax = 20_000
 /** Creation code is limited to 48 KiB (EIP-3860). */
 const askedMax = 1_000
 
 /**
- * The code of a payer: `none` for a plain key. `key` is equal for accounts that run the same code,
- * so that new accounts of one factory are recognized.
+ * What is behind an account. `eoa`: no code. `contract`: code that was not identified. `unknown`: not
+ * read. An identified one has a `key` that is equal for accounts that run the same code, so that new
+ * accounts of one factory are recognized.
  */
-export type Code = 'none' | { key: string }
+export type AccountCode = 'eoa' | 'contract' | 'unknown' | IdentifiedCode
 
-/** Key under which failures of all accounts with this code are counted. */
-export function keyOfCode({ key }: Exclude<Code, 'none'>): string {
-  return `code ${key}`
+export type IdentifiedCode = { key: string }
+
+export function isIdentified(code: AccountCode): code is IdentifiedCode {
+  return typeof code === 'object'
+}
+
+/** Whether the account is known to have code. */
+export function isContract(code: AccountCode): boolean {
+  return code === 'contract' || isIdentified(code)
 }
 
 /**
@@ -67,12 +70,14 @@ export function withCode(payer: Address, { data }: Pick<Multicall.Call, 'data'>)
 }
 
 /** The answer of `withCode`: the payer's code, and the answer of Multicall3. Undefined for nonsense. */
-export function splitCode(answer: unknown): { code: Code; data: Hex } | undefined {
+export function splitCode(
+  answer: unknown,
+): { code: 'eoa' | IdentifiedCode; data: Hex } | undefined {
   if (typeof answer !== 'string' || answer.length < 2 + codeWords * 64) return undefined
   const [size, hash, first] = [0, 1, 2].map((index) => Abi.wordAt(answer.slice(2), index))
   if (size === undefined || hash === undefined || first === undefined) return undefined
   const data: Hex = `0x${answer.slice(2 + codeWords * 64)}`
-  return { code: Abi.toUint(size) === 0n ? 'none' : { key: keyOf(hash, first) }, data }
+  return { code: Abi.toUint(size) === 0n ? 'eoa' : { key: keyOf(hash, first) }, data }
 }
 
 /**
@@ -86,19 +91,15 @@ function keyOf(hash: string, first: string): string {
   return `hash ${hash}`
 }
 
-/**
- * Those of the addresses that have no code, in one call; none when the node does not tell. Wallets
- * called by a token can burn all gas of a shared transaction, so who has code is asked before.
- */
-export async function findPlain(
-  chain: ChainState,
-  payers: readonly Address[],
+/** Those of the addresses that have no code, in one call; none when the node does not tell. */
+export async function findEoas(
+  client: Pick<Client, 'call'>,
+  addresses: readonly Address[],
 ): Promise<ReadonlySet<Address>> {
-  if (chain.plain.size >= plainMax) chain.plain.clear()
   try {
-    const asked = payers.slice(0, askedMax)
+    const asked = addresses.slice(0, askedMax)
     const data = `0x${program}${asked.map(Abi.address).join('')}`
-    const answer = await chain.client.call('eth_call', [{ data }, 'latest'])
+    const answer = await client.call('eth_call', [{ data }, 'latest'])
     if (typeof answer !== 'string' || answer.length !== 2 + asked.length * 64) return new Set()
     return new Set(
       asked.filter((_, index) => Abi.toUint(Abi.wordAt(answer.slice(2), index)) === 0n),

@@ -3,34 +3,36 @@ import { write } from '../../db/write'
 import { RpcError } from '../chain/client'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
-import type { ChainState, Context } from './context'
-import * as Decide from './decide'
+import { type Context, unattended } from './context'
+import { readMoney } from './ethcall'
 import type { Outcome, Payment } from './Payment'
-import * as Relayers from './relayer'
+import { resend } from './queue'
+import { assertConfirmed } from './reads'
 import * as Reorg from './reorg'
-import * as Verify from './verify'
+import * as Resolve from './resolve'
+import type { ChainState } from './state'
 
-/** Looks at which somebody else's bytes may stay out before the authorization is settled by us. */
+/** Looks at which external bytes may stay out before the authorization is settled by us. */
 const patience = 3
 
 /**
- * Payments that somebody else's transaction had paid before a reorganisation took it away: we have
- * no bytes of our own to send again. Theirs are sent again where they are known; if they stay out and
- * the authorization can still pay, it is settled by us. Whatever is in doubt stays in `broadcast` for
+ * Payments that an external transaction had paid before a reorganisation took it away: we have no
+ * bytes of our own to send again. Its bytes are sent again where they are known; if they stay out and
+ * the authorization can still pay, it is settled by us. What is in doubt stays in `broadcast` for
  * `reorg_depth` blocks: what has not come back then is as final as what came. Returns at once.
  */
 export function revive(context: Context, chain: ChainState): void {
   const { lostRaw, revivals } = chain.watch
-  const ids = context.recent.orphans(chain.network.id)
+  const ids = context.ledger.recent.orphans(chain.network.id)
   if (ids.length === 0) {
     lostRaw.clear()
     revivals.clear()
     return
   }
   for (const id of ids) {
-    const payment = context.store.findById(id)
-    if (!payment || context.running.has(id)) continue
-    void Decide.run(context, payment, () => drive(context, chain, payment))
+    const payment = context.ledger.payments.findById(id)
+    if (!payment || context.progress.running.has(id)) continue
+    void Resolve.track(context, unattended(payment), () => drive(context, chain, payment))
   }
 }
 
@@ -39,22 +41,26 @@ async function drive(context: Context, chain: ChainState, payment: Payment): Pro
   const before = chain.watch.revivals.get(id) ?? { looks: 0, since: chain.head.number }
   const { looks, since } = { ...before, looks: before.looks + 1 }
   chain.watch.revivals.set(id, { looks, since })
-  if (await confirmAgain(context, chain, payment)) return Decide.current(context, payment)
+  if (await confirmAgain(context, chain, payment)) return Resolve.current(context, payment)
   const isSent = looks <= patience && (await sendAgain(chain, transaction))
-  const outcome = await Decide.decide(context, id, 'invalid_exact_evm_transaction_failed')
+  const outcome = await Resolve.decide(
+    context,
+    unattended(payment),
+    'invalid_exact_evm_transaction_failed',
+  )
   if (outcome.kind !== 'pending') return outcome
   if (isSent) return outcome
-  const money = await Verify.readMoney(chain, payment.transfer)
+  const money = await readMoney(chain, payment.transfer)
   if (money.used || money.timestamp > payment.transfer.validBefore) {
     context.log('payment-undecided', { payment: id, transaction })
     if (chain.head.number < since + BigInt(chain.network.reorgDepth)) return outcome
     // Nothing of ours is under way: what used the nonce did not pay for this.
-    write(context.db, () => context.store.revert(id, [transaction]))
-    return Decide.decide(context, id, 'invalid_exact_evm_transaction_failed')
+    write(context.ledger.db, () => context.ledger.payments.revert(id, [transaction]))
+    return Resolve.decide(context, unattended(payment), 'invalid_exact_evm_transaction_failed')
   }
   context.log('payment-settled-again', { payment: id, transaction })
-  write(context.db, () => context.store.revert(id, [transaction]))
-  return Decide.again(context, context.store.findById(id) ?? payment)
+  write(context.ledger.db, () => context.ledger.payments.revert(id, [transaction]))
+  return resend(context, unattended(context.ledger.payments.findById(id) ?? payment))
 }
 
 /** The same transaction in another block pays as it did before. */
@@ -64,20 +70,20 @@ async function confirmAgain(
   payment: Payment,
 ): Promise<boolean> {
   const { id, transaction, transfer } = payment
-  const { store } = context
+  const { payments } = context.ledger
   const answer = await chain.client.call('eth_getTransactionReceipt', [transaction])
   const receipt = Receipt.parse(answer)
   if (!receipt?.success || receipt.hash !== transaction) return false
   const log = receipt.logs.find(
     (each) =>
       Token.isTransfer(each, transfer) &&
-      store.findByLog(transfer.network, transaction, each.index) === undefined,
+      payments.findByLog(transfer.network, transaction, each.index) === undefined,
   )
   if (!log) return false
   const { blockNumber } = receipt
-  await Relayers.assertConfirmed(context, chain, transaction)
-  write(context.db, () =>
-    store.confirm(id, { transaction, logIndex: log.index, blockNumber }, context.now()),
+  await assertConfirmed(context, chain, transaction)
+  write(context.ledger.db, () =>
+    payments.confirm(id, { transaction, logIndex: log.index, blockNumber }, context.now()),
   )
   Reorg.remember(chain, receipt)
   return true
