@@ -164,7 +164,7 @@ export function createSettler(options: SettleOptions): Settler {
     }
     const proven = isOwnDomain && subject.isSigned
     const limits = { waitMs, receivedAt: now(), proven, requestId }
-    return settleSponsored(options, transfer, approval, purpose, limits)
+    return settleSponsored(options, transfer, purpose, { ...limits, approval })
   }
 
   /** Whether gas would be spent for a stranger's payee that has had its part of the day. */

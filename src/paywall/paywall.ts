@@ -1,7 +1,7 @@
 import * as Problem from '../protocol/Problem'
 import type { Outcome, Payment, Purpose } from '../settlement/Payment'
-import type { ApprovalSponsor } from '../settlement/sponsorship'
 import type { Settlement } from '../settlement/settlement'
+import type { ApprovalSponsor } from '../settlement/sponsorship'
 import { settleSponsored } from '../settlement/sponsorship'
 import { choose } from './choose'
 import { mayContinue } from './continuation'
@@ -265,7 +265,8 @@ export function createPaywall(options: PaywallOptions): Paywall {
     }
     const { transfer, approval } = presentation
     return withPlace(sale, release, async (done) => {
-      const outcome = await settleSponsored(options, transfer, approval, purpose, {
+      const outcome = await settleSponsored(options, transfer, purpose, {
+        approval,
         waitMs: options.settleWaitMs,
         receivedAt: now(),
         proven: presentation.isProven,

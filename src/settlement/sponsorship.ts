@@ -41,9 +41,8 @@ export type Sponsoring = {
 export async function settleSponsored(
   { settlement, sponsor, now }: Sponsoring,
   transfer: Transfer,
-  approval: Hex | undefined,
   purpose: Purpose,
-  options: SettleOptions,
+  { approval, ...options }: SettleOptions & { approval: Hex | undefined },
 ): Promise<Outcome> {
   const deadline = now() + options.waitMs
   const outcome = await settlement.settle(transfer, purpose, options)

@@ -321,7 +321,8 @@ export function createPurchase(options: PurchaseOptions): Purchase {
     }
     admission.assertFew(transfer.payer, terms)
     const id = Orders.newId(now(), crypto.getRandomValues(new Uint8Array(10)))
-    const outcome = await settleSponsored(options, transfer, presentation.approval, purpose, {
+    const outcome = await settleSponsored(options, transfer, purpose, {
+      approval: presentation.approval,
       waitMs: Math.max(0, deadline - now()),
       receivedAt: now(),
       proven: presentation.isProven,
