@@ -5,7 +5,7 @@ import { account } from '../src/demo/accounts'
 import { mine, setAutomine } from '../src/demo/chains'
 import * as Crypto from '../src/protocol/Crypto'
 import { type OwnJobs, ownJobs } from './harness/jobs'
-import { isSend, losing, withoutSync } from './harness/owndesk'
+import { isSend, losing, withoutSync } from './harness/ownsettlement'
 import { jobOf, mineWhile, signTransfer, until, untilKnown } from './harness/settlement'
 
 const receiver = account(8).address
@@ -27,15 +27,15 @@ describe.concurrent('a job', () => {
   test('behavior: is written before its bytes leave, with what its owner writes', async () => {
     await using own = await ownJobs()
     const { net, network } = own
-    own.desk.db.sqlite.run('CREATE TABLE noted (hash TEXT)')
+    own.fixture.db.sqlite.run('CREATE TABLE noted (hash TEXT)')
     let onDisk: unknown
     net.tap.intercept = ({ method }) => {
-      if (isSend(method)) onDisk ??= [own.transactions(), own.desk.settlement.job('refund:1')]
+      if (isSend(method)) onDisk ??= [own.transactions(), own.fixture.settlement.job('refund:1')]
       return undefined
     }
-    const end = await own.desk.settlement.run(jobOf(network), {
+    const end = await own.fixture.settlement.run(jobOf(network), {
       waitMs: 10_000,
-      write: (hash) => own.desk.db.sqlite.run('INSERT INTO noted VALUES (?)', [hash]),
+      write: (hash) => own.fixture.db.sqlite.run('INSERT INTO noted VALUES (?)', [hash]),
     })
     if (end.kind !== 'confirmed') throw new Error(end.kind)
     expect(end.receipt).toMatchObject({ hash: end.transaction, success: true, logs: [] })
@@ -43,10 +43,10 @@ describe.concurrent('a job', () => {
       [{ state: 'sent', kind: 'refund', hash: end.transaction }],
       { state: 'broadcast', transaction: end.transaction, blockNumber: undefined },
     ])
-    expect(own.desk.db.sqlite.query('SELECT hash FROM noted').all()).toEqual([
+    expect(own.fixture.db.sqlite.query('SELECT hash FROM noted').all()).toEqual([
       { hash: end.transaction },
     ])
-    expect(own.desk.settlement.job('refund:1')).toEqual({
+    expect(own.fixture.settlement.job('refund:1')).toEqual({
       state: 'confirmed',
       transaction: end.transaction,
       blockNumber: end.receipt.blockNumber,
@@ -61,10 +61,10 @@ describe.concurrent('a job', () => {
     const write = () => {
       throw new Error('the order is gone')
     }
-    const running = own.desk.settlement.run(jobOf(network), { waitMs: 10_000, write })
+    const running = own.fixture.settlement.run(jobOf(network), { waitMs: 10_000, write })
     await expect(running).rejects.toThrow('the order is gone')
     expect(own.transactions()).toEqual([])
-    expect(own.desk.settlement.job('refund:1')).toBeUndefined()
+    expect(own.fixture.settlement.job('refund:1')).toBeUndefined()
     expect((await own.run()).kind).toBe('confirmed')
     expect(await own.moved()).toBe(7n)
   })
@@ -75,7 +75,7 @@ describe.concurrent('a job', () => {
     let writes = 0
     const ends = await Promise.all(
       Array.from({ length: 20 }, () =>
-        own.desk.settlement.run(jobOf(network), { waitMs: 10_000, write: () => void writes++ }),
+        own.fixture.settlement.run(jobOf(network), { waitMs: 10_000, write: () => void writes++ }),
       ),
     )
     expect(new Set(ends.map((end) => 'transaction' in end && end.transaction)).size).toBe(1)
@@ -140,8 +140,8 @@ describe.concurrent('a job', () => {
     const { net, network } = own
     await setAutomine(net.chain, false)
     const paying = [1, 2, 3].flatMap(() => [
-      own.desk.pay(signTransfer(network)),
-      own.desk.pay(signTransfer(network, { from: 2 })),
+      own.fixture.pay(signTransfer(network)),
+      own.fixture.pay(signTransfer(network, { from: 2 })),
     ])
     const ids = ['refund:1', 'refund:2', 'refund:3']
     const running = ids.map((id) => own.run({ id }))
@@ -169,7 +169,7 @@ describe.concurrent('a stuck job', () => {
     await own.reopen({ replaceAfterSeconds: 0.2 })
     const running = own.run()
     await until(() => own.transactions().length > 1)
-    expect(own.desk.settlement.job('refund:1')?.transaction).toBe(
+    expect(own.fixture.settlement.job('refund:1')?.transaction).toBe(
       own.transactions().at(-1)?.hash ?? '0x',
     )
     const end = await mineWhile(net.chain, running)
@@ -205,9 +205,9 @@ describe.concurrent('a stuck job', () => {
     await setAutomine(net.chain, false)
     await own.reopen({ replaceAfterSeconds: 0.2, feeCapWei: 1_200_000_000n })
     await own.start()
-    await until(() => own.desk.settlement.status()[0]?.reason?.includes('fee cap') === true)
+    await until(() => own.fixture.settlement.status()[0]?.reason?.includes('fee cap') === true)
     expect((await own.run({ id: 'refund:2' }, 20)).kind).toBe('unavailable')
-    expect(own.desk.settlement.job('refund:2')).toBeUndefined()
+    expect(own.fixture.settlement.job('refund:2')).toBeUndefined()
     await mineUntil(own, 'refund:1')
     expect((await mineWhile(net.chain, own.run({ id: 'refund:2' }))).kind).toBe('confirmed')
     expect(await own.moved()).toBe(14n)
@@ -227,7 +227,7 @@ describe.concurrent('after a crash', () => {
     const { net } = own
     net.tap.intercept = losing
     const hash = await own.start()
-    await own.desk.crash()
+    await own.fixture.crash()
     net.tap.intercept = undefined
     await own.open()
     await until(() => own.stateOf() === 'confirmed')
@@ -242,7 +242,7 @@ describe.concurrent('after a crash', () => {
     net.tap.intercept = losing
     const hash = await own.start()
     await own.reopen({}, { recover: false })
-    await own.desk.crash()
+    await own.fixture.crash()
     net.tap.intercept = undefined
     await own.open()
     await until(() => own.stateOf() === 'confirmed')
@@ -258,10 +258,10 @@ describe.concurrent('after a crash', () => {
     const transfer = signTransfer(network)
     await own.begin(transfer)
     await own.start({ id: 'refund:2' })
-    await own.desk.crash()
+    await own.fixture.crash()
     net.tap.intercept = undefined
     await own.open()
-    await until(() => own.desk.settlement.find(transfer)?.state === 'confirmed')
+    await until(() => own.fixture.settlement.find(transfer)?.state === 'confirmed')
     await until(() => own.stateOf() === 'confirmed' && own.stateOf('refund:2') === 'confirmed')
     expect(own.transactions()).toMatchObject([
       { kind: 'refund', state: 'mined' },
@@ -281,12 +281,12 @@ describe.concurrent('after a crash', () => {
     await untilKnown(net.chain, hash)
     net.tap.intercept = losing
     await until(() => own.transactions().length > 1)
-    await own.desk.crash()
+    await own.fixture.crash()
     await mine(net.chain)
     net.tap.intercept = undefined
     await own.open()
     await until(() => own.stateOf() === 'confirmed')
-    expect(own.desk.settlement.job('refund:1')?.transaction).toBe(hash)
+    expect(own.fixture.settlement.job('refund:1')?.transaction).toBe(hash)
     expect(await own.moved()).toBe(7n)
   })
 
@@ -297,7 +297,7 @@ describe.concurrent('after a crash', () => {
     await own.start()
     await own.reopen()
     const transfer = signTransfer(network)
-    const paying = own.desk.pay(transfer)
+    const paying = own.fixture.pay(transfer)
     expect((await mineWhile(net.chain, paying)).kind).toBe('confirmed')
     await until(() => own.stateOf() === 'confirmed')
     expect(own.transactions().map(({ nonce }) => nonce)).toEqual(
@@ -310,7 +310,7 @@ describe.concurrent('after a crash', () => {
     const { net } = own
     net.tap.intercept = losing
     await own.start()
-    await own.desk.crash()
+    await own.fixture.crash()
     net.tap.intercept = undefined
     await own.open({}, { relayerKeys: [Crypto.bytes(account(5).privateKey)] })
     await until(() => own.stateOf() === 'confirmed')
@@ -328,7 +328,7 @@ describe.concurrent('a reorganisation', () => {
     await reorganise(own, 1)
     await until(() => own.told.length >= 3)
     expect(own.told).toEqual(['refund:1 confirmed', 'refund:1 broadcast', 'refund:1 confirmed'])
-    expect(own.desk.settlement.job('refund:1')).toMatchObject({
+    expect(own.fixture.settlement.job('refund:1')).toMatchObject({
       transaction: 'transaction' in end ? end.transaction : '',
     })
     expect(own.transactions()).toMatchObject([{ state: 'mined' }])
@@ -338,7 +338,7 @@ describe.concurrent('a reorganisation', () => {
   test('behavior: while the process was down is found by the next one', async () => {
     await using own = await ownJobs()
     const end = await own.run()
-    await own.desk.crash()
+    await own.fixture.crash()
     await reorganise(own, 2)
     expect(await own.moved()).toBe(0n)
     await own.open()
@@ -364,14 +364,14 @@ describe.concurrent('a reorganisation', () => {
     const end = await running
     const [oldest] = own.transactions()
     expect(end).not.toMatchObject({ transaction: oldest?.hash })
-    await own.desk.crash()
+    await own.fixture.crash()
     await net.chain.rpc('evm_revert', [snapshot])
     await net.chain.rpc('anvil_dropAllTransactions', [])
     await net.chain.rpc('eth_sendRawTransaction', [oldest?.raw])
     await mine(net.chain)
     expect(await own.moved()).toBe(7n)
     await own.open()
-    await until(() => own.desk.settlement.job('refund:1')?.transaction === oldest?.hash)
+    await until(() => own.fixture.settlement.job('refund:1')?.transaction === oldest?.hash)
     expect(end.kind).toBe('confirmed')
     expect(own.stateOf()).toBe('confirmed')
     expect(await own.moved()).toBe(7n)
@@ -402,7 +402,7 @@ describe.concurrent("another transaction at a job's nonce", () => {
     await own.reopen({}, { jobProofMs: 0 })
     await steal(own)
     // The relayer goes on above it.
-    expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
+    expect((await own.fixture.pay(signTransfer(network))).kind).toBe('confirmed')
     await until(() => looks(own) > 3)
     expect(own.stateOf()).toBe('broadcast')
     await mine(net.chain, 16)
@@ -429,9 +429,9 @@ describe.concurrent("another transaction at a job's nonce", () => {
 test.concurrent('behavior: a job under way is on the disk as the tables want it', async () => {
   await using own = await ownJobs()
   await own.run()
-  const row = createJobs(own.desk.db).find('refund:1')
+  const row = createJobs(own.fixture.db).find('refund:1')
   expect(row).toMatchObject({ kind: 'refund', valueWei: 7n, relayer: account(0).address })
   expect(() =>
-    own.desk.db.sqlite.run("UPDATE errands SET state = 'broadcast' WHERE id = 'refund:1'"),
+    own.fixture.db.sqlite.run("UPDATE errands SET state = 'broadcast' WHERE id = 'refund:1'"),
   ).toThrow()
 })

@@ -6,12 +6,12 @@ import * as Crypto from '../src/protocol/Crypto'
 import * as Transfer from '../src/protocol/Transfer'
 import { createRelayer } from '../src/settlement/relayer'
 import { checkAfterMs } from '../src/settlement/start'
-import { isSend, type OwnDesk, ownDesk } from './harness/owndesk'
+import { isSend, type OwnSettlement, ownSettlement } from './harness/ownsettlement'
 import { jobOf, mineWhile, relayerKey, signTransfer, until } from './harness/settlement'
 import { robinhood, sign } from './harness/stablecoin'
 
 async function cancel(
-  { net, network }: OwnDesk,
+  { net, network }: OwnSettlement,
   { payer, nonce }: Transfer.Transfer,
 ): Promise<void> {
   const signature = await sign(robinhood, 1, 'CancelAuthorization', { authorizer: payer, nonce })
@@ -26,7 +26,7 @@ async function cancel(
 
 describe.concurrent('an authorization that was cancelled', () => {
   test('behavior: keeps answering that its nonce is used, whenever it is asked', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     const transfer = signTransfer(network)
     net.tap.intercept = async ({ method }) => {
@@ -34,25 +34,28 @@ describe.concurrent('an authorization that was cancelled', () => {
       return undefined
     }
     const used = { kind: 'dead', reason: 'invalid_exact_evm_nonce_already_used' }
-    expect(await own.desk.pay(transfer)).toMatchObject({ ...used, payment: { state: 'expired' } })
+    expect(await own.fixture.pay(transfer)).toMatchObject({
+      ...used,
+      payment: { state: 'expired' },
+    })
     net.tap.intercept = undefined
-    expect(await own.desk.pay(transfer)).toMatchObject(used)
+    expect(await own.fixture.pay(transfer)).toMatchObject(used)
     await own.reopen({}, { now: () => Date.now() + 10_000_000 })
-    expect(await own.desk.pay(transfer)).toMatchObject(used)
+    expect(await own.fixture.pay(transfer)).toMatchObject(used)
   })
 
   test("behavior: after somebody's settlement of it was taken away, it is asked about for reorg_depth blocks", async () => {
-    await using own = await ownDesk({
+    await using own = await ownSettlement({
       network: { reorgDepth: 4 },
-      desk: { checkMs: 50, payoutExclusive: true },
+      settlement: { checkMs: 50, payoutExclusive: true },
     })
     const { net, network } = own
     const transfer = signTransfer(network)
     await execute(net.chain, [
       { from: account(8).address, ...Transfer.call(transfer), gas: 500_000n },
     ])
-    expect((await own.desk.pay(transfer, { bound: true })).kind).toBe('confirmed')
-    await own.desk.crash()
+    expect((await own.fixture.pay(transfer, { bound: true })).kind).toBe('confirmed')
+    await own.fixture.crash()
     await net.chain.rpc('anvil_reorg', [2, []])
     await net.chain.rpc('anvil_dropAllTransactions', [])
     await cancel(own, transfer)
@@ -60,16 +63,16 @@ describe.concurrent('an authorization that was cancelled', () => {
       method === 'eth_getRawTransactionByHash' ? { result: null } : undefined
     await own.open()
     const undecided = () =>
-      own.desk.events.filter(({ event }) => event === 'payment-undecided').length
+      own.fixture.events.filter(({ event }) => event === 'payment-undecided').length
     await until(() => undecided() > 0)
-    expect(own.desk.settlement.find(transfer)?.state).toBe('broadcast')
+    expect(own.fixture.settlement.find(transfer)?.state).toBe('broadcast')
     await mine(net.chain, 5)
-    await until(() => own.desk.settlement.find(transfer)?.state === 'expired')
+    await until(() => own.fixture.settlement.find(transfer)?.state === 'expired')
     const looks = own.asked('eth_getLogs')
     const checks = own.asked('eth_chainId')
     await until(() => own.asked('eth_chainId') > checks + 3)
     expect(own.asked('eth_getLogs')).toBe(looks)
-    expect(await own.desk.pay(transfer, { bound: true })).toMatchObject({
+    expect(await own.fixture.pay(transfer, { bound: true })).toMatchObject({
       kind: 'dead',
       reason: 'invalid_exact_evm_nonce_already_used',
     })
@@ -77,15 +80,15 @@ describe.concurrent('an authorization that was cancelled', () => {
 })
 
 test.concurrent('behavior: a payment that is handed back to the queue waits no longer than it wanted', async () => {
-  await using own = await ownDesk()
+  await using own = await ownSettlement()
   const { net, network } = own
   await setAutomine(net.chain, false)
   const busy = (index: number) =>
-    own.desk.settlement.run(jobOf(network, { id: `refund:${index}` }), { waitMs: 0 })
+    own.fixture.settlement.run(jobOf(network, { id: `refund:${index}` }), { waitMs: 0 })
   await busy(0)
   // Those who wait behind it are found to be without code.
   const both = () => [signTransfer(network), signTransfer(network, { from: 2 })] as const
-  await mineWhile(net.chain, Promise.all(both().map((transfer) => own.desk.pay(transfer))))
+  await mineWhile(net.chain, Promise.all(both().map((transfer) => own.fixture.pay(transfer))))
   for (let index = 1; index <= 15; index++) await busy(index)
   // A second look, at a node that is slow, finds that account 2 has delegated meanwhile.
   let looks = 0
@@ -102,23 +105,23 @@ test.concurrent('behavior: a payment that is handed back to the queue waits no l
     return { result: `0x${sizes.map((size) => size.toString(16).padStart(64, '0')).join('')}` }
   }
   const [plain, coded] = both()
-  const paying = own.desk.pay(plain)
-  expect(await own.desk.pay(coded, {}, { waitMs: 300 })).toMatchObject({
+  const paying = own.fixture.pay(plain)
+  expect(await own.fixture.pay(coded, {}, { waitMs: 300 })).toMatchObject({
     kind: 'unavailable',
     detail: 'The network is busy; try again with the same credential.',
   })
   expect(looks).toBe(1)
-  expect(own.desk.settlement.find(coded)).toBeUndefined()
+  expect(own.fixture.settlement.find(coded)).toBeUndefined()
   expect((await mineWhile(net.chain, paying)).kind).toBe('confirmed')
-  expect((await mineWhile(net.chain, own.desk.pay(coded))).kind).toBe('confirmed')
+  expect((await mineWhile(net.chain, own.fixture.pay(coded))).kind).toBe('confirmed')
 })
 
 test.concurrent('behavior: many announced blocks are not taken for much time', async () => {
-  await using own = await ownDesk({ chain: { blockTimeMs: 100 } })
+  await using own = await ownSettlement({ chain: { blockTimeMs: 100 } })
   const { net, network } = own
   const replaceAfterSeconds = 1.5
   await own.reopen({ wsUrl: net.chain.wsUrl, replaceAfterSeconds }, { checkMs: 600_000 })
-  await until(() => own.desk.events.some(({ event }) => event === 'heads-live'))
+  await until(() => own.fixture.events.some(({ event }) => event === 'heads-live'))
   let sentAt = 0
   net.tap.intercept = ({ method }) => {
     if (method === 'eth_sendRawTransactionSync') {
@@ -128,8 +131,8 @@ test.concurrent('behavior: many announced blocks are not taken for much time', a
     sentAt ||= performance.now()
     return { result: `0x${'0'.repeat(64)}` }
   }
-  const paying = own.desk.pay(signTransfer(network), {}, { waitMs: 10_000 })
-  await until(() => own.desk.events.some(({ event }) => event === 'transaction-replaced'))
+  const paying = own.fixture.pay(signTransfer(network), {}, { waitMs: 10_000 })
+  await until(() => own.fixture.events.some(({ event }) => event === 'transaction-replaced'))
   expect(performance.now() - sentAt).toBeGreaterThan(replaceAfterSeconds * 900)
   net.tap.intercept = undefined
   expect((await paying).kind).toBe('confirmed')
@@ -157,7 +160,7 @@ describe('the time to the next check', () => {
 })
 
 test.concurrent('behavior: a disk that refuses the replacement does not end the watch over what was sent', async () => {
-  await using own = await ownDesk({ network: { replaceAfterSeconds: 0.2 } })
+  await using own = await ownSettlement({ network: { replaceAfterSeconds: 0.2 } })
   const { net, network } = own
   await setAutomine(net.chain, false)
   net.tap.intercept = ({ method }) =>
@@ -165,27 +168,27 @@ test.concurrent('behavior: a disk that refuses the replacement does not end the 
       ? { error: { code: -32601, message: 'the method does not exist' } }
       : undefined
   const transfer = signTransfer(network)
-  const paying = own.desk.pay(transfer)
-  await until(() => own.desk.settlement.find(transfer) !== undefined)
-  own.desk.db.sqlite.run(
+  const paying = own.fixture.pay(transfer)
+  await until(() => own.fixture.settlement.find(transfer) !== undefined)
+  own.fixture.db.sqlite.run(
     "CREATE TRIGGER full BEFORE INSERT ON transactions BEGIN SELECT RAISE(ABORT, 'disk full'); END",
   )
-  await until(() => own.desk.events.some(({ event }) => event === 'settlement-fault'))
+  await until(() => own.fixture.events.some(({ event }) => event === 'settlement-fault'))
   expect((await mineWhile(net.chain, paying)).kind).toBe('confirmed')
-  expect(own.desk.db.sqlite.query('SELECT hash FROM transactions').all()).toHaveLength(1)
+  expect(own.fixture.db.sqlite.query('SELECT hash FROM transactions').all()).toHaveLength(1)
 })
 
 test.concurrent('error: a payment whose window closed while it waited for a relayer is not sent', async () => {
-  await using own = await ownDesk()
+  await using own = await ownSettlement()
   const { net, network } = own
-  await own.desk.stop()
+  await own.fixture.stop()
   let ahead = 0
   await own.open({}, { now: () => Date.now() + ahead })
   await setAutomine(net.chain, false)
   for (let index = 0; index < 16; index++)
-    await own.desk.settlement.run(jobOf(network, { id: `refund:${index}` }), { waitMs: 0 })
+    await own.fixture.settlement.run(jobOf(network, { id: `refund:${index}` }), { waitMs: 0 })
   const transfer = signTransfer(network)
-  const paying = own.desk.pay(transfer)
+  const paying = own.fixture.pay(transfer)
   await until(
     () => own.asked('eth_sendRawTransactionSync') + own.asked('eth_sendRawTransaction') >= 16,
   )
@@ -194,17 +197,17 @@ test.concurrent('error: a payment whose window closed while it waited for a rela
     kind: 'refused',
     reason: 'invalid_exact_evm_payload_authorization_valid_before',
   })
-  expect(own.desk.settlement.find(transfer)).toBeUndefined()
+  expect(own.fixture.settlement.find(transfer)).toBeUndefined()
 })
 
 test.concurrent('error: a balance that was read before a payment was included is not promised again', async () => {
-  await using own = await ownDesk()
+  await using own = await ownSettlement()
   const { net, network } = own
   await setAutomine(net.chain, false)
   const amountAtomic = await balanceOf(net.chain, network.asset.address, account(1).address)
   const first = signTransfer(network, { amountAtomic })
-  const paying = own.desk.pay(first)
-  await until(() => own.desk.settlement.find(first) !== undefined)
+  const paying = own.fixture.pay(first)
+  await until(() => own.fixture.settlement.find(first) !== undefined)
   // The node answers the second simulation from before, and late.
   const held = Promise.withResolvers<void>()
   let isAsked = false
@@ -217,10 +220,10 @@ test.concurrent('error: a balance that was read before a payment was included is
     return new Response(answer)
   }
   const second = signTransfer(network, { amountAtomic })
-  const late = own.desk.pay(second)
+  const late = own.fixture.pay(second)
   await until(() => isAsked)
   expect((await mineWhile(net.chain, paying)).kind).toBe('confirmed')
   held.resolve()
   expect(await late).toMatchObject({ kind: 'unavailable' })
-  expect(own.desk.settlement.find(second)).toBeUndefined()
+  expect(own.fixture.settlement.find(second)).toBeUndefined()
 })

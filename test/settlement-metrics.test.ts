@@ -3,7 +3,7 @@ import { account } from '../src/demo/accounts'
 import { mine, setAutomine } from '../src/demo/chains'
 import { createRegistry } from '../src/http/metrics'
 import { createMetrics, type Sources } from '../src/settlement/metrics'
-import { withoutSync } from './harness/owndesk'
+import { withoutSync } from './harness/ownsettlement'
 import { buy, type Shop, sign, startShop } from './harness/shop'
 import { until } from './harness/world'
 

@@ -130,7 +130,7 @@ export function jobOf({ id: network }: NetworkConfig, changes: Partial<Job> = {}
   }
 }
 
-export type Desk = {
+export type SettlementFixture = {
   db: Db
   settlement: Settlement
   events: { event: string; fields: Readonly<Record<string, unknown>> | undefined }[]
@@ -146,7 +146,7 @@ export type Desk = {
 }
 
 /** Starts settlement over a data directory. */
-export async function startDesk(
+export async function startFixture(
   networks: readonly NetworkConfig[],
   dataDir: string,
   options: {
@@ -163,10 +163,10 @@ export async function startDesk(
     isOwnPayee?: (payee: Address) => boolean
     clockSkewMaxMs?: number
   } = {},
-): Promise<Desk> {
+): Promise<SettlementFixture> {
   const now = options.now ?? Date.now
   const db = open({ dataDir, now })
-  const events: Desk['events'] = []
+  const events: SettlementFixture['events'] = []
   const settlement = await createSettlement({
     db,
     networks,

@@ -5,42 +5,42 @@ import { createCourier } from '../src/paywall/courier'
 import { createAnswers } from '../src/paywall/store'
 import * as Crypto from '../src/protocol/Crypto'
 import type { Transfer } from '../src/protocol/Transfer'
-import { type OwnDesk, ownDesk } from './harness/owndesk'
+import { type OwnSettlement, ownSettlement } from './harness/ownsettlement'
 import { purposeOf, signTransfer, until } from './harness/settlement'
 
 // A delivery that is begun in the commit of its confirmation, for the one caller that waits for it.
 
 function settle(
-  { desk }: OwnDesk,
+  { fixture }: OwnSettlement,
   transfer: Transfer,
   deliverOnConfirm: () => boolean,
   waitMs = 20_000,
 ) {
   const options = { waitMs, receivedAt: Date.now(), proven: true, deliverOnConfirm }
-  return desk.settlement.settle(transfer, purposeOf(), options)
+  return fixture.settlement.settle(transfer, purposeOf(), options)
 }
 
 const delivered = { delivered: true, upstreamStatus: 200, truncated: false } as const
 
 test.concurrent('behavior: is told with the outcome, and ends as any other', async () => {
-  await using own = await ownDesk()
-  const { desk, network } = own
+  await using own = await ownSettlement()
+  const { fixture, network } = own
   const transfers = [1, 2, 3, 4, 5].map((from) => signTransfer(network, { from }))
   const outcomes = await Promise.all(transfers.map((each) => settle(own, each, () => true)))
   for (const [at, transfer] of transfers.entries()) {
     expect(outcomes[at]).toMatchObject({ kind: 'confirmed', deliveryStarted: true })
-    const payment = desk.settlement.find(transfer)
+    const payment = fixture.settlement.find(transfer)
     expect(payment).toMatchObject({ state: 'confirmed', delivery: 'delivering', attempts: 1 })
-    await desk.settlement.endDelivery(payment?.id ?? '', delivered)
-    expect(desk.settlement.find(transfer)).toMatchObject({ delivery: 'delivered', attempts: 1 })
+    await fixture.settlement.endDelivery(payment?.id ?? '', delivered)
+    expect(fixture.settlement.find(transfer)).toMatchObject({ delivery: 'delivered', attempts: 1 })
   }
 })
 
 test.concurrent('behavior: is not begun for a buyer that has left, nor for nobody', async () => {
-  await using own = await ownDesk()
+  await using own = await ownSettlement()
   const outcomes = [
     await settle(own, signTransfer(own.network), () => false),
-    await own.desk.pay(signTransfer(own.network)),
+    await own.fixture.pay(signTransfer(own.network)),
   ]
   for (const outcome of outcomes) {
     expect(outcome).toMatchObject({ kind: 'confirmed', payment: { delivery: 'none', attempts: 0 } })
@@ -49,10 +49,10 @@ test.concurrent('behavior: is not begun for a buyer that has left, nor for nobod
 })
 
 test.concurrent('behavior: is not begun when the money comes after the wait', async () => {
-  await using own = await ownDesk()
+  await using own = await ownSettlement()
   await setAutomine(own.net.chain, false)
   const transfer = signTransfer(own.network)
-  const found = () => own.desk.settlement.find(transfer)
+  const found = () => own.fixture.settlement.find(transfer)
   expect((await settle(own, transfer, () => true, 2_000)).kind).toBe('pending')
   await own.untilSent(found()?.transaction ?? '')
   await mine(own.net.chain)
@@ -61,10 +61,10 @@ test.concurrent('behavior: is not begun when the money comes after the wait', as
 })
 
 test.concurrent('behavior: who meets the payment of another caller begins for itself', async () => {
-  await using own = await ownDesk()
+  await using own = await ownSettlement()
   await setAutomine(own.net.chain, false)
   const transfer = signTransfer(own.network)
-  const found = () => own.desk.settlement.find(transfer)
+  const found = () => own.fixture.settlement.find(transfer)
   const first = settle(own, transfer, () => true)
   await until(() => found() !== undefined)
   const second = settle(own, transfer, () => true)
@@ -76,26 +76,26 @@ test.concurrent('behavior: who meets the payment of another caller begins for it
 })
 
 test.concurrent('behavior: one that a crash cut off is begun again by who comes back', async () => {
-  await using own = await ownDesk()
+  await using own = await ownSettlement()
   const transfer = signTransfer(own.network)
   await settle(own, transfer, () => true)
   await own.reopen()
-  const payment = own.desk.settlement.find(transfer)
+  const payment = own.fixture.settlement.find(transfer)
   expect(payment).toMatchObject({ delivery: 'delivering', attempts: 1 })
-  const again = await own.desk.settlement.beginDelivery(payment?.id ?? '')
+  const again = await own.fixture.settlement.beginDelivery(payment?.id ?? '')
   expect(again).toMatchObject({ attempts: 2 })
 })
 
 test.concurrent('behavior: of a buyer that leaves just then ends, and waits for who comes back', async () => {
-  await using own = await ownDesk()
-  const { desk } = own
+  await using own = await ownSettlement()
+  const { fixture } = own
   const transfer = signTransfer(own.network)
   const outcome = await settle(own, transfer, () => true)
   if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
   let forwards = 0
   const courier = createCourier({
-    settlement: desk.settlement,
-    answers: createAnswers(desk.db),
+    settlement: fixture.settlement,
+    answers: createAnswers(fixture.db),
     challengeSecrets: [new Uint8Array(32)],
     receiptKey: Crypto.bytes(account(9).privateKey),
     now: Date.now,
@@ -119,13 +119,13 @@ test.concurrent('behavior: of a buyer that leaves just then ends, and waits for 
   await expect(courier.deliver(left, outcome, 'x402', () => undefined)).rejects.toMatchObject({
     code: 'payment-in-progress',
   })
-  const payment = desk.settlement.find(transfer)
+  const payment = fixture.settlement.find(transfer)
   if (payment === undefined) throw new Error('no payment')
   expect(payment).toMatchObject({ delivery: 'none', attempts: 1 })
   expect([forwards, courier.inFlight()]).toEqual([0, 0])
   const stays = { ...parcel, signal: new AbortController().signal }
   expect((await courier.deliver(stays, { payment }, 'x402', () => undefined)).status).toBe(200)
   expect(forwards).toBe(1)
-  await until(() => desk.settlement.find(transfer)?.delivery === 'delivered')
-  expect(desk.settlement.find(transfer)?.attempts).toBe(2)
+  await until(() => fixture.settlement.find(transfer)?.delivery === 'delivered')
+  expect(fixture.settlement.find(transfer)?.attempts).toBe(2)
 })

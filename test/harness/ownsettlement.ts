@@ -3,39 +3,39 @@ import { balanceOf } from '../../src/demo/chains'
 import type * as Transfer from '../../src/protocol/Transfer'
 import type { Payment, Purpose } from '../../src/settlement/Payment'
 import {
-  type Desk,
   networkOf,
   payee,
   type RpcCall,
-  startDesk,
+  type SettlementFixture,
+  startFixture,
   startNetwork,
   temporary,
   until,
 } from './settlement'
 
-type DeskOptions = Parameters<typeof startDesk>[2]
+type FixtureOptions = Parameters<typeof startFixture>[2]
 
 /**
- * A chain, a tap before it, a data directory and a desk over them, for one test alone: most of a
+ * A chain, a tap before it, a data directory and a settlement over them, for one test alone: most of a
  * test's time is waiting, and tests that share nothing wait beside each other.
  */
-export type OwnDesk = AsyncDisposable & {
+export type OwnSettlement = AsyncDisposable & {
   net: Awaited<ReturnType<typeof startNetwork>>
   network: NetworkConfig
   dataDir: string
   /** The one that was opened last. */
-  desk: Desk
-  /** Starts a desk over the same data; the one before has ended. */
-  open(changes?: Partial<NetworkConfig>, options?: DeskOptions): Promise<void>
-  /** Starts a desk over what the one before leaves when it crashes now. */
-  reopen(changes?: Partial<NetworkConfig>, options?: DeskOptions): Promise<void>
-  /** Goes on when the node, or who answers in its place, was given a transaction of ours. */
+  fixture: SettlementFixture
+  /** Starts a settlement over the same data; the one before has ended. */
+  open(changes?: Partial<NetworkConfig>, options?: FixtureOptions): Promise<void>
+  /** Starts a settlement over what the one before leaves when it crashes now. */
+  reopen(changes?: Partial<NetworkConfig>, options?: FixtureOptions): Promise<void>
+  /** Goes on when the node, or what answers in its place, was given a transaction of ours. */
   untilSent(hash: string): Promise<void>
   /** Pays, and goes on when the bytes were sent. Throws when the payment has ended by then. */
   begin(transfer: Transfer.Transfer, changes?: Partial<Purpose>): Promise<Payment>
   /** What the payee holds. */
   paid(): Promise<bigint>
-  /** Calls that the desk made of a method. */
+  /** Calls that the settlement made of a method. */
   asked(method: string): number
 }
 
@@ -51,32 +51,32 @@ export const withoutSync = ({ method }: RpcCall) =>
     ? { error: { code: -32601, message: 'the method does not exist' } }
     : undefined
 
-export async function ownDesk(
+export async function ownSettlement(
   options: {
     chain?: Parameters<typeof startNetwork>[1]
     network?: Partial<NetworkConfig>
-    desk?: DeskOptions
+    settlement?: FixtureOptions
   } = {},
-): Promise<OwnDesk> {
+): Promise<OwnSettlement> {
   const net = await startNetwork('usdg', options.chain)
   const network = networkOf(net.tap.url, 'usdg', options.network)
   const directory = temporary()
-  const start = (changes: Partial<NetworkConfig> = {}, more: DeskOptions = {}) =>
-    startDesk([{ ...network, ...changes }], directory.path, { ...options.desk, ...more })
-  const own: OwnDesk = {
+  const start = (changes: Partial<NetworkConfig> = {}, more: FixtureOptions = {}) =>
+    startFixture([{ ...network, ...changes }], directory.path, { ...options.settlement, ...more })
+  const own: OwnSettlement = {
     net,
     network,
     dataDir: directory.path,
-    desk: await start(),
+    fixture: await start(),
     async open(changes, more) {
-      own.desk = await start(changes, more)
+      own.fixture = await start(changes, more)
     },
     async reopen(changes, more) {
-      await own.desk.crash()
+      await own.fixture.crash()
       await own.open(changes, more)
     },
     untilSent(hash) {
-      const row = own.desk.db.sqlite
+      const row = own.fixture.db.sqlite
         .query<{ raw: string }, [string]>('SELECT raw FROM transactions WHERE hash = ?')
         .get(hash)
       return until(() =>
@@ -84,8 +84,8 @@ export async function ownDesk(
       )
     },
     async begin(transfer, changes) {
-      const { settlement, pay } = own.desk
-      // It may end with the desk.
+      const { settlement, pay } = own.fixture
+      // It may end with the settlement.
       pay(transfer, changes).catch(() => undefined)
       const written = () => settlement.find(transfer)
       await until(() => written() !== undefined)
@@ -97,7 +97,7 @@ export async function ownDesk(
     paid: () => balanceOf(net.chain, network.asset.address, payee),
     asked: (name) => net.tap.calls.filter(({ method }) => method === name).length,
     async [Symbol.asyncDispose]() {
-      await own.desk.stop()
+      await own.fixture.stop()
       await net.stop()
       directory.remove()
     },
