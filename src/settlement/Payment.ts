@@ -67,7 +67,7 @@ export type Payment = {
   attempts: number
   upstreamStatus: number | undefined
   truncated: boolean
-  /** Whether any request for this payment was ever answered, with whatever status. */
+  /** Whether a request for this payment was ever answered, with any status. */
   answered: boolean
   redeemTokenHash: string | undefined
   redeemUntil: number | undefined
@@ -104,7 +104,7 @@ export type Underway = {
 
 /** The wish of a caller that its delivery starts in the commit of the confirmation. */
 export type DeliverOnConfirm = {
-  /** Asked when the money has arrived. */
+  /** Asked when the money has arrived, before it is written. */
   isWanted: () => boolean
   /** The caller still waits. */
   isOpen: boolean

@@ -233,12 +233,14 @@ function commit(
   { receipt, included }: Inclusion,
 ): Promise<(Payment | undefined)[]> {
   const { group, payments } = ledger
+  const starts = slot.members.map(
+    ({ deliverOnConfirm: wish }) => wish?.isOpen === true && wish.isWanted(),
+  )
   // What is lost with the power is read from the chain again, but not that a delivery was started.
-  const isStarting = slot.members.some(({ deliverOnConfirm }) => deliverOnConfirm?.isOpen)
-  const add = isStarting ? group.add : group.addSoon
+  const add = starts.includes(true) ? group.add : group.addSoon
   return add(() => {
     endTransactions({ ledger, now }, slot, { receipt, included })
-    const confirmed = pay({ ledger, now }, slot, { receipt, included })
+    const confirmed = pay({ ledger, now }, slot, { receipt, included, starts })
     if (isIdentified(slot.code) && included.kind !== 'cancel' && !confirmed[0]) {
       payments.addWasted(network.id, included.product, now(), receipt.spentWei)
     }
@@ -279,19 +281,18 @@ export function endTransactions(
 function pay(
   { ledger: { payments }, now }: Pick<Context, 'ledger' | 'now'>,
   { transactions, members }: Slot,
-  { receipt, included }: Inclusion,
+  { receipt, included, starts }: Inclusion & { starts: readonly boolean[] },
 ): (Payment | undefined)[] {
   const { hash: transaction, blockNumber } = receipt
   const carriers = transactions.map(({ hash }) => hash)
   const transfers = members.map(({ payment }) => payment.transfer)
   const taken = payments.takenLogs(included.network, transaction)
   const indexes = receipt.success ? Token.assignTransfers(receipt.logs, transfers, taken) : []
-  return members.map(({ payment: { id }, deliverOnConfirm }, position) => {
+  return members.map(({ payment: { id } }, position) => {
     const logIndex = indexes[position]
     if (logIndex !== undefined) {
       const assignment = { transaction, logIndex, blockNumber }
-      const isStarting = deliverOnConfirm?.isOpen && deliverOnConfirm.isWanted()
-      const started = isStarting && payments.confirmAndBegin(id, assignment, now())
+      const started = starts[position] && payments.confirmAndBegin(id, assignment, now())
       const confirmed = started || payments.confirm(id, assignment, now())
       if (confirmed) return confirmed
     }

@@ -64,14 +64,14 @@ export async function examine(
   const atSeconds = EthCall.timeFor(chain, [transfer], asked.now)
   const calls = callsFor(chain, candidate, asked.check)
   const gas = 2n * Gas.limitAlone(transfer, isContract(code)) + 200_000n
-  let answer: Answer | undefined
+  let answer: CallAnswer | undefined
   try {
     answer = await aggregateWithCode(chain, from, transfer.payer, { calls, gas, atSeconds })
   } catch (error) {
     return unusable(transfer, error)
   }
   if (!answer) return Refusals.unavailable(undefined)
-  const seen = sightOf(transfer, answer)
+  const seen = readAnswer(transfer, answer)
   if (seen.baseFeeWei) chain.head.baseFeeWei = seen.baseFeeWei
   if (atSeconds === undefined && seen.timestamp !== undefined) {
     observeTime(chain.head, seen.timestamp, asked.now)
@@ -112,7 +112,7 @@ function callsFor(
 }
 
 /** The answers to `callsFor`. */
-type Sight = Omit<Refusals.Facts, 'refusedByWallet' | 'eip712'> & {
+type Observation = Omit<Refusals.Facts, 'refusedByWallet' | 'eip712'> & {
   code: AccountCode
   baseFeeWei: bigint | undefined
   isSettled: boolean
@@ -120,7 +120,7 @@ type Sight = Omit<Refusals.Facts, 'refusedByWallet' | 'eip712'> & {
   wallet: ReturnType<typeof judgeWallet> | undefined
 }
 
-function sightOf(transfer: Transfer.Transfer, { code, results }: Answer): Sight {
+function readAnswer(transfer: Transfer.Transfer, { code, results }: CallAnswer): Observation {
   const isPermit = transfer.method === 'permit2'
   const [nonce, balance, timestamp, baseFeeWei, allowance] = results.map(EthCall.uintOf)
   const wallet = results[isPermit ? 7 : 5]
@@ -139,7 +139,7 @@ function sightOf(transfer: Transfer.Transfer, { code, results }: Answer): Sight 
 
 function judge(
   { transfer, code }: Candidate,
-  { isSettled, used, wallet }: Sight,
+  { isSettled, used, wallet }: Observation,
   check: SignatureCheck | undefined,
 ): Exclude<Simulation, { kind: 'passes' }> | 'passes' | 'fails' {
   const passes = isSettled && used === false
@@ -159,7 +159,7 @@ function judge(
 function explain(
   chain: ChainState,
   { transfer, code, signer }: Candidate,
-  seen: Sight,
+  seen: Observation,
   { now, check }: Asked,
 ): Simulation {
   const { wallet } = seen
@@ -184,7 +184,7 @@ async function confirm(
   chain: ChainState,
   from: Address | undefined,
   candidate: Candidate,
-  { balance, code, atSeconds }: Sight & { atSeconds: bigint | undefined },
+  { balance, code, atSeconds }: Observation & { atSeconds: bigint | undefined },
 ): Promise<Simulation> {
   const { transfer, call } = candidate
   const balanceAtomic = balance ?? 0n
@@ -216,7 +216,7 @@ function unusable(transfer: Transfer.Transfer, error: unknown): Refusals.Payment
 /** Gas of creation code and of its returned bytes, which nodes charge like deployed code. */
 const creationGas = 700_000n
 
-type Answer = { code: AccountCode; results: Multicall.Result[] }
+type CallAnswer = { code: AccountCode; results: Multicall.Result[] }
 
 /** Results of the calls, and the payer's code where the node tells it. Throws RpcFault or RpcError. */
 async function aggregateWithCode(
@@ -228,7 +228,7 @@ async function aggregateWithCode(
     gas,
     ...rest
   }: { calls: readonly Multicall.Call[]; gas: bigint; atSeconds?: bigint | undefined },
-): Promise<Answer | undefined> {
+): Promise<CallAnswer | undefined> {
   const withoutCode = async (code: AccountCode) => {
     const results = await EthCall.aggregate(chain, from, calls, { gas, ...rest })
     return results && { code, results }

@@ -38,7 +38,7 @@ export type Search = {
   fromBlock?: bigint | undefined
   /**
    * The payee is an account of this service that only its orders pay. Then any unclaimed Transfer
-   * of this money is enough, through whatever contract it went.
+   * of this money is enough, through any contract.
    */
   isOursAlone?: boolean
   /** One URL; by default the one that is in use. */
@@ -88,7 +88,7 @@ export async function find(
 /**
  * Whether an external settlement pays for this request.
  *
- * The desk's account holds the money of its orders, so the desk swaps or refunds whatever the
+ * The desk's account holds the money of its orders, so the desk swaps or refunds it, whatever the
  * clocks say. The facilitator accepts only payees of this configuration: for other payees another
  * facilitator may have reported success to another server. With exclusive payouts, a credential
  * that is bound to this service is enough.

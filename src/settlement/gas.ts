@@ -112,7 +112,7 @@ export function refuseBudget(
 
 /**
  * Why nothing is sent for a payer with code now; undefined when it may be. Its code may burn all
- * gas of the transaction whatever the simulation showed. Other payers are not affected.
+ * gas of the transaction even when its simulation passed. Other payers are not affected.
  */
 export function refuseCode(
   { ledger, now }: Spending,

@@ -29,7 +29,7 @@ export type Metrics = {
   failed(network: string): void
 }
 
-/** What is read when somebody asks; from memory, but for the gas, which is one indexed read each. */
+/** What is read when the metrics are rendered; from memory, but for the gas, which is one indexed read each. */
 export type Sources = {
   networks(): readonly {
     network: string
@@ -190,7 +190,7 @@ function states(gauge: Gauge) {
   }
 }
 
-/** For whoever reads no metrics. */
+/** For a service without metrics. */
 export const silent: Meter = {
   counter: () => ({ inc() {} }),
   gauge: () => ({ set() {} }),

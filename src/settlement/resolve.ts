@@ -131,8 +131,8 @@ function expire(
 }
 
 /**
- * Ends a payment when one block proves that it did not pay and is over, whatever its transaction is
- * doing. Never rejects.
+ * Ends a payment when one block proves that it did not pay and is over, though its transaction may
+ * still be under way. Never rejects.
  */
 export async function endIfOver(context: Uses, payment: Payment): Promise<void> {
   const { db, payments } = context.ledger

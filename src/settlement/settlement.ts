@@ -100,7 +100,7 @@ export type SettleOptions = {
 }
 
 export type Lifecycle = {
-  /** Resolves after the first look at every network, whatever it says. */
+  /** Resolves after the first check of every network, ready or not. */
   ready: Promise<void>
   /** Takes up what an earlier process left; returns when all has been looked at once. */
   recover(): Promise<void>

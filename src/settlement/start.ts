@@ -123,7 +123,7 @@ export function createContext(options: SettlementOptions, signal: AbortSignal): 
 
 /** What runs beside the payments. */
 export type Background = {
-  /** Resolves after the first look at every network, whatever it says. */
+  /** Resolves after the first check of every network, ready or not. */
   ready: Promise<void>
   /** Takes up what an earlier process left; returns when all has been looked at once. */
   recover(): Promise<void>

@@ -107,7 +107,7 @@ function signBatch({ now }: Uses, chain: ChainState, batch: Batch): TransactionR
   return sign({ now, network: chain.network }, relayer, payload, { nonce, ...price })
 }
 
-/** UNIQUE on the money is the verdict: whatever was written before goes no second time. */
+/** UNIQUE on the money is the verdict: money that was written before is not sent a second time. */
 function dropKnown({ ledger }: Uses, members: readonly QueuedPayment[]): QueuedPayment[] {
   return members.filter(({ payment, transfer, done }) => {
     const known = payment ? undefined : ledger.payments.find(transfer)
