@@ -5,6 +5,8 @@ import type { Db } from './open'
 import { payments, type TransactionRow, transactionMembers, transactions } from './schema'
 import { later, parameter, placeholders } from './statement'
 
+export type TransactionStatements = ReturnType<typeof createTransactions>
+
 /** Prepared statements on what was signed. Changes belong inside `write`. */
 export function createTransactions(db: Db) {
   const { orm } = db

@@ -166,11 +166,7 @@ export function sourcesOf({
         })),
         gas: Object.entries(chain.network.gasPerDayWei).map(([product, budgetWei]) => ({
           product,
-          spentWei: ledger.payments.gasSpentOn(
-            chain.network.id,
-            product as GasProduct,
-            clocks.now(),
-          ),
+          spentWei: ledger.gas.gasSpentOn(chain.network.id, product as GasProduct, clocks.now()),
           budgetWei,
         })),
       }))

@@ -241,7 +241,7 @@ function replace(context: Uses, chain: ChainState, slot: Slot): boolean {
   const payload = payloadOf(slot, old, now())
   const row = sign({ now, network }, relayer, payload, { nonce, maxFeeWei, maxTipWei })
   write(ledger.db, () => {
-    ledger.payments.insertTransaction(row, ids)
+    ledger.transactions.insertTransaction(row, ids)
     if (slot.job) ledger.jobs.renew(slot.job.id, row.hash)
     for (const id of ids) ledger.payments.renew(id, row.hash, carriers)
   })

@@ -158,15 +158,15 @@ async function conclude(context: Context, chain: ChainState, slot: Slot): Promis
 }
 
 function giveUp(context: Context, { network }: ChainState, slot: Slot): Conclusion {
-  const { relayer, nonce, transactions, members, job } = slot
-  const { payments, jobs, db } = context.ledger
+  const { relayer, nonce, members, job } = slot
+  const { payments, transactions, jobs, db } = context.ledger
   relayer.slots.delete(nonce)
   // The transaction that stayed out at the fee cap is out of the way.
   relayer.stuck = undefined
-  const carriers = transactions.map(({ hash }) => hash)
+  const carriers = slot.transactions.map(({ hash }) => hash)
   const ids = members.map(({ payment }) => payment.id)
   write(db, () => {
-    for (const hash of carriers) payments.endTransaction(hash, 'replaced', null)
+    for (const hash of carriers) transactions.endTransaction(hash, 'replaced', null)
     for (const id of ids) payments.revert(id, carriers)
     if (job) jobs.end(job.id, replacedBy(slot), context.now())
   })
@@ -232,7 +232,7 @@ function commit(
   slot: Slot,
   { receipt, included }: Inclusion,
 ): Promise<(Payment | undefined)[]> {
-  const { group, payments } = ledger
+  const { group, gas } = ledger
   const starts = slot.members.map(
     ({ deliverOnConfirm: wish }) => wish?.isOpen === true && wish.isWanted(),
   )
@@ -242,7 +242,7 @@ function commit(
     endTransactions({ ledger, now }, slot, { receipt, included })
     const confirmed = pay({ ledger, now }, slot, { receipt, included, starts })
     if (isIdentified(slot.code) && included.kind !== 'cancel' && !confirmed[0]) {
-      payments.addWasted(network.id, included.product, now(), receipt.spentWei)
+      gas.addWasted(network.id, included.product, now(), receipt.spentWei)
     }
     return confirmed
   })
@@ -251,14 +251,19 @@ function commit(
 /** The end of everything at the nonce, and of the job that it is for. Call inside `write`. */
 export function endTransactions(
   { ledger, now }: Pick<Context, 'ledger' | 'now'>,
-  { transactions, job }: Pick<Slot, 'transactions' | 'job'>,
+  slot: Pick<Slot, 'transactions' | 'job'>,
   { receipt, included }: Inclusion,
 ): void {
-  const { payments, jobs } = ledger
-  payments.displaceOthers(included)
-  payments.endTransaction(included.hash, receipt.success ? 'mined' : 'failed', receipt.blockNumber)
-  for (const { hash } of transactions) {
-    if (hash !== included.hash) payments.endTransaction(hash, 'replaced', null)
+  const { transactions, jobs, gas } = ledger
+  const { job } = slot
+  transactions.displaceOthers(included)
+  transactions.endTransaction(
+    included.hash,
+    receipt.success ? 'mined' : 'failed',
+    receipt.blockNumber,
+  )
+  for (const { hash } of slot.transactions) {
+    if (hash !== included.hash) transactions.endTransaction(hash, 'replaced', null)
   }
   let wei = receipt.spentWei
   if (job) {
@@ -274,7 +279,7 @@ export function endTransactions(
       now(),
     )
   }
-  payments.addGas(included.network, included.product, now(), wei)
+  gas.addGas(included.network, included.product, now(), wei)
 }
 
 /** The confirmed payments; undefined for what the receipt does not pay, which is reverted. */

@@ -1,8 +1,10 @@
 import type { Address } from 'viem'
+import type { GasStatements } from '../../db/gas'
 import type { Group } from '../../db/group'
 import type { JobStatements } from '../../db/jobs'
 import type { Db } from '../../db/open'
 import type { Recent } from '../../db/recent'
+import type { TransactionStatements } from '../../db/transactions'
 import type * as Network from '../protocol/Network'
 import type { Events } from './events'
 import type { Metrics } from './metrics'
@@ -38,7 +40,9 @@ export type Context = {
 export type Ledger = {
   db: Db
   payments: Store
+  transactions: TransactionStatements
   jobs: JobStatements
+  gas: GasStatements
   recent: Recent
   /** Shares commits. */
   group: Group

@@ -29,7 +29,7 @@ const clockToleranceMs = 5_000
 /** A clock that is further ahead is not corrected for: then nothing is sold. */
 const aheadMaxMs = 60_000
 
-type Ledger = Pick<Context['ledger'], 'payments'>
+type Ledger = Pick<Context['ledger'], 'payments' | 'transactions'>
 type Clocks = Pick<Context, 'now' | 'monotonic'>
 
 /** Where a settlement is looked for. */
@@ -76,7 +76,7 @@ export async function find(
       seen.add(log.transactionHash)
       const hash = log.transactionHash
       // Our own transactions were searched before, for the payments that they carry.
-      if (isOursAlone && context.ledger.payments.membersOf(hash).length > 0) continue
+      if (isOursAlone && context.ledger.transactions.membersOf(hash).length > 0) continue
       if (isPermit && !isOursAlone && !(await carries(node, transfer, hash))) continue
       const found = await inspect(context.ledger, node, transfer, hash)
       if (found) return found

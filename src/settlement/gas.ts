@@ -21,7 +21,7 @@ const budgetParts = 10n
 
 type Call = Pick<Transfer, 'method' | 'permit2612'>
 type Clock = Pick<Context, 'now'>
-type Spending = Clock & { ledger: Pick<Context['ledger'], 'payments'> }
+type Spending = Clock & { ledger: Pick<Context['ledger'], 'gas'> }
 
 /**
  * Gas limit of a payment that is sent alone: what is not used costs nothing, what is burnt is
@@ -88,7 +88,7 @@ export function isSpent(
   { network }: Pick<ChainState, 'network'>,
   product: Product,
 ): boolean {
-  return ledger.payments.gasSpentOn(network.id, product, now()) >= network.gasPerDayWei[product]
+  return ledger.gas.gasSpentOn(network.id, product, now()) >= network.gasPerDayWei[product]
 }
 
 /**
@@ -104,7 +104,7 @@ export function refuseBudget(
   const { network } = chain
   const open = underWayWei(chain, product)
   if (open === 0n) return undefined
-  const wei = open + context.ledger.payments.gasSpentOn(network.id, product, context.now())
+  const wei = open + context.ledger.gas.gasSpentOn(network.id, product, context.now())
   if (wei < network.gasPerDayWei[product]) return undefined
   const detail = 'Transactions under way may spend the gas budget of today; try again.'
   return { kind: 'unavailable', detail, retryAfterSeconds: 2 }
@@ -121,7 +121,7 @@ export function refuseCode(
 ): PaymentRefusal | undefined {
   const { network } = chain
   const most = network.gasPerDayWei[product] / budgetParts
-  const wasted = ledger.payments.gasWastedOn(network.id, product, now())
+  const wasted = ledger.gas.gasWastedOn(network.id, product, now())
   const detail = 'Failed payments of wallets with code have spent the gas that they may cost today.'
   if (wasted > 0n && wasted >= most) return spent(detail)
   const open = underWayWei(chain, product, ({ code }) => isIdentified(code))

@@ -182,7 +182,7 @@ function isOverBudget(context: Context, chain: ChainState, { kind, product }: Jo
   // comes in.
   if (kind !== 'grant') return false
   const { network, relayers } = chain
-  let wei = context.ledger.payments.gasSpentOn(network.id, product, context.now())
+  let wei = context.ledger.gas.gasSpentOn(network.id, product, context.now())
   for (const { slots } of relayers) {
     for (const { job, transactions } of slots.values()) {
       const newest = transactions.at(-1)
@@ -226,7 +226,7 @@ function launch(context: Context, chain: ChainState, relayer: Relayer, waiting: 
     endedAt: null,
   }
   write(ledger.db, () => {
-    ledger.payments.insertTransaction(transaction, [])
+    ledger.transactions.insertTransaction(transaction, [])
     ledger.jobs.insert(row)
     also?.(transaction.hash)
   })

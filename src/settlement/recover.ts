@@ -71,7 +71,7 @@ function forget(checked: Checked, unfinished: readonly Payment[]): void {
 
 /** Sets the relayers above what the database knows. */
 export function raiseFloors({ ledger, chains }: Pick<Context, 'ledger' | 'chains'>): void {
-  for (const { network, relayer: address, nonce } of ledger.payments.unfinishedTransactions()) {
+  for (const { network, relayer: address, nonce } of ledger.transactions.unfinishedTransactions()) {
     const chain = chains.get(network)
     const relayer = chain && relayerOf(chain, address)
     if (relayer) relayer.floor = Math.max(relayer.floor, nonce + 1)
@@ -144,7 +144,7 @@ export function closeGap(context: Context, chain: ChainState, relayer: Relayer):
     if (relayer.slots.has(nonce)) continue
     const price = { nonce, ...feesNow(chain) }
     const row = sign({ now, network }, relayer, cancellation(relayer), price)
-    write(ledger.db, () => ledger.payments.insertTransaction(row, []))
+    write(ledger.db, () => ledger.transactions.insertTransaction(row, []))
     Confirm.launch(context, chain, Confirm.slotOf(relayer, row, []))
   }
 }
@@ -177,7 +177,7 @@ function endUnowned(
   included: TransactionRow,
   receipt: Receipt,
 ): void {
-  const { jobs, payments } = context.ledger
+  const { jobs, transactions } = context.ledger
   const id = jobs.findByTransaction(included.hash)
   const job = id === undefined ? undefined : jobs.find(id)
   if (job) {
@@ -185,13 +185,13 @@ function endUnowned(
     return
   }
   const state = receipt.success ? 'mined' : 'failed'
-  payments.endTransaction(included.hash, state, receipt.blockNumber)
+  transactions.endTransaction(included.hash, state, receipt.blockNumber)
 }
 
 /** Unfinished transactions by network, relayer and nonce, lower nonces first. */
 function unfinishedSlots({ ledger }: Context): TransactionRow[][] {
   const slots = new Map<string, TransactionRow[]>()
-  for (const row of ledger.payments.unfinishedTransactions()) {
+  for (const row of ledger.transactions.unfinishedTransactions()) {
     // After a chain lost its blocks, a job may compete for its nonce with something else.
     const job = ledger.jobs.findByTransaction(row.hash) ?? ''
     const key = `${row.network}/${row.relayer}/${row.nonce}/${job}`
@@ -203,7 +203,7 @@ function unfinishedSlots({ ledger }: Context): TransactionRow[][] {
 }
 
 function paymentsOf({ ledger }: Context, rows: readonly TransactionRow[]): Payment[] {
-  const ids = new Set(rows.flatMap(({ hash }) => ledger.payments.membersOf(hash)))
+  const ids = new Set(rows.flatMap(({ hash }) => ledger.transactions.membersOf(hash)))
   return [...ids].flatMap((id) => ledger.payments.findById(id) ?? [])
 }
 

@@ -97,7 +97,7 @@ function reopen(context: Uses, chain: ChainState, row: Included): void {
   const { network, watch, head } = chain
   const payments = context.ledger.recent.paidBy(network.id, row.hash)
   const job = write(context.ledger.db, () => {
-    context.ledger.payments.reopen(network.id, row.hash)
+    context.ledger.transactions.reopen(network.id, row.hash)
     return context.ledger.jobs.reopen(row.hash)
   })
   const sight = watch.seen.get(row.hash)

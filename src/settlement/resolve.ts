@@ -172,7 +172,7 @@ export function current({ ledger }: Pick<Context, 'ledger'>, { id }: Pick<Paymen
 
 /** Whether the chain has shown what became of each account nonce that we sent the payment at. */
 function isFateKnown({ ledger }: Uses, { id }: Payment): boolean {
-  const sent = ledger.payments.transactionsOf(id)
+  const sent = ledger.transactions.transactionsOf(id)
   const nonceOf = ({ relayer, nonce }: (typeof sent)[number]) => `${relayer} ${nonce}`
   const seen = new Set(
     sent.filter(({ state }) => state === 'mined' || state === 'failed').map(nonceOf),
@@ -201,9 +201,9 @@ function confirmExternal(
   { transaction, logIndex, blockNumber }: Assignment,
 ): Outcome {
   const { id } = payment
-  const { db, payments } = context.ledger
+  const { db, payments, transactions } = context.ledger
   write(db, () => payments.confirm(id, { transaction, logIndex, blockNumber }, context.now()))
-  if (!payments.membersOf(transaction).includes(id)) {
+  if (!transactions.membersOf(transaction).includes(id)) {
     context.log('payment-settled-externally', { ...about({ id, requestId }), transaction })
   }
   return current(context, payment)

@@ -1,8 +1,10 @@
 import type { Address } from 'viem'
+import { createGas } from '../../db/gas'
 import { createGroup } from '../../db/group'
 import { createJobs } from '../../db/jobs'
 import type { Db } from '../../db/open'
 import { createRecent } from '../../db/recent'
+import { createTransactions } from '../../db/transactions'
 import { createClient } from '../chain/client'
 import { announced, createClock } from '../chain/clock'
 import { createHead, observe } from '../chain/head'
@@ -84,7 +86,9 @@ export function createContext(options: SettlementOptions, signal: AbortSignal): 
   const ledger = {
     db,
     payments: emitPayments(createStore(db), events.payments),
+    transactions: createTransactions(db),
     jobs: emitJobs(createJobs(db), events.jobs),
+    gas: createGas(db),
     recent: createRecent(db),
     group: createGroup(db),
   }

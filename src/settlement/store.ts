@@ -1,16 +1,14 @@
 import { and, desc, eq, inArray, ne, sql } from 'drizzle-orm'
 import type { SQLiteUpdateSetSource } from 'drizzle-orm/sqlite-core'
 import type { Address, Hex } from 'viem'
-import { createGas } from '../../db/gas'
 import type { Db } from '../../db/open'
 import { type PaymentRow, payments, type TransactionRow } from '../../db/schema'
 import { later, parameter, placeholders } from '../../db/statement'
-import { createTransactions } from '../../db/transactions'
 import type * as Network from '../protocol/Network'
 import type { Money, Transfer } from '../protocol/Transfer'
 import { type Payment, type State, transitions } from './Payment'
 
-/** Prepared statements; every change is a compare-and-swap on the state. Call inside `write`. */
+/** Prepared statements on payments; every change is a compare-and-swap on the state. Call inside `write`. */
 export type Store = ReturnType<typeof createStore>
 
 export type { PaymentRow, TransactionRow }
@@ -25,13 +23,7 @@ export type KeyScope = { merchant: string; route: string; payer: Address; key: s
 export type Assignment = { transaction: Hex; logIndex: number; blockNumber: bigint }
 
 export function createStore(db: Db) {
-  return {
-    ...readPayments(db),
-    ...searchPayments(db),
-    ...changePayments(db),
-    ...createTransactions(db),
-    ...createGas(db),
-  }
+  return { ...readPayments(db), ...searchPayments(db), ...changePayments(db) }
 }
 
 function readPayments(db: Db) {

@@ -153,7 +153,7 @@ function store(
   row: TransactionRow,
   knownBlock: bigint,
 ): Payment[] {
-  const { payments: statements, db } = ledger
+  const { payments: statements, transactions, db } = ledger
   const at = now()
   return write(db, () => {
     const payments = members.map((member): Payment => {
@@ -172,7 +172,7 @@ function store(
       alsoWrite(member)
       return paymentOf(member, row.hash, at)
     })
-    statements.insertTransaction(
+    transactions.insertTransaction(
       row,
       members.map(({ id }) => id),
     )

@@ -203,11 +203,11 @@ async function settled(
  * RpcError.
  */
 export async function findOwn(
-  { ledger: { payments } }: Pick<Context, 'ledger'>,
+  { ledger: { payments, transactions } }: Pick<Context, 'ledger'>,
   chain: Pick<ChainState, 'network' | 'watch'> & { client: Pick<Node, 'call'> },
   payment: Payment,
 ): Promise<Assignment | undefined> {
-  for (const { hash, state } of payments.transactionsOf(payment.id)) {
+  for (const { hash, state } of transactions.transactionsOf(payment.id)) {
     if (state === 'failed') continue
     const receipt = await readReceipt(chain, hash)
     if (!receipt?.success) continue

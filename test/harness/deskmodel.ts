@@ -1,6 +1,7 @@
 import type { Address, Hex } from 'viem'
 import type { Db } from '../../db/open'
 import { payments } from '../../db/schema'
+import { createTransactions } from '../../db/transactions'
 import { write } from '../../db/write'
 import { RpcFault } from '../../src/chain/client'
 import type { Receipt } from '../../src/chain/receipt'
@@ -71,6 +72,7 @@ type Refund = {
 /** The world as it is, and levers to change it. */
 export function createModel(db: Db, random: Random) {
   const store = createStore(db)
+  const transactions = createTransactions(db)
   const jobs = new Map<string, ModelJob>()
   const paid = new Map<string, ModelPayment>()
   const receipts = new Map<Hex, Receipt>()
@@ -388,7 +390,7 @@ export function createModel(db: Db, random: Random) {
       payment.isPaid = false
       state.deskAtomic -= payment.order.totalAtomic
       receipts.delete(payment.transaction)
-      write(db, () => store.reopen(network.id, payment.transaction))
+      write(db, () => transactions.reopen(network.id, payment.transaction))
       ring(id)
     },
     /** Includes the job with the lowest account nonce, or somebody else's transaction there. */
