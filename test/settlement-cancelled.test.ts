@@ -41,7 +41,7 @@ describe.concurrent('an authorization that was cancelled', () => {
     expect(await own.fixture.pay(transfer)).toMatchObject(used)
   })
 
-  test("behavior: after somebody's settlement of it was taken away, it is asked about for reorg_depth blocks", async () => {
+  test('behavior: after a reorganisation took an external settlement of it away, it is looked for during reorg_depth blocks', async () => {
     await using own = await ownSettlement({
       network: { reorgDepth: 4 },
       settlement: { checkMs: 50, payoutExclusive: true },

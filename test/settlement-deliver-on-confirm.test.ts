@@ -22,7 +22,7 @@ function settle(
 
 const delivered = { delivered: true, upstreamStatus: 200, truncated: false } as const
 
-test.concurrent('behavior: is told with the outcome, and ends as any other', async () => {
+test.concurrent('behavior: a delivery that starts with the confirmation is told with the outcome, and ends as any other', async () => {
   await using own = await ownSettlement()
   const { fixture, network } = own
   const transfers = [1, 2, 3, 4, 5].map((from) => signTransfer(network, { from }))
@@ -36,7 +36,7 @@ test.concurrent('behavior: is told with the outcome, and ends as any other', asy
   }
 })
 
-test.concurrent('behavior: is not begun for a buyer that has left, nor for nobody', async () => {
+test.concurrent('behavior: the delivery does not start with the confirmation when the buyer has left, nor when it is not asked for', async () => {
   await using own = await ownSettlement()
   const outcomes = [
     await settle(own, signTransfer(own.network), () => false),
@@ -48,7 +48,7 @@ test.concurrent('behavior: is not begun for a buyer that has left, nor for nobod
   }
 })
 
-test.concurrent('behavior: is not begun when the money comes after the wait', async () => {
+test.concurrent('behavior: the delivery does not start with a confirmation that comes after the wait', async () => {
   await using own = await ownSettlement()
   await setAutomine(own.net.chain, false)
   const transfer = signTransfer(own.network)
@@ -60,7 +60,7 @@ test.concurrent('behavior: is not begun when the money comes after the wait', as
   expect(found()).toMatchObject({ delivery: 'none', attempts: 0 })
 })
 
-test.concurrent('behavior: who meets the payment of another caller begins for itself', async () => {
+test.concurrent('behavior: a caller that meets the payment of another caller starts its own delivery', async () => {
   await using own = await ownSettlement()
   await setAutomine(own.net.chain, false)
   const transfer = signTransfer(own.network)
@@ -75,7 +75,7 @@ test.concurrent('behavior: who meets the payment of another caller begins for it
   expect(found()?.attempts).toBe(1)
 })
 
-test.concurrent('behavior: one that a crash cut off is begun again by who comes back', async () => {
+test.concurrent('behavior: a delivery that a crash cut off starts again when the buyer comes back', async () => {
   await using own = await ownSettlement()
   const transfer = signTransfer(own.network)
   await settle(own, transfer, () => true)
@@ -86,7 +86,7 @@ test.concurrent('behavior: one that a crash cut off is begun again by who comes 
   expect(again).toMatchObject({ attempts: 2 })
 })
 
-test.concurrent('behavior: of a buyer that leaves just then ends, and waits for who comes back', async () => {
+test.concurrent('behavior: the delivery of a buyer that leaves at its start ends, and is made when the buyer comes back', async () => {
   await using own = await ownSettlement()
   const { fixture } = own
   const transfer = signTransfer(own.network)

@@ -171,7 +171,7 @@ describe('the order of calls', () => {
     expect(order.at(-1)).toBe('second check')
   })
 
-  test('behavior: nobody waits for ever, and closing ends every wait', async () => {
+  test('behavior: no call waits for ever, and closing ends every wait', async () => {
     const gate = createGate({ payment: 1, background: 1 })
     gate.enter('payment', 1_000)
     expect(await gate.enter('payment', 5)).toBe(false)

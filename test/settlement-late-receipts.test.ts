@@ -5,7 +5,7 @@ import { ownSettlement, withoutSync } from './harness/ownsettlement'
 import { jobOf, type RpcCall, signTransfer, until } from './harness/settlement'
 
 // A provider whose receipts and logs come later than its state: the account nonce and the payer's
-// nonce say "used" for a while, and nobody can say by what. That proves nothing against our own
+// nonce say "used" for a while, and nothing says by what. That proves nothing against our own
 // transaction, which is the most likely one.
 
 /** A desk whose node lags until it is told not to. */

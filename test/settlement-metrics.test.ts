@@ -101,7 +101,7 @@ test('behavior: what waits, is replaced or fails to answer is seen', async () =>
   expect((await fetch(item(), { headers: credential })).status).toBe(200)
 })
 
-test('behavior: nobody is named who buys, and no URL is shown', async () => {
+test('behavior: no buyer is named, and no URL is shown', async () => {
   await buy(item(), { buyer: 3 })
   const text = await (await fetch(`${shop.url}/metrics`)).text()
   expect(text).not.toContain(account(3).address.slice(2, 20))

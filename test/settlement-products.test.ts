@@ -92,7 +92,7 @@ describe('a transfer with an EIP-2612 permit', () => {
     expect(await paid()).toBe(5_000n)
   })
 
-  test('behavior: two of one payer pay, and so does one whose permit somebody sent before', async () => {
+  test('behavior: two of one payer pay, and so does one whose permit was sent before', async () => {
     const transfers = [await withPermit(0n), await withPermit(1n)]
     for (const transfer of transfers) expect((await fixture.pay(transfer)).kind).toBe('confirmed')
     const third = await withPermit(2n)
@@ -116,7 +116,7 @@ describe('a transfer with an EIP-2612 permit', () => {
     expect(fixture.db.sqlite.query('SELECT * FROM payments').all()).toEqual([])
   })
 
-  test('behavior: settled by somebody else is recognised', async () => {
+  test('behavior: an external settlement is recognised', async () => {
     const transfer = await withPermit(0n)
     await execute(net.chain, [
       { from: account(8).address, ...Transfer.call(transfer), gas: 600_000n },
@@ -152,7 +152,7 @@ describe('what is written beside a payment', () => {
     expect(notes()).toHaveLength(1)
   })
 
-  test('behavior: is there for money that somebody else settled', async () => {
+  test('behavior: is there for money that was settled externally', async () => {
     const transfer = signTransfer(network)
     await execute(net.chain, [
       { from: account(8).address, ...Transfer.call(transfer), gas: 500_000n },
@@ -166,7 +166,7 @@ describe('what is written beside a payment', () => {
     expect(notes()).toHaveLength(1)
   })
 
-  test('error: that is refused leaves nothing behind, and harms nobody in the batch', async () => {
+  test('error: that is refused leaves nothing behind, and harms no other payment of the batch', async () => {
     await settle(signTransfer(network), 'taken')
     await setAutomine(net.chain, false)
     // A relayer that is busy lets the next ones collect.
@@ -189,7 +189,7 @@ describe('what is written beside a payment', () => {
 })
 
 describe('handing over', () => {
-  test('behavior: only once, whoever asks, also after a restart', async () => {
+  test('behavior: only once among many callers, also after a restart', async () => {
     const outcome = await fixture.pay(signTransfer(network), { product: 'facilitator' })
     if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
     const { id } = outcome.payment

@@ -138,7 +138,7 @@ describe.concurrent('after a restart', () => {
     expect(new Set(transactionRows(own).map(({ nonce }) => nonce)).size).toBe(4)
   })
 
-  test('behavior: somebody else settled meanwhile', async () => {
+  test('behavior: what was settled externally meanwhile is confirmed', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const transfer = signTransfer(network)
@@ -311,7 +311,7 @@ describe.concurrent('the relayer', () => {
     const transfer = signTransfer(network)
     net.tap.intercept = losing
     await own.begin(transfer)
-    // What the database knows is sent again; here somebody else used the nonce.
+    // What the database knows is sent again; here another program used the nonce.
     for (const of of [
       "transaction_members WHERE transaction_hash IN (SELECT hash FROM transactions WHERE state = 'mined')",
       "transactions WHERE state = 'mined'",

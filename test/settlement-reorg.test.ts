@@ -210,7 +210,7 @@ describe.concurrent('an external settlement', () => {
     expect(own.reorged()).toBe(1)
   })
 
-  test('behavior: whose bytes nobody has is settled by ourselves', async () => {
+  test('behavior: whose bytes no node has is settled by ourselves', async () => {
     await using own = await ownReorg()
     const { net } = own
     net.tap.intercept = ({ method }) =>
@@ -235,7 +235,7 @@ describe.concurrent('an external settlement', () => {
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: that nobody can send now waits until somebody can', async () => {
+  test('behavior: that no node takes now waits until one does', async () => {
     await using own = await ownReorg()
     const { net } = own
     const payment = await own.adopted()

@@ -7,7 +7,7 @@ import { type OwnSettlement, ownSettlement } from './harness/ownsettlement'
 import { signTransfer } from './harness/settlement'
 
 // Signatures that the simulation may judge: whose payer has paid before, and those that leave
-// together. What nobody signed must not profit from what somebody did.
+// together. A forged signature must not profit from the true ones beside it.
 
 /** In the name of the payer, by another key. */
 function forge(
@@ -57,7 +57,7 @@ test.concurrent('behavior: a payer that has code since it paid is settled as one
   const codes = () => own.asked('eth_getCode')
   const asked = codes()
   const pay = () => fixture.pay(signTransfer(network, { from: 1, payer }))
-  // Believed as those before; then nobody is believed who did not sign.
+  // Believed as those before; then every signer is recovered.
   expect((await pay()).kind).toBe('confirmed')
   expect(codes()).toBe(asked)
   expect((await pay()).kind).toBe('confirmed')

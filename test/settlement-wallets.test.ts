@@ -98,7 +98,7 @@ const callsTo = (address: Address) =>
 describe('a wallet that is not deployed', () => {
   const notAllowed = { kind: 'refused', reason: 'eip6492_factory_not_allowed' }
 
-  test('error: is refused by default, and nobody calls its factory', async () => {
+  test('error: is refused by default, and its factory is not called', async () => {
     await open([])
     const { address, data } = await counterfactual()
     const transfer = wrap(signTransfer(network, { payer: address }), factory, data)
@@ -157,7 +157,7 @@ describe('a wallet that is not deployed', () => {
     expect(transactions()).toEqual([])
   })
 
-  test('behavior: that somebody deploys first pays all the same', async () => {
+  test('behavior: that another account deploys first pays all the same', async () => {
     await open([factory])
     const { address, data } = await counterfactual()
     const transfer = wrap(signTransfer(network, { payer: address }), factory, data)

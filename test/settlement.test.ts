@@ -309,7 +309,7 @@ describe('a refusal', () => {
   })
 })
 
-describe('settled by somebody else', () => {
+describe('settled externally', () => {
   for (const [where, config, name] of [
     [usdg, network, 'logs'],
     [usdc, reverting, 'reverts'],

@@ -16,7 +16,7 @@ import type { Store } from './store'
 export type Log = (event: string, fields?: Readonly<Record<string, unknown>>) => void
 
 /** The parts of settlement. A stage names those that it uses. */
-export type Context = {
+export type Context = Readonly<{
   ledger: Ledger
   chains: ReadonlyMap<Network.Id, ChainState>
   payers: Payers
@@ -34,10 +34,10 @@ export type Context = {
   /** Ms from any start; shows that `now` was set. */
   monotonic: () => number
   log: Log
-}
+}>
 
 /** What the database keeps of money. */
-export type Ledger = {
+export type Ledger = Readonly<{
   db: Db
   payments: Store
   transactions: TransactionStatements
@@ -46,7 +46,7 @@ export type Ledger = {
   recent: Recent
   /** Shares commits. */
   group: Group
-}
+}>
 
 /** What is under way. The promises never reject. */
 export type Progress = {
@@ -63,14 +63,14 @@ export type Progress = {
 }
 
 /** What the operator decides. */
-export type Policy = {
+export type Policy = Readonly<{
   jobProofMs: number
   clockSkewMaxMs: number
   /** Atomic; undefined: one node's word is enough for every payment. */
   confirmTwiceAbove: () => bigint | undefined
   payoutExclusive: () => boolean
   isOwnPayee: (payee: Address) => boolean
-}
+}>
 
 /** The state of a network. Throws for one that is not configured. */
 export function chainOf({ chains }: Pick<Context, 'chains'>, id: Network.Id): ChainState {
