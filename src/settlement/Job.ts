@@ -16,10 +16,10 @@ export type Job = {
   valueWei: bigint
   /** What is not used costs nothing; at least 100,000 is asked for. */
   gasLimit: bigint
-} & (Sent | { compose: (sender: Sender) => Sent })
+} & (JobCall | { compose: (sender: Sender) => JobCall })
 
-/** What is sent; `isCreation`: `data` is the code of a contract that is created, at `to`. */
-export type Sent = { to: Address; data: Hex; isCreation?: boolean }
+/** The call that is sent; `isCreation`: `data` is the code of a contract that is created, at `to`. */
+export type JobCall = { to: Address; data: Hex; isCreation?: boolean }
 
 /**
  * For calls that contain a signature of their sender or the address that they create. Both are

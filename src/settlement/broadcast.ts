@@ -5,7 +5,7 @@ import { fees, pollMs } from '../chain/head'
 import type * as Receipt from '../chain/receipt'
 import type { Context } from './context'
 import { readCount, readReceipt, readTop } from './reads'
-import { cancellation, type Payload, type Sent, send, sign, synchronize } from './relayer'
+import { cancellation, type NodeReply, type Payload, send, sign, synchronize } from './relayer'
 import type { ChainState, Relayer, Slot } from './state'
 
 type Uses = Pick<Context, 'ledger' | 'progress' | 'policy' | 'metrics' | 'now' | 'log'>
@@ -79,7 +79,7 @@ export async function drive(context: Uses, chain: ChainState, slot: Slot): Promi
 }
 
 /** When the bytes are sent again, and replaced. */
-function planSends(pace: Pace, sent: Sent): void {
+function planSends(pace: Pace, sent: NodeReply): void {
   // The node wants a higher tip, so bid its suggestion at once.
   if (sent.kind === 'rejected' && sent.isFee) {
     pace.replaceAtMs = Math.min(pace.replaceAtMs, pace.elapsedMs)
@@ -95,7 +95,7 @@ function planSends(pace: Pace, sent: Sent): void {
 }
 
 /** Counts the looks in a row at which the nonce was taken. */
-function count({ head }: ChainState, pace: Pace, { isTaken, top }: Look): void {
+function count({ head }: ChainState, pace: Pace, { isTaken, top }: Inspection): void {
   // The nonce is free again: what was passed over is wanted now.
   if (isTaken === false && pace.misses > 0) {
     pace.sendAtMs = pace.elapsedMs
@@ -167,7 +167,7 @@ function included({ head }: ChainState, slot: Slot, receipt: Receipt.Receipt): E
   return { kind: 'included', receipt }
 }
 
-function note(context: Uses, chain: ChainState, slot: Slot, sent: Sent): void {
+function note(context: Uses, chain: ChainState, slot: Slot, sent: NodeReply): void {
   const { relayer } = slot
   if (sent.kind === 'accepted') relayer.refused = undefined
   if (sent.kind !== 'rejected' || relayer.refused === sent.reason) return
@@ -186,13 +186,13 @@ function tellPause(
   room.emit()
 }
 
-type Look = { receipt?: Receipt.Receipt; isTaken?: boolean; top?: bigint }
+type Inspection = { receipt?: Receipt.Receipt; isTaken?: boolean; top?: bigint }
 
 /**
  * Receipt of any of the slot's transactions; else whether the nonce is taken all the same. The count
  * is read first: a transaction of ours that is included in between has a receipt then.
  */
-async function inspect(chain: ChainState, slot: Slot, withCount: boolean): Promise<Look> {
+async function inspect(chain: ChainState, slot: Slot, withCount: boolean): Promise<Inspection> {
   try {
     const top = withCount && slot.job ? await readTop(chain) : undefined
     const included = withCount ? await readCount(chain, slot.relayer, 'latest') : undefined

@@ -13,6 +13,8 @@ import { readCount } from './reads'
 import { pausedBy } from './relayer'
 import { type ChainState, chainNow, skewOf } from './state'
 
+type Uses = Pick<Context, 'policy' | 'now' | 'monotonic' | 'log'>
+
 /** Checks between two looks at what hardly ever changes: code and signing domain. */
 const rareEvery = 20
 /** The relayer must be able to pay for this many transfers. */
@@ -26,7 +28,7 @@ const otherMs = 2_000
  * Asks the network whether it can settle, and each relayer's account, and keeps the answers in
  * `chain.health` and the relayers. Reasons name hosts and addresses only. Never rejects.
  */
-export async function check(context: Context, chain: ChainState): Promise<void> {
+export async function check(context: Uses, chain: ChainState): Promise<void> {
   const { health, network, relayers } = chain
   const before = relayers.map((relayer) => health.reason ?? pausedBy(relayer))
   let reason: string | undefined
@@ -49,7 +51,7 @@ export async function check(context: Context, chain: ChainState): Promise<void> 
   }
 }
 
-async function look(context: Context, chain: ChainState): Promise<string | undefined> {
+async function look(context: Uses, chain: ChainState): Promise<string | undefined> {
   const { client, relayers, head, network, health } = chain
   const { monotonic } = context
   const expected = relayers.map(decidedBelow)

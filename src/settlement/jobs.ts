@@ -7,7 +7,7 @@ import * as Crypto from '../protocol/Crypto'
 import * as Confirm from './confirm'
 import { type Context, chainOf } from './context'
 import * as Gas from './gas'
-import type { Job, JobEnd, Sent } from './Job'
+import type { Job, JobCall, JobEnd } from './Job'
 import { feesNow, freeNonce, openMax, pausedBy, sign } from './relayer'
 import type { ChainState, Relayer, WaitingJob } from './state'
 
@@ -62,12 +62,12 @@ export function createJobRunner(context: Context): Jobs {
 
 /** Sends it unless its id is known, and waits for its end. Rejects with what `write` throws. */
 async function run(context: Context, job: Job, options: RunOptions): Promise<JobEnd> {
-  const begunAt = context.now()
+  const startedAt = context.now()
   if (!context.ledger.jobs.find(job.id)) {
     const refusal = await begin(context, job, options)
     if (refusal) return refusal
   }
-  const spentMs = Math.max(0, context.now() - begunAt)
+  const spentMs = Math.max(0, context.now() - startedAt)
   return wait(context, job.id, Math.max(0, options.waitMs - spentMs))
 }
 
@@ -234,7 +234,7 @@ function launch(context: Context, chain: ChainState, relayer: Relayer, waiting: 
   Confirm.launch(context, chain, Confirm.slotOf(relayer, transaction, [], row))
 }
 
-function sentBy(job: Job, { address, privateKey }: Relayer, nonce: number): Sent {
+function sentBy(job: Job, { address, privateKey }: Relayer, nonce: number): JobCall {
   if (!('compose' in job)) return job
   const sign = (digest: Uint8Array) => Crypto.sign(digest, privateKey)
   return job.compose({ address, nonce, sign })

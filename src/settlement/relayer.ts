@@ -139,7 +139,7 @@ export function cancellation({ address }: Relayer): Payload {
 }
 
 /** What a node said to the bytes. Only a receipt says that they are included. */
-export type Sent = {
+export type NodeReply = {
   kind:
     | 'accepted'
     /** Nothing is known: they may be on their way. */
@@ -169,7 +169,7 @@ export async function send(
   { client, head, abilities }: ChainState,
   raw: Hex,
   isFirst: boolean,
-): Promise<Sent> {
+): Promise<NodeReply> {
   if (isFirst && abilities.hasSync) {
     try {
       const timeoutMs = syncTimeoutMs
@@ -199,7 +199,7 @@ function isUnknownMethod(error: unknown): boolean {
 }
 
 /** Texts of geth, reth, nitro, erigon, nethermind, besu and anvil. */
-function classify(error: unknown): Sent {
+function classify(error: unknown): NodeReply {
   if (!(error instanceof RpcError)) return { kind: 'unknown' }
   const text = error.message
   if (/already (known|imported|exists)|known transaction|alreadyknown/i.test(text)) {
