@@ -44,7 +44,7 @@ export type Purpose = {
   /**
    * sha256 (hex) of the x402 credential as it was sent. The chain publishes what was signed, so only
    * the same bytes continue the payment. Undefined for MPP, whose challenge id is not published, and
-   * for payments that were begun before it was kept.
+   * for payments that are older than this field.
    */
   credentialHash?: string | undefined
   /** The credential can only be meant for us: an MPP challenge of ours, or the mppx route-bound nonce. */

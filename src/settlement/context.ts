@@ -56,7 +56,7 @@ export type Progress = {
   driving: Set<Promise<unknown>>
   /** Simulations under way: what they read may be older than what is included meanwhile. */
   simulating: Set<Promise<unknown>>
-  /** Nothing new is begun. */
+  /** Nothing new is accepted. */
   isStopping: boolean
   /** Ends the waiting, not the money: what is unfinished is in the database. */
   signal: AbortSignal

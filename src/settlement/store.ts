@@ -166,7 +166,7 @@ function changePayments(db: Db) {
     /** Undefined when the payment had ended before. Throws when the log pays for another payment. */
     confirm: (id: string, assignment: Assignment, at: number) =>
       toPayment(confirm.get(assigned(id, assignment, at))),
-    /** The same, and its first delivery is begun. */
+    /** The same, and its first delivery starts. */
     confirmAndBegin: (id: string, assignment: Assignment, at: number) =>
       toPayment(confirmAndBegin.get(assigned(id, assignment, at))),
     revert: (id: string, hashes: readonly Hex[]) =>
