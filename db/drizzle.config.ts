@@ -4,13 +4,7 @@
  */
 const config = {
   dialect: 'sqlite',
-  schema: [
-    './db/schema.ts',
-    './db/errands.ts',
-    './db/offers.ts',
-    './db/orders.ts',
-    './db/grants.ts',
-  ],
+  schema: ['./db/schema.ts', './db/jobs.ts', './db/offers.ts', './db/orders.ts', './db/grants.ts'],
   out: './db/migrations',
 }
 

@@ -18,6 +18,8 @@ const kept = new WeakMap<Db, Known>()
 
 type Known = Map<Network.Id, Partial<Record<GasProduct, { day: number; spent: Spent }>>>
 
+export type GasStatements = ReturnType<typeof createGas>
+
 /** What transactions cost, by product and UTC day. Changes belong inside `write`. */
 export function createGas(db: Db) {
   const { orm } = db

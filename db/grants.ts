@@ -8,7 +8,7 @@ export const grantKinds = ['grant', 'approval'] as const
 /**
  * Native coin given to addresses so that they can approve Permit2, by request (`grant`) or for an
  * approve that they had signed (`approval`). Written with the signed transfer, before it leaves; how
- * that transfer stands is its errand's matter.
+ * that transfer stands is its job's matter.
  */
 export const grants = sqliteTable(
   'grants',

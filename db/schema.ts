@@ -33,6 +33,7 @@ import {
 
 export const paymentStates = ['broadcast', 'confirmed', 'reverted', 'expired'] as const
 export const deliveryStates = ['none', 'delivering', 'delivered'] as const
+/** As the table allows them; no row is `signed` since the migration 0013. */
 export const transactionStates = ['signed', 'sent', 'mined', 'failed', 'replaced'] as const
 export const transactionKinds = [
   'payment',
@@ -188,9 +189,9 @@ export const transactions = sqliteTable(
     gasLimit: decimal('gas_limit').notNull(),
     maxFeeWei: decimal('max_fee_wei').notNull(),
     maxTipWei: decimal('max_tip_wei').notNull(),
-    state: text('state').$type<(typeof transactionStates)[number]>().notNull(),
+    state: text('state').$type<Exclude<(typeof transactionStates)[number], 'signed'>>().notNull(),
     createdAt: at('created_at').notNull(),
-    /** Written before the bytes leave: without it they never did. */
+    /** Written before the bytes leave, which they do as soon as it is on the disk. */
     firstSentAt: at('first_sent_at'),
     blockNumber: block('block_number'),
   },

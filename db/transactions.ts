@@ -5,10 +5,12 @@ import type { Db } from './open'
 import { payments, type TransactionRow, transactionMembers, transactions } from './schema'
 import { later, parameter, placeholders } from './statement'
 
+export type TransactionStatements = ReturnType<typeof createTransactions>
+
 /** Prepared statements on what was signed. Changes belong inside `write`. */
 export function createTransactions(db: Db) {
   const { orm } = db
-  // Signing is deterministic: what was given up unsent comes back with the same hash.
+  // Signing is deterministic: what was given up comes back with the same hash.
   const insert = later(orm, () =>
     orm
       .insert(transactions)
@@ -71,12 +73,7 @@ export function createTransactions(db: Db) {
     orm
       .update(transactions)
       .set({ state: parameter('state'), blockNumber: parameter('block') })
-      .where(
-        and(
-          eq(transactions.hash, parameter('hash')),
-          inArray(transactions.state, ['signed', 'sent']),
-        ),
-      )
+      .where(and(eq(transactions.hash, parameter('hash')), eq(transactions.state, 'sent')))
       .prepare(),
   )
   const unfinished = later(orm, () =>

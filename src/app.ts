@@ -13,7 +13,7 @@ import { needsRestart } from './config/restart'
 import { whenIdle } from './http/idle'
 import { succeed } from './paywall/earlier'
 import * as Secp256k1 from './protocol/Secp256k1'
-import type { Settlement } from './settlement/settle'
+import type { Settlement } from './settlement/settlement'
 
 export type App = {
   /** Where it listens, e.g. `http://127.0.0.1:4020`. */

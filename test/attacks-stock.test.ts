@@ -71,7 +71,7 @@ test('error: junk in the name of a payer does not keep it from naming a minimum'
     })),
   )
   if (!own || !other) throw new Error('nobody buys')
-  // A node that takes its time over somebody else's payment keeps the lane busy.
+  // A node that takes its time over somebody else's payment keeps the relayer busy.
   const held = Promise.withResolvers<void>()
   const free = Promise.withResolvers<void>()
   const payer = account(3).address.slice(2).toLowerCase()

@@ -118,6 +118,20 @@ describe('open', () => {
     open({ dataDir: path, now }).close()
   })
 
+  test('behavior: a transaction that an older program signed and did not send counts as sent', () => {
+    db.sqlite.run(
+      `INSERT INTO transactions (hash, network, relayer, nonce, kind, product, "to", raw, gas_limit,
+       max_fee_wei, max_tip_wei, state, created_at)
+       VALUES (?, 'eip155:4663', ?, 0, 'payment', 'gateway', ?, '0x02', '1', '1', '1', 'signed', 5)`,
+      [hash('1'), String(payment.payer), String(payment.asset)],
+    )
+    db.sqlite.run("DELETE FROM migrations WHERE name = '0013_transactions_sent'")
+    db.close()
+    db = open({ dataDir: directory.path, now })
+    const rows = db.sqlite.query('SELECT state, first_sent_at FROM transactions').all()
+    expect(rows).toEqual([{ state: 'sent', first_sent_at: 5 }])
+  })
+
   test('error: a newer or a changed database is refused', () => {
     db.sqlite.run("INSERT INTO migrations VALUES ('0999_future', 'x', 1)")
     db.close()

@@ -2,20 +2,20 @@ import { describe, expect, test } from 'bun:test'
 import { account } from '../src/demo/accounts'
 import { execute, mine } from '../src/demo/chains'
 import * as Transfer from '../src/protocol/Transfer'
-import { isSend, type OwnDesk, ownDesk, withoutSync } from './harness/owndesk'
-import { type RpcCall, signTransfer, startDesk, temporary, until } from './harness/settlement'
+import { isSend, type OwnSettlement, ownSettlement, withoutSync } from './harness/ownsettlement'
+import { type RpcCall, signTransfer, startFixture, temporary, until } from './harness/settlement'
 
 // External settlements, and nodes that hide the receipts of our transactions.
 
 /** Settled by account 8. */
-async function settleByOther({ net }: OwnDesk, transfer: Transfer.Transfer): Promise<string> {
+async function settleByOther({ net }: OwnSettlement, transfer: Transfer.Transfer): Promise<string> {
   const call = { from: account(8).address, ...Transfer.call(transfer), gas: 500_000n }
   const [receipt] = await execute(net.chain, [call])
   return receipt?.transactionHash ?? ''
 }
 
 /** Settles the payment externally before our first transaction. */
-function preempt(own: OwnDesk, transfer: Transfer.Transfer): { hash: Promise<string> } {
+function preempt(own: OwnSettlement, transfer: Transfer.Transfer): { hash: Promise<string> } {
   const { promise, resolve } = Promise.withResolvers<string>()
   let isFirst = true
   own.net.tap.intercept = async ({ method }) => {
@@ -34,7 +34,7 @@ function clock() {
 }
 
 /** Blocks come, and the looks at the network see them when they are new. */
-async function watchBlocks({ net, asked }: OwnDesk): Promise<void> {
+async function watchBlocks({ net, asked }: OwnSettlement): Promise<void> {
   for (let round = 0; round < 3; round++) {
     const looks = asked('eth_chainId')
     await mine(net.chain)
@@ -57,7 +57,7 @@ const hiding = (call: RpcCall) => {
   return withoutSync(call)
 }
 
-async function pass(own: OwnDesk, seconds: number): Promise<void> {
+async function pass(own: OwnSettlement, seconds: number): Promise<void> {
   await own.net.chain.rpc('evm_increaseTime', [seconds])
   await mine(own.net.chain)
 }
@@ -77,21 +77,21 @@ describe.concurrent('a clock', () => {
   for (const method of ['eip3009', 'permit2'] as const)
     test(`behavior: with a clock that is ahead a preempted x402 payment is confirmed (${method})`, async () => {
       const time = clock()
-      await using own = await ownDesk({ desk: { now: time.now, checkMs: 50 } })
+      await using own = await ownSettlement({ settlement: { now: time.now, checkMs: 50 } })
       await watchBlocks(own)
       time.aheadMs = 20_000
       const transfer = signTransfer(own.network, { method })
       const { hash } = preempt(own, transfer)
-      const outcome = await own.desk.pay(transfer)
+      const outcome = await own.fixture.pay(transfer)
       expect(outcome).toMatchObject({ kind: 'confirmed', payment: { transaction: await hash } })
       expect(await own.paid()).toBe(5_000n)
     })
 
   test('behavior: a clock that is a minute off pauses the network, an old block does not', async () => {
     const time = clock()
-    const desk = { now: time.now, checkMs: 50, clockSkewMaxMs: undefined }
-    await using own = await ownDesk({ desk })
-    const status = () => own.desk.settlement.status()[0]
+    const settlement = { now: time.now, checkMs: 50, clockSkewMaxMs: undefined }
+    await using own = await ownSettlement({ settlement })
+    const status = () => own.fixture.settlement.status()[0]
     await own.net.chain.rpc('evm_setNextBlockTimestamp', [Math.floor(Date.now() / 1000) + 2])
     await watchBlocks(own)
     expect(status()).toMatchObject({ ready: true })
@@ -102,7 +102,7 @@ describe.concurrent('a clock', () => {
       time.aheadMs = aheadMs
       await until(() => status()?.ready === false)
       expect(status()?.reason).toMatch(words)
-      const outcome = await own.desk.pay(signTransfer(own.network))
+      const outcome = await own.fixture.pay(signTransfer(own.network))
       expect(outcome.kind).toBe('unavailable')
       time.aheadMs = 0
       await until(() => status()?.ready === true)
@@ -115,26 +115,26 @@ describe.concurrent('a clock', () => {
 
   test('behavior: a network whose newest block is old is still offered', async () => {
     const time = clock()
-    await using own = await ownDesk({ chain: { mineNothing: true } })
+    await using own = await ownSettlement({ chain: { mineNothing: true } })
     // The newest block is an hour old when the service starts.
     time.aheadMs = 3_600_000
     await own.reopen({}, { now: time.now, clockSkewMaxMs: 60_000, checkMs: 50 })
     const looks = own.asked('eth_chainId')
     await until(() => own.asked('eth_chainId') > looks + 3)
-    expect(own.desk.settlement.status()[0]).toMatchObject({ ready: true })
+    expect(own.fixture.settlement.status()[0]).toMatchObject({ ready: true })
   })
 })
 
 describe.concurrent('a credential', () => {
   test('attack: an MPP credential is not answered again by a database that does not know it', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const directory = temporary()
     const transfers = (['eip3009', 'permit2'] as const).map((method) =>
       signTransfer(own.network, { method }),
     )
     for (const transfer of transfers)
-      expect((await own.desk.pay(transfer, { bound: true })).kind).toBe('confirmed')
-    const other = await startDesk([own.network], directory.path)
+      expect((await own.fixture.pay(transfer, { bound: true })).kind).toBe('confirmed')
+    const other = await startFixture([own.network], directory.path)
     try {
       for (const transfer of transfers) {
         const again = await other.pay(transfer, { bound: true })
@@ -148,12 +148,12 @@ describe.concurrent('a credential', () => {
   })
 
   test('attack: a payment that this desk has sent places no second stock order after a lost database', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const directory = temporary()
-    const desk = own.desk.settlement.desk
+    const desk = own.fixture.settlement.desk
     const transfer = signTransfer(own.network, { payee: desk })
-    expect((await own.desk.pay(transfer, { product: 'desk' })).kind).toBe('confirmed')
-    const other = await startDesk([own.network], directory.path)
+    expect((await own.fixture.pay(transfer, { product: 'desk' })).kind).toBe('confirmed')
+    const other = await startFixture([own.network], directory.path)
     try {
       expect((await other.pay(transfer, { product: 'desk' })).kind).toBe('refused')
       expect(other.events.map(({ event }) => event)).toContain('settlement-without-record')
@@ -168,7 +168,7 @@ describe.concurrent('a credential', () => {
   })
 
   test('behavior: an MPP credential that came while no node answered, and was settled since, counts', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const transfers = (['eip3009', 'permit2'] as const).map((method) =>
       signTransfer(own.network, { method }),
     )
@@ -177,23 +177,23 @@ describe.concurrent('a credential', () => {
     own.net.tap.intercept = ({ method }) =>
       method === 'eth_call' ? new Response('', { status: 503 }) : undefined
     for (const transfer of [...transfers, before])
-      expect((await own.desk.pay(transfer, { bound: true })).kind).toBe('unavailable')
+      expect((await own.fixture.pay(transfer, { bound: true })).kind).toBe('unavailable')
     own.net.tap.intercept = undefined
     await own.net.chain.rpc('evm_increaseTime', [2])
     for (const transfer of transfers) {
       const transaction = await settleByOther(own, transfer)
-      const outcome = await own.desk.pay(transfer, { bound: true })
+      const outcome = await own.fixture.pay(transfer, { bound: true })
       expect(outcome).toMatchObject({ kind: 'confirmed', payment: { transaction } })
     }
     // Settled before it came: it may have bought something at another instance.
-    expect((await own.desk.pay(before, { bound: true })).kind).toBe('refused')
+    expect((await own.fixture.pay(before, { bound: true })).kind).toBe('refused')
     const unbound = signTransfer(own.network)
     own.net.tap.intercept = ({ method }) =>
       method === 'eth_call' ? new Response('', { status: 503 }) : undefined
-    expect((await own.desk.pay(unbound)).kind).toBe('unavailable')
+    expect((await own.fixture.pay(unbound)).kind).toBe('unavailable')
     own.net.tap.intercept = undefined
     await settleByOther(own, unbound)
-    expect((await own.desk.pay(unbound)).kind).toBe('refused')
+    expect((await own.fixture.pay(unbound)).kind).toBe('refused')
   })
 
   for (const [whose, isOwn] of [
@@ -201,10 +201,10 @@ describe.concurrent('a credential', () => {
     ['a stranger', false],
   ] as const)
     test(`behavior: a preempted facilitator payment to ${whose} ${isOwn ? 'succeeds' : 'says which transaction paid'}`, async () => {
-      await using own = await ownDesk({ desk: { isOwnPayee: () => isOwn } })
+      await using own = await ownSettlement({ settlement: { isOwnPayee: () => isOwn } })
       const transfer = signTransfer(own.network)
       const { hash } = preempt(own, transfer)
-      const outcome = await own.desk.pay(transfer, { product: 'facilitator' })
+      const outcome = await own.fixture.pay(transfer, { product: 'facilitator' })
       const transaction = await hash
       if (isOwn) expect(outcome).toMatchObject({ kind: 'confirmed', payment: { transaction } })
       else {
@@ -220,7 +220,7 @@ describe.concurrent('a credential', () => {
 describe.concurrent('logs', () => {
   for (const [name, code, message, blocks] of limits)
     test(`behavior: logs are found where a provider limits their range (${name}, ${blocks} blocks)`, async () => {
-      await using own = await ownDesk({ desk: { payoutExclusive: true, checkMs: 50 } })
+      await using own = await ownSettlement({ settlement: { payoutExclusive: true, checkMs: 50 } })
       const { net } = own
       await net.chain.rpc('anvil_mine', ['0x1c2'])
       let widest = 0n
@@ -239,12 +239,12 @@ describe.concurrent('logs', () => {
         if (isSend(call.method) && hash === '') hash = await settleByOther(own, transfer)
         return limited(call)
       }
-      const outcome = await own.desk.pay(transfer)
+      const outcome = await own.fixture.pay(transfer)
       expect(outcome).toMatchObject({ kind: 'confirmed', payment: { transaction: hash } })
       const before = signTransfer(own.network)
       const transaction = await settleByOther(own, before)
       const asked = own.asked('eth_getLogs')
-      const adopted = await own.desk.pay(before, { bound: true })
+      const adopted = await own.fixture.pay(before, { bound: true })
       expect(adopted).toMatchObject({ kind: 'confirmed', payment: { transaction } })
       // The range that fits is remembered.
       expect(own.asked('eth_getLogs') - asked).toBeLessThan(4)
@@ -252,7 +252,7 @@ describe.concurrent('logs', () => {
     })
 
   test('error: a search ends after 64 calls, the payment is not refused, and a later search finds it', async () => {
-    await using own = await ownDesk({ desk: { payoutExclusive: true } })
+    await using own = await ownSettlement({ settlement: { payoutExclusive: true } })
     const { net } = own
     const transfer = signTransfer(own.network)
     const transaction = await settleByOther(own, transfer)
@@ -264,17 +264,17 @@ describe.concurrent('logs', () => {
       if (BigInt(last as string) - BigInt(fromBlock) < 10n) return undefined
       return { error: { code: -32602, message: 'a limit of ten blocks' } }
     }
-    const outcome = await own.desk.pay(transfer, { bound: true })
+    const outcome = await own.fixture.pay(transfer, { bound: true })
     expect(outcome.kind).toBe('unavailable')
     expect(own.asked('eth_getLogs')).toBe(64)
     // Without the limit the range grows again from search to search.
     net.tap.intercept = undefined
-    await until(async () => (await own.desk.pay(transfer, { bound: true })).kind === 'confirmed')
-    expect(own.desk.settlement.find(transfer)).toMatchObject({ transaction })
+    await until(async () => (await own.fixture.pay(transfer, { bound: true })).kind === 'confirmed')
+    expect(own.fixture.settlement.find(transfer)).toMatchObject({ transaction })
   })
 
   test('error: a node that refuses every range leaves the payment open, after a few calls', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const transfer = signTransfer(own.network)
     let hash = ''
     own.net.tap.intercept = async ({ method }) => {
@@ -282,34 +282,34 @@ describe.concurrent('logs', () => {
       if (isSend(method) && hash === '') hash = await settleByOther(own, transfer)
       return undefined
     }
-    const outcome = await own.desk.pay(transfer)
+    const outcome = await own.fixture.pay(transfer)
     expect(['pending', 'reverted']).toContain(outcome.kind)
     expect(own.asked('eth_getLogs')).toBeLessThan(20)
     own.net.tap.intercept = undefined
-    expect((await own.desk.pay(transfer)).kind).toBe('confirmed')
+    expect((await own.fixture.pay(transfer)).kind).toBe('confirmed')
   })
 })
 
 describe.concurrent('a node that hides', () => {
   test('behavior: a receipt that one node hides is found at the other one before the payment ends', async () => {
-    await using own = await ownDesk({ desk: { checkMs: 50, resendMs: 250 } })
+    await using own = await ownSettlement({ settlement: { checkMs: 50, resendMs: 250 } })
     const { net } = own
     await own.reopen({ rpcUrls: [net.tap.url, net.chain.url] })
     net.tap.intercept = hiding
     const transfer = signTransfer(own.network, { validBefore: soon() })
-    const paying = own.desk.pay(transfer)
-    await until(() => own.desk.settlement.find(transfer) !== undefined)
+    const paying = own.fixture.pay(transfer)
+    await until(() => own.fixture.settlement.find(transfer) !== undefined)
     await until(async () => (await own.paid()) === 5_000n)
     await pass(own, 120)
     expect((await paying).kind).toBe('confirmed')
   })
 
   test('behavior: a receipt that every node hides keeps the payment open for a day', async () => {
-    await using own = await ownDesk({ desk: { checkMs: 50, resendMs: 250 } })
-    const { net, desk } = own
+    await using own = await ownSettlement({ settlement: { checkMs: 50, resendMs: 250 } })
+    const { net, fixture } = own
     net.tap.intercept = hiding
     const transfer = signTransfer(own.network, { validBefore: soon() })
-    const paying = desk.pay(transfer)
+    const paying = fixture.pay(transfer)
     await until(async () => (await own.paid()) === 5_000n)
     await pass(own, 120)
     const outcome = await paying
@@ -317,32 +317,32 @@ describe.concurrent('a node that hides', () => {
     await pass(own, 80_000)
     const looks = own.asked('eth_chainId')
     await until(() => own.asked('eth_chainId') > looks + 3)
-    expect(desk.settlement.find(transfer)?.state).toBe('reverted')
+    expect(fixture.settlement.find(transfer)?.state).toBe('reverted')
     net.tap.intercept = undefined
     // The same credential is answered.
-    expect((await desk.pay(transfer)).kind).toBe('confirmed')
+    expect((await fixture.pay(transfer)).kind).toBe('confirmed')
     expect(await own.paid()).toBe(5_000n)
   })
 
   test('behavior: a payment whose receipt stays hidden ends as used after a day', async () => {
-    await using own = await ownDesk({ desk: { checkMs: 50, resendMs: 250 } })
-    const { net, desk } = own
+    await using own = await ownSettlement({ settlement: { checkMs: 50, resendMs: 250 } })
+    const { net, fixture } = own
     net.tap.intercept = hiding
     const transfer = signTransfer(own.network, { validBefore: soon() })
-    const paying = desk.pay(transfer)
+    const paying = fixture.pay(transfer)
     await until(async () => (await own.paid()) === 5_000n)
     await pass(own, 90_000)
     await paying
-    await until(() => desk.settlement.find(transfer)?.state === 'expired')
-    expect(desk.settlement.find(transfer)?.nonceUsed).toBe(true)
+    await until(() => fixture.settlement.find(transfer)?.state === 'expired')
+    expect(fixture.settlement.find(transfer)?.nonceUsed).toBe(true)
   })
 
   test('behavior: one node that alone says that the time is over ends nothing', async () => {
     const time = clock()
-    await using own = await ownDesk({ desk: { checkMs: 50, now: time.now } })
+    await using own = await ownSettlement({ settlement: { checkMs: 50, now: time.now } })
     const { net } = own
     await own.reopen({ rpcUrls: [net.tap.url, net.chain.url] }, { now: time.now, checkMs: 50 })
-    const { desk } = own
+    const { fixture } = own
     // It keeps our bytes from the chain, and tells of a time that has not come.
     net.tap.intercept = async ({ method }, forward) => {
       if (isSend(method)) return { result: `0x${'1'.repeat(64)}` }
@@ -351,12 +351,12 @@ describe.concurrent('a node that hides', () => {
       return { result: late(result) }
     }
     const transfer = signTransfer(own.network, { validBefore: soon() })
-    const paying = desk.pay(transfer)
-    await until(() => desk.settlement.find(transfer)?.state === 'broadcast')
+    const paying = fixture.pay(transfer)
+    await until(() => fixture.settlement.find(transfer)?.state === 'broadcast')
     time.aheadMs = 100_000
     const looks = own.asked('eth_call')
     await until(() => own.asked('eth_call') > looks + 2)
-    expect(desk.settlement.find(transfer)?.state).toBe('broadcast')
+    expect(fixture.settlement.find(transfer)?.state).toBe('broadcast')
     time.aheadMs = 0
     net.tap.intercept = undefined
     expect((await paying).kind).toBe('confirmed')

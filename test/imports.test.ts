@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'bun:test'
 import { join } from 'node:path'
 import manifest from '../package.json'
+import { functionsOf } from './harness/functions'
 import { type Import, read, type Source } from './harness/sources'
 
 const root = join(import.meta.dir, '..')
@@ -37,6 +38,24 @@ const drizzleOwners = /^(db\/.*|src\/(.*\/)?store\.ts|test\/.*)$/
 const clientOwners = /^(src\/(chain|demo)\/.*|test\/.*)$/
 const clients = /\b(create\w*Client|http|webSocket|fallback|custom)\b/
 
+/** Layers that still have a long function or one of many parameters. Take a name off when it has none. */
+const longLayers: readonly string[] = [
+  'app',
+  'chain',
+  'db',
+  'facilitator',
+  'paywall',
+  'proxy',
+  'sponsor',
+  'stock',
+  'test',
+  'web',
+]
+/** Layers whose files still import each other's types in a circle. */
+const circularLayers: readonly string[] = ['cli', 'protocol', 'proxy']
+const linesMax = 70
+const parametersMax = 4
+
 /** The layer of a file of ours: its folder, or its own name directly below src. */
 function layerOf(path: string): string {
   const [top = '', next = ''] = path.split('/')
@@ -50,6 +69,26 @@ function each(all: readonly Source[], fault: (source: Source, link: Import) => s
       return found ? [`${source.path}: ${found}`] : []
     }),
   )
+}
+
+/** Circles of imports; `counts` says which imports make one. */
+function cyclesOf(all: readonly Source[], counts: (link: Import) => boolean): string[] {
+  const byPath = new Map(all.map((source) => [source.path, source]))
+  const done = new Set<string>()
+  const found: string[] = []
+  const visit = (path: string, trail: readonly string[]) => {
+    if (trail.includes(path)) {
+      found.push([...trail.slice(trail.indexOf(path)), path].join(' -> '))
+      return
+    }
+    if (done.has(path)) return
+    for (const link of byPath.get(path)?.imports ?? []) {
+      if (link.target && counts(link)) visit(link.target, [...trail, path])
+    }
+    done.add(path)
+  }
+  for (const { path } of all) visit(path, [])
+  return found
 }
 
 const rules: Readonly<Record<string, (all: readonly Source[]) => string[]>> = {
@@ -84,24 +123,24 @@ const rules: Readonly<Record<string, (all: readonly Source[]) => string[]>> = {
       return false
     }),
 
-  cycles: (all) => {
-    const byPath = new Map(all.map((source) => [source.path, source]))
-    const done = new Set<string>()
-    const found: string[] = []
-    const visit = (path: string, trail: readonly string[]) => {
-      if (trail.includes(path)) {
-        found.push([...trail.slice(trail.indexOf(path)), path].join(' -> '))
-        return
-      }
-      if (done.has(path)) return
-      for (const { target, typeOnly } of byPath.get(path)?.imports ?? []) {
-        if (target && !typeOnly) visit(target, [...trail, path])
-      }
-      done.add(path)
-    }
-    for (const { path } of all) visit(path, [])
-    return found
+  cycles: (all) => cyclesOf(all, ({ typeOnly }) => !typeOnly),
+
+  typeCycles: (all) => {
+    const strict = all.filter(({ path }) => !circularLayers.includes(layerOf(path)))
+    return cyclesOf(strict, () => true)
   },
+
+  functions: (all) =>
+    all.flatMap(({ path, text }) => {
+      if (longLayers.includes(layerOf(path))) return []
+      return functionsOf(text).flatMap(({ name, line, lines, parameters }) => {
+        const where = `${path}:${line} ${name}`
+        return [
+          lines > linesMax && `${where}: ${lines} lines are more than ${linesMax}`,
+          parameters > parametersMax && `${where}: ${parameters} parameters`,
+        ].filter((fault) => fault !== false)
+      })
+    }),
 
   dead: (all) => {
     const byPath = new Map(all.map((source) => [source.path, source]))
@@ -241,6 +280,24 @@ describe('the rules', () => {
       },
       0,
     ],
+    [
+      'typeCycles',
+      {
+        'src/settlement/a.ts': "import { b } from './b'",
+        'src/settlement/b.ts': "import type { A } from './a'",
+      },
+      1,
+    ],
+    ['functions', { 'src/settlement/a.ts': `function a() {\n${'x()\n'.repeat(68)}}` }, 0],
+    ['functions', { 'src/settlement/a.ts': `function a() {\n${'x()\n'.repeat(69)}}` }, 1],
+    ['functions', { 'src/settlement/a.ts': `const a = async () => {\n${'\n'.repeat(70)}}` }, 1],
+    ['functions', { 'src/settlement/a.ts': `return {\n a() {\n${'\n'.repeat(70)}},\n}` }, 1],
+    ['functions', { 'src/settlement/a.ts': `const a = () =>\n${'  b +\n'.repeat(70)}  c` }, 1],
+    ['functions', { 'src/settlement/a.ts': 'function a(b, { c, d }, e = [f, g], h) {}' }, 0],
+    ['functions', { 'src/settlement/a.ts': 'function a(b, c, d, e, f): { g: h } | i {}' }, 1],
+    ['functions', { 'src/settlement/a.ts': 'const a = (b: X<c, d>, e, f, g, h) => b' }, 1],
+    ['functions', { 'src/settlement/a.ts': "if (a(b, c, d, e, f)) g(') {', /[({]/)" }, 0],
+    ['functions', { 'src/stock/a.ts': 'function a(b, c, d, e, f) {}' }, 0],
     ['dead', { 'src/main.ts': "import './a'", 'src/a.ts': '', 'src/b.ts': '' }, 1],
     ['clock', { 'src/proxy/a.ts': 'const now = Date.now()' }, 1],
     ['clock', { 'src/proxy/a.ts': "// Date.now() is text\nconst a = 'new Date()'" }, 0],

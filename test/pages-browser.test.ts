@@ -109,7 +109,7 @@ describe.skipIf(isMissing)('words', () => {
         if (path === '/admin') {
           await page.getByLabel('Token').fill(token)
           await page.getByRole('button', { name: 'Show' }).click()
-          await page.getByRole('heading', { name: 'Networks and lanes' }).waitFor()
+          await page.getByRole('heading', { name: 'Networks and relayers' }).waitFor()
         }
         const found = []
         for (const width of widths) found.push(await brokenAt(page, width))
@@ -285,7 +285,7 @@ describe.skipIf(isMissing)('without JavaScript', () => {
     look(plain, '/admin', async (page, found) => {
       await page.getByLabel('Token').fill(token)
       await page.getByRole('button', { name: 'Show' }).click()
-      await page.getByRole('heading', { name: 'Networks and lanes' }).waitFor()
+      await page.getByRole('heading', { name: 'Networks and relayers' }).waitFor()
       expect(await page.locator('tbody tr').count()).toBe(world.config.networks.length)
       expect(await page.context().cookies()).toEqual([])
       expect(found).toEqual([])
@@ -305,7 +305,7 @@ describe.skipIf(isMissing)('what the operator sees', () => {
     look({ viewport: { width: 360, height: 740 } }, '/admin', async (page, found) => {
       await page.getByLabel('Token').fill(token)
       await page.getByRole('button', { name: 'Show' }).click()
-      await page.getByRole('heading', { name: 'Networks and lanes' }).waitFor()
+      await page.getByRole('heading', { name: 'Networks and relayers' }).waitFor()
       for (const colorScheme of schemes) {
         await page.emulateMedia({ colorScheme })
         expect(await violationsOf(page)).toEqual([])

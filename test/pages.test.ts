@@ -207,7 +207,7 @@ describe('what a page may do', () => {
             network: hostile,
             ready: false,
             reason: hostile,
-            lanes: [{ relayer: hostile, ready: false, reason: hostile, inFlight: 0 }],
+            relayers: [{ relayer: hostile, ready: false, reason: hostile, inFlight: 0 }],
           },
         ],
         pending: {
@@ -257,8 +257,8 @@ describe('the state of relayers', () => {
       inFlight: 0,
     })
     const page = async (reason: string | undefined, ready: boolean, last?: string) => {
-      const lanes = [relayer('0xa', 'no gas'), relayer('0xb', 'a gap'), relayer('0xc', last)]
-      const networks = [{ network: 'eip155:1', ready, reason, lanes }]
+      const relayers = [relayer('0xa', 'no gas'), relayer('0xb', 'a gap'), relayer('0xc', last)]
+      const networks = [{ network: 'eip155:1', ready, reason, relayers }]
       const nothing = { pending: { count: 0, oldest: [] }, openCircuits: [], outOfService: [] }
       const adminState = () => ({ networks, heldOrders: undefined, ...nothing })
       const { get } = pages({ adminState })
@@ -393,7 +393,7 @@ describe('/admin', () => {
     expect(response.headers.get('set-cookie')).toBeNull()
     const text = await response.text()
     expect(text).toContain('<form class="token" method="post" action="/admin">')
-    expect(text).not.toContain('Networks and lanes')
+    expect(text).not.toContain('Networks and relayers')
   })
 
   test('behavior: the token shows it, by header and by form, and nothing is set', async () => {
@@ -407,7 +407,7 @@ describe('/admin', () => {
       expect(response.headers.get('cache-control')).toBe('no-store')
       expect(response.headers.get('set-cookie')).toBeNull()
       expect(response.headers.get('etag')).toBeNull()
-      expect(await response.text()).toContain('Networks and lanes')
+      expect(await response.text()).toContain('Networks and relayers')
     }
   })
 
@@ -420,7 +420,7 @@ describe('/admin', () => {
       expect(byHeader.headers.get('www-authenticate')).toContain('Bearer')
       const byForm = await app.post('/admin', `token=${guess}`)
       expect(byForm.status).toBe(401)
-      expect(await byForm.text()).not.toContain('Networks and lanes')
+      expect(await byForm.text()).not.toContain('Networks and relayers')
     }
     expect((await app.post('/admin', `token=${'x'.repeat(5000)}`)).status).toBe(413)
     expect((await app.get('/admin', { authorization: 'Payment abc' })).status).toBe(401)
@@ -433,7 +433,7 @@ describe('/admin', () => {
     expect((await app.get('/admin', { authorization: `Bearer ${token}` })).status).toBe(429)
   })
 
-  test('behavior: the running program shows its lanes and no secret', async () => {
+  test('behavior: the running program shows its relayers and no secret', async () => {
     const adminToken = (await Bun.file(join(world.dataDir, 'admin.token')).text()).trim()
     const response = await fetch(`${world.url}/admin`, {
       headers: { authorization: `Bearer ${adminToken}` },

@@ -2,12 +2,12 @@ import { describe, expect, test } from 'bun:test'
 import { type Address, encodeFunctionData, type Hex, parseAbi } from 'viem'
 import { createGroup } from '../db/group'
 import * as Token from '../src/chain/token'
+import { assignTransfers } from '../src/chain/token'
 import { account } from '../src/demo/accounts'
 import { balanceOf, deploy, execute, mine, setAutomine } from '../src/demo/chains'
 import * as Artifacts from '../src/demo/contracts/artifacts'
 import * as Crypto from '../src/protocol/Crypto'
-import { assign } from '../src/settlement/assign'
-import { type OwnDesk, ownDesk } from './harness/owndesk'
+import { type OwnSettlement, ownSettlement } from './harness/ownsettlement'
 import { networkOf, relayerKey, signTransfer, until } from './harness/settlement'
 
 const secondKey = Crypto.bytes(account(6).privateKey)
@@ -21,8 +21,8 @@ const abi = parseAbi([
 
 type Row = { nonce: number; kind: string; state: string; relayer: string; members: number }
 
-function rows({ desk }: OwnDesk): Row[] {
-  return desk.db.sqlite
+function rows({ fixture }: OwnSettlement): Row[] {
+  return fixture.db.sqlite
     .query<Row, []>(
       `SELECT nonce, kind, state, relayer, (SELECT count(*) FROM transaction_members
          WHERE transaction_hash = hash) members FROM transactions ORDER BY relayer, nonce, rowid`,
@@ -30,22 +30,22 @@ function rows({ desk }: OwnDesk): Row[] {
     .all()
 }
 
-function logs({ desk }: OwnDesk): number {
-  return desk.db.sqlite.query('SELECT DISTINCT transaction_hash, log_index FROM payments').all()
+function logs({ fixture }: OwnSettlement): number {
+  return fixture.db.sqlite.query('SELECT DISTINCT transaction_hash, log_index FROM payments').all()
     .length
 }
 
 const kinds = (outcomes: readonly { kind: string }[]) => outcomes.map(({ kind }) => kind)
-const amounts = ({ network }: OwnDesk, count: number, from = 1) =>
+const amounts = ({ network }: OwnSettlement, count: number, from = 1) =>
   Array.from({ length: count }, (_, index) =>
     signTransfer(network, { from, amountAtomic: BigInt(100 + index) }),
   )
 /** Learns that the payers have no code, as any payment before would. */
-const pay = ({ desk }: OwnDesk, transfers: ReturnType<typeof amounts>) =>
-  Promise.all(transfers.map((transfer) => desk.pay(transfer)))
+const pay = ({ fixture }: OwnSettlement, transfers: ReturnType<typeof amounts>) =>
+  Promise.all(transfers.map((transfer) => fixture.pay(transfer)))
 
 /** Runs once, when the first batch is about to be included. */
-function beforeBatch(own: OwnDesk, action: () => Promise<void>): void {
+function beforeBatch(own: OwnSettlement, action: () => Promise<void>): void {
   let isDone = false
   own.net.tap.intercept = async ({ method }) => {
     if (isDone || method !== 'eth_sendRawTransactionSync') return undefined
@@ -57,7 +57,7 @@ function beforeBatch(own: OwnDesk, action: () => Promise<void>): void {
 }
 
 async function asDeployer(
-  { net, network }: OwnDesk,
+  { net, network }: OwnSettlement,
   functionName: 'setPaused' | 'mint',
   args: readonly unknown[],
 ) {
@@ -68,8 +68,8 @@ async function asDeployer(
 }
 
 describe.concurrent('a batch', () => {
-  test('behavior: carries what comes while the lane is busy, each member with its own log', async () => {
-    await using own = await ownDesk()
+  test('behavior: carries what comes while the relayer is busy, each member with its own log', async () => {
+    await using own = await ownSettlement()
     const outcomes = await pay(own, amounts(own, 24))
     expect(kinds(outcomes)).toEqual(Array(24).fill('confirmed'))
     expect(rows(own).some(({ kind, members }) => kind === 'batch' && members > 8)).toBe(true)
@@ -81,7 +81,7 @@ describe.concurrent('a batch', () => {
   })
 
   test('behavior: mixes both transfer methods and several payers', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { network } = own
     const transfers = [1, 2, 3].flatMap((from) =>
       (from < 3 ? (['eip3009', 'permit2'] as const) : (['eip3009'] as const)).flatMap((method) =>
@@ -94,7 +94,7 @@ describe.concurrent('a batch', () => {
   })
 
   test('behavior: takes far fewer calls than payments', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net } = own
     await pay(own, amounts(own, 4))
     net.tap.calls.length = 0
@@ -104,12 +104,12 @@ describe.concurrent('a batch', () => {
   })
 
   test('behavior: members whose logs are equal never share one, and all are paid', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { network } = own
     await pay(own, amounts(own, 3))
     const equal = Array.from({ length: 6 }, () => signTransfer(network))
     expect(kinds(await pay(own, equal))).toEqual(Array(6).fill('confirmed'))
-    const shared = own.desk.db.sqlite
+    const shared = own.fixture.db.sqlite
       .query(
         `SELECT transaction_hash FROM payments GROUP BY transaction_hash, payer, payee, amount_atomic
          HAVING count(*) > 1`,
@@ -120,7 +120,7 @@ describe.concurrent('a batch', () => {
   })
 
   test('behavior: respects its limits', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     await own.reopen({ batchMax: 4 })
     await pay(own, amounts(own, 3))
     expect(kinds(await pay(own, amounts(own, 12, 2)))).toEqual(Array(12).fill('confirmed'))
@@ -128,7 +128,7 @@ describe.concurrent('a batch', () => {
   })
 
   test('error: what one payer has is spent in sequence, and its neighbours are paid', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { network } = own
     await pay(own, [...amounts(own, 2), ...amounts(own, 2, 3)])
     const poor = [1n, 2n].map((more) =>
@@ -139,7 +139,7 @@ describe.concurrent('a batch', () => {
   })
 
   test('error: refused members are told why, and the others leave', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { network } = own
     await pay(own, [...amounts(own, 2), ...amounts(own, 2, 3)])
     const bad = signTransfer(network, { from: 3, amountAtomic: 10n ** 15n })
@@ -150,7 +150,7 @@ describe.concurrent('a batch', () => {
   })
 
   test('error: the same money twice goes once', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     await pay(own, amounts(own, 2))
     const [first] = amounts(own, 1)
     if (!first) throw new Error('no transfer')
@@ -161,7 +161,7 @@ describe.concurrent('a batch', () => {
   })
 
   test('behavior: payers with code never share one', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     const wallet = await deploy(net.chain, Artifacts.SmartWallet, [account(1).address])
     await asDeployer(own, 'mint', [wallet, 1_000_000n])
@@ -180,7 +180,7 @@ describe.concurrent('a batch', () => {
       ...amounts(own, 4, 2),
     ])
     expect(kinds(outcomes)).toEqual(Array(10).fill('confirmed'))
-    const alone = own.desk.db.sqlite
+    const alone = own.fixture.db.sqlite
       .query<{ kind: string }, []>(
         `SELECT kind FROM payments JOIN transactions ON hash = transaction_hash
          WHERE amount_atomic IN ('7', '8')`,
@@ -192,7 +192,7 @@ describe.concurrent('a batch', () => {
 
 describe.concurrent('a member that fails on chain', () => {
   test('behavior: fails alone when its money has left meanwhile', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     await pay(own, [...amounts(own, 2), ...amounts(own, 2, 2)])
     const gone = signTransfer(network, { from: 2, amountAtomic: 5_000n })
@@ -212,7 +212,7 @@ describe.concurrent('a member that fails on chain', () => {
   })
 
   test('behavior: is dead alone when its nonce was cancelled meanwhile', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     await pay(own, [...amounts(own, 2), ...amounts(own, 2, 2)])
     const gone = signTransfer(network, { from: 2, method: 'permit2', amountAtomic: 5_000n })
@@ -230,7 +230,7 @@ describe.concurrent('a member that fails on chain', () => {
 
 describe.concurrent('a batch that fails as a whole', () => {
   test('behavior: its members go once more, each alone, and are paid', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     await pay(own, [...amounts(own, 1), ...amounts(own, 1, 2), ...amounts(own, 1, 3)])
     const batches = () => rows(own).filter(({ kind }) => kind === 'batch').length
     const before = batches()
@@ -249,9 +249,9 @@ describe.concurrent('a batch that fails as a whole', () => {
     // Those that were looked at while the token was paused may be tried again by their buyers.
     for (const transfer of transfers) {
       await until(async () => {
-        const payment = own.desk.settlement.find(transfer)
+        const payment = own.fixture.settlement.find(transfer)
         if (!payment) throw new Error('no payment')
-        const again = await own.desk.settlement.resume(payment, transfer, { waitMs: 10_000 })
+        const again = await own.fixture.settlement.resume(payment, transfer, { waitMs: 10_000 })
         return again.kind === 'confirmed'
       })
     }
@@ -260,7 +260,7 @@ describe.concurrent('a batch that fails as a whole', () => {
   })
 
   test('behavior: out of gas, every member is paid alone, without a loop', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     await pay(own, amounts(own, 3))
     let isOver = false
@@ -284,9 +284,9 @@ describe.concurrent('a batch that fails as a whole', () => {
   })
 })
 
-describe.concurrent('several lanes', () => {
+describe.concurrent('several relayers', () => {
   test('behavior: share the work, each with its own nonces', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net } = own
     await own.reopen({}, { relayerKeys: [relayerKey, secondKey] })
     await setAutomine(net.chain, false)
@@ -301,27 +301,27 @@ describe.concurrent('several lanes', () => {
     expect(kinds((await Promise.all(paying)).flat())).toEqual(['confirmed', 'confirmed'])
     expect(new Set(rows(own).map(({ relayer }) => relayer)).size).toBe(2)
     await setAutomine(net.chain, true)
-    expect(own.desk.settlement.status()[0]?.lanes).toMatchObject([
+    expect(own.fixture.settlement.status()[0]?.relayers).toMatchObject([
       { relayer: account(0).address, ready: true, inFlight: 0 },
       { relayer: second, ready: true, inFlight: 0 },
     ])
   })
 
   test('behavior: a poor one is skipped, and the network stays ready', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     await net.chain.rpc('anvil_setBalance', [account(0).address, '0x1'])
     await own.reopen({}, { relayerKeys: [relayerKey, secondKey] })
-    expect(own.desk.settlement.isReady(network.id)).toBe(true)
-    expect(own.desk.settlement.status()).toMatchObject([
-      { ready: true, lanes: [{ ready: false }, { ready: true }] },
+    expect(own.fixture.settlement.isReady(network.id)).toBe(true)
+    expect(own.fixture.settlement.status()).toMatchObject([
+      { ready: true, relayers: [{ ready: false }, { ready: true }] },
     ])
     expect(kinds(await pay(own, amounts(own, 8)))).toEqual(Array(8).fill('confirmed'))
     expect(new Set(rows(own).map(({ relayer }) => relayer))).toEqual(new Set([second]))
   })
 
   test('behavior: what waits for one that is refused goes to the others', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     await own.reopen({}, { relayerKeys: [relayerKey, secondKey] })
     const refused = { error: { code: -32000, message: 'insufficient funds for gas' } }
@@ -332,14 +332,16 @@ describe.concurrent('several lanes', () => {
       return params[0] === bytes ? refused : undefined
     }
     const waiting = await own.begin(signTransfer(network))
-    await until(() => own.desk.settlement.status()[0]?.lanes.some(({ ready }) => !ready) === true)
-    expect(own.desk.settlement.isReady(network.id)).toBe(true)
+    await until(
+      () => own.fixture.settlement.status()[0]?.relayers.some(({ ready }) => !ready) === true,
+    )
+    expect(own.fixture.settlement.isReady(network.id)).toBe(true)
     expect(kinds(await pay(own, amounts(own, 4, 2)))).toEqual(Array(4).fill('confirmed'))
-    expect(own.desk.settlement.findById(waiting.id)?.state).toBe('broadcast')
+    expect(own.fixture.settlement.findById(waiting.id)?.state).toBe('broadcast')
   })
 
   test('error: when none can send, nothing is written', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net } = own
     for (const { address } of [account(0), account(6)]) {
       await net.chain.rpc('anvil_setBalance', [address, '0x1'])
@@ -352,13 +354,13 @@ describe.concurrent('several lanes', () => {
 
 describe.concurrent('many transactions under way', () => {
   test('behavior: on a slow chain batches follow each other without a gap', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net } = own
     await own.reopen({ batchMax: 4 })
     await pay(own, amounts(own, 3))
     await setAutomine(net.chain, false)
     const paying = pay(own, [...amounts(own, 12), ...amounts(own, 12, 2)])
-    await until(() => (own.desk.settlement.status()[0]?.lanes[0]?.inFlight ?? 0) >= 6)
+    await until(() => (own.fixture.settlement.status()[0]?.relayers[0]?.inFlight ?? 0) >= 6)
     await setAutomine(net.chain, true)
     await mine(net.chain)
     expect(kinds(await paying)).toEqual(Array(24).fill('confirmed'))
@@ -367,12 +369,12 @@ describe.concurrent('many transactions under way', () => {
   })
 
   test('error: a payment that still waits when its time is over was never written', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net } = own
     await own.reopen({ batchMax: 1 })
     await setAutomine(net.chain, false)
     await Promise.all(amounts(own, 16).map((transfer) => own.begin(transfer)))
-    const late = amounts(own, 4).map((transfer) => own.desk.pay(transfer, {}, { waitMs: 100 }))
+    const late = amounts(own, 4).map((transfer) => own.fixture.pay(transfer, {}, { waitMs: 100 }))
     expect(kinds(await Promise.all(late))).toEqual(Array(4).fill('unavailable'))
     expect(rows(own)).toHaveLength(16)
   })
@@ -392,37 +394,40 @@ describe.concurrent('logs', () => {
   })
 
   test('behavior: one pays for one, and never for a second', () => {
-    expect(assign([log(3), log(5)], [transfer, transfer, transfer], new Set())).toEqual([
+    expect(assignTransfers([log(3), log(5)], [transfer, transfer, transfer], new Set())).toEqual([
       3,
       5,
       undefined,
     ])
-    expect(assign([log(3), log(5)], [transfer, transfer], new Set([3]))).toEqual([5, undefined])
+    expect(assignTransfers([log(3), log(5)], [transfer, transfer], new Set([3]))).toEqual([
+      5,
+      undefined,
+    ])
     const other = { ...transfer, amountAtomic: transfer.amountAtomic + 1n }
-    expect(assign([log(3)], [other, transfer], new Set())).toEqual([undefined, 3])
+    expect(assignTransfers([log(3)], [other, transfer], new Set())).toEqual([undefined, 3])
   })
 })
 
 describe.concurrent('shared commits', () => {
-  const put = ({ desk }: OwnDesk, key: string) =>
-    desk.db.sqlite.run('INSERT INTO meta (key, value) VALUES (?, ?)', [key, 'x'])
-  const keys = ({ desk }: OwnDesk) =>
-    desk.db.sqlite.query<{ key: string }, []>("SELECT key FROM meta WHERE value = 'x'").all()
+  const put = ({ fixture }: OwnSettlement, key: string) =>
+    fixture.db.sqlite.run('INSERT INTO meta (key, value) VALUES (?, ?)', [key, 'x'])
+  const keys = ({ fixture }: OwnSettlement) =>
+    fixture.db.sqlite.query<{ key: string }, []>("SELECT key FROM meta WHERE value = 'x'").all()
 
   test('behavior: what comes in one turn is on the disk together', async () => {
-    await using own = await ownDesk()
-    const group = createGroup(own.desk.db)
+    await using own = await ownSettlement()
+    const group = createGroup(own.fixture.db)
     const all = ['a', 'b', 'c'].map((key) => group.add(() => put(own, key).changes))
     expect(keys(own)).toEqual([])
     expect(await Promise.all(all)).toEqual([1, 1, 1])
-    expect(own.desk.db.sqlite.inTransaction).toBe(false)
+    expect(own.fixture.db.sqlite.inTransaction).toBe(false)
     expect(keys(own)).toHaveLength(3)
     expect(group.commits()).toBe(1)
   })
 
   test('error: one that fails leaves the others alone', async () => {
-    await using own = await ownDesk()
-    const group = createGroup(own.desk.db)
+    await using own = await ownSettlement()
+    const group = createGroup(own.fixture.db)
     const ends = await Promise.allSettled([
       group.add(() => put(own, 'a').changes),
       group.add(() => {
@@ -435,10 +440,11 @@ describe.concurrent('shared commits', () => {
     expect(keys(own).map(({ key }) => key)).toEqual(['a', 'b'])
   })
   test('behavior: only what can be found out again does not wait for the disk', async () => {
-    await using own = await ownDesk()
-    const group = createGroup(own.desk.db)
+    await using own = await ownSettlement()
+    const group = createGroup(own.fixture.db)
     const level = () =>
-      own.desk.db.sqlite.query<{ synchronous: number }, []>('PRAGMA synchronous').get()?.synchronous
+      own.fixture.db.sqlite.query<{ synchronous: number }, []>('PRAGMA synchronous').get()
+        ?.synchronous
     const [full, normal] = [2, 1]
     const levels: unknown[] = []
     const look = (key: string) => () => {
@@ -450,7 +456,7 @@ describe.concurrent('shared commits', () => {
     await expect(group.addSoon(look('a'))).rejects.toThrow('UNIQUE')
     expect(levels).toEqual([normal, full, full, normal])
     expect(level()).toBe(full)
-    await own.desk.db.sync()
+    await own.fixture.db.sync()
     expect(keys(own)).toHaveLength(3)
   })
 })

@@ -4,15 +4,15 @@ import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
 import { balanceOf, deploy, execute, mine, setAutomine } from '../src/demo/chains'
 import * as Artifacts from '../src/demo/contracts/artifacts'
-import { createFailures, type Payer } from '../src/settlement/failures'
 import type { Outcome } from '../src/settlement/Payment'
-import { isSend, withoutSync } from './harness/owndesk'
+import { createFailures, type Payer } from '../src/settlement/payers'
+import { isSend, withoutSync } from './harness/ownsettlement'
 import {
-  type Desk,
   networkOf,
   payee,
+  type SettlementFixture,
   signTransfer,
-  startDesk,
+  startFixture,
   startNetwork,
   temporary,
   until,
@@ -28,11 +28,11 @@ const abi = parseAbi([
 const modes = { honest: 0, burn: 1, simulationOnly: 2, refuse: 3 } as const
 
 let directory: ReturnType<typeof temporary>
-let desk: Desk
+let fixture: SettlementFixture
 let offsetMs = 0
 
 async function open(changes: Partial<NetworkConfig> = {}): Promise<void> {
-  desk = await startDesk([{ ...network, ...changes }], directory.path, {
+  fixture = await startFixture([{ ...network, ...changes }], directory.path, {
     now: () => Date.now() + offsetMs,
   })
   net.tap.calls.length = 0
@@ -47,7 +47,7 @@ beforeEach(async () => {
 
 afterEach(async () => {
   await setAutomine(net.chain, true)
-  await desk.stop()
+  await fixture.stop()
   directory.remove()
 })
 
@@ -78,7 +78,7 @@ const relayerWei = async () =>
   BigInt((await net.chain.rpc('eth_getBalance', [account(0).address, 'latest'])) as string)
 
 function transactions() {
-  return desk.db.sqlite
+  return fixture.db.sqlite
     .query<{ state: string; gas_limit: string; raw: string }, []>(
       'SELECT state, gas_limit, raw FROM transactions ORDER BY nonce, created_at, rowid',
     )
@@ -99,7 +99,7 @@ describe('a wallet that costs gas in vain (attack 13)', () => {
       const payer = await greedy(mode)
       const before = await relayerWei()
       for (const method of ['eip3009', 'permit2'] as const)
-        expect(await desk.pay(signTransfer(network, { payer, method }))).toMatchObject({
+        expect(await fixture.pay(signTransfer(network, { payer, method }))).toMatchObject({
           kind: 'refused',
         })
       expect(await relayerWei()).toBe(before)
@@ -109,13 +109,13 @@ describe('a wallet that costs gas in vain (attack 13)', () => {
   for (const mode of ['burn', 'refuse'] as const)
     test(`error: ${mode} in the transaction alone costs bounded gas and locks the wallet out`, async () => {
       const payer = await greedy('honest')
-      expect((await desk.pay(signTransfer(network, { payer }))).kind).toBe('confirmed')
+      expect((await fixture.pay(signTransfer(network, { payer }))).kind).toBe('confirmed')
       const set = (next: keyof typeof modes) =>
         execute(net.chain, [call(1, payer, 'setMode', [modes[next]])])
       betwixt(() => set(mode))
       const before = await relayerWei()
       for (let failure = 0; failure < 5; failure++) {
-        const outcome = await desk.pay(signTransfer(network, { payer }))
+        const outcome = await fixture.pay(signTransfer(network, { payer }))
         expect(outcome.kind).toBe('reverted')
         await set('honest')
       }
@@ -133,37 +133,39 @@ describe('a wallet that costs gas in vain (attack 13)', () => {
 
       // Not even simulated any more.
       net.tap.calls.length = 0
-      const locked = await desk.pay(signTransfer(network, { payer }))
+      const locked = await fixture.pay(signTransfer(network, { payer }))
       expect(locked).toMatchObject({ kind: 'unavailable' })
       if (locked.kind !== 'unavailable') throw new Error(locked.kind)
       expect(locked.retryAfterSeconds).toBeGreaterThan(0)
       expect(locked.retryAfterSeconds).toBeLessThanOrEqual(120)
       expect(net.tap.calls.filter(({ method }) => method === 'eth_call')).toEqual([])
       // Nor may an old credential try again.
-      const old = desk.db.sqlite
+      const old = fixture.db.sqlite
         .query<{ id: string }, []>("SELECT id FROM payments WHERE state = 'reverted' LIMIT 1")
         .get()
-      const known = desk.settlement.findById(old?.id ?? '')
+      const known = fixture.settlement.findById(old?.id ?? '')
       if (!known) throw new Error('no payment')
-      expect(await desk.settlement.resume(known, known.transfer, { waitMs: 5_000 })).toMatchObject({
+      expect(
+        await fixture.settlement.resume(known, known.transfer, { waitMs: 5_000 }),
+      ).toMatchObject({
         kind: 'unavailable',
       })
       // Nobody else suffers.
-      expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
+      expect((await fixture.pay(signTransfer(network))).kind).toBe('confirmed')
 
       offsetMs += locked.retryAfterSeconds * 1_000
-      expect((await desk.pay(signTransfer(network, { payer }))).kind).toBe('confirmed')
+      expect((await fixture.pay(signTransfer(network, { payer }))).kind).toBe('confirmed')
     })
 
   test('error: many at once are no more than it may fail', async () => {
     const payer = await greedy('honest')
-    expect((await desk.pay(signTransfer(network, { payer }))).kind).toBe('confirmed')
+    expect((await fixture.pay(signTransfer(network, { payer }))).kind).toBe('confirmed')
     const { promise, resolve } = Promise.withResolvers<void>()
     betwixt(() => promise)
     let refused = 0
     const paying = Array.from({ length: 12 }, async (_, index) => {
       const amountAtomic = 100n + BigInt(index)
-      const outcome = await desk.pay(signTransfer(network, { payer, amountAtomic }))
+      const outcome = await fixture.pay(signTransfer(network, { payer, amountAtomic }))
       if (outcome.kind === 'unavailable') refused++
     })
     await until(() => refused === 7)
@@ -171,7 +173,9 @@ describe('a wallet that costs gas in vain (attack 13)', () => {
     resolve()
     await Promise.all(paying)
     expect(transactions().length).toBeLessThanOrEqual(6)
-    expect(await desk.pay(signTransfer(network, { payer }))).toMatchObject({ kind: 'unavailable' })
+    expect(await fixture.pay(signTransfer(network, { payer }))).toMatchObject({
+      kind: 'unavailable',
+    })
   })
 })
 
@@ -187,13 +191,13 @@ describe('a payer with a key (attacks 10, 11, 13)', () => {
     betwixt(move)
     const kinds: Outcome['kind'][] = []
     for (let round = 0; round < 6; round++) {
-      const outcome = await desk.pay(signTransfer(network, { from }))
+      const outcome = await fixture.pay(signTransfer(network, { from }))
       kinds.push(outcome.kind)
       if (outcome.kind !== 'unavailable') await back()
     }
     expect(kinds).toEqual([...Array(5).fill('reverted'), 'unavailable'])
     net.tap.intercept = undefined
-    expect((await desk.pay(signTransfer(network, { from: 1 }))).kind).toBe('confirmed')
+    expect((await fixture.pay(signTransfer(network, { from: 1 }))).kind).toBe('confirmed')
   })
 
   test('error: junk in its name costs it nothing', async () => {
@@ -201,12 +205,12 @@ describe('a payer with a key (attacks 10, 11, 13)', () => {
     const before = sends()
     for (let round = 0; round < 20; round++) {
       const junk = { ...signTransfer(network, { from: 1 }), payer: victim }
-      expect((await desk.pay(junk)).kind).toBe('refused')
+      expect((await fixture.pay(junk)).kind).toBe('refused')
       const poor = signTransfer(network, { from: 2, amountAtomic: 10n ** 15n })
-      expect((await desk.pay(poor)).kind).toBe('refused')
+      expect((await fixture.pay(poor)).kind).toBe('refused')
     }
     expect(sends()).toBe(before)
-    expect((await desk.pay(signTransfer(network, { from: 2 }))).kind).toBe('confirmed')
+    expect((await fixture.pay(signTransfer(network, { from: 2 }))).kind).toBe('confirmed')
   })
 
   for (const method of ['eip3009', 'permit2'] as const)
@@ -216,7 +220,7 @@ describe('a payer with a key (attacks 10, 11, 13)', () => {
       const amountAtomic = balance / 3n + 1n
       const outcomes = await Promise.all(
         Array.from({ length: 8 }, () =>
-          desk.pay(signTransfer(network, { from, method, amountAtomic })),
+          fixture.pay(signTransfer(network, { from, method, amountAtomic })),
         ),
       )
       const kinds = outcomes.map(({ kind }) => kind)
@@ -231,9 +235,9 @@ describe('a payer with a key (attacks 10, 11, 13)', () => {
 
 describe('the gas', () => {
   test('behavior: no transaction offers more than the cap', async () => {
-    await desk.stop()
+    await fixture.stop()
     await open({ feeCapWei: 2_000_000_000n })
-    expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
+    expect((await fixture.pay(signTransfer(network))).kind).toBe('confirmed')
     for (const { raw } of transactions())
       expect(parseTransaction(raw as `0x02${string}`).maxFeePerGas).toBeLessThanOrEqual(
         2_000_000_000n,
@@ -243,32 +247,32 @@ describe('the gas', () => {
   test('behavior: a base fee above the cap stops the network before anybody pays', async () => {
     await net.chain.rpc('anvil_setNextBlockBaseFeePerGas', ['0x174876e800'])
     await mine(net.chain)
-    await until(() => !desk.settlement.isReady(network.id))
-    expect((await desk.pay(signTransfer(network))).kind).toBe('unavailable')
+    await until(() => !fixture.settlement.isReady(network.id))
+    expect((await fixture.pay(signTransfer(network))).kind).toBe('unavailable')
     expect(transactions()).toEqual([])
     await net.chain.rpc('anvil_setNextBlockBaseFeePerGas', ['0x3b9aca00'])
     await mine(net.chain)
-    await until(() => desk.settlement.isReady(network.id))
-    expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
+    await until(() => fixture.settlement.isReady(network.id))
+    expect((await fixture.pay(signTransfer(network))).kind).toBe('confirmed')
   })
 
   test('behavior: a spent day of one product leaves the others theirs', async () => {
-    await desk.stop()
+    await fixture.stop()
     await open({ gasPerDayWei: { gateway: 1n, facilitator: 10n ** 18n, desk: 1n, sponsor: 0n } })
-    expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
-    expect(await desk.pay(signTransfer(network))).toMatchObject({ kind: 'unavailable' })
-    const other = await desk.pay(signTransfer(network), { product: 'facilitator' })
+    expect((await fixture.pay(signTransfer(network))).kind).toBe('confirmed')
+    expect(await fixture.pay(signTransfer(network))).toMatchObject({ kind: 'unavailable' })
+    const other = await fixture.pay(signTransfer(network), { product: 'facilitator' })
     expect(other.kind).toBe('confirmed')
     // A day is a day of the clock, in UTC.
     offsetMs = 24 * 60 * 60 * 1_000
     const validBefore = BigInt(Math.floor((Date.now() + offsetMs) / 1000) + 300)
-    expect((await desk.pay(signTransfer(network, { validBefore }))).kind).toBe('confirmed')
+    expect((await fixture.pay(signTransfer(network, { validBefore }))).kind).toBe('confirmed')
   })
 })
 
 describe('a replaced transaction (attack 36)', () => {
   test('behavior: the first one succeeds although a second one was sent', async () => {
-    await desk.stop()
+    await fixture.stop()
     await open({ replaceAfterSeconds: 0.2 })
     await setAutomine(net.chain, false)
     const seen: string[] = []
@@ -282,7 +286,7 @@ describe('a replaced transaction (attack 36)', () => {
       return params[0] === seen[0] ? undefined : new Response('lost', { status: 503 })
     }
     const before = await balanceOf(net.chain, network.asset.address, payee)
-    const paying = desk.pay(signTransfer(network))
+    const paying = fixture.pay(signTransfer(network))
     await until(() => seen.length >= 2)
     const [first, second] = seen.map((raw) => parseTransaction(raw as `0x02${string}`))
     expect(second?.nonce).toBe(first?.nonce)
@@ -299,7 +303,7 @@ describe('a replaced transaction (attack 36)', () => {
 })
 
 describe('the budget of a payer', () => {
-  const key = (address: string): Payer => ({ address, code: undefined, isNew: false })
+  const key = (address: string): Payer => ({ address, code: 'unknown', isNew: false })
   const wallet = (address: string, isNew = false): Payer => ({
     address,
     code: { key: 'hash of the factory' },
@@ -376,7 +380,7 @@ describe('the budget of a payer', () => {
     for (let made = 0; made < 5; made++) failures.record(wallet(`0x${made}`, true))
     expect(failures.waitSeconds(wallet('0xnew', true))).toBe(120)
     // Before its code is known, and with other code.
-    expect(failures.waitSeconds({ address: '0xnew', code: undefined, isNew: true })).toBe(0)
+    expect(failures.waitSeconds({ address: '0xnew', code: 'unknown', isNew: true })).toBe(0)
     const other: Payer = { address: '0xnew', code: { key: 'another hash' }, isNew: true }
     expect(failures.waitSeconds(other)).toBe(0)
     expect(failures.waitSeconds(wallet('0xold'))).toBe(0)

@@ -3,47 +3,54 @@ import { join } from 'node:path'
 import { account } from '../src/demo/accounts'
 import { balanceOf, type Chain } from '../src/demo/chains'
 import * as Crypto from '../src/protocol/Crypto'
-import { networkOf, payee, startDesk, startNetwork, temporary, until } from './harness/settlement'
+import {
+  networkOf,
+  payee,
+  startFixture,
+  startNetwork,
+  temporary,
+  until,
+} from './harness/settlement'
 
 const deskKey = account(5).privateKey
 const weiOf = async (chain: Chain) =>
   BigInt((await chain.rpc('eth_getBalance', [account(8).address, 'latest'])) as string)
 
 /**
- * Pays without an end, sixteen at a time, each its own amount; beside that it runs errands, those of
+ * Pays without an end, sixteen at a time, each its own amount; beside that it runs jobs, those of
  * the round before once more.
  */
 const program = (url: string, dataDir: string, round: number) => `
-  const { errandOf, networkOf, signTransfer, startDesk } = await import(${JSON.stringify(
+  const { jobOf, networkOf, signTransfer, startFixture } = await import(${JSON.stringify(
     join(import.meta.dir, 'harness/settlement.ts'),
   )})
   const network = networkOf(${JSON.stringify(url)})
   const deskKey = Buffer.from('${deskKey.slice(2)}', 'hex')
-  const desk = await startDesk([network], ${JSON.stringify(dataDir)}, { deskKey })
+  const fixture = await startFixture([network], ${JSON.stringify(dataDir)}, { deskKey })
   let count = 0
   const buyer = async (index) => {
     for (;;) {
       const method = index % 2 ? 'permit2' : 'eip3009'
       const nonce = '0x' + Buffer.from('${round} ' + index + ' ' + count++).toString('hex').padStart(64, '0')
       const transfer = signTransfer(network, { method, nonce, from: 1 + (index % 2), amountAtomic: BigInt(1 + index) })
-      const outcome = await desk.pay(transfer)
+      const outcome = await fixture.pay(transfer)
       // Without its chain there is nothing to do: never outlive the test.
       if (outcome.kind === 'unavailable') process.exit(1)
       console.log(outcome.kind)
     }
   }
-  const errands = async (index) => {
-    const relayer = index % 2 ? desk.settlement.desk : undefined
+  const jobs = async (index) => {
+    const relayer = index % 2 ? fixture.settlement.desk : undefined
     for (let serial = Math.max(0, ${round} - 1) * 1000; ; serial++) {
       if (serial === (${round} - 1) * 1000 + 60) serial = ${round} * 1000
-      const errand = errandOf(network, { id: index + '/' + serial, relayer })
-      const end = await desk.settlement.run(errand, { waitMs: 20000 })
+      const job = jobOf(network, { id: index + '/' + serial, relayer })
+      const end = await fixture.settlement.run(job, { waitMs: 20000 })
       if (end.kind === 'unavailable') process.exit(1)
       if (end.kind !== 'confirmed') console.log(end.kind)
     }
   }
   for (let index = 0; index < 16; index++) buyer(index)
-  for (let index = 0; index < 4; index++) errands(index)
+  for (let index = 0; index < 4; index++) jobs(index)
   process.stdin.on('end', () => process.exit(1)).resume()
 `
 
@@ -72,19 +79,21 @@ test('behavior: killed again and again, no money is lost, doubled or forgotten',
         await child.exited
       }
     }
-    const desk = await startDesk([network], directory.path, { deskKey: Crypto.bytes(deskKey) })
+    const fixture = await startFixture([network], directory.path, {
+      deskKey: Crypto.bytes(deskKey),
+    })
     const count = (sql: string) =>
-      desk.db.sqlite.query<{ n: number }, []>(`SELECT count(*) n FROM ${sql}`).get()?.n ?? -1
+      fixture.db.sqlite.query<{ n: number }, []>(`SELECT count(*) n FROM ${sql}`).get()?.n ?? -1
     await until(() => count("payments WHERE state IN ('broadcast', 'reverted')") === 0)
     await until(() => count("errands WHERE state = 'broadcast'") === 0)
-    const errands = count('errands')
-    expect(errands).toBeGreaterThan(40)
-    expect(count("errands WHERE state = 'confirmed'")).toBe(errands)
-    expect(await weiOf(net.chain)).toBe(weiBefore + 7n * BigInt(errands))
+    const jobs = count('errands')
+    expect(jobs).toBeGreaterThan(40)
+    expect(count("errands WHERE state = 'confirmed'")).toBe(jobs)
+    expect(await weiOf(net.chain)).toBe(weiBefore + 7n * BigInt(jobs))
     const payments = count('payments')
     expect(payments).toBeGreaterThan(100)
     expect(count("payments WHERE state = 'confirmed'")).toBe(payments)
-    const paid = desk.db.sqlite
+    const paid = fixture.db.sqlite
       .query<{ sum: number }, []>('SELECT sum(CAST(amount_atomic AS INTEGER)) sum FROM payments')
       .get()
     const after = await balanceOf(net.chain, network.asset.address, payee)
@@ -92,7 +101,7 @@ test('behavior: killed again and again, no money is lost, doubled or forgotten',
     expect(count("transactions WHERE state <> 'mined'")).toBe(0)
     expect(count('(SELECT DISTINCT relayer, nonce FROM transactions)')).toBe(count('transactions'))
     expect(count("transactions WHERE kind = 'batch'")).toBeGreaterThan(0)
-    await desk.stop()
+    await fixture.stop()
   } finally {
     await net.stop()
     directory.remove()

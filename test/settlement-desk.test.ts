@@ -2,32 +2,32 @@ import { describe, expect, test } from 'bun:test'
 import { account } from '../src/demo/accounts'
 import { mine, setAutomine } from '../src/demo/chains'
 import * as Crypto from '../src/protocol/Crypto'
-import { ownErrands } from './harness/errands'
-import { isSend } from './harness/owndesk'
+import { ownJobs } from './harness/jobs'
+import { isSend } from './harness/ownsettlement'
 import { mineWhile, signTransfer, until } from './harness/settlement'
 
 const deskKey = Crypto.bytes(account(5).privateKey)
 
 /** A desk with a second account, which has gas. */
 async function ownLanes() {
-  const own = await ownErrands()
+  const own = await ownJobs()
   await own.net.chain.rpc('anvil_setBalance', [account(5).address, '0xde0b6b3a7640000'])
   return own
 }
 
-describe.concurrent('the lanes', () => {
+describe.concurrent('the relayers', () => {
   test('behavior: the desk has one of its own, which carries no payment', async () => {
     await using own = await ownLanes()
     const { net, network } = own
     await own.reopen({}, { deskKey })
-    expect(own.desk.settlement.desk).toBe(account(5).address)
-    expect(own.desk.settlement.status()[0]?.lanes.map(({ relayer }) => relayer)).toEqual([
+    expect(own.fixture.settlement.desk).toBe(account(5).address)
+    expect(own.fixture.settlement.status()[0]?.relayers.map(({ relayer }) => relayer)).toEqual([
       account(0).address,
       account(5).address,
     ])
     await setAutomine(net.chain, false)
-    const paying = Array.from({ length: 6 }, () => own.desk.pay(signTransfer(network)))
-    const running = own.run({ relayer: own.desk.settlement.desk })
+    const paying = Array.from({ length: 6 }, () => own.fixture.pay(signTransfer(network)))
+    const running = own.run({ relayer: own.fixture.settlement.desk })
     const free = own.run({ id: 'grant:1', kind: 'grant', product: 'gateway' })
     await until(() => own.transactions().length >= 3)
     await mineWhile(net.chain, Promise.all([...paying, running, free]))
@@ -40,12 +40,12 @@ describe.concurrent('the lanes', () => {
     const { net, network } = own
     await net.chain.rpc('anvil_setBalance', [account(5).address, '0x1'])
     await own.reopen({}, { deskKey })
-    expect(own.desk.settlement.isReady(network.id)).toBe(true)
-    expect(await own.run({ relayer: own.desk.settlement.desk })).toMatchObject({
+    expect(own.fixture.settlement.isReady(network.id)).toBe(true)
+    expect(await own.run({ relayer: own.fixture.settlement.desk })).toMatchObject({
       kind: 'unavailable',
     })
     expect(own.transactions()).toEqual([])
-    expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
+    expect((await own.fixture.pay(signTransfer(network))).kind).toBe('confirmed')
   })
 
   test('behavior: without relayers that work the desk still does', async () => {
@@ -53,26 +53,26 @@ describe.concurrent('the lanes', () => {
     const { net, network } = own
     await net.chain.rpc('anvil_setBalance', [account(0).address, '0x1'])
     await own.reopen({}, { deskKey })
-    expect(own.desk.settlement.isReady(network.id)).toBe(false)
-    expect((await own.desk.pay(signTransfer(network))).kind).toBe('unavailable')
-    expect((await own.run({ relayer: own.desk.settlement.desk })).kind).toBe('confirmed')
+    expect(own.fixture.settlement.isReady(network.id)).toBe(false)
+    expect((await own.fixture.pay(signTransfer(network))).kind).toBe('unavailable')
+    expect((await own.run({ relayer: own.fixture.settlement.desk })).kind).toBe('confirmed')
   })
 
-  test('behavior: the desk is the first relayer by default, on one lane', async () => {
+  test('behavior: the desk is the first relayer by default, on one relayer', async () => {
     await using own = await ownLanes()
     await own.reopen({}, { deskKey: Crypto.bytes(account(0).privateKey) })
-    expect(own.desk.settlement.desk).toBe(account(0).address)
-    expect(own.desk.settlement.status()[0]?.lanes).toHaveLength(1)
-    expect((await own.run({ relayer: own.desk.settlement.desk })).kind).toBe('confirmed')
+    expect(own.fixture.settlement.desk).toBe(account(0).address)
+    expect(own.fixture.settlement.status()[0]?.relayers).toHaveLength(1)
+    expect((await own.run({ relayer: own.fixture.settlement.desk })).kind).toBe('confirmed')
   })
 
-  test('error: an account without a lane is told at once', async () => {
+  test('error: an account without a relayer is told at once', async () => {
     await using own = await ownLanes()
-    await expect(own.run({ relayer: account(8).address })).rejects.toThrow('has no lane')
+    await expect(own.run({ relayer: account(8).address })).rejects.toThrow('is no relayer')
     expect(own.transactions()).toEqual([])
   })
 
-  test('behavior: one that was written goes on when its lane pauses', async () => {
+  test('behavior: one that was written goes on when its relayer pauses', async () => {
     await using own = await ownLanes()
     const { net, network } = own
     net.tap.intercept = ({ method }) =>
@@ -80,15 +80,15 @@ describe.concurrent('the lanes', () => {
         ? { error: { code: -32000, message: 'insufficient funds for gas * price + value' } }
         : undefined
     expect((await own.run({}, 100)).kind).toBe('pending')
-    await until(() => !own.desk.settlement.isReady(network.id))
+    await until(() => !own.fixture.settlement.isReady(network.id))
     expect((await own.run({ id: 'refund:2' }, 100)).kind).toBe('unavailable')
     net.tap.intercept = undefined
     await until(() => own.stateOf() === 'confirmed')
-    expect(own.desk.settlement.errand('refund:2')).toBeUndefined()
+    expect(own.fixture.settlement.job('refund:2')).toBeUndefined()
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: waits for room in a full lane, and is not written when its time is over', async () => {
+  test('behavior: waits for room in a full relayer, and is not written when its time is over', async () => {
     await using own = await ownLanes()
     const { net } = own
     await setAutomine(net.chain, false)
@@ -96,7 +96,7 @@ describe.concurrent('the lanes', () => {
     await Promise.all(ids.map((id) => own.run({ id }, 20)))
     expect(own.transactions()).toHaveLength(16)
     expect(await own.run({ id: 'late' }, 50)).toMatchObject({ kind: 'unavailable' })
-    expect(own.desk.settlement.errand('late')).toBeUndefined()
+    expect(own.fixture.settlement.job('late')).toBeUndefined()
     const waiting = [own.run({ id: 'next' }), own.run({ id: 'next' })]
     await until(async () => {
       await mine(net.chain)
@@ -117,7 +117,7 @@ describe.concurrent('the gas budget', () => {
   }
 
   test('behavior: stops grants, never what is done with money that was paid', async () => {
-    await using own = await ownErrands()
+    await using own = await ownJobs()
     await own.reopen({ gasPerDayWei })
     expect(await own.run({ id: 'grant', kind: 'grant' })).toMatchObject({
       kind: 'unavailable',
@@ -129,7 +129,7 @@ describe.concurrent('the gas budget', () => {
   })
 
   test('behavior: counts what is given away, and what is under way', async () => {
-    await using own = await ownErrands()
+    await using own = await ownJobs()
     const { net } = own
     const grant = { kind: 'grant', product: 'sponsor', valueWei: 10n ** 15n } as const
     await own.reopen({ gasPerDayWei })

@@ -2,7 +2,7 @@ import { describe, expect, test } from 'bun:test'
 import { createGate } from '../src/chain/gate'
 import { account } from '../src/demo/accounts'
 import { mine } from '../src/demo/chains'
-import { isSend, ownDesk, withoutSync } from './harness/owndesk'
+import { isSend, ownSettlement, withoutSync } from './harness/ownsettlement'
 import { signTransfer, until } from './harness/settlement'
 
 const rpcError = (code: number, message: string) => () => ({ error: { code, message } })
@@ -25,7 +25,7 @@ const faults: [name: string, answer: () => unknown][] = [
 describe.concurrent('a fault of a node', () => {
   for (const [name, answer] of faults)
     test(`behavior: ${name} at any stage is never an invalid payment`, async () => {
-      await using own = await ownDesk()
+      await using own = await ownSettlement()
       const { net, network } = own
       for (const stage of ['eth_call', 'send', 'eth_getTransactionReceipt']) {
         const before = await own.paid()
@@ -39,12 +39,12 @@ describe.concurrent('a fault of a node', () => {
           }
           return stage === 'eth_getTransactionReceipt' ? withoutSync(call) : undefined
         }
-        const outcome = await own.desk.pay(transfer)
+        const outcome = await own.fixture.pay(transfer)
         expect(['confirmed', 'unavailable']).toContain(outcome.kind)
         // The same credential still pays.
         if (outcome.kind !== 'confirmed') {
           expect(await own.paid()).toBe(before)
-          expect((await own.desk.pay(transfer)).kind).toBe('confirmed')
+          expect((await own.fixture.pay(transfer)).kind).toBe('confirmed')
         }
         expect(await own.paid()).toBe(before + 5_000n)
         net.tap.intercept = undefined
@@ -53,12 +53,12 @@ describe.concurrent('a fault of a node', () => {
 
   for (const [name, answer] of faults.slice(0, 6))
     test(`behavior: ${name} of one URL costs nothing where there are two`, async () => {
-      await using own = await ownDesk()
+      await using own = await ownSettlement()
       const { net, network } = own
       await own.reopen({ rpcUrls: [net.tap.url, net.chain.url] })
       const before = await own.paid()
       net.tap.intercept = answer
-      expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
+      expect((await own.fixture.pay(signTransfer(network))).kind).toBe('confirmed')
       expect(await own.paid()).toBe(before + 5_000n)
     })
 })
@@ -73,7 +73,7 @@ describe.concurrent('an answer to the send', () => {
   ]
   for (const [name, code, message] of replies)
     test(`behavior: ${name} after it was accepted is a success`, async () => {
-      await using own = await ownDesk()
+      await using own = await ownSettlement()
       const { net, network } = own
       const before = await own.paid()
       net.tap.intercept = async (call, forward) => {
@@ -81,12 +81,12 @@ describe.concurrent('an answer to the send', () => {
         await (await forward()).text()
         return { error: { code, message } }
       }
-      expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
+      expect((await own.fixture.pay(signTransfer(network))).kind).toBe('confirmed')
       expect(await own.paid()).toBe(before + 5_000n)
     })
 
   test('behavior: one that never comes is found out by the receipt', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     const before = await own.paid()
     const { promise, resolve } = Promise.withResolvers<void>()
@@ -96,13 +96,13 @@ describe.concurrent('an answer to the send', () => {
       await promise
       return new Response('', { status: 504 })
     }
-    expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
+    expect((await own.fixture.pay(signTransfer(network))).kind).toBe('confirmed')
     expect(await own.paid()).toBe(before + 5_000n)
     resolve()
   })
 
   test('behavior: "nonce too low" because of another program is signed again, once', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     const before = await own.paid()
     let isFirst = true
@@ -114,14 +114,14 @@ describe.concurrent('an answer to the send', () => {
       await mine(net.chain)
       return undefined
     }
-    expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
+    expect((await own.fixture.pay(signTransfer(network))).kind).toBe('confirmed')
     expect(await own.paid()).toBe(before + 5_000n)
   })
 })
 
 describe.concurrent('a node that lags behind', () => {
   test('behavior: its receipts are waited for', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     const before = await own.paid()
     let late = 4
@@ -129,12 +129,12 @@ describe.concurrent('a node that lags behind', () => {
       if (call.method === 'eth_getTransactionReceipt' && late-- > 0) return { result: null }
       return withoutSync(call)
     }
-    expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
+    expect((await own.fixture.pay(signTransfer(network))).kind).toBe('confirmed')
     expect(await own.paid()).toBe(before + 5_000n)
   })
 
   test('behavior: its count of our transactions sends nothing twice', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     const before = await own.paid()
     let isLate = false
@@ -144,10 +144,10 @@ describe.concurrent('a node that lags behind', () => {
       return isLate ? { result: '0x0' } : undefined
     }
     for (let round = 0; round < 3; round++)
-      expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
+      expect((await own.fixture.pay(signTransfer(network))).kind).toBe('confirmed')
     const looks = net.tap.calls.length
     await until(() => net.tap.calls.length > looks + 20)
-    expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
+    expect((await own.fixture.pay(signTransfer(network))).kind).toBe('confirmed')
     expect(await own.paid()).toBe(before + 20_000n)
   })
 })
@@ -171,7 +171,7 @@ describe('the order of calls', () => {
     expect(order.at(-1)).toBe('second check')
   })
 
-  test('behavior: nobody waits for ever, and closing ends every wait', async () => {
+  test('behavior: no call waits for ever, and closing ends every wait', async () => {
     const gate = createGate({ payment: 1, background: 1 })
     gate.enter('payment', 1_000)
     expect(await gate.enter('payment', 5)).toBe(false)

@@ -2,7 +2,7 @@ import { describe, expect, test } from 'bun:test'
 import { parseTransaction } from 'viem'
 import { createHead, fees, type Head, learnFees, priceOf } from '../src/chain/head'
 import { mine, setAutomine } from '../src/demo/chains'
-import { isSend, type OwnDesk, ownDesk, withoutSync } from './harness/owndesk'
+import { isSend, type OwnSettlement, ownSettlement, withoutSync } from './harness/ownsettlement'
 import { mineWhile, signTransfer, startTap, until } from './harness/settlement'
 
 const gwei = 1_000_000_000n
@@ -15,19 +15,19 @@ const suggesting =
   ({ method }: { method: string }) =>
     method === 'eth_maxPriorityFeePerGas' ? { result: hex(wei) } : undefined
 
-const sent = ({ desk }: OwnDesk) =>
-  desk.db.sqlite
+const sent = ({ fixture }: OwnSettlement) =>
+  fixture.db.sqlite
     .query<{ raw: `0x02${string}` }, []>('SELECT raw FROM transactions ORDER BY rowid')
     .all()
     .map(({ raw }) => parseTransaction(raw))
 
-async function setBaseFee({ net }: OwnDesk, wei: bigint): Promise<void> {
+async function setBaseFee({ net }: OwnSettlement, wei: bigint): Promise<void> {
   await net.chain.rpc('anvil_setNextBlockBaseFeePerGas', [hex(wei)])
   await mine(net.chain)
 }
 
 /** Until a health check that began after this call is over. */
-async function untilChecked(own: OwnDesk): Promise<void> {
+async function untilChecked(own: OwnSettlement): Promise<void> {
   const before = own.asked('eth_maxPriorityFeePerGas')
   await until(() => own.asked('eth_maxPriorityFeePerGas') >= before + 2)
 }
@@ -72,16 +72,16 @@ describe('fees', () => {
 
 describe.concurrent('the tip of a transaction', () => {
   test('attack: a node that suggests the fee cap is paid the base fee', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     own.net.tap.intercept = suggesting(20n * gwei)
     await setBaseFee(own, 10_000_000n)
     await untilChecked(own)
-    expect((await own.desk.pay(signTransfer(own.network))).kind).toBe('confirmed')
+    expect((await own.fixture.pay(signTransfer(own.network))).kind).toBe('confirmed')
     expect(sent(own)[0]?.maxPriorityFeePerGas).toBeLessThanOrEqual(10_000_000n)
   })
 
   test('attack: one of two nodes that lies about tip and base fee moves neither', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const other = startTap(own.net.chain.url)
     try {
       await setBaseFee(own, gwei)
@@ -92,27 +92,27 @@ describe.concurrent('the tip of a transaction', () => {
       }
       other.intercept = suggesting(gwei / 2n)
       await own.reopen({ rpcUrls: [own.net.tap.url, other.url] })
-      expect((await own.desk.pay(signTransfer(own.network))).kind).toBe('confirmed')
+      expect((await own.fixture.pay(signTransfer(own.network))).kind).toBe('confirmed')
       const [transaction] = sent(own)
       expect(transaction?.maxPriorityFeePerGas).toBe(gwei / 2n)
       expect(transaction?.maxFeePerGas).toBeLessThanOrEqual(17n * gwei)
       // One that is silent is not waited for.
       other.intercept = () => new Response('down', { status: 503 })
       await untilChecked(own)
-      expect(own.desk.settlement.isReady(own.network.id)).toBe(true)
+      expect(own.fixture.settlement.isReady(own.network.id)).toBe(true)
     } finally {
       other.stop()
     }
   })
 
   test('behavior: a transaction that is not included is sent again with the suggested tip', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     await setBaseFee(own, 10_000_000n)
     const suggest = suggesting(gwei)
     own.net.tap.intercept = (call) => suggest(call) ?? withoutSync(call)
     await own.reopen({ replaceAfterSeconds: 0.2 })
     await setAutomine(own.net.chain, false)
-    const paying = own.desk.pay(signTransfer(own.network))
+    const paying = own.fixture.pay(signTransfer(own.network))
     await until(() => sent(own).length === 2)
     expect((await mineWhile(own.net.chain, paying)).kind).toBe('confirmed')
     const [first, second] = sent(own)
@@ -121,7 +121,7 @@ describe.concurrent('the tip of a transaction', () => {
   })
 
   test('behavior: a node that refuses the fees is offered what it suggests at once', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     await setBaseFee(own, 10_000_000n)
     const suggest = suggesting(gwei)
     own.net.tap.intercept = (call) => {
@@ -131,7 +131,7 @@ describe.concurrent('the tip of a transaction', () => {
       return tip < gwei ? { error: { code: -32000, message } } : undefined
     }
     await own.reopen({ replaceAfterSeconds: 600 })
-    expect((await own.desk.pay(signTransfer(own.network))).kind).toBe('confirmed')
+    expect((await own.fixture.pay(signTransfer(own.network))).kind).toBe('confirmed')
   })
 })
 
@@ -141,7 +141,7 @@ describe.concurrent('a budget of gas', () => {
   })
 
   test('attack: transactions under way count, so that concurrent ones do not exceed the budget', async () => {
-    await using own = await ownDesk({ network: { batchMax: 1 } })
+    await using own = await ownSettlement({ network: { batchMax: 1 } })
     await setBaseFee(own, gwei)
     // Of five payments that use their limit of 200,000 at up to twice this price, at least two.
     await own.reopen({ batchMax: 1, ...budgets(5n * 200_000n * gwei) })
@@ -152,12 +152,12 @@ describe.concurrent('a budget of gas', () => {
       signTransfer(own.network, { from: 1 + (index % 2), amountAtomic: BigInt(10 + index) }),
     )
     for (const transfer of transfers) {
-      const outcome = await own.desk.pay(transfer, {}, { waitMs: 0 })
+      const outcome = await own.fixture.pay(transfer, {}, { waitMs: 0 })
       kinds.push(outcome.kind)
       if (outcome.kind === 'pending') await own.untilSent(outcome.payment.transaction)
       if (outcome.kind !== 'unavailable' || !outcome.detail.includes('budget')) continue
       expect(outcome.retryAfterSeconds).toBeLessThan(10)
-      expect(own.desk.settlement.find(transfer)).toBeUndefined()
+      expect(own.fixture.settlement.find(transfer)).toBeUndefined()
     }
     const open = sent(own).reduce((sum, { gas = 0n }) => sum + gas, 0n)
     expect(open * gwei).toBeLessThanOrEqual(6n * 200_000n * gwei)
@@ -166,10 +166,10 @@ describe.concurrent('a budget of gas', () => {
     await own.begin(signTransfer(own.network, { amountAtomic: 77n }), { product: 'facilitator' })
     await setAutomine(own.net.chain, true)
     await mine(own.net.chain)
-    await until(() => own.desk.settlement.findById(first.id)?.state === 'confirmed')
+    await until(() => own.fixture.settlement.findById(first.id)?.state === 'confirmed')
     // What they did not use is there again.
     const last = transfers.at(-1)
     if (!last) throw new Error('no transfer')
-    await until(async () => (await own.desk.pay(last)).kind === 'confirmed')
+    await until(async () => (await own.fixture.pay(last)).kind === 'confirmed')
   })
 })

@@ -5,12 +5,12 @@ import type { Block } from '../src/chain/receipt'
 import { account } from '../src/demo/accounts'
 import { mine, setAutomine } from '../src/demo/chains'
 import * as Crypto from '../src/protocol/Crypto'
-import { withoutSync } from './harness/owndesk'
+import { withoutSync } from './harness/ownsettlement'
 import {
-  type Desk,
   networkOf,
+  type SettlementFixture,
   signTransfer,
-  startDesk,
+  startFixture,
   startNetwork,
   temporary,
   until,
@@ -20,7 +20,7 @@ const net = await startNetwork('usdg')
 const slow = await startNetwork('usdc', { blockTimeMs: 1_000 })
 for (const { tap } of [net, slow]) tap.intercept = withoutSync
 let directory: ReturnType<typeof temporary>
-let desk: Desk
+let fixture: SettlementFixture
 
 beforeEach(() => {
   directory = temporary()
@@ -28,7 +28,7 @@ beforeEach(() => {
 })
 
 afterEach(async () => {
-  await desk?.stop()
+  await fixture?.stop()
   await setAutomine(net.chain, true)
   directory.remove()
 })
@@ -44,7 +44,7 @@ const asksForReceipts = () =>
 /** Pays on a chain that mines when told, which is after some looks for the receipt. */
 async function payAfter(looks: number): Promise<void> {
   await setAutomine(net.chain, false)
-  const paying = desk.pay(signTransfer(networkOf(net.tap.url)))
+  const paying = fixture.pay(signTransfer(networkOf(net.tap.url)))
   await until(() => asksForReceipts() >= looks)
   await mine(net.chain)
   expect((await paying).kind).toBe('confirmed')
@@ -55,10 +55,10 @@ describe('without eth_sendRawTransactionSync', () => {
     const network = networkOf(net.tap.url, 'usdg', { wsUrl: net.chain.wsUrl })
     // The second look comes in half a minute, when the payment is not waited for any more.
     const options = { checkMs: 60_000, blockTimeMs: 120_000 }
-    desk = await startDesk([network], directory.path, options)
+    fixture = await startFixture([network], directory.path, options)
     await until(async () => {
       await mine(net.chain)
-      return desk.events.some(({ event }) => event === 'heads-live')
+      return fixture.events.some(({ event }) => event === 'heads-live')
     })
     await payAfter(1)
   })
@@ -66,7 +66,7 @@ describe('without eth_sendRawTransactionSync', () => {
   test('behavior: a dead socket delays nothing', async () => {
     const dead = Bun.serve({ port: 0, fetch: () => new Response('', { status: 500 }) })
     const network = networkOf(net.tap.url, 'usdg', { wsUrl: `ws://127.0.0.1:${dead.port}` })
-    desk = await startDesk([network], directory.path, { checkMs: 60_000 })
+    fixture = await startFixture([network], directory.path, { checkMs: 60_000 })
     await payAfter(3)
     await dead.stop(true)
   })
@@ -80,7 +80,7 @@ describe('without eth_sendRawTransactionSync', () => {
       const own = temporary()
       const network = networkOf(slow.tap.url, 'usdc', { wsUrl })
       const relayerKeys = [Crypto.bytes(account(relayer).privateKey)]
-      const beside = await startDesk([network], own.path, { relayerKeys, blockTimeMs: 1_000 })
+      const beside = await startFixture([network], own.path, { relayerKeys, blockTimeMs: 1_000 })
       try {
         const outcome = await beside.pay(signTransfer(network))
         if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)

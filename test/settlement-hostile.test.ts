@@ -5,7 +5,7 @@ import { account } from '../src/demo/accounts'
 import { balanceOf, deploy, execute, mine, setAutomine } from '../src/demo/chains'
 import * as Artifacts from '../src/demo/contracts/artifacts'
 import { delegate, noCode } from './harness/delegation'
-import { isSend, type OwnDesk, ownDesk } from './harness/owndesk'
+import { isSend, type OwnSettlement, ownSettlement } from './harness/ownsettlement'
 import { mineWhile, signTransfer, until } from './harness/settlement'
 
 const abi = parseAbi([
@@ -31,15 +31,19 @@ const tells = {
 
 type Row = { kind: string; state: string; members: number }
 
-const rows = ({ desk }: OwnDesk) =>
-  desk.db.sqlite
+const rows = ({ fixture }: OwnSettlement) =>
+  fixture.db.sqlite
     .query<Row, []>(
       `SELECT kind, state, (SELECT count(*) FROM transaction_members
          WHERE transaction_hash = hash) members FROM transactions ORDER BY rowid`,
     )
     .all()
 
-async function mint({ net, network }: OwnDesk, to: Address, value = 1_000_000n): Promise<void> {
+async function mint(
+  { net, network }: OwnSettlement,
+  to: Address,
+  value = 1_000_000n,
+): Promise<void> {
   const data = encodeFunctionData({ abi, functionName: 'mint', args: [to, value] })
   await execute(net.chain, [{ from: account(9).address, to: network.asset.address, data }])
 }
@@ -47,7 +51,7 @@ async function mint({ net, network }: OwnDesk, to: Address, value = 1_000_000n):
 let made = 0
 
 /** A wallet of the code, with money. */
-async function wallet(own: OwnDesk, code: Hex): Promise<Address> {
+async function wallet(own: OwnSettlement, code: Hex): Promise<Address> {
   const address: Address = `0x${(0xb0b000 + ++made).toString(16).padStart(40, '0')}`
   await own.net.chain.rpc('anvil_setCode', [address, code])
   await mint(own, address)
@@ -55,32 +59,32 @@ async function wallet(own: OwnDesk, code: Hex): Promise<Address> {
 }
 
 /** A GreedyWallet of account 1, which changes its mind when told. */
-async function greedy(own: OwnDesk): Promise<Address> {
+async function greedy(own: OwnSettlement): Promise<Address> {
   const address = await deploy(own.net.chain, Artifacts.GreedyWallet, [account(1).address, 0])
   await mint(own, address)
   return address
 }
 
 /** The wallet burns all gas of its next transaction, although it passes the simulation. */
-async function payInVain(own: OwnDesk, payer: Address) {
+async function payInVain(own: OwnSettlement, payer: Address) {
   own.net.tap.intercept = async ({ method }) => {
     if (!isSend(method)) return undefined
     const data = encodeFunctionData({ abi, functionName: 'setMode', args: [1] })
     await execute(own.net.chain, [{ from: account(1).address, to: payer, data, gas: 100_000n }])
     return undefined
   }
-  const outcome = await own.desk.pay(signTransfer(own.network, { payer }))
+  const outcome = await own.fixture.pay(signTransfer(own.network, { payer }))
   own.net.tap.intercept = undefined
   return outcome
 }
 
-const relayerWei = async ({ net }: OwnDesk) =>
+const relayerWei = async ({ net }: OwnSettlement) =>
   BigInt((await net.chain.rpc('eth_getBalance', [account(0).address, 'latest'])) as string)
 
 describe.concurrent('a wallet that tells a simulation from a transaction', () => {
   for (const [what, condition] of Object.entries(tells))
     test(`attack: by ${what} is refused before it costs gas`, async () => {
-      await using own = await ownDesk()
+      await using own = await ownSettlement()
       // Far above the tip: only a call that is shown the highest fee sees twice the base fee.
       await own.net.chain.rpc('anvil_setNextBlockBaseFeePerGas', [`0x${(5n * gwei).toString(16)}`])
       await mine(own.net.chain)
@@ -91,37 +95,39 @@ describe.concurrent('a wallet that tells a simulation from a transaction', () =>
       const signature: Hex = `0x${'11'.repeat(70)}`
       for (const method of ['eip3009', 'permit2'] as const) {
         const transfer = { ...signTransfer(own.network, { payer, method }), signature }
-        expect(await own.desk.pay(transfer)).toMatchObject({ kind: 'refused' })
-        expect(await own.desk.settlement.verify(transfer)).toMatchObject({ kind: 'refused' })
+        expect(await own.fixture.pay(transfer)).toMatchObject({ kind: 'refused' })
+        expect(await own.fixture.settlement.verify(transfer)).toMatchObject({ kind: 'refused' })
       }
       expect(await relayerWei(own)).toBe(before)
       expect(rows(own)).toEqual([])
     })
 
   test('attack: an account with a key of its own that delegated to such code is refused', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const code = await wallet(own, bomb(tells['what was read before']))
     await delegate(own, 3, code)
     await mine(own.net.chain)
     const before = await relayerWei(own)
     const transfer = signTransfer(own.network, { from: 3 })
-    expect(await own.desk.pay(transfer)).toMatchObject({ kind: 'refused' })
+    expect(await own.fixture.pay(transfer)).toMatchObject({ kind: 'refused' })
     expect(await relayerWei(own)).toBe(before)
-    expect((await own.desk.pay(signTransfer(own.network, { from: 2 }))).kind).toBe('confirmed')
+    expect((await own.fixture.pay(signTransfer(own.network, { from: 2 }))).kind).toBe('confirmed')
   })
 })
 
 describe.concurrent('wallets that burn what no simulation shows', () => {
   test('attack: new ones with the same code do not start afresh, others are paid', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const old = await greedy(own)
-    expect((await own.desk.pay(signTransfer(own.network, { payer: old }))).kind).toBe('confirmed')
+    expect((await own.fixture.pay(signTransfer(own.network, { payer: old }))).kind).toBe(
+      'confirmed',
+    )
     // Five, and one more for the old one, which has paid.
     for (let wallets = 0; wallets < 6; wallets++) {
       const payer = await greedy(own)
       expect((await payInVain(own, payer)).kind).toBe('reverted')
       // It never paid: one failure is enough.
-      const again = await own.desk.pay(signTransfer(own.network, { payer }))
+      const again = await own.fixture.pay(signTransfer(own.network, { payer }))
       expect(again).toMatchObject({ kind: 'unavailable' })
     }
     const sent = rows(own).length
@@ -130,11 +136,11 @@ describe.concurrent('wallets that burn what no simulation shows', () => {
     const other = await deploy(own.net.chain, Artifacts.SmartWallet, [account(1).address])
     await mint(own, other)
     for (const payer of [other, old, account(1).address])
-      expect((await own.desk.pay(signTransfer(own.network, { payer }))).kind).toBe('confirmed')
+      expect((await own.fixture.pay(signTransfer(own.network, { payer }))).kind).toBe('confirmed')
   })
 
   test('attack: wallets that move their money lock no others out that run the same code', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     const make = async () => {
       const address = await deploy(net.chain, Artifacts.SmartWallet, [account(1).address])
@@ -157,18 +163,18 @@ describe.concurrent('wallets that burn what no simulation shows', () => {
         await execute(net.chain, [{ from: account(1).address, to: payer, data }])
         return undefined
       }
-      expect((await own.desk.pay(signTransfer(network, { payer }))).kind).toBe('reverted')
-      expect(await own.desk.pay(signTransfer(network, { payer }))).toMatchObject({
+      expect((await own.fixture.pay(signTransfer(network, { payer }))).kind).toBe('reverted')
+      expect(await own.fixture.pay(signTransfer(network, { payer }))).toMatchObject({
         kind: 'unavailable',
       })
     }
     net.tap.intercept = undefined
     const payer = await make()
-    expect((await own.desk.pay(signTransfer(network, { payer }))).kind).toBe('confirmed')
+    expect((await own.fixture.pay(signTransfer(network, { payer }))).kind).toBe('confirmed')
   })
 
   test('attack: a tenth of the budget is all that they can spend, also after a restart', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     // Ten times what two or three burnt transactions cost.
     const gateway = 20n * 600_000n * gwei
     const gasPerDayWei = { gateway, facilitator: gateway, desk: 0n, sponsor: 0n }
@@ -187,15 +193,15 @@ describe.concurrent('wallets that burn what no simulation shows', () => {
     await own.reopen({ gasPerDayWei })
     const payer = await deploy(own.net.chain, Artifacts.SmartWallet, [account(1).address])
     await mint(own, payer)
-    const refused = await own.desk.pay(signTransfer(own.network, { payer }))
+    const refused = await own.fixture.pay(signTransfer(own.network, { payer }))
     expect(refused).toMatchObject({
       kind: 'unavailable',
       detail: expect.stringContaining('wallets'),
     })
-    expect((await own.desk.pay(signTransfer(own.network))).kind).toBe('confirmed')
+    expect((await own.fixture.pay(signTransfer(own.network))).kind).toBe('confirmed')
     // The facilitator has a budget of its own.
     const facilitator = { product: 'facilitator' } as const
-    const outcome = await own.desk.pay(signTransfer(own.network, { payer }), facilitator)
+    const outcome = await own.fixture.pay(signTransfer(own.network, { payer }), facilitator)
     expect(outcome.kind).toBe('confirmed')
   })
 })
@@ -222,7 +228,7 @@ const amounts = (network: NetworkConfig, from: number, count: number, first = 10
   )
 
 /** Runs once, when a batch has been signed and is about to be sent. */
-function beforeBatch(own: OwnDesk, action: () => Promise<unknown>): void {
+function beforeBatch(own: OwnSettlement, action: () => Promise<unknown>): void {
   let isDone = false
   own.net.tap.intercept = async ({ method }) => {
     if (isDone || !isSend(method) || rows(own).at(-1)?.kind !== 'batch') return undefined
@@ -233,8 +239,8 @@ function beforeBatch(own: OwnDesk, action: () => Promise<unknown>): void {
 }
 
 /** How many payments of the payer shared a transaction. */
-const sharedBy = ({ desk }: OwnDesk, payer: Address) =>
-  desk.db.sqlite
+const sharedBy = ({ fixture }: OwnSettlement, payer: Address) =>
+  fixture.db.sqlite
     .query<{ n: number }, [string]>(
       `SELECT count(*) n FROM payments JOIN transaction_members ON payment_id = id
          JOIN transactions ON hash = transaction_members.transaction_hash
@@ -246,13 +252,13 @@ describe.concurrent('a batch that one member makes fail', () => {
   for (const isHidden of [false, true])
     test(`attack: by a delegation in the same block${isHidden ? ', taken back behind it' : ''}`, async () => {
       const { counts, meter } = counter()
-      await using own = await ownDesk({ desk: { meter } })
+      await using own = await ownSettlement({ settlement: { meter } })
       const { net, network } = own
       const evil = account(4).address
       const code = await wallet(own, '0xfe')
       const round = (first: number) =>
         [1, 4, 2].flatMap((from) => amounts(network, from, from === 4 ? 1 : 3, first))
-      const outcomes = await Promise.all(round(100).map((each) => own.desk.pay(each)))
+      const outcomes = await Promise.all(round(100).map((each) => own.fixture.pay(each)))
       expect(new Set(outcomes.map(({ kind }) => kind))).toEqual(new Set(['confirmed']))
       const before = sharedBy(own, evil)
       await setAutomine(net.chain, false)
@@ -262,7 +268,7 @@ describe.concurrent('a batch that one member makes fail', () => {
       })
       // The first leaves alone, so that the others collect behind it.
       const paying = [...amounts(network, 3, 1, 50), ...round(200)].map((each) =>
-        own.desk.pay(each),
+        own.fixture.pay(each),
       )
       // All in one block: the first payment, the delegations, the batch.
       const together = `0x${isHidden ? 4 : 3}`
@@ -280,7 +286,7 @@ describe.concurrent('a batch that one member makes fail', () => {
       if (!isHidden) await delegate(own, 4, noCode)
       const honest = account(2).address
       const sharedBefore = sharedBy(own, honest)
-      const last = round(300).map((each) => own.desk.pay(each))
+      const last = round(300).map((each) => own.fixture.pay(each))
       await mineWhile(net.chain, Promise.all(last))
       expect(sharedBy(own, evil)).toBe(before + 1)
       // The others go on to share, also those whose gas it burnt.
@@ -289,11 +295,11 @@ describe.concurrent('a batch that one member makes fail', () => {
 
   test('attack: by a payer without code whose money leaves in the same block', async () => {
     const { counts, meter } = counter()
-    await using own = await ownDesk({ desk: { meter } })
+    await using own = await ownSettlement({ settlement: { meter } })
     const { net, network } = own
     const evil = account(2).address
     await Promise.all(
-      [1, 2].flatMap((from) => amounts(network, from, 3)).map((each) => own.desk.pay(each)),
+      [1, 2].flatMap((from) => amounts(network, from, 3)).map((each) => own.fixture.pay(each)),
     )
     const balance = await balanceOf(net.chain, network.asset.address, evil)
     beforeBatch(own, async () => {
@@ -301,26 +307,26 @@ describe.concurrent('a batch that one member makes fail', () => {
       const data = encodeFunctionData({ abi, functionName: 'transfer', args })
       await execute(net.chain, [{ from: evil, to: network.asset.address, data }])
     })
-    const honest = amounts(network, 1, 5, 200).map((each) => own.desk.pay(each))
-    const others = amounts(network, 2, 6, 300).map((each) => own.desk.pay(each))
+    const honest = amounts(network, 1, 5, 200).map((each) => own.fixture.pay(each))
+    const others = amounts(network, 2, 6, 300).map((each) => own.fixture.pay(each))
     expect((await Promise.all(honest)).map(({ kind }) => kind)).toEqual(Array(5).fill('confirmed'))
     const kinds = (await Promise.all(others)).map(({ kind }) => kind)
     expect(kinds).not.toContain('confirmed')
     expect(counts.failed).toBeGreaterThanOrEqual(5)
     net.tap.intercept = undefined
     await mint(own, evil, balance)
-    expect(await own.desk.pay(signTransfer(network, { from: 2 }))).toMatchObject({
+    expect(await own.fixture.pay(signTransfer(network, { from: 2 }))).toMatchObject({
       kind: 'unavailable',
       detail: expect.stringContaining('failed on chain'),
     })
-    expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
+    expect((await own.fixture.pay(signTransfer(network))).kind).toBe('confirmed')
   })
 
   test('behavior: payments of one payer above its limit wait, and all are paid', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     await setAutomine(net.chain, false)
-    const paying = amounts(network, 1, 40).map((each) => own.desk.pay(each))
+    const paying = amounts(network, 1, 40).map((each) => own.fixture.pay(each))
     const underWay = () => rows(own).reduce((sum, { members }) => sum + members, 0)
     await until(() => underWay() === 16)
     // The request of another payer does not wait behind those.

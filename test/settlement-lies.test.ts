@@ -3,20 +3,20 @@ import { createHead, observe, reconsider } from '../src/chain/head'
 import { account } from '../src/demo/accounts'
 import { execute } from '../src/demo/chains'
 import * as Transfer from '../src/protocol/Transfer'
-import { isSend, type OwnDesk, ownDesk } from './harness/owndesk'
+import { isSend, type OwnSettlement, ownSettlement } from './harness/ownsettlement'
 import { signTransfer, until } from './harness/settlement'
 
 // A block number that no chain has, told by a node that lies or is mistaken.
 
 /** Settled by account 8. */
-async function settleByOther({ net }: OwnDesk, transfer: Transfer.Transfer): Promise<string> {
+async function settleByOther({ net }: OwnSettlement, transfer: Transfer.Transfer): Promise<string> {
   const call = { from: account(8).address, ...Transfer.call(transfer), gas: 500_000n }
   const [receipt] = await execute(net.chain, [call])
   return receipt?.transactionHash ?? ''
 }
 
 test('attack: told once, it hides no external settlement from then on', async () => {
-  await using own = await ownDesk({ desk: { checkMs: 50 } })
+  await using own = await ownSettlement({ settlement: { checkMs: 50 } })
   const { net } = own
   let isTold = false
   net.tap.intercept = async ({ method }, forward) => {
@@ -34,9 +34,9 @@ test('attack: told once, it hides no external settlement from then on', async ()
     if (isSend(method) && hash === '') hash = await settleByOther(own, transfer)
     return undefined
   }
-  const outcome = await own.desk.pay(transfer)
+  const outcome = await own.fixture.pay(transfer)
   expect(outcome).toMatchObject({ kind: 'confirmed', payment: { transaction: hash } })
-  const taken = own.desk.events.filter(({ event }) => event === 'block-number-taken-back')
+  const taken = own.fixture.events.filter(({ event }) => event === 'block-number-taken-back')
   expect(taken).toHaveLength(1)
 })
 

@@ -3,7 +3,7 @@ import { account } from '../src/demo/accounts'
 import { mine, setAutomine } from '../src/demo/chains'
 import { createRegistry } from '../src/http/metrics'
 import { createMetrics, type Sources } from '../src/settlement/metrics'
-import { withoutSync } from './harness/owndesk'
+import { withoutSync } from './harness/ownsettlement'
 import { buy, type Shop, setSettleWait, sign, startShop } from './harness/shop'
 import { until } from './harness/world'
 
@@ -79,7 +79,7 @@ test('behavior: what waits, is replaced or fails to answer is seen', async () =>
   expect(await more(`payments_total{network="${base}",protocol="mpp",outcome="pending"}`)).toBe(1)
   expect((await read()).get(`pending_payments{network="${base}"}`)).toBe(1)
   expect(
-    (await read()).get(`lane_transactions{network="${base}",relayer="${account(0).address}"}`),
+    (await read()).get(`relayer_transactions{network="${base}",relayer="${account(0).address}"}`),
   ).toBe(1)
   tap.intercept = (call) =>
     call.method === 'eth_getTransactionReceipt'
@@ -102,7 +102,7 @@ test('behavior: what waits, is replaced or fails to answer is seen', async () =>
   expect((await fetch(item(), { headers: credential })).status).toBe(200)
 })
 
-test('behavior: nobody is named who buys, and no URL is shown', async () => {
+test('behavior: no buyer is named, and no URL is shown', async () => {
   await buy(item(), { buyer: 3 })
   const text = await (await fetch(`${shop.url}/metrics`)).text()
   expect(text).not.toContain(account(3).address.slice(2, 20))
@@ -122,7 +122,7 @@ test('behavior: a reason that is gone is 0, and totals never go back', () => {
         clockSkewMs: -1_500,
         ready: true,
         newHeads: false,
-        lanes: [{ relayer: '0x1', paused, inFlight: 0, balanceWei: 5n }],
+        relayers: [{ relayer: '0x1', paused, inFlight: 0, balanceWei: 5n }],
         gas: [],
       },
     ],
@@ -134,10 +134,10 @@ test('behavior: a reason that is gone is 0, and totals never go back', () => {
       .render()
       .split('\n')
       .find((each) => each.startsWith(`turnpike_${name}{`))
-  expect(line('lane_paused')).toMatch(/reason="[^"]*too little for gas"\} 1$/)
-  expect(line('lane_paused')).not.toContain('17')
+  expect(line('relayer_paused')).toMatch(/reason="[^"]*too little for gas"\} 1$/)
+  expect(line('relayer_paused')).not.toContain('17')
   paused = undefined
-  expect(line('lane_paused')).toEndWith(' 0')
+  expect(line('relayer_paused')).toEndWith(' 0')
   expect(line('rpc_calls_total')).toEndWith(' 3')
   calls.set('eth_call', 7)
   expect(line('rpc_calls_total')).toEndWith(' 7')

@@ -4,7 +4,7 @@ import { account } from '../src/demo/accounts'
 import { deploy, execute, setAutomine } from '../src/demo/chains'
 import * as Artifacts from '../src/demo/contracts/artifacts'
 import { delegate } from './harness/delegation'
-import { isSend, ownDesk } from './harness/owndesk'
+import { isSend, ownSettlement } from './harness/ownsettlement'
 import { mineWhile, signTransfer, until } from './harness/settlement'
 
 // Code that many wallets run, and those who would make a payment gateway refuse all of them.
@@ -14,7 +14,7 @@ const abi = parseAbi(['function mint(address to, uint256 value)'])
 
 describe('new wallets that run the same code', () => {
   test('attack: are not locked out by accounts that take it on behind a payment that failed', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     const popular = await deploy(net.chain, Artifacts.SmartWallet, [account(1).address])
     const bomb: Address = `0x${'b0b'.padStart(40, '0')}`
@@ -32,7 +32,7 @@ describe('new wallets that run the same code', () => {
         await delegate(own, from, popular, { isLast: true })
         return undefined
       }
-      const paying = own.desk.pay(signTransfer(network, { from }))
+      const paying = own.fixture.pay(signTransfer(network, { from }))
       const pending = () => net.chain.rpc('eth_getBlockTransactionCountByNumber', ['pending'])
       await until(async () => (await pending()) === '0x3')
       expect((await mineWhile(net.chain, paying)).kind).toBe('reverted')
@@ -41,13 +41,13 @@ describe('new wallets that run the same code', () => {
     net.tap.intercept = undefined
     await delegate(own, 1, popular)
     const honest = signTransfer(network)
-    expect((await own.desk.pay(honest)).kind).toBe('confirmed')
+    expect((await own.fixture.pay(honest)).kind).toBe('confirmed')
   })
 })
 
 describe('accounts without code that delegate to code that burns in the block of a batch', () => {
   test('attack: cost a tenth of the budget, then payments leave alone and all are paid', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     // A tenth of it is less than what one batch burns.
     const gateway = 10n * 800_000n * gwei
@@ -56,14 +56,14 @@ describe('accounts without code that delegate to code that burns in the block of
     const bomb: Address = `0x${'b0b'.padStart(40, '0')}`
     await net.chain.rpc('anvil_setCode', [bomb, '0xfe'])
     const sizes = () =>
-      own.desk.db.sqlite
+      own.fixture.db.sqlite
         .query<{ kind: string; n: number }, []>(
           `SELECT kind, count(*) n FROM transactions GROUP BY kind ORDER BY kind`,
         )
         .all()
     const pay = (from: number, first: number) =>
       Array.from({ length: 4 }, (_, index) =>
-        own.desk.pay(signTransfer(network, { from, amountAtomic: BigInt(first + index) })),
+        own.fixture.pay(signTransfer(network, { from, amountAtomic: BigInt(first + index) })),
       )
     let isDone = false
     await setAutomine(net.chain, false)
@@ -77,7 +77,7 @@ describe('accounts without code that delegate to code that burns in the block of
     }
     // The first leaves alone, so that the others collect behind it.
     const paying = [
-      own.desk.pay(signTransfer(network, { from: 3 })),
+      own.fixture.pay(signTransfer(network, { from: 3 })),
       ...pay(4, 100),
       ...pay(1, 200),
     ]

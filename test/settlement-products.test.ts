@@ -8,13 +8,13 @@ import { balanceOf, execute, mine, setAutomine } from '../src/demo/chains'
 import * as Permit from '../src/protocol/Permit'
 import * as Transfer from '../src/protocol/Transfer'
 import {
-  type Desk,
   mineWhile,
   networkOf,
   payee,
   purposeOf,
+  type SettlementFixture,
   signTransfer,
-  startDesk,
+  startFixture,
   startNetwork,
   temporary,
   until,
@@ -24,17 +24,17 @@ import { later, robinhood, sign } from './harness/stablecoin'
 let net: Awaited<ReturnType<typeof startNetwork>>
 let network: NetworkConfig
 let directory: ReturnType<typeof temporary>
-let desk: Desk
+let fixture: SettlementFixture
 
 beforeEach(async () => {
   net = await startNetwork()
   network = networkOf(net.tap.url)
   directory = temporary()
-  desk = await startDesk([network], directory.path, { payoutExclusive: true })
+  fixture = await startFixture([network], directory.path, { payoutExclusive: true })
 })
 
 afterEach(async () => {
-  await desk.stop()
+  await fixture.stop()
   await net.stop()
   directory.remove()
 })
@@ -66,38 +66,35 @@ describe('a transfer with an EIP-2612 permit', () => {
   test('behavior: needs no approve before it', async () => {
     const transfer = await withPermit(0n)
     const { permit2612, ...bare } = transfer
-    expect(await desk.settlement.verify(bare)).toMatchObject({
+    expect(await fixture.settlement.verify(bare)).toMatchObject({
       kind: 'refused',
       reason: 'permit2_allowance_required',
     })
-    expect(await desk.settlement.verify(transfer)).toEqual({ ok: true })
-    expect((await desk.pay(transfer)).kind).toBe('confirmed')
+    expect(await fixture.settlement.verify(transfer)).toEqual({ ok: true })
+    expect((await fixture.pay(transfer)).kind).toBe('confirmed')
     expect(await paid()).toBe(5_000n)
   })
 
   test('behavior: is kept with the payment, and pays after a restart', async () => {
     const transfer = await withPermit(0n)
     net.tap.intercept = lost
-    expect((await desk.pay(transfer, {}, { waitMs: 50 })).kind).toBe('pending')
-    // As if it had never been sent: then it is signed again from what is stored.
-    desk.db.sqlite.run("UPDATE transactions SET state = 'signed', first_sent_at = NULL")
-    await desk.crash()
+    expect((await fixture.pay(transfer, {}, { waitMs: 50 })).kind).toBe('pending')
+    await fixture.crash()
     net.tap.intercept = undefined
-    desk = await startDesk([network], directory.path, { payoutExclusive: true })
-    const payment = desk.settlement.find(transfer)
+    fixture = await startFixture([network], directory.path, { payoutExclusive: true })
+    const payment = fixture.settlement.find(transfer)
     if (!payment) throw new Error('the payment is gone')
-    expect(payment.state).toBe('reverted')
     expect(payment.transfer.permit2612).toEqual(transfer.permit2612)
     expect(Transfer.call(payment.transfer)).toEqual(Transfer.call(transfer))
-    expect((await desk.settlement.resume(payment, transfer, { waitMs: 10_000 })).kind).toBe(
+    expect((await fixture.settlement.resume(payment, transfer, { waitMs: 10_000 })).kind).toBe(
       'confirmed',
     )
     expect(await paid()).toBe(5_000n)
   })
 
-  test('behavior: two of one payer pay, and so does one whose permit somebody sent before', async () => {
+  test('behavior: two of one payer pay, and so does one whose permit was sent before', async () => {
     const transfers = [await withPermit(0n), await withPermit(1n)]
-    for (const transfer of transfers) expect((await desk.pay(transfer)).kind).toBe('confirmed')
+    for (const transfer of transfers) expect((await fixture.pay(transfer)).kind).toBe('confirmed')
     const third = await withPermit(2n)
     const { signature } = third.permit2612 ?? { signature: '0x' }
     const permit = encodeFunctionData({
@@ -109,36 +106,36 @@ describe('a transfer with an EIP-2612 permit', () => {
     await execute(net.chain, [
       { from: account(8).address, to: network.asset.address, data: permit, gas: 200_000n },
     ])
-    expect((await desk.pay(third)).kind).toBe('confirmed')
+    expect((await fixture.pay(third)).kind).toBe('confirmed')
     expect(await paid()).toBe(15_000n)
   })
 
   test('error: a permit that is not good is refused before anything is written', async () => {
     for (const transfer of [await withPermit(1n), await withPermit(0n, 4_999n)])
-      expect(await desk.pay(transfer)).toMatchObject({ kind: 'refused' })
-    expect(desk.db.sqlite.query('SELECT * FROM payments').all()).toEqual([])
+      expect(await fixture.pay(transfer)).toMatchObject({ kind: 'refused' })
+    expect(fixture.db.sqlite.query('SELECT * FROM payments').all()).toEqual([])
   })
 
-  test('behavior: settled by somebody else is recognised', async () => {
+  test('behavior: an external settlement is recognised', async () => {
     const transfer = await withPermit(0n)
     await execute(net.chain, [
       { from: account(8).address, ...Transfer.call(transfer), gas: 600_000n },
     ])
-    expect((await desk.pay(transfer, { bound: true })).kind).toBe('confirmed')
+    expect((await fixture.pay(transfer, { bound: true })).kind).toBe('confirmed')
     expect(await paid()).toBe(5_000n)
   })
 })
 
 describe('what is written beside a payment', () => {
   beforeEach(
-    () => void desk.db.sqlite.run('CREATE TABLE notes (payment TEXT UNIQUE, name TEXT UNIQUE)'),
+    () => void fixture.db.sqlite.run('CREATE TABLE notes (payment TEXT UNIQUE, name TEXT UNIQUE)'),
   )
-  const notes = () => desk.db.sqlite.query('SELECT payment, name FROM notes').all()
+  const notes = () => fixture.db.sqlite.query('SELECT payment, name FROM notes').all()
   const settle = (transfer: Transfer.Transfer, name: string) =>
-    desk.settlement.settle(transfer, purposeOf({ product: 'desk' }), {
+    fixture.settlement.settle(transfer, purposeOf({ product: 'desk' }), {
       waitMs: 10_000,
       receivedAt: Date.now(),
-      write: (id) => desk.db.sqlite.run('INSERT INTO notes VALUES (?, ?)', [id, name]),
+      write: (id) => fixture.db.sqlite.run('INSERT INTO notes VALUES (?, ?)', [id, name]),
     })
 
   test('behavior: is there before the bytes leave, once', async () => {
@@ -155,24 +152,24 @@ describe('what is written beside a payment', () => {
     expect(notes()).toHaveLength(1)
   })
 
-  test('behavior: is there for money that somebody else settled', async () => {
+  test('behavior: is there for money that was settled externally', async () => {
     const transfer = signTransfer(network)
     await execute(net.chain, [
       { from: account(8).address, ...Transfer.call(transfer), gas: 500_000n },
     ])
-    const settling = desk.settlement.settle(transfer, purposeOf({ bound: true }), {
+    const settling = fixture.settlement.settle(transfer, purposeOf({ bound: true }), {
       waitMs: 10_000,
       receivedAt: Date.now(),
-      write: (id) => desk.db.sqlite.run('INSERT INTO notes VALUES (?, ?)', [id, 'one']),
+      write: (id) => fixture.db.sqlite.run('INSERT INTO notes VALUES (?, ?)', [id, 'one']),
     })
     expect((await settling).kind).toBe('confirmed')
     expect(notes()).toHaveLength(1)
   })
 
-  test('error: that is refused leaves nothing behind, and harms nobody in the batch', async () => {
+  test('error: that is refused leaves nothing behind, and harms no other payment of the batch', async () => {
     await settle(signTransfer(network), 'taken')
     await setAutomine(net.chain, false)
-    // A lane that is busy lets the next ones collect.
+    // A relayer that is busy lets the next ones collect.
     const first = settle(signTransfer(network), 'first')
     await until(() => notes().length === 2)
     const others = ['a', 'taken', 'b'].map((name) => settle(signTransfer(network), name))
@@ -192,53 +189,55 @@ describe('what is written beside a payment', () => {
 })
 
 describe('handing over', () => {
-  test('behavior: only once, whoever asks, also after a restart', async () => {
-    const outcome = await desk.pay(signTransfer(network), { product: 'facilitator' })
+  test('behavior: only once among many callers, also after a restart', async () => {
+    const outcome = await fixture.pay(signTransfer(network), { product: 'facilitator' })
     if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
     const { id } = outcome.payment
-    const answers = await Promise.all(Array.from({ length: 9 }, () => desk.settlement.handOver(id)))
+    const answers = await Promise.all(
+      Array.from({ length: 9 }, () => fixture.settlement.handOver(id)),
+    )
     expect(answers.filter((each) => each)).toHaveLength(1)
-    expect(desk.settlement.findById(id)).toMatchObject({ delivery: 'delivered', attempts: 1 })
+    expect(fixture.settlement.findById(id)).toMatchObject({ delivery: 'delivered', attempts: 1 })
     await net.chain.rpc('anvil_reorg', [1, []])
-    await until(() => desk.events.some(({ event }) => event === 'payment.reorged'))
-    await desk.crash()
-    desk = await startDesk([network], directory.path, { payoutExclusive: true })
-    await until(() => desk.settlement.findById(id)?.state === 'confirmed')
-    expect(await desk.settlement.handOver(id)).toBe(false)
+    await until(() => fixture.events.some(({ event }) => event === 'payment-reorganised'))
+    await fixture.crash()
+    fixture = await startFixture([network], directory.path, { payoutExclusive: true })
+    await until(() => fixture.settlement.findById(id)?.state === 'confirmed')
+    expect(await fixture.settlement.handOver(id)).toBe(false)
   })
 
   test('error: of what is not confirmed, or not there, is no', async () => {
     await setAutomine(net.chain, false)
-    const outcome = await desk.pay(signTransfer(network), {}, { waitMs: 30 })
+    const outcome = await fixture.pay(signTransfer(network), {}, { waitMs: 30 })
     if (outcome.kind !== 'pending') throw new Error(outcome.kind)
-    expect(await desk.settlement.handOver(outcome.payment.id)).toBe(false)
-    expect(await desk.settlement.handOver('pay_none')).toBe(false)
+    expect(await fixture.settlement.handOver(outcome.payment.id)).toBe(false)
+    expect(await fixture.settlement.handOver('pay_none')).toBe(false)
     await until(async () => {
       await mine(net.chain)
-      return desk.settlement.findById(outcome.payment.id)?.state === 'confirmed'
+      return fixture.settlement.findById(outcome.payment.id)?.state === 'confirmed'
     })
-    expect(await desk.settlement.handOver(outcome.payment.id)).toBe(true)
+    expect(await fixture.settlement.handOver(outcome.payment.id)).toBe(true)
   })
 })
 
 test('behavior: a listener hears of every state of a payment, after it is on the disk', async () => {
   const heard: unknown[] = []
-  const { settlement } = desk
+  const { settlement } = fixture
   settlement.onPayment(() => {
     throw new Error('a bad listener')
   })
   settlement.onPayment((id) => {
     // Nothing may be read in the middle of a change.
-    write(desk.db, () => undefined)
+    write(fixture.db, () => undefined)
     heard.push(settlement.findById(id)?.state)
   })
   const transfer = signTransfer(network)
-  expect((await desk.pay(transfer)).kind).toBe('confirmed')
+  expect((await fixture.pay(transfer)).kind).toBe('confirmed')
   expect(heard).toEqual(['confirmed'])
   await net.chain.rpc('anvil_reorg', [1, []])
   await until(() => heard.length === 3)
   expect(heard).toEqual(['confirmed', 'broadcast', 'confirmed'])
-  expect(desk.events.some(({ event }) => event === 'settlement-fault')).toBe(true)
+  expect(fixture.events.some(({ event }) => event === 'settlement-fault')).toBe(true)
 })
 
 describe('reads', () => {
@@ -254,7 +253,7 @@ describe('reads', () => {
   test('behavior: many in one call, each may fail, with the number of the block', async () => {
     await mine(net.chain)
     net.tap.calls.length = 0
-    const { blockNumber, results } = await desk.settlement.read(network.id, [
+    const { blockNumber, results } = await fixture.settlement.read(network.id, [
       balance(),
       failing(),
       balance(),
@@ -266,13 +265,13 @@ describe('reads', () => {
       undefined,
       await balanceOf(net.chain, network.asset.address, account(1).address),
     ])
-    expect((await desk.settlement.read(network.id, [])).results).toEqual([])
+    expect((await fixture.settlement.read(network.id, [])).results).toEqual([])
   })
 
   test('behavior: on an Arbitrum chain the number is that of its own block', async () => {
     // PUSH2 0x1234 PUSH0 MSTORE PUSH1 32 PUSH0 RETURN
     await net.chain.rpc('anvil_setCode', [`0x${'64'.padStart(40, '0')}`, '0x6112345f5260205ff3'])
-    expect((await desk.settlement.read(network.id, [balance()])).blockNumber).toBe(0x1234n)
+    expect((await fixture.settlement.read(network.id, [balance()])).blockNumber).toBe(0x1234n)
   })
 
   test('error: a node that does not answer, refuses or answers nonsense is a fault', async () => {
@@ -284,19 +283,19 @@ describe('reads', () => {
     ]
     for (const answer of answers) {
       net.tap.intercept = ({ method }) => (method === 'eth_call' ? answer : undefined)
-      const reading = desk.settlement.read(network.id, [balance()], { timeoutMs: 1_000 })
+      const reading = fixture.settlement.read(network.id, [balance()], { timeoutMs: 1_000 })
       await expect(reading).rejects.toBeInstanceOf(RpcFault)
     }
   })
 
   test('behavior: other requests, and the fees of now', async () => {
-    const { settlement } = desk
+    const { settlement } = fixture
     expect(await settlement.rpc(network.id, 'eth_chainId', [])).toBe('0x1237')
     const wrong = settlement.rpc(network.id, 'eth_nothing', [])
     await expect(wrong).rejects.toBeInstanceOf(RpcError)
-    const outcome = await desk.pay(signTransfer(network))
+    const outcome = await fixture.pay(signTransfer(network))
     if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
-    const row = desk.db.sqlite.query('SELECT raw FROM transactions').get() as {
+    const row = fixture.db.sqlite.query('SELECT raw FROM transactions').get() as {
       raw: `0x02${string}`
     }
     const fees = settlement.fees(network.id)

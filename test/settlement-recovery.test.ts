@@ -3,26 +3,42 @@ import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
 import { execute, mine, receiptOf, setAutomine } from '../src/demo/chains'
 import * as Transfer from '../src/protocol/Transfer'
-import { isSend, losing, type OwnDesk, ownDesk, withoutSync } from './harness/owndesk'
-import { type Desk, signTransfer, until, untilKnown } from './harness/settlement'
+import type { Payment } from '../src/settlement/Payment'
+import {
+  isSend,
+  losing,
+  type OwnSettlement,
+  ownSettlement,
+  withoutSync,
+} from './harness/ownsettlement'
+import { type SettlementFixture, signTransfer, until, untilKnown } from './harness/settlement'
 
 const rejection = (message: string) => ({ error: { code: -32000, message } })
 
-function stateOf({ desk }: OwnDesk, transfer: Parameters<Desk['settlement']['find']>[0]) {
-  return desk.settlement.find(transfer)?.state
+function stateOf(
+  { fixture }: OwnSettlement,
+  transfer: Parameters<SettlementFixture['settlement']['find']>[0],
+) {
+  return fixture.settlement.find(transfer)?.state
 }
 
-function transactionRows({ desk }: OwnDesk) {
-  return desk.db.sqlite
+function transactionRows({ fixture }: OwnSettlement) {
+  return fixture.db.sqlite
     .query<{ nonce: number; state: string; kind: string; hash: string }, []>(
       'SELECT nonce, state, kind, hash FROM transactions ORDER BY nonce, created_at, rowid',
     )
     .all()
 }
 
+/** As it is left when another transaction took the account's nonce. */
+function giveUp({ fixture }: OwnSettlement, { id, transaction }: Payment): void {
+  fixture.db.sqlite.run("UPDATE transactions SET state = 'replaced' WHERE hash = ?", [transaction])
+  fixture.db.sqlite.run("UPDATE payments SET state = 'reverted' WHERE id = ?", [id])
+}
+
 describe.concurrent('an unknown fate', () => {
   test('behavior: is pending, with the bytes on the disk before they left', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     await setAutomine(net.chain, false)
     const transfer = signTransfer(network)
@@ -31,10 +47,10 @@ describe.concurrent('an unknown fate', () => {
       if (isSend(method)) stored ??= transactionRows(own)
       return undefined
     }
-    const outcome = await own.desk.pay(transfer, {}, { waitMs: 5_000 })
+    const outcome = await own.fixture.pay(transfer, {}, { waitMs: 5_000 })
     if (outcome.kind !== 'pending') throw new Error(outcome.kind)
     expect(stored).toMatchObject([{ state: 'sent', hash: outcome.payment.transaction }])
-    const waiting = own.desk.settlement.resume(outcome.payment, transfer, { waitMs: 10_000 })
+    const waiting = own.fixture.settlement.resume(outcome.payment, transfer, { waitMs: 10_000 })
     await mine(net.chain)
     expect(await waiting).toMatchObject({
       kind: 'confirmed',
@@ -44,19 +60,19 @@ describe.concurrent('an unknown fate', () => {
   })
 
   test('behavior: a lost answer to the send is found out by the receipt', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     net.tap.intercept = async ({ method }, forward) => {
       if (!isSend(method)) return undefined
       await (await forward()).text()
       return new Response('gone', { status: 502 })
     }
-    expect(await own.desk.pay(signTransfer(network))).toMatchObject({ kind: 'confirmed' })
+    expect(await own.fixture.pay(signTransfer(network))).toMatchObject({ kind: 'confirmed' })
     expect(transactionRows(own)).toMatchObject([{ state: 'mined' }])
   })
 
   test('behavior: bytes that never arrived are sent again', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     let isLost = false
     net.tap.intercept = ({ method }) => {
@@ -64,30 +80,30 @@ describe.concurrent('an unknown fate', () => {
       isLost = true
       return new Response('lost', { status: 503 })
     }
-    expect(await own.desk.pay(signTransfer(network))).toMatchObject({ kind: 'confirmed' })
+    expect(await own.fixture.pay(signTransfer(network))).toMatchObject({ kind: 'confirmed' })
     expect(await own.paid()).toBe(5_000n)
   })
 
   test('behavior: an answer that says the bytes are known is no fault', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     net.tap.intercept = async ({ method }, forward) => {
       if (!isSend(method)) return undefined
       await (await forward()).text()
       return rejection('already known')
     }
-    expect(await own.desk.pay(signTransfer(network))).toMatchObject({ kind: 'confirmed' })
+    expect(await own.fixture.pay(signTransfer(network))).toMatchObject({ kind: 'confirmed' })
   })
 })
 
 describe.concurrent('after a restart', () => {
   test('behavior: bytes that never arrived are sent, and pay once', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     const transfer = signTransfer(network)
     net.tap.intercept = losing
     await own.begin(transfer)
-    await own.desk.crash()
+    await own.fixture.crash()
     net.tap.intercept = undefined
     await own.open()
     await until(() => stateOf(own, transfer) === 'confirmed')
@@ -96,30 +112,30 @@ describe.concurrent('after a restart', () => {
   })
 
   test('behavior: a transaction that was included meanwhile is found', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     await setAutomine(net.chain, false)
     const transfer = signTransfer(network, { method: 'permit2' })
     await untilKnown(net.chain, (await own.begin(transfer)).transaction)
-    await own.desk.crash()
+    await own.fixture.crash()
     await mine(net.chain)
     await setAutomine(net.chain, true)
     await own.open()
     await until(() => stateOf(own, transfer) === 'confirmed')
-    expect(await own.desk.pay(signTransfer(network))).toMatchObject({ kind: 'confirmed' })
+    expect(await own.fixture.pay(signTransfer(network))).toMatchObject({ kind: 'confirmed' })
     expect(transactionRows(own)).toMatchObject([{ state: 'mined' }, { state: 'mined' }])
     expect(await own.paid()).toBe(10_000n)
   })
 
   test('behavior: several in flight keep their nonces', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     await setAutomine(net.chain, false)
     const transfers = [1, 2, 3].map(() => signTransfer(network))
     await Promise.all(transfers.map((transfer) => own.begin(transfer)))
     await own.reopen()
     const late = signTransfer(network)
-    const paying = own.desk.pay(late)
+    const paying = own.fixture.pay(late)
     await until(() => stateOf(own, late) === 'broadcast')
     await setAutomine(net.chain, true)
     await mine(net.chain)
@@ -129,96 +145,57 @@ describe.concurrent('after a restart', () => {
     expect(new Set(transactionRows(own).map(({ nonce }) => nonce)).size).toBe(4)
   })
 
-  test('behavior: what was signed and never sent is given up, and pays when asked again', async () => {
-    await using own = await ownDesk()
-    const { net, network } = own
-    const transfer = signTransfer(network)
-    net.tap.intercept = losing
-    const payment = await own.begin(transfer)
-    unsend(own, payment.transaction)
-    await own.desk.crash()
-    net.tap.intercept = undefined
-    await own.open()
-    expect(transactionRows(own)).toMatchObject([{ state: 'replaced' }])
-    expect(stateOf(own, transfer)).toBe('reverted')
-    expect(await own.paid()).toBe(0n)
-    const again = await own.desk.settlement.resume(payment, transfer, { waitMs: 10_000 })
-    expect(again.kind).toBe('confirmed')
-    const rows = transactionRows(own)
-    expect(new Set(rows.map(({ nonce }) => nonce)).size).toBe(1)
-    expect(rows.filter(({ state }) => state === 'mined')).toHaveLength(1)
-    expect(await own.paid()).toBe(5_000n)
-  })
-
   test('error: what cannot be recorded as expired is pending, not reverted', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     const transfer = signTransfer(network, { validBefore: seconds() + 60n })
     net.tap.intercept = losing
     const payment = await own.begin(transfer)
-    unsend(own, payment.transaction)
-    await own.desk.crash()
+    giveUp(own, payment)
+    await own.fixture.crash()
     net.tap.intercept = undefined
     await own.open()
     expect(stateOf(own, transfer)).toBe('reverted')
     await net.chain.rpc('evm_increaseTime', [120])
     await mine(net.chain)
-    own.desk.db.sqlite.run('PRAGMA query_only = ON')
-    const asked = await own.desk.settlement.resume(payment, transfer, { waitMs: 10_000 })
-    own.desk.db.sqlite.run('PRAGMA query_only = OFF')
+    own.fixture.db.sqlite.run('PRAGMA query_only = ON')
+    const asked = await own.fixture.settlement.resume(payment, transfer, { waitMs: 10_000 })
+    own.fixture.db.sqlite.run('PRAGMA query_only = OFF')
     expect(asked.kind).toBe('pending')
   })
 
-  test('behavior: a nonce that was never sent is filled when others wait above it', async () => {
-    await using own = await ownDesk()
-    const { net, network } = own
-    const [first, second] = [signTransfer(network), signTransfer(network)]
-    net.tap.intercept = losing
-    const payment = await own.begin(first)
-    await own.begin(second)
-    unsend(own, payment.transaction)
-    await own.desk.crash()
-    net.tap.intercept = undefined
-    await own.open()
-    await until(() => stateOf(own, second) === 'confirmed')
-    expect(stateOf(own, first)).toBe('reverted')
-    expect(transactionRows(own)).toMatchObject([
-      { state: 'replaced', kind: 'payment' },
-      { state: 'mined', kind: 'cancel' },
-      { state: 'mined', kind: 'payment' },
-    ])
-  })
-
-  test('behavior: somebody else settled meanwhile', async () => {
-    await using own = await ownDesk()
+  test('behavior: what was settled externally meanwhile is confirmed', async () => {
+    await using own = await ownSettlement()
     const { net, network } = own
     const transfer = signTransfer(network)
     net.tap.intercept = losing
     await own.begin(transfer, { bound: true })
-    await own.desk.crash()
+    await own.fixture.crash()
     const [receipt] = await execute(net.chain, [
       { from: account(8).address, ...Transfer.call(transfer), gas: 500_000n },
     ])
     net.tap.intercept = undefined
     await own.open()
     await until(() => stateOf(own, transfer) === 'confirmed')
-    expect(own.desk.settlement.find(transfer)?.transaction).toBe(receipt?.transactionHash ?? '0x')
+    expect(own.fixture.settlement.find(transfer)?.transaction).toBe(
+      receipt?.transactionHash ?? '0x',
+    )
     expect(await own.paid()).toBe(5_000n)
   })
 
   test('behavior: an authorization that ran out is expired by the chain, not by the clock', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     const transfer = signTransfer(network, { validBefore: seconds() + 60n })
     net.tap.intercept = losing
     const payment = await own.begin(transfer)
-    await own.desk.crash()
+    await own.fixture.crash()
     await own.open({}, { now: () => Date.now() + 120_000 })
     expect(stateOf(own, transfer)).toBe('broadcast')
     await net.chain.rpc('evm_increaseTime', [120])
     await mine(net.chain)
     await until(() => stateOf(own, transfer) === 'expired')
-    const dead = await own.desk.settlement.resume(payment, transfer, { waitMs: 10 })
+    const dead = await own.fixture.settlement.resume(payment, transfer, { waitMs: 10 })
     expect(dead).toMatchObject({
       kind: 'dead',
       reason: 'invalid_exact_evm_payload_authorization_valid_before',
@@ -226,9 +203,9 @@ describe.concurrent('after a restart', () => {
   })
 })
 
-describe.concurrent('the lane', () => {
+describe.concurrent('the relayer', () => {
   test('behavior: an account nonce used by another program costs a new signature, not money', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     let isTaken = false
     net.tap.intercept = async ({ method }) => {
@@ -237,37 +214,37 @@ describe.concurrent('the lane', () => {
       await execute(net.chain, [{ from: account(0).address, to: account(8).address, value: 1n }])
       return undefined
     }
-    expect(await own.desk.pay(signTransfer(network))).toMatchObject({ kind: 'confirmed' })
+    expect(await own.fixture.pay(signTransfer(network))).toMatchObject({ kind: 'confirmed' })
     expect(transactionRows(own)).toMatchObject([{ state: 'replaced' }, { state: 'mined' }])
     expect(await own.paid()).toBe(5_000n)
   })
 
   test('behavior: pauses when the node refuses, and goes on with the same bytes', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     const transfer = signTransfer(network)
     net.tap.intercept = ({ method }) =>
       isSend(method) ? rejection('insufficient funds for gas * price + value') : undefined
     const payment = await own.begin(transfer)
-    await until(() => !own.desk.settlement.isReady(network.id))
-    expect(own.desk.settlement.status()).toMatchObject([
+    await until(() => !own.fixture.settlement.isReady(network.id))
+    expect(own.fixture.settlement.status()).toMatchObject([
       { ready: false, reason: 'the relayer cannot pay for gas' },
     ])
-    expect((await own.desk.pay(signTransfer(network))).kind).toBe('unavailable')
+    expect((await own.fixture.pay(signTransfer(network))).kind).toBe('unavailable')
     net.tap.intercept = undefined
     await until(() => stateOf(own, transfer) === 'confirmed')
-    await until(() => own.desk.settlement.isReady(network.id))
-    expect(own.desk.settlement.find(transfer)?.transaction).toBe(payment.transaction)
+    await until(() => own.fixture.settlement.isReady(network.id))
+    expect(own.fixture.settlement.find(transfer)?.transaction).toBe(payment.transaction)
   })
 
   test('behavior: a stuck transaction is replaced at its nonce with higher fees', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     net.tap.intercept = withoutSync
     await setAutomine(net.chain, false)
     await own.reopen({ replaceAfterSeconds: 0.2 })
     const transfer = signTransfer(network)
-    const paying = own.desk.pay(transfer)
+    const paying = own.fixture.pay(transfer)
     await until(() => transactionRows(own).length > 1)
     await mine(net.chain)
     expect((await paying).kind).toBe('confirmed')
@@ -278,16 +255,16 @@ describe.concurrent('the lane', () => {
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: a lane that stood still at the fee cap goes on when its nonce is used', async () => {
-    await using own = await ownDesk()
+  test('behavior: a relayer that stood still at the fee cap goes on when its nonce is used', async () => {
+    await using own = await ownSettlement()
     const { net, network } = own
     net.tap.intercept = withoutSync
     await setAutomine(net.chain, false)
     await own.reopen({ replaceAfterSeconds: 0.2, feeCapWei: 1_200_000_000n })
     const transfer = signTransfer(network)
-    const paying = own.desk.pay(transfer)
-    await until(() => own.desk.settlement.status()[0]?.reason?.includes('fee cap') === true)
-    expect(own.desk.settlement.isReady(network.id)).toBe(false)
+    const paying = own.fixture.pay(transfer)
+    await until(() => own.fixture.settlement.status()[0]?.reason?.includes('fee cap') === true)
+    expect(own.fixture.settlement.isReady(network.id)).toBe(false)
     const [row] = transactionRows(own)
     const fee = '0xee6b2800'
     await net.chain.rpc('eth_sendTransaction', [
@@ -305,19 +282,19 @@ describe.concurrent('the lane', () => {
       return stateOf(own, transfer) === 'confirmed'
     })
     expect((await paying).kind).toBe('confirmed')
-    expect(own.desk.settlement.isReady(network.id)).toBe(true)
+    expect(own.fixture.settlement.isReady(network.id)).toBe(true)
     expect(await own.paid()).toBe(5_000n)
   })
 
   test('behavior: a payload that ran out is replaced by an empty transaction', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     net.tap.intercept = withoutSync
     await setAutomine(net.chain, false)
     let ahead = 0
     await own.reopen({ replaceAfterSeconds: 0.2 }, { now: () => Date.now() + ahead })
     const transfer = signTransfer(network, { validBefore: seconds() + 60n })
-    const paying = own.desk.pay(transfer)
+    const paying = own.fixture.pay(transfer)
     await until(() => stateOf(own, transfer) === 'broadcast')
     ahead = 120_000
     await net.chain.rpc('evm_increaseTime', [120])
@@ -331,7 +308,7 @@ describe.concurrent('the lane', () => {
   })
 
   test('behavior: waits for the configured confirmations', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     await own.reopen({ confirmations: 3 })
     const transfer = signTransfer(network)
@@ -340,61 +317,61 @@ describe.concurrent('the lane', () => {
     await until(() => stateOf(own, transfer) === 'confirmed')
   })
 
-  test('behavior: a chain that lost its blocks does not block the lane', async () => {
-    await using own = await ownDesk()
+  test('behavior: a chain that lost its blocks does not block the relayer', async () => {
+    await using own = await ownSettlement()
     const { net, network } = own
     const id = await net.chain.rpc('evm_snapshot', [])
-    await own.desk.pay(signTransfer(network))
-    await own.desk.pay(signTransfer(network))
-    await own.desk.crash()
+    await own.fixture.pay(signTransfer(network))
+    await own.fixture.pay(signTransfer(network))
+    await own.fixture.crash()
     await net.chain.rpc('evm_revert', [id])
     await own.open()
-    expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
+    expect((await own.fixture.pay(signTransfer(network))).kind).toBe('confirmed')
   })
 
   test('behavior: a nonce that the chain lost is filled, so that later ones are included', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     const id = await net.chain.rpc('evm_snapshot', [])
-    await own.desk.pay(signTransfer(network))
+    await own.fixture.pay(signTransfer(network))
     const transfer = signTransfer(network)
     net.tap.intercept = losing
     await own.begin(transfer)
-    // What the database knows is sent again; here somebody else used the nonce.
+    // What the database knows is sent again; here another program used the nonce.
     for (const of of [
       "transaction_members WHERE transaction_hash IN (SELECT hash FROM transactions WHERE state = 'mined')",
       "transactions WHERE state = 'mined'",
       "payments WHERE state = 'confirmed'",
     ])
-      own.desk.db.sqlite.run(`DELETE FROM ${of}`)
-    await own.desk.crash()
+      own.fixture.db.sqlite.run(`DELETE FROM ${of}`)
+    await own.fixture.crash()
     await net.chain.rpc('evm_revert', [id])
     net.tap.intercept = withoutSync
     await own.open()
     await until(() => stateOf(own, transfer) === 'confirmed')
-    expect(own.desk.events.some(({ event }) => event === 'nonce-gap')).toBe(true)
+    expect(own.fixture.events.some(({ event }) => event === 'nonce-gap')).toBe(true)
   })
 
   test('behavior: pays the base fee of the block that was simulated', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
-    await own.desk.stop()
+    await own.fixture.stop()
     await own.open({}, { checkMs: 60_000 })
     await net.chain.rpc('anvil_setNextBlockBaseFeePerGas', ['0x4a817c800'])
     await mine(net.chain)
-    expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
+    expect((await own.fixture.pay(signTransfer(network))).kind).toBe('confirmed')
   })
 })
 
 describe.concurrent('a reorganisation', () => {
   test('behavior: sends the same bytes again and leaves the delivery alone', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
     const id = await net.chain.rpc('evm_snapshot', [])
     const transfer = signTransfer(network)
-    const outcome = await own.desk.pay(transfer)
+    const outcome = await own.fixture.pay(transfer)
     if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
-    const { settlement } = own.desk
+    const { settlement } = own.fixture
     await settlement.beginDelivery(outcome.payment.id)
     await settlement.endDelivery(outcome.payment.id, {
       delivered: true,
@@ -403,7 +380,7 @@ describe.concurrent('a reorganisation', () => {
     })
     await net.chain.rpc('evm_revert', [id])
     expect(await own.paid()).toBe(0n)
-    await until(() => own.desk.events.some(({ event }) => event === 'transaction-reorganised'))
+    await until(() => own.fixture.events.some(({ event }) => event === 'transaction-reorganised'))
     await until(() => stateOf(own, transfer) === 'confirmed')
     expect(await own.paid()).toBe(5_000n)
     expect(settlement.find(transfer)).toMatchObject({
@@ -417,26 +394,26 @@ describe.concurrent('a reorganisation', () => {
 
 describe.concurrent('readiness', () => {
   test('behavior: names what is wrong without the URL, and comes back', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
-    await own.desk.stop()
+    await own.fixture.stop()
     net.tap.intercept = () => new Response('no', { status: 503 })
     const secret = `${net.tap.url}/v2/secret-key`
     await own.open({ rpcUrls: [secret] })
-    const [status] = own.desk.settlement.status()
+    const [status] = own.fixture.settlement.status()
     expect(status).toMatchObject({ ready: false, relayer: account(0).address })
     expect(status?.reason).toContain(new URL(secret).host)
-    expect(JSON.stringify([status, own.desk.events], printBigint)).not.toContain('secret-key')
-    expect((await own.desk.pay(signTransfer(network))).kind).toBe('unavailable')
+    expect(JSON.stringify([status, own.fixture.events], printBigint)).not.toContain('secret-key')
+    expect((await own.fixture.pay(signTransfer(network))).kind).toBe('unavailable')
     net.tap.intercept = undefined
-    await until(() => own.desk.settlement.isReady(network.id))
-    expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
+    await until(() => own.fixture.settlement.isReady(network.id))
+    expect((await own.fixture.pay(signTransfer(network))).kind).toBe('confirmed')
   })
 
   const asset = (network: NetworkConfig, changes: Partial<NetworkConfig['asset']>) => ({
     asset: { ...network.asset, ...changes },
   })
-  type Make = (own: OwnDesk) => Promise<Partial<NetworkConfig>> | Partial<NetworkConfig>
+  type Make = (own: OwnSettlement) => Promise<Partial<NetworkConfig>> | Partial<NetworkConfig>
   const wrong: [string, Make, string][] = [
     ['chain', () => ({ chainId: 1 }), 'is not chain 1'],
     [
@@ -456,33 +433,25 @@ describe.concurrent('readiness', () => {
   ]
   for (const [name, make, reason] of wrong) {
     test(`error: a wrong ${name} is not ready`, async () => {
-      await using own = await ownDesk()
+      await using own = await ownSettlement()
       await own.reopen(await make(own))
-      expect(own.desk.settlement.isReady(own.network.id)).toBe(false)
-      expect(own.desk.settlement.status()[0]?.reason).toContain(reason)
+      expect(own.fixture.settlement.isReady(own.network.id)).toBe(false)
+      expect(own.fixture.settlement.status()[0]?.reason).toContain(reason)
     })
   }
 
   test('behavior: a second URL takes over', async () => {
-    await using own = await ownDesk()
+    await using own = await ownSettlement()
     const { net, network } = own
-    await own.desk.stop()
+    await own.fixture.stop()
     const rpcUrls = ['http://127.0.0.1:1', net.chain.url]
     await own.open({ rpcUrls })
-    expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
+    expect((await own.fixture.pay(signTransfer(network))).kind).toBe('confirmed')
   })
 })
 
 function seconds(): bigint {
   return BigInt(Math.floor(Date.now() / 1000))
-}
-
-/** Makes a transaction look as if the process had ended before its first send. */
-function unsend({ desk }: OwnDesk, hash: string): void {
-  desk.db.sqlite.run(
-    "UPDATE transactions SET state = 'signed', first_sent_at = NULL WHERE hash = ?",
-    [hash],
-  )
 }
 
 function printBigint(_: string, value: unknown): unknown {

@@ -4,15 +4,15 @@ import { execute, mine } from '../src/demo/chains'
 import { createRegistry } from '../src/http/metrics'
 import * as Transfer from '../src/protocol/Transfer'
 import type { Payment } from '../src/settlement/Payment'
-import { losing, ownDesk } from './harness/owndesk'
+import { losing, ownSettlement } from './harness/ownsettlement'
 import { signTransfer, until } from './harness/settlement'
 
 /** A desk whose meter is read, on a chain that can be reorganised. */
 async function ownReorg() {
   let registry = createRegistry()
-  const own = await ownDesk({ desk: { meter: registry, payoutExclusive: true } })
+  const own = await ownSettlement({ settlement: { meter: registry, payoutExclusive: true } })
   const { net, network } = own
-  const eventsOf = (name: string) => own.desk.events.filter(({ event }) => event === name)
+  const eventsOf = (name: string) => own.fixture.events.filter(({ event }) => event === name)
   const { open } = own
   return Object.assign(own, {
     open(...[changes, options]: Parameters<typeof open>) {
@@ -24,7 +24,7 @@ async function ownReorg() {
     reorged: () =>
       Number(/^turnpike_reorged_payments_total\{[^}]*\} (\d+)$/m.exec(registry.render())?.[1] ?? 0),
     async payAndDeliver(transfer: Transfer.Transfer): Promise<Payment> {
-      const { pay, settlement } = own.desk
+      const { pay, settlement } = own.fixture
       const outcome = await pay(transfer)
       if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
       const { id } = outcome.payment
@@ -40,15 +40,15 @@ async function ownReorg() {
       await execute(net.chain, [
         { from: account(8).address, ...Transfer.call(transfer), gas: 500_000n },
       ])
-      const outcome = await own.desk.pay(transfer, { bound: true })
+      const outcome = await own.fixture.pay(transfer, { bound: true })
       if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
       return outcome.payment
     },
     // Answered, too: a node that is asked after the reorganisation has them no more.
     hasRaw: () => net.tap.answered.some(({ method }) => method === 'eth_getRawTransactionByHash'),
     isConfirmed: ({ id }: Payment) =>
-      own.desk.settlement.findById(id)?.state === 'confirmed' &&
-      eventsOf('payment.reorged').length > 0,
+      own.fixture.settlement.findById(id)?.state === 'confirmed' &&
+      eventsOf('payment-reorganised').length > 0,
   })
 }
 
@@ -78,25 +78,25 @@ describe.concurrent('a reorganisation', () => {
       const before = await own.paid()
       await own.reorganise(depth)
       expect(await own.paid()).toBe(before - 5_000n * BigInt(depth))
-      await until(() => own.eventsOf('payment.reorged').length === depth)
+      await until(() => own.eventsOf('payment-reorganised').length === depth)
       await until(() =>
-        payments.every(({ id }) => own.desk.settlement.findById(id)?.state === 'confirmed'),
+        payments.every(({ id }) => own.fixture.settlement.findById(id)?.state === 'confirmed'),
       )
       expect(await own.paid()).toBe(before)
-      expect(payments.map(({ id }) => essence(own.desk.settlement.findById(id)))).toEqual(
+      expect(payments.map(({ id }) => essence(own.fixture.settlement.findById(id)))).toEqual(
         payments.map(essence),
       )
       expect(
         own
-          .eventsOf('payment.reorged')
+          .eventsOf('payment-reorganised')
           .map(({ fields }) => fields?.payment)
           .sort(),
       ).toEqual(payments.map(({ id }) => id).sort())
       expect(own.reorged()).toBe(depth)
-      const again = async () => own.desk.settlement.beginDelivery(payments[0]?.id ?? '')
+      const again = async () => own.fixture.settlement.beginDelivery(payments[0]?.id ?? '')
       await expect(again()).rejects.toThrow()
-      // The lane goes on.
-      expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
+      // The relayer goes on.
+      expect((await own.fixture.pay(signTransfer(network))).kind).toBe('confirmed')
     })
 
   for (const depth of [1, 3, 5])
@@ -106,23 +106,25 @@ describe.concurrent('a reorganisation', () => {
       const payments: Payment[] = []
       for (let index = 0; index < depth; index++)
         payments.push(await own.payAndDeliver(signTransfer(network)))
-      const undelivered = await own.desk.pay(signTransfer(network))
+      const undelivered = await own.fixture.pay(signTransfer(network))
       if (undelivered.kind !== 'confirmed') throw new Error(undelivered.kind)
       const before = await own.paid()
-      await own.desk.crash()
+      await own.fixture.crash()
       await own.reorganise(depth + 1)
       await own.open()
-      expect(own.eventsOf('payment.reorged')).toHaveLength(depth + 1)
+      expect(own.eventsOf('payment-reorganised')).toHaveLength(depth + 1)
       // A new payment takes no nonce of an old one.
-      expect((await own.desk.pay(signTransfer(network))).kind).toBe('confirmed')
+      expect((await own.fixture.pay(signTransfer(network))).kind).toBe('confirmed')
       const ids = [...payments, undelivered.payment].map(({ id }) => id)
-      await until(() => ids.every((id) => own.desk.settlement.findById(id)?.state === 'confirmed'))
+      await until(() =>
+        ids.every((id) => own.fixture.settlement.findById(id)?.state === 'confirmed'),
+      )
       expect(await own.paid()).toBe(before + 5_000n)
-      expect(payments.map(({ id }) => essence(own.desk.settlement.findById(id)))).toEqual(
+      expect(payments.map(({ id }) => essence(own.fixture.settlement.findById(id)))).toEqual(
         payments.map(essence),
       )
       // What was not delivered is still to be had.
-      expect(await own.desk.settlement.beginDelivery(undelivered.payment.id)).toMatchObject({
+      expect(await own.fixture.settlement.beginDelivery(undelivered.payment.id)).toMatchObject({
         attempts: 1,
       })
     })
@@ -133,12 +135,12 @@ describe.concurrent('a reorganisation', () => {
     const payment = await own.payAndDeliver(signTransfer(network))
     net.tap.intercept = losing
     await own.reorganise(1)
-    await until(() => own.desk.settlement.findById(payment.id)?.state === 'broadcast')
-    await own.desk.crash()
+    await until(() => own.fixture.settlement.findById(payment.id)?.state === 'broadcast')
+    await own.fixture.crash()
     net.tap.intercept = undefined
     await own.open()
-    await until(() => own.desk.settlement.findById(payment.id)?.state === 'confirmed')
-    expect(essence(own.desk.settlement.findById(payment.id))).toEqual(essence(payment))
+    await until(() => own.fixture.settlement.findById(payment.id)?.state === 'confirmed')
+    expect(essence(own.fixture.settlement.findById(payment.id))).toEqual(essence(payment))
     expect(await own.paid()).toBe(5_000n)
   })
 
@@ -148,13 +150,13 @@ describe.concurrent('a reorganisation', () => {
     const payments: Payment[] = []
     for (let index = 0; index < 5; index++)
       payments.push(await own.payAndDeliver(signTransfer(network)))
-    await own.desk.stop()
+    await own.fixture.stop()
     net.tap.calls.length = 0
     await own.open()
-    expect(own.eventsOf('payment.reorged')).toEqual([])
+    expect(own.eventsOf('payment-reorganised')).toEqual([])
     const asked = net.tap.calls.filter(({ method }) => method === 'eth_getTransactionReceipt')
     expect(asked.length).toBeLessThanOrEqual(1)
-    expect(payments.map(({ id }) => own.desk.settlement.findById(id))).toEqual(payments)
+    expect(payments.map(({ id }) => own.fixture.settlement.findById(id))).toEqual(payments)
   })
 
   test('behavior: a node that lags behind takes nothing away', async () => {
@@ -173,24 +175,24 @@ describe.concurrent('a reorganisation', () => {
         ({ method, params }) => method === 'eth_getBlockByNumber' && params[0] !== 'latest',
       ).length
     await until(() => looks() > 4)
-    expect(own.desk.settlement.findById(payment.id)).toEqual(payment)
-    expect(own.eventsOf('payment.reorged')).toEqual([])
+    expect(own.fixture.settlement.findById(payment.id)).toEqual(payment)
+    expect(own.eventsOf('payment-reorganised')).toEqual([])
   })
 
   test('behavior: a fork that is announced is looked at without waiting for the next check', async () => {
     await using own = await ownReorg()
     const { net, network } = own
-    await own.desk.stop()
+    await own.fixture.stop()
     await own.open({ wsUrl: net.chain.wsUrl }, { checkMs: 600_000 })
-    await until(() => own.desk.settlement.isReady(network.id))
+    await until(() => own.fixture.settlement.isReady(network.id))
     await until(async () => {
       await mine(net.chain)
       return own.eventsOf('heads-live').length > 0
     })
     const payment = await own.payAndDeliver(signTransfer(network))
     await own.reorganise(2)
-    await until(() => own.eventsOf('payment.reorged').length === 1)
-    await until(() => own.desk.settlement.findById(payment.id)?.state === 'confirmed')
+    await until(() => own.eventsOf('payment-reorganised').length === 1)
+    await until(() => own.fixture.settlement.findById(payment.id)?.state === 'confirmed')
     expect(await own.paid()).toBe(5_000n)
   })
 })
@@ -203,12 +205,12 @@ describe.concurrent('an external settlement', () => {
     await own.reorganise(3)
     expect(await own.paid()).toBe(0n)
     await until(() => own.isConfirmed(payment))
-    expect(essence(own.desk.settlement.findById(payment.id))).toEqual(essence(payment))
+    expect(essence(own.fixture.settlement.findById(payment.id))).toEqual(essence(payment))
     expect(await own.paid()).toBe(5_000n)
     expect(own.reorged()).toBe(1)
   })
 
-  test('behavior: whose bytes nobody has is settled by ourselves', async () => {
+  test('behavior: whose bytes no node has is settled by ourselves', async () => {
     await using own = await ownReorg()
     const { net } = own
     net.tap.intercept = ({ method }) =>
@@ -219,32 +221,32 @@ describe.concurrent('an external settlement', () => {
     await until(own.hasRaw)
     await own.reorganise(3)
     await until(() => own.isConfirmed(payment))
-    expect(own.desk.settlement.findById(payment.id)?.transaction).not.toBe(payment.transaction)
+    expect(own.fixture.settlement.findById(payment.id)?.transaction).not.toBe(payment.transaction)
     expect(await own.paid()).toBe(5_000n)
   })
 
   test('behavior: is found to be gone after a restart', async () => {
     await using own = await ownReorg()
     const payment = await own.adopted()
-    await own.desk.crash()
+    await own.fixture.crash()
     await own.reorganise(3)
     await own.open()
     await until(() => own.isConfirmed(payment))
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: that nobody can send now waits until somebody can', async () => {
+  test('behavior: that no node takes now waits until one does', async () => {
     await using own = await ownReorg()
     const { net } = own
     const payment = await own.adopted()
     await until(own.hasRaw)
     net.tap.intercept = losing
     await own.reorganise(3)
-    await until(() => own.desk.settlement.findById(payment.id)?.state === 'broadcast')
+    await until(() => own.fixture.settlement.findById(payment.id)?.state === 'broadcast')
     expect(await own.paid()).toBe(0n)
     await until(() => own.eventsOf('rpc-fault').length > 0)
     expect(['broadcast', 'reverted']).toContain(
-      own.desk.settlement.findById(payment.id)?.state ?? '',
+      own.fixture.settlement.findById(payment.id)?.state ?? '',
     )
     net.tap.intercept = undefined
     await until(() => own.isConfirmed(payment))

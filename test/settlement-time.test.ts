@@ -3,7 +3,7 @@ import { encodeFunctionData, parseAbi } from 'viem'
 import { account } from '../src/demo/accounts'
 import { deploy, execute } from '../src/demo/chains'
 import * as Artifacts from '../src/demo/contracts/artifacts'
-import { isSend, type OwnDesk, ownDesk } from './harness/owndesk'
+import { isSend, type OwnSettlement, ownSettlement } from './harness/ownsettlement'
 import { type RpcCall, signTransfer, until } from './harness/settlement'
 
 // A chain whose newest block is a minute old, as where blocks come with transactions only.
@@ -11,8 +11,8 @@ import { type RpcCall, signTransfer, until } from './harness/settlement'
 const quietSeconds = 60
 
 /** Nothing happens for a minute; the next block is as late as our clock. */
-async function ownQuietDesk(): Promise<OwnDesk> {
-  const own = await ownDesk()
+async function ownQuietDesk(): Promise<OwnSettlement> {
+  const own = await ownSettlement()
   const { chain } = own.net
   // A wallet needs a block; here it is one of before.
   const wallet = await deploy(chain, Artifacts.SmartWallet, [account(1).address])
@@ -25,14 +25,14 @@ async function ownQuietDesk(): Promise<OwnDesk> {
   return own
 }
 
-const wallets = new WeakMap<OwnDesk, `0x${string}`>()
+const wallets = new WeakMap<OwnSettlement, `0x${string}`>()
 const now = () => Date.now() + quietSeconds * 1000
 const seconds = () => BigInt(Math.floor(now() / 1000))
 
 type Options = NonNullable<Parameters<typeof signTransfer>[1]>
 
 /** Signed a moment ago, later than the newest block. */
-const young = ({ network }: OwnDesk, options: Options = {}) =>
+const young = ({ network }: OwnSettlement, options: Options = {}) =>
   signTransfer(network, {
     validAfter: seconds() - 5n,
     validBefore: seconds() + 300n,
@@ -52,14 +52,14 @@ const nodes = {
   },
 }
 
-const calls = ({ net }: OwnDesk) =>
+const calls = ({ net }: OwnSettlement) =>
   net.tap.calls.filter(({ method }) => method === 'eth_call' || isSend(method)).length
 
 test.concurrent('behavior: a payment that is younger than the newest block takes two calls', async () => {
   await using own = await ownQuietDesk()
   for (const method of ['eip3009', 'permit2'] as const) {
     own.net.tap.calls.length = 0
-    expect((await own.desk.pay(young(own, { method }))).kind).toBe('confirmed')
+    expect((await own.fixture.pay(young(own, { method }))).kind).toBe('confirmed')
     expect(calls(own)).toBe(2)
     await own.net.chain.rpc('evm_increaseTime', [1])
   }
@@ -67,46 +67,46 @@ test.concurrent('behavior: a payment that is younger than the newest block takes
 
 test.concurrent('behavior: it is verified, and a wallet and a batch pay too', async () => {
   await using own = await ownQuietDesk()
-  expect(await own.desk.settlement.verify(young(own))).toEqual({ ok: true })
+  expect(await own.fixture.settlement.verify(young(own))).toEqual({ ok: true })
   const payer = wallets.get(own)
   if (!payer) throw new Error('no wallet')
-  expect(await own.desk.settlement.verify(young(own, { payer }))).toEqual({ ok: true })
+  expect(await own.fixture.settlement.verify(young(own, { payer }))).toEqual({ ok: true })
   const transfers = [1n, 2n, 3n, 4n].map((amountAtomic) => young(own, { amountAtomic }))
-  const outcomes = await Promise.all(transfers.map((each) => own.desk.pay(each)))
+  const outcomes = await Promise.all(transfers.map((each) => own.fixture.pay(each)))
   expect(outcomes.map(({ kind }) => kind)).toEqual(Array(4).fill('confirmed'))
-  expect((await own.desk.pay(young(own, { payer }))).kind).toBe('confirmed')
+  expect((await own.fixture.pay(young(own, { payer }))).kind).toBe('confirmed')
 })
 
 test.concurrent('error: what is not valid yet by our clock is refused', async () => {
   await using own = await ownQuietDesk()
   const reason = 'invalid_exact_evm_payload_authorization_valid_after'
   const early = young(own, { validAfter: seconds() + 60n })
-  expect(await own.desk.pay(early)).toMatchObject({ kind: 'refused', reason })
-  expect(await own.desk.settlement.verify(early)).toMatchObject({ kind: 'refused', reason })
+  expect(await own.fixture.pay(early)).toMatchObject({ kind: 'refused', reason })
+  expect(await own.fixture.settlement.verify(early)).toMatchObject({ kind: 'refused', reason })
 })
 
 test.concurrent('error: where blocks are not rare and our clock is ahead, nothing is sent', async () => {
-  await using own = await ownDesk({ desk: { now: () => Date.now() + 5_000 } })
+  await using own = await ownSettlement({ settlement: { now: () => Date.now() + 5_000 } })
   await own.net.chain.rpc('anvil_mine', ['0x1'])
   // Neither must this come by itself, nor the block be ten seconds old, on a busy machine.
   const validAfter = BigInt(Math.floor(Date.now() / 1000) + 4)
-  const outcome = await own.desk.pay(signTransfer(own.network, { validAfter }))
+  const outcome = await own.fixture.pay(signTransfer(own.network, { validAfter }))
   expect(outcome).toMatchObject({ kind: 'refused' })
-  expect(own.desk.db.sqlite.query('SELECT hash FROM transactions').all()).toEqual([])
+  expect(own.fixture.db.sqlite.query('SELECT hash FROM transactions').all()).toEqual([])
 })
 
 test.concurrent('error: a clock that is proven to be ahead makes no payment young', async () => {
   const ahead = () => Date.now() + 30_000
-  await using own = await ownDesk({ desk: { now: ahead } })
+  await using own = await ownSettlement({ settlement: { now: ahead } })
   // Blocks that are new when they are seen prove it.
   await until(async () => {
     await own.net.chain.rpc('anvil_mine', ['0x1'])
-    return (own.desk.settlement.status()[0]?.clockAheadMs.min ?? 0) > 20_000
+    return (own.fixture.settlement.status()[0]?.clockAheadMs.min ?? 0) > 20_000
   })
   const validAfter = BigInt(Math.floor(ahead() / 1000) - 5)
-  const outcome = await own.desk.pay(signTransfer(own.network, { validAfter }))
+  const outcome = await own.fixture.pay(signTransfer(own.network, { validAfter }))
   expect(outcome).toMatchObject({ kind: 'refused' })
-  expect(own.desk.db.sqlite.query('SELECT hash FROM transactions').all()).toEqual([])
+  expect(own.fixture.db.sqlite.query('SELECT hash FROM transactions').all()).toEqual([])
 })
 
 for (const [name, intercept] of Object.entries(nodes))
@@ -115,18 +115,18 @@ for (const [name, intercept] of Object.entries(nodes))
     own.net.tap.intercept = (call) => intercept(call, own.net.chain.url)
     const overrides = () => own.net.tap.calls.filter(({ params }) => params.length > 2).length
     for (const method of ['eip3009', 'permit2'] as const) {
-      expect(await own.desk.settlement.verify(young(own, { method }))).toEqual({ ok: true })
+      expect(await own.fixture.settlement.verify(young(own, { method }))).toEqual({ ok: true })
       expect(overrides()).toBe(1)
     }
     // What only the next block could tell is not sent.
     const payer = wallets.get(own)
     if (!payer) throw new Error('no wallet')
-    expect(await own.desk.pay(young(own, { payer }))).toMatchObject({ kind: 'unavailable' })
+    expect(await own.fixture.pay(young(own, { payer }))).toMatchObject({ kind: 'unavailable' })
     const poor = young(own, { amountAtomic: 10n ** 15n })
-    expect(await own.desk.pay(poor)).toMatchObject({ kind: 'refused' })
+    expect(await own.fixture.pay(poor)).toMatchObject({ kind: 'refused' })
     const forged = { ...young(own), payer: account(2).address }
-    expect(await own.desk.pay(forged)).toMatchObject({ kind: 'refused' })
-    expect(await own.desk.settlement.verify(forged)).toMatchObject({ kind: 'refused' })
-    expect((await own.desk.pay(young(own))).kind).toBe('confirmed')
+    expect(await own.fixture.pay(forged)).toMatchObject({ kind: 'refused' })
+    expect(await own.fixture.settlement.verify(forged)).toMatchObject({ kind: 'refused' })
+    expect((await own.fixture.pay(young(own))).kind).toBe('confirmed')
     expect(overrides()).toBe(1)
   })

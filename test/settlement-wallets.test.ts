@@ -16,11 +16,11 @@ import { balanceOf, execute } from '../src/demo/chains'
 import * as Artifacts from '../src/demo/contracts/artifacts'
 import type * as Transfer from '../src/protocol/Transfer'
 import {
-  type Desk,
   networkOf,
   payee,
+  type SettlementFixture,
   signTransfer,
-  startDesk,
+  startFixture,
   startNetwork,
   temporary,
 } from './harness/settlement'
@@ -30,7 +30,7 @@ const network = networkOf(net.tap.url, 'usdg')
 /** The deployer that anvil has: calls it is given are a salt and creation code. */
 const factory: Address = '0x4e59b44847b379578588920cA78FbF26c0B4956C'
 let directory: ReturnType<typeof temporary>
-let desk: Desk
+let fixture: SettlementFixture
 let salts = 0n
 let offsetMs = 0
 
@@ -41,14 +41,14 @@ beforeEach(() => {
 })
 
 afterEach(async () => {
-  await desk.stop()
+  await fixture.stop()
   directory.remove()
 })
 
 afterAll(() => net.stop())
 
 const open = async (walletFactories: readonly Address[]) => {
-  desk = await startDesk([network], directory.path, {
+  fixture = await startFixture([network], directory.path, {
     walletFactories,
     now: () => Date.now() + offsetMs,
   })
@@ -86,7 +86,7 @@ function wrap(transfer: Transfer.Transfer, to: Address, data: Hex): Transfer.Tra
 }
 
 const transactions = () =>
-  desk.db.sqlite
+  fixture.db.sqlite
     .query<{ raw: `0x02${string}`; state: string }, []>('SELECT raw, state FROM transactions')
     .all()
 const codeOf = (address: Address) => net.chain.rpc('eth_getCode', [address, 'latest'])
@@ -98,15 +98,15 @@ const callsTo = (address: Address) =>
 describe('a wallet that is not deployed', () => {
   const notAllowed = { kind: 'refused', reason: 'eip6492_factory_not_allowed' }
 
-  test('error: is refused by default, and nobody calls its factory', async () => {
+  test('error: is refused by default, and its factory is not called', async () => {
     await open([])
     const { address, data } = await counterfactual()
     const transfer = wrap(signTransfer(network, { payer: address }), factory, data)
-    expect(await desk.pay(transfer)).toMatchObject(notAllowed)
-    expect(await desk.settlement.verify(transfer)).toMatchObject(notAllowed)
+    expect(await fixture.pay(transfer)).toMatchObject(notAllowed)
+    expect(await fixture.settlement.verify(transfer)).toMatchObject(notAllowed)
     expect(callsTo(factory)).toBe(0)
     expect(transactions()).toEqual([])
-    expect(desk.settlement.find(transfer)).toBeUndefined()
+    expect(fixture.settlement.find(transfer)).toBeUndefined()
   })
 
   test('error: is refused when its factory is another than the listed one', async () => {
@@ -114,8 +114,8 @@ describe('a wallet that is not deployed', () => {
     const { address, data } = await counterfactual()
     const bare = signTransfer(network, { payer: address })
     for (const other of [network.asset.address, account(8).address]) {
-      expect(await desk.pay(wrap(bare, other, data))).toMatchObject(notAllowed)
-      expect(await desk.settlement.verify(wrap(bare, other, data))).toMatchObject(notAllowed)
+      expect(await fixture.pay(wrap(bare, other, data))).toMatchObject(notAllowed)
+      expect(await fixture.settlement.verify(wrap(bare, other, data))).toMatchObject(notAllowed)
     }
     expect(transactions()).toEqual([])
   })
@@ -125,14 +125,14 @@ describe('a wallet that is not deployed', () => {
     const { address, data } = await counterfactual()
     const transfer = wrap(signTransfer(network, { payer: address }), factory, data)
     const before = await balanceOf(net.chain, network.asset.address, payee)
-    expect(await desk.settlement.verify(transfer)).toEqual({ ok: true })
+    expect(await fixture.settlement.verify(transfer)).toEqual({ ok: true })
     expect(await codeOf(address)).toBe('0x')
-    expect((await desk.pay(transfer)).kind).toBe('confirmed')
+    expect((await fixture.pay(transfer)).kind).toBe('confirmed')
     expect(await codeOf(address)).not.toBe('0x')
     // The same wrapper again: now the wallet is there and nothing is deployed.
     const second = wrap(signTransfer(network, { payer: address }), factory, data)
-    expect(await desk.settlement.verify(second)).toEqual({ ok: true })
-    expect((await desk.pay(second)).kind).toBe('confirmed')
+    expect(await fixture.settlement.verify(second)).toEqual({ ok: true })
+    expect((await fixture.pay(second)).kind).toBe('confirmed')
     expect(await balanceOf(net.chain, network.asset.address, payee)).toBe(before + 10_000n)
     const [first, next] = transactions().map(({ raw }) => parseTransaction(raw))
     expect(first?.to).toBe('0xca11bde05977b3631167028862be2a173976ca11')
@@ -151,13 +151,13 @@ describe('a wallet that is not deployed', () => {
     ]
     for (const transfer of faults) {
       const refused = { kind: 'refused', reason: 'invalid_exact_evm_signature' }
-      expect(await desk.pay(transfer)).toMatchObject(refused)
-      expect(await desk.settlement.verify(transfer)).toMatchObject(refused)
+      expect(await fixture.pay(transfer)).toMatchObject(refused)
+      expect(await fixture.settlement.verify(transfer)).toMatchObject(refused)
     }
     expect(transactions()).toEqual([])
   })
 
-  test('behavior: that somebody deploys first pays all the same', async () => {
+  test('behavior: that another account deploys first pays all the same', async () => {
     await open([factory])
     const { address, data } = await counterfactual()
     const transfer = wrap(signTransfer(network, { payer: address }), factory, data)
@@ -168,13 +168,13 @@ describe('a wallet that is not deployed', () => {
       await execute(net.chain, [{ from: account(8).address, to: factory, data, gas: 2_000_000n }])
       return undefined
     }
-    let outcome = await desk.pay(transfer)
+    let outcome = await fixture.pay(transfer)
     net.tap.intercept = undefined
     // The one failure of a wallet that never paid.
     if (outcome.kind === 'reverted') {
-      expect(await desk.pay(transfer)).toMatchObject({ kind: 'unavailable' })
+      expect(await fixture.pay(transfer)).toMatchObject({ kind: 'unavailable' })
       offsetMs = 120_000
-      outcome = await desk.pay(transfer)
+      outcome = await fixture.pay(transfer)
     }
     expect(outcome.kind).toBe('confirmed')
   })
@@ -186,9 +186,9 @@ test('behavior: a wrapped signature of a wallet that is there is judged by what 
   await execute(net.chain, [{ from: account(8).address, to: factory, data, gas: 2_000_000n }])
   const good = wrap(signTransfer(network, { payer: address }), factory, data)
   const bad = wrap(signTransfer(network, { payer: address, from: 2 }), factory, data)
-  expect(await desk.settlement.verify(good)).toEqual({ ok: true })
-  expect((await desk.pay(good)).kind).toBe('confirmed')
-  expect(await desk.pay(bad)).toMatchObject({
+  expect(await fixture.settlement.verify(good)).toEqual({ ok: true })
+  expect((await fixture.pay(good)).kind).toBe('confirmed')
+  expect(await fixture.pay(bad)).toMatchObject({
     kind: 'refused',
     reason: 'invalid_exact_evm_signature',
   })

@@ -7,11 +7,11 @@ import { balanceOf, deploy, execute, mine, setAutomine } from '../src/demo/chain
 import * as Artifacts from '../src/demo/contracts/artifacts'
 import * as Transfer from '../src/protocol/Transfer'
 import {
-  type Desk,
   networkOf,
   payee,
+  type SettlementFixture,
   signTransfer,
-  startDesk,
+  startFixture,
   startNetwork,
   temporary,
   until,
@@ -23,18 +23,18 @@ const network = networkOf(usdg.tap.url, 'usdg')
 const reverting = networkOf(usdc.tap.url, 'usdc')
 
 let directory: ReturnType<typeof temporary>
-let desk: Desk
+let fixture: SettlementFixture
 
 beforeEach(async () => {
   usdg.tap.intercept = undefined
   usdc.tap.intercept = undefined
   directory = temporary()
-  desk = await startDesk([network, reverting], directory.path, { payoutExclusive: true })
+  fixture = await startFixture([network, reverting], directory.path, { payoutExclusive: true })
   usdg.tap.calls.length = 0
 })
 
 afterEach(async () => {
-  await desk.stop()
+  await fixture.stop()
   directory.remove()
 })
 
@@ -53,7 +53,9 @@ async function settleByOther(chain: typeof usdg.chain, transfer: Transfer.Transf
 }
 
 function paymentCount(): number {
-  return desk.db.sqlite.query<{ n: number }, []>('SELECT count(*) n FROM payments').get()?.n ?? -1
+  return (
+    fixture.db.sqlite.query<{ n: number }, []>('SELECT count(*) n FROM payments').get()?.n ?? -1
+  )
 }
 
 describe('a payment', () => {
@@ -65,13 +67,13 @@ describe('a payment', () => {
       test(`behavior: ${method} in ${name} is confirmed with its own Transfer log`, async () => {
         const before = await balanceOf(where.chain, config.asset.address, payee)
         const transfer = signTransfer(config, { method, amountAtomic: 12_345n })
-        const outcome = await desk.pay(transfer)
+        const outcome = await fixture.pay(transfer)
         expect(outcome).toMatchObject({
           kind: 'confirmed',
           payment: { state: 'confirmed', delivery: 'none', attempts: 0, answered: false, transfer },
         })
         expect(await balanceOf(where.chain, config.asset.address, payee)).toBe(before + 12_345n)
-        expect(desk.settlement.find(transfer)).toEqual(
+        expect(fixture.settlement.find(transfer)).toEqual(
           outcome.kind === 'confirmed' ? outcome.payment : undefined,
         )
       })
@@ -79,7 +81,7 @@ describe('a payment', () => {
   }
 
   test('behavior: takes two RPC calls, and three where the node cannot send and wait', async () => {
-    await desk.pay(signTransfer(network))
+    await fixture.pay(signTransfer(network))
     const methods = () =>
       usdg.tap.calls
         .map(({ method }) => method)
@@ -89,9 +91,9 @@ describe('a payment', () => {
       method === 'eth_sendRawTransactionSync'
         ? { error: { code: -32601, message: 'the method does not exist' } }
         : undefined
-    await desk.pay(signTransfer(network))
+    await fixture.pay(signTransfer(network))
     usdg.tap.calls.length = 0
-    expect((await desk.pay(signTransfer(network))).kind).toBe('confirmed')
+    expect((await fixture.pay(signTransfer(network))).kind).toBe('confirmed')
     // A receipt that is not there yet is asked for again.
     expect([...new Set(methods())]).toEqual([
       'eth_call',
@@ -104,9 +106,9 @@ describe('a payment', () => {
     const wallet = await deploy(usdg.chain, Artifacts.SmartWallet, [account(1).address])
     await execute(usdg.chain, [mintTo(wallet, 1_000_000n)])
     const transfer = signTransfer(network, { payer: wallet })
-    expect(await desk.pay(transfer)).toMatchObject({ kind: 'confirmed' })
+    expect(await fixture.pay(transfer)).toMatchObject({ kind: 'confirmed' })
     const wrong = signTransfer(network, { payer: wallet, from: 2 })
-    expect(await desk.pay(wrong)).toMatchObject({
+    expect(await fixture.pay(wrong)).toMatchObject({
       kind: 'refused',
       reason: 'invalid_exact_evm_signature',
     })
@@ -116,10 +118,10 @@ describe('a payment', () => {
     const transfer = signTransfer(network, { method: 'permit2' })
     const v = transfer.signature.endsWith('1b') ? '00' : '01'
     const signature = `${transfer.signature.slice(0, -2)}${v}` as Hex
-    expect(await desk.pay({ ...transfer, signature })).toMatchObject({ kind: 'confirmed' })
+    expect(await fixture.pay({ ...transfer, signature })).toMatchObject({ kind: 'confirmed' })
   })
 
-  test('behavior: 32 at once through one lane are all confirmed, without a gap', async () => {
+  test('behavior: 32 at once through one relayer are all confirmed, without a gap', async () => {
     const transfers = Array.from({ length: 32 }, (_, index) =>
       signTransfer(network, {
         from: 1 + (index % 5),
@@ -127,9 +129,9 @@ describe('a payment', () => {
         method: index % 5 < 2 && index % 2 ? 'permit2' : 'eip3009',
       }),
     )
-    const outcomes = await Promise.all(transfers.map((transfer) => desk.pay(transfer)))
+    const outcomes = await Promise.all(transfers.map((transfer) => fixture.pay(transfer)))
     expect(outcomes.map(({ kind }) => kind)).toEqual(transfers.map(() => 'confirmed'))
-    const rows = desk.db.sqlite
+    const rows = fixture.db.sqlite
       .query<{ nonce: number; state: string }, []>(
         'SELECT nonce, state FROM transactions ORDER BY nonce',
       )
@@ -137,7 +139,7 @@ describe('a payment', () => {
     const first = rows[0]?.nonce ?? 0
     expect(rows).toEqual(rows.map((_, index) => ({ nonce: first + index, state: 'mined' })))
     expect(rows.length).toBeLessThan(32)
-    const logs = desk.db.sqlite
+    const logs = fixture.db.sqlite
       .query('SELECT DISTINCT transaction_hash, log_index FROM payments')
       .all()
     expect(logs).toHaveLength(32)
@@ -145,11 +147,11 @@ describe('a payment', () => {
 
   test('behavior: the same money at the same time is written once', async () => {
     const transfer = signTransfer(network)
-    const outcomes = await Promise.all([1, 2, 3, 4].map(() => desk.pay(transfer)))
+    const outcomes = await Promise.all([1, 2, 3, 4].map(() => fixture.pay(transfer)))
     expect(outcomes.map(({ kind }) => kind)).toEqual(Array(4).fill('confirmed'))
     expect(paymentCount()).toBe(1)
-    expect(desk.db.sqlite.query('SELECT * FROM transactions').all()).toHaveLength(1)
-    expect(await desk.pay(transfer, { fingerprint: 'e'.repeat(64) })).toMatchObject({
+    expect(fixture.db.sqlite.query('SELECT * FROM transactions').all()).toHaveLength(1)
+    expect(await fixture.pay(transfer, { fingerprint: 'e'.repeat(64) })).toMatchObject({
       kind: 'refused',
       reason: 'invalid_exact_evm_nonce_already_used',
     })
@@ -157,17 +159,17 @@ describe('a payment', () => {
 
   test('behavior: a claim is exclusive until it is released', () => {
     const transfer = signTransfer(network)
-    const claim = desk.settlement.claim(transfer)
+    const claim = fixture.settlement.claim(transfer)
     expect(claim).toBeDefined()
-    expect(desk.settlement.claim(transfer)).toBeUndefined()
+    expect(fixture.settlement.claim(transfer)).toBeUndefined()
     claim?.release()
     claim?.release()
-    expect(desk.settlement.claim(transfer)).toBeDefined()
+    expect(fixture.settlement.claim(transfer)).toBeDefined()
   })
 
   test('behavior: gas is counted to the product and the day', async () => {
-    await desk.pay(signTransfer(network))
-    const rows = desk.db.sqlite
+    await fixture.pay(signTransfer(network))
+    const rows = fixture.db.sqlite
       .query<{ product: string; wei: string }, []>('SELECT product, wei FROM gas_spent')
       .all()
     expect(rows).toHaveLength(1)
@@ -178,10 +180,10 @@ describe('a payment', () => {
 
 describe('delivery', () => {
   test('behavior: is begun before, counted, redeemable and ended once', async () => {
-    const outcome = await desk.pay(signTransfer(network))
+    const outcome = await fixture.pay(signTransfer(network))
     if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
     const { id } = outcome.payment
-    const { settlement } = desk
+    const { settlement } = fixture
     expect(await settlement.beginDelivery(id)).toMatchObject({
       attempts: 1,
       delivery: 'delivering',
@@ -251,7 +253,7 @@ describe('a refusal', () => {
   ]
   for (const [name, make, reason] of cases) {
     test(`error: ${name} is ${reason}`, async () => {
-      expect(await desk.pay(make())).toMatchObject({ kind: 'refused', reason })
+      expect(await fixture.pay(make())).toMatchObject({ kind: 'refused', reason })
       expect(paymentCount()).toBe(0)
       expect(usdg.tap.calls.some(({ method }) => method.startsWith('eth_send'))).toBe(false)
     })
@@ -266,7 +268,7 @@ describe('a refusal', () => {
         const transfer = signTransfer(config, { method })
         await settleByOther(where.chain, transfer)
         const sent = where.tap.calls.length
-        expect(await desk.pay(transfer)).toMatchObject({
+        expect(await fixture.pay(transfer)).toMatchObject({
           kind: 'refused',
           reason:
             method === 'permit2' ? 'permit2_invalid_nonce' : 'invalid_exact_evm_nonce_already_used',
@@ -281,11 +283,11 @@ describe('a refusal', () => {
   test('error: a node in trouble is unavailable, never a refusal, and nothing is written', async () => {
     for (const status of [500, 429, 403]) {
       usdg.tap.intercept = () => new Response('no', { status })
-      expect((await desk.pay(signTransfer(network))).kind).toBe('unavailable')
+      expect((await fixture.pay(signTransfer(network))).kind).toBe('unavailable')
     }
     usdg.tap.intercept = ({ method }) =>
       method === 'eth_call' ? { error: { code: -32000, message: 'header not found' } } : undefined
-    expect((await desk.pay(signTransfer(network))).kind).toBe('unavailable')
+    expect((await fixture.pay(signTransfer(network))).kind).toBe('unavailable')
     expect(paymentCount()).toBe(0)
   })
 
@@ -293,9 +295,9 @@ describe('a refusal', () => {
     await setAutomine(usdg.chain, false)
     try {
       const half = { amountAtomic: 6_000_000_000n, from: 5 }
-      const first = desk.pay(signTransfer(network, half))
+      const first = fixture.pay(signTransfer(network, half))
       await until(() => paymentCount() === 1)
-      expect(await desk.pay(signTransfer(network, half))).toMatchObject({
+      expect(await fixture.pay(signTransfer(network, half))).toMatchObject({
         kind: 'unavailable',
         detail: 'Other payments of this payer are under way.',
       })
@@ -307,7 +309,7 @@ describe('a refusal', () => {
   })
 })
 
-describe('settled by somebody else', () => {
+describe('settled externally', () => {
   for (const [where, config, name] of [
     [usdg, network, 'logs'],
     [usdc, reverting, 'reverts'],
@@ -316,7 +318,7 @@ describe('settled by somebody else', () => {
       test(`behavior: before our broadcast counts for a bound credential (${method}, ${name})`, async () => {
         const transfer = signTransfer(config, { method })
         const hash = await settleByOther(where.chain, transfer)
-        expect(await desk.pay(transfer, { bound: true })).toMatchObject({
+        expect(await fixture.pay(transfer, { bound: true })).toMatchObject({
           kind: 'confirmed',
           payment: { transaction: hash, state: 'confirmed' },
         })
@@ -332,7 +334,7 @@ describe('settled by somebody else', () => {
           hash = await settleByOther(where.chain, transfer)
           return undefined
         }
-        expect(await desk.pay(transfer, {}, { receivedAt })).toMatchObject({
+        expect(await fixture.pay(transfer, {}, { receivedAt })).toMatchObject({
           kind: 'confirmed',
           payment: { transaction: hash, state: 'confirmed' },
         })
@@ -353,9 +355,9 @@ describe('settled by somebody else', () => {
       ])
       const moved = receipt?.logs.filter(({ topics }) => topics[0] === Token.transferTopic)
       expect(moved).toHaveLength(2)
-      expect((await desk.pay(transfer, { bound: true })).kind).toBe('refused')
+      expect((await fixture.pay(transfer, { bound: true })).kind).toBe('refused')
       // Inside aggregate3 the right one is recognised.
-      expect(await desk.pay(beside, { bound: true })).toMatchObject({
+      expect(await fixture.pay(beside, { bound: true })).toMatchObject({
         kind: 'confirmed',
         payment: { transaction: receipt?.transactionHash ?? '0x' },
       })
@@ -373,7 +375,7 @@ describe('settled by somebody else', () => {
       usdc.tap.intercept = undefined
       return forwardWith(usdc.chain.url, call, transfer, other, forward)
     }
-    const outcome = await desk.pay(transfer, {}, { receivedAt: Date.now() + 10_000 })
+    const outcome = await fixture.pay(transfer, {}, { receivedAt: Date.now() + 10_000 })
     expect(outcome).toMatchObject({
       kind: 'dead',
       reason: 'invalid_exact_evm_nonce_already_used',
@@ -399,7 +401,7 @@ describe('settled by somebody else', () => {
       ])
       return undefined
     }
-    expect(await desk.pay(transfer, { bound: true })).toMatchObject({
+    expect(await fixture.pay(transfer, { bound: true })).toMatchObject({
       kind: 'dead',
       reason: 'permit2_invalid_nonce',
       payment: { state: 'expired' },
@@ -417,7 +419,7 @@ describe('a failed transaction', () => {
       await setPaused(true)
       return undefined
     }
-    const outcome = await desk.pay(transfer)
+    const outcome = await fixture.pay(transfer)
     expect(outcome).toMatchObject({
       kind: 'reverted',
       reason: 'invalid_exact_evm_transaction_failed',
@@ -425,7 +427,7 @@ describe('a failed transaction', () => {
     })
     if (outcome.kind !== 'reverted') throw new Error(outcome.kind)
     const { payment } = outcome
-    const resume = () => desk.settlement.resume(payment, transfer, { waitMs: 10_000 })
+    const resume = () => fixture.settlement.resume(payment, transfer, { waitMs: 10_000 })
     expect(await resume()).toMatchObject({
       kind: 'reverted',
       reason: 'invalid_exact_evm_transaction_simulation_failed',

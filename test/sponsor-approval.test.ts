@@ -177,7 +177,7 @@ test('behavior: a request and a signed approve at once make one grant', async ()
 
 test('behavior: a request and a signed approve that wait for the relayer make one grant', async () => {
   const { granting, approvals } = sponsoring
-  // A lane has room for sixteen.
+  // A relayer has room for sixteen.
   const others = await Promise.all(Array.from({ length: 16 }, () => payer()))
   const { wallet, transfer, raw } = await payer()
   await setAutomine(net.chain, false)

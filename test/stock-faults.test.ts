@@ -464,7 +464,7 @@ describe('an external settlement', () => {
       }
       try {
         const order = await isDelivered(await pay())
-        expect(shop.logged.join('\n')).toContain('payment-settled-elsewhere')
+        expect(shop.logged.join('\n')).toContain('payment-settled-externally')
         expect(order.settlementTx).toBeDefined()
       } finally {
         shop.advance(-30_000)

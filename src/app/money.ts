@@ -1,5 +1,5 @@
 import * as Crypto from '../protocol/Crypto'
-import { createSettlement, type Settlement } from '../settlement/settle'
+import { createSettlement, type Settlement } from '../settlement/settlement'
 import { createSponsor, type Sponsor } from '../sponsor/sponsor'
 import type { Base } from './base'
 

@@ -40,7 +40,7 @@ export function readEnv(env: Env): Lookup {
 }
 
 export type Secrets = {
-  /** One or more secp256k1 keys of 32 bytes: each is a lane on every network. */
+  /** One or more secp256k1 keys of 32 bytes: each is a relayer on every network. */
   relayerKeys: readonly Uint8Array[]
   /** The stock desk's key; the first relayer key unless the environment names one. */
   deskKey: Uint8Array

@@ -7,10 +7,11 @@ import type { Fault } from '../protocol/Problem'
 import * as Sponsoring from '../protocol/Sponsoring'
 import * as Transfer from '../protocol/Transfer'
 import type { Payment } from '../settlement/Payment'
-import type { ApprovalSponsor } from '../settlement/Sponsorship'
-import type { Settlement } from '../settlement/settle'
-import { lacksAllowance, reasonOf } from '../settlement/sponsored'
-import * as Verify from '../settlement/verify'
+import * as Refusals from '../settlement/refusals'
+import type { Settlement } from '../settlement/settlement'
+import { unwrap } from '../settlement/signature'
+import type { ApprovalSponsor } from '../settlement/sponsorship'
+import { lacksAllowance, reasonOf } from '../settlement/sponsorship'
 import * as Policy from './Policy'
 
 export type JudgeOptions = {
@@ -164,7 +165,7 @@ export async function judgeByChain(
     case 'dead':
     case 'reverted': {
       const { reason } = verdict
-      if (late !== undefined && !Verify.isUnsigned({ reason })) return bad(late)
+      if (late !== undefined && !Refusals.isUnsigned({ reason })) return bad(late)
       const detail = verdict.kind === 'reverted' ? 'the transaction failed' : verdict.detail
       return { kind: 'bad', reason, detail }
     }
@@ -183,7 +184,7 @@ export async function judgeByChain(
 export function judgeKnown(subject: Case, known: Payment, late: Fault | undefined): Judgement {
   const isOurs = isGenuine(subject, known)
   if (!isOurs && !subject.isSigned()) {
-    const reason = Verify.signatureReason(subject.transfer)
+    const reason = Refusals.signatureReason(subject.transfer)
     return { kind: 'bad', reason, detail: 'the signature is not of the payer' }
   }
   if (late !== undefined) return bad(late)
@@ -195,7 +196,7 @@ export function judgeKnown(subject: Case, known: Payment, late: Fault | undefine
 /** A contract's signature was judged by the chain: here it must be the one that was. */
 export function isGenuine({ isSigned, isOwnDomain, transfer }: Case, known: Payment): boolean {
   if (isOwnDomain && isSigned()) return true
-  return Verify.unwrap(transfer).signature === Verify.unwrap(known.transfer).signature
+  return unwrap(transfer).signature === unwrap(known.transfer).signature
 }
 
 /**
@@ -223,7 +224,7 @@ export function routeOf(keyHash: Hex | undefined): string {
 
 /** What a spent authorization is answered with. */
 export function used(transfer: Pick<Transfer.Transfer, 'method'>) {
-  return { reason: Verify.usedReason(transfer), detail: 'the nonce of the authorization is used' }
+  return { reason: Refusals.usedReason(transfer), detail: 'the nonce of the authorization is used' }
 }
 
 function bad({ code, detail }: Fault): Judgement {

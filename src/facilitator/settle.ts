@@ -1,9 +1,9 @@
 import type { Hex } from 'viem'
 import { moneyKey } from '../protocol/Transfer'
-import { within } from '../settlement/context'
 import type { Outcome, Payment, Purpose } from '../settlement/Payment'
-import { settleSponsored } from '../settlement/sponsored'
-import * as Verify from '../settlement/verify'
+import * as Refusals from '../settlement/refusals'
+import { settleSponsored } from '../settlement/sponsorship'
+import { within } from '../settlement/wait'
 import {
   type Case,
   isGenuine,
@@ -87,7 +87,7 @@ export function createSettler(options: SettleOptions): Settler {
       if (run === undefined) {
         // Nothing is begun for who has waited in vain and is about to be told to come again.
         const isLate = order !== first && leftMs <= 0
-        if (isLate && order.subject.known === undefined) return finish(order, Verify.busy)
+        if (isLate && order.subject.known === undefined) return finish(order, Refusals.busy)
         if (isOverShare(order.subject)) return overShare
         const outcome = begin(order, Math.max(0, leftMs))
         return finish(order, (await within(outcome, leftMs)) ?? standing(order.subject))
@@ -131,7 +131,7 @@ export function createSettler(options: SettleOptions): Settler {
     const end = payees.begin({ ...transfer, known: known?.id })
     const claim = settlement.claim(transfer)
     // Another product has it in its hands: nobody knows yet what becomes of it.
-    if (claim === undefined) return Verify.busy
+    if (claim === undefined) return Refusals.busy
     const key = keyOf(subject)
     const scope = scopeOf(order)
     if (scope !== undefined) keys.set(scope.text, key)
@@ -164,7 +164,7 @@ export function createSettler(options: SettleOptions): Settler {
     }
     const proven = isOwnDomain && subject.isSigned
     const limits = { waitMs, receivedAt: now(), proven, requestId }
-    return settleSponsored(options, transfer, approval, purpose, limits)
+    return settleSponsored(options, transfer, purpose, { ...limits, approval })
   }
 
   /** Whether gas would be spent for a stranger's payee that has had its part of the day. */
@@ -177,7 +177,7 @@ export function createSettler(options: SettleOptions): Settler {
   /** What is said of a settlement that is still under way. */
   function standing({ transfer }: Case): Outcome {
     const payment = settlement.find(transfer)
-    return payment === undefined ? Verify.busy : { kind: 'pending', payment }
+    return payment === undefined ? Refusals.busy : { kind: 'pending', payment }
   }
 
   function waitOf({ request }: Case): number {
@@ -265,7 +265,7 @@ function spent({ transfer }: Case, payment: Payment | undefined): Settled {
 }
 
 function notSigned({ transfer }: Case): Settled {
-  return failed(Verify.signatureReason(transfer), 'the signature is not of the payer')
+  return failed(Refusals.signatureReason(transfer), 'the signature is not of the payer')
 }
 
 function failed(reason: string, detail: string, transaction: Hex | '' = ''): Settled {

@@ -1,4 +1,4 @@
-import type { Settlement } from '../settlement/settle'
+import type { Settlement } from '../settlement/settlement'
 import type { Presentation } from './credential'
 
 /**

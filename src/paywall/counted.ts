@@ -1,6 +1,6 @@
 import type { Registry } from '../http/metrics'
 import type { Delivered } from '../settlement/delivery'
-import type { Settlement } from '../settlement/settle'
+import type { Settlement } from '../settlement/settlement'
 import type { Quoter } from './quote'
 
 /** Counts the challenges that go out, by merchant. */
@@ -33,7 +33,7 @@ export function withDeliveries(settlement: Settlement, registry: Registry): Sett
     ...settlement,
     async settle(transfer, purpose, settleOptions) {
       const outcome = await settlement.settle(transfer, purpose, settleOptions)
-      if (outcome.kind === 'confirmed' && outcome.isBegun) attempts.inc()
+      if (outcome.kind === 'confirmed' && outcome.deliveryStarted) attempts.inc()
       return outcome
     },
     beginDelivery(id) {

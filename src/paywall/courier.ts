@@ -1,7 +1,7 @@
 import * as Crypto from '../protocol/Crypto'
 import type * as Receipt from '../protocol/Receipt'
 import type { Outcome, Payment, Protocol } from '../settlement/Payment'
-import type { Settlement } from '../settlement/settle'
+import type { Settlement } from '../settlement/settlement'
 import { createPaces, type PaceMin, type Paces } from './pace'
 import { signReceipt, successHeaders } from './receipts'
 import {
@@ -26,7 +26,7 @@ import {
 /** Makes what was paid for, once per call. Never throws for a fault of the maker: that is data. */
 export type Fulfilment = (payment: Payment) => Promise<Fulfilled>
 
-type Confirmed = Pick<Extract<Outcome, { kind: 'confirmed' }>, 'payment' | 'isBegun'>
+type Confirmed = Pick<Extract<Outcome, { kind: 'confirmed' }>, 'payment' | 'deliveryStarted'>
 
 export type Fulfilled =
   | {
@@ -140,12 +140,12 @@ export function createCourier(options: CourierOptions): Courier {
 
   async function deliver(
     parcel: Parcel,
-    { payment, isBegun }: Confirmed,
+    { payment, deliveryStarted }: Confirmed,
     protocol: Protocol,
     release: () => void,
   ): Promise<Response> {
     if (parcel.signal.aborted) {
-      if (isBegun) await settlement.endDelivery(payment.id, undelivered(payment, undefined))
+      if (deliveryStarted) await settlement.endDelivery(payment.id, undelivered(payment, undefined))
       throw left()
     }
     if (payment.delivery === 'delivered' || payment.state !== 'confirmed')
@@ -153,7 +153,7 @@ export function createCourier(options: CourierOptions): Courier {
     if (payment.attempts >= attemptsMax) throw gone(payment, 'All attempts have been used.')
     if (payment.redeemUntil !== undefined && now() > payment.redeemUntil)
       throw gone(payment, 'The time to redeem this payment is over.')
-    const begun = isBegun ? payment : await settlement.beginDelivery(payment.id)
+    const begun = deliveryStarted ? payment : await settlement.beginDelivery(payment.id)
     // One time for what the buyer is told and what is stored.
     const started = { ...begun, redeemUntil: redeeming.untilOf(begun) }
     open++

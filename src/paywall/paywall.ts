@@ -1,8 +1,8 @@
 import * as Problem from '../protocol/Problem'
 import type { Outcome, Payment, Purpose } from '../settlement/Payment'
-import type { ApprovalSponsor } from '../settlement/Sponsorship'
-import type { Settlement } from '../settlement/settle'
-import { settleSponsored } from '../settlement/sponsored'
+import type { Settlement } from '../settlement/settlement'
+import type { ApprovalSponsor } from '../settlement/sponsorship'
+import { settleSponsored } from '../settlement/sponsorship'
 import { choose } from './choose'
 import { mayContinue } from './continuation'
 import { createCourier, type Fulfilment } from './courier'
@@ -247,7 +247,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
       (state instanceof Promise ? await state : state) ??
       (isReady ? undefined : Denial.networkAway())
     if (unavailable !== undefined) {
-      if (presentation.bound) settlement.noteShown(presentation.transfer)
+      if (presentation.bound) settlement.noteUnsettled(presentation.transfer)
       throw unavailable
     }
     const { item } = sale
@@ -265,14 +265,15 @@ export function createPaywall(options: PaywallOptions): Paywall {
     }
     const { transfer, approval } = presentation
     return withPlace(sale, release, async (done) => {
-      const outcome = await settleSponsored(options, transfer, approval, purpose, {
+      const outcome = await settleSponsored(options, transfer, purpose, {
+        approval,
         waitMs: options.settleWaitMs,
         receivedAt: now(),
         proven: presentation.isProven,
         requestId: sale.requestId,
         onSent: courier.expect,
         // A payment that needs a second node is not delivered on the first node's word.
-        beginsDelivery: () =>
+        deliverOnConfirm: () =>
           !sale.signal.aborted && !settlement.needsSecond({ transfer, purpose }),
       })
       return conclude(sale, presentation, outcome, done)

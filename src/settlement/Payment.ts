@@ -44,7 +44,7 @@ export type Purpose = {
   /**
    * sha256 (hex) of the x402 credential as it was sent. The chain publishes what was signed, so only
    * the same bytes continue the payment. Undefined for MPP, whose challenge id is not published, and
-   * for payments that were begun before it was kept.
+   * for payments that are older than this field.
    */
   credentialHash?: string | undefined
   /** The credential can only be meant for us: an MPP challenge of ours, or the mppx route-bound nonce. */
@@ -67,7 +67,7 @@ export type Payment = {
   attempts: number
   upstreamStatus: number | undefined
   truncated: boolean
-  /** Whether any request for this payment was ever answered, with whatever status. */
+  /** Whether a request for this payment was ever answered, with any status. */
   answered: boolean
   redeemTokenHash: string | undefined
   redeemUntil: number | undefined
@@ -81,8 +81,8 @@ export type Payment = {
  * case money moved or may still move.
  */
 export type Outcome =
-  /** `isBegun`: its delivery was begun with the confirmation, for this caller. */
-  | { kind: 'confirmed'; payment: Payment; isBegun?: true }
+  /** `deliveryStarted`: in the commit of the confirmation, for this caller. */
+  | { kind: 'confirmed'; payment: Payment; deliveryStarted?: true }
   /** Not confirmed in time; the work goes on. */
   | { kind: 'pending'; payment: Payment }
   /** Our transaction failed but the authorization may still pay: try again with the same credential. */
@@ -93,6 +93,30 @@ export type Outcome =
   | { kind: 'dead'; payment: Payment | undefined; reason: Reason; detail: string }
   /** The network cannot settle now; the credential is unspent. */
   | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }
+
+/** A payment on its way through the stages, with what its request wants. */
+export type Underway = {
+  payment: Payment
+  /** For the log. */
+  requestId: string | undefined
+  deliverOnConfirm: DeliverOnConfirm | undefined
+}
+
+/** The wish of a caller that its delivery starts in the commit of the confirmation. */
+export type DeliverOnConfirm = {
+  /** Asked when the money has arrived, before it is written. */
+  isWanted: () => boolean
+  /** The caller still waits. */
+  isOpen: boolean
+  /** It was done, for this caller. */
+  isStarted: boolean
+}
+
+/** What the last stage makes of a payment that was sent. */
+export type Ending =
+  | Outcome
+  /** Another payment of its batch, or another program with the relayer's key, may be to blame: send it alone. */
+  | { kind: 'resend'; member: Underway }
 
 /** x402 reason codes of the `exact` scheme that settlement itself can find. */
 export type Reason =

@@ -1,41 +1,132 @@
+import type { Address } from 'viem'
+import type { GasProduct } from '../../db/schema'
+import type { Ahead } from '../chain/clock'
 import { priceOf } from '../chain/head'
 import type { NetworkConfig } from '../config/Config'
 import type { TransferMethod } from '../protocol/Asset'
-import * as Budget from './budget'
-import type { Context, Rail } from './context'
-import * as Lane from './lane'
+import type * as Network from '../protocol/Network'
+import { type Context, chainOf } from './context'
+import * as Gas from './gas'
+import type { Sources } from './metrics'
 import type { Product } from './Payment'
+import { isReady, pausedBy } from './relayer'
+import { aheadOf, type ChainState, skewOf } from './state'
+
+type Uses = Pick<Context, 'ledger' | 'chains' | 'progress' | 'now' | 'monotonic'>
+
+/** What can be sold now. No I/O: all from memory. */
+export type Availability = {
+  /** Networks with the reason why one cannot settle. */
+  status(): readonly Status[]
+  /** Whether a network can settle now. */
+  isReady(network: Network.Id): boolean
+  /** Why a network is left out of a 402 now, as the end of a sentence; undefined: it is offered. */
+  whyNot(network: Network.Id, sale: Sale): string | undefined
+  /** What a lone payment costs now. */
+  costOf(network: Network.Id): SaleCost
+  /** Whether a product may still spend gas today. */
+  hasBudget(network: Network.Id, product: Product): boolean
+}
+
+export type Status = {
+  network: Network.Id
+  ready: boolean
+  reason?: string
+  /** The first one; `relayers` has all. */
+  relayer: Address
+  balanceWei?: bigint
+  /** How far our clock may be ahead of the chain's; infinite where blocks prove nothing. */
+  clockAheadMs: Ahead
+  relayers: readonly RelayerStatus[]
+}
+
+/** One relayer on one network. */
+export type RelayerStatus = {
+  relayer: Address
+  ready: boolean
+  reason?: string
+  balanceWei?: bigint
+  /** Transactions that wait for a block. */
+  inFlight: number
+}
 
 /** What is to be sold, by which product, and when (unix ms). */
 export type Sale = { product: Product; amountAtomic: bigint; at: number }
 
-/** Gas of a lone payment until one was seen. */
-const usualGas: Readonly<Record<TransferMethod, bigint>> = { eip3009: 80_000n, permit2: 110_000n }
-
 /** What a lone payment costs now. */
 export type SaleCost = { gas: bigint; priceWei: bigint }
 
-/**
- * Why a network is left out of a 402 now, as the end of a sentence; undefined when it is offered. A
- * 402 offers no payment that would be refused or whose gas costs too much. No I/O.
- */
-export function whyNot(context: Context, rail: Rail, sale: Sale): string | undefined {
-  if (context.isStopping || !Lane.isReady(rail)) return 'it cannot send transactions'
-  if (context.db.storage.fault() !== undefined) return 'the database cannot be written'
-  if (Budget.isSpent(context, rail, sale.product, sale.at))
-    return 'the gas budget of today is spent'
-  const { gasRatioMax } = rail.network
+/** Gas of a lone payment until one was seen. */
+const usualGas: Readonly<Record<TransferMethod, bigint>> = { eip3009: 80_000n, permit2: 110_000n }
+
+export function createAvailability(context: Uses): Availability {
+  return {
+    status: () => [...context.chains.values()].map((chain) => statusOf(context, chain)),
+    isReady(network) {
+      const chain = context.chains.get(network)
+      if (context.progress.isStopping || storageFault(context) !== undefined) return false
+      return chain !== undefined && isReady(chain)
+    },
+    whyNot(network, sale) {
+      const chain = context.chains.get(network)
+      return chain ? whyNot(context, chain, sale) : 'it is not configured'
+    },
+    costOf: (network) => costOf(chainOf(context, network)),
+    hasBudget: (network, product) =>
+      !Gas.isSpent(context, chainOf(context, network), product, context.now()),
+  }
+}
+
+/** A fault of the storage stops every network: a payment that is not recorded must not be sent. */
+function storageFault({ ledger }: Uses): string | undefined {
+  return ledger.db.storage.fault()
+}
+
+function statusOf(context: Uses, chain: ChainState): Status {
+  const relayers = chain.relayers.map((relayer): RelayerStatus => {
+    const reason = pausedBy(relayer)
+    return {
+      relayer: relayer.address,
+      ready: reason === undefined,
+      inFlight: relayer.open,
+      ...(reason === undefined ? {} : { reason }),
+      ...(relayer.balanceWei === undefined ? {} : { balanceWei: relayer.balanceWei }),
+    }
+  })
+  const [first] = relayers
+  if (!first) throw new Error('a network without a relayer')
+  const fault = storageFault(context)
+  const works = isReady(chain)
+  const unwritable = fault && `the database cannot be written (${fault})`
+  const reason = chain.health.reason ?? (works ? unwritable : first.reason)
+  return {
+    network: chain.network.id,
+    ready: works && fault === undefined,
+    relayer: first.relayer,
+    clockAheadMs: aheadOf(context, chain),
+    ...(reason === undefined ? {} : { reason }),
+    ...(first.balanceWei === undefined ? {} : { balanceWei: first.balanceWei }),
+    relayers,
+  }
+}
+
+/** A 402 offers no payment that would be refused or whose gas costs too much. */
+function whyNot(context: Uses, chain: ChainState, sale: Sale): string | undefined {
+  if (context.progress.isStopping || !isReady(chain)) return 'it cannot send transactions'
+  if (storageFault(context) !== undefined) return 'the database cannot be written'
+  if (Gas.isSpent(context, chain, sale.product, sale.at)) return 'the gas budget of today is spent'
+  const { gasRatioMax } = chain.network
   if (gasRatioMax === 0) return undefined
   const most = gasRatioMax * Number(sale.amountAtomic)
-  return microUsdOf(costOf(rail), rail.network) > most
+  return microUsdOf(costOf(chain), chain.network) > most
     ? 'gas costs too much for this price'
     : undefined
 }
 
 /** Gas of the newest lone payment by the preferred method, and the gas price now. */
-export function costOf({ network, loneGas, head }: Rail): SaleCost {
+function costOf({ network, gas, head }: ChainState): SaleCost {
   const [method] = network.asset.transfer
-  const seen = method && loneGas.get(method)
+  const seen = method && gas.lone.get(method)
   return { gas: seen ?? usualGasOf(network), priceWei: priceOf(head) }
 }
 
@@ -50,4 +141,45 @@ export function microUsdOf(
   { ethPriceUsd }: Pick<NetworkConfig, 'ethPriceUsd'>,
 ): number {
   return (Number(gas * priceWei) / 1e18) * ethPriceUsd * 1e6
+}
+
+/** What the metrics are read from. */
+export function sourcesOf({
+  ledger,
+  chains,
+  ...clocks
+}: Pick<Context, 'ledger' | 'chains' | 'now' | 'monotonic'>): Sources {
+  return {
+    networks: () => {
+      const isWritable = ledger.db.storage.fault() === undefined
+      return [...chains.values()].map((chain) => ({
+        network: chain.network.id,
+        clockSkewMs: skewOf(clocks, chain),
+        calls: chain.client.counts(),
+        faults: chain.client.faults(),
+        ready: isWritable && isReady(chain),
+        newHeads: chain.heads.isLive(),
+        relayers: chain.relayers.map((relayer) => ({
+          relayer: relayer.address,
+          paused: pausedBy(relayer),
+          inFlight: relayer.open,
+          balanceWei: relayer.balanceWei,
+        })),
+        gas: Object.entries(chain.network.gasPerDayWei).map(([product, budgetWei]) => ({
+          product,
+          spentWei: ledger.gas.gasSpentOn(chain.network.id, product as GasProduct, clocks.now()),
+          budgetWei,
+        })),
+      }))
+    },
+    pending: () => {
+      const counts = new Map<string, number>()
+      for (const [id] of chains) counts.set(id, 0)
+      for (const { state, transfer } of ledger.payments.unfinishedPayments()) {
+        if (state !== 'broadcast') continue
+        counts.set(transfer.network, (counts.get(transfer.network) ?? 0) + 1)
+      }
+      return counts
+    },
+  }
 }

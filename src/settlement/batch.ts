@@ -1,319 +1,184 @@
-import type { TransactionRow } from '../../db/schema'
-import { isDuplicate, write } from '../../db/write'
-import { type Fees, fees } from '../chain/head'
-import * as Multicall from '../chain/multicall'
-import { accept } from './accept'
-import * as ChainClock from './clock'
-import { findPlain } from './code'
-import { type Context, type Lane as LaneState, type Order, payerKey, type Rail } from './context'
+import type { Address } from 'viem'
+import { findEoas, isIdentified } from '../chain/code'
+import type { Context } from './context'
+import type { Simulation } from './examine'
 import * as Gas from './gas'
-import * as Lane from './lane'
-import type { Payment } from './Payment'
+import { type Payer, payerKey, payerOf } from './payers'
+import * as Refusals from './refusals'
+import { pausedBy } from './relayer'
 import { simulate } from './simulate'
-import type { PaymentRow } from './store'
-import * as Verify from './verify'
-import * as Work from './work'
+import { type ChainState, chainNow, isForged, type QueuedPayment, type Relayer } from './state'
+import { prepare, writeAndSend } from './transaction'
 
 /**
- * Simulates orders together and sends those that pass in one transaction: directly when it is one,
- * else inside Multicall3. Every order is `done`, unless it is returned: the lane cannot send any
- * more, and nothing was written. The lane is preparing meanwhile. Never rejects.
+ * Simulates payments together and sends those that pass in one transaction: directly when it is one,
+ * else inside Multicall3. Every payment is `done`, unless it is returned: it could not be sent now,
+ * and nothing was written. The relayer is preparing meanwhile. Never rejects.
  */
 export async function dispatch(
   context: Context,
-  rail: Rail,
-  lane: LaneState,
-  queued: readonly Order[],
-): Promise<readonly Order[]> {
-  const knownBlock = rail.head.number
-  const orders = dropUnsigned(context, queued)
-  if (orders.length === 0) return []
+  chain: ChainState,
+  relayer: Relayer,
+  queued: readonly QueuedPayment[],
+): Promise<readonly QueuedPayment[]> {
+  const knownBlock = chain.head.number
+  const batch = dropForged(context, queued)
+  if (batch.length === 0) return []
+  const { simulating } = context.progress
   try {
-    const simulating = simulate(rail, lane.address, orders, ChainClock.chainNow(context, rail))
-    context.simulating.add(simulating)
+    const simulation = simulate(chain, relayer.address, batch, chainNow(context, chain))
+    simulating.add(simulation)
     // While the node works: its answer is waited for anyway.
-    const draft = orders.length === 1 ? prepare(context, rail, lane, orders) : undefined
-    const [simulations, plain] = await Promise.all([
-      simulating.finally(() => context.simulating.delete(simulating)),
-      findPlainAgain(rail, orders),
+    const draft = batch.length === 1 ? prepare(context, chain, relayer, batch) : undefined
+    const [simulations, eoas] = await Promise.all([
+      simulation.finally(() => simulating.delete(simulation)),
+      findEoasAgain(chain, batch),
     ])
-    // From here to `launch` nothing waits: what was simulated is written, then sent.
-    if (Lane.pausedBy(lane) !== undefined || context.signal.aborted) return orders
-    const accepted = accept(context, rail, orders, { simulations, plain })
-    const coded = plain && accepted.filter(({ transfer }) => !plain.has(transfer.payer))
-    for (const order of coded ?? []) {
-      rail.plain.delete(order.transfer.payer)
-      order.isAlone = true
-      order.isUrgent = true
+    // From here to the send nothing waits: what was simulated is written, then sent.
+    if (pausedBy(relayer) !== undefined || context.progress.signal.aborted) return batch
+    const accepted = accept(context, chain, batch, { simulations, eoas })
+    const [members, contracts] = separate(chain, accepted, eoas)
+    if (members.length > 0) {
+      const sent = writeAndSend(context, chain, { relayer, members, knownBlock, draft })
+      for (const each of sent) noteSigner(context, each, sent.length === 1)
     }
-    const shared = accepted.filter((order) => !coded?.includes(order))
-    if (shared.length > 0) send(context, rail, lane, shared, knownBlock, draft)
-    return coded ?? []
+    return contracts
   } catch (error) {
     context.log('settlement-fault', {
-      network: rail.network.id,
-      requestIds: orders.flatMap(({ requestId }) => requestId ?? []),
+      network: chain.network.id,
+      requestIds: batch.flatMap(({ requestId }) => requestId ?? []),
       error,
     })
-    for (const order of orders) order.done(Verify.unavailable(error))
+    for (const { done } of batch) done(Refusals.unavailable(error))
   }
   return []
 }
 
-/** Who may share a transaction was found out earlier: a payer can delegate to code at any time. */
-async function findPlainAgain(rail: Rail, orders: readonly Order[]) {
-  if (orders.length < 2) return undefined
-  return findPlain(rail, [...new Set(orders.map(({ transfer }) => transfer.payer))])
+/** Which payers are EOAs was read earlier: a payer can delegate to code at any time. */
+async function findEoasAgain({ client }: ChainState, batch: readonly QueuedPayment[]) {
+  if (batch.length < 2) return undefined
+  return findEoas(client, [...new Set(batch.map(({ transfer }) => transfer.payer))])
 }
 
 /** Those whose signer is known, or need not be known before a node is asked. */
-function dropUnsigned({ trust }: Context, orders: readonly Order[]): readonly Order[] {
-  const isOne = orders.length === 1
-  return orders.filter((order) => {
-    const { transfer, isAlone, isProven } = order
-    if (isProven === undefined) return true
-    // Who is sent alone for its code is told apart from who signs.
-    if (!isAlone && trust.isGiven(payerKey(transfer), isOne)) return true
-    if (isProven()) order.isProven = undefined
-    else order.done({ kind: 'unsigned' })
-    return order.isProven === undefined
-  })
-}
-
-/** The transaction of a lone order, for when it passes; nothing is kept if it does not. */
-function prepare(
-  context: Context,
-  rail: Rail,
-  lane: LaneState,
-  orders: readonly Order[],
-): TransactionRow | undefined {
-  const nonce = Lane.freeNonce(lane)
-  const [first] = orders
-  if (nonce === undefined || !first || first.hasCode === true) return undefined
-  // A simulation that reads the code shows that nearly all payers have none.
-  const code = rail.readsCode ? 'none' : undefined
-  return Lane.sign(context, rail, lane, payloadOf(rail, [{ ...first, code }]), nonce)
-}
-
-/** Whether a draft is still what would be signed now; its fees leave room for the block's change. */
-function isCurrent(
-  draft: TransactionRow,
-  { head, network }: Rail,
-  nonce: number,
-  gasLimit: bigint,
-): boolean {
-  const { maxFeeWei, maxTipWei } = fees(head, network.feeCapWei)
-  return (
-    draft.nonce === nonce &&
-    draft.gasLimit === gasLimit &&
-    draft.maxTipWei === maxTipWei &&
-    draft.maxFeeWei >= maxFeeWei - maxFeeWei / 8n
-  )
-}
-
-/** The write that decides, then the send. */
-function send(
-  context: Context,
-  rail: Rail,
-  lane: LaneState,
-  orders: readonly Order[],
-  knownBlock: bigint,
-  draft: TransactionRow | undefined,
-): void {
-  let members = orders
-  for (;;) {
-    const nonce = Lane.freeNonce(lane)
-    if (nonce === undefined) throw new Error('the lane has no nonce')
-    const payload = payloadOf(rail, members)
-    const row =
-      draft && isCurrent(draft, rail, nonce, payload.gasLimit)
-        ? draft
-        : Lane.sign(context, rail, lane, payload, nonce, feesOf(rail, members))
-    try {
-      const payments = store(context, members, row, knownBlock)
-      const slot = { ...Work.slotOf(row, payments), code: members[0]?.code }
-      const outcomes = Work.launch(context, rail, lane, slot, payments)
-      for (const [index, order] of members.entries()) {
-        const [payment, outcome] = [payments[index], outcomes[index]]
-        if (payment && outcome) order.done({ kind: 'sent', payment, outcome })
-        noteSigner(context, order, members.length === 1)
-      }
-      return
-    } catch (error) {
-      if (!(error instanceof WriteError) && !isDuplicate(error)) throw error
-      const left =
-        error instanceof WriteError ? dropThrown(members, error) : dropKnown(context, members)
-      if (left.length === members.length) throw error
-      if (left.length === 0) return
-      members = left
+function dropForged(
+  { payers: { signers } }: Context,
+  queued: readonly QueuedPayment[],
+): readonly QueuedPayment[] {
+  const isOne = queued.length === 1
+  return queued.filter((each) => {
+    const { transfer, isAlone, signer } = each
+    if (signer.kind === 'checked') return true
+    // A payment is also sent alone for the code of its payer, which says nothing of its signer.
+    if (!isAlone && signers.mayDefer(payerKey(transfer), isOne)) return true
+    if (isForged(signer)) {
+      each.done({ kind: 'unsigned' })
+      return false
     }
-  }
-}
-
-/** Whose key signs may be believed next time. Recovering it now takes no time: the bytes have left. */
-function noteSigner({ trust }: Context, order: Order, isOne: boolean): void {
-  const { transfer, hasCode, isProven } = order
-  // Of several, those with code were told apart.
-  const isSigner = isProven === undefined ? hasCode !== true : !isOne || isProven()
-  if (isSigner) trust.earn(payerKey(transfer))
-  else trust.withdraw(payerKey(transfer))
-}
-
-/** UNIQUE on the money is the verdict: whatever was written before goes no second time. */
-function dropKnown(context: Context, orders: readonly Order[]): Order[] {
-  return orders.filter((order) => {
-    const known = order.payment ? undefined : context.store.find(order.transfer)
-    if (known) order.done({ kind: 'known', payment: known })
-    return known === undefined
+    each.signer = { kind: 'checked' }
+    return true
   })
 }
 
-/** The others of the batch are not to blame. */
-function dropThrown(orders: readonly Order[], { id, cause }: WriteError): Order[] {
-  return orders.filter((order) => {
-    if (order.id !== id) return true
-    order.done({ kind: 'thrown', error: cause })
-    return false
-  })
-}
-
-/** The fees that the payer's code was simulated with, or the present ones. */
-function feesOf({ head, network }: Rail, [first]: readonly Order[]): Fees {
-  return first?.fees ?? fees(head, network.feeCapWei)
-}
-
-function payloadOf(rail: Rail, orders: readonly Order[]): Lane.Payload {
-  const [first] = orders
-  if (!first) throw new Error('nothing to send')
-  const { product } = first.purpose
-  if (orders.length === 1) {
-    // Unless the payer is known to have no code, allow the gas of a contract signature.
-    const mayHaveCode = first.code === undefined ? first.hasCode !== false : first.code !== 'none'
-    const gasLimit = Verify.gasLimit(first.transfer, mayHaveCode)
-    return { kind: 'payment', product, ...first.call, valueWei: 0n, gasLimit }
+/** Payers with code leave the shared transaction, and are sent alone at their next turn. */
+function separate(
+  { known }: ChainState,
+  accepted: readonly QueuedPayment[],
+  eoas: ReadonlySet<Address> | undefined,
+): [members: readonly QueuedPayment[], contracts: readonly QueuedPayment[]] {
+  if (!eoas) return [accepted, []]
+  const members: QueuedPayment[] = []
+  const contracts: QueuedPayment[] = []
+  for (const each of accepted) {
+    if (eoas.has(each.transfer.payer)) {
+      members.push(each)
+      continue
+    }
+    known.eoas.delete(each.transfer.payer)
+    each.isAlone = true
+    each.isUrgent = true
+    contracts.push(each)
   }
-  const members = orders.reduce((sum, { transfer }) => sum + Gas.limitOf(rail, transfer), 0n)
-  return {
-    kind: 'batch',
-    product,
-    ...Multicall.aggregate(orders.map(({ call }) => call)),
-    valueWei: 0n,
-    gasLimit: Gas.limitOfBatch(members),
-  }
+  return [members, contracts]
 }
 
-/** Payments and transaction in one write. Throws a duplicate when one of the payments is known. */
-function store(
+/**
+ * The signer is known the next time. Recovering it now takes no time, because the bytes have left.
+ * `isOne`: it shared no transaction, so that nothing told payers with code apart.
+ */
+function noteSigner(
+  { payers: { signers } }: Context,
+  { transfer, code, signer }: QueuedPayment,
+  isOne: boolean,
+): void {
+  const isKey = signer.kind === 'checked' ? code !== 'contract' : !isOne || signer.isKey()
+  if (isKey) signers.add(payerKey(transfer))
+  else signers.remove(payerKey(transfer))
+}
+
+/**
+ * Returns the payments that pass and tells the others the reason. `eoas`: payers without code, where
+ * several were simulated together.
+ */
+function accept(
   context: Context,
-  orders: readonly Order[],
-  row: Parameters<Context['store']['insertTransaction']>[0],
-  knownBlock: bigint,
-): Payment[] {
-  const { store: statements, db, now } = context
-  const at = now()
-  return write(db, () => {
-    const payments = orders.map((order): Payment => {
-      const { payment, id } = order
-      if (payment) {
-        if (!statements.rebroadcast(id, row.hash)) {
-          throw new Error(`payment ${id} is not to be sent again`)
-        }
-        return { ...payment, state: 'broadcast', transaction: row.hash }
-      }
-      statements.insertPayment({
-        ...rowOf(order, knownBlock, at),
-        state: 'broadcast',
-        transactionHash: row.hash,
-      })
-      alsoWrite(order)
-      return paymentOf(order, row.hash, at)
-    })
-    statements.insertTransaction(
-      row,
-      orders.map(({ id }) => id),
-    )
-    return payments
+  chain: ChainState,
+  batch: readonly QueuedPayment[],
+  seen: { simulations: readonly Simulation[]; eoas: ReadonlySet<Address> | undefined },
+): QueuedPayment[] {
+  const { simulations, eoas } = seen
+  const counts = new Map<string, number>()
+  return batch.filter((queued, index) => {
+    const { transfer, signer, done } = queued
+    // The payment may have waited long since it arrived.
+    const late = Refusals.checkWindow(transfer, context.now())
+    const simulation = late ?? simulations[index] ?? Refusals.unavailable(undefined)
+    if (simulation.kind !== 'passes') {
+      // The verdict on a forged signature must not affect payments that the payer did sign.
+      const isUnsigned = simulation.kind !== 'unavailable' && isForged(signer)
+      done(isUnsigned ? { kind: 'unsigned' } : simulation)
+      return false
+    }
+    // A payer with code passed although its key did not sign: do not settle it as a key's payment.
+    if (eoas && !eoas.has(transfer.payer) && isForged(signer)) {
+      done({ kind: 'unsigned' })
+      return false
+    }
+    note(queued, simulation, eoas)
+    const promised = context.payers.promised.of(transfer)
+    if (promised + transfer.amountAtomic > simulation.balanceAtomic) {
+      done(Refusals.underWay)
+      return false
+    }
+    const payer = payerOf(context.ledger.payments, transfer, queued.simulatedCode)
+    const count = counts.get(payer.address) ?? 0
+    const refusal = refuse(context, chain, queued, { payer, count })
+    if (refusal) done(refusal)
+    else counts.set(payer.address, count + 1)
+    return refusal === undefined
   })
 }
 
-/** What an order wanted written beside its payment could not be written. */
-export class WriteError extends Error {
-  override name = 'WriteError'
-  readonly id: string
-
-  constructor(id: string, cause: unknown) {
-    super('what was to be written with a payment was refused', { cause })
-    this.id = id
-  }
+/** Keeps the results of the simulation for the transaction. */
+function note(
+  queued: QueuedPayment,
+  { code, fees }: Extract<Simulation, { kind: 'passes' }>,
+  eoas: ReadonlySet<Address> | undefined,
+): void {
+  const isEoa = code === 'unknown' && eoas?.has(queued.transfer.payer)
+  queued.simulatedCode = isEoa ? 'eoa' : code
+  queued.fees = fees
+  if (queued.simulatedCode === 'eoa') queued.code = 'eoa'
+  else if (queued.simulatedCode !== 'unknown') queued.code = 'contract'
 }
 
-/** Runs what goes with a payment. Throws WriteError; call after its insert. */
-export function alsoWrite({ id, write: also }: Pick<Order, 'id' | 'write'>): void {
-  try {
-    also?.(id)
-  } catch (error) {
-    throw new WriteError(id, error)
-  }
-}
-
-/** The row of a payment that nothing has happened to. */
-export function rowOf(
-  { id, transfer, purpose, receivedAt }: Pick<Order, 'id' | 'transfer' | 'purpose' | 'receivedAt'>,
-  knownBlock: bigint,
-  at: number,
-): Omit<PaymentRow, 'state' | 'transactionHash'> {
-  return {
-    id,
-    ...transfer,
-    ...purpose,
-    idempotencyKey: purpose.idempotencyKey ?? null,
-    challengeId: purpose.challengeId ?? null,
-    credentialHash: purpose.credentialHash ?? null,
-    receivedAt,
-    knownBlock,
-    logIndex: null,
-    blockNumber: null,
-    delivery: 'none',
-    attempts: 0,
-    upstreamStatus: null,
-    truncated: false,
-    answered: false,
-    redeemTokenHash: null,
-    redeemUntil: null,
-    nonceUsed: false,
-    permit2612Value: transfer.permit2612?.valueAtomic ?? null,
-    permit2612Deadline: transfer.permit2612?.deadline ?? null,
-    permit2612Signature: transfer.permit2612?.signature ?? null,
-    createdAt: at,
-    confirmedAt: null,
-    deliveredAt: null,
-  }
-}
-
-/** The same without reading it back. */
-function paymentOf(
-  { id, transfer, purpose }: Order,
-  transaction: Payment['transaction'],
-  createdAt: number,
-): Payment {
-  return {
-    id,
-    transfer,
-    purpose,
-    state: 'broadcast',
-    nonceUsed: false,
-    transaction,
-    logIndex: undefined,
-    blockNumber: undefined,
-    delivery: 'none',
-    attempts: 0,
-    upstreamStatus: undefined,
-    truncated: false,
-    answered: false,
-    redeemTokenHash: undefined,
-    redeemUntil: undefined,
-    createdAt,
-    confirmedAt: undefined,
-    deliveredAt: undefined,
-  }
+function refuse(
+  context: Context,
+  chain: ChainState,
+  { purpose }: QueuedPayment,
+  { payer, count }: { payer: Payer; count: number },
+): Refusals.PaymentRefusal | undefined {
+  const waitSeconds = context.payers.failures.waitSeconds(payer, count)
+  if (waitSeconds > 0) return Refusals.lockedOut(waitSeconds)
+  return isIdentified(payer.code) ? Gas.refuseCode(context, chain, purpose) : undefined
 }

@@ -1,20 +1,22 @@
 import type { Address, Hex } from 'viem'
 import type { TransactionRow } from '../../db/schema'
+import { type AccountCode, splitCode, withCode } from '../chain/code'
 import * as Multicall from '../chain/multicall'
 import * as Permit2 from '../chain/permit2'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
 import * as Permit from '../protocol/Permit'
 import type { Transfer } from '../protocol/Transfer'
-import * as Burnt from './burnt'
-import { type Code, splitCode, withCode } from './code'
-import type { Context, Rail } from './context'
+import type { Context } from './context'
+import * as EthCall from './ethcall'
 import * as Gas from './gas'
 import type { Payment } from './Payment'
-import * as Verify from './verify'
+import type { ChainState } from './state'
 
 /** Most payers to remember that must not share a transaction; the oldest are forgotten. */
 const unsharedMax = 10_000
+
+type Uses = Pick<Context, 'now' | 'log'>
 
 /** A transaction that was included and did not pay all that it carries. */
 export type Failed = {
@@ -23,15 +25,15 @@ export type Failed = {
   /** All payments that it carries. */
   members: readonly Payment[]
   unpaid: readonly Payment[]
-  /** What its payers' simulation saw behind them; undefined: not known. */
-  code: Code | undefined
+  /** What its payers' simulation saw behind them. */
+  code: AccountCode
 }
 
 /**
- * Payments whose payer caused a failure, by id, with the code that is to blame. The code is `none`
+ * Payments whose payer caused a failure, by id, with the code that is to blame. The code is `eoa`
  * where the money explains the failure: moving money must not block other wallets of the same code.
  */
-export type Blamed = ReadonlyMap<string, Code | undefined>
+export type Blamed = ReadonlyMap<string, AccountCode>
 
 /**
  * Finds the payments whose payers caused a failure. In a lone transaction it is the payer. In a
@@ -39,32 +41,37 @@ export type Blamed = ReadonlyMap<string, Code | undefined>
  * is used, because each passed a simulation just before. A member that failed although gas was left
  * is to blame, too. These payers never share a transaction again. Never rejects.
  */
-export async function findBlamed(context: Context, rail: Rail, failed: Failed): Promise<Blamed> {
+export async function findBlamed(
+  context: Uses,
+  chain: ChainState,
+  failed: Failed,
+): Promise<Blamed> {
   const { included, members, unpaid } = failed
   const [first] = unpaid
   // This service itself sends empty transactions, so no payer is to blame.
   if (included.kind === 'cancel' || !first) return new Map()
-  const looks = await lookAt(rail, failed, context.now())
-  const codeOf = ({ id }: Payment) => {
-    const look = looks.get(id)
-    // Not what is there at the end of the block: that may be anybody's code, taken on behind the
-    // transaction so that others are blamed.
-    return look?.isMoney && !hasBurnt(failed) ? 'none' : (failed.code ?? look?.code)
+  const states = await readMembers(chain, failed, context.now())
+  const codeOf = ({ id }: Payment): AccountCode => {
+    const state = states.get(id)
+    if (state?.isMoney && !hasBurnt(failed)) return 'eoa'
+    // Prefer it to what is there at the end of the block: a payer can take on the code of others
+    // behind the transaction, so that they are blamed.
+    return failed.code === 'unknown' ? (state?.code ?? 'unknown') : failed.code
   }
   if (members.length === 1) return new Map([[first.id, codeOf(first)]])
   if (hasBurnt(failed)) {
     // What the others paid for is not lost.
     const wei = (failed.receipt.spentWei * BigInt(unpaid.length)) / BigInt(members.length)
-    Burnt.add(context, rail, first.purpose.product, wei)
+    Gas.addBurnt(context, chain, first.purpose.product, wei)
   }
-  const isPayers = hadGas(rail, failed) && isOnesOwn(failed)
+  const isPayers = hadGas(chain, failed) && isOnesOwn(failed)
   let blamed: readonly Payment[] = unpaid.filter(
-    ({ id }) => isPayers || looks.get(id)?.isChanged === true,
+    ({ id }) => isPayers || states.get(id)?.isChanged === true,
   )
-  if (blamed.length === 0) blamed = await findActive(rail, failed)
-  for (const { transfer } of blamed) keepApart(rail, transfer.payer)
+  if (blamed.length === 0) blamed = await findActive(chain, failed)
+  for (const { transfer } of blamed) keepApart(chain, transfer.payer)
   context.log('batch-failed', {
-    network: rail.network.id,
+    network: chain.network.id,
     transaction: failed.receipt.hash,
     unpaid: unpaid.length,
     blamed: blamed.map(({ transfer }) => transfer.payer),
@@ -77,7 +84,7 @@ function hasBurnt({ included, receipt }: Failed): boolean {
   return receipt.gasUsed * 2n >= included.gasLimit
 }
 
-function keepApart({ unshared }: Rail, payer: Address): void {
+function keepApart({ known: { unshared } }: ChainState, payer: Address): void {
   unshared.delete(payer)
   unshared.add(payer)
   const [oldest] = unshared
@@ -88,10 +95,10 @@ function keepApart({ unshared }: Rail, payer: Address): void {
  * Whether every member had enough gas. The gas left only shrinks from call to call; refunds, at
  * most a fifth, are subtracted at the end (EIP-3529).
  */
-function hadGas(rail: Rail, { included, receipt, unpaid }: Failed): boolean {
+function hadGas(chain: ChainState, { included, receipt, unpaid }: Failed): boolean {
   if (!receipt.success) return false
   const left = included.gasLimit - (receipt.gasUsed * 5n) / 4n
-  return unpaid.every(({ transfer }) => left >= Gas.limitOf(rail, transfer))
+  return unpaid.every(({ transfer }) => left >= Gas.limitOfMember(chain, transfer))
 }
 
 /** Whether payers are to blame: when all members of several payers fail, the token refuses. */
@@ -100,44 +107,44 @@ function isOnesOwn({ members, unpaid }: Failed): boolean {
   return new Set(unpaid.map(({ transfer }) => transfer.payer)).size === 1
 }
 
-type Look = {
-  code: Code | undefined
+type MemberState = {
+  code: AccountCode
   isChanged: boolean
   /** Nonce, balance, allowance or time explain why it did not pay. */
   isMoney: boolean
 }
 
 /** State of each payment at the end of the block; empty where the node does not answer. */
-async function lookAt(
-  rail: Rail,
+async function readMembers(
+  chain: ChainState,
   { unpaid, receipt }: Failed,
   now: number,
-): Promise<ReadonlyMap<string, Look>> {
+): Promise<ReadonlyMap<string, MemberState>> {
   const owed = new Map<Address, bigint>()
   for (const { transfer } of unpaid) {
     owed.set(transfer.payer, (owed.get(transfer.payer) ?? 0n) + transfer.amountAtomic)
   }
-  const looks = await Promise.all(
-    unpaid.map(async ({ id, transfer }): Promise<[string, Look][]> => {
-      const answer = await readMember(rail, transfer, tagOf(receipt))
+  const states = await Promise.all(
+    unpaid.map(async ({ id, transfer }): Promise<[string, MemberState][]> => {
+      const answer = await readMember(chain, transfer, tagOf(receipt))
       if (!answer) return []
       const { code, used, balance, allowance } = answer
       const isShort = balance !== undefined && balance < (owed.get(transfer.payer) ?? 0n)
       const isRevoked = allowance !== undefined && allowance < transfer.amountAtomic
       const isMoved = used === true || isShort || isRevoked
       const isOver = transfer.validBefore <= BigInt(Math.ceil(now / 1000))
-      return [[id, { code, isChanged: code !== 'none' || isMoved, isMoney: isMoved || isOver }]]
+      return [[id, { code, isChanged: code !== 'eoa' || isMoved, isMoney: isMoved || isOver }]]
     }),
   )
-  return new Map(looks.flat())
+  return new Map(states.flat())
 }
 
 /** Nonce, balance, allowance and code of a member in one call. */
-async function readMember(rail: Rail, transfer: Transfer, tag: Hex) {
+async function readMember(chain: ChainState, transfer: Transfer, tag: Hex) {
   const { asset, payer } = transfer
   const isPermit = transfer.method === 'permit2'
   const calls = [
-    Verify.nonceCall(transfer),
+    EthCall.nonceCall(transfer),
     Token.balanceOf(asset, payer),
     ...(isPermit
       ? [Token.allowance(asset, payer, Permit.permit2Address), Permit2.proxyPermit2]
@@ -145,13 +152,11 @@ async function readMember(rail: Rail, transfer: Transfer, tag: Hex) {
   ]
   const data = withCode(payer, Multicall.aggregate(calls))
   try {
-    const split = splitCode(await rail.client.call('eth_call', [{ data }, tag]))
+    const split = splitCode(await chain.client.call('eth_call', [{ data }, tag]))
     const results = split && Multicall.parseResults(split.data, calls.length)
     if (!split || !results) return undefined
-    const [nonce, balance, allowance] = results.map(({ success, data: word }) =>
-      success ? Token.toUint(word) : undefined,
-    )
-    const used = Verify.isUsed(transfer, nonce)
+    const [nonce, balance, allowance] = results.map(EthCall.uintOf)
+    const used = EthCall.isUsed(transfer, nonce)
     return { code: split.code, used, balance, allowance: isPermit ? allowance : undefined }
   } catch {
     return undefined
@@ -162,14 +167,17 @@ async function readMember(rail: Rail, transfer: Transfer, tag: Hex) {
  * Members whose account was active in the block: it delegated and reverted that, or moved its money
  * and got it back. Asked only where all gas was burnt and no state shows the cause.
  */
-async function findActive(rail: Rail, { unpaid, receipt }: Failed): Promise<readonly Payment[]> {
+async function findActive(
+  chain: ChainState,
+  { unpaid, receipt }: Failed,
+): Promise<readonly Payment[]> {
   if (receipt.blockNumber === 0n) return []
   const tags = [`0x${(receipt.blockNumber - 1n).toString(16)}`, tagOf(receipt)]
   const counts = new Map<Address, Promise<boolean>>()
   const isActive = async (payer: Address) => {
     try {
       const [before, after] = await Promise.all(
-        tags.map((tag) => rail.client.call('eth_getTransactionCount', [payer, tag])),
+        tags.map((tag) => chain.client.call('eth_getTransactionCount', [payer, tag])),
       )
       return Receipt.isHex(before) && Receipt.isHex(after) && BigInt(after) > BigInt(before)
     } catch {

@@ -2,6 +2,29 @@ import { storageCode } from '../../db/storage'
 import type { Context } from './context'
 import type { Payment } from './Payment'
 
+/** The delivery state of payments. All that are changed at the same time share a commit. */
+export type Deliveries = {
+  /**
+   * Commits `attempts + 1` and `delivering`; resolves before the upstream may be contacted. Rejects
+   * when the payment is not confirmed or was delivered.
+   */
+  beginDelivery(id: string): Promise<Payment>
+  /**
+   * Resolves when it is on the disk. Rejects when no delivery was begun. A function is asked when it
+   * is written, which is after this turn of the event loop; while the disk takes nothing it is kept and
+   * written later. A token is not: then this rejects.
+   */
+  endDelivery(id: string, result: Delivered | (() => Delivered)): Promise<void>
+  /**
+   * Delivery none -> delivered in one commit: true for exactly one caller ever, false for the others
+   * and while the payment is not confirmed. Undefined when that could not be written: it has been handed
+   * to no caller, and the same call may succeed later. Never rejects.
+   */
+  handOver(id: string): Promise<boolean | undefined>
+  /** An answer of any status was sent for this payment. */
+  markAnswered(id: string): Promise<void>
+}
+
 export type Delivered =
   | { delivered: true; upstreamStatus: number; truncated: boolean }
   | {
@@ -11,8 +34,14 @@ export type Delivered =
       redeemUntil: number
     }
 
-/** The delivery state of payments. All that are changed at the same time share a commit. */
-export function deliveries({ db, group, store, now, log, signal }: Context) {
+export function createDeliveries({
+  ledger,
+  progress,
+  now,
+  log,
+}: Pick<Context, 'ledger' | 'progress' | 'now' | 'log'>): Deliveries {
+  const { db, group, payments } = ledger
+
   /**
    * The caller keeps its claim until this is written, so the same credential gets no second answer.
    */
@@ -22,17 +51,18 @@ export function deliveries({ db, group, store, now, log, signal }: Context) {
         return await add()
       } catch (error) {
         if (storageCode(error) === undefined) throw error
-        await db.storage.writable(signal)
+        await db.storage.writable(progress.signal)
       }
     }
   }
+
   return {
-    async beginDelivery(id: string): Promise<Payment> {
-      const payment = await group.add(() => store.beginDelivery(id))
+    async beginDelivery(id) {
+      const payment = await group.add(() => payments.beginDelivery(id))
       if (!payment) throw new Error(`payment ${id} is not to be delivered`)
       return payment
     },
-    async endDelivery(id: string, told: Delivered | (() => Delivered)): Promise<void> {
+    async endDelivery(id, told) {
       // A token must be on the disk before its buyer has it. What was delivered has left already: its
       // record comes after the fact anyway.
       const isToken = typeof told !== 'function' && !told.delivered
@@ -40,29 +70,25 @@ export function deliveries({ db, group, store, now, log, signal }: Context) {
       const change = () =>
         add(() => {
           const result = typeof told === 'function' ? told() : told
+          const { upstreamStatus } = result
           return result.delivered
-            ? store.deliver(id, result.upstreamStatus, result.truncated, now())
-            : store.failDelivery(
-                id,
-                result.upstreamStatus,
-                result.redeemTokenHash,
-                result.redeemUntil,
-              )
+            ? payments.deliver(id, result.upstreamStatus, result.truncated, now())
+            : payments.failDelivery(id, upstreamStatus, result.redeemTokenHash, result.redeemUntil)
         })
       const isChanged = await (isToken ? change() : persist(change))
       if (!isChanged) throw new Error(`no delivery of payment ${id} was begun`)
     },
-    async handOver(id: string): Promise<boolean | undefined> {
+    async handOver(id) {
       try {
-        return await group.add(() => store.handOver(id, now()))
+        return await group.add(() => payments.handOver(id, now()))
       } catch (error) {
-        // Unknown to everybody is better than known to two.
+        // That no caller knows it is better than that two do.
         log('settlement-fault', { payment: id, error })
         return undefined
       }
     },
-    async markAnswered(id: string): Promise<void> {
-      await group.add(() => store.markAnswered(id))
+    async markAnswered(id) {
+      await group.add(() => payments.markAnswered(id))
     },
   }
 }

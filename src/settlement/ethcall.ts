@@ -1,11 +1,15 @@
 import type { Address, Hex } from 'viem'
-import { type Node, RpcError } from '../chain/client'
+import { type Node, RpcError, RpcFault } from '../chain/client'
 import { type Fees, fees, observe } from '../chain/head'
+import * as Multicall from '../chain/multicall'
+import * as Permit2 from '../chain/permit2'
 import { parseBlock } from '../chain/receipt'
-import type { Rail } from './context'
+import * as Token from '../chain/token'
+import type * as Transfer from '../protocol/Transfer'
+import type { ChainState } from './state'
 
 /** The node to call: the URL of a network that is in use, or a given one. */
-export type Asked = Pick<Rail, 'head' | 'network' | 'hasOverrides'> & {
+export type NodeState = Pick<ChainState, 'head' | 'network' | 'abilities'> & {
   client: Pick<Node, 'call'>
 }
 
@@ -26,25 +30,25 @@ export type EthCall = {
  * transaction, and nodes subtract the cost from the balance alike, so that the called code cannot
  * tell a simulation from them. Throws RpcFault or RpcError.
  */
-export async function ethCall(rail: Asked, call: EthCall): Promise<unknown> {
+export async function ethCall(chain: NodeState, call: EthCall): Promise<unknown> {
   try {
-    return await ask(rail, call)
+    return await ask(chain, call)
   } catch (error) {
     if (!(error instanceof RpcError)) throw error
-    if (isUnknownOverride(error) && rail.hasOverrides && call.atSeconds !== undefined) {
-      rail.hasOverrides = false
-      return ethCall(rail, call)
+    if (isUnknownOverride(error) && chain.abilities.hasOverrides && call.atSeconds !== undefined) {
+      chain.abilities.hasOverrides = false
+      return ethCall(chain, call)
     }
     if (!/base fee|max fee|fee cap/i.test(error.message)) throw error
     // The base fee rose since it was last seen.
-    const block = parseBlock(await rail.client.call('eth_getBlockByNumber', ['latest', false]))
+    const block = parseBlock(await chain.client.call('eth_getBlockByNumber', ['latest', false]))
     if (!block) throw error
-    observe(rail.head, block)
-    return ask(rail, call)
+    observe(chain.head, block)
+    return ask(chain, call)
   }
 }
 
-function ask({ client, head, network, hasOverrides }: Asked, call: EthCall): Promise<unknown> {
+function ask({ client, head, network, abilities }: NodeState, call: EthCall): Promise<unknown> {
   const { from, to, data, gas, atSeconds } = call
   const { maxFeeWei, maxTipWei } = call.fees ?? fees(head, network.feeCapWei)
   const request = {
@@ -55,7 +59,8 @@ function ask({ client, head, network, hasOverrides }: Asked, call: EthCall): Pro
     maxFeePerGas: toHex(maxFeeWei),
     maxPriorityFeePerGas: toHex(maxTipWei),
   }
-  if (atSeconds === undefined || !hasOverrides) return client.call('eth_call', [request, 'latest'])
+  if (atSeconds === undefined || !abilities.hasOverrides)
+    return client.call('eth_call', [request, 'latest'])
   // State overrides, then those of the block. geth.ethereum.org/docs/interacting-with-geth/rpc/ns-eth
   return client.call('eth_call', [request, 'latest', {}, { time: toHex(atSeconds) }])
 }
@@ -80,7 +85,7 @@ export function isSpentGas(error: unknown): boolean {
  * transaction. Undefined: simulate in the newest block.
  */
 export function timeFor(
-  { head }: Pick<Rail, 'head'>,
+  { head }: Pick<ChainState, 'head'>,
   transfers: readonly { validAfter: bigint }[],
   now: number,
 ): bigint | undefined {
@@ -91,4 +96,57 @@ export function timeFor(
 
 function toHex(value: bigint): Hex {
   return `0x${value.toString(16)}`
+}
+
+/** Results of calls in the state of one block. Throws RpcFault or RpcError. */
+export async function aggregate(
+  chain: NodeState,
+  from: Address | undefined,
+  calls: readonly Multicall.Call[],
+  options: { gas: bigint; atSeconds?: bigint | undefined },
+): Promise<Multicall.Result[] | undefined> {
+  const { to, data } = Multicall.aggregate(calls)
+  const answer = await ethCall(chain, { from, to, data, ...options })
+  return Multicall.parseResults(answer, calls.length)
+}
+
+/**
+ * Whether the money's nonce is used, and the time of the block that says so: atomic, so that
+ * "unused after the deadline" proves that the money never moved. Throws RpcFault or RpcError.
+ */
+export async function readMoney(
+  chain: NodeState & Pick<ChainState, 'relayers'>,
+  transfer: Transfer.Transfer,
+): Promise<{ used: boolean; timestamp: bigint }> {
+  const results = await aggregate(
+    chain,
+    chain.relayers[0]?.address,
+    [nonceCall(transfer), Multicall.timestampCall],
+    { gas: 200_000n },
+  )
+  const [state, time] = results ?? []
+  const used = isUsed(transfer, uintOf(state))
+  const timestamp = uintOf(time)
+  if (used === undefined || timestamp === undefined) {
+    throw new RpcFault('the state of the nonce cannot be read')
+  }
+  return { used, timestamp }
+}
+
+/** The read that tells whether the money's nonce is used. */
+export function nonceCall(transfer: Transfer.Transfer): Multicall.Call {
+  return transfer.method === 'permit2'
+    ? Permit2.nonceBitmap(transfer.payer, transfer.nonce)
+    : Token.authorizationState(transfer.asset, transfer.payer, transfer.nonce)
+}
+
+/** What the read of the nonce says; undefined when it says nothing. */
+export function isUsed(transfer: Transfer.Transfer, word: bigint | undefined): boolean | undefined {
+  if (word === undefined) return undefined
+  return transfer.method === 'permit2' ? Permit2.isUsed(word, transfer.nonce) : word !== 0n
+}
+
+/** The integer that a call returned; undefined when it failed. */
+export function uintOf(result: Multicall.Result | undefined): bigint | undefined {
+  return result?.success ? Token.toUint(result.data) : undefined
 }

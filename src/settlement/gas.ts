@@ -1,21 +1,54 @@
+import type { Hex } from 'viem'
+import type { JobRow } from '../../db/jobs'
+import { isIdentified } from '../chain/code'
+import { priceOf } from '../chain/head'
 import type { Transfer } from '../protocol/Transfer'
-import type { Rail } from './context'
-import * as Verify from './verify'
+import type { Context } from './context'
+import type { Product, Purpose } from './Payment'
+import type { PaymentRefusal } from './refusals'
+import { deploys } from './signature'
+import type { ChainState, Slot } from './state'
 
 /** Room for new storage (a payee's first money, a fresh word of nonces) above what was used lately. */
 const marginGas = 60_000n
+/** What deploying a wallet may use beside the transfer itself. */
+const deployGas = 1_000_000n
+/**
+ * A product's budget of a day is cut into so many parts. Failed payments of payers with code may cost
+ * one part, batches that burnt their gas in vain another.
+ */
+const budgetParts = 10n
+
+type Call = Pick<Transfer, 'method' | 'permit2612'>
+type Clock = Pick<Context, 'now'>
+type Spending = Clock & { ledger: Pick<Context['ledger'], 'gas'> }
+
+/**
+ * Gas limit of a payment that is sent alone: what is not used costs nothing, what is burnt is
+ * bounded. `isContract`: allow the gas of a contract signature.
+ */
+export function limitAlone(transfer: Call & { signature?: Hex }, isContract: boolean): bigint {
+  const { method, signature } = transfer
+  if (isContract) {
+    const isNew = signature !== undefined && deploys({ method, signature })
+    return 600_000n + (isNew ? deployGas : 0n)
+  }
+  if (transfer.permit2612) return 400_000n
+  // Chains that charge for L1 data fold it into gas: wide.
+  return method === 'permit2' ? 300_000n : 200_000n
+}
 
 /**
  * Gas of one member of a batch: what such a call used lately with room, never above what a lone one
  * may use. Multicall3 hands all that is left to each call (63/64 of it), so what one does not use is
  * there for the next; only a payer's code could burn it, and such payers are alone.
  */
-export function limitOf(rail: Rail, transfer: Call): bigint {
-  const lone = Verify.gasLimit(transfer, false)
-  const used = rail.gasUsed.get(keyOf(transfer))
-  if (used === undefined) return lone
+export function limitOfMember({ gas }: Pick<ChainState, 'gas'>, transfer: Call): bigint {
+  const alone = limitAlone(transfer, false)
+  const used = gas.used.get(kindOf(transfer))
+  if (used === undefined) return alone
   const wanted = used + used / 2n + marginGas
-  return wanted < lone ? wanted : lone
+  return wanted < alone ? wanted : alone
 }
 
 /** Limit of the whole batch: its members, the transaction itself, and the 64th that is held back. */
@@ -25,19 +58,139 @@ export function limitOfBatch(members: bigint): bigint {
 }
 
 /** Learns from a transaction that succeeded with members of one kind only. */
-export function learn(rail: Rail, transfers: readonly Call[], gasUsed: bigint): void {
-  const [key] = transfers.map(keyOf)
-  if (key === undefined || transfers.some((each) => keyOf(each) !== key)) return
+export function learn(
+  { gas }: Pick<ChainState, 'gas'>,
+  transfers: readonly Call[],
+  gasUsed: bigint,
+): void {
+  const [kind] = transfers.map(kindOf)
+  if (kind === undefined || transfers.some((each) => kindOf(each) !== kind)) return
   const each = gasUsed / BigInt(transfers.length)
-  if (transfers.length === 1) rail.loneGas.set(key, gasUsed)
-  const known = rail.gasUsed.get(key) ?? 0n
+  if (transfers.length === 1) gas.lone.set(kind, gasUsed)
+  const known = gas.used.get(kind) ?? 0n
   // Upwards at once, downwards slowly.
-  rail.gasUsed.set(key, each > known ? each : known - (known - each) / 16n)
+  gas.used.set(kind, each > known ? each : known - (known - each) / 16n)
 }
 
-type Call = Pick<Transfer, 'method' | 'permit2612'>
-
 /** Settling calls that cost about the same. */
-function keyOf({ method, permit2612 }: Call): string {
+function kindOf({ method, permit2612 }: Call): string {
   return permit2612 ? `${method} with permit` : method
+}
+
+/** Native money that is given away for others to pay gas with: it counts as gas. */
+export function givenWei({ kind, valueWei }: Pick<JobRow, 'kind' | 'valueWei'>): bigint {
+  return kind === 'grant' ? valueWei : 0n
+}
+
+/** Whether a product has spent what it may spend on gas on the day of `at`, unix ms. From memory. */
+export function isSpent(
+  { ledger }: Pick<Spending, 'ledger'>,
+  { network }: Pick<ChainState, 'network'>,
+  product: Product,
+  at: number,
+): boolean {
+  return ledger.gas.gasSpentOn(network.id, product, at) >= network.gasPerDayWei[product]
+}
+
+/**
+ * Why a product may send nothing more now; undefined when it may. Signed transactions that are not
+ * included count as spent, so that concurrent ones cannot exceed the budget together.
+ */
+export function refuseBudget(
+  context: Spending,
+  chain: ChainState,
+  { product }: Pick<Purpose, 'product'>,
+): PaymentRefusal | undefined {
+  if (isSpent(context, chain, product, context.now()))
+    return spent('The gas budget of today is spent.')
+  const { network } = chain
+  const open = underWayWei(chain, product)
+  if (open === 0n) return undefined
+  const wei = open + context.ledger.gas.gasSpentOn(network.id, product, context.now())
+  if (wei < network.gasPerDayWei[product]) return undefined
+  const detail = 'Transactions under way may spend the gas budget of today; try again.'
+  return { kind: 'unavailable', detail, retryAfterSeconds: 2 }
+}
+
+/**
+ * Why nothing is sent for a payer with code now; undefined when it may be. Its code may burn all
+ * gas of the transaction even when its simulation passed. Other payers are not affected.
+ */
+export function refuseCode(
+  { ledger, now }: Spending,
+  chain: ChainState,
+  { product }: Pick<Purpose, 'product'>,
+): PaymentRefusal | undefined {
+  const { network } = chain
+  const most = network.gasPerDayWei[product] / budgetParts
+  const wasted = ledger.gas.gasWastedOn(network.id, product, now())
+  const detail = 'Failed payments of wallets with code have spent the gas that they may cost today.'
+  if (wasted > 0n && wasted >= most) return spent(detail)
+  const open = underWayWei(chain, product, ({ code }) => isIdentified(code))
+  if (open === 0n || wasted + open < most) return undefined
+  return {
+    kind: 'unavailable',
+    detail: 'Payments of wallets with code are under way.',
+    retryAfterSeconds: 2,
+  }
+}
+
+/** Cost of a product's transactions under way if each uses its gas limit. */
+function underWayWei(
+  { relayers, head }: ChainState,
+  product: Product,
+  filter: (slot: Slot) => boolean = () => true,
+): bigint {
+  let wei = 0n
+  const price = priceOf(head)
+  for (const { slots } of relayers) {
+    for (const slot of slots.values()) {
+      const newest = slot.transactions.at(-1)
+      if (newest?.product !== product || !filter(slot)) continue
+      wei += newest.gasLimit * least(newest.maxFeeWei, price)
+      if (slot.job) wei += givenWei(slot.job)
+    }
+  }
+  return wei
+}
+
+function least(left: bigint, right: bigint): bigint {
+  return left < right ? left : right
+}
+
+function spent(detail: string): PaymentRefusal {
+  return { kind: 'unavailable', detail, retryAfterSeconds: 600 }
+}
+
+/**
+ * Whether payments of a product may share transactions. An account without code can delegate to some
+ * that burns all gas in the very block, which costs its owner next to nothing. Once batches have burnt
+ * their part of the budget so, payments leave alone for the rest of the day, where each burns its own
+ * limit. In memory: a restart forgives.
+ */
+export function mayShare(
+  { now }: Clock,
+  { network, gas }: Pick<ChainState, 'network' | 'gas'>,
+  product: Product,
+): boolean {
+  const wei = gas.burnt.get(dayKey(product, now())) ?? 0n
+  return wei === 0n || wei < network.gasPerDayWei[product] / budgetParts
+}
+
+/** Takes note of a batch that burnt its gas in vain. */
+export function addBurnt(
+  { now }: Clock,
+  { gas: { burnt } }: Pick<ChainState, 'gas'>,
+  product: Product,
+  wei: bigint,
+): void {
+  const key = dayKey(product, now())
+  const before = burnt.get(key) ?? 0n
+  const today = key.slice(key.indexOf(' '))
+  for (const each of burnt.keys()) if (!each.endsWith(today)) burnt.delete(each)
+  burnt.set(key, before + wei)
+}
+
+function dayKey(product: Product, at: number): string {
+  return `${product} ${Math.floor(at / 86_400_000)}`
 }

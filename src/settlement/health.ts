@@ -1,16 +1,19 @@
 import type { Address } from 'viem'
 import { type Node, RpcError, RpcFault } from '../chain/client'
 import * as Clock from '../chain/clock'
+import { readsCode } from '../chain/code'
 import { baseFeeOf, fees, learnFees, observe, observeTime, reconsider } from '../chain/head'
 import * as Multicall from '../chain/multicall'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
 import * as Authorization from '../protocol/Authorization'
 import * as Permit from '../protocol/Permit'
-import * as ChainClock from './clock'
-import { readsCode } from './code'
-import type { Context, Rail } from './context'
-import * as Lane from './lane'
+import type { Context } from './context'
+import { readCount } from './reads'
+import { pausedBy } from './relayer'
+import { type ChainState, chainNow, skewOf } from './state'
+
+type Uses = Pick<Context, 'policy' | 'now' | 'monotonic' | 'log'>
 
 /** Checks between two looks at what hardly ever changes: code and signing domain. */
 const rareEvery = 20
@@ -22,37 +25,36 @@ const transferGas = 300_000n
 const otherMs = 2_000
 
 /**
- * Asks the network whether it can settle, and each lane's account, and keeps the answers in
- * `rail.health` and the lanes. Reasons name hosts and addresses only. Never rejects.
+ * Asks the network whether it can settle, and each relayer's account, and keeps the answers in
+ * `chain.health` and the relayers. Reasons name hosts and addresses only. Never rejects.
  */
-export async function check(context: Context, rail: Rail): Promise<void> {
-  const { health, network, lanes } = rail
-  const before = lanes.map((lane) => health.reason ?? Lane.pausedBy(lane))
+export async function check(context: Uses, chain: ChainState): Promise<void> {
+  const { health, network, relayers } = chain
+  const before = relayers.map((relayer) => health.reason ?? pausedBy(relayer))
   let reason: string | undefined
   try {
-    reason = await look(context, rail)
+    reason = await look(context, chain)
     health.checks++
   } catch (error) {
-    reason = `no usable answer of ${rail.client.hosts.join(', ')}: ${describe(error)}`
+    reason = `no usable answer of ${chain.client.hosts.join(', ')}: ${describe(error)}`
   }
   health.reason = reason
   health.ready = reason === undefined
-  for (const [index, lane] of lanes.entries()) {
-    const after = reason ?? Lane.pausedBy(lane)
+  for (const [index, relayer] of relayers.entries()) {
+    const after = reason ?? pausedBy(relayer)
     if (before[index] === after) continue
-    const fields = { network: network.id, relayer: lane.address, balanceWei: lane.balanceWei }
+    const fields = { network: network.id, relayer: relayer.address, balanceWei: relayer.balanceWei }
     context.log(after === undefined ? 'network-ready' : 'network-not-ready', {
       ...fields,
       reason: after,
     })
   }
-  context.pump(rail)
 }
 
-async function look(context: Context, rail: Rail): Promise<string | undefined> {
-  const { client, lanes, head, network, health } = rail
+async function look(context: Uses, chain: ChainState): Promise<string | undefined> {
+  const { client, relayers, head, network, health } = chain
   const { monotonic } = context
-  const expected = lanes.map(decidedBelow)
+  const expected = relayers.map(decidedBelow)
   const askedAt = monotonic()
   const [chainId, block, tip, others, balances, counts] = await Promise.all([
     client.call('eth_chainId', []),
@@ -61,9 +63,9 @@ async function look(context: Context, rail: Rail): Promise<string | undefined> {
       times: { askedAt, answeredAt: monotonic() },
     })),
     client.call('eth_maxPriorityFeePerGas', []).catch(ignoreRpcError),
-    Promise.all(client.others().map((node) => askOther(rail, node))),
-    Promise.all(lanes.map(({ address }) => client.call('eth_getBalance', [address, 'latest']))),
-    Promise.all(lanes.map((lane) => Lane.readCount(rail, lane, 'pending'))),
+    Promise.all(client.others().map((node) => askOther(chain, node))),
+    Promise.all(relayers.map(({ address }) => client.call('eth_getBalance', [address, 'latest']))),
+    Promise.all(relayers.map((relayer) => readCount(chain, relayer, 'pending'))),
   ])
   const heard = others.filter(isDefined)
   // The number of other URLs that answer for this chain.
@@ -76,28 +78,28 @@ async function look(context: Context, rail: Rail): Promise<string | undefined> {
   observe(head, newest)
   const leapt = head.number
   if (reconsider(head, newest.number)) {
-    Clock.reconsider(rail.clock, newest.number)
+    Clock.reconsider(chain.clock, newest.number)
     const fields = { network: network.id, told: leapt, newest: newest.number }
     context.log('block-number-taken-back', fields)
   }
-  Clock.look(rail.clock, newest, times)
-  observeTime(head, newest.timestamp, ChainClock.chainNow(context, rail))
+  Clock.look(chain.clock, newest, times)
+  observeTime(head, newest.timestamp, chainNow(context, chain))
   const said: Said[] = [{ tip, block: newest }, ...heard]
   learnFees(head, {
     tips: said.flatMap((each) => (Receipt.isHex(each.tip) ? [BigInt(each.tip)] : [])),
     baseFees: said.flatMap(({ block }) => block?.baseFeeWei ?? []),
   })
   if (health.checks % rareEvery === 0 || !health.ready) {
-    const fault = await lookRarely(rail)
+    const fault = await lookRarely(chain)
     if (fault !== undefined) return fault
   }
   const { maxFeeWei } = fees(head, network.feeCapWei)
-  for (const [index, lane] of lanes.entries()) {
-    follow(lane, counts[index] ?? 0, expected[index])
-    assess(lane, BigInt(balances[index] ?? 0), maxFeeWei)
+  for (const [index, relayer] of relayers.entries()) {
+    follow(relayer, counts[index] ?? 0, expected[index])
+    assess(relayer, BigInt(balances[index] ?? 0), maxFeeWei)
   }
-  const skewMs = ChainClock.skewOf(context, rail)
-  if (Math.abs(skewMs) > context.clockSkewMaxMs) {
+  const skewMs = skewOf(context, chain)
+  if (Math.abs(skewMs) > context.policy.clockSkewMaxMs) {
     const seconds = Math.round(Math.abs(skewMs) / 1000)
     const side = skewMs > 0 ? 'ahead of' : 'behind'
     return `the clock of this machine is ${seconds} s ${side} the newest block of ${network.id}`
@@ -110,7 +112,7 @@ async function look(context: Context, rail: Rail): Promise<string | undefined> {
 type Said = { tip: unknown; block: Receipt.Block | undefined }
 
 /** Undefined for one that does not answer for this chain. Never rejects. */
-async function askOther({ network }: Rail, node: Node): Promise<Said | undefined> {
+async function askOther({ network }: ChainState, node: Node): Promise<Said | undefined> {
   const ask = (method: string, params: readonly unknown[]) =>
     node.call(method, params, { timeoutMs: otherMs }).catch(() => undefined)
   const [chainId, tip, latest] = await Promise.all([
@@ -126,19 +128,23 @@ function isDefined<T>(value: T | undefined): value is T {
   return value !== undefined
 }
 
-function assess(lane: Rail['lanes'][number], balanceWei: bigint, maxFeeWei: bigint): void {
-  lane.balanceWei = balanceWei
+function assess(
+  relayer: ChainState['relayers'][number],
+  balanceWei: bigint,
+  maxFeeWei: bigint,
+): void {
+  relayer.balanceWei = balanceWei
   const isPoor = balanceWei < transfersMin * transferGas * maxFeeWei || balanceWei === 0n
-  lane.poor = isPoor
-    ? `relayer ${lane.address} holds ${balanceWei} wei, too little for gas`
+  relayer.poor = isPoor
+    ? `relayer ${relayer.address} holds ${balanceWei} wei, too little for gas`
     : undefined
-  if (lane.slots.size > 0) return
-  lane.refused = undefined
-  lane.stuck = undefined
+  if (relayer.slots.size > 0) return
+  relayer.refused = undefined
+  relayer.stuck = undefined
 }
 
-async function lookRarely(rail: Rail): Promise<string | undefined> {
-  const { client, network } = rail
+async function lookRarely(chain: ChainState): Promise<string | undefined> {
+  const { client, network } = chain
   const { asset } = network
   const contracts: [string, Address][] = [
     [asset.symbol, asset.address],
@@ -148,7 +154,7 @@ async function lookRarely(rail: Rail): Promise<string | undefined> {
     contracts.push(['Permit2', Permit.permit2Address])
     contracts.push(['x402ExactPermit2Proxy', Permit.proxyAddress])
   }
-  rail.readsCode = await readsCode(client)
+  chain.abilities.readsCode = await readsCode(client)
   for (const [name, address] of contracts) {
     const code = await client.call('eth_getCode', [address, 'latest'])
     if (!Receipt.isHex(code)) throw new RpcFault('not a code')
@@ -164,7 +170,7 @@ async function lookRarely(rail: Rail): Promise<string | undefined> {
 }
 
 /** Below this number every nonce of ours is decided; undefined before the first check. */
-function decidedBelow({ slots, next }: Rail['lanes'][number]): number | undefined {
+function decidedBelow({ slots, next }: ChainState['relayers'][number]): number | undefined {
   return slots.size === 0 ? next : Math.min(...slots.keys())
 }
 
@@ -173,13 +179,17 @@ function decidedBelow({ slots, next }: Rail['lanes'][number]): number | undefine
  * decided before it was asked for means a node that lags or a chain that lost blocks: believed when
  * two checks agree.
  */
-function follow(lane: Rail['lanes'][number], count: number, expected: number | undefined): void {
-  if (lane.next === undefined || count > lane.next) {
-    lane.next = Math.max(lane.next ?? 0, count, lane.floor)
+function follow(
+  relayer: ChainState['relayers'][number],
+  count: number,
+  expected: number | undefined,
+): void {
+  if (relayer.next === undefined || count > relayer.next) {
+    relayer.next = Math.max(relayer.next ?? 0, count, relayer.floor)
   }
   const isLow = expected !== undefined && count < expected
-  const isSure = lane.lag?.count === count && lane.lag.expected === expected
-  lane.lag = isLow ? { count, expected, isSure } : undefined
+  const isSure = relayer.lag?.count === count && relayer.lag.expected === expected
+  relayer.lag = isLow ? { count, expected, isSure } : undefined
 }
 
 function ignoreRpcError(error: unknown): undefined {

@@ -29,7 +29,7 @@ export type Metrics = {
   failed(network: string): void
 }
 
-/** What is read when somebody asks; from memory, but for the gas, which is one indexed read each. */
+/** What is read when the metrics are rendered; from memory, but for the gas, which is one indexed read each. */
 export type Sources = {
   networks(): readonly {
     network: string
@@ -39,7 +39,7 @@ export type Sources = {
     /** What the blocks prove that our clock is ahead; negative: behind. */
     clockSkewMs: number
     newHeads: boolean
-    lanes: readonly {
+    relayers: readonly {
       relayer: string
       paused: string | undefined
       inFlight: number
@@ -115,15 +115,15 @@ function observer(meter: Meter, sources: Sources): () => void {
     ['network'],
   )
   const paused = states(
-    meter.gauge('lane_paused', 'Lanes that send nothing new, with the reason.', [
+    meter.gauge('relayer_paused', 'Relayers that send nothing new, with the reason.', [
       'network',
       'relayer',
       'reason',
     ]),
   )
-  const lane = ['network', 'relayer']
-  const inFlight = meter.gauge('lane_transactions', 'Transactions under way.', lane)
-  const balance = meter.gauge('relayer_balance_wei', 'Native balance of a relayer.', lane)
+  const relayer = ['network', 'relayer']
+  const inFlight = meter.gauge('relayer_transactions', 'Transactions under way.', relayer)
+  const balance = meter.gauge('relayer_balance_wei', 'Native balance of a relayer.', relayer)
   const day = ['network', 'product']
   const spent = meter.gauge('gas_spent_today_wei', 'Native gas spent this UTC day.', day)
   const budget = meter.gauge('gas_budget_wei', 'Native gas that a UTC day may cost.', day)
@@ -138,7 +138,7 @@ function observer(meter: Meter, sources: Sources): () => void {
       ready.set(each.ready ? 1 : 0, { network })
       skew.set(each.clockSkewMs / 1000, { network })
       heads.set(each.newHeads ? 1 : 0, { network })
-      for (const { relayer, balanceWei, ...state } of each.lanes) {
+      for (const { relayer, balanceWei, ...state } of each.relayers) {
         inFlight.set(state.inFlight, { network, relayer })
         if (balanceWei !== undefined) balance.set(Number(balanceWei), { network, relayer })
         if (state.paused === undefined) continue
@@ -190,7 +190,7 @@ function states(gauge: Gauge) {
   }
 }
 
-/** For whoever reads no metrics. */
+/** For a service without metrics. */
 export const silent: Meter = {
   counter: () => ({ inc() {} }),
   gauge: () => ({ set() {} }),

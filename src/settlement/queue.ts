@@ -1,205 +1,295 @@
-import { fees } from '../chain/head'
-import * as Assign from './assign'
+import { findEoas } from '../chain/code'
+import * as Token from '../chain/token'
 import * as Batch from './batch'
-import * as Burnt from './burnt'
-import { findPlain, plainKeptMs } from './code'
-import type { Context, Lane as LaneState, Order, Rail, Submitted } from './context'
-import { callOf } from './deploy'
-import { dispatch } from './errands'
+import { type Context, chainOf } from './context'
 import * as Gas from './gas'
-import * as Lane from './lane'
-import * as Verify from './verify'
+import { dispatch as dispatchJobs } from './jobs'
+import type { Ending, Outcome, Underway } from './Payment'
+import { payerOf } from './payers'
+import * as Refusals from './refusals'
+import { feesNow, isReady, openMax, pausedBy } from './relayer'
+import * as Resolve from './resolve'
+import * as Signature from './signature'
+import type { Admission, ChainState, QueuedPayment, Relayer, Verdict } from './state'
 
 /** Longest time that payments collect behind a transaction that is under way. */
 const collectMs = 15
+/** Only sorts what waits: a payer may delegate at any time (EIP-7702), so a batch asks again. */
+const eoaKeptMs = 30_000
+const eoasMax = 20_000
 
-/** Puts an order in the queue of its network. Its admission never rejects. */
-export function submit(
-  context: Context,
-  rail: Rail,
-  input: Parameters<Context['submit']>[1],
-): Submitted {
-  const { promise, resolve } = Promise.withResolvers<Parameters<Order['done']>[0]>()
-  const { transfer } = input
-  const order: Order = {
+/** A payment as its stage before hands it to the queue. */
+type Submission = Pick<
+  QueuedPayment,
+  | 'id'
+  | 'requestId'
+  | 'transfer'
+  | 'purpose'
+  | 'receivedAt'
+  | 'signer'
+  | 'payment'
+  | 'isAlone'
+  | 'deliverOnConfirm'
+  | 'write'
+> & { code: 'contract' | 'unknown' }
+
+export type Submitted = {
+  /** Never rejects. */
+  admission: Promise<Admission>
+  /**
+   * Takes it out of the queue; false when its turn has come already: then the admission follows as
+   * soon as that is over.
+   */
+  cancel(): boolean
+}
+
+/** Puts a payment in the queue of its network. */
+export function submit(context: Context, chain: ChainState, input: Submission): Submitted {
+  const { promise, resolve } = Promise.withResolvers<Admission>()
+  const { queue } = chain
+  const { transfer, isAlone, code } = input
+  const queued: QueuedPayment = {
     ...input,
-    hasCode: input.hasCode ?? (isPlain(context, rail, transfer.payer) ? false : undefined),
-    isUrgent: input.isAlone || input.hasCode === true,
-    logKey: Assign.keyOf(transfer),
-    call: callOf(transfer),
+    code: code === 'unknown' && isEoa(context, chain, transfer.payer) ? 'eoa' : code,
+    isUrgent: isAlone || code === 'contract',
+    logKey: Token.transferKey(transfer),
+    call: Signature.callOf(transfer),
     isGivenUp: false,
-    code: undefined,
+    simulatedCode: 'unknown',
     fees: undefined,
-    done: resolve,
+    done: (verdict) => resolve(admissionOf(context, verdict)),
   }
-  rail.queue.push(order)
+  queue.payments.push(queued)
   // What comes in the same turn of the event loop leaves together.
-  rail.arrival ??= setImmediate(() => {
-    rail.arrival = undefined
-    pump(context, rail)
+  queue.arrival ??= setImmediate(() => {
+    queue.arrival = undefined
+    pump(context, chain)
   })
   return {
     admission: promise,
     cancel() {
-      const index = rail.queue.indexOf(order)
-      if (index >= 0) rail.queue.splice(index, 1)
-      order.isGivenUp = true
+      const index = queue.payments.indexOf(queued)
+      if (index >= 0) queue.payments.splice(index, 1)
+      queued.isGivenUp = true
       return index >= 0
     },
   }
 }
 
-/** Gives what waits to the lanes that are free. When no lane can send, nothing waits. */
-export function pump(context: Context, rail: Rail): void {
-  dispatch(context, rail)
-  while (rail.queue.length > 0) {
-    if (context.signal.aborted || !Lane.isReady(rail)) {
-      for (const order of rail.queue.splice(0)) order.done(Verify.unavailable(undefined))
+function admissionOf(context: Context, verdict: Verdict): Admission {
+  if (verdict.kind !== 'sent') return verdict
+  const { member, ending } = verdict
+  return { kind: 'sent', payment: member.payment, outcome: follow(context, member, ending) }
+}
+
+/** Registers a payment that was sent, and sends it again when its ending says so. */
+export function follow(
+  context: Context,
+  member: Underway,
+  ending: Promise<Ending>,
+): Promise<Outcome> {
+  return Resolve.track(context, member, async () => {
+    const end = await ending
+    return end.kind === 'resend' ? resend(context, end.member) : end
+  })
+}
+
+/**
+ * Sends a reverted payment again, alone, when the simulation says that it would pay. Only a consumed
+ * nonce leads to one more: what fails alone is not sent again by itself.
+ */
+export async function resend(context: Context, member: Underway): Promise<Outcome> {
+  const { payment, requestId, deliverOnConfirm } = member
+  const { transfer, id, purpose } = payment
+  const { now, payers, ledger } = context
+  const chain = chainOf(context, transfer.network)
+  const signed = await Signature.checkSignature(chain, transfer, now())
+  if (signed.kind !== 'signed') {
+    return signed.kind === 'refused' ? Resolve.decide(context, member, signed.reason) : signed
+  }
+  const isNew = signed.code === 'contract' && !ledger.payments.hasPaid(transfer)
+  const payer = { ...payerOf(ledger.payments, transfer, 'unknown'), isNew }
+  const waitSeconds = payers.failures.waitSeconds(payer)
+  if (waitSeconds > 0) return Refusals.lockedOut(waitSeconds)
+  const admission = await submit(context, chain, {
+    id,
+    requestId,
+    transfer: signed.transfer,
+    code: signed.code,
+    purpose,
+    receivedAt: now(),
+    payment,
+    isAlone: true,
+    signer: { kind: 'checked' },
+    deliverOnConfirm,
+    write: undefined,
+  }).admission
+  switch (admission.kind) {
+    case 'sent':
+      return admission.outcome
+    case 'known':
+      return Resolve.current(context, admission.payment)
+    case 'used':
+      return Resolve.decide(context, member, Refusals.usedReason(transfer))
+    case 'refused':
+      return Resolve.decide(context, member, admission.reason)
+    case 'unavailable':
+      return admission
+    case 'unsigned':
+      throw new Error('the signature of a payment was proven before')
+    case 'thrown':
+      throw admission.error
+  }
+}
+
+/** Gives what waits to the relayers that are free. When no relayer can send, nothing waits. */
+export function pump(context: Context, chain: ChainState): void {
+  const { queue } = chain
+  dispatchJobs(context, chain)
+  while (queue.payments.length > 0) {
+    if (context.progress.signal.aborted || !isReady(chain)) {
+      for (const { done } of queue.payments.splice(0)) done(Refusals.unavailable(undefined))
       return
     }
-    const lane = freeLane(rail)
-    if (!lane) break
-    const orders = take(context, rail, lane)
-    if (orders.length === 0) break
-    rail.isDue = false
-    lane.isPreparing = true
-    void Batch.dispatch(context, rail, lane, orders).then((returned) => {
-      lane.isPreparing = false
-      for (const order of returned) if (order.isGivenUp) order.done(Verify.busy)
-      rail.queue.unshift(...returned.filter(({ isGivenUp }) => !isGivenUp))
-      pump(context, rail)
+    const relayer = freeRelayer(chain)
+    if (!relayer) break
+    const batch = take(context, chain, relayer)
+    if (batch.length === 0) break
+    queue.isDue = false
+    relayer.isPreparing = true
+    void Batch.dispatch(context, chain, relayer, batch).then((returned) => {
+      relayer.isPreparing = false
+      for (const each of returned) if (each.isGivenUp) each.done(Refusals.busy)
+      queue.payments.unshift(...returned.filter(({ isGivenUp }) => !isGivenUp))
+      pump(context, chain)
     })
   }
-  if (rail.queue.length === 0) return
-  probe(context, rail)
-  if (rail.isDue || rail.collecting !== undefined) return
-  rail.collecting = setTimeout(() => {
-    rail.collecting = undefined
-    rail.isDue = true
-    pump(context, rail)
+  if (queue.payments.length === 0) return
+  probe(context, chain)
+  if (queue.isDue || queue.collecting !== undefined) return
+  queue.collecting = setTimeout(() => {
+    queue.collecting = undefined
+    queue.isDue = true
+    pump(context, chain)
   }, collectMs)
 }
 
 /**
- * The lane with the least under way, if it may take something now. A lone payment leaves at once when
- * a lane has nothing under way; else what comes collects, but not for longer than the time, and not
- * when it is enough for a batch or gains nothing by waiting.
+ * The relayer with the least under way, if it may take something now. A lone payment leaves at once
+ * when a relayer has nothing under way; else what comes collects, but not for longer than the time,
+ * and not when it is enough for a batch or gains nothing by waiting.
  */
-function freeLane(rail: Rail): LaneState | undefined {
-  let best: LaneState | undefined
-  for (const lane of rail.lanes) {
-    if (
-      lane.isReserved ||
-      lane.isPreparing ||
-      lane.open >= Lane.openMax ||
-      Lane.pausedBy(lane) !== undefined
-    )
-      continue
-    if (!best || lane.open < best.open) best = lane
+function freeRelayer({ relayers, queue, network }: ChainState): Relayer | undefined {
+  let best: Relayer | undefined
+  for (const relayer of relayers) {
+    const isFull = relayer.isPreparing || relayer.open >= openMax
+    if (relayer.isReserved || isFull || pausedBy(relayer) !== undefined) continue
+    if (!best || relayer.open < best.open) best = relayer
   }
   if (!best || best.open === 0) return best
-  const { queue, network } = rail
-  const mayLeave = rail.isDue || queue.length >= network.batchMax || queue[0]?.isUrgent === true
+  const { isDue, payments } = queue
+  const mayLeave = isDue || payments.length >= network.batchMax || payments[0]?.isUrgent === true
   return mayLeave ? best : undefined
 }
 
 /**
- * The oldest order and what may share its transaction: payers without code, the same product, logs
+ * The oldest payment and what may share its transaction: payers without code, the same product, logs
  * that can be told apart, within the limits. In the order of arrival.
  */
-function take(context: Context, rail: Rail, lane: LaneState): Order[] {
-  const { queue, network } = rail
-  const gasMax = gasMaxOf(rail, lane)
+function take(context: Context, chain: ChainState, relayer: Relayer): QueuedPayment[] {
+  const { queue, network } = chain
+  const gasMax = gasMaxOf(chain, relayer)
   const room = roomFor(context)
-  // Orders of a payer at its limit wait; orders of others go first.
-  const start = queue.findIndex((order) => room(order) > 0)
-  const first = queue[start]
+  // Payments of a payer at its limit wait; those of others go first.
+  const start = queue.payments.findIndex((queued) => room(queued) > 0)
+  const first = queue.payments[start]
   if (!first) return []
-  if (!mayShare(context, rail, first)) return queue.splice(start, 1)
+  if (!mayShare(context, chain, first)) return queue.payments.splice(start, 1)
   const keys = new Set<string>()
-  const taken: Order[] = []
-  const left: Order[] = []
+  const taken: QueuedPayment[] = []
+  const left: QueuedPayment[] = []
   let gas = 0n
   const mine = new Map<string, number>()
-  for (const order of queue) {
-    const { payer } = order.transfer
+  for (const queued of queue.payments) {
+    const { payer } = queued.transfer
     const count = mine.get(payer) ?? 0
-    if (room(order) <= count) {
-      left.push(order)
+    if (room(queued) <= count) {
+      left.push(queued)
       continue
     }
-    const more = gas + Gas.limitOf(rail, order.transfer)
+    const more = gas + Gas.limitOfMember(chain, queued.transfer)
     const isRoom =
       taken.length < Math.max(1, network.batchMax) &&
       (taken.length === 0 || Gas.limitOfBatch(more) <= gasMax)
-    const fits =
-      isRoom && order.purpose.product === first.purpose.product && mayShare(context, rail, order)
-    if (fits && !keys.has(order.logKey)) {
-      keys.add(order.logKey)
-      taken.push(order)
+    const isAlike = queued.purpose.product === first.purpose.product
+    const fits = isRoom && isAlike && mayShare(context, chain, queued)
+    if (fits && !keys.has(queued.logKey)) {
+      keys.add(queued.logKey)
+      taken.push(queued)
       mine.set(payer, count + 1)
       gas = more
       continue
     }
     // Two that cannot leave together gain nothing by waiting for each other.
-    if (fits) order.isUrgent = true
-    left.push(order)
+    if (fits) queued.isUrgent = true
+    left.push(queued)
   }
-  rail.queue = left
+  queue.payments = left
   return taken
 }
 
-/** How many more payments of an order's payer may be under way. */
-function roomFor({ failures }: Context): (order: Order) => number {
+/** How many more payments of a payer may be under way. */
+function roomFor({ payers }: Context): (queued: QueuedPayment) => number {
   const rooms = new Map<string, number>()
   return ({ transfer: { payer } }) => {
-    const known = rooms.get(payer) ?? failures.roomOf(payer)
+    const known = rooms.get(payer) ?? payers.failures.roomOf(payer)
     rooms.set(payer, known)
     return known
   }
 }
 
-/** Nodes want the whole limit paid for in advance: half of what the lane has, for one batch. */
-function gasMaxOf({ network, head }: Rail, { balanceWei }: LaneState): bigint {
-  const most = BigInt(network.batchGasMax)
-  const { maxFeeWei } = fees(head, network.feeCapWei)
+/** Nodes want the whole limit paid for in advance: half of what the relayer has, for one batch. */
+function gasMaxOf(chain: ChainState, { balanceWei }: Relayer): bigint {
+  const most = BigInt(chain.network.batchGasMax)
+  const { maxFeeWei } = feesNow(chain)
   if (balanceWei === undefined || maxFeeWei === 0n) return most
   const affordable = balanceWei / maxFeeWei / 2n
   return affordable < most ? affordable : most
 }
 
-function mayShare(context: Context, rail: Rail, order: Order): boolean {
-  if (order.isAlone || order.hasCode === true) return false
-  if (rail.unshared.has(order.transfer.payer)) return false
-  if (!Burnt.mayShare(context, rail, order.purpose.product)) return false
-  if (order.hasCode === undefined && isPlain(context, rail, order.transfer.payer)) {
-    order.hasCode = false
-  }
-  return order.hasCode === false
+function mayShare(context: Context, chain: ChainState, queued: QueuedPayment): boolean {
+  const { payer } = queued.transfer
+  if (queued.isAlone || queued.code === 'contract') return false
+  if (chain.known.unshared.has(payer)) return false
+  if (!Gas.mayShare(context, chain, queued.purpose.product)) return false
+  if (queued.code === 'unknown' && isEoa(context, chain, payer)) queued.code = 'eoa'
+  return queued.code === 'eoa'
 }
 
-function isPlain(context: Context, rail: Rail, payer: string): boolean {
-  return (rail.plain.get(payer) ?? 0) > context.now()
+function isEoa({ now }: Context, { known }: ChainState, payer: string): boolean {
+  return (known.eoas.get(payer) ?? 0) > now()
 }
 
 /** Looks which waiting payers have code, all in one call, while they wait anyway. */
-function probe(context: Context, rail: Rail): void {
-  if (rail.isProbing) return
-  const unknown = rail.queue.filter((order) => order.hasCode === undefined && !order.isAlone)
-  if (unknown.length === 0) return
-  rail.isProbing = true
-  const payers = [...new Set(unknown.map(({ transfer }) => transfer.payer))]
-  void findPlain(rail, payers).then((plain) => {
-    rail.isProbing = false
-    const until = context.now() + plainKeptMs
-    for (const order of unknown) {
-      const { payer } = order.transfer
-      if (plain.has(payer)) rail.plain.set(payer, until)
-      // Unknown is treated as code: alone it harms nobody.
-      order.hasCode = plain.has(payer) ? false : undefined
-      if (order.hasCode === undefined) order.isAlone = true
-      order.isUrgent ||= order.isAlone
+function probe(context: Context, chain: ChainState): void {
+  const { queue, known, client } = chain
+  if (queue.isProbing) return
+  const unread = queue.payments.filter(({ code, isAlone }) => code === 'unknown' && !isAlone)
+  if (unread.length === 0) return
+  queue.isProbing = true
+  if (known.eoas.size >= eoasMax) known.eoas.clear()
+  const payers = [...new Set(unread.map(({ transfer }) => transfer.payer))]
+  void findEoas(client, payers).then((eoas) => {
+    queue.isProbing = false
+    const until = context.now() + eoaKeptMs
+    for (const queued of unread) {
+      const { payer } = queued.transfer
+      if (eoas.has(payer)) known.eoas.set(payer, until)
+      // Unknown is treated as code: alone it harms no other payment.
+      queued.code = eoas.has(payer) ? 'eoa' : 'unknown'
+      if (queued.code === 'unknown') queued.isAlone = true
+      queued.isUrgent ||= queued.isAlone
     }
-    pump(context, rail)
+    pump(context, chain)
   })
 }

@@ -1,246 +1,200 @@
 import type { TransactionRow } from '../../db/schema'
 import { write } from '../../db/write'
 import type { Receipt } from '../chain/receipt'
-import { type Context, type Lane as LaneState, type Rail, railOf } from './context'
-import * as Decide from './decide'
-import * as Lane from './lane'
+import * as Confirm from './confirm'
+import { type Context, unattended } from './context'
 import type { Payment } from './Payment'
-import { send } from './send'
-import * as Work from './work'
+import * as Queue from './queue'
+import { readReceipt } from './reads'
+import { cancellation, feesNow, send, sign } from './relayer'
+import * as Resolve from './resolve'
+import type { ChainState, Relayer } from './state'
 
 /** Gaps are filled this many nonces at a time. */
 const gapMax = 16
 /** Longest pause between two checks of a payment that is over and that no node explains. */
-const looksEveryMs = 600_000
+const checksEveryMs = 600_000
+
+/** When payments that are over were last checked (unix ms), by id. */
+export type Checked = Map<string, number>
 
 /**
- * Takes up everything that the database has unfinished and nobody drives: after a start, and after a
- * fault. Safe to repeat. `patient`: a reverted payment whose credential can still come back is left
- * alone, because asking the chain about it costs calls.
+ * Takes up everything that the database has unfinished and that is not under way: after a start, and
+ * after a fault. Safe to repeat. With `checked`, a reverted payment whose credential can still come
+ * back is left alone, because asking the chain about it costs calls.
  */
-export async function recover(context: Context, patient: boolean): Promise<void> {
-  const seconds = BigInt(Math.floor(context.now() / 1000))
-  const looks: Promise<unknown>[] = []
+export async function recover(context: Context, checked?: Checked): Promise<void> {
+  const { ledger, progress, now } = context
+  const seconds = BigInt(Math.floor(now() / 1000))
+  const work: Promise<unknown>[] = []
   for (const rows of unfinishedSlots(context)) {
     const [first] = rows
-    const rail = first && context.rails.get(first.network)
-    if (!first || !rail) continue
-    const lane = laneOf(rail, first.relayer)
+    const chain = first && context.chains.get(first.network)
+    if (!first || !chain) continue
+    const relayer = relayerOf(chain, first.relayer)
     // Another key's transactions can be sent and watched, but not replaced; its nonces are not ours.
-    if (!lane) looks.push(watchForeign(context, rail, rows))
-    else if (!lane.slots.has(first.nonce)) takeUp(context, rail, lane, rows)
+    if (!relayer) work.push(watchUnowned(context, chain, rows))
+    else if (!relayer.slots.has(first.nonce)) takeUp(context, chain, relayer, rows)
   }
-  const unfinished = context.store.unfinishedPayments()
-  forgetLooks(context, unfinished)
+  const unfinished = ledger.payments.unfinishedPayments()
+  if (checked) forget(checked, unfinished)
   for (const payment of unfinished) {
-    const rail = context.rails.get(payment.transfer.network)
-    if (!rail || context.running.has(payment.id)) continue
-    if (patient && payment.state === 'reverted') {
-      if (payment.transfer.validBefore >= seconds || !isDue(context, payment)) continue
+    if (!context.chains.has(payment.transfer.network) || progress.running.has(payment.id)) continue
+    if (checked && payment.state === 'reverted') {
+      const isOver = payment.transfer.validBefore < seconds
+      if (!isOver || !isDue(checked, payment, now())) continue
     }
-    looks.push(
-      Decide.run(context, payment, () =>
-        Decide.decide(context, payment.id, 'invalid_exact_evm_transaction_failed'),
-      ),
-    )
+    const member = unattended(payment)
+    const reason = 'invalid_exact_evm_transaction_failed'
+    work.push(Resolve.track(context, member, () => Resolve.decide(context, member, reason)))
   }
-  await Promise.all(looks)
+  await Promise.all(work)
 }
 
 /**
  * A payment whose receipt no node shows stays open for a day. Pauses between checks grow with its
  * age, because each check asks every node.
  */
-function isDue({ looked, now }: Context, { id, transfer }: Payment): boolean {
-  const overMs = now() - Number(transfer.validBefore) * 1000
-  const last = looked.get(id)
-  if (last !== undefined && now() - last < Math.min(looksEveryMs, overMs / 8)) return false
-  looked.set(id, now())
+function isDue(checked: Checked, { id, transfer }: Payment, now: number): boolean {
+  const overMs = now - Number(transfer.validBefore) * 1000
+  const last = checked.get(id)
+  if (last !== undefined && now - last < Math.min(checksEveryMs, overMs / 8)) return false
+  checked.set(id, now)
   return true
 }
 
-function forgetLooks({ looked }: Context, unfinished: readonly Payment[]): void {
-  if (looked.size === 0) return
+function forget(checked: Checked, unfinished: readonly Payment[]): void {
+  if (checked.size === 0) return
   const ids = new Set(unfinished.map(({ id }) => id))
-  for (const id of looked.keys()) if (!ids.has(id)) looked.delete(id)
+  for (const id of checked.keys()) if (!ids.has(id)) checked.delete(id)
 }
 
-/**
- * Gives up what was signed and never sent: its buyer is gone with the process that signed it, and the
- * bytes are known to nobody. Before the lanes start, so that their nonces are free again; one below a
- * sent transaction is filled by `takeUp`.
- */
-export function discardUnsent(context: Context): void {
-  const { store, db } = context
-  const slots = unfinishedSlots(context).toReversed()
-  const isTail = new Map<string, boolean>()
-  for (const rows of slots) {
-    const [first] = rows
-    if (!first) continue
-    const lane = `${first.network}/${first.relayer}`
-    const isUnsent = rows.every(({ firstSentAt }) => firstSentAt === null)
-    // Nobody comes back for an errand: it is sent, by whoever finds it.
-    const isKept = !isUnsent || context.errands.findByTransaction(first.hash) !== undefined
-    if (isKept) isTail.set(lane, false)
-    if (isKept || isTail.get(lane) === false) continue
-    const carriers = rows.map(({ hash }) => hash)
-    write(db, () => {
-      for (const hash of carriers) {
-        store.endTransaction(hash, 'replaced', null)
-        for (const id of store.membersOf(hash)) store.revert(id, carriers)
-      }
-    })
+/** Sets the relayers above what the database knows. */
+export function raiseFloors({ ledger, chains }: Pick<Context, 'ledger' | 'chains'>): void {
+  for (const { network, relayer: address, nonce } of ledger.transactions.unfinishedTransactions()) {
+    const chain = chains.get(network)
+    const relayer = chain && relayerOf(chain, address)
+    if (relayer) relayer.floor = Math.max(relayer.floor, nonce + 1)
   }
 }
 
-/** Sets the lanes above what the database knows. */
-export function raiseFloors(context: Context): void {
-  for (const { network, relayer, nonce } of context.store.unfinishedTransactions()) {
-    const rail = context.rails.get(network)
-    const lane = rail && laneOf(rail, relayer)
-    if (lane) lane.floor = Math.max(lane.floor, nonce + 1)
-  }
-}
-
-function laneOf(rail: Rail, relayer: string): LaneState | undefined {
-  return rail.lanes.find(({ address }) => address === relayer)
+function relayerOf({ relayers }: ChainState, address: string): Relayer | undefined {
+  return relayers.find((relayer) => relayer.address === address)
 }
 
 function takeUp(
   context: Context,
-  rail: Rail,
-  lane: LaneState,
+  chain: ChainState,
+  relayer: Relayer,
   rows: readonly TransactionRow[],
 ): void {
-  const errandId = rows[0] && context.errands.findByTransaction(rows[0].hash)
-  if (errandId !== undefined) {
-    takeUpErrand(context, rail, lane, errandId)
-    return
-  }
-  const sent = rows.filter(({ firstSentAt }) => firstSentAt !== null)
-  if (sent.length === 0) {
-    fill(context, rail, lane, rows)
-    return
-  }
-  const payments = paymentsOf(context, sent)
-  context.log('transaction-recovered', {
-    network: rail.network.id,
-    nonce: sent[0]?.nonce,
-    payments: payments.length,
-  })
-  const [first] = sent
+  const [first] = rows
   if (!first) return
-  const slot = { ...Work.slotOf(first, payments), transactions: sent }
-  Work.launch(context, rail, lane, slot, payments)
+  const jobId = context.ledger.jobs.findByTransaction(first.hash)
+  if (jobId !== undefined) {
+    takeUpJob(context, chain, relayer, jobId)
+    return
+  }
+  const members = paymentsOf(context, rows).map(unattended)
+  context.log('transaction-recovered', {
+    network: chain.network.id,
+    nonce: first.nonce,
+    payments: members.length,
+  })
+  const slot = { ...Confirm.slotOf(relayer, first, members), transactions: [...rows] }
+  for (const [index, ending] of Confirm.launch(context, chain, slot).entries()) {
+    const member = members[index]
+    if (member) void Queue.follow(context, member, ending)
+  }
 }
 
 /**
  * With every transaction that was ever signed for it: one that was given up for its sibling may be
- * the one that is included after a reorganisation, and then the errand has run.
+ * the one that is included after a reorganisation, and then the job has run.
  */
-function takeUpErrand(context: Context, rail: Rail, lane: LaneState, id: string): void {
-  const { errands, db, now } = context
+function takeUpJob(context: Context, chain: ChainState, relayer: Relayer, id: string): void {
+  const { jobs, db } = context.ledger
   const transactions = write(db, () => {
-    errands.resend(id, now())
-    return errands.transactionsOf(id)
+    jobs.resend(id)
+    return jobs.transactionsOf(id)
   })
-  const errand = errands.find(id)
+  const job = jobs.find(id)
   const newest = transactions.at(-1)
-  if (!errand || !newest) throw new Error(`errand ${id} has no transaction`)
-  context.log('errand-recovered', { errand: id, network: rail.network.id, nonce: errand.nonce })
-  const slot = { ...Work.slotOf(newest, [], errand), transactions }
-  Work.launch(context, rail, lane, slot, [])
-}
-
-/** Uses up a nonce whose transaction never left, because later ones wait for it. */
-function fill(
-  context: Context,
-  rail: Rail,
-  lane: LaneState,
-  rows: readonly TransactionRow[],
-): void {
-  const [first] = rows
-  // The fees are known after the first health check.
-  if (!first || rail.health.checks === 0) return
-  const { store } = context
-  const payments = paymentsOf(context, rows)
-  const row = Lane.sign(context, rail, lane, Lane.cancellation(lane), first.nonce)
-  const carriers = rows.map(({ hash }) => hash)
-  write(context.db, () => {
-    for (const hash of carriers) store.endTransaction(hash, 'replaced', null)
-    for (const { id } of payments) store.revert(id, carriers)
-    store.insertTransaction(row, [])
-  })
-  Work.launch(context, rail, lane, Work.slotOf(row, []), [])
+  if (!job || !newest) throw new Error(`job ${id} has no transaction`)
+  context.log('job-recovered', { job: id, network: chain.network.id, nonce: job.nonce })
+  Confirm.launch(context, chain, { ...Confirm.slotOf(relayer, newest, [], job), transactions })
 }
 
 /**
  * After a chain lost blocks: continues at its count when nothing is under way, and uses up the nonces
  * that it waits for when something is, which could never be included above them.
  */
-export function closeGap(context: Context, rail: Rail, lane: LaneState): void {
-  const { network } = rail
-  if (!lane.lag?.isSure) return
-  const { count, expected } = lane.lag
-  lane.lag = undefined
-  context.log('nonce-gap', { network: network.id, relayer: lane.address, count, expected })
-  if (lane.slots.size === 0) {
-    if (lane.next === expected) lane.next = count
+export function closeGap(context: Context, chain: ChainState, relayer: Relayer): void {
+  const { network } = chain
+  if (!relayer.lag?.isSure) return
+  const { count, expected } = relayer.lag
+  relayer.lag = undefined
+  context.log('nonce-gap', { network: network.id, relayer: relayer.address, count, expected })
+  if (relayer.slots.size === 0) {
+    if (relayer.next === expected) relayer.next = count
     return
   }
+  const { ledger, now } = context
   for (let nonce = count; nonce < Math.min(expected, count + gapMax); nonce++) {
-    if (lane.slots.has(nonce)) continue
-    const row = Lane.sign(context, rail, lane, Lane.cancellation(lane), nonce)
-    write(context.db, () => context.store.insertTransaction(row, []))
-    Work.launch(context, rail, lane, Work.slotOf(row, []), [])
+    if (relayer.slots.has(nonce)) continue
+    const price = { nonce, ...feesNow(chain) }
+    const row = sign({ now, network }, relayer, cancellation(relayer), price)
+    write(ledger.db, () => ledger.transactions.insertTransaction(row, []))
+    Confirm.launch(context, chain, Confirm.slotOf(relayer, row, []))
   }
 }
 
-async function watchForeign(
+/** Sends and watches transactions of a key that is no longer configured. */
+async function watchUnowned(
   context: Context,
-  rail: Rail,
+  chain: ChainState,
   rows: readonly TransactionRow[],
 ): Promise<void> {
   for (const row of rows) {
     const { hash, raw } = row
     try {
-      const receipt = await Lane.readReceipt(rail, hash)
+      const receipt = await readReceipt(chain, hash)
       if (!receipt) {
-        await send(rail, raw, false)
+        await send(chain, raw, false)
         continue
       }
-      write(context.db, () => endForeign(context, rail, rows, row, receipt))
+      write(context.ledger.db, () => endUnowned(context, rows, row, receipt))
       return
     } catch (error) {
-      context.log('settlement-undecided', { network: rail.network.id, hash, error })
+      context.log('settlement-undecided', { network: chain.network.id, hash, error })
     }
   }
 }
 
-function endForeign(
+function endUnowned(
   context: Context,
-  rail: Rail,
   rows: readonly TransactionRow[],
-  row: TransactionRow,
+  included: TransactionRow,
   receipt: Receipt,
 ): void {
-  const id = context.errands.findByTransaction(row.hash)
-  const errand = id === undefined ? undefined : context.errands.find(id)
-  if (errand) {
-    Work.endTransactions(context, rail, { transactions: [...rows], errand }, row, receipt)
+  const { jobs, transactions } = context.ledger
+  const id = jobs.findByTransaction(included.hash)
+  const job = id === undefined ? undefined : jobs.find(id)
+  if (job) {
+    Confirm.endTransactions(context, { transactions: [...rows], job }, { receipt, included })
     return
   }
   const state = receipt.success ? 'mined' : 'failed'
-  context.store.endTransaction(row.hash, state, receipt.blockNumber)
+  transactions.endTransaction(included.hash, state, receipt.blockNumber)
 }
 
 /** Unfinished transactions by network, relayer and nonce, lower nonces first. */
-function unfinishedSlots({ store, errands }: Context): TransactionRow[][] {
+function unfinishedSlots({ ledger }: Context): TransactionRow[][] {
   const slots = new Map<string, TransactionRow[]>()
-  for (const row of store.unfinishedTransactions()) {
-    // After a chain lost its blocks, an errand may compete for its nonce with something else.
-    const errand = errands.findByTransaction(row.hash) ?? ''
-    const key = `${row.network}/${row.relayer}/${row.nonce}/${errand}`
+  for (const row of ledger.transactions.unfinishedTransactions()) {
+    // After a chain lost its blocks, a job may compete for its nonce with something else.
+    const job = ledger.jobs.findByTransaction(row.hash) ?? ''
+    const key = `${row.network}/${row.relayer}/${row.nonce}/${job}`
     const rows = slots.get(key)
     if (rows) rows.push(row)
     else slots.set(key, [row])
@@ -248,20 +202,17 @@ function unfinishedSlots({ store, errands }: Context): TransactionRow[][] {
   return [...slots.values()]
 }
 
-function paymentsOf({ store }: Context, rows: readonly TransactionRow[]): Payment[] {
-  const ids = new Set(rows.flatMap(({ hash }) => store.membersOf(hash)))
-  return [...ids].flatMap((id) => {
-    const payment = store.findById(id)
-    return payment ? [payment] : []
-  })
+function paymentsOf({ ledger }: Context, rows: readonly TransactionRow[]): Payment[] {
+  const ids = new Set(rows.flatMap(({ hash }) => ledger.transactions.membersOf(hash)))
+  return [...ids].flatMap((id) => ledger.payments.findById(id) ?? [])
 }
 
 /** Ends payments that the chain proves to be over, though their transaction is still under way. */
 export async function expire(context: Context): Promise<void> {
   const seconds = BigInt(Math.floor(context.now() / 1000))
-  for (const payment of context.store.unfinishedPayments()) {
+  for (const payment of context.ledger.payments.unfinishedPayments()) {
     const { network, validBefore } = payment.transfer
-    if (validBefore >= seconds || !context.rails.has(network)) continue
-    await Decide.endIfOver(context, railOf(context, network), payment)
+    if (validBefore >= seconds || !context.chains.has(network)) continue
+    await Resolve.endIfOver(context, payment)
   }
 }

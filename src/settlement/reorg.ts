@@ -2,31 +2,10 @@ import type { Hex } from 'viem'
 import type { Included } from '../../db/recent'
 import { write } from '../../db/write'
 import * as Receipt from '../chain/receipt'
-import type { Context, Rail } from './context'
+import type { Context } from './context'
+import type { ChainState, Watch } from './state'
 
-/**
- * Where transactions were seen. Only a memory: what has to be watched is in the database, and what
- * is not remembered is read again.
- */
-export type Watch = {
-  seen: Map<Hex, Sight>
-  /** Lowest block whose transactions the next look must see; undefined before the first one. */
-  from: bigint | undefined
-  /** Bytes of somebody else's transactions that a reorganisation took away. */
-  lostRaw: Map<Hex, Hex>
-  /** Looks since then, by payment, and the newest block at the first of them. */
-  revivals: Map<string, { looks: number; since: bigint }>
-}
-
-type Sight = {
-  blockNumber: bigint
-  /** Undefined while the chain's answer to it is not understood. */
-  blockHash: Hex | undefined
-  /** Looks at which the node had no such block. */
-  misses: number
-  /** Bytes of somebody else's transaction: a node forgets what it dropped. */
-  raw: Hex | undefined
-}
+type Uses = Pick<Context, 'ledger' | 'events' | 'metrics' | 'log'>
 
 export function createWatch(): Watch {
   return { seen: new Map(), from: undefined, lostRaw: new Map(), revivals: new Map() }
@@ -34,10 +13,10 @@ export function createWatch(): Watch {
 
 /** Keeps which block a transaction was included in, which saves reading it again. */
 export function remember(
-  rail: Pick<Rail, 'watch'>,
+  chain: Pick<ChainState, 'watch'>,
   { blockNumber, blockHash, hash }: Receipt.Receipt,
 ): void {
-  rail.watch.seen.set(hash, { blockNumber, blockHash, misses: 0, raw: undefined })
+  chain.watch.seen.set(hash, { blockNumber, blockHash, misses: 0, raw: undefined })
 }
 
 /**
@@ -46,21 +25,21 @@ export function remember(
  * with the same bytes; what was delivered stays delivered. True when something went back. Throws
  * RpcFault or RpcError.
  */
-export async function check(context: Context, rail: Rail): Promise<boolean> {
-  const { watch, head, network } = rail
+export async function check(context: Uses, chain: ChainState): Promise<boolean> {
+  const { watch, head, network } = chain
   const top = head.number
   const depth = BigInt(network.reorgDepth)
   const lowest = top > depth ? top - depth : 0n
   const from = watch.from !== undefined && watch.from < lowest ? watch.from : lowest
-  const rows = context.recent.includedFrom(network.id, from)
-  const canonical = reader(rail)
+  const rows = context.ledger.recent.includedFrom(network.id, from)
+  const canonical = reader(chain)
   let isChanged = false
-  for (const chain of chainsOf(rows)) {
-    for (const row of chain) {
-      const state = await look(rail, row, canonical)
+  for (const sequence of sequencesOf(rows)) {
+    for (const row of sequence) {
+      const state = await look(chain, row, canonical)
       // Account nonces are included in their order: those below are there as well.
       if (state !== 'gone') break
-      reopen(context, rail, row)
+      reopen(context, chain, row)
       isChanged = true
     }
   }
@@ -72,35 +51,37 @@ export async function check(context: Context, rail: Rail): Promise<boolean> {
   return isChanged
 }
 
-/** Rows of one relayer, newest nonce first; each transaction of somebody else stands alone. */
-function chainsOf(rows: readonly Included[]): Included[][] {
-  const chains = new Map<string, Included[]>()
+/** Rows of one relayer, newest nonce first; each external transaction stands alone. */
+function sequencesOf(rows: readonly Included[]): Included[][] {
+  const sequences = new Map<string, Included[]>()
   for (const row of rows) {
     const key = row.relayer ?? row.hash
-    const chain = chains.get(key)
-    if (chain) chain.push(row)
-    else chains.set(key, [row])
+    const sequence = sequences.get(key)
+    if (sequence) sequence.push(row)
+    else sequences.set(key, [row])
   }
-  return [...chains.values()].map((chain) => chain.sort((left, right) => right.nonce - left.nonce))
+  return [...sequences.values()].map((sequence) =>
+    sequence.sort((left, right) => right.nonce - left.nonce),
+  )
 }
 
 async function look(
-  rail: Rail,
+  chain: ChainState,
   row: Included,
   canonical: (block: bigint) => Promise<Hex | undefined>,
 ): Promise<'there' | 'gone' | 'unclear'> {
-  const { seen } = rail.watch
+  const { seen } = chain.watch
   const block = BigInt(row.blockNumber)
   const known = seen.get(row.hash)
   const hash = await canonical(block)
   if (hash !== undefined && hash === known?.blockHash) return 'there'
-  const receipt = await readReceipt(rail, row.hash)
+  const receipt = await readReceipt(chain, row.hash)
   const isHere =
     receipt?.blockNumber === block &&
     (known?.blockHash === undefined || known.blockHash === receipt.blockHash)
   if (receipt && isHere) {
-    remember(rail, receipt)
-    if (row.relayer === undefined) await keepRaw(rail, row.hash)
+    remember(chain, receipt)
+    if (row.relayer === undefined) await keepRaw(chain, row.hash)
     return 'there'
   }
   // In another block its logs have other numbers: it is recorded again.
@@ -112,12 +93,12 @@ async function look(
   return misses < 2 ? 'unclear' : 'gone'
 }
 
-function reopen(context: Context, rail: Rail, row: Included): void {
-  const { network, watch, head } = rail
-  const payments = context.recent.paidBy(network.id, row.hash)
-  const errand = write(context.db, () => {
-    context.store.reopen(network.id, row.hash)
-    return context.errands.reopen(row.hash)
+function reopen(context: Uses, chain: ChainState, row: Included): void {
+  const { network, watch, head } = chain
+  const payments = context.ledger.recent.paidBy(network.id, row.hash)
+  const job = write(context.ledger.db, () => {
+    context.ledger.transactions.reopen(network.id, row.hash)
+    return context.ledger.jobs.reopen(row.hash)
   })
   const sight = watch.seen.get(row.hash)
   watch.seen.delete(row.hash)
@@ -129,11 +110,11 @@ function reopen(context: Context, rail: Rail, row: Included): void {
     network: network.id,
     transaction: row.hash,
     block,
-    errand,
+    job,
   })
   for (const payment of payments) {
-    context.paymentBell.ring(payment)
-    context.log('payment.reorged', {
+    context.events.payments.emit(payment)
+    context.log('payment-reorganised', {
       payment,
       network: network.id,
       transaction: row.hash,
@@ -142,30 +123,30 @@ function reopen(context: Context, rail: Rail, row: Included): void {
   }
 }
 
-/** Somebody else's bytes are not in our database, and a node forgets what it dropped. */
-async function keepRaw(rail: Rail, hash: Hex): Promise<void> {
-  const sight = rail.watch.seen.get(hash)
+/** External bytes are not in our database, and a node forgets what it dropped. */
+async function keepRaw(chain: ChainState, hash: Hex): Promise<void> {
+  const sight = chain.watch.seen.get(hash)
   if (!sight || sight.raw !== undefined) return
   try {
-    const raw = await rail.client.call('eth_getRawTransactionByHash', [hash])
+    const raw = await chain.client.call('eth_getRawTransactionByHash', [hash])
     if (Receipt.isHex(raw) && raw.length > 2) sight.raw = raw
   } catch {
     // Then the authorization is settled by ourselves.
   }
 }
 
-async function readReceipt(rail: Rail, hash: Hex): Promise<Receipt.Receipt | undefined> {
-  const receipt = Receipt.parse(await rail.client.call('eth_getTransactionReceipt', [hash]))
+async function readReceipt(chain: ChainState, hash: Hex): Promise<Receipt.Receipt | undefined> {
+  const receipt = Receipt.parse(await chain.client.call('eth_getTransactionReceipt', [hash]))
   return receipt?.hash === hash ? receipt : undefined
 }
 
 /** Hash of the chain's block at a height, each asked for once; undefined above the newest block. */
-function reader(rail: Rail): (block: bigint) => Promise<Hex | undefined> {
+function reader(chain: ChainState): (block: bigint) => Promise<Hex | undefined> {
   const known = new Map<bigint, Promise<Hex | undefined>>()
   return (block) => {
     const asked = known.get(block)
     if (asked) return asked
-    const asking = rail.client
+    const asking = chain.client
       .call('eth_getBlockByNumber', [`0x${block.toString(16)}`, false])
       .then((answer) => Receipt.parseBlock(answer)?.hash)
     known.set(block, asking)

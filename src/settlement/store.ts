@@ -1,16 +1,14 @@
 import { and, desc, eq, inArray, ne, sql } from 'drizzle-orm'
 import type { SQLiteUpdateSetSource } from 'drizzle-orm/sqlite-core'
 import type { Address, Hex } from 'viem'
-import { createGas } from '../../db/gas'
 import type { Db } from '../../db/open'
 import { type PaymentRow, payments, type TransactionRow } from '../../db/schema'
 import { later, parameter, placeholders } from '../../db/statement'
-import { createTransactions } from '../../db/transactions'
 import type * as Network from '../protocol/Network'
 import type { Money, Transfer } from '../protocol/Transfer'
 import { type Payment, type State, transitions } from './Payment'
 
-/** Prepared statements; every change is a compare-and-swap on the state. Call inside `write`. */
+/** Prepared statements on payments; every change is a compare-and-swap on the state. Call inside `write`. */
 export type Store = ReturnType<typeof createStore>
 
 export type { PaymentRow, TransactionRow }
@@ -25,7 +23,7 @@ export type KeyScope = { merchant: string; route: string; payer: Address; key: s
 export type Assignment = { transaction: Hex; logIndex: number; blockNumber: bigint }
 
 export function createStore(db: Db) {
-  return { ...readPayments(db), ...changePayments(db), ...createTransactions(db), ...createGas(db) }
+  return { ...readPayments(db), ...searchPayments(db), ...changePayments(db) }
 }
 
 function readPayments(db: Db) {
@@ -49,6 +47,27 @@ function readPayments(db: Db) {
       eq(payments.logIndex, parameter('index')),
     ),
   )
+  const unfinished = one(sql`state IN ('broadcast', 'reverted')`)
+  return {
+    find: ({ network, asset, payer, nonce }: Money) =>
+      toPayment(byMoney.get({ network, asset, payer, nonce: nonce.toLowerCase() })),
+    findById: (id: string) => toPayment(byId.get({ id })),
+    findByRedeemToken: (hash: string) => toPayment(byRedeem.get({ hash })),
+    /** Payment that a Transfer log is assigned to. */
+    findByLog: (network: Network.Id, hash: Hex, index: number) =>
+      toPayment(byLog.get({ network, hash, index })),
+    evidenceOf(id: string): Evidence {
+      const row = byId.get({ id })
+      if (!row) throw new Error(`no payment ${id}`)
+      return { receivedAt: row.receivedAt, knownBlock: row.knownBlock }
+    },
+    unfinishedPayments: () => unfinished.all().map(fromRow),
+  }
+}
+
+/** Reads of payments by what is not unique. */
+function searchPayments(db: Db) {
+  const { orm } = db
   const byKey = later(orm, () =>
     orm
       .select()
@@ -81,7 +100,6 @@ function readPayments(db: Db) {
       .limit(1)
       .prepare(),
   )
-  const unfinished = one(sql`state IN ('broadcast', 'reverted')`)
   const taken = later(orm, () =>
     orm
       .select({ index: payments.logIndex })
@@ -95,26 +113,13 @@ function readPayments(db: Db) {
       .prepare(),
   )
   return {
-    find: ({ network, asset, payer, nonce }: Money) =>
-      toPayment(byMoney.get({ network, asset, payer, nonce: nonce.toLowerCase() })),
-    findById: (id: string) => toPayment(byId.get({ id })),
-    findByRedeemToken: (hash: string) => toPayment(byRedeem.get({ hash })),
     findByIdempotencyKey: (scope: KeyScope) => toPayment(byKey.get(scope)),
-    /** Payment that a Transfer log is assigned to. */
-    findByLog: (network: Network.Id, hash: Hex, index: number) =>
-      toPayment(byLog.get({ network, hash, index })),
     /** Indexes of the logs of a transaction that pay for payments. */
     takenLogs: (network: Network.Id, hash: Hex): Set<number> =>
       new Set(taken.all({ network, hash }).flatMap(({ index }) => index ?? [])),
-    evidenceOf(id: string): Evidence {
-      const row = byId.get({ id })
-      if (!row) throw new Error(`no payment ${id}`)
-      return { receivedAt: row.receivedAt, knownBlock: row.knownBlock }
-    },
     /** Whether a payment of the payer is confirmed. */
     hasPaid: ({ network, asset, payer }: Pick<Money, 'network' | 'asset' | 'payer'>): boolean =>
       paid.get({ network, asset, payer }) !== undefined,
-    unfinishedPayments: () => unfinished.all().map(fromRow),
   }
 }
 
@@ -161,7 +166,7 @@ function changePayments(db: Db) {
     /** Undefined when the payment had ended before. Throws when the log pays for another payment. */
     confirm: (id: string, assignment: Assignment, at: number) =>
       toPayment(confirm.get(assigned(id, assignment, at))),
-    /** The same, and its first delivery is begun. */
+    /** The same, and its first delivery starts. */
     confirmAndBegin: (id: string, assignment: Assignment, at: number) =>
       toPayment(confirmAndBegin.get(assigned(id, assignment, at))),
     revert: (id: string, hashes: readonly Hex[]) =>

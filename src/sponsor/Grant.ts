@@ -43,12 +43,12 @@ export type Alternative = 'eip3009' | 'eip2612'
 /** A sponsored transfer runs no code of the receiver; chains that fold L1 data into gas need room. */
 export const transferGasLimit = 100_000n
 
-/** Id of the errand that carries the only grant of an address. */
+/** Id of the job that carries the only grant of an address. */
 export function idOf(network: Network.Id, address: Address): string {
   return `grant:${network}:${address}`
 }
 
-/** Id of the errand that carries the only top-up of a grant. */
+/** Id of the job that carries the only top-up of a grant. */
 export function topUpIdOf(network: Network.Id, address: Address): string {
   return `${idOf(network, address)}:2`
 }

@@ -6,7 +6,7 @@ import * as Transaction from '../chain/transaction'
 import type { Fault } from '../protocol/Problem'
 import type { Transfer } from '../protocol/Transfer'
 import type { Meter } from '../settlement/metrics'
-import type { ApprovalSponsor, Refusal } from '../settlement/Sponsorship'
+import type { ApprovalRefusal, ApprovalSponsor } from '../settlement/sponsorship'
 import * as Approve from './Approve'
 import * as Grant from './Grant'
 import type { Engine, Ledger, Sponsored } from './ledger'
@@ -54,12 +54,12 @@ export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor
   /** By payer: two approves of one payer would compete for one account nonce. */
   const underWay = new Map<string, { hash: Hex; work: ReturnType<ApprovalSponsor['approve']> }>()
 
-  async function plan(transfer: Transfer, raw: Hex): Promise<Plan | Done | Refusal> {
+  async function plan(transfer: Transfer, raw: Hex): Promise<Plan | Done | ApprovalRefusal> {
     const judged = turns.take(() => examine(transfer, raw))
     return judged ?? unavailable('Too many approves are being looked at.', 1)
   }
 
-  async function examine(transfer: Transfer, raw: Hex): Promise<Plan | Done | Refusal> {
+  async function examine(transfer: Transfer, raw: Hex): Promise<Plan | Done | ApprovalRefusal> {
     const network = networks.find(({ id }) => id === transfer.network)
     if (network === undefined || transfer.asset !== network.asset.address) {
       return refuse('erc20_approval_not_sponsored', 'No approves are sponsored for this token.')
@@ -89,7 +89,7 @@ export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor
     transfer: Transfer,
     approve: Transaction.Parsed,
     row: GrantRow | undefined,
-  ): Promise<Plan | Refusal> {
+  ): Promise<Plan | ApprovalRefusal> {
     const { payer } = transfer
     const [{ facts, baseFeeWei }, included, pending] = await Promise.all([
       look(engine, network, payer),
@@ -144,7 +144,7 @@ export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor
     { network, approve, missingWei }: Plan,
     { payer }: Transfer,
     waitMs: number,
-  ): Promise<Refusal | undefined> {
+  ): Promise<ApprovalRefusal | undefined> {
     const funded = await ledger.fund(
       // Nobody counts who sends these: the second half of the day is for requests.
       {
@@ -177,7 +177,7 @@ export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor
     hash: Hex,
     raw: Hex,
     deadline: number,
-  ): Promise<{ kind: 'approved'; transaction: Hex } | Refusal> {
+  ): Promise<{ kind: 'approved'; transaction: Hex } | ApprovalRefusal> {
     let said = ''
     try {
       await engine.rpc(network.id, 'eth_sendRawTransaction', [raw])
@@ -218,8 +218,8 @@ export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor
   }
 
   /** Trouble of the network as an answer; refusals are counted. */
-  async function guarded<T extends { kind: string }>(work: Promise<T | Refusal>) {
-    const result = await work.catch((error: unknown): Refusal => {
+  async function guarded<T extends { kind: string }>(work: Promise<T | ApprovalRefusal>) {
+    const result = await work.catch((error: unknown): ApprovalRefusal => {
       if (!(error instanceof RpcFault || error instanceof RpcError)) throw error
       return unavailable('The network does not tell what must be known.', 5)
     })
@@ -263,18 +263,18 @@ const codes: Readonly<Record<string, string>> = {
   'balance-too-young': 'erc20_approval_balance_too_young',
 }
 
-function isRefusal(result: { kind: string }): result is Refusal {
+function isRefusal(result: { kind: string }): result is ApprovalRefusal {
   return result.kind === 'refused' || result.kind === 'unavailable'
 }
 
-function refused(fault: Fault | undefined): Refusal {
+function refused(fault: Fault | undefined): ApprovalRefusal {
   return refuse(fault?.code ?? 'erc20_approval_tx_parse_failed', fault?.detail ?? '')
 }
 
-function refuse(code: string, detail: string): Refusal {
+function refuse(code: string, detail: string): ApprovalRefusal {
   return { kind: 'refused', code, detail }
 }
 
-function unavailable(detail: string, retryAfterSeconds: number): Refusal {
+function unavailable(detail: string, retryAfterSeconds: number): ApprovalRefusal {
   return { kind: 'unavailable', detail, retryAfterSeconds }
 }

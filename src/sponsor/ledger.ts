@@ -5,14 +5,14 @@ import { isDuplicate } from '../../db/write'
 import type { NetworkConfig, Sponsor } from '../config/Config'
 import type { Log } from '../log'
 import type * as Network from '../protocol/Network'
-import type { Settlement } from '../settlement/settle'
+import type { Settlement } from '../settlement/settlement'
 import * as Grant from './Grant'
 import { createStore } from './store'
 
 /** What sponsoring needs of settlement. */
 export type Engine = Pick<
   Settlement,
-  'run' | 'errand' | 'read' | 'rpc' | 'fees' | 'isReady' | 'verify'
+  'run' | 'job' | 'read' | 'rpc' | 'fees' | 'isReady' | 'verify'
 >
 
 /** A network on which approvals are sponsored. */
@@ -212,10 +212,10 @@ export function createLedger(options: LedgerOptions): Ledger {
       }
     },
     stands(row) {
-      const errand = engine.errand(Grant.idOf(row.network, row.address))
+      const job = engine.job(Grant.idOf(row.network, row.address))
       return {
-        transaction: errand?.transaction ?? row.transactionHash,
-        state: states[errand?.state ?? 'broadcast'],
+        transaction: job?.transaction ?? row.transactionHash,
+        state: states[job?.state ?? 'broadcast'],
       }
     },
     spent: () =>

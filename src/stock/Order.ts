@@ -188,12 +188,12 @@ export function nonceOf({ id, network }: Pick<Order, 'id' | 'network'>): Hex {
   return Crypto.hex(Crypto.keccak256(`turnpike stock order\n${network}\n${id}`))
 }
 
-/** Errand id of the one swap of an order. */
+/** Job id of the one swap of an order. */
 export function swapId({ id }: Pick<Order, 'id'>): string {
   return `swap:${id}`
 }
 
-/** Errand id of the refund under way: the first one, or that of a later attempt. */
+/** Job id of the refund under way: the first one, or that of a later attempt. */
 export function refundId({ id, refundAttempts }: Pick<Order, 'id' | 'refundAttempts'>): string {
   return refundAttempts <= 1 ? `refund:${id}` : `refund:${id}:${refundAttempts}`
 }

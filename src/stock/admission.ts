@@ -3,7 +3,7 @@ import { RpcFault } from '../chain/client'
 import type { NetworkConfig, Stock } from '../config/Config'
 import * as Amount from '../protocol/Amount'
 import * as Problem from '../protocol/Problem'
-import type { Settlement } from '../settlement/settle'
+import type { Settlement } from '../settlement/settlement'
 import type { Desk } from './desk'
 import * as Instrument from './Instrument'
 import { refundGas, swapGas } from './jobs'
@@ -68,10 +68,10 @@ export function createAdmission(options: AdmissionOptions): Admission {
     },
     assertReady() {
       const status = settlement.status().find((each) => each.network === network.id)
-      const lane = status?.lanes.find((each) => each.relayer === settlement.desk)
-      const { balanceWei } = lane ?? {}
+      const account = status?.relayers.find((each) => each.relayer === settlement.desk)
+      const { balanceWei } = account ?? {}
       const isPaid = balanceWei === undefined || balanceWei >= neededWei()
-      if (settlement.isReady(network.id) && lane?.ready !== false && isPaid) return
+      if (settlement.isReady(network.id) && account?.ready !== false && isPaid) return
       throw Problem.of('not-ready', 'The stock desk cannot send transactions now.', {
         headers: { 'retry-after': '10' },
       })

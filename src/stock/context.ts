@@ -1,9 +1,9 @@
 import type { Address } from 'viem'
 import type { Db } from '../../db/open'
+import type * as Logs from '../chain/logs'
 import type { Stock, StockToken } from '../config/Config'
 import type { Asset } from '../protocol/Asset'
-import type * as Logs from '../settlement/logs'
-import type { Settlement } from '../settlement/settle'
+import type { Settlement } from '../settlement/settlement'
 import type { Market } from './market'
 import type { Order } from './Order'
 import type { Store } from './store'
@@ -12,7 +12,7 @@ import type { Verdict } from './Verdict'
 /** What the desk needs of the settlement. */
 export type DeskSettlement = Pick<
   Settlement,
-  'desk' | 'run' | 'errand' | 'onErrand' | 'onPayment' | 'findById' | 'read' | 'rpc' | 'sightOf'
+  'desk' | 'run' | 'job' | 'onJob' | 'onPayment' | 'findById' | 'read' | 'rpc' | 'sightOf'
 >
 
 /** The market that the desk buys in. */
@@ -54,7 +54,7 @@ export type Context = {
   reorgDepth: number
   now: () => number
   log: Log
-  /** Block at which an errand was first seen to have ended without effect, by its id. */
+  /** Block at which a job was first seen to have ended without effect, by its id. */
   endedAt: Map<string, bigint>
   /** Blocks that a node searches at once for logs. */
   logSpans: Logs.Spans

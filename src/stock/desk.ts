@@ -96,7 +96,7 @@ export function createDesk(options: DeskOptions): Desk {
     },
   }
 
-  settlement.onErrand((id) => {
+  settlement.onJob((id) => {
     const [kind, order] = id.split(':')
     // An earlier version also approved the router.
     if (order !== undefined && (kind === 'swap' || kind === 'refund')) drive(order)
@@ -247,10 +247,10 @@ export function createDesk(options: DeskOptions): Desk {
           settlementTx: settlement.findById(paymentId)?.transaction ?? settlementTx,
         }
       case 'swapping':
-        return { ...order, swapTx: settlement.errand(swapId(order))?.transaction ?? swapTx }
+        return { ...order, swapTx: settlement.job(swapId(order))?.transaction ?? swapTx }
       case 'refunding':
         if (refundTx === undefined) return order
-        return { ...order, refundTx: settlement.errand(refundId(order))?.transaction ?? refundTx }
+        return { ...order, refundTx: settlement.job(refundId(order))?.transaction ?? refundTx }
       default:
         return order
     }

@@ -1,9 +1,9 @@
 import type { Hex } from 'viem'
 import { type Node, RpcError } from '../chain/client'
+import * as Logs from '../chain/logs'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
 import type * as Network from '../protocol/Network'
-import * as Logs from '../settlement/logs'
 import type { Context } from './context'
 import { nonceOf, type Order, refundId, swapId } from './Order'
 
@@ -53,14 +53,14 @@ export async function isNews(context: Context, order: Order): Promise<boolean> {
   const { settlement } = context
   switch (order.heldReason) {
     case 'delivery-not-found': {
-      const swap = settlement.errand(swapId(order))
+      const swap = settlement.job(swapId(order))
       return (
         swap !== undefined &&
         deliveredBy(order, await askAgain(context, order, swap.transaction)) > 0n
       )
     }
     case 'refund-not-found': {
-      const refund = settlement.errand(refundId(order))
+      const refund = settlement.job(refundId(order))
       if (refund === undefined) return false
       const again = await askAgain(context, order, refund.transaction)
       return isRefundedBy(context, order, again) || (await findRefund(context, order)) !== undefined
@@ -91,7 +91,7 @@ export async function findRefund(context: Context, order: Order): Promise<Hex | 
   const [used] = (await settlement.read(network, [state])).results
   if (used === undefined || Token.toUint(used) !== 1n) return undefined
   const topics = [Token.authorizationUsedTopic, Token.addressTopic(desk), nonce]
-  const last = settlement.errand(refundId(order))?.blockNumber ?? 0n
+  const last = settlement.job(refundId(order))?.blockNumber ?? 0n
   const from = last < searchedBlocks ? 0n : last - searchedBlocks
   const node: Node = {
     host: network,
@@ -116,21 +116,21 @@ export async function findRefund(context: Context, order: Order): Promise<Hex | 
   return undefined
 }
 
-/** Whether an errand is included and failed, or can never be included. */
+/** Whether a job is included and failed, or can never be included. */
 export function isWithoutEffect({ settlement }: Context, id: string): boolean {
-  const state = settlement.errand(id)?.state
+  const state = settlement.job(id)?.state
   return state === 'failed' || state === 'replaced'
 }
 
-/** Whether no reorganisation can bring an errand back that ended without effect. */
+/** Whether no reorganisation can bring a job back that ended without effect. */
 export async function isOver(context: Context, id: string): Promise<boolean> {
   const { settlement, stock, endedAt, reorgDepth } = context
-  const errand = settlement.errand(id)
+  const job = settlement.job(id)
   if (!isWithoutEffect(context, id)) return false
   const answer = await settlement.rpc(stock.network, 'eth_blockNumber', [])
   if (!Receipt.isHex(answer)) return false
   const head = BigInt(answer)
-  const since = errand?.blockNumber ?? endedAt.get(id) ?? head
+  const since = job?.blockNumber ?? endedAt.get(id) ?? head
   endedAt.set(id, since)
   return head >= since + BigInt(reorgDepth)
 }

@@ -1,6 +1,6 @@
 import * as Creation from '../chain/creation'
 import * as Authorization from '../protocol/Authorization'
-import type { Errand } from '../settlement/Errand'
+import type { Job } from '../settlement/Job'
 import { type Context, tokenOf } from './context'
 import { nonceOf, type Order, refundId, swapId } from './Order'
 
@@ -26,7 +26,7 @@ export const swapGas = 1_600_000n
 export const refundGas = 400_000n
 
 /** One transaction of the desk takes the money, pays the router and swaps, or reverts. */
-export function swapOf(context: Context, order: Order): Errand {
+export function swapOf(context: Context, order: Order): Job {
   const { market } = context
   const validBefore = secondsOf(context) + swapSeconds
   return {
@@ -49,7 +49,7 @@ export function swapOf(context: Context, order: Order): Errand {
 }
 
 /** Returns the whole payment to the payer of record. */
-export function refundOf(context: Context, order: Order): Errand {
+export function refundOf(context: Context, order: Order): Job {
   const { payer: payee, totalAtomic: amountAtomic } = order
   const validBefore = secondsOf(context) + refundSeconds
   return {

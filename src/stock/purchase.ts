@@ -12,9 +12,9 @@ import * as Amount from '../protocol/Amount'
 import * as Problem from '../protocol/Problem'
 import { moneyKey, type Transfer } from '../protocol/Transfer'
 import type { Outcome, Payment, Protocol, Purpose } from '../settlement/Payment'
-import type { ApprovalSponsor } from '../settlement/Sponsorship'
-import type { Settlement } from '../settlement/settle'
-import { settleSponsored } from '../settlement/sponsored'
+import type { Settlement } from '../settlement/settlement'
+import type { ApprovalSponsor } from '../settlement/sponsorship'
+import { settleSponsored } from '../settlement/sponsorship'
 import * as Agreement from './Agreement'
 import { createAdmission } from './admission'
 import type { Desk } from './desk'
@@ -321,7 +321,8 @@ export function createPurchase(options: PurchaseOptions): Purchase {
     }
     admission.assertFew(transfer.payer, terms)
     const id = Orders.newId(now(), crypto.getRandomValues(new Uint8Array(10)))
-    const outcome = await settleSponsored(options, transfer, presentation.approval, purpose, {
+    const outcome = await settleSponsored(options, transfer, purpose, {
+      approval: presentation.approval,
       waitMs: Math.max(0, deadline - now()),
       receivedAt: now(),
       proven: presentation.isProven,

@@ -1,7 +1,7 @@
 import type { Hex } from 'viem'
 import * as Address from '../protocol/Address'
-import { disputesMax, type Sight } from '../settlement/corroborate'
 import type { Payment } from '../settlement/Payment'
+import { disputesMax, type Sight } from '../settlement/witnesses'
 import { type Context, tokenOf } from './context'
 import {
   askAgain,
@@ -112,11 +112,11 @@ async function settled(context: Context, order: Order): Promise<Next> {
 async function swapping(context: Context, order: Order): Promise<Next> {
   const { store, now, settlement } = context
   const { id } = order
-  const errand = settlement.errand(swapId(order))
-  if (errand === undefined) throw new Error(`order ${id} has no swap`)
-  if (errand.state === 'broadcast') return 'wait'
-  if (errand.state === 'failed' || errand.state === 'replaced') {
-    const reason = errand.state === 'failed' ? 'swap-failed' : 'swap-replaced'
+  const job = settlement.job(swapId(order))
+  if (job === undefined) throw new Error(`order ${id} has no swap`)
+  if (job.state === 'broadcast') return 'wait'
+  if (job.state === 'failed' || job.state === 'replaced') {
+    const reason = job.state === 'failed' ? 'swap-failed' : 'swap-replaced'
     return turn(context.change(() => store.refund(id, reason, now())))
   }
   const ended = await settlement.run(swapOf(context, order), { waitMs: 0 })
@@ -140,7 +140,7 @@ function delivered(context: Context, order: Order): Next {
   if (paymentOf(context, order.paymentId).state === 'expired') {
     context.log('order-unpaid', { order: order.id })
   }
-  if (context.settlement.errand(swapId(order))?.state === 'confirmed') return 'wait'
+  if (context.settlement.job(swapId(order))?.state === 'confirmed') return 'wait'
   return turn(context.change(() => context.store.undeliver(order.id, context.now())))
 }
 
@@ -155,7 +155,7 @@ async function beginRefund(context: Context, order: Order): Promise<Next> {
   if (payment.state !== 'confirmed') return 'wait'
   if (!isOurs(context, payment)) return 'later'
   const last = attempts > 0 ? refundId(order) : undefined
-  const lastTx = last && settlement.errand(last)?.transaction
+  const lastTx = last && settlement.job(last)?.transaction
   if (last && lastTx && !isWithoutEffect(context, last)) {
     // A reorganisation brought the refund back that had failed.
     return turn(context.change(() => store.resumeAttempt(id, attempts, lastTx, now())))
@@ -185,11 +185,11 @@ async function beginRefund(context: Context, order: Order): Promise<Next> {
 async function refunding(context: Context, order: Order): Promise<Next> {
   const { store, now, settlement } = context
   const { id } = order
-  const errand = settlement.errand(refundId(order))
-  if (errand === undefined) throw new Error(`order ${id} has no refund`)
-  if (errand.state === 'broadcast') return 'wait'
-  if (errand.state === 'failed') return unrefunded(context, order, 'refund-failed')
-  if (errand.state === 'replaced') {
+  const job = settlement.job(refundId(order))
+  if (job === undefined) throw new Error(`order ${id} has no refund`)
+  if (job.state === 'broadcast') return 'wait'
+  if (job.state === 'failed') return unrefunded(context, order, 'refund-failed')
+  if (job.state === 'replaced') {
     return turn(context.change(() => store.abandonRefund(id, order.refundAttempts, now())))
   }
   const ended = await settlement.run(refundOf(context, order), { waitMs: 0 })
@@ -220,7 +220,7 @@ async function unrefunded(context: Context, order: Order, reason: HeldReason): P
 async function refunded(context: Context, order: Order): Promise<Next> {
   const { store, now, settlement, log } = context
   const { id, refundTx } = order
-  const refund = settlement.errand(refundId(order))
+  const refund = settlement.job(refundId(order))
   const isSame = refund?.state === 'confirmed' && refund.transaction === refundTx
   if (isSame && !isSwapped(context, order)) return 'wait'
   const isUnderWay = refund?.state === 'broadcast' || refundTx === undefined
@@ -234,14 +234,14 @@ async function refunded(context: Context, order: Order): Promise<Next> {
 
 /** Whether the chain has the swap now, as far as nodes show. */
 function isSwapped({ settlement }: Context, order: Order): boolean {
-  return settlement.errand(swapId(order))?.state === 'confirmed'
+  return settlement.job(swapId(order))?.state === 'confirmed'
 }
 
 /** Goes on when an operator asks for it and it is of use, or when the chain has changed by itself. */
 async function held(context: Context, order: Order): Promise<Next> {
   const { store, now, settlement, log } = context
   const { id, refundTx, retryAt, heldReason } = order
-  const stateOf = (errand: string) => settlement.errand(errand)?.state
+  const stateOf = (job: string) => settlement.job(job)?.state
   const resumeSwap = () => turn(context.change(() => store.resumeSwap(id, now())))
   const resumeRefund = (transaction: Hex | undefined) =>
     turn(context.change(() => store.resumeRefund(id, transaction, now())))

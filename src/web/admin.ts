@@ -4,12 +4,12 @@ import * as Amount from '../protocol/Amount'
 import { badge } from './catalogue'
 import { type Html, html } from './html'
 
-/** A network with its lanes, as the settlement tells it. */
+/** A network with its relayers, as the settlement tells it. */
 export type NetworkState = {
   network: string
   ready: boolean
   reason?: string | undefined
-  lanes: readonly {
+  relayers: readonly {
     relayer: string
     ready: boolean
     reason?: string | undefined
@@ -70,17 +70,17 @@ export function adminPage({ networks: configured }: Config, state: AdminState, n
   const { networks, pending, openCircuits, outOfService, heldOrders } = state
   return html`<h1>Operation</h1>
 <p class="quiet">At ${time(now)}.</p>
-<h2>Networks and lanes</h2>
+<h2>Networks and relayers</h2>
 ${table(
-  'Networks and lanes',
+  'Networks and relayers',
   ['Network', 'Relayer', 'State', 'Balance', 'Under way'],
   networks.flatMap((network) =>
-    network.lanes.map((lane) => [
+    network.relayers.map((relayer) => [
       network.network,
-      html`<code>${lane.relayer}</code>`,
-      stateOf(lane, commonReason(network)),
-      lane.balanceWei === undefined ? 'unknown' : Amount.toDecimal(lane.balanceWei, 18),
-      lane.inFlight,
+      html`<code>${relayer.relayer}</code>`,
+      stateOf(relayer, commonReason(network)),
+      relayer.balanceWei === undefined ? 'unknown' : Amount.toDecimal(relayer.balanceWei, 18),
+      relayer.inFlight,
     ]),
   ),
 )}
@@ -126,15 +126,15 @@ ${
 }`
 }
 
-/** Why all lanes of a network are paused, unless it is the reason of one lane. */
-function commonReason({ ready, reason, lanes }: NetworkState): string | undefined {
-  if (ready || lanes.some((lane) => lane.reason === reason)) return undefined
+/** Why all relayers of a network are paused, unless it is the reason of one relayer. */
+function commonReason({ ready, reason, relayers }: NetworkState): string | undefined {
+  if (ready || relayers.some((relayer) => relayer.reason === reason)) return undefined
   return reason ?? 'unknown'
 }
 
-function stateOf(lane: NetworkState['lanes'][number], common: string | undefined): Html {
-  if (lane.ready && common === undefined) return badge('good', 'ready')
-  const reasons = [common, lane.reason].filter((reason) => reason !== undefined)
+function stateOf(relayer: NetworkState['relayers'][number], common: string | undefined): Html {
+  if (relayer.ready && common === undefined) return badge('good', 'ready')
+  const reasons = [common, relayer.reason].filter((reason) => reason !== undefined)
   return html`${badge('bad', 'paused')} ${scrub(reasons.join('; ') || 'unknown')}`
 }
 

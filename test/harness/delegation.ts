@@ -1,7 +1,7 @@
 import { type Address, createWalletClient, defineChain, type Hex, http } from 'viem'
 import { privateKeyToAccount } from 'viem/accounts'
 import { account } from '../../src/demo/accounts'
-import type { OwnDesk } from './owndesk'
+import type { OwnSettlement } from './ownsettlement'
 
 const gwei = 1_000_000_000n
 /** Delegating to it takes a delegation back. */
@@ -13,7 +13,7 @@ export const noCode: Address = `0x${'0'.repeat(40)}`
  * has a payer of its own, and continues the nonce of one that goes before them in the same block.
  */
 export async function delegate(
-  { net, network }: Pick<OwnDesk, 'net' | 'network'>,
+  { net, network }: Pick<OwnSettlement, 'net' | 'network'>,
   index: number,
   to: Address,
   { isLast = false } = {},

@@ -1,6 +1,7 @@
 import type { Address, Hex } from 'viem'
 import type { Db } from '../../db/open'
 import { payments } from '../../db/schema'
+import { createTransactions } from '../../db/transactions'
 import { write } from '../../db/write'
 import { RpcFault } from '../../src/chain/client'
 import type { Receipt } from '../../src/chain/receipt'
@@ -8,7 +9,7 @@ import * as Token from '../../src/chain/token'
 import * as Abi from '../../src/protocol/Abi'
 import type * as Authorization from '../../src/protocol/Authorization'
 import * as Crypto from '../../src/protocol/Crypto'
-import type { Errand, ErrandEnd } from '../../src/settlement/Errand'
+import type { Job, JobEnd } from '../../src/settlement/Job'
 import { createStore } from '../../src/settlement/store'
 import type { DeskMarket, DeskSettlement } from '../../src/stock/context'
 import type { SwapTerms } from '../../src/stock/market'
@@ -19,7 +20,7 @@ import {
   deskAddress,
   encode,
   network,
-  orderOfErrand,
+  orderOfJob,
   paymentRow,
   readSigned,
   stock,
@@ -31,8 +32,8 @@ import {
  * are the real ones. Everything that can happen is an event that the test draws.
  */
 
-type ModelErrand = {
-  errand: Errand
+type ModelJob = {
+  job: Job
   nonce: number
   /** What the desk has signed: read from the bytes that it sends. */
   signed: Authorization.ParsedCall
@@ -71,10 +72,11 @@ type Refund = {
 /** The world as it is, and levers to change it. */
 export function createModel(db: Db, random: Random) {
   const store = createStore(db)
-  const errands = new Map<string, ModelErrand>()
+  const transactions = createTransactions(db)
+  const jobs = new Map<string, ModelJob>()
   const paid = new Map<string, ModelPayment>()
   const receipts = new Map<Hex, Receipt>()
-  const listeners = { errand: [] as Listener[], payment: [] as Listener[] }
+  const listeners = { job: [] as Listener[], payment: [] as Listener[] }
   const swaps: Swap[] = []
   const refunds: Refund[] = []
   let block = 1_000n
@@ -107,8 +109,8 @@ export function createModel(db: Db, random: Random) {
   function ring(id: string): void {
     for (const listener of listeners.payment) listener(id)
   }
-  function ringErrand(id: string): void {
-    for (const listener of listeners.errand) listener(id)
+  function ringJob(id: string): void {
+    for (const listener of listeners.job) listener(id)
   }
   const hash = (): Hex => Crypto.hex(Crypto.keccak256(`transaction ${++serial}`))
   const sharesFor = (usdgAtomic: bigint) => (usdgAtomic * state.price) / 1_000_000n
@@ -141,33 +143,33 @@ export function createModel(db: Db, random: Random) {
     return {
       desk: deskAddress,
       findById: store.findById,
-      errand(id) {
-        const known = errands.get(id)
+      job(id) {
+        const known = jobs.get(id)
         return known && { ...known }
       },
-      onErrand: (listener) => void listeners.errand.push((id) => isMine() && listener(id)),
+      onJob: (listener) => void listeners.job.push((id) => isMine() && listener(id)),
       onPayment: (listener) => void listeners.payment.push((id) => isMine() && listener(id)),
-      async run(errand, { waitMs, write: record }) {
-        if (!errands.has(errand.id)) {
+      async run(job, { waitMs, write: record }) {
+        if (!jobs.has(job.id)) {
           const isReady = await node(born, () => !random.chance(state.faults)).catch(() => false)
           if (!isReady) return { kind: 'unavailable', detail: 'poor', retryAfterSeconds: 1 }
         }
-        if (!errands.has(errand.id)) {
+        if (!jobs.has(job.id)) {
           const transaction = hash()
           write(db, () => record?.(transaction))
-          const sent = compose(errand)
+          const sent = compose(job)
           const unknown = { receipt: undefined, sharesAtomic: undefined, returnedAtomic: undefined }
-          const row = { errand, nonce: nonce++, transaction, blockNumber: undefined, ...sent }
-          errands.set(errand.id, { ...row, state: 'broadcast', ...unknown })
+          const row = { job, nonce: nonce++, transaction, blockNumber: undefined, ...sent }
+          jobs.set(job.id, { ...row, state: 'broadcast', ...unknown })
         }
         if (waitMs > 0) await node(born, () => undefined).catch(() => undefined)
-        const known = errands.get(errand.id)
-        if (known === undefined) throw new Error('an errand was forgotten')
+        const known = jobs.get(job.id)
+        if (known === undefined) throw new Error('a job was forgotten')
         const { transaction, receipt } = known
         if (known.state === 'broadcast') return { kind: 'pending', transaction }
         if (known.state === 'replaced') return { kind: 'replaced', transaction }
-        if (receipt === undefined) throw new Error('an errand ended without receipt')
-        return { kind: known.state, transaction, receipt } satisfies ErrandEnd
+        if (receipt === undefined) throw new Error('a job ended without receipt')
+        return { kind: known.state, transaction, receipt } satisfies JobEnd
       },
       read: (_, calls) =>
         node(born, () => ({
@@ -215,11 +217,11 @@ export function createModel(db: Db, random: Random) {
   }
 
   /** As the settlement would send it now. */
-  function compose(errand: Errand): Pick<ModelErrand, 'signed' | 'terms'> {
+  function compose(job: Job): Pick<ModelJob, 'signed' | 'terms'> {
     terms = undefined
-    if (!('compose' in errand)) throw new Error(`${errand.id} is not signed`)
+    if (!('compose' in job)) throw new Error(`${job.id} is not signed`)
     const sign = () => `0x${'11'.repeat(64)}1b` as const
-    const signed = readSigned(errand.compose({ address: deskAddress, nonce, sign }))
+    const signed = readSigned(job.compose({ address: deskAddress, nonce, sign }))
     return { signed, terms }
   }
 
@@ -242,11 +244,11 @@ export function createModel(db: Db, random: Random) {
     state.deskAtomic += amountAtomic
   }
 
-  function execute(known: ModelErrand): void {
-    const { errand, signed } = known
+  function execute(known: ModelJob): void {
+    const { job, signed } = known
     const logs: Receipt['logs'][number][] = []
     let late: Receipt['logs'] = []
-    const isRefund = errand.kind === 'refund'
+    const isRefund = job.kind === 'refund'
     if (isRefund && !used.has(signed.nonce) && random.chance(state.strangers)) payByStranger(known)
     const isUsed = used.has(signed.nonce)
     const success = isRefund && isUsed ? !state.isStrict : !isUsed && isTaken(known)
@@ -265,11 +267,11 @@ export function createModel(db: Db, random: Random) {
     known.blockNumber = block
     known.state = success ? 'confirmed' : 'failed'
     receipts.set(known.transaction, { ...known.receipt, logs: [...logs, ...late] })
-    ringErrand(errand.id)
+    ringJob(job.id)
   }
 
   /** Whether the asset moves the money, and for a swap the pool takes it. */
-  function isTaken(known: ModelErrand): boolean {
+  function isTaken(known: ModelJob): boolean {
     const { signed, terms: swap } = known
     if (state.deskAtomic < signed.amountAtomic) return false
     if (swap === undefined) return !state.blocked.has(signed.payee)
@@ -285,25 +287,25 @@ export function createModel(db: Db, random: Random) {
     )
   }
 
-  function deliver({ errand, terms: swap, sharesAtomic = 0n, returnedAtomic = 0n }: ModelErrand) {
+  function deliver({ job, terms: swap, sharesAtomic = 0n, returnedAtomic = 0n }: ModelJob) {
     if (swap === undefined) throw new Error('a swap has terms')
     const { usdgAtomic, payer, recipient } = swap
-    swaps.push({ orderId: orderOfErrand(errand), ...swap, returnedAtomic, sharesAtomic })
+    swaps.push({ orderId: orderOfJob(job), ...swap, returnedAtomic, sharesAtomic })
     if (returnedAtomic > usdgAtomic) throw new Error('more comes back than went in')
     const change =
       returnedAtomic > 0n ? [transferLog(stock.router, payer, asset, returnedAtomic)] : []
     return { change, delivery: transferLog(token.pool, recipient, token.address, sharesAtomic) }
   }
 
-  function pay({ errand, signed }: ModelErrand, transaction: Hex) {
+  function pay({ job, signed }: ModelJob, transaction: Hex) {
     const { payee, amountAtomic, nonce: spent } = signed
-    const orderId = orderOfErrand(errand)
+    const orderId = orderOfJob(job)
     refunds.push({ orderId, payer: payee, amountAtomic, nonce: spent, transaction })
     return transferLog(deskAddress, payee, asset, amountAtomic)
   }
 
   /** Sends the same refund from another account right before ours: the signature is public. */
-  function payByStranger(known: ModelErrand): void {
+  function payByStranger(known: ModelJob): void {
     if (!isTaken(known)) return
     const transaction = hash()
     used.add(known.signed.nonce)
@@ -311,11 +313,11 @@ export function createModel(db: Db, random: Random) {
     receipts.set(transaction, receiptOf(transaction, true, [pay(known, transaction)]))
   }
 
-  /** The errand is under way again, and what it moved is where it was. */
-  function takeBack(known: ModelErrand): void {
-    const { errand, signed, transaction } = known
-    const orderId = orderOfErrand(errand)
-    if (known.state === 'confirmed' && errand.kind === 'swap') {
+  /** The job is under way again, and what it moved is where it was. */
+  function takeBack(known: ModelJob): void {
+    const { job, signed, transaction } = known
+    const orderId = orderOfJob(job)
+    if (known.state === 'confirmed' && job.kind === 'swap') {
       const index = swaps.findIndex((each) => each.orderId === orderId)
       if (index >= 0) {
         swaps.splice(index, 1)
@@ -323,7 +325,7 @@ export function createModel(db: Db, random: Random) {
       }
     }
     const index = refunds.findIndex((each) => each.orderId === orderId)
-    const refund = errand.kind === 'refund' ? refunds[index] : undefined
+    const refund = job.kind === 'refund' ? refunds[index] : undefined
     if (refund) {
       // A stranger's refund was right before ours, in vain: both are gone.
       refunds.splice(index, 1)
@@ -332,14 +334,14 @@ export function createModel(db: Db, random: Random) {
     }
     receipts.delete(transaction)
     Object.assign(known, { state: 'broadcast', blockNumber: undefined, receipt: undefined })
-    ringErrand(errand.id)
+    ringJob(job.id)
   }
 
   return {
     state,
     swaps,
     refunds,
-    errands,
+    jobs,
     paid,
     /** What a process sees that is started now. */
     connect: () => ({ settlement: settlementOf(generation), market: marketOf(generation) }),
@@ -388,12 +390,12 @@ export function createModel(db: Db, random: Random) {
       payment.isPaid = false
       state.deskAtomic -= payment.order.totalAtomic
       receipts.delete(payment.transaction)
-      write(db, () => store.reopen(network.id, payment.transaction))
+      write(db, () => transactions.reopen(network.id, payment.transaction))
       ring(id)
     },
-    /** Includes the errand with the lowest account nonce, or somebody else's transaction there. */
+    /** Includes the job with the lowest account nonce, or somebody else's transaction there. */
     mine(isReplaced: boolean): boolean {
-      const next = [...errands.values()]
+      const next = [...jobs.values()]
         .filter((each) => each.state === 'broadcast')
         .sort((left, right) => left.nonce - right.nonce)[0]
       if (next === undefined) return false
@@ -401,17 +403,17 @@ export function createModel(db: Db, random: Random) {
       if (!isReplaced) execute(next)
       else {
         next.state = 'replaced'
-        ringErrand(next.errand.id)
+        ringJob(next.job.id)
       }
       return true
     },
-    /** Takes the newest included errand away, at most a few blocks deep. */
+    /** Takes the newest included job away, at most a few blocks deep. */
     reorganise(): void {
-      const newest = [...errands.values()]
+      const newest = [...jobs.values()]
         .filter((each) => each.blockNumber !== undefined && each.blockNumber > block - 4n)
         .sort((left, right) => right.nonce - left.nonce)[0]
       if (newest === undefined) return
-      if ([...errands.values()].some((each) => each.nonce > newest.nonce && each.receipt)) return
+      if ([...jobs.values()].some((each) => each.nonce > newest.nonce && each.receipt)) return
       takeBack(newest)
     },
     /**
@@ -419,14 +421,12 @@ export function createModel(db: Db, random: Random) {
      * otherwise: a swap that had failed may succeed, before a refund that had paid.
      */
     reorganiseDeeply(): void {
-      const gone = [...errands.values()]
+      const gone = [...jobs.values()]
         .filter(({ blockNumber, receipt }) => receipt && blockNumber && blockNumber > block - 8n)
         .sort((left, right) => right.nonce - left.nonce)
       for (const each of gone) {
         // Only what is above every nonce that stays.
-        const isTop = ![...errands.values()].some(
-          (other) => other.nonce > each.nonce && other.receipt,
-        )
+        const isTop = ![...jobs.values()].some((other) => other.nonce > each.nonce && other.receipt)
         if (isTop) takeBack(each)
       }
     },

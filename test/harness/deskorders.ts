@@ -5,7 +5,7 @@ import type { Stock, StockToken } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
 import * as Authorization from '../../src/protocol/Authorization'
 import * as Crypto from '../../src/protocol/Crypto'
-import type { Errand, Sent } from '../../src/settlement/Errand'
+import type { Job, JobCall } from '../../src/settlement/Job'
 import type { Order } from '../../src/stock/Order'
 import * as Orders from '../../src/stock/Order'
 import type { Random } from '../soak/random'
@@ -73,7 +73,7 @@ export function orderOf(
 }
 
 /** What a transaction of the desk carries: a refund, or in the code of a swap what funds it. */
-export function readSigned(sent: Sent): Authorization.ParsedCall {
+export function readSigned(sent: JobCall): Authorization.ParsedCall {
   const call = sent.isCreation
     ? // The same words as those of a refund, behind another selector.
       `0xe3ee160e${sent.data.slice(sent.data.indexOf('ef55bec6') + 8)}`
@@ -84,8 +84,8 @@ export function readSigned(sent: Sent): Authorization.ParsedCall {
   return signed
 }
 
-/** Id of the order that an errand is for. */
-export function orderOfErrand({ id }: Errand): string {
+/** Id of the order that a job is for. */
+export function orderOfJob({ id }: Job): string {
   return id.split(':')[1] ?? ''
 }
 

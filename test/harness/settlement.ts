@@ -9,10 +9,10 @@ import { type Chain, mine, prepareChain, startChain } from '../../src/demo/chain
 import type { TransferMethod } from '../../src/protocol/Asset'
 import * as Crypto from '../../src/protocol/Crypto'
 import * as Transfer from '../../src/protocol/Transfer'
-import type { Errand } from '../../src/settlement/Errand'
+import type { Job } from '../../src/settlement/Job'
 import type { Meter } from '../../src/settlement/metrics'
 import type { Purpose } from '../../src/settlement/Payment'
-import { createSettlement, type Settlement } from '../../src/settlement/settle'
+import { createSettlement, type Settlement } from '../../src/settlement/settlement'
 
 /** USDG's manners (a used nonce only logs) or USDC's (it reverts). */
 export function networkOf(
@@ -114,8 +114,8 @@ export function purposeOf(changes: Partial<Purpose> = {}): Purpose {
   }
 }
 
-/** An errand that sends account 8 seven wei, which can be counted. */
-export function errandOf({ id: network }: NetworkConfig, changes: Partial<Errand> = {}): Errand {
+/** A job that sends account 8 seven wei, which can be counted. */
+export function jobOf({ id: network }: NetworkConfig, changes: Partial<Job> = {}): Job {
   return {
     id: 'refund:1',
     kind: 'refund',
@@ -130,7 +130,7 @@ export function errandOf({ id: network }: NetworkConfig, changes: Partial<Errand
   }
 }
 
-export type Desk = {
+export type SettlementFixture = {
   db: Db
   settlement: Settlement
   events: { event: string; fields: Readonly<Record<string, unknown>> | undefined }[]
@@ -146,7 +146,7 @@ export type Desk = {
 }
 
 /** Starts settlement over a data directory. */
-export async function startDesk(
+export async function startFixture(
   networks: readonly NetworkConfig[],
   dataDir: string,
   options: {
@@ -154,7 +154,7 @@ export async function startDesk(
     recover?: boolean
     checkMs?: number
     blockTimeMs?: number
-    errandProofMs?: number
+    jobProofMs?: number
     resendMs?: number
     meter?: Meter
     relayerKeys?: readonly Uint8Array[]
@@ -165,10 +165,10 @@ export async function startDesk(
     /** Undefined: the limit of the service; without it there is none. */
     clockSkewMaxMs?: number | undefined
   } = {},
-): Promise<Desk> {
+): Promise<SettlementFixture> {
   const now = options.now ?? Date.now
   const db = open({ dataDir, now })
-  const events: Desk['events'] = []
+  const events: SettlementFixture['events'] = []
   const settlement = await createSettlement({
     db,
     networks,
@@ -184,7 +184,7 @@ export async function startDesk(
     clockSkewMaxMs: 'clockSkewMaxMs' in options ? options.clockSkewMaxMs : Number.POSITIVE_INFINITY,
     payoutExclusive: () => options.payoutExclusive === true,
     isOwnPayee: options.isOwnPayee,
-    errandProofMs: options.errandProofMs,
+    jobProofMs: options.jobProofMs,
     resendMs: options.resendMs,
     ...(options.walletFactories ? { walletFactories: options.walletFactories } : {}),
     ...(options.meter ? { meter: options.meter } : {}),

@@ -9,9 +9,9 @@ import { createLog } from '../../src/log'
 import * as Crypto from '../../src/protocol/Crypto'
 import * as Permit from '../../src/protocol/Permit'
 import * as Transfer from '../../src/protocol/Transfer'
-import type { ApprovalSponsor } from '../../src/settlement/Sponsorship'
+import type { ApprovalSponsor } from '../../src/settlement/sponsorship'
 import { createSponsor, type Sponsor } from '../../src/sponsor/sponsor'
-import { type Desk, networkOf, payee, startDesk } from './settlement'
+import { networkOf, payee, type SettlementFixture, startFixture } from './settlement'
 
 /** What the shipped file says. */
 export const sponsorDefaults: SponsorConfig = {
@@ -43,7 +43,7 @@ export function sponsoredNetwork(
 
 export type Sponsoring = Sponsor & {
   approvals: ApprovalSponsor
-  desk: Desk
+  desk: SettlementFixture
   registry: Registry
   /** Everything that was logged. */
   logged: string[]
@@ -59,11 +59,11 @@ export async function startSponsoring(
 ): Promise<Sponsoring> {
   const { now = Date.now, waitMs = 20_000, recover = true } = options
   const registry = createRegistry()
-  const desk = await startDesk(networks, dataDir, { now, meter: registry, recover })
+  const fixture = await startFixture(networks, dataDir, { now, meter: registry, recover })
   const logged: string[] = []
   const sponsor = createSponsor({
-    db: desk.db,
-    settlement: desk.settlement,
+    db: fixture.db,
+    settlement: fixture.settlement,
     networks,
     accounts: [account(0).address],
     meter: registry,
@@ -71,10 +71,10 @@ export async function startSponsoring(
     log: createLog({ write: (line) => void logged.push(line), pretty: false }),
     waitMs: () => waitMs,
   })
-  const query = desk.db.sqlite.query<Record<string, unknown>, []>('SELECT * FROM grants')
+  const query = fixture.db.sqlite.query<Record<string, unknown>, []>('SELECT * FROM grants')
   const { approvals } = sponsor
   if (approvals === undefined) throw new Error('no network is sponsored')
-  return { ...sponsor, approvals, desk, registry, logged, rows: () => query.all() }
+  return { ...sponsor, approvals, desk: fixture, registry, logged, rows: () => query.all() }
 }
 
 /** Keys and their addresses, the same ones for the same seed. */

@@ -37,7 +37,7 @@ export type Field = {
 /** Each payer's tokens on each chain at the start, atomic. */
 export const mintedAtomic = 10_000_000_000n
 
-/** Their keys are public; two lanes for a program that can use them. */
+/** Their keys are public; two relayers for a program that can use them. */
 export const relayers = [account(0), account(8)]
 
 const payerCount = 32

@@ -1,0 +1,48 @@
+import type { Address, Hex } from 'viem'
+import type { GasProduct } from '../../db/schema'
+import type { Receipt } from '../chain/receipt'
+import type * as Network from '../protocol/Network'
+
+/** A transaction of our own that carries no payment: a swap, a refund, a grant, an allowance. */
+export type Job = {
+  /** Unique for ever, e.g. `refund:ORDER`: one id is never under way at two account nonces. */
+  id: string
+  kind: 'swap' | 'refund' | 'grant' | 'allowance'
+  /** Whose gas budget pays. */
+  product: GasProduct
+  network: Network.Id
+  /** The account that must send it; undefined: any relayer of the network. */
+  relayer: Address | undefined
+  valueWei: bigint
+  /** What is not used costs nothing; at least 100,000 is asked for. */
+  gasLimit: bigint
+} & (JobCall | { compose: (sender: Sender) => JobCall })
+
+/** The call that is sent; `isCreation`: `data` is the code of a contract that is created, at `to`. */
+export type JobCall = { to: Address; data: Hex; isCreation?: boolean }
+
+/**
+ * For calls that contain a signature of their sender or the address that they create. Both are
+ * known only when the job is written. `compose` must be pure: it runs once, inside the decision
+ * to send.
+ */
+export type Sender = {
+  address: Address
+  /** Account nonce of the transaction. */
+  nonce: number
+  /** 65 bytes. */
+  sign(digest: Uint8Array): Hex
+}
+
+/**
+ * How a job stands. `confirmed` and `failed` are final as far as `reorg_depth` allows; `replaced`:
+ * the chain has another confirmed transaction at its nonce, so that it did not run and never will.
+ */
+export type JobEnd =
+  | { kind: 'confirmed'; transaction: Hex; receipt: Receipt }
+  | { kind: 'failed'; transaction: Hex; receipt: Receipt }
+  | { kind: 'replaced'; transaction: Hex }
+  /** Sent, not decided in time; the work goes on. */
+  | { kind: 'pending'; transaction: Hex }
+  /** Nothing was written or sent. */
+  | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }

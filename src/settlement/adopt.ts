@@ -1,0 +1,114 @@
+import { isDuplicate, write } from '../../db/write'
+import { moneyKey, type Transfer } from '../protocol/Transfer'
+import { about, type Context } from './context'
+import * as External from './external'
+import type { Outcome, Purpose } from './Payment'
+import { assertConfirmed } from './reads'
+import * as Refusals from './refusals'
+import * as Resolve from './resolve'
+import type { ChainState } from './state'
+import type { Evidence } from './store'
+import { alsoWrite, rowOf, WriteError } from './transaction'
+
+/**
+ * Credentials that came while we could not settle, with their times. An external settlement after
+ * that time was unspent when its buyer came. Kept in memory only: another instance does not know
+ * them.
+ */
+export type Unsettled = {
+  note(transfer: Transfer, evidence: Evidence): void
+  find(transfer: Transfer): Evidence | undefined
+}
+
+const unsettledMax = 10_000
+
+export function createUnsettled(max = unsettledMax): Unsettled {
+  const seen = new Map<string, Evidence>()
+  return {
+    note(transfer, evidence) {
+      const key = keyOf(transfer)
+      // Keep the first time: the credential was unspent then, or no later settlement is found.
+      if (seen.has(key)) return
+      const [oldest] = seen.keys()
+      if (seen.size >= max && oldest !== undefined) seen.delete(oldest)
+      seen.set(key, evidence)
+    },
+    find: (transfer) => seen.get(keyOf(transfer)),
+  }
+}
+
+function keyOf(transfer: Transfer): string {
+  return `${moneyKey(transfer)} ${transfer.payee} ${transfer.amountAtomic}`.toLowerCase()
+}
+
+type Uses = Pick<Context, 'ledger' | 'chains' | 'progress' | 'policy' | 'now' | 'monotonic' | 'log'>
+
+/** The payment as it was asked for. */
+type Asked = Parameters<typeof rowOf>[0] &
+  Parameters<typeof alsoWrite>[0] & { requestId: string | undefined }
+
+/**
+ * The nonce was used on the chain before we sent anything: a reader of the credential settled it.
+ * This counts at the desk, whose account has the money; with exclusive payouts; and when the
+ * credential was refused here before and settled since. It does not count when one of our own
+ * accounts sent it: then another database has answered for it.
+ */
+export async function adopt(
+  context: Uses,
+  chain: ChainState,
+  asked: Asked,
+  before: Evidence | undefined,
+): Promise<Outcome> {
+  const { id, transfer, purpose } = asked
+  const { ledger, now, log } = context
+  if (!mayAdopt(context, purpose, before)) return Refusals.refuseUsed(transfer)
+  try {
+    const found = await External.find(context, chain, transfer)
+    if (!found || !(await isAdoptable(context, chain, asked, { found, before }))) {
+      return Refusals.refuseUsed(transfer)
+    }
+    await assertConfirmed(context, chain, found.transaction)
+    write(ledger.db, () => {
+      ledger.payments.insertPayment({
+        ...rowOf(asked, chain.head.number, now()),
+        state: 'confirmed',
+        transactionHash: found.transaction,
+        logIndex: found.logIndex,
+        blockNumber: found.blockNumber,
+        confirmedAt: now(),
+      })
+      alsoWrite(asked)
+    })
+    log('payment-settled-externally', { ...about(asked), transaction: found.transaction })
+    return Resolve.current(context, { id })
+  } catch (error) {
+    if (error instanceof WriteError) throw error.cause
+    if (isDuplicate(error)) return Refusals.refuseUsed(transfer)
+    log('settlement-undecided', { ...about(asked), error })
+    return Refusals.unavailable(error)
+  }
+}
+
+function mayAdopt({ policy }: Uses, purpose: Purpose, before: Evidence | undefined): boolean {
+  if (purpose.product === 'desk') return true
+  return purpose.bound && (policy.payoutExclusive() || before !== undefined)
+}
+
+async function isAdoptable(
+  context: Uses,
+  chain: ChainState,
+  asked: Asked,
+  { found, before }: { found: External.Found; before: Evidence | undefined },
+): Promise<boolean> {
+  const isSince = before !== undefined && External.isSince(context, chain, found, before)
+  const counts = External.counts(context, chain, asked, { found, evidence: undefined })
+  if (!counts && !isSince) return false
+  if (asked.purpose.product !== 'desk' && context.policy.payoutExclusive()) return true
+  if (!(await External.isSentByUs(chain, found))) return true
+  context.log('settlement-without-record', {
+    ...about(asked),
+    network: chain.network.id,
+    transaction: found.transaction,
+  })
+  return false
+}

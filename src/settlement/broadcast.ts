@@ -1,0 +1,273 @@
+import { parseTransaction } from 'viem'
+import type { TransactionRow } from '../../db/schema'
+import { write } from '../../db/write'
+import { fees, pollMs } from '../chain/head'
+import type * as Receipt from '../chain/receipt'
+import type { Context, Policy } from './context'
+import { readCount, readReceipt, readTop } from './reads'
+import { cancellation, type NodeReply, type Payload, send, sign, synchronize } from './relayer'
+import type { ChainState, Relayer, Slot } from './state'
+
+type Uses = Pick<Context, 'ledger' | 'progress' | 'policy' | 'metrics' | 'now' | 'log'>
+
+/** How a nonce ends. */
+export type End =
+  | { kind: 'included'; receipt: Receipt.Receipt }
+  /** The chain has another transaction at this nonce: none of ours can be included. */
+  | { kind: 'consumed' }
+  | { kind: 'stopped' }
+
+/** Looks at which our nonce must seem taken, and our hashes unknown, before that is believed. */
+const proofLooks = 3
+const pollMaxMs = 2_000
+const resendMaxMs = 15_000
+
+/** What one drive remembers; its time starts at 0. */
+type Pace = {
+  elapsedMs: number
+  sendAtMs: number
+  sends: number
+  replaceAtMs: number
+  intervalMs: number
+  /** Looks in a row at which the nonce was taken. */
+  misses: number
+  /** Newest block at the first of them. */
+  takenAt: bigint | undefined
+  takenAtMs: number
+}
+
+/**
+ * Sends and watches until the nonce is decided. The same bytes are sent again and again, because a
+ * node may forget them; when they stay out, they are replaced at the same nonce with higher fees,
+ * and by an empty transaction once their payload can no longer succeed. Never rejects.
+ */
+export async function drive(context: Uses, chain: ChainState, slot: Slot): Promise<End> {
+  const replaceMs = chain.network.replaceAfterSeconds * 1000
+  const pace: Pace = {
+    elapsedMs: 0,
+    sendAtMs: 0,
+    sends: 0,
+    replaceAtMs: replaceMs,
+    intervalMs: pollMs(chain.head),
+    misses: 0,
+    takenAt: undefined,
+    takenAtMs: 0,
+  }
+  while (!context.progress.signal.aborted) {
+    let isDoubtful = pace.misses > 0
+    if (pace.elapsedMs >= pace.sendAtMs) {
+      const sent = await send(chain, newest(slot).raw, pace.sends === 0)
+      if (sent.receipt && isOf(slot, sent.receipt)) return included(chain, slot, sent.receipt)
+      note(context, chain, slot, sent)
+      isDoubtful ||= pace.sends > 0 || sent.kind !== 'accepted' || sent.waited === true
+      planSends(pace, sent, context.policy)
+    }
+    const seen = await inspect(chain, slot, isDoubtful)
+    if (seen.receipt) return included(chain, slot, seen.receipt)
+    count(chain, pace, seen)
+    if (pace.misses >= proofLooks) {
+      if (isConsumed(context, chain, slot, { pace, top: seen.top })) return { kind: 'consumed' }
+      if (pace.misses === proofLooks) await passOver(chain, slot.relayer)
+    }
+    if (pace.elapsedMs >= pace.replaceAtMs && pace.misses === 0) {
+      pace.replaceAtMs = pace.elapsedMs + replaceMs
+      if (tryReplace(context, chain, slot)) pace.sendAtMs = pace.elapsedMs
+    }
+    await rest(context, chain, pace)
+  }
+  return { kind: 'stopped' }
+}
+
+/** When the bytes are sent again, and replaced. */
+function planSends(pace: Pace, sent: NodeReply, { resendMs }: Pick<Policy, 'resendMs'>): void {
+  // The node wants a higher tip, so bid its suggestion at once.
+  if (sent.kind === 'rejected' && sent.isFee) {
+    pace.replaceAtMs = Math.min(pace.replaceAtMs, pace.elapsedMs)
+  }
+  if (sent.kind === 'early') {
+    pace.sendAtMs = pace.elapsedMs + 100
+    return
+  }
+  // Bytes that no node has taken are offered again soon: their buyer waits.
+  const firstMs = sent.kind === 'accepted' ? resendMs : 250
+  pace.sendAtMs = pace.elapsedMs + Math.min(resendMaxMs, firstMs * 2 ** pace.sends)
+  pace.sends++
+}
+
+/** Counts the looks in a row at which the nonce was taken. */
+function count({ head }: ChainState, pace: Pace, { isTaken, top }: Inspection): void {
+  // The nonce is free again: what was passed over is wanted now.
+  if (isTaken === false && pace.misses > 0) {
+    pace.sendAtMs = pace.elapsedMs
+    pace.intervalMs = pollMs(head)
+  }
+  if (pace.misses === 0) pace.takenAtMs = pace.elapsedMs
+  if (isTaken !== undefined) pace.misses = isTaken ? pace.misses + 1 : 0
+  pace.takenAt = pace.misses === 0 ? undefined : (pace.takenAt ?? top)
+}
+
+async function rest(context: Uses, { head, heads }: ChainState, pace: Pace): Promise<void> {
+  if (pace.misses > 0) pace.intervalMs = pace.misses > proofLooks ? head.blockTimeMs : pollMs(head)
+  const { intervalMs } = pace
+  const waitsFrom = context.now()
+  const why = await heads.wait(intervalMs, context.progress.signal)
+  // A clock that was set counts for no more than the wait itself.
+  const waitedMs = Math.min(intervalMs, Math.max(0, context.now() - waitsFrom))
+  pace.elapsedMs += why === 'time' ? intervalMs : waitedMs
+  pace.intervalMs = Math.min(pollMaxMs, Math.ceil(intervalMs * 1.3))
+}
+
+/**
+ * Whether another transaction has the nonce for good. For a job it must be out of the reach of a
+ * reorganisation. On a fast chain that is a matter of seconds, in which a provider's receipts may lag
+ * behind its state: time must have passed, too (`jobProofMs`). What follows a job that did not run
+ * (the refund for a swap) moves the same money: our bytes must never be included after that.
+ */
+function isConsumed(
+  { policy }: Uses,
+  { network }: ChainState,
+  { job }: Slot,
+  { pace, top }: { pace: Pace; top: bigint | undefined },
+): boolean {
+  if (!job) return true
+  if (pace.elapsedMs - pace.takenAtMs < policy.jobProofMs) return false
+  if (pace.takenAt === undefined || top === undefined) return false
+  return top >= pace.takenAt + BigInt(Math.max(network.reorgDepth, network.confirmations - 1))
+}
+
+/** The relayer goes on above a nonce that another program used, while that is being made sure of. */
+async function passOver(chain: ChainState, relayer: Relayer): Promise<void> {
+  relayer.stuck = undefined
+  relayer.refused = undefined
+  await synchronize(chain, relayer)
+  chain.room.emit()
+}
+
+function isOf({ transactions }: Slot, { hash }: Receipt.Receipt): boolean {
+  return transactions.some((each) => each.hash === hash)
+}
+
+function newest(slot: Slot): TransactionRow {
+  const transaction = slot.transactions.at(-1)
+  if (!transaction) throw new Error('a slot without a transaction')
+  return transaction
+}
+
+function included({ head }: ChainState, slot: Slot, receipt: Receipt.Receipt): End {
+  slot.relayer.refused = undefined
+  slot.relayer.stuck = undefined
+  if (receipt.blockNumber > head.number) {
+    head.number = receipt.blockNumber
+    const paid = slot.transactions.find(({ hash }) => hash === receipt.hash)
+    const tip = paid?.maxTipWei ?? 0n
+    const price = receipt.effectiveGasPriceWei
+    // Below the cap of the transaction the price is base fee and tip.
+    if (paid && price > tip && price < paid.maxFeeWei) head.baseFeeWei = price - tip
+  }
+  return { kind: 'included', receipt }
+}
+
+function note(context: Uses, chain: ChainState, slot: Slot, sent: NodeReply): void {
+  const { relayer } = slot
+  if (sent.kind === 'accepted') relayer.refused = undefined
+  if (sent.kind !== 'rejected' || relayer.refused === sent.reason) return
+  relayer.refused = sent.reason
+  tellPause(context, chain, slot, sent.reason)
+}
+
+function tellPause(
+  { log }: Uses,
+  { network, room }: ChainState,
+  { relayer, nonce }: Slot,
+  reason: string | undefined,
+): void {
+  log('relayer-paused', { network: network.id, relayer: relayer.address, nonce, reason })
+  // What waits goes to the other relayers, or is told that there is none.
+  room.emit()
+}
+
+type Inspection = { receipt?: Receipt.Receipt; isTaken?: boolean; top?: bigint }
+
+/**
+ * Receipt of any of the slot's transactions; else whether the nonce is taken all the same. The count
+ * is read first: a transaction of ours that is included in between has a receipt then.
+ */
+async function inspect(chain: ChainState, slot: Slot, withCount: boolean): Promise<Inspection> {
+  try {
+    const top = withCount && slot.job ? await readTop(chain) : undefined
+    const included = withCount ? await readCount(chain, slot.relayer, 'latest') : undefined
+    for (const { hash } of slot.transactions.toReversed()) {
+      const receipt = await readReceipt(chain, hash)
+      if (receipt) return { receipt }
+    }
+    if (included === undefined) return {}
+    return { isTaken: included > slot.nonce, ...(top === undefined ? {} : { top }) }
+  } catch {
+    return {}
+  }
+}
+
+/** A disk that cannot take the replacement must not end the watch over what was sent. */
+function tryReplace(context: Uses, chain: ChainState, slot: Slot): boolean {
+  try {
+    return replace(context, chain, slot)
+  } catch (error) {
+    context.log('settlement-fault', { network: chain.network.id, nonce: slot.nonce, error })
+    return false
+  }
+}
+
+/**
+ * Signs the slot again with at least an eighth more (nodes want a tenth). False at the fee cap, which
+ * stops the relayer: all that it sends later waits behind this nonce.
+ */
+function replace(context: Uses, chain: ChainState, slot: Slot): boolean {
+  const { ledger, now } = context
+  const { network, head } = chain
+  const { relayer, nonce } = slot
+  const old = newest(slot)
+  const current = fees(head, network.feeCapWei, true)
+  const maxFeeWei = larger(old.maxFeeWei + old.maxFeeWei / 8n + 1n, current.maxFeeWei)
+  const maxTipWei = larger(old.maxTipWei + old.maxTipWei / 8n + 1n, current.maxTipWei)
+  if (maxFeeWei > network.feeCapWei || maxTipWei > maxFeeWei) {
+    if (relayer.stuck === undefined) {
+      relayer.stuck = 'a transaction stays out at the fee cap'
+      tellPause(context, chain, slot, relayer.stuck)
+    }
+    return false
+  }
+  const carriers = slot.transactions.map(({ hash }) => hash)
+  const ids = slot.members.map(({ payment }) => payment.id)
+  const payload = payloadOf(slot, old, now())
+  const row = sign({ now, network }, relayer, payload, { nonce, maxFeeWei, maxTipWei })
+  write(ledger.db, () => {
+    ledger.transactions.insertTransaction(row, ids)
+    if (slot.job) ledger.jobs.renew(slot.job.id, row.hash)
+    for (const id of ids) ledger.payments.renew(id, row.hash, carriers)
+  })
+  slot.transactions.push(row)
+  context.metrics.replaced(network.id)
+  context.log('transaction-replaced', { network: network.id, nonce, hash: row.hash })
+  return true
+}
+
+function payloadOf({ relayer, validBefore }: Slot, old: TransactionRow, now: number): Payload {
+  const isOver = validBefore !== undefined && validBefore < BigInt(Math.floor(now / 1000))
+  if (isOver) return { ...cancellation(relayer), product: old.product }
+  // The type byte was checked when the row was written.
+  const { to, data, value } = parseTransaction(old.raw as `0x02${string}`)
+  return {
+    kind: old.kind,
+    product: old.product,
+    to: to ?? old.to,
+    // A contract creation has no receiver: the same data sent to the address would do nothing.
+    isCreation: !to,
+    data: data ?? '0x',
+    valueWei: value ?? 0n,
+    gasLimit: old.gasLimit,
+  }
+}
+
+function larger(left: bigint, right: bigint): bigint {
+  return left > right ? left : right
+}

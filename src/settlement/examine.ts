@@ -1,0 +1,255 @@
+import type { Address } from 'viem'
+import { RpcError } from '../chain/client'
+import {
+  type AccountCode,
+  type IdentifiedCode,
+  isContract,
+  isIdentified,
+  splitCode,
+  withCode,
+} from '../chain/code'
+import { type Fees, fees, observeTime } from '../chain/head'
+import * as Multicall from '../chain/multicall'
+import * as Permit2 from '../chain/permit2'
+import * as Token from '../chain/token'
+import type { Asset } from '../protocol/Asset'
+import * as Permit from '../protocol/Permit'
+import * as Transfer from '../protocol/Transfer'
+import * as EthCall from './ethcall'
+import * as Gas from './gas'
+import * as Refusals from './refusals'
+import * as Signature from './signature'
+import { type ChainState, isForged, type QueuedPayment } from './state'
+
+export type Simulation =
+  /**
+   * The transfer would succeed now; `balanceAtomic` is the payer's before it. `code`: what is behind
+   * the payer, where that was read. `fees`: those that its code was shown.
+   */
+  | { kind: 'passes'; balanceAtomic: bigint; code: AccountCode; fees?: Fees }
+  /** The chain says that this nonce is used or cancelled. */
+  | { kind: 'used' }
+  | Refusals.PaymentRefusal
+
+/** What is simulated: a signed transfer and its settling call. */
+export type Candidate = Pick<QueuedPayment, 'transfer' | 'code' | 'signer' | 'call'>
+
+/** A signature that is still to be judged. */
+export type SignatureCheck = {
+  /** When the transfer passes with it, it is the payer's: the chain reads it as we do. */
+  isDecidedByChain: boolean
+  /** Whether the payer's own key signed the digest; asked when the chain does not decide. */
+  isSigned: () => boolean
+  /** It came with the call that would deploy the wallet (ERC-6492). */
+  isWrapped: boolean
+  /** What was signed: of the domain below, which need not be the token's. */
+  digest: Uint8Array
+  eip712: Asset['eip712']
+}
+
+/** `now` is unix ms. */
+type Asked = { now: number; check?: SignatureCheck | undefined }
+
+/**
+ * All that one call can say of a transfer: whether the payer's contract accepts the signature, whether
+ * the transfer would succeed now, and if not the first reason in the order of the reference facilitator.
+ */
+export async function examine(
+  chain: ChainState,
+  from: Address | undefined,
+  candidate: Candidate,
+  asked: Asked,
+): Promise<Simulation> {
+  const { transfer, code } = candidate
+  const atSeconds = EthCall.timeFor(chain, [transfer], asked.now)
+  const calls = callsFor(chain, candidate, asked.check)
+  const gas = 2n * Gas.limitAlone(transfer, isContract(code)) + 200_000n
+  let answer: CallAnswer | undefined
+  try {
+    answer = await aggregateWithCode(chain, from, transfer.payer, { calls, gas, atSeconds })
+  } catch (error) {
+    return unusable(transfer, error)
+  }
+  if (!answer) return Refusals.unavailable(undefined)
+  const seen = readAnswer(transfer, answer)
+  if (seen.baseFeeWei) chain.head.baseFeeWei = seen.baseFeeWei
+  if (atSeconds === undefined && seen.timestamp !== undefined) {
+    observeTime(chain.head, seen.timestamp, asked.now)
+  }
+  // The node ignored the override, so send it none from now on.
+  else if (seen.timestamp !== atSeconds) chain.abilities.hasOverrides = false
+  const verdict = judge(candidate, seen, asked.check)
+  if (verdict === 'passes') return confirm(chain, from, candidate, { ...seen, atSeconds })
+  if (verdict !== 'fails') return verdict
+  // Simulate again, because this answer showed how old the newest block is.
+  const isLater =
+    atSeconds === undefined && EthCall.timeFor(chain, [transfer], asked.now) !== undefined
+  if (isLater && chain.abilities.hasOverrides) return examine(chain, from, candidate, asked)
+  return explain(chain, candidate, seen, asked)
+}
+
+/** The settling call, and the reads that explain its failure. */
+function callsFor(
+  { network }: ChainState,
+  { transfer, code, call }: Candidate,
+  check: SignatureCheck | undefined,
+): Multicall.Call[] {
+  const { asset, payer, method } = transfer
+  const digest = check?.digest ?? (isContract(code) && Transfer.digest(transfer, network.asset))
+  return [
+    EthCall.nonceCall(transfer),
+    Token.balanceOf(asset, payer),
+    Multicall.timestampCall,
+    Multicall.baseFeeCall,
+    ...(method === 'permit2'
+      ? [Token.allowance(asset, payer, Permit.permit2Address), Permit2.proxyPermit2]
+      : []),
+    call,
+    ...(digest
+      ? [Token.isValidSignature(payer, digest, Signature.unwrap(transfer).signature)]
+      : []),
+  ]
+}
+
+/** The answers to `callsFor`. */
+type Observation = Omit<Refusals.Facts, 'refusedByWallet' | 'eip712'> & {
+  code: AccountCode
+  baseFeeWei: bigint | undefined
+  isSettled: boolean
+  /** What a contract of the payer says to the signature; undefined where none was asked. */
+  wallet: ReturnType<typeof judgeWallet> | undefined
+}
+
+function readAnswer(transfer: Transfer.Transfer, { code, results }: CallAnswer): Observation {
+  const isPermit = transfer.method === 'permit2'
+  const [nonce, balance, timestamp, baseFeeWei, allowance] = results.map(EthCall.uintOf)
+  const wallet = results[isPermit ? 7 : 5]
+  return {
+    code,
+    baseFeeWei,
+    isSettled: results[isPermit ? 6 : 4]?.success === true,
+    wallet: wallet && judgeWallet(wallet),
+    used: EthCall.isUsed(transfer, nonce),
+    balance,
+    timestamp,
+    allowance: isPermit ? allowance : undefined,
+    hasProxy: !isPermit || results[5]?.success === true,
+  }
+}
+
+function judge(
+  { transfer, code }: Candidate,
+  { isSettled, used, wallet }: Observation,
+  check: SignatureCheck | undefined,
+): Exclude<Simulation, { kind: 'passes' }> | 'passes' | 'fails' {
+  const passes = isSettled && used === false
+  if (passes && check?.isDecidedByChain) return 'passes'
+  if (check && wallet !== 'accepts' && !check.isSigned()) {
+    const isUndeployed = wallet === 'absent' && check.isWrapped
+    return isUndeployed ? Refusals.refuseFactory() : Refusals.refuseSignature(transfer)
+  }
+  // Report a bad signature before a used nonce, so that forgers cannot probe nonces.
+  if (used) {
+    const isRefused = isContract(code) && wallet === 'refuses'
+    return isRefused ? Refusals.refuseSignature(transfer) : { kind: 'used' }
+  }
+  return passes ? 'passes' : 'fails'
+}
+
+function explain(
+  chain: ChainState,
+  { transfer, code, signer }: Candidate,
+  seen: Observation,
+  { now, check }: Asked,
+): Simulation {
+  const { wallet } = seen
+  const facts = {
+    ...seen,
+    refusedByWallet: wallet === 'refuses' || (wallet === 'absent' && isContract(code)),
+    eip712: check?.eip712,
+  }
+  if (!Refusals.isEarly(chain, transfer, facts, now)) {
+    return Refusals.explain(chain.network, transfer, facts)
+  }
+  const isSigned = seen.code === 'eoa' && !isForged(signer) && !isContract(code)
+  if (!isSigned) return Refusals.tooEarly
+  return { kind: 'passes', balanceAtomic: seen.balance ?? 0n, code: seen.code }
+}
+
+/**
+ * Simulates again with exactly the transaction that would follow, up to the gas limit, so that the
+ * payer's code cannot tell the call from the transaction. Only the block differs.
+ */
+async function confirm(
+  chain: ChainState,
+  from: Address | undefined,
+  candidate: Candidate,
+  { balance, code, atSeconds }: Observation & { atSeconds: bigint | undefined },
+): Promise<Simulation> {
+  const { transfer, call } = candidate
+  const balanceAtomic = balance ?? 0n
+  if (!isContract(candidate.code) && !isContract(code)) {
+    return { kind: 'passes', balanceAtomic, code }
+  }
+  const bid = fees(chain.head, chain.network.feeCapWei)
+  const gas = Gas.limitAlone(transfer, true)
+  try {
+    const { to, data } = call
+    await EthCall.ethCall(chain, { from, to, data, gas, fees: bid, atSeconds })
+  } catch (error) {
+    return unusable(transfer, error)
+  }
+  return { kind: 'passes', balanceAtomic, code: identify(transfer, code), fees: bid }
+}
+
+/** An undeployed wallet is identified by its factory. */
+function identify(transfer: Transfer.Transfer, code: AccountCode): IdentifiedCode {
+  if (isIdentified(code)) return code
+  return { key: `factory ${Signature.factoryOf(transfer) ?? transfer.payer}` }
+}
+
+function unusable(transfer: Transfer.Transfer, error: unknown): Refusals.PaymentRefusal {
+  if (!EthCall.isSpentGas(error)) return Refusals.unavailable(error)
+  return Refusals.refuse(Refusals.simulationReason(transfer), 'the transfer runs out of gas')
+}
+
+/** Gas of creation code and of its returned bytes, which nodes charge like deployed code. */
+const creationGas = 700_000n
+
+type CallAnswer = { code: AccountCode; results: Multicall.Result[] }
+
+/** Results of the calls, and the payer's code where the node tells it. Throws RpcFault or RpcError. */
+async function aggregateWithCode(
+  chain: ChainState,
+  from: Address | undefined,
+  payer: Address,
+  {
+    calls,
+    gas,
+    ...rest
+  }: { calls: readonly Multicall.Call[]; gas: bigint; atSeconds?: bigint | undefined },
+): Promise<CallAnswer | undefined> {
+  const withoutCode = async (code: AccountCode) => {
+    const results = await EthCall.aggregate(chain, from, calls, { gas, ...rest })
+    return results && { code, results }
+  }
+  if (!chain.abilities.readsCode) return withoutCode('unknown')
+  const data = withCode(payer, Multicall.aggregate(calls))
+  let answer: unknown
+  try {
+    answer = await EthCall.ethCall(chain, { from, data, gas: gas + creationGas, ...rest })
+  } catch (error) {
+    if (!(error instanceof RpcError)) throw error
+    // Without an answer of the code read, only the payer's code can have burnt that much gas.
+    return withoutCode(EthCall.isSpentGas(error) ? { key: 'burning' } : 'unknown')
+  }
+  const split = splitCode(answer)
+  const results = split && Multicall.parseResults(split.data, calls.length)
+  return split && results && { code: split.code, results }
+}
+
+/** `absent`: there is no code that could judge, or none that answers. */
+function judgeWallet({ success, data }: Multicall.Result): 'accepts' | 'refuses' | 'absent' {
+  if (success && Token.isMagic(data)) return 'accepts'
+  return success && data === '0x' ? 'absent' : 'refuses'
+}

@@ -1,0 +1,249 @@
+import * as Crypto from '../protocol/Crypto'
+import type { Transfer } from '../protocol/Transfer'
+import { adopt, type Unsettled } from './adopt'
+import { type Context, chainOf } from './context'
+import * as Gas from './gas'
+import type { DeliverOnConfirm, Outcome, Payment, Purpose, Underway } from './Payment'
+import { payerOf } from './payers'
+import { resend, type Submitted, submit } from './queue'
+import * as Refusals from './refusals'
+import { isReady } from './relayer'
+import * as Resolve from './resolve'
+import * as Signature from './signature'
+import type { Admission, ChainState, Signer } from './state'
+import { within } from './wait'
+import { needsSecond } from './witnesses'
+
+/** A payment that is asked for. */
+export type PaymentRequest = {
+  id: string
+  requestId: string | undefined
+  transfer: Transfer
+  purpose: Purpose
+  receivedAt: number
+  proven: Proof
+  write: ((paymentId: string) => void) | undefined
+  onSent: ((payment: Payment) => void) | undefined
+  /** Asked when the money has arrived; undefined: the delivery is not started with it. */
+  deliverOnConfirm: (() => boolean) | undefined
+}
+
+/** Whether the payer's own key signed; a function is asked when it must be known. Repeatable, no I/O. */
+export type Proof = boolean | (() => boolean)
+
+/** Credentials that were shown before, beside the parts of settlement. */
+export type Intake = Context & { unsettled: Unsettled }
+
+/** Settles money that is not known yet. Rejects with what the request's `write` throws. */
+export async function settle(
+  context: Intake,
+  request: PaymentRequest,
+  waitMs: number,
+): Promise<Outcome> {
+  if (request.deliverOnConfirm === undefined) return admit(context, request, undefined, waitMs)
+  const wish: DeliverOnConfirm = {
+    isWanted: request.deliverOnConfirm,
+    isOpen: true,
+    isStarted: false,
+  }
+  try {
+    const outcome = await admit(context, request, wish, waitMs)
+    return outcome.kind === 'confirmed' && wish.isStarted
+      ? { ...outcome, deliveryStarted: true }
+      : outcome
+  } finally {
+    wish.isOpen = false
+  }
+}
+
+async function admit(
+  context: Intake,
+  request: PaymentRequest,
+  wish: DeliverOnConfirm | undefined,
+  waitMs: number,
+): Promise<Outcome> {
+  const until = context.now() + waitMs
+  const chain = chainOf(context, request.transfer.network)
+  const submitted = await examineAndSubmit(context, chain, request, wish)
+  if ('kind' in submitted) return submitted
+  const { admission } = submitted
+  const ended = admission.then(async (result): Promise<Admission | Outcome> => {
+    if (result.kind !== 'sent') return result
+    request.onSent?.(result.payment)
+    return result.outcome
+  })
+  const outcome = await within(ended, waitMs)
+  if (outcome === undefined && submitted.cancel()) return Refusals.busy
+  // Too late to take it back: it is being simulated or has been written.
+  const result = outcome ?? (await admission)
+  switch (result.kind) {
+    case 'sent':
+      return latest(context, result.payment)
+    case 'known':
+      return meet(context, result.payment, request, waitMs)
+    case 'used':
+      return meetUsed(context, chain, request, waitMs)
+    case 'unsigned': {
+      const leftMs = Math.min(waitMs, Math.max(0, until - context.now()))
+      return admit(context, { ...request, proven: false }, wish, leftMs)
+    }
+    case 'thrown':
+      throw result.error
+    default:
+      return result
+  }
+}
+
+/** The refusal that needs no simulation, or the place in the queue. */
+async function examineAndSubmit(
+  context: Context,
+  chain: ChainState,
+  request: PaymentRequest,
+  deliverOnConfirm: DeliverOnConfirm | undefined,
+): Promise<Outcome | Submitted> {
+  const { id, requestId, transfer, purpose, receivedAt, write } = request
+  if (transfer.asset !== chain.network.asset.address) {
+    throw new Error('not the asset of the network')
+  }
+  const refusal = Refusals.checkWindow(transfer, context.now())
+  if (refusal) return refusal
+  if (!isReady(chain)) return Refusals.unavailable(undefined)
+  if (context.ledger.db.storage.fault() !== undefined) return Refusals.unrecordable
+  // After the payment it would wait for a node that does not answer now.
+  if (needsSecond(context, chain, request) && chain.health.others === 0) return noSecond
+  const spent = Gas.refuseBudget(context, chain, purpose)
+  if (spent) return spent
+  const signed = await checkSigner(context, chain, request)
+  if (signed.kind !== 'signed') return signed
+  const refused = refusePayer(context, chain, signed, purpose)
+  if (refused) return refused
+  return submit(context, chain, {
+    id,
+    requestId,
+    transfer: signed.transfer,
+    code: signed.code,
+    signer: signed.signer,
+    purpose,
+    receivedAt,
+    payment: undefined,
+    isAlone: false,
+    deliverOnConfirm,
+    write,
+  })
+}
+
+/** Recovers the signer, unless the simulation may judge the signature. */
+async function checkSigner(
+  { payers, now }: Context,
+  chain: ChainState,
+  { transfer, proven }: PaymentRequest,
+): Promise<(Signature.Signed & { signer: Signer }) | Refusals.PaymentRefusal> {
+  const mayDefer = mayBeDecidedByChain(chain, transfer) && !payers.signers.isSuspended()
+  if (mayDefer && typeof proven === 'function') {
+    const signer = { kind: 'unchecked' as const, isKey: proven }
+    return { ...Signature.assumeSigned(transfer), signer }
+  }
+  const isProven = typeof proven === 'function' ? proven() : proven
+  const signed = isProven
+    ? Signature.assumeSigned(transfer)
+    : await Signature.checkSignature(chain, transfer, now())
+  if (signed.kind === 'signed') return { ...signed, signer: { kind: 'checked' } }
+  if (signed.kind === 'refused' && Refusals.isUnsigned(signed)) payers.signers.suspend()
+  return signed
+}
+
+/** When the transfer passes with it, it is the payer's: chain and key read this form alike. */
+function mayBeDecidedByChain({ known }: ChainState, { payer, signature }: Transfer): boolean {
+  return Crypto.isCanonical(signature) && !known.codes.has(payer)
+}
+
+/** The refusal of a payer that needs no call to a node, if any. */
+function refusePayer(
+  context: Context,
+  chain: ChainState,
+  { transfer, code }: Signature.Signed,
+  purpose: Purpose,
+): Refusals.PaymentRefusal | undefined {
+  const { payments } = context.ledger
+  const isNew = code === 'contract' && !payments.hasPaid(transfer)
+  const payer = { ...payerOf(payments, transfer, 'unknown'), isNew }
+  const waitSeconds = context.payers.failures.waitSeconds(payer)
+  if (waitSeconds > 0) return Refusals.lockedOut(waitSeconds)
+  return code === 'contract' ? Gas.refuseCode(context, chain, purpose) : undefined
+}
+
+async function meetUsed(
+  context: Intake,
+  chain: ChainState,
+  request: PaymentRequest,
+  waitMs: number,
+): Promise<Outcome> {
+  const { transfer } = request
+  const written = context.ledger.payments.find(transfer)
+  if (written) return meet(context, written, request, waitMs)
+  return adopt(context, chain, request, context.unsettled.find(transfer))
+}
+
+/** Money that is known already: the same purpose waits for it, another one comes too late. */
+export async function meet(
+  context: Context,
+  known: Payment,
+  { purpose, requestId }: Pick<PaymentRequest, 'purpose' | 'requestId'>,
+  waitMs: number,
+): Promise<Outcome> {
+  const { product, merchant, route, fingerprint, credentialHash } = known.purpose
+  const isSame =
+    product === purpose.product &&
+    merchant === purpose.merchant &&
+    route === purpose.route &&
+    fingerprint === purpose.fingerprint &&
+    credentialHash === purpose.credentialHash
+  if (!isSame) return Refusals.refuseUsed(known.transfer)
+  return resume(context, known, { transfer: known.transfer, requestId, waitMs })
+}
+
+/** Waits for what is under way; sends a reverted payment again. */
+export async function resume(
+  context: Context,
+  { id }: Payment,
+  {
+    transfer,
+    requestId,
+    waitMs,
+  }: { transfer: Transfer | undefined; requestId: string | undefined; waitMs: number },
+): Promise<Outcome> {
+  const payment = context.ledger.payments.findById(id)
+  if (!payment) throw new Error(`no payment ${id}`)
+  if (payment.state === 'confirmed' || payment.state === 'expired') {
+    return Resolve.current(context, payment)
+  }
+  const member: Underway = { payment, requestId, deliverOnConfirm: undefined }
+  const work = context.progress.running.get(id) ?? takeUp(context, member, transfer)
+  return (await within(work, waitMs)) ?? latest(context, payment)
+}
+
+/** The stored signature has proven itself; the one presented now may be another form of it. */
+function takeUp(
+  context: Context,
+  member: Underway,
+  transfer: Transfer | undefined,
+): Promise<Outcome> {
+  if (member.payment.state === 'reverted' && transfer) {
+    return Resolve.track(context, member, () => resend(context, member))
+  }
+  const reason = 'invalid_exact_evm_transaction_failed'
+  return Resolve.track(context, member, () => Resolve.decide(context, member, reason))
+}
+
+function latest(context: Context, payment: Payment): Outcome {
+  const stored = context.ledger.payments.findById(payment.id) ?? payment
+  return stored.state === 'confirmed' || stored.state === 'expired'
+    ? Resolve.current(context, stored)
+    : { kind: 'pending', payment: stored }
+}
+
+const noSecond: Outcome = {
+  kind: 'unavailable',
+  detail: 'A second node must confirm this amount, and none answers now; nothing is charged.',
+  retryAfterSeconds: 10,
+}

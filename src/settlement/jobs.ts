@@ -1,0 +1,270 @@
+import type { Hex } from 'viem'
+import type { JobRow } from '../../db/jobs'
+import type { TransactionRow } from '../../db/schema'
+import { write } from '../../db/write'
+import * as Receipt from '../chain/receipt'
+import * as Crypto from '../protocol/Crypto'
+import * as Confirm from './confirm'
+import { type Context, chainOf } from './context'
+import * as Gas from './gas'
+import type { Job, JobCall, JobEnd } from './Job'
+import { feesNow, freeNonce, openMax, pausedBy, sign } from './relayer'
+import type { ChainState, Relayer, WaitingJob } from './state'
+
+/** Transactions of our own that carry no payment. */
+export type Jobs = {
+  /**
+   * Sends a transaction of our own, exactly once for its id: `write` runs inside the database
+   * transaction that stores the signed bytes, before they leave; the same id again, with any other
+   * content, waits for what is under way or answers how it ended. `waitMs` bounds the wait, not the
+   * work: it is driven to its end in the background and after a restart. Rejects with what `write`
+   * throws (nothing was written or sent then), and for an account that is no relayer of the network.
+   */
+  run(job: Job, options: RunOptions): Promise<JobEnd>
+  /** How a job stands, from the database. Undefined when it was never written. */
+  job(id: string): JobStatus | undefined
+  /**
+   * Calls back after every change of a job's state or newest transaction (also when a reorganisation
+   * takes it back to broadcast), with its id. May call without a change: read it.
+   */
+  onJob(listener: (id: string) => void): void
+}
+
+type RunOptions = { waitMs: number; write?: (transaction: Hex) => void }
+
+/** Chains that fold L1 data into gas refuse less, and a refused nonce holds up all above it. */
+const gasLimitMin = 100_000n
+
+type Unavailable = Extract<JobEnd, { kind: 'unavailable' }>
+
+/** How a job stands, from the database. */
+export type JobStatus = {
+  state: JobRow['state']
+  /** The included transaction; before, the newest one sent. */
+  transaction: Hex
+  blockNumber: bigint | undefined
+}
+
+const kinds: Readonly<Record<Job['kind'], TransactionRow['kind']>> = {
+  swap: 'swap',
+  refund: 'refund',
+  grant: 'grant',
+  allowance: 'approve',
+}
+
+export function createJobRunner(context: Context): Jobs {
+  return {
+    run: (job, options) => run(context, job, options),
+    job: (id) => statusOf(context, id),
+    onJob: context.events.jobs.on,
+  }
+}
+
+/** Sends it unless its id is known, and waits for its end. Rejects with what `write` throws. */
+async function run(context: Context, job: Job, options: RunOptions): Promise<JobEnd> {
+  const startedAt = context.now()
+  if (!context.ledger.jobs.find(job.id)) {
+    const refusal = await begin(context, job, options)
+    if (refusal) return refusal
+  }
+  const spentMs = Math.max(0, context.now() - startedAt)
+  return wait(context, job.id, Math.max(0, options.waitMs - spentMs))
+}
+
+/** Undefined when nothing was ever written of it. */
+function statusOf({ ledger: { jobs } }: Context, id: string): JobStatus | undefined {
+  const row = jobs.find(id)
+  if (!row) return undefined
+  const { state, transactionHash: transaction, blockNumber } = row
+  return { state, transaction, blockNumber: blockNumber ?? undefined }
+}
+
+/** Why it cannot be sent now; undefined when it is on its way. */
+function begin(
+  context: Context,
+  job: Job,
+  { waitMs, write }: RunOptions,
+): Promise<Unavailable | undefined> {
+  const chain = chainOf(context, job.network)
+  relayersFor(chain, job)
+  return new Promise((resolve, reject) => {
+    const leave = () => {
+      clearTimeout(timer)
+      chain.queue.jobs = chain.queue.jobs.filter((each) => each !== waiting)
+    }
+    const waiting: WaitingJob = {
+      job,
+      write,
+      done(refusal) {
+        leave()
+        resolve(refusal)
+      },
+      fail(error) {
+        leave()
+        reject(error)
+      },
+    }
+    const timer = setTimeout(
+      () => waiting.done(unavailable('The relayer has too much under way.', 2)),
+      waitMs,
+    )
+    chain.queue.jobs.push(waiting)
+    dispatch(context, chain)
+  })
+}
+
+/**
+ * Sends the jobs that wait for room in a relayer, oldest first. From the look at the database to the
+ * first send nothing waits: one id makes one transaction, however many ask for it.
+ */
+export function dispatch(context: Context, chain: ChainState): void {
+  for (const waiting of chain.queue.jobs) {
+    const { job, done, fail } = waiting
+    try {
+      if (context.ledger.jobs.find(job.id)) {
+        done(undefined)
+        continue
+      }
+      const relayer = chooseRelayer(context, chain, job)
+      if (relayer === undefined) continue
+      if ('kind' in relayer) {
+        done(relayer)
+        continue
+      }
+      launch(context, chain, relayer, waiting)
+      done(undefined)
+    } catch (error) {
+      fail(error)
+    }
+  }
+}
+
+/** The relayer that sends it now; undefined while it must wait for room. */
+function chooseRelayer(
+  context: Context,
+  chain: ChainState,
+  job: Job,
+): Relayer | Unavailable | undefined {
+  if (context.progress.isStopping || context.progress.signal.aborted || !chain.health.ready) {
+    return unavailable('The network cannot be used now.', 5)
+  }
+  if (isOverBudget(context, chain, job)) {
+    return unavailable('The gas budget of today is spent.', 600)
+  }
+  const costWei = gasLimitOf(job) * feesNow(chain).maxFeeWei
+  const able = relayersFor(chain, job).filter(
+    (relayer) => pausedBy(relayer) === undefined && spareWei(relayer) >= costWei + job.valueWei,
+  )
+  const [first] = able.sort((left, right) => left.open - right.open)
+  if (!first) return unavailable('The relayer cannot pay for gas now.', 30)
+  return first.open < openMax ? first : undefined
+}
+
+/** Throws for an account that is no relayer of the network. */
+function relayersFor({ relayers, network }: ChainState, { relayer }: Job): Relayer[] {
+  const found = relayers.filter(({ address, isReserved }) =>
+    relayer === undefined ? !isReserved : address.toLowerCase() === relayer.toLowerCase(),
+  )
+  if (found.length === 0) throw new Error(`${relayer} is no relayer of ${network.id}`)
+  return found
+}
+
+/** What an account holds beyond the native money that is on its way out. */
+function spareWei({ balanceWei = 0n, slots }: Relayer): bigint {
+  let spare = balanceWei
+  for (const { job } of slots.values()) spare -= job?.valueWei ?? 0n
+  return spare
+}
+
+/** What is under way counts as spent: many at once must not pass the budget together. */
+function isOverBudget(context: Context, chain: ChainState, { kind, product }: Job): boolean {
+  // Money of buyers goes on its way, or back, whatever it costs: the budget is asked when a payment
+  // comes in.
+  if (kind !== 'grant') return false
+  const { network, relayers } = chain
+  let wei = context.ledger.gas.gasSpentOn(network.id, product, context.now())
+  for (const { slots } of relayers) {
+    for (const { job, transactions } of slots.values()) {
+      const newest = transactions.at(-1)
+      if (!newest || job?.product !== product || job.kind === 'refund') continue
+      wei += newest.gasLimit * newest.maxFeeWei + Gas.givenWei(job)
+    }
+  }
+  return wei >= network.gasPerDayWei[product]
+}
+
+function gasLimitOf({ gasLimit }: Job): bigint {
+  return gasLimit > gasLimitMin ? gasLimit : gasLimitMin
+}
+
+/** The write that decides, then the send. */
+function launch(context: Context, chain: ChainState, relayer: Relayer, waiting: WaitingJob): void {
+  const { ledger, now } = context
+  const { job, write: also } = waiting
+  const { id, kind, product, network, valueWei } = job
+  const nonce = freeNonce(relayer)
+  if (nonce === undefined) throw new Error('the relayer has no nonce')
+  const { to, data, isCreation = false } = sentBy(job, relayer, nonce)
+  const gasLimit = gasLimitOf(job)
+  const payload = { kind: kinds[kind], product, to, data, isCreation, valueWei, gasLimit }
+  const signing = { now, network: chain.network }
+  const transaction = sign(signing, relayer, payload, { nonce, ...feesNow(chain) })
+  const row: JobRow = {
+    id,
+    kind,
+    product,
+    network,
+    relayer: relayer.address,
+    nonce,
+    to,
+    valueWei,
+    state: 'broadcast',
+    transactionHash: transaction.hash,
+    blockNumber: null,
+    receipt: null,
+    createdAt: now(),
+    endedAt: null,
+  }
+  write(ledger.db, () => {
+    ledger.transactions.insertTransaction(transaction, [])
+    ledger.jobs.insert(row)
+    also?.(transaction.hash)
+  })
+  context.log('job-sent', { job: id, network, transaction: transaction.hash })
+  Confirm.launch(context, chain, Confirm.slotOf(relayer, transaction, [], row))
+}
+
+function sentBy(job: Job, { address, privateKey }: Relayer, nonce: number): JobCall {
+  if (!('compose' in job)) return job
+  const sign = (digest: Uint8Array) => Crypto.sign(digest, privateKey)
+  return job.compose({ address, nonce, sign })
+}
+
+async function wait(context: Context, id: string, waitMs: number): Promise<JobEnd> {
+  const until = context.now() + waitMs
+  for (;;) {
+    const end = endOf(context, id)
+    const leftMs = until - context.now()
+    if (end.kind !== 'pending' || leftMs <= 0 || context.progress.signal.aborted) return end
+    if (!(await context.events.jobs.wait(id, leftMs))) return endOf(context, id)
+  }
+}
+
+function endOf({ ledger: { jobs } }: Context, id: string): JobEnd {
+  const row = jobs.find(id)
+  if (!row) throw new Error(`no job ${id}`)
+  const { transactionHash: transaction, state } = row
+  switch (state) {
+    case 'broadcast':
+      return { kind: 'pending', transaction }
+    case 'replaced':
+      return { kind: 'replaced', transaction }
+    case 'confirmed':
+    case 'failed':
+      return { kind: state, transaction, receipt: Receipt.deserialize(row.receipt ?? '') }
+  }
+}
+
+function unavailable(detail: string, retryAfterSeconds: number): Unavailable {
+  return { kind: 'unavailable', detail, retryAfterSeconds }
+}

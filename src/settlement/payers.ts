@@ -1,0 +1,275 @@
+import { type AccountCode, type IdentifiedCode, isIdentified } from '../chain/code'
+import type { Transfer } from '../protocol/Transfer'
+import type { Store } from './store'
+
+/** What settlement remembers of payers, in memory: a restart forgives. */
+export type Payers = {
+  failures: Failures
+  signers: Signers
+  promised: Promised
+}
+
+/** `now` is unix ms; `failuresMax`: failures that a payer has at once. */
+export function createPayers(now: () => number, failuresMax?: number): Payers {
+  return {
+    failures: createFailures(now, failuresMax),
+    signers: createSigners(now),
+    promised: createPromised(),
+  }
+}
+
+/**
+ * What payers cost us in vain. A payer whose signature is proven and whose transaction then fails
+ * has burnt our gas: a few times that is bad luck, then it is an attack and the payer waits. Only
+ * proven signatures count here, so that forgeries in a payer's name cannot lock that payer out.
+ */
+export type Failures = {
+  /**
+   * Seconds until one more payment of the payer may be sent; 0 when it may now. A payer with a
+   * failure on record, and one with code (which may fail at will), has no more payments under way
+   * than it may still fail. `more`: of its payments that are about to be sent.
+   */
+  waitSeconds(payer: Payer, more?: number): number
+  /** How many more payments of an address may be under way. */
+  roomOf(address: string): number
+  /** A payment of the payer is on its way, until the result is called. */
+  begin(payer: Payer): () => void
+  /** A transaction with a payment of this payer was included and failed. */
+  record(payer: Payer): void
+  /** A payment of the payer was confirmed. */
+  earn(payer: Payer): void
+}
+
+/** The payer that a failure would count against. */
+export type Payer = {
+  address: string
+  /** Its code, as far as it was read. */
+  code: AccountCode
+  /**
+   * A payer with code that never paid may fail once, and all new payers with the same code share one
+   * limit, because creating a wallet costs next to nothing. Each wallet of the code that has paid
+   * gives the new ones one failure more: otherwise an attacker could block all wallets of a popular
+   * code for the gas of a few failures. The code alone proves little, because a proxy may change its
+   * contract and an account may delegate elsewhere and back in one block.
+   */
+  isNew: boolean
+}
+
+/** The payer that a payment's failure would count against. */
+export function payerOf(
+  { hasPaid }: Pick<Store, 'hasPaid'>,
+  transfer: Transfer,
+  code: AccountCode,
+): Payer {
+  return { address: transfer.payer, code, isNew: isIdentified(code) && !hasPaid(transfer) }
+}
+
+/** Most failures that new payers with the same code have together. */
+const sharedMax = 100
+/** The time in which all failures of a payer are forgotten. */
+const windowMs = 600_000
+const payersMax = 10_000
+/** Codes whose payers are remembered. */
+const codesMax = 1_000
+/** Payments that an address may have under way: at first, and once it has paid often. */
+const roomMin = 16
+const roomMax = 64
+
+export function createFailures(now: () => number, most = 5): Failures {
+  const debts = createDebts(now)
+  const underWay = createCounts()
+  const paid = new Map<string, number>()
+  /** Payers that have paid, by their code. */
+  const proven = new Map<string, Set<string>>()
+
+  /** Failures that all new payers with a code have together. */
+  const sharedBy = (key: string) => Math.min(most + (proven.get(key)?.size ?? 0), sharedMax)
+
+  /**
+   * `size`: failures that the bucket of the key holds, of which `failures` may be used. `isBounded`:
+   * limited even without a failure on record.
+   */
+  const waitOf = (
+    key: string,
+    { size, failures, isBounded }: { size: number; failures: number; isBounded: boolean },
+    more: number,
+  ) => {
+    const debt = debts.ms(key)
+    const tokenMs = windowMs / size
+    const missingMs = debt - (failures - 1) * tokenMs
+    if (missingMs > 0) return Math.ceil(missingMs / 1000)
+    if (debt === 0 && !isBounded) return 0
+    const left = Math.floor(failures - debt / tokenMs)
+    return underWay.of(key) + more < left ? 0 : 1
+  }
+
+  return {
+    waitSeconds({ address, code, isNew }, more = 0) {
+      const isBounded = isIdentified(code)
+      const own = waitOf(address, { size: most, failures: isNew ? 1 : most, isBounded }, more)
+      if (!isBounded || !isNew) return own
+      const key = keyOfCode(code)
+      const size = sharedBy(key)
+      return Math.max(own, waitOf(key, { size, failures: size, isBounded: true }, more))
+    },
+    roomOf(address) {
+      const room = Math.min(roomMax, roomMin + (paid.get(address) ?? 0))
+      return room - underWay.of(address)
+    },
+    begin({ address, code }) {
+      return underWay.add(isIdentified(code) ? [address, keyOfCode(code)] : [address])
+    },
+    record({ address, code, isNew }) {
+      debts.add(address, most)
+      // One that has paid answers for itself.
+      if (!isIdentified(code) || !isNew) return
+      const key = keyOfCode(code)
+      debts.add(key, sharedBy(key))
+    },
+    earn({ address, code }) {
+      keep(paid, address, Math.min((paid.get(address) ?? 0) + 1, roomMax), payersMax)
+      if (!isIdentified(code)) return
+      const key = keyOfCode(code)
+      const known = proven.get(key) ?? new Set()
+      if (known.size < sharedMax) known.add(address)
+      keep(proven, key, known, codesMax)
+    },
+  }
+}
+
+/** Failures on record (GCRA), by address or by code. */
+function createDebts(now: () => number) {
+  /** When a bucket is full again. */
+  const fullAt = new Map<string, number>()
+
+  const ms = (key: string) => {
+    const debt = (fullAt.get(key) ?? 0) - now()
+    // More than a full bucket: the clock was set back, and the time means nothing.
+    return debt > windowMs ? 0 : Math.max(debt, 0)
+  }
+
+  /** Every entry cost a failed transaction: as many as fit are far below any gas budget. */
+  const forget = () => {
+    const time = now()
+    for (const [key, at] of fullAt) if (at <= time) fullAt.delete(key)
+    for (const [key] of fullAt) {
+      if (fullAt.size <= payersMax) return
+      fullAt.delete(key)
+    }
+  }
+
+  return {
+    ms,
+    /** A failure is forgotten after its part of the time. */
+    add(key: string, size: number): void {
+      const next = now() + Math.min(ms(key) + windowMs / size, windowMs)
+      // Last in the order of insertion: the oldest go first.
+      fullAt.delete(key)
+      fullAt.set(key, next)
+      if (fullAt.size > payersMax) forget()
+    },
+  }
+}
+
+/** Payments under way, by address and by code. */
+function createCounts() {
+  const counts = new Map<string, number>()
+  const change = (key: string, by: 1 | -1) => {
+    const left = (counts.get(key) ?? 0) + by
+    if (left > 0) counts.set(key, left)
+    else counts.delete(key)
+  }
+  return {
+    of: (key: string) => counts.get(key) ?? 0,
+    /** Counts until the result is called. */
+    add(keys: readonly string[]): () => void {
+      for (const key of keys) change(key, 1)
+      let isOver = false
+      return () => {
+        if (!isOver) for (const key of keys) change(key, -1)
+        isOver = true
+      }
+    },
+  }
+}
+
+/** Key under which failures of all accounts with this code are counted. */
+function keyOfCode({ key }: IdentifiedCode): string {
+  return `code ${key}`
+}
+
+/** Of more than `max` entries the newest are kept. */
+function keep<T>(map: Map<string, T>, key: string, value: T, max: number): void {
+  map.delete(key)
+  map.set(key, value)
+  const [oldest] = map.keys()
+  if (map.size > max && oldest !== undefined) map.delete(oldest)
+}
+
+/**
+ * Payers whose own key signed lately. Their signer need not be recovered before a node is asked:
+ * recovering costs a quarter of a payment, and the simulation fails for another signer anyway. A
+ * client that presents forged signatures must not cost us a call to a node for each of them, so one
+ * forgery suspends the cache.
+ */
+export type Signers = {
+  /** Whether the simulation may judge the signature. `isAlone`: the payer shares no simulation. */
+  mayDefer(payer: string, isAlone: boolean): boolean
+  /** Whether every signer must be recovered now. */
+  isSuspended(): boolean
+  /** A payment that the payer's own key signed was sent. */
+  add(payer: string): void
+  /** A payment was sent that the payer's own key did not sign: the payer has code that accepts it. */
+  remove(payer: string): void
+  /** A signature was forged: recover every signer for a while. */
+  suspend(): void
+}
+
+const suspendedMs = 600_000
+
+/** Payers are `payerKey`s; `now` is unix ms. */
+function createSigners(now: () => number): Signers {
+  const payers = new Set<string>()
+  let suspendedAt: number | undefined
+  const isSuspended = () => suspendedAt !== undefined && Math.abs(now() - suspendedAt) < suspendedMs
+  return {
+    isSuspended,
+    // A forgery among several adds no call to a node; alone it would.
+    mayDefer: (payer, isAlone) => !isSuspended() && (!isAlone || payers.has(payer)),
+    add(payer) {
+      if (payers.size >= payersMax) payers.clear()
+      payers.add(payer)
+    },
+    remove: (payer) => void payers.delete(payer),
+    suspend() {
+      suspendedAt = now()
+    },
+  }
+}
+
+/** Money on its way by payer, so that one balance is not promised twice. */
+export type Promised = {
+  /** Of the payer, atomic. */
+  of(transfer: Transfer): bigint
+  add(transfer: Transfer): void
+  release(transfer: Transfer): void
+}
+
+function createPromised(): Promised {
+  const amounts = new Map<string, bigint>()
+  const of = (transfer: Transfer) => amounts.get(payerKey(transfer)) ?? 0n
+  return {
+    of,
+    add: (transfer) => void amounts.set(payerKey(transfer), of(transfer) + transfer.amountAtomic),
+    release(transfer) {
+      const left = of(transfer) - transfer.amountAtomic
+      if (left > 0n) amounts.set(payerKey(transfer), left)
+      else amounts.delete(payerKey(transfer))
+    },
+  }
+}
+
+/** A payer of one asset. */
+export function payerKey({ network, asset, payer }: Transfer): string {
+  return `${network}/${asset}/${payer}`
+}

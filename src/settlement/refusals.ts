@@ -1,0 +1,231 @@
+import { storageCode } from '../../db/storage'
+import { RpcError, RpcFault } from '../chain/client'
+import type { Head } from '../chain/head'
+import type { NetworkConfig } from '../config/Config'
+import type { Asset } from '../protocol/Asset'
+import type { Transfer } from '../protocol/Transfer'
+import type { Reason } from './Payment'
+
+/** Why a payment is not sent: the fault of the money, or of no party. */
+export type PaymentRefusal =
+  | { kind: 'refused'; reason: Reason; detail: string }
+  | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }
+
+/** A settlement must be possible for at least this long (reference facilitator: 6 s). */
+const marginSeconds = 6n
+
+/** Refusal of a transfer outside its time window by our clock; undefined inside. */
+export function checkWindow(transfer: Transfer, now: number): PaymentRefusal | undefined {
+  const seconds = BigInt(Math.floor(now / 1000))
+  const isPermit = transfer.method === 'permit2'
+  if (transfer.validBefore < seconds + marginSeconds) {
+    return refuse(
+      isPermit
+        ? 'permit2_deadline_expired'
+        : 'invalid_exact_evm_payload_authorization_valid_before',
+      'the authorization has expired or is about to',
+    )
+  }
+  if (transfer.validAfter > seconds) {
+    return refuse(
+      isPermit ? 'permit2_not_yet_valid' : 'invalid_exact_evm_payload_authorization_valid_after',
+      'the authorization is not valid yet',
+    )
+  }
+  return undefined
+}
+
+/** A wallet that is not deployed yet: the relayer calls only the factories that are listed. */
+export function refuseFactory(): PaymentRefusal {
+  return refuse('eip6492_factory_not_allowed', 'the wallet of the payer is not deployed')
+}
+
+/** The nonce of the authorization was used by something else. */
+export function refuseUsed(transfer: Transfer): PaymentRefusal {
+  return refuse(usedReason(transfer), 'the nonce of the authorization is used')
+}
+
+/** Neither the payer's key nor a contract of the payer stands behind the signature. */
+export function refuseSignature(transfer: Transfer): PaymentRefusal {
+  return refuse(signatureReason(transfer), 'the signature is not of the payer')
+}
+
+/** The reason code for a nonce that something else used. */
+export function usedReason(transfer: Pick<Transfer, 'method'>): Reason {
+  return transfer.method === 'permit2'
+    ? 'permit2_invalid_nonce'
+    : 'invalid_exact_evm_nonce_already_used'
+}
+
+/** The reason code for a window that is over. */
+export function expiredReason(transfer: Pick<Transfer, 'method'>): Reason {
+  return transfer.method === 'permit2'
+    ? 'permit2_deadline_expired'
+    : 'invalid_exact_evm_payload_authorization_valid_before'
+}
+
+/** A payer whose transactions failed on chain, as an outcome. */
+export function lockedOut(retryAfterSeconds: number): PaymentRefusal {
+  const detail = 'Transactions of this payer failed on chain; nothing is charged now.'
+  return { kind: 'unavailable', detail, retryAfterSeconds }
+}
+
+/** Alone it would pay: other payments of the same payer go first. */
+export const underWay: PaymentRefusal = {
+  kind: 'unavailable',
+  detail: 'Other payments of this payer are under way.',
+  retryAfterSeconds: 1,
+}
+
+/** A payment whose turn did not come in time, as an outcome: nothing was written. */
+export const busy: PaymentRefusal = {
+  kind: 'unavailable',
+  detail: 'The network is busy; try again with the same credential.',
+  retryAfterSeconds: 2,
+}
+
+/** The refusal while the database cannot be written: nothing is sent. */
+export const unrecordable: PaymentRefusal = {
+  kind: 'unavailable',
+  detail: 'Payments cannot be recorded now; send the same credential again.',
+  retryAfterSeconds: 5,
+}
+
+/** Network trouble as an outcome: the credential is unspent. */
+export function unavailable(error: unknown): PaymentRefusal {
+  if (storageCode(error) !== undefined) return unrecordable
+  const detail =
+    error instanceof RpcFault || error instanceof RpcError
+      ? 'The network cannot be reached now; try again with the same credential.'
+      : 'The network does not answer as expected; try again with the same credential.'
+  return { kind: 'unavailable', detail, retryAfterSeconds: 5 }
+}
+
+/** The reason code for a signature that is not the payer's. */
+export function signatureReason(transfer: Transfer): Reason {
+  return transfer.method === 'permit2' ? 'invalid_permit2_signature' : 'invalid_exact_evm_signature'
+}
+
+/** Whether it is the signature that is refused, which comes before all that it would settle. */
+export function isUnsigned({ reason }: { reason: Reason }): boolean {
+  return (
+    reason === 'invalid_exact_evm_signature' ||
+    reason === 'invalid_permit2_signature' ||
+    reason === 'eip6492_factory_not_allowed'
+  )
+}
+
+/** The reason code for a transfer that fails in simulation. */
+export function simulationReason(transfer: Transfer): Reason {
+  return transfer.method === 'permit2'
+    ? 'permit2_simulation_failed'
+    : 'invalid_exact_evm_transaction_simulation_failed'
+}
+
+/** The money's fault. */
+export function refuse(reason: Reason, detail: string): PaymentRefusal {
+  return { kind: 'refused', reason, detail }
+}
+
+/** Results of the reads beside a failed transfer. */
+export type Facts = {
+  used: boolean | undefined
+  balance: bigint | undefined
+  timestamp: bigint | undefined
+  allowance: bigint | undefined
+  hasProxy: boolean
+  refusedByWallet: boolean
+  /** The signing domain that the payer was told, if it need not be the token's. */
+  eip712: Asset['eip712'] | undefined
+}
+
+/** First matching reason, in the order of the reference facilitator. */
+export function explain(
+  { asset }: Pick<NetworkConfig, 'asset'>,
+  transfer: Transfer,
+  facts: Facts,
+): PaymentRefusal {
+  const { amountAtomic, validAfter, validBefore } = transfer
+  const { eip712 } = asset
+  const isPermit = transfer.method === 'permit2'
+  if (facts.refusedByWallet) {
+    return refuse(signatureReason(transfer), 'the wallet of the payer refuses the signature')
+  }
+  const time = facts.timestamp
+  if (time !== undefined && time >= validBefore) {
+    return refuse(expiredReason(transfer), 'the authorization has expired on chain')
+  }
+  if (time !== undefined && (isPermit ? time < validAfter : time <= validAfter)) {
+    return refuse(
+      isPermit ? 'permit2_not_yet_valid' : 'invalid_exact_evm_payload_authorization_valid_after',
+      'the authorization is not valid on chain yet',
+    )
+  }
+  if (!facts.hasProxy) {
+    return refuse('permit2_proxy_not_deployed', 'x402ExactPermit2Proxy is not on this chain')
+  }
+  if (facts.used === undefined && !isPermit) {
+    return refuse('invalid_exact_evm_eip3009_not_supported', 'the token has no EIP-3009')
+  }
+  if (!isPermit && facts.eip712 && facts.eip712.name !== eip712.name) {
+    return refuse('invalid_exact_evm_token_name_mismatch', `the token is named "${eip712.name}"`)
+  }
+  if (!isPermit && facts.eip712 && facts.eip712.version !== eip712.version) {
+    const detail = `the signing domain of the token has version "${eip712.version}"`
+    return refuse('invalid_exact_evm_token_version_mismatch', detail)
+  }
+  if (facts.balance !== undefined && facts.balance < amountAtomic) {
+    return refuse(
+      isPermit ? 'permit2_insufficient_balance' : 'invalid_exact_evm_insufficient_balance',
+      'the balance of the payer is below the amount',
+    )
+  }
+  if (facts.allowance !== undefined && facts.allowance < amountAtomic) {
+    return refuse('permit2_allowance_required', 'the payer has not approved Permit2 for the token')
+  }
+  return refuse(simulationReason(transfer), 'the transfer fails in simulation')
+}
+
+type Clocked = {
+  abilities: { hasOverrides: boolean }
+  head: Pick<Head, 'isOld'>
+  network: Pick<NetworkConfig, 'asset'>
+}
+
+/**
+ * Whether only the old time of the newest block may make the transfer fail: by our clock it is
+ * valid, and the next block is as late as the transaction. Asked where a node cannot override the
+ * time.
+ */
+export function isEarly(
+  { abilities, head, network }: Clocked,
+  transfer: Transfer,
+  facts: Facts,
+  now: number,
+): boolean {
+  const { timestamp, used, balance, allowance, hasProxy, refusedByWallet, eip712 } = facts
+  if (abilities.hasOverrides || timestamp === undefined || timestamp > transfer.validAfter)
+    return false
+  const own = network.asset.eip712
+  const isOwn = !eip712 || (eip712.name === own.name && eip712.version === own.version)
+  const seconds = BigInt(Math.floor(now / 1000))
+  return (
+    head.isOld &&
+    transfer.validAfter <= seconds &&
+    seconds < transfer.validBefore &&
+    used === false &&
+    balance !== undefined &&
+    balance >= transfer.amountAtomic &&
+    (allowance === undefined || allowance >= transfer.amountAtomic) &&
+    hasProxy &&
+    isOwn &&
+    !refusedByWallet
+  )
+}
+
+/** Only the next block shows whether the payer's code accepts the signature. */
+export const tooEarly: PaymentRefusal = {
+  kind: 'unavailable',
+  detail: 'The newest block of the network is older than the authorization; try again.',
+  retryAfterSeconds: 2,
+}

@@ -1,0 +1,225 @@
+import type { Address, Hex } from 'viem'
+import type { GasProduct, TransactionRow } from '../../db/schema'
+import { RpcError } from '../chain/client'
+import { type Fees, fees } from '../chain/head'
+import { parse, type Receipt } from '../chain/receipt'
+import * as Transaction from '../chain/transaction'
+import * as Crypto from '../protocol/Crypto'
+import type { Context } from './context'
+import { readCount } from './reads'
+import type { ChainState, Relayer, Slot } from './state'
+import { within } from './wait'
+
+export type Payload = {
+  kind: TransactionRow['kind']
+  product: GasProduct
+  to: Address
+  data: Hex
+  /** `data` creates a contract, at `to`. */
+  isCreation?: boolean
+  valueWei: bigint
+  gasLimit: bigint
+}
+
+/**
+ * Transactions of one account that may wait for a block: nodes keep a limited number of each (16 in
+ * geth when its pool is full), and drop what is above first.
+ */
+export const openMax = 16
+
+/** `isReserved`: for the jobs that name it. */
+export function createRelayer(privateKey: Uint8Array, isReserved: boolean): Relayer {
+  return {
+    address: Crypto.addressOf(privateKey),
+    privateKey,
+    isReserved,
+    next: undefined,
+    floor: 0,
+    lag: undefined,
+    slots: new Map(),
+    open: 0,
+    isPreparing: false,
+    balanceWei: undefined,
+    poor: undefined,
+    refused: undefined,
+    stuck: undefined,
+  }
+}
+
+/** Why a relayer sends nothing new; undefined when it does. */
+export function pausedBy(relayer: Relayer): string | undefined {
+  const reason = relayer.poor ?? relayer.refused ?? relayer.stuck
+  return reason ?? (relayer.next === undefined ? 'not checked yet' : undefined)
+}
+
+/** Whether a network can settle: it answers, and one of its relayers sends. */
+export function isReady({ health, relayers }: Pick<ChainState, 'health' | 'relayers'>): boolean {
+  return (
+    health.ready &&
+    relayers.some((relayer) => !relayer.isReserved && pausedBy(relayer) === undefined)
+  )
+}
+
+/**
+ * Signs for a nonce. Nothing is reserved by it: store the row and call `occupy` before anything
+ * else runs, so that a failed write leaves no gap.
+ */
+export function sign(
+  { now, network }: Pick<Context, 'now'> & Pick<ChainState, 'network'>,
+  { address, privateKey }: Relayer,
+  payload: Payload,
+  { nonce, maxFeeWei, maxTipWei }: { nonce: number } & Fees,
+): TransactionRow {
+  const { kind, product, to, gasLimit } = payload
+  const price = { maxFeeWei, maxTipWei }
+  const { hash, raw } = Transaction.sign(
+    { chainId: network.chainId, nonce, ...price, ...payload },
+    privateKey,
+  )
+  const at = now()
+  return {
+    hash,
+    network: network.id,
+    relayer: address,
+    nonce,
+    kind,
+    product,
+    to,
+    raw,
+    gasLimit,
+    ...price,
+    // Written before the bytes leave, which they do as soon as the row is on the disk.
+    state: 'sent',
+    createdAt: at,
+    firstSentAt: at,
+    blockNumber: null,
+  }
+}
+
+/** The fees of a transaction that is signed now. */
+export function feesNow({ head, network }: ChainState): Fees {
+  return fees(head, network.feeCapWei)
+}
+
+/** The nonce of the next transaction; undefined until the chain was asked. */
+export function freeNonce(relayer: Relayer): number | undefined {
+  while (relayer.next !== undefined && relayer.slots.has(relayer.next)) relayer.next++
+  return relayer.next
+}
+
+/** Takes a stored slot into its relayer. */
+export function occupy(slot: Slot): void {
+  const { relayer, nonce } = slot
+  relayer.slots.set(nonce, slot)
+  relayer.open++
+  relayer.next = Math.max(relayer.next ?? 0, nonce + 1)
+}
+
+/** Skips account nonces that other programs used. Never rejects: the next health check tries again. */
+export async function synchronize(chain: ChainState, relayer: Relayer): Promise<void> {
+  try {
+    const count = await readCount(chain, relayer, 'pending')
+    relayer.next = Math.max(relayer.next ?? 0, count)
+  } catch {
+    // Then the next transaction meets the same nonce and is signed again.
+  }
+}
+
+/** A transaction that does nothing but use its nonce up. */
+export function cancellation({ address }: Relayer): Payload {
+  return {
+    kind: 'cancel',
+    product: 'gateway',
+    to: address,
+    data: '0x',
+    valueWei: 0n,
+    // Chains that fold L1 data into gas need more than 21,000.
+    gasLimit: 100_000n,
+  }
+}
+
+/** What a node said to the bytes. Only a receipt says that they are included. */
+export type NodeReply = {
+  kind:
+    | 'accepted'
+    /** Nothing is known: they may be on their way. */
+    | 'unknown'
+    /** The account nonce is used: by these bytes or by others. */
+    | 'low'
+    /** An earlier nonce has not arrived yet. */
+    | 'early'
+    /** The node will not take them as things are. */
+    | 'rejected'
+  receipt?: Receipt
+  /** Safe to show. */
+  reason?: string
+  /** Whether the node rejected the transaction for its fees. */
+  isFee?: true
+  /** The node was given time to include them. */
+  waited?: boolean
+}
+
+/** Longest wait inside eth_sendRawTransactionSync before receipts are asked for beside it. */
+const graceMs = 3_000
+/** Nodes hold such a call for 20 s by default. */
+const syncTimeoutMs = 30_000
+
+/** `isFirst`: wait for the receipt in the same call where the node can. Never rejects. */
+export async function send(
+  { client, head, abilities }: ChainState,
+  raw: Hex,
+  isFirst: boolean,
+): Promise<NodeReply> {
+  if (isFirst && abilities.hasSync) {
+    try {
+      const timeoutMs = syncTimeoutMs
+      const sending = client.call('eth_sendRawTransactionSync', [raw], { timeoutMs })
+      // It may fail after the wait for it is over.
+      sending.catch(() => undefined)
+      const answer = await within(sending, Math.max(graceMs, head.blockTimeMs * 3))
+      const receipt = parse(answer)
+      return receipt ? { kind: 'accepted', receipt } : { kind: 'accepted', waited: true }
+    } catch (error) {
+      if (!isUnknownMethod(error)) return classify(error)
+      abilities.hasSync = false
+    }
+  }
+  try {
+    await client.call('eth_sendRawTransaction', [raw])
+    return { kind: 'accepted' }
+  } catch (error) {
+    return classify(error)
+  }
+}
+
+function isUnknownMethod(error: unknown): boolean {
+  if (!(error instanceof RpcError)) return false
+  if (error.code === -32601 || error.code === -32004) return true
+  return /method.*(not|un).*(found|supported|available|exist|known|allowed)/i.test(error.message)
+}
+
+/** Texts of geth, reth, nitro, erigon, nethermind, besu and anvil. */
+function classify(error: unknown): NodeReply {
+  if (!(error instanceof RpcError)) return { kind: 'unknown' }
+  const text = error.message
+  if (/already (known|imported|exists)|known transaction|alreadyknown/i.test(text)) {
+    return { kind: 'accepted' }
+  }
+  // A transaction of ours at this nonce is there already.
+  if (/replacement transaction underpriced|could not replace/i.test(text)) {
+    return { kind: 'accepted' }
+  }
+  if (/nonce.*(too low|already)|old ?nonce|invalid nonce/i.test(text)) return { kind: 'low' }
+  if (/nonce.*(too high|gap)|gapped/i.test(text)) return { kind: 'early' }
+  if (error.code === 4 || /not (yet )?(mined|processed|confirmed)|timeout|timed out/i.test(text)) {
+    return { kind: 'accepted', waited: true }
+  }
+  if (/insufficient|not enough funds|exceeds.*balance|overshot/i.test(text)) {
+    return { kind: 'rejected', reason: 'the relayer cannot pay for gas' }
+  }
+  if (/underpriced|fee too low|base fee|feecap|fee cap|max fee|tip/i.test(text)) {
+    return { kind: 'rejected', reason: 'the node refuses the fees of the relayer', isFee: true }
+  }
+  if (/gas/i.test(text)) return { kind: 'rejected', reason: 'the node refuses the gas limit' }
+  return { kind: 'unknown' }
+}

@@ -1,0 +1,244 @@
+import { storageCode } from '../../db/storage'
+import { write } from '../../db/write'
+import { about, type Context, chainOf } from './context'
+import { readMoney } from './ethcall'
+import * as External from './external'
+import type { Outcome, Payment, Reason, Underway } from './Payment'
+import { assertConfirmed } from './reads'
+import * as Refusals from './refusals'
+import type { ChainState } from './state'
+import type { Assignment } from './store'
+import { pause } from './wait'
+import * as Witnesses from './witnesses'
+
+type Uses = Pick<Context, 'ledger' | 'chains' | 'progress' | 'policy' | 'now' | 'monotonic' | 'log'>
+
+/** How far behind a node may have been when it passed the simulation. */
+const lagBlocks = 300n
+
+/**
+ * Receipts and logs of a provider may lag behind its state or be hidden. For this long after the
+ * payment's time its used nonce may still be our own transaction, and the same credential is
+ * answered.
+ */
+const unseenSeconds = 86_400n
+/** After that a configured URL that does not answer at all keeps no payment open. */
+const silenceSeconds = 600n
+
+/** Registers work on a payment, whose faults leave it to the next sweep. */
+export function track(
+  { progress: { running }, ledger, log }: Pick<Context, 'progress' | 'ledger' | 'log'>,
+  { payment, requestId }: Underway,
+  work: () => Promise<Outcome>,
+): Promise<Outcome> {
+  const { id } = payment
+  const outcome = work()
+    .catch((error: unknown): Outcome => {
+      log('settlement-fault', { ...about({ id, requestId }), error })
+      return { kind: 'pending', payment: ledger.payments.findById(id) ?? payment }
+    })
+    .finally(() => {
+      if (running.get(id) === outcome) running.delete(id)
+    })
+  running.set(id, outcome)
+  return outcome
+}
+
+/**
+ * What is to be said of a payment whose transaction did not pay. Asks the chain: an external
+ * transaction may have settled it, it may be over, or it may still pay.
+ */
+export async function decide(
+  context: Uses,
+  { payment: { id }, requestId }: Pick<Underway, 'payment' | 'requestId'>,
+  reason: Reason,
+): Promise<Outcome> {
+  const { payments } = context.ledger
+  const payment = payments.findById(id)
+  if (!payment) throw new Error(`no payment ${id}`)
+  if (payment.state === 'confirmed' || payment.state === 'expired') {
+    return current(context, payment)
+  }
+  try {
+    return await judge(context, { payment, requestId }, reason)
+  } catch (error) {
+    // Not known is not lost: the same credential may ask again.
+    context.log('settlement-undecided', { ...about({ id, requestId }), error })
+    const state = payments.findById(id) ?? payment
+    // On a storage fault the money may have moved unrecorded, so do not answer `reverted`.
+    return state.state === 'reverted' && storageCode(error) === undefined
+      ? { kind: 'reverted', payment: state, reason }
+      : { kind: 'pending', payment: state }
+  }
+}
+
+type Subject = { payment: Payment; requestId: string | undefined }
+
+/** Throws when the chain does not tell. */
+async function judge(context: Uses, subject: Subject, reason: Reason): Promise<Outcome> {
+  const { payment } = subject
+  const chain = chainOf(context, payment.transfer.network)
+  const own = await confirmOwn(context, chain, payment)
+  if (own) return own
+  const money = await readMoney(chain, payment.transfer)
+  const external = money.used ? await findExternal(context, chain, payment) : undefined
+  if (external?.counts) return confirmExternal(context, subject, external.found)
+  const isOver = money.timestamp > payment.transfer.validBefore
+  // While a transaction of ours may still be included, a used nonce may well be its own work.
+  if (payment.state === 'broadcast' && (money.used || !isOver)) return { kind: 'pending', payment }
+  if (!money.used && !isOver) return { kind: 'reverted', payment, reason }
+  const sinceSeconds = money.timestamp - payment.transfer.validBefore
+  // A transaction of ours was sent and shows no receipt: a node probably hides the receipt.
+  const isHidden = money.used && !isFateKnown(context, payment) && sinceSeconds <= unseenSeconds
+  const others = await askOthers(context, chain, payment)
+  if (others.kind === 'paid') return confirmExternal(context, subject, others.assignment)
+  if (isHidden) return { kind: 'reverted', payment, reason }
+  if (others.kind === 'doubtful' && sinceSeconds <= patienceOf(others)) {
+    return { kind: payment.state === 'broadcast' ? 'pending' : 'reverted', payment, reason }
+  }
+  return expire(context, subject, { isUsed: money.used, found: external?.found })
+}
+
+/** A transaction of ours that paid after it was given up. */
+async function confirmOwn(
+  context: Uses,
+  chain: ChainState,
+  payment: Payment,
+): Promise<Outcome | undefined> {
+  const { db, payments } = context.ledger
+  const own = await Witnesses.findOwn(context, chain, payment)
+  if (!own) return undefined
+  await assertConfirmed(context, chain, own.transaction)
+  write(db, () => payments.confirm(payment.id, own, context.now()))
+  return current(context, payment)
+}
+
+function expire(
+  context: Uses,
+  { payment, requestId }: Subject,
+  { isUsed, found }: { isUsed: boolean; found: External.Found | undefined },
+): Outcome {
+  const { id } = payment
+  const { db, payments } = context.ledger
+  write(db, () => payments.expire(id, isUsed))
+  const outcome = withExternal(current(context, payment), found)
+  context.log('payment-expired', {
+    ...about({ id, requestId }),
+    reason: outcome.kind === 'dead' ? outcome.reason : undefined,
+    settledBy: found?.transaction,
+  })
+  return outcome
+}
+
+/**
+ * Ends a payment when one block proves that it did not pay and is over, though its transaction may
+ * still be under way. Never rejects.
+ */
+export async function endIfOver(context: Uses, payment: Payment): Promise<void> {
+  const { db, payments } = context.ledger
+  const { id, transfer } = payment
+  const chain = chainOf(context, transfer.network)
+  try {
+    const money = await readMoney(chain, transfer)
+    if (money.used || money.timestamp <= transfer.validBefore) return
+    const others = await askOthers(context, chain, payment)
+    const sinceSeconds = money.timestamp - transfer.validBefore
+    if (others.kind === 'paid') return
+    if (others.kind === 'doubtful' && sinceSeconds <= patienceOf(others)) return
+    write(db, () => payments.expire(id, false))
+  } catch (error) {
+    context.log('settlement-undecided', { ...about({ id }), error })
+  }
+}
+
+/** The outcome that a payment's stored state stands for. */
+export function current({ ledger }: Pick<Context, 'ledger'>, { id }: Pick<Payment, 'id'>): Outcome {
+  const payment = ledger.payments.findById(id)
+  if (!payment) throw new Error(`no payment ${id}`)
+  switch (payment.state) {
+    case 'confirmed':
+      return { kind: 'confirmed', payment }
+    case 'broadcast':
+      return { kind: 'pending', payment }
+    case 'reverted':
+      return { kind: 'reverted', payment, reason: 'invalid_exact_evm_transaction_failed' }
+    case 'expired': {
+      const reasonOf = payment.nonceUsed ? Refusals.usedReason : Refusals.expiredReason
+      const reason = reasonOf(payment.transfer)
+      return { kind: 'dead', payment, reason, detail: 'the authorization did not pay and cannot' }
+    }
+  }
+}
+
+/** Whether the chain has shown what became of each account nonce that we sent the payment at. */
+function isFateKnown({ ledger }: Uses, { id }: Payment): boolean {
+  const sent = ledger.transactions.transactionsOf(id)
+  const nonceOf = ({ relayer, nonce }: (typeof sent)[number]) => `${relayer} ${nonce}`
+  const seen = new Set(
+    sent.filter(({ state }) => state === 'mined' || state === 'failed').map(nonceOf),
+  )
+  return sent.every((each) => seen.has(nonceOf(each)))
+}
+
+/** Asks every URL that is not in use; with a single URL there is none. */
+function askOthers(context: Uses, chain: ChainState, payment: Payment): Promise<Witnesses.Answer> {
+  return Witnesses.ask(context, chain, payment, searchedFrom(context, payment))
+}
+
+/** For how long after its time a payment stays open because URLs do not agree, or do not answer. */
+function patienceOf({ isSilent }: { isSilent: boolean }): bigint {
+  return isSilent ? silenceSeconds : unseenSeconds
+}
+
+function searchedFrom({ ledger }: Uses, { id }: Payment): bigint {
+  const { knownBlock } = ledger.payments.evidenceOf(id)
+  return knownBlock > lagBlocks ? knownBlock - lagBlocks : 0n
+}
+
+function confirmExternal(
+  context: Uses,
+  { payment, requestId }: Subject,
+  { transaction, logIndex, blockNumber }: Assignment,
+): Outcome {
+  const { id } = payment
+  const { db, payments, transactions } = context.ledger
+  write(db, () => payments.confirm(id, { transaction, logIndex, blockNumber }, context.now()))
+  if (!transactions.membersOf(transaction).includes(id)) {
+    context.log('payment-settled-externally', { ...about({ id, requestId }), transaction })
+  }
+  return current(context, payment)
+}
+
+/** Says which transaction used the nonce: its payee has the money. */
+function withExternal(outcome: Outcome, found: External.Found | undefined): Outcome {
+  if (!found || outcome.kind !== 'dead') return outcome
+  const isTold = outcome.payment?.purpose.product === 'facilitator'
+  const why = isTold
+    ? 'another facilitator may have answered success for it'
+    : 'nothing shows that it was unspent when it came here'
+  const detail = `transaction ${found.transaction}, which is not ours, settled the authorization: ${why}`
+  return { ...outcome, detail }
+}
+
+/** An external settlement, and whether it pays for this request. Throws when it cannot be known. */
+async function findExternal(context: Uses, chain: ChainState, payment: Payment) {
+  const { transfer, purpose } = payment
+  const evidence = context.ledger.payments.evidenceOf(payment.id)
+  const fromBlock = searchedFrom(context, payment)
+  let found = await External.find(context, chain, transfer, { fromBlock })
+  if (!found) {
+    // The node may know the state of a block before its logs: look again before that is a verdict.
+    await pause(Math.max(250, chain.head.blockTimeMs), context.progress.signal)
+    found = await External.find(context, chain, transfer, { fromBlock })
+  }
+  // The desk gives back what it does not swap: its buyer's money must not be kept for being unreadable.
+  if (!found && purpose.product === 'desk' && transfer.method === 'permit2') {
+    const above = evidence.knownBlock + 1n
+    const search = { fromBlock: above, isOursAlone: true }
+    found = await External.find(context, chain, transfer, search)
+  }
+  if (!found) return undefined
+  const counts = External.counts(context, chain, payment, { found, evidence })
+  if (counts) await assertConfirmed(context, chain, found.transaction)
+  return { found, counts }
+}

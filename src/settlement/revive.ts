@@ -1,0 +1,104 @@
+import type { Hex } from 'viem'
+import { write } from '../../db/write'
+import { RpcError } from '../chain/client'
+import * as Receipt from '../chain/receipt'
+import * as Token from '../chain/token'
+import { type Context, unattended } from './context'
+import { readMoney } from './ethcall'
+import type { Outcome, Payment } from './Payment'
+import { resend } from './queue'
+import { assertConfirmed } from './reads'
+import * as Reorg from './reorg'
+import * as Resolve from './resolve'
+import type { ChainState } from './state'
+
+/** Looks at which external bytes may stay out before the authorization is settled by us. */
+const patience = 3
+
+/**
+ * Payments that an external transaction had paid before a reorganisation took it away: we have no
+ * bytes of our own to send again. Its bytes are sent again where they are known; if they stay out and
+ * the authorization can still pay, it is settled by us. What is in doubt stays in `broadcast` for
+ * `reorg_depth` blocks: what has not come back then is as final as what came. Returns at once.
+ */
+export function revive(context: Context, chain: ChainState): void {
+  const { lostRaw, revivals } = chain.watch
+  const ids = context.ledger.recent.orphans(chain.network.id)
+  if (ids.length === 0) {
+    lostRaw.clear()
+    revivals.clear()
+    return
+  }
+  for (const id of ids) {
+    const payment = context.ledger.payments.findById(id)
+    if (!payment || context.progress.running.has(id)) continue
+    void Resolve.track(context, unattended(payment), () => drive(context, chain, payment))
+  }
+}
+
+async function drive(context: Context, chain: ChainState, payment: Payment): Promise<Outcome> {
+  const { id, transaction } = payment
+  const before = chain.watch.revivals.get(id) ?? { looks: 0, since: chain.head.number }
+  const { looks, since } = { ...before, looks: before.looks + 1 }
+  chain.watch.revivals.set(id, { looks, since })
+  if (await confirmAgain(context, chain, payment)) return Resolve.current(context, payment)
+  const isSent = looks <= patience && (await sendAgain(chain, transaction))
+  const outcome = await Resolve.decide(
+    context,
+    unattended(payment),
+    'invalid_exact_evm_transaction_failed',
+  )
+  if (outcome.kind !== 'pending') return outcome
+  if (isSent) return outcome
+  const money = await readMoney(chain, payment.transfer)
+  if (money.used || money.timestamp > payment.transfer.validBefore) {
+    context.log('payment-undecided', { payment: id, transaction })
+    if (chain.head.number < since + BigInt(chain.network.reorgDepth)) return outcome
+    // Nothing of ours is under way: what used the nonce did not pay for this.
+    write(context.ledger.db, () => context.ledger.payments.revert(id, [transaction]))
+    return Resolve.decide(context, unattended(payment), 'invalid_exact_evm_transaction_failed')
+  }
+  context.log('payment-settled-again', { payment: id, transaction })
+  write(context.ledger.db, () => context.ledger.payments.revert(id, [transaction]))
+  return resend(context, unattended(context.ledger.payments.findById(id) ?? payment))
+}
+
+/** The same transaction in another block pays as it did before. */
+async function confirmAgain(
+  context: Context,
+  chain: ChainState,
+  payment: Payment,
+): Promise<boolean> {
+  const { id, transaction, transfer } = payment
+  const { payments } = context.ledger
+  const answer = await chain.client.call('eth_getTransactionReceipt', [transaction])
+  const receipt = Receipt.parse(answer)
+  if (!receipt?.success || receipt.hash !== transaction) return false
+  const log = receipt.logs.find(
+    (each) =>
+      Token.isTransfer(each, transfer) &&
+      payments.findByLog(transfer.network, transaction, each.index) === undefined,
+  )
+  if (!log) return false
+  const { blockNumber } = receipt
+  await assertConfirmed(context, chain, transaction)
+  write(context.ledger.db, () =>
+    payments.confirm(id, { transaction, logIndex: log.index, blockNumber }, context.now()),
+  )
+  Reorg.remember(chain, receipt)
+  return true
+}
+
+async function sendAgain(chain: ChainState, hash: Hex): Promise<boolean> {
+  try {
+    const raw =
+      chain.watch.lostRaw.get(hash) ??
+      (await chain.client.call('eth_getRawTransactionByHash', [hash]))
+    if (!Receipt.isHex(raw) || raw.length <= 2) return false
+    await chain.client.call('eth_sendRawTransaction', [raw])
+    return true
+  } catch (error) {
+    // A node that knows them already says so; one that refuses them will again.
+    return error instanceof RpcError && /known|already/i.test(error.message)
+  }
+}

@@ -1,0 +1,237 @@
+import type { Address } from 'viem'
+import type { Asset } from '../protocol/Asset'
+import * as Crypto from '../protocol/Crypto'
+import { type Money, moneyKey, type Transfer } from '../protocol/Transfer'
+import { createUnsettled } from './adopt'
+import { type Availability, createAvailability } from './availability'
+import { type Context, chainOf } from './context'
+import { createDeliveries, type Deliveries } from './delivery'
+import * as Intake from './intake'
+import { createJobRunner, type Jobs } from './jobs'
+import type { Outcome, Payment, Purpose } from './Payment'
+import { pump } from './queue'
+import { type ChainReads, createChainReads } from './reads'
+import * as Refusals from './refusals'
+import { type Background, createContext, type SettlementOptions, start } from './start'
+import type { KeyScope } from './store'
+import { verify } from './verify'
+import { within } from './wait'
+import * as Witnesses from './witnesses'
+
+/*
+ * The way of a payment. Each stage calls those below it, and answers with a value.
+ *
+ *  1. intake       Refuses what needs no simulation: window, signer (signature), payer (payers), gas.
+ *  2. queue        Waits for a relayer of its network, with the jobs.
+ *  3. batch        Is simulated with its company (simulate; alone: examine), and accepted or refused.
+ *  4. transaction  Is signed, and written with its transaction: that insert decides whose money it is.
+ *  5. broadcast    Is sent, watched, and replaced with higher fees until its nonce is decided.
+ *  6. confirm      Gets its Transfer log in one commit, or a member is found to blame (blame).
+ *  7. resolve      Where no log pays: paid by an external transaction (external), over, or to be sent
+ *                  again, in which case `{ kind: 'resend' }` goes back to the queue.
+ *  8. delivery     What was paid for is handed over.
+ *
+ * Beside it: adopt (settled externally before it came), reorg and revive (a reorganisation took it
+ * away), recover (what a process left), witnesses (what other nodes say), health (of the networks).
+ */
+
+/** Exclusive hold on money, in memory: one process owns the database. */
+export type Claim = { release(): void }
+
+export type Payments = {
+  /** The payment of this money; one indexed read. */
+  find(money: Money): Payment | undefined
+  findById(id: string): Payment | undefined
+  findByRedeemToken(tokenHash: string): Payment | undefined
+  /** Newest payment of the key that is not expired. */
+  findByIdempotencyKey(scope: KeyScope): Payment | undefined
+  /** Undefined while another request holds the money. */
+  claim(money: Money): Claim | undefined
+  /**
+   * Signature, window and simulation in one call to a node; nothing is written or sent. `eip712`: the
+   * signing domain that the payer was told, by default the token's own.
+   */
+  verify(transfer: Transfer, eip712?: Asset['eip712']): Promise<{ ok: true } | Outcome>
+  /** Verifies, writes, broadcasts and waits. The caller holds the claim. */
+  settle(transfer: Transfer, purpose: Purpose, options: SettleOptions): Promise<Outcome>
+  /** A known payment: waits for its transaction, or sends a reverted one again. */
+  resume(
+    payment: Payment,
+    transfer: Transfer | undefined,
+    options: { waitMs: number; requestId?: string },
+  ): Promise<Outcome>
+  /**
+   * Calls back when the state of a payment has changed (confirmed, reverted, expired, back to
+   * broadcast), with its id, after the change is on the disk. May call without a change: read it.
+   */
+  onPayment(listener: (id: string) => void): void
+  /** Remembers a credential bound to this service that came while nothing could be sold. */
+  noteUnsettled(transfer: Transfer): void
+  /** Whether a payment counts only after `confirmTwice` returns true. No I/O. */
+  needsSecond(payment: Pick<Payment, 'transfer' | 'purpose'>): boolean
+  /**
+   * Whether a second node shows the transfer of a confirmed payment; waits seconds for one that lags
+   * behind, and logs what differs. True with one URL. Never rejects.
+   */
+  confirmTwice(payment: Payment): Promise<boolean>
+  /** What the nodes show of a confirmed payment now. Throws RpcFault or RpcError with one URL. */
+  sightOf(payment: Payment): Promise<Witnesses.Sight>
+}
+
+export type SettleOptions = {
+  /** Bounds the wait, not the work. */
+  waitMs: number
+  receivedAt: number
+  /** Whether the payer's own key signed; a function is asked when the simulation does not tell. */
+  proven?: Intake.Proof
+  requestId?: string
+  /**
+   * Runs inside the database transaction that inserts the payment, once, and not when the money is
+   * known; what it throws is what `settle` rejects with, and nothing is written or sent then.
+   */
+  write?: (paymentId: string) => void
+  /** Called when the transaction has left: what it computes then costs no time. Must not throw. */
+  onSent?: (payment: Payment) => void
+  /**
+   * Asked when the money has arrived: true starts the delivery in the same commit, which the outcome
+   * tells with `deliveryStarted`; then the caller delivers without `beginDelivery`, or ends it.
+   */
+  deliverOnConfirm?: () => boolean
+}
+
+export type Lifecycle = {
+  /** Resolves after the first check of every network, ready or not. */
+  ready: Promise<void>
+  /** Takes up what an earlier process left; returns when all has been looked at once. */
+  recover(): Promise<void>
+  /** Nothing new; resolves when nothing is under way or after the limit. */
+  stop(limitMs: number): Promise<void>
+}
+
+export type Settlement = Payments &
+  Deliveries &
+  Jobs &
+  ChainReads &
+  Availability &
+  Lifecycle & {
+    /** The stock desk's account. */
+    desk: Address
+  }
+
+export type { SettlementOptions }
+
+/** How money moves: one per process and database. Throws when there is no relayer key. */
+export async function createSettlement(options: SettlementOptions): Promise<Settlement> {
+  const controller = new AbortController()
+  const context = createContext(options, controller.signal)
+  const background = start(context, options.checkMs ?? 15_000)
+  const random = options.random ?? ((length) => crypto.getRandomValues(new Uint8Array(length)))
+  return {
+    ...createPayments(context, random),
+    ...createDeliveries(context),
+    ...createJobRunner(context),
+    ...createChainReads(context),
+    ...createAvailability(context),
+    desk: deskOf(options),
+    ready: background.ready,
+    recover: background.recover,
+    stop: (limitMs) => stop(context, background, controller, limitMs),
+  }
+}
+
+function createPayments(context: Context, random: (length: number) => Uint8Array): Payments {
+  const { ledger, now } = context
+  const { payments } = ledger
+  const unsettled = createUnsettled()
+  const intake = { ...context, unsettled }
+  const headOf = ({ network }: Transfer) => chainOf(context, network).head.number
+  const chainOfPayment = ({ transfer }: Pick<Payment, 'transfer'>) =>
+    chainOf(context, transfer.network)
+  return {
+    find: payments.find,
+    findById: payments.findById,
+    findByRedeemToken: payments.findByRedeemToken,
+    findByIdempotencyKey: payments.findByIdempotencyKey,
+    claim: createClaims(),
+    verify: (transfer, eip712) => verify(context, transfer, eip712),
+    async settle(transfer, purpose, options) {
+      const { waitMs, receivedAt, requestId, proven = false, write, onSent } = options
+      const { deliverOnConfirm } = options
+      if (context.progress.isStopping) return Refusals.unavailable(undefined)
+      const known = payments.find(transfer)
+      const knownBlock = headOf(transfer)
+      const id = paymentId(now(), random)
+      const about = { id, requestId, transfer, purpose, receivedAt, proven }
+      const request = { ...about, write, onSent, deliverOnConfirm }
+      const outcome = await (known
+        ? Intake.meet(context, known, request, waitMs)
+        : Intake.settle(intake, request, waitMs))
+      if (outcome.kind === 'unavailable' && purpose.bound) {
+        unsettled.note(transfer, { receivedAt, knownBlock })
+      }
+      context.metrics.settled(request, outcome, (now() - receivedAt) / 1000)
+      return outcome
+    },
+    resume(payment, transfer, { waitMs, requestId }) {
+      const sent = context.progress.isStopping ? undefined : transfer
+      return Intake.resume(context, payment, { transfer: sent, requestId, waitMs })
+    },
+    onPayment: context.events.payments.on,
+    noteUnsettled: (transfer) =>
+      unsettled.note(transfer, { receivedAt: now(), knownBlock: headOf(transfer) }),
+    needsSecond: (payment) => Witnesses.needsSecond(context, chainOfPayment(payment), payment),
+    confirmTwice: (payment) => Witnesses.confirm(context, chainOfPayment(payment), payment),
+    sightOf: (payment) => Witnesses.sightOf(context, chainOfPayment(payment), payment),
+  }
+}
+
+async function stop(
+  context: Context,
+  background: Background,
+  controller: AbortController,
+  limitMs: number,
+): Promise<void> {
+  const { progress, events, ledger, chains } = context
+  const underWay = () => [...progress.running.values(), ...progress.driving]
+  progress.isStopping = true
+  await within(Promise.all(underWay()), limitMs)
+  controller.abort()
+  events.jobs.release()
+  for (const { client, heads } of chains.values()) {
+    client.close()
+    heads.close()
+  }
+  for (const chain of chains.values()) {
+    clearTimeout(chain.queue.collecting)
+    pump(context, chain)
+  }
+  await Promise.all([background.stopped, ...underWay()])
+  ledger.group.flush()
+}
+
+function createClaims(): Payments['claim'] {
+  const claims = new Set<string>()
+  return (money) => {
+    const key = moneyKey(money).toLowerCase()
+    if (claims.has(key)) return undefined
+    claims.add(key)
+    let held = true
+    return {
+      release() {
+        if (held) claims.delete(key)
+        held = false
+      },
+    }
+  }
+}
+
+function deskOf({ deskKey, relayerKeys }: SettlementOptions): Address {
+  const key = deskKey ?? relayerKeys[0]
+  if (!key) throw new Error('settlement needs a relayer key')
+  return Crypto.addressOf(key)
+}
+
+/** `pay_`, the time and randomness: grows with time, so that inserts stay local in the index. */
+function paymentId(now: number, random: (length: number) => Uint8Array): string {
+  return `pay_${now.toString(16).padStart(12, '0')}${Buffer.from(random(10)).toString('hex')}`
+}

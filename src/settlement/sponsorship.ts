@@ -1,0 +1,69 @@
+import type { Hex } from 'viem'
+import type { Transfer } from '../protocol/Transfer'
+import type { Outcome, Purpose, Reason } from './Payment'
+import { refuse } from './refusals'
+import type { Settlement, SettleOptions } from './settlement'
+
+/** Why a payer's signed approve is not sponsored; `code` is an x402 reason code. */
+export type ApprovalRefusal =
+  | { kind: 'refused'; code: string; detail: string }
+  | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }
+
+/**
+ * Sponsors the approve of Permit2 that a payer signed itself (`erc20ApprovalGasSponsoring`): once per
+ * payer and token for ever, within the budget, in one ledger with the grants.
+ */
+export type ApprovalSponsor = {
+  /** Checks every field of the signed transaction, and the ledger; nothing is written or sent. */
+  check(transfer: Transfer, signedTransaction: Hex): Promise<{ kind: 'good' } | ApprovalRefusal>
+  /**
+   * Funds the payer with exactly what the transaction costs, broadcasts it and waits until it is
+   * confirmed. The transfer must have passed everything but the allowance. Safe to repeat.
+   */
+  approve(
+    transfer: Transfer,
+    signedTransaction: Hex,
+    options: { waitMs: number },
+  ): Promise<{ kind: 'approved'; transaction: Hex } | ApprovalRefusal>
+}
+
+export type Sponsoring = {
+  settlement: Pick<Settlement, 'settle'>
+  /** Undefined when this service sends no approves. */
+  sponsor: ApprovalSponsor | undefined
+  now: () => number
+}
+
+/**
+ * `Settlement.settle`; when only the allowance is missing and the payer has signed an approve, that is
+ * sponsored first. Nothing is written before, because the simulation refuses. `waitMs` is for both.
+ */
+export async function settleSponsored(
+  { settlement, sponsor, now }: Sponsoring,
+  transfer: Transfer,
+  purpose: Purpose,
+  { approval, ...options }: SettleOptions & { approval: Hex | undefined },
+): Promise<Outcome> {
+  const deadline = now() + options.waitMs
+  const outcome = await settlement.settle(transfer, purpose, options)
+  if (approval === undefined || sponsor === undefined || !lacksAllowance(outcome)) return outcome
+  const left = () => Math.max(0, deadline - now())
+  const approved = await sponsor.approve(transfer, approval, { waitMs: left() })
+  if (approved.kind === 'unavailable') return approved
+  if (approved.kind === 'refused') return refuse(reasonOf(approved.code), approved.detail)
+  return settlement.settle(transfer, purpose, { ...options, waitMs: left() })
+}
+
+/** Everything but the allowance is as it must be. */
+export function lacksAllowance(outcome: { kind?: string; reason?: string }): boolean {
+  return outcome.kind === 'refused' && outcome.reason === 'permit2_allowance_required'
+}
+
+/** The code of a sponsor's refusal; codes of others are a fault of the payment itself. */
+export function reasonOf(code: string): Reason {
+  return isApprovalCode(code) ? code : 'permit2_allowance_required'
+}
+
+function isApprovalCode(code: string): code is `erc20_approval_${string}` {
+  return code.startsWith('erc20_approval_')
+}

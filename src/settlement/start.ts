@@ -1,0 +1,275 @@
+import type { Address } from 'viem'
+import { createGas } from '../../db/gas'
+import { createGroup } from '../../db/group'
+import { createJobs } from '../../db/jobs'
+import type { Db } from '../../db/open'
+import { createRecent } from '../../db/recent'
+import { createTransactions } from '../../db/transactions'
+import { createClient } from '../chain/client'
+import { announced, createClock } from '../chain/clock'
+import { createHead, observe } from '../chain/head'
+import { createHeads } from '../chain/heads'
+import type { Block } from '../chain/receipt'
+import type { NetworkConfig } from '../config/Config'
+import { parse as parseAddress } from '../protocol/Address'
+import type * as Network from '../protocol/Network'
+import { sourcesOf } from './availability'
+import type { Context, Log } from './context'
+import { createEvents, createSignal, emitJobs, emitPayments } from './events'
+import * as Health from './health'
+import { createMetrics, type Meter, silent } from './metrics'
+import { createPayers } from './payers'
+import { pump } from './queue'
+import * as Recover from './recover'
+import { createRelayer, isReady } from './relayer'
+import * as Reorg from './reorg'
+import { revive } from './revive'
+import type { ChainState, Relayer } from './state'
+import { createStore } from './store'
+
+/** Per attempt; a settlement waits longer than several of them. */
+const rpcTimeoutMs = 8_000
+
+export type SettlementOptions = {
+  db: Db
+  networks: readonly NetworkConfig[]
+  /** Each is a relayer on every network. */
+  relayerKeys: readonly Uint8Array[]
+  /** The stock desk's account: a relayer of its own when it is none of these; default the first of them. */
+  deskKey?: Uint8Array | undefined
+  /** Where the desk works; by default on every network. */
+  deskNetwork?: Network.Id | undefined
+  /** Unix ms. */
+  now: () => number
+  /** A monotonic clock, ms from any start: it shows that `now` was set. By default `now` itself. */
+  monotonic?: (() => number) | undefined
+  /** A network is not used while its blocks prove that `now` is off by more; a minute by default. */
+  clockSkewMaxMs?: number | undefined
+  log: Log
+  /** Random bytes for payment ids; by default the system's. */
+  random?: (length: number) => Uint8Array
+  /** Where events are counted; by default nowhere. */
+  meter?: Meter
+  /**
+   * Factories that may deploy the wallet of a payer in its first payment (ERC-6492); by default none.
+   * The payer chooses what one of them is called with, and we pay the gas.
+   */
+  walletFactories?: readonly Address[]
+  /** Transactions that may fail on chain for one payer in ten minutes; 5 by default. */
+  payerFailuresMax?: number | undefined
+  /**
+   * Payments above this (atomic) count only when a second node shows them, where one is configured;
+   * undefined: none. Those to the desk always do. By default 10,000,000.
+   */
+  confirmTwiceAbove?: (() => bigint | undefined) | undefined
+  /** Only this service sells for its payouts; by default false. */
+  payoutExclusive?: (() => boolean) | undefined
+  /** Whether a payee of the facilitator is one of this service's payouts; by default none. */
+  isOwnPayee?: ((payee: Address) => boolean) | undefined
+  /** Time between two looks at a network's health. */
+  checkMs?: number
+  /** What a network's block time counts as before its blocks are known; a second by default. */
+  blockTimeMs?: number | undefined
+  /**
+   * How long the nonce of a job must seem used, and its receipt missing, before it counts as used by
+   * another transaction; a minute by default.
+   */
+  jobProofMs?: number | undefined
+  /** First pause before bytes that a node took are sent again; doubles. Two seconds by default. */
+  resendMs?: number | undefined
+}
+
+/** Everything that the stages share. No I/O but the database. */
+export function createContext(options: SettlementOptions, signal: AbortSignal): Context {
+  const { db, now, log } = options
+  if (options.relayerKeys.length === 0) throw new Error('settlement needs a relayer key')
+  const fault = (error: unknown) => log('settlement-fault', { error })
+  const events = { payments: createEvents(fault), jobs: createEvents(fault) }
+  const ledger = {
+    db,
+    payments: emitPayments(createStore(db), events.payments),
+    transactions: createTransactions(db),
+    jobs: emitJobs(createJobs(db), events.jobs),
+    gas: createGas(db),
+    recent: createRecent(db),
+    group: createGroup(db),
+  }
+  const chains = new Map<Network.Id, ChainState>(
+    options.networks.map((network) => [network.id, createChainState(network, options)]),
+  )
+  const monotonic = options.monotonic ?? now
+  const context: Context = {
+    ledger,
+    chains,
+    payers: createPayers(now, options.payerFailuresMax),
+    progress: {
+      running: new Map(),
+      driving: new Set(),
+      simulating: new Set(),
+      isStopping: false,
+      signal,
+    },
+    policy: {
+      jobProofMs: options.jobProofMs ?? 60_000,
+      resendMs: options.resendMs ?? 2_000,
+      clockSkewMaxMs: options.clockSkewMaxMs ?? 60_000,
+      confirmTwiceAbove: options.confirmTwiceAbove ?? (() => 10_000_000n),
+      payoutExclusive: options.payoutExclusive ?? (() => false),
+      isOwnPayee: options.isOwnPayee ?? (() => false),
+    },
+    events,
+    metrics: createMetrics(options.meter ?? silent, sourcesOf({ ledger, chains, now, monotonic })),
+    now,
+    monotonic,
+    log,
+  }
+  for (const chain of chains.values()) chain.room.on(() => pump(context, chain))
+  Recover.raiseFloors(context)
+  return context
+}
+
+/** What runs beside the payments. */
+export type Background = {
+  /** Resolves after the first check of every network, ready or not. */
+  ready: Promise<void>
+  /** Takes up what an earlier process left; returns when all has been looked at once. */
+  recover(): Promise<void>
+  /** Resolves after the signal, when no check runs any more. */
+  stopped: Promise<void>
+}
+
+/**
+ * Checks every network at once and then at intervals; each check also takes up what is unfinished
+ * and not under way.
+ */
+export function start(context: Context, checkMs: number): Background {
+  const { signal } = context.progress
+  const chains = [...context.chains.values()]
+  const first = chains.map((chain) => checkHealth(context, chain))
+  const ready = Promise.all(first).then(() => undefined)
+  const checked: Recover.Checked = new Map()
+  let isRecovered = false
+  const sweep = async () => {
+    if (!isRecovered) return
+    await Recover.recover(context, checked)
+    await Recover.expire(context)
+    for (const chain of chains) {
+      for (const relayer of chain.relayers) Recover.closeGap(context, chain, relayer)
+    }
+  }
+  const watch = chains.map(async (chain, index) => {
+    await first[index]
+    for (;;) {
+      await chain.heads.waitFork(checkAfterMs(chain, checkMs), signal)
+      if (signal.aborted) return
+      await checkHealth(context, chain)
+      try {
+        const isReorganised = chain.health.ready && (await Reorg.check(context, chain))
+        if (signal.aborted) return
+        if (index === 0 || isReorganised) await sweep()
+        if (chain.health.ready && isRecovered) revive(context, chain)
+      } catch (error) {
+        context.log('settlement-fault', { network: chain.network.id, error })
+      }
+    }
+  })
+  return {
+    ready,
+    async recover() {
+      await ready
+      isRecovered = true
+      await Promise.all(chains.map((chain) => checkReorg(context, chain)))
+      await Recover.recover(context)
+    },
+    stopped: Promise.all(watch).then(() => undefined),
+  }
+}
+
+/** Then what waits goes to the relayers that can send. Never rejects. */
+async function checkHealth(context: Context, chain: ChainState): Promise<void> {
+  await Health.check(context, chain)
+  pump(context, chain)
+}
+
+/**
+ * Time to the next look at a network. An operator waits for one that cannot settle; a relayer without
+ * gas among others that work is not urgent.
+ */
+export function checkAfterMs(
+  chain: Pick<ChainState, 'health' | 'relayers'>,
+  checkMs: number,
+): number {
+  return isReady(chain) ? checkMs : Math.min(checkMs, 2_000)
+}
+
+/** A reorganisation may have taken a confirmed payment away while the program was off. Never rejects. */
+async function checkReorg(context: Context, chain: ChainState): Promise<void> {
+  if (!chain.health.ready) return
+  try {
+    await Reorg.check(context, chain)
+  } catch (error) {
+    context.log('settlement-fault', { network: chain.network.id, error })
+  }
+}
+
+type ChainOptions = Pick<
+  SettlementOptions,
+  | 'log'
+  | 'relayerKeys'
+  | 'deskKey'
+  | 'deskNetwork'
+  | 'walletFactories'
+  | 'blockTimeMs'
+  | 'now'
+  | 'monotonic'
+>
+
+function createChainState(network: NetworkConfig, options: ChainOptions): ChainState {
+  const { log } = options
+  const head = createHead(options.blockTimeMs)
+  const client = createClient({ urls: network.rpcUrls, timeoutMs: rpcTimeoutMs, log })
+  const monotonic = options.monotonic ?? options.now
+  const clock = createClock()
+  const onBlock = (block: Block) => {
+    observe(head, block)
+    announced(clock, block, monotonic())
+  }
+  return {
+    network,
+    client,
+    head,
+    heads: createHeads({ url: network.wsUrl, onBlock, log }),
+    clock,
+    relayers: createRelayers(network, options),
+    health: { ready: false, reason: 'not checked yet', checks: 0, others: 0 },
+    abilities: { logSpans: new Map(), hasSync: true, hasOverrides: true, readsCode: true },
+    queue: {
+      payments: [],
+      jobs: [],
+      arrival: undefined,
+      collecting: undefined,
+      isDue: false,
+      isProbing: false,
+    },
+    known: { codes: new Map(), eoas: new Map(), unshared: new Set() },
+    gas: { used: new Map(), lone: new Map(), burnt: new Map() },
+    factories: new Set(options.walletFactories?.flatMap((each) => parseAddress(each) ?? [])),
+    watch: Reorg.createWatch(),
+    room: createSignal(),
+  }
+}
+
+function createRelayers(
+  { id }: NetworkConfig,
+  {
+    relayerKeys,
+    deskKey,
+    deskNetwork = id,
+  }: Pick<SettlementOptions, 'relayerKeys' | 'deskKey' | 'deskNetwork'>,
+): readonly Relayer[] {
+  const relayers = relayerKeys.map((key) => createRelayer(key, false))
+  if (deskKey === undefined || deskNetwork !== id) return relayers
+  const desk = createRelayer(deskKey, true)
+  // Two relayers of one account would give its nonces out twice.
+  return relayers.some(({ address }) => address === desk.address) ? relayers : [...relayers, desk]
+}

@@ -1,0 +1,261 @@
+import type { Address, Hex } from 'viem'
+import type { JobRow } from '../../db/jobs'
+import type { TransactionRow } from '../../db/schema'
+import type { Client } from '../chain/client'
+import * as Clock from '../chain/clock'
+import type { AccountCode } from '../chain/code'
+import type { Fees, Head } from '../chain/head'
+import type { Heads } from '../chain/heads'
+import type { NetworkConfig } from '../config/Config'
+import type { Transfer } from '../protocol/Transfer'
+import type { Signal } from './events'
+import type { Job, JobEnd } from './Job'
+import type { Ending, Outcome, Payment, Purpose, Underway } from './Payment'
+import type { PaymentRefusal } from './refusals'
+
+/** What settlement knows of one network while it runs. */
+export type ChainState = {
+  network: NetworkConfig
+  client: Client
+  head: Head
+  heads: Heads
+  /** How far our clock is from the chain's. */
+  clock: Clock.Clock
+  /** One per relayer key, in the order of the keys; then the desk's, when it is none of them. */
+  relayers: readonly Relayer[]
+  health: Health
+  abilities: Abilities
+  queue: Queue
+  known: KnownPayers
+  gas: GasLearnt
+  /** Contracts that may be called to deploy a payer's wallet (ERC-6492), checksummed. */
+  factories: ReadonlySet<Address>
+  /** Where transactions were included that a reorganisation can still take away. */
+  watch: Watch
+  /** A relayer may have become free: the queue gives it what waits. */
+  room: Signal
+}
+
+/** What the nodes of a network can do, as far as they have shown it. */
+export type Abilities = {
+  /** Blocks that a node searches at once for logs, where it limits them; by host. */
+  logSpans: Map<string, bigint>
+  /** Until a node says that it has no eth_sendRawTransactionSync (EIP-7966). */
+  hasSync: boolean
+  /** Until a node shows that it does not support block overrides. */
+  hasOverrides: boolean
+  /** Whether a node runs creation code in a call, which reads a payer's code beside a simulation. */
+  readsCode: boolean
+}
+
+/** What waits for a relayer of one network. */
+export type Queue = {
+  /** Oldest first. */
+  payments: QueuedPayment[]
+  /** Oldest first. */
+  jobs: WaitingJob[]
+  /** Set in the turn of the event loop in which a payment has come. */
+  arrival: ReturnType<typeof setImmediate> | undefined
+  /** Runs while payments collect behind a busy relayer. */
+  collecting: ReturnType<typeof setTimeout> | undefined
+  /** The payments have collected for long enough. */
+  isDue: boolean
+  /** The code of waiting payers is being read. */
+  isProbing: boolean
+}
+
+/** What was learnt of payers. */
+export type KnownPayers = {
+  /** Payer code by address, asked only when the payer's own key did not sign. */
+  codes: Map<string, { hasCode: boolean; until: number }>
+  /** Payers that had no code when they were looked at (unix ms until when that is believed). */
+  eoas: Map<string, number>
+  /** Payers that made a shared transaction fail: they never share one again. */
+  unshared: Set<string>
+}
+
+/** What was learnt of gas. */
+export type GasLearnt = {
+  /** Gas that a settling call used lately, by its kind. */
+  used: Map<string, bigint>
+  /** Gas of the newest lone payment, by its method. */
+  lone: Map<string, bigint>
+  /** Wei that batches have burnt in vain, by product and day. */
+  burnt: Map<string, bigint>
+}
+
+export type Health = {
+  /** The network itself can be used; the relayers have their own reasons. */
+  ready: boolean
+  /** Safe to show: hosts and addresses, no URLs. */
+  reason: string | undefined
+  /** Checks so far that reached the node. */
+  checks: number
+  /** URLs beside the one in use that answered for this chain at the last check. */
+  others: number
+}
+
+/** An account of ours on one network: its nonces, and every transaction that is not included yet. */
+export type Relayer = {
+  address: Address
+  privateKey: Uint8Array
+  /** Sends the jobs that name it and nothing else. */
+  isReserved: boolean
+  /** The next free account nonce; undefined until the chain was asked. */
+  next: number | undefined
+  /** Above every nonce that the database has a transaction under way for. */
+  floor: number
+  /** The chain's count of our transactions was below what we know to be included. */
+  lag: { count: number; expected: number; isSure: boolean } | undefined
+  /** Nonces that are being driven. */
+  slots: Map<number, Slot>
+  /** Those of them that the chain has not included. */
+  open: number
+  /** A batch is being simulated for this relayer. */
+  isPreparing: boolean
+  balanceWei: bigint | undefined
+  /**
+   * Why nothing new is sent. What was sent before is sent again until the reason is gone. Too little
+   * balance; refused by the node; a transaction that stays out at the fee cap.
+   */
+  poor: string | undefined
+  refused: string | undefined
+  stuck: string | undefined
+}
+
+/** A nonce of a relayer and the transactions that compete for it: the chain includes one. */
+export type Slot = {
+  relayer: Relayer
+  nonce: number
+  /** Oldest first. */
+  transactions: TransactionRow[]
+  /** The payments that share the transaction; none for a job. */
+  members: readonly Underway[]
+  /** Unix seconds after which the payload cannot succeed; undefined when it always can. */
+  validBefore: bigint | undefined
+  /** Code of the payer of a lone payment, as its simulation read it. */
+  code: AccountCode
+  job: Pick<JobRow, 'id' | 'kind' | 'product' | 'valueWei'> | undefined
+}
+
+/**
+ * Whether the payer's own key signed. `unchecked`: the signer was not recovered; then only a
+ * simulation that passes may be believed. `checked`: the key signed, or the payer's code has judged.
+ */
+export type Signer = { kind: 'checked' } | { kind: 'unchecked'; isKey: () => boolean }
+
+/** Whether the payer's own key is known not to have signed. Recovers the signer if need be. */
+export function isForged(signer: Signer): boolean {
+  return signer.kind === 'unchecked' && !signer.isKey()
+}
+
+/** A payment that waits for a relayer. */
+export type QueuedPayment = {
+  id: string
+  requestId: string | undefined
+  transfer: Transfer
+  purpose: Purpose
+  /** Unix ms. */
+  receivedAt: number
+  /** What is believed to be behind the payer. */
+  code: 'eoa' | 'contract' | 'unknown'
+  /** What its simulation read there; `unknown` before, and where it was not read. */
+  simulatedCode: AccountCode
+  signer: Signer
+  /** Fees that the payer's code was simulated with; undefined for others. */
+  fees: Fees | undefined
+  /** Set when it is sent again. */
+  payment: Payment | undefined
+  /** Never shares a transaction. */
+  isAlone: boolean
+  /** The caller has left: do not wait for another turn. */
+  isGivenUp: boolean
+  /** Waiting longer gives it no company. */
+  isUrgent: boolean
+  deliverOnConfirm: Underway['deliverOnConfirm']
+  /** Runs inside the database transaction that inserts the payment. */
+  write: ((paymentId: string) => void) | undefined
+  /** Equal for payments whose Transfer logs cannot be told apart. */
+  logKey: string
+  /** The settling call. */
+  call: { to: Address; data: Hex }
+  done(verdict: Verdict): void
+}
+
+/** What the stages made of a queued payment when its turn came. */
+export type Verdict =
+  /** Written and on its way. */
+  { kind: 'sent'; member: Underway; ending: Promise<Ending> } | NotSent
+
+/** What the submitter of a queued payment is told. */
+export type Admission = { kind: 'sent'; payment: Payment; outcome: Promise<Outcome> } | NotSent
+
+type NotSent =
+  /** The same money was written before. */
+  | { kind: 'known'; payment: Payment }
+  /** The chain says that the nonce is used or cancelled. */
+  | { kind: 'used' }
+  /** No key of the payer signed it; nothing was written. */
+  | { kind: 'unsigned' }
+  /** Its `write` threw: nothing was written. */
+  | { kind: 'thrown'; error: unknown }
+  | PaymentRefusal
+
+/** A job of which nothing is written. */
+export type WaitingJob = {
+  job: Job
+  write: ((transaction: Hex) => void) | undefined
+  /** Undefined: it is written and under way. */
+  done(refusal: Extract<JobEnd, { kind: 'unavailable' }> | undefined): void
+  /** Nothing was written because `write` threw. */
+  fail(error: unknown): void
+}
+
+/**
+ * Where transactions were seen. Only a memory: what has to be watched is in the database, and what
+ * is not remembered is read again.
+ */
+export type Watch = {
+  seen: Map<Hex, Sighting>
+  /** Lowest block whose transactions the next look must see; undefined before the first one. */
+  from: bigint | undefined
+  /** Bytes of external transactions that a reorganisation took away. */
+  lostRaw: Map<Hex, Hex>
+  /** Looks since then, by payment, and the newest block at the first of them. */
+  revivals: Map<string, { looks: number; since: bigint }>
+}
+
+/** Where one transaction was included. */
+export type Sighting = {
+  blockNumber: bigint
+  /** Undefined while the chain's answer to it is not understood. */
+  blockHash: Hex | undefined
+  /** Looks at which the node had no such block. */
+  misses: number
+  /** Bytes of an external transaction: a node forgets what it dropped. */
+  raw: Hex | undefined
+}
+
+type Clocks = { now: () => number; monotonic: () => number }
+
+/** How far our clock may be ahead of the chain's now, by its newest blocks. */
+export function aheadOf(
+  { now, monotonic }: Clocks,
+  { clock }: Pick<ChainState, 'clock'>,
+): Clock.Ahead {
+  return Clock.aheadOf(clock, now(), monotonic())
+}
+
+/** The least error of our clock that the newest blocks prove, ms; negative: behind. */
+export function skewOf(clocks: Clocks, chain: Pick<ChainState, 'clock'>): number {
+  return Clock.skewOf(aheadOf(clocks, chain))
+}
+
+/**
+ * The time of the next block by our clock (unix ms), less what the newest blocks prove that it is
+ * ahead: what is valid by ours alone would fail on chain.
+ */
+export function chainNow({ now, monotonic }: Clocks, chain: Pick<ChainState, 'clock'>): number {
+  const at = now()
+  return at - Math.max(0, skewOf({ now: () => at, monotonic }, chain))
+}

@@ -1,0 +1,48 @@
+import type { Hex } from 'viem'
+import { account } from '../../src/demo/accounts'
+import type { Job } from '../../src/settlement/Job'
+import { ownSettlement } from './ownsettlement'
+import { jobOf, type SettlementFixture } from './settlement'
+
+type Row = { nonce: number; state: string; kind: string; hash: Hex; raw: Hex; relayer: string }
+
+/** A desk of its own that runs jobs, and what their receiver has got. */
+export async function ownJobs() {
+  const own = await ownSettlement()
+  const { network, net } = own
+  const received = async () =>
+    BigInt((await net.chain.rpc('eth_getBalance', [account(8).address, 'latest'])) as string)
+  const before = await received()
+  const told: string[] = []
+  const run = (changes: Partial<Job> = {}, waitMs = 20_000) =>
+    own.fixture.settlement.run(jobOf(network, changes), { waitMs })
+  const listen = ({ settlement }: SettlementFixture) => {
+    told.length = 0
+    settlement.onJob((id) => void told.push(`${id} ${settlement.job(id)?.state}`))
+  }
+  listen(own.fixture)
+  const { open } = own
+  return Object.assign(own, {
+    told,
+    run,
+    async open(...of: Parameters<typeof open>) {
+      await open(...of)
+      listen(own.fixture)
+    },
+    /** Runs what is not decided soon, and goes on when a node was given its bytes. */
+    async start(changes?: Partial<Job>) {
+      const end = await run(changes, 20)
+      if (end.kind !== 'pending') throw new Error(end.kind)
+      await own.untilSent(end.transaction)
+      return end.transaction
+    },
+    stateOf: (id = 'refund:1') => own.fixture.settlement.job(id)?.state,
+    moved: async () => (await received()) - before,
+    transactions: () =>
+      own.fixture.db.sqlite
+        .query<Row, []>('SELECT * FROM transactions ORDER BY nonce, created_at, rowid')
+        .all(),
+  })
+}
+
+export type OwnJobs = Awaited<ReturnType<typeof ownJobs>>

@@ -1,0 +1,106 @@
+import type { NetworkConfig } from '../../src/config/Config'
+import { balanceOf } from '../../src/demo/chains'
+import type * as Transfer from '../../src/protocol/Transfer'
+import type { Payment, Purpose } from '../../src/settlement/Payment'
+import {
+  networkOf,
+  payee,
+  type RpcCall,
+  type SettlementFixture,
+  startFixture,
+  startNetwork,
+  temporary,
+  until,
+} from './settlement'
+
+type FixtureOptions = Parameters<typeof startFixture>[2]
+
+/**
+ * A chain, a tap before it, a data directory and a settlement over them, for one test alone: most of a
+ * test's time is waiting, and tests that share nothing wait beside each other.
+ */
+export type OwnSettlement = AsyncDisposable & {
+  net: Awaited<ReturnType<typeof startNetwork>>
+  network: NetworkConfig
+  dataDir: string
+  /** The one that was opened last. */
+  fixture: SettlementFixture
+  /** Starts a settlement over the same data; the one before has ended. */
+  open(changes?: Partial<NetworkConfig>, options?: FixtureOptions): Promise<void>
+  /** Starts a settlement over what the one before leaves when it crashes now. */
+  reopen(changes?: Partial<NetworkConfig>, options?: FixtureOptions): Promise<void>
+  /** Goes on when the node, or what answers in its place, was given a transaction of ours. */
+  untilSent(hash: string): Promise<void>
+  /** Pays, and goes on when the bytes were sent. Throws when the payment has ended by then. */
+  begin(transfer: Transfer.Transfer, changes?: Partial<Purpose>): Promise<Payment>
+  /** What the payee holds. */
+  paid(): Promise<bigint>
+  /** Calls that the settlement made of a method. */
+  asked(method: string): number
+}
+
+export const isSend = (method: string) => method.startsWith('eth_sendRawTransaction')
+
+/** A node that loses what it is sent. */
+export const losing = ({ method }: RpcCall) =>
+  isSend(method) ? new Response('lost', { status: 503 }) : undefined
+
+/** A node without eth_sendRawTransactionSync. */
+export const withoutSync = ({ method }: RpcCall) =>
+  method === 'eth_sendRawTransactionSync'
+    ? { error: { code: -32601, message: 'the method does not exist' } }
+    : undefined
+
+export async function ownSettlement(
+  options: {
+    chain?: Parameters<typeof startNetwork>[1]
+    network?: Partial<NetworkConfig>
+    settlement?: FixtureOptions
+  } = {},
+): Promise<OwnSettlement> {
+  const net = await startNetwork('usdg', options.chain)
+  const network = networkOf(net.tap.url, 'usdg', options.network)
+  const directory = temporary()
+  const start = (changes: Partial<NetworkConfig> = {}, more: FixtureOptions = {}) =>
+    startFixture([{ ...network, ...changes }], directory.path, { ...options.settlement, ...more })
+  const own: OwnSettlement = {
+    net,
+    network,
+    dataDir: directory.path,
+    fixture: await start(),
+    async open(changes, more) {
+      own.fixture = await start(changes, more)
+    },
+    async reopen(changes, more) {
+      await own.fixture.crash()
+      await own.open(changes, more)
+    },
+    untilSent(hash) {
+      const row = own.fixture.db.sqlite
+        .query<{ raw: string }, [string]>('SELECT raw FROM transactions WHERE hash = ?')
+        .get(hash)
+      return until(() =>
+        net.tap.calls.some(({ method, params }) => isSend(method) && params[0] === row?.raw),
+      )
+    },
+    async begin(transfer, changes) {
+      const { settlement, pay } = own.fixture
+      // It may end with the settlement.
+      pay(transfer, changes).catch(() => undefined)
+      const written = () => settlement.find(transfer)
+      await until(() => written() !== undefined)
+      await own.untilSent(written()?.transaction ?? '')
+      const payment = written()
+      if (payment?.state !== 'broadcast') throw new Error(`the payment is ${payment?.state}`)
+      return payment
+    },
+    paid: () => balanceOf(net.chain, network.asset.address, payee),
+    asked: (name) => net.tap.calls.filter(({ method }) => method === name).length,
+    async [Symbol.asyncDispose]() {
+      await own.fixture.stop()
+      await net.stop()
+      directory.remove()
+    },
+  }
+  return own
+}

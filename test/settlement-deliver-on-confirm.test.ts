@@ -1,0 +1,131 @@
+import { expect, test } from 'bun:test'
+import { account } from '../src/demo/accounts'
+import { mine, setAutomine } from '../src/demo/chains'
+import { createCourier } from '../src/paywall/courier'
+import { createAnswers } from '../src/paywall/store'
+import * as Crypto from '../src/protocol/Crypto'
+import type { Transfer } from '../src/protocol/Transfer'
+import { type OwnSettlement, ownSettlement } from './harness/ownsettlement'
+import { purposeOf, signTransfer, until } from './harness/settlement'
+
+// A delivery that is begun in the commit of its confirmation, for the one caller that waits for it.
+
+function settle(
+  { fixture }: OwnSettlement,
+  transfer: Transfer,
+  deliverOnConfirm: () => boolean,
+  waitMs = 20_000,
+) {
+  const options = { waitMs, receivedAt: Date.now(), proven: true, deliverOnConfirm }
+  return fixture.settlement.settle(transfer, purposeOf(), options)
+}
+
+const delivered = { delivered: true, upstreamStatus: 200, truncated: false } as const
+
+test.concurrent('behavior: a delivery that starts with the confirmation is told with the outcome, and ends as any other', async () => {
+  await using own = await ownSettlement()
+  const { fixture, network } = own
+  const transfers = [1, 2, 3, 4, 5].map((from) => signTransfer(network, { from }))
+  const outcomes = await Promise.all(transfers.map((each) => settle(own, each, () => true)))
+  for (const [at, transfer] of transfers.entries()) {
+    expect(outcomes[at]).toMatchObject({ kind: 'confirmed', deliveryStarted: true })
+    const payment = fixture.settlement.find(transfer)
+    expect(payment).toMatchObject({ state: 'confirmed', delivery: 'delivering', attempts: 1 })
+    await fixture.settlement.endDelivery(payment?.id ?? '', delivered)
+    expect(fixture.settlement.find(transfer)).toMatchObject({ delivery: 'delivered', attempts: 1 })
+  }
+})
+
+test.concurrent('behavior: the delivery does not start with the confirmation when the buyer has left, nor when it is not asked for', async () => {
+  await using own = await ownSettlement()
+  const outcomes = [
+    await settle(own, signTransfer(own.network), () => false),
+    await own.fixture.pay(signTransfer(own.network)),
+  ]
+  for (const outcome of outcomes) {
+    expect(outcome).toMatchObject({ kind: 'confirmed', payment: { delivery: 'none', attempts: 0 } })
+    expect(outcome).not.toHaveProperty('deliveryStarted')
+  }
+})
+
+test.concurrent('behavior: the delivery does not start with a confirmation that comes after the wait', async () => {
+  await using own = await ownSettlement()
+  await setAutomine(own.net.chain, false)
+  const transfer = signTransfer(own.network)
+  const found = () => own.fixture.settlement.find(transfer)
+  expect((await settle(own, transfer, () => true, 2_000)).kind).toBe('pending')
+  await own.untilSent(found()?.transaction ?? '')
+  await mine(own.net.chain)
+  await until(() => found()?.state === 'confirmed')
+  expect(found()).toMatchObject({ delivery: 'none', attempts: 0 })
+})
+
+test.concurrent('behavior: a caller that meets the payment of another caller starts its own delivery', async () => {
+  await using own = await ownSettlement()
+  await setAutomine(own.net.chain, false)
+  const transfer = signTransfer(own.network)
+  const found = () => own.fixture.settlement.find(transfer)
+  const first = settle(own, transfer, () => true)
+  await until(() => found() !== undefined)
+  const second = settle(own, transfer, () => true)
+  await own.untilSent(found()?.transaction ?? '')
+  await mine(own.net.chain)
+  expect(await first).toMatchObject({ kind: 'confirmed', deliveryStarted: true })
+  expect(await second).not.toHaveProperty('deliveryStarted')
+  expect(found()?.attempts).toBe(1)
+})
+
+test.concurrent('behavior: a delivery that a crash cut off starts again when the buyer comes back', async () => {
+  await using own = await ownSettlement()
+  const transfer = signTransfer(own.network)
+  await settle(own, transfer, () => true)
+  await own.reopen()
+  const payment = own.fixture.settlement.find(transfer)
+  expect(payment).toMatchObject({ delivery: 'delivering', attempts: 1 })
+  const again = await own.fixture.settlement.beginDelivery(payment?.id ?? '')
+  expect(again).toMatchObject({ attempts: 2 })
+})
+
+test.concurrent('behavior: the delivery of a buyer that leaves at its start ends, and is made when the buyer comes back', async () => {
+  await using own = await ownSettlement()
+  const { fixture } = own
+  const transfer = signTransfer(own.network)
+  const outcome = await settle(own, transfer, () => true)
+  if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
+  let forwards = 0
+  const courier = createCourier({
+    settlement: fixture.settlement,
+    answers: createAnswers(fixture.db),
+    challengeSecrets: [new Uint8Array(32)],
+    receiptKey: Crypto.bytes(account(9).privateKey),
+    now: Date.now,
+    log: () => undefined,
+  })
+  const parcel = {
+    method: 'GET',
+    resource: 'http://localhost/m/weather/forecast',
+    requestId: 'request',
+    fulfil: async () => {
+      forwards++
+      return {
+        delivered: true as const,
+        status: 200,
+        headers: new Headers(),
+        body: new Uint8Array(),
+      }
+    },
+  }
+  const left = { ...parcel, signal: AbortSignal.abort() }
+  await expect(courier.deliver(left, outcome, 'x402', () => undefined)).rejects.toMatchObject({
+    code: 'payment-in-progress',
+  })
+  const payment = fixture.settlement.find(transfer)
+  if (payment === undefined) throw new Error('no payment')
+  expect(payment).toMatchObject({ delivery: 'none', attempts: 1 })
+  expect([forwards, courier.inFlight()]).toEqual([0, 0])
+  const stays = { ...parcel, signal: new AbortController().signal }
+  expect((await courier.deliver(stays, { payment }, 'x402', () => undefined)).status).toBe(200)
+  expect(forwards).toBe(1)
+  await until(() => fixture.settlement.find(transfer)?.delivery === 'delivered')
+  expect(fixture.settlement.find(transfer)?.attempts).toBe(2)
+})
