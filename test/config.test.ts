@@ -333,7 +333,7 @@ describe('what the file means', () => {
       '[[t]]',
       'h = 1979-05-27 07:32:00',
       '[[t]]',
-      '[t.sub."q\\u0061"]',
+      '[t.sub."q\\u0061\\U00000062"]',
       'i = 1',
       '[[t.rows]]',
       '[[t.rows]]',
@@ -346,7 +346,7 @@ describe('what the file means', () => {
     expect(lineOf(lines, ['a key', 'sub', 'd.e', 1, 'f'])).toBe(6)
     expect(lineOf(lines, ['many', 1, 'g'])).toBe(9)
     expect(lineOf(lines, ['t', 0, 'h'])).toBe(12)
-    expect(lineOf(lines, ['t', 1, 'sub', 'qa', 'i'])).toBe(15)
+    expect(lineOf(lines, ['t', 1, 'sub', 'qab', 'i'])).toBe(15)
     expect(lineOf(lines, ['t', 1, 'rows', 1, 'j'])).toBe(18)
     expect(lineOf(lines, ['t', 1, 'rows', 1, 'absent'])).toBe(17)
   })
