@@ -7,7 +7,7 @@ import { salts } from '../src/http/ids'
 import { createQuoter, type Quoter, type Refusal } from '../src/paywall/quote'
 import { failureHeaders } from '../src/paywall/receipts'
 import * as Problem from '../src/protocol/Problem'
-import * as Shelves from '../src/proxy/shelves'
+import * as Items from '../src/proxy/items'
 import { type Accept, ask, challengesOf, payMppPermit2, type Required } from './harness/buyer'
 import { payout } from './harness/config'
 import { close, connect, request } from './harness/raw'
@@ -314,7 +314,7 @@ describe('any file with three networks', () => {
     const [merchant] = config.merchants
     const [route] = merchant?.routes ?? []
     if (merchant === undefined || route === undefined) throw new Error('no route')
-    const item = Shelves.stock(config, () => undefined)(merchant, route).items[method]
+    const item = Items.compileItems(config, () => undefined)(merchant, route).items[method]
     if (item === undefined) throw new Error(`no ${method}`)
     const digest = method === 'POST' ? `sha-256=:${'A'.repeat(43)}=:` : undefined
     const answer = quoterOf(config).challenge(item, item.resource.url + query, 'abcdefgh-zzzz', {

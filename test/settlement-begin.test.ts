@@ -1,7 +1,7 @@
 import { expect, test } from 'bun:test'
 import { account } from '../src/demo/accounts'
 import { mine, setAutomine } from '../src/demo/chains'
-import { createCourier } from '../src/paywall/courier'
+import { createCourier } from '../src/paywall/delivery'
 import { createAnswers } from '../src/paywall/store'
 import * as Crypto from '../src/protocol/Crypto'
 import type { Transfer } from '../src/protocol/Transfer'

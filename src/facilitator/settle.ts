@@ -230,7 +230,7 @@ export function createSettler(options: SettleOptions): Settler {
     const scope = scopeOf(order)
     if (scope === undefined) return undefined
     const earlier = settlement.findByIdempotencyKey(scope)
-    const used = earlier ? moneyKey(earlier.transfer).toLowerCase() : keys.get(scope.text)
+    const used = earlier ? moneyKey(earlier.transfer) : keys.get(scope.text)
     if (used === undefined || used === keyOf(order.subject)) return undefined
     return { kind: 'conflict', detail: 'Idempotency-Key was used for another authorization.' }
   }
@@ -256,7 +256,7 @@ function formOf({ request, keyHash }: Case): string {
 }
 
 function keyOf({ transfer }: Case): string {
-  return moneyKey(transfer).toLowerCase()
+  return moneyKey(transfer)
 }
 
 function spent({ transfer }: Case, payment: Payment | undefined): Settled {

@@ -12,7 +12,7 @@ import * as X402 from '../protocol/X402'
 import type { Protocol, Reason } from '../settlement/Payment'
 import type { Presented } from './extract'
 import { credentialHash } from './fingerprint'
-import type { EarlierOffer, Item } from './Item'
+import type { Item, RetiredOffer } from './Item'
 
 /** A credential that pays an offer of the item exactly, as far as can be told without the chain. */
 export type Presentation = {
@@ -126,7 +126,7 @@ function mpp(value: string, context: CredentialContext): Presentation {
   // The price is the challenge's, even if it has changed since; the payee must still be ours.
   const offer =
     item.offers.find(isMeant) ??
-    item.earlier?.find((each) => isMeant(each) && each.amountAtomic === request.amountAtomic)
+    item.retired?.find((each) => isMeant(each) && each.amountAtomic === request.amountAtomic)
   if (offer === undefined)
     throw Problem.of('invalid-challenge', 'The offer of this challenge is no longer made.')
   return {
@@ -149,7 +149,7 @@ function x402(value: string, context: CredentialContext): Omit<Presentation, 'cr
   const parsed = X402.parsePayload(value)
   if (Problem.isFault(parsed)) throw Problem.ofFault(parsed, 'malformed-payment-signature')
   const { item, url, now, takesApprovals } = context
-  const offers = item.earlier === undefined ? item.offers : [...item.offers, ...item.earlier]
+  const offers = item.retired === undefined ? item.offers : [...item.offers, ...item.retired]
   const matches = X402.matchOffer(parsed, offers)
   if ('code' in matches) throw Problem.ofFault(matches, 'verification-failed')
   const presented = matches.map(({ transfer, offer }) => ({
@@ -186,7 +186,7 @@ function isLate(sponsored: object): sponsored is Problem.Fault {
 
 /** Whether an offer may be taken by a new payment. */
 function checkOffer(
-  offer: Offer | EarlierOffer,
+  offer: Offer | RetiredOffer,
   now: number,
   code: string,
 ): Problem.Fault | undefined {

@@ -39,9 +39,9 @@ export type Transfer = {
  */
 export type Money = Pick<Transfer, 'network' | 'asset' | 'payer' | 'nonce'>
 
-/** Key of the money for maps. */
-export function moneyKey(money: Money): string {
-  return `${money.network}/${money.asset}/${money.payer}/${money.nonce}`
+/** Key of the money for maps, whatever the case of its hex digits. The only encoding of it. */
+export function moneyKey({ network, asset, payer, nonce }: Money): string {
+  return `${network}/${asset}/${payer}/${nonce}`.toLowerCase()
 }
 
 /** EIP-712 digest that the payer signed. The asset gives the token's signing domain. */

@@ -5,7 +5,7 @@ import type { Payment } from '../settlement/Payment'
 import type { Admitted } from './admission'
 import type * as Instrument from './Instrument'
 import * as Orders from './Order'
-import { buyPath } from './teller'
+import { buyPath } from './order-response'
 
 /** What a buyer and the desk agree on. */
 export type Agreement = Admitted &

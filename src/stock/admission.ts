@@ -18,13 +18,13 @@ export type Admission = {
   /** Throws ProblemError, 503, for a desk that can neither swap nor refund. */
   assertReady(): void
   /** Throws ProblemError, 429, for a payer whose orders keep being refunded: each costs gas. */
-  assertPatience(payer: Address): void
+  assertRefundQuota(payer: Address): void
   /**
    * Throws ProblemError, 429, for an order with a minimum of its own while as many of its payer are
    * under way as may be refunded: the first that is filled can make a refund of each. To be asked where
    * the order is written, too: what is not written has nobody's name on it.
    */
-  assertFew(payer: Address, terms: Pick<Instrument.Terms, 'minimumAtomic'>): void
+  assertOpenOrderQuota(payer: Address, terms: Pick<Instrument.Terms, 'minimumAtomic'>): void
   /** A look at the market that lets the order through. Throws ProblemError. */
   look(market: Market, terms: Instrument.Terms, options: LookOptions): Promise<Admitted>
 }
@@ -76,12 +76,12 @@ export function createAdmission(options: AdmissionOptions): Admission {
         headers: { 'retry-after': '10' },
       })
     },
-    assertPatience(payer) {
+    assertRefundQuota(payer) {
       if (options.desk.refundsOf(payer, options.now() - hourMs) < refundsMax) return
       const detail = 'Too many orders of this payer were refunded in the last hour.'
       throw Problem.of('rate-limited', detail, { headers: { 'retry-after': '600' } })
     },
-    assertFew(payer, { minimumAtomic }) {
+    assertOpenOrderQuota(payer, { minimumAtomic }) {
       if (minimumAtomic === undefined) return
       const refunds = options.desk.refundsOf(payer, options.now() - hourMs)
       if (refunds + options.desk.underWay(payer) < refundsMax) return

@@ -24,7 +24,7 @@ import type { Market } from './market'
 import { quoteOf } from './market-routes'
 import type { Order } from './Order'
 import * as Orders from './Order'
-import { buyPath, type Teller } from './teller'
+import { buyPath, type OrderResponse } from './order-response'
 
 /** A request to `POST /api/stock/buy`. */
 export type Visit = {
@@ -52,7 +52,7 @@ export type PurchaseOptions = {
   baseUrl: string
   challengeSecrets: readonly Uint8Array[]
   realm: string
-  teller: Teller
+  orderResponse: OrderResponse
   /** Refunds that a payer may have in an hour. */
   refundsMax?: number | undefined
   /** Sends approves that payers have signed; undefined when nobody does. */
@@ -71,7 +71,7 @@ export type Purchase = {
 
 /** Takes orders: checks everything before money moves, and answers with what became of it. */
 export function createPurchase(options: PurchaseOptions): Purchase {
-  const { desk, settlement, stock, network, teller, now } = options
+  const { desk, settlement, stock, network, orderResponse, now } = options
   const { asset } = network
   const items = createItems({ network, payTo: desk.address, baseUrl: options.baseUrl })
   const admission = createAdmission(options)
@@ -153,7 +153,7 @@ export function createPurchase(options: PurchaseOptions): Purchase {
     if (transfer === undefined) return undefined
     const known = settlement.find(transfer)
     if (known !== undefined) return known
-    await settling.get(moneyKey(transfer).toLowerCase())
+    await settling.get(moneyKey(transfer))
     return settlement.find(transfer)
   }
 
@@ -216,7 +216,7 @@ export function createPurchase(options: PurchaseOptions): Purchase {
       throw Problem.ofFault(presentation.window, 'payment-expired')
     }
     const key = idempotencyKey(visit.headers, presentation.identifier)
-    const money = moneyKey(transfer).toLowerCase()
+    const money = moneyKey(transfer)
     if (settling.has(money)) {
       const known = await find(transfer)
       if (known !== undefined) return join(visit, presentation, known, deadline)
@@ -303,7 +303,7 @@ export function createPurchase(options: PurchaseOptions): Purchase {
     const recipient = terms.recipient ?? transfer.payer
     admission.assertRecipient(recipient)
     admission.assertRecipient(transfer.payer)
-    admission.assertPatience(transfer.payer)
+    admission.assertRefundQuota(transfer.payer)
     admission.assertReady()
     const market = options.paidMarket
     const admitted = await admission.look(market, terms, { recipient, fresh: true })
@@ -319,7 +319,7 @@ export function createPurchase(options: PurchaseOptions): Purchase {
       credentialHash: presentation.credentialHash,
       bound: presentation.bound,
     }
-    admission.assertFew(transfer.payer, terms)
+    admission.assertOpenOrderQuota(transfer.payer, terms)
     const id = Orders.newId(now(), crypto.getRandomValues(new Uint8Array(10)))
     const outcome = await settleSponsored(options, transfer, presentation.approval, purpose, {
       waitMs: Math.max(0, deadline - now()),
@@ -328,7 +328,7 @@ export function createPurchase(options: PurchaseOptions): Purchase {
       requestId: visit.requestId,
       write(paymentId) {
         // Again: only here it is the payer's own, whatever others have shown in its name.
-        admission.assertFew(transfer.payer, terms)
+        admission.assertOpenOrderQuota(transfer.payer, terms)
         const payment = settlement.findById(paymentId)
         if (payment === undefined) throw new Error(`payment ${paymentId} is not written`)
         const agreed = { ...terms, ...admitted, recipient, network: network.id }
@@ -348,11 +348,13 @@ export function createPurchase(options: PurchaseOptions): Purchase {
       desk.drive(orderId)
       const order = await desk.wait(orderId, isOver, Math.max(0, deadline - now()))
       const payment = settlement.findById(order.paymentId) ?? outcome.payment
-      return teller.answer(order, payment, protocol)
+      return orderResponse.respond(order, payment, protocol)
     }
     const problem = Denial.unpaid(outcome, network.id)
     const order = desk.find(orderId)
-    throw order === undefined || problem.status === 402 ? problem : teller.about(problem, order)
+    throw order === undefined || problem.status === 402
+      ? problem
+      : orderResponse.withOrder(problem, order)
   }
 }
 
