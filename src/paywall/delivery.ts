@@ -40,8 +40,8 @@ export type Fulfilled =
     }
   | Undelivered
 
-/** The part of a sale that a delivery needs. */
-export type Parcel = {
+/** The part of a paid request that a delivery needs. */
+export type DeliveryRequest = {
   method: string
   resource: string
   requestId: string
@@ -56,7 +56,7 @@ const aheadMs = 2_000
 /** So many are ahead at most; those whose payment never came are forgotten first. */
 const aheadMax = 1_000
 
-export type CourierOptions = {
+export type DeliveryOptions = {
   settlement: Settlement
   answers: Answers
   challengeSecrets: readonly Uint8Array[]
@@ -67,7 +67,7 @@ export type CourierOptions = {
   log: (event: string, fields: Readonly<Record<string, unknown>>) => void
 }
 
-export type Courier = {
+export type Deliveries = {
   /** Signs the receipt of a payment that is on its way, while there is nothing to do but wait for it. */
   expect(payment: Payment): void
   /**
@@ -76,7 +76,7 @@ export type Courier = {
    * when the maker failed.
    */
   deliver(
-    parcel: Parcel,
+    request: DeliveryRequest,
     outcome: Confirmed,
     protocol: Protocol,
     release: () => void,
@@ -91,7 +91,7 @@ export type Courier = {
   stop(): void
 }
 
-export function createCourier(options: CourierOptions): Courier {
+export function createDeliveries(options: DeliveryOptions): Deliveries {
   const { settlement, now, log } = options
   const [secret] = options.challengeSecrets
   if (secret === undefined) throw new Error('no challenge secret')
@@ -139,12 +139,12 @@ export function createCourier(options: CourierOptions): Courier {
   }
 
   async function deliver(
-    parcel: Parcel,
+    request: DeliveryRequest,
     { payment, isBegun }: Confirmed,
     protocol: Protocol,
     release: () => void,
   ): Promise<Response> {
-    if (parcel.signal.aborted) {
+    if (request.signal.aborted) {
       if (isBegun) await settlement.endDelivery(payment.id, undelivered(payment, undefined))
       throw left()
     }
@@ -159,14 +159,14 @@ export function createCourier(options: CourierOptions): Courier {
     open++
     let fulfilled: Fulfilled
     try {
-      fulfilled = await parcel.fulfil(started)
+      fulfilled = await request.fulfil(started)
     } catch (error) {
       open--
       await settlement.endDelivery(started.id, undelivered(started, undefined))
       throw error
     }
     const record = async (status: number, decide: () => Reach) => {
-      const fields = { requestId: parcel.requestId, payment: started.id, status }
+      const fields = { requestId: request.requestId, payment: started.id, status }
       try {
         let outcome = decide()
         await settlement.endDelivery(started.id, () => {
@@ -180,11 +180,11 @@ export function createCourier(options: CourierOptions): Courier {
         log('payment-delivery-unrecorded', { ...fields, error })
       }
     }
-    const keep = fulfilled.delivered ? keeper(started, parcel.requestId, fulfilled) : undefined
+    const keep = fulfilled.delivered ? keeper(started, request.requestId, fulfilled) : undefined
     const storeRest = rests.store.bind(undefined, started.transfer.payer)
     let read = { truncated: false, isStored: false }
-    if (fulfilled.delivered && parcel.envelope !== undefined) {
-      const { envelope, signal } = parcel
+    if (fulfilled.delivered && request.envelope !== undefined) {
+      const { envelope, signal } = request
       const { status, headers, body } = fulfilled
       const kept = createKept(keep)
       const whole = await readWhole(streamOf(body), { envelope, signal, kept, storeRest })
@@ -206,15 +206,15 @@ export function createCourier(options: CourierOptions): Courier {
       await settlement.endDelivery(started.id, undelivered(started, fulfilled.upstreamStatus))
       // After the answer is written: until then its buyer has no token, only the credential.
       answering.add(started.id)
-      const answered = parcel.envelope?.taken ?? Promise.resolve(true)
+      const answered = request.envelope?.taken ?? Promise.resolve(true)
       void answered.then((isTaken) =>
         setImmediate(() => {
-          if (!isTaken || parcel.signal.aborted) answering.delete(started.id)
-          else markAnswered(started, parcel.requestId)
+          if (!isTaken || request.signal.aborted) answering.delete(started.id)
+          else markAnswered(started, request.requestId)
         }),
       )
       log('payment-undelivered', {
-        requestId: parcel.requestId,
+        requestId: request.requestId,
         payment: started.id,
         upstreamStatus: fulfilled.upstreamStatus,
       })
@@ -232,24 +232,24 @@ export function createCourier(options: CourierOptions): Courier {
       const { onEnd } = fulfilled
       const told = { record: record.bind(undefined, status), finish, onEnd }
       const observer = { ...told, kept, storeRest, watch }
-      return new Response(observed(body, parcel.signal, observer), { status, headers })
+      return new Response(observed(body, request.signal, observer), { status, headers })
     }
 
-    const isStored = parcel.envelope === undefined ? keep?.(body) === true : read.isStored
+    const isStored = request.envelope === undefined ? keep?.(body) === true : read.isStored
     const reach = (isTaken: boolean): Reach => {
       // The answer is stored for the key: do not count another delivery.
       if (isStored) return 'complete'
-      if (!isTaken || parcel.signal.aborted) return 'nothing'
+      if (!isTaken || request.signal.aborted) return 'nothing'
       return read.truncated ? 'truncated' : 'complete'
     }
     // The answer is written in this turn of the event loop; recording it afterwards means that a
     // crash in between can only repeat an answer, never lose one that was paid for.
     const recorded =
-      parcel.envelope === undefined
+      request.envelope === undefined
         ? record(status, () => reach(true))
-        : parcel.envelope.taken.then((isTaken) => record(status, () => reach(isTaken)))
+        : request.envelope.taken.then((isTaken) => record(status, () => reach(isTaken)))
     void recorded.then(finish)
-    const bodiless = parcel.method === 'HEAD' || status === 204 || status === 304
+    const bodiless = request.method === 'HEAD' || status === 204 || status === 304
     return new Response(bodiless ? null : body, { status, headers })
   }
 

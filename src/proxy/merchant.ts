@@ -10,7 +10,7 @@ import type { Fulfilled } from '../paywall/delivery'
 import { extract, none, type Presented } from '../paywall/extract'
 import { bodyDigest } from '../paywall/fingerprint'
 import type { Item } from '../paywall/Item'
-import type { Paywall, Sale } from '../paywall/paywall'
+import type { PaidRequest, Paywall } from '../paywall/paywall'
 import { failingOf, failureHeaders } from '../paywall/receipts'
 import type { Envelope } from '../paywall/rest'
 import type { RetiredOffers } from '../paywall/retired'
@@ -200,7 +200,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     const { merchant, route } = sold
     // Nothing is made for it that only a sale needs: this is answered more often than all else.
     if (visit.presented.kind === 'none') return ask(visit, body)
-    const sale: Sale = {
+    const paid: PaidRequest = {
       item,
       method: request.method,
       path,
@@ -222,7 +222,7 @@ export function createGateway(options: GatewayOptions): Gateway {
       reserve: () => reserve(visit),
       fulfil: (payment) => fulfil(request, visit, body, payment),
     }
-    return options.paywall.serve(sale)
+    return options.paywall.serve(paid)
   }
 
   function ask(visit: Visit, body: Uint8Array): Response {

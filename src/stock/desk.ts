@@ -11,8 +11,6 @@ import { createStore, type HistoryQuery } from './store'
 export type Desk = {
   /** Who is paid, swaps and refunds. */
   address: Address
-  /** Writes a new order. Call inside the database transaction that inserts its payment. */
-  insert(order: Order): void
   /** The order with the transactions that are under way for it now. */
   find(id: string): Order | undefined
   findByPayment(paymentId: string): Order | undefined
@@ -108,7 +106,6 @@ export function createDesk(options: DeskOptions): Desk {
 
   return {
     address: settlement.desk,
-    insert: store.insert,
     find: (id) => view(store.find(id)),
     findByPayment: (id) => view(store.findByPayment(id)),
     history: (query) => store.history(query).flatMap((order) => view(order) ?? []),

@@ -47,7 +47,7 @@ export function createOrderResponse(options: OrderResponseOptions): OrderRespons
     }
     // Sign no receipt for money that only one of two nodes shows.
     if (state === 'settling' || order.heldReason === 'settlement-disputed') {
-      throw withOrder(Denial.unpaid({ kind: 'pending', payment }, order.network), order)
+      throw withOrder(Denial.unpaid({ kind: 'pending', payment }), order)
     }
     const isDelivered = state === 'delivered'
     const headers = {

@@ -1,5 +1,6 @@
 import type { Address } from 'viem'
 import type { Db } from '../../db/open'
+import { createWriteRows } from '../../db/rows'
 import type { Quoter } from '../paywall/quote'
 import * as Crypto from '../protocol/Crypto'
 import type { Meter } from '../settlement/metrics'
@@ -46,7 +47,8 @@ export function startStock(options: StartOptions): StartedStock {
     now,
   })
   const own = [...options.relayerKeys.map(Crypto.addressOf), desk.address]
-  const purchase = createPurchase({ ...options, ...exchange, desk, orderResponse, own, baseUrl })
+  const common = { ...options, ...exchange, desk, orderResponse, own, baseUrl }
+  const purchase = createPurchase({ ...common, writeRows: createWriteRows(options.db) })
   const gauge = options.meter.gauge('stock_orders', 'Stock orders that are at no end.', ['state'])
   options.meter.onRender(() => {
     for (const [state, count] of desk.counts()) gauge.set(count, { state })
