@@ -101,7 +101,7 @@ test.concurrent('behavior: of a buyer that leaves just then ends, and waits for 
     now: Date.now,
     log: () => undefined,
   })
-  const parcel = {
+  const request = {
     method: 'GET',
     resource: 'http://localhost/m/weather/forecast',
     requestId: 'request',
@@ -115,7 +115,7 @@ test.concurrent('behavior: of a buyer that leaves just then ends, and waits for 
       }
     },
   }
-  const left = { ...parcel, signal: AbortSignal.abort() }
+  const left = { ...request, signal: AbortSignal.abort() }
   await expect(deliveries.deliver(left, outcome, 'x402', () => undefined)).rejects.toMatchObject({
     code: 'payment-in-progress',
   })
@@ -123,7 +123,7 @@ test.concurrent('behavior: of a buyer that leaves just then ends, and waits for 
   if (payment === undefined) throw new Error('no payment')
   expect(payment).toMatchObject({ delivery: 'none', attempts: 1 })
   expect([forwards, deliveries.inFlight()]).toEqual([0, 0])
-  const stays = { ...parcel, signal: new AbortController().signal }
+  const stays = { ...request, signal: new AbortController().signal }
   expect((await deliveries.deliver(stays, { payment }, 'x402', () => undefined)).status).toBe(200)
   expect(forwards).toBe(1)
   await until(() => desk.settlement.find(transfer)?.delivery === 'delivered')

@@ -1,14 +1,6 @@
 import * as Problem from '../protocol/Problem'
 import type { Payment } from '../settlement/Payment'
-import {
-  type Checkout,
-  type CheckoutOptions,
-  type Checkouts,
-  challenge,
-  createCheckouts,
-  type Product,
-  type Sale,
-} from './checkout'
+import { type CheckoutOptions, type Checkouts, challenge, createCheckouts } from './checkout'
 import { mayContinue } from './continuation'
 import * as Denial from './Denial'
 import {
@@ -20,6 +12,7 @@ import {
 import type { Presented } from './extract'
 import { bodyDigest, fingerprint } from './fingerprint'
 import type { Item } from './Item'
+import type { Checkout, Product, Sale } from './Product'
 import type { ChallengeDetails } from './quote'
 import { receiptUrl } from './receipts'
 

@@ -1,18 +1,12 @@
 import type { Address } from 'viem'
 import type { Rows, WriteRows } from '../../db/rows'
 import type { NetworkConfig, Stock } from '../config/Config'
-import {
-  type Checkout,
-  type CheckoutOptions,
-  challenge,
-  createCheckouts,
-  type Product,
-  type Sale,
-} from '../paywall/checkout'
+import { type CheckoutOptions, challenge, createCheckouts } from '../paywall/checkout'
 import { mayContinue } from '../paywall/continuation'
 import { peek } from '../paywall/credential'
 import * as Denial from '../paywall/Denial'
 import type { Presented } from '../paywall/extract'
+import type { Checkout, Product, Sale } from '../paywall/Product'
 import * as Amount from '../protocol/Amount'
 import * as Problem from '../protocol/Problem'
 import type { Payment } from '../settlement/Payment'
