@@ -1,18 +1,11 @@
 import * as Crypto from '../protocol/Crypto'
-import type * as Receipt from '../protocol/Receipt'
 import type { Outcome, Payment, Protocol } from '../settlement/Payment'
 import type { Settlement } from '../settlement/settle'
 import { createPaces, type PaceMin, type Paces } from './pace'
-import { signReceipt, successHeaders } from './receipts'
-import {
-  createKept,
-  createRests,
-  type Envelope,
-  type Kept,
-  readWhole,
-  type StoreRest,
-} from './rest'
+import { createReceipts, type Receipts } from './receipts'
+import { createKept, createRests, type Envelope, type Rests, readWhole } from './rest'
 import type { Answer, Answers } from './store'
+import { observed, type Reach } from './stream'
 import {
   attemptsMax,
   brokenOff,
@@ -28,33 +21,31 @@ export type Fulfilment = (payment: Payment) => Promise<Fulfilled>
 
 type Confirmed = Pick<Extract<Outcome, { kind: 'confirmed' }>, 'payment' | 'isBegun'>
 
-export type Fulfilled =
-  | {
-      delivered: true
-      status: number
-      headers: Headers
-      /** Bytes when the whole answer is known, else a stream. */
-      body: Uint8Array | ReadableStream<Uint8Array>
-      /** Called when the stream ends, before its end is sent. */
-      onEnd?: (isCut: boolean) => void
-    }
-  | Undelivered
+export type Fulfilled = Made | Undelivered
+
+type Made = {
+  delivered: true
+  status: number
+  headers: Headers
+  /** Bytes when the whole answer is known, else a stream. */
+  body: Uint8Array | ReadableStream<Uint8Array>
+  /** Called when the stream ends, before its end is sent. */
+  onEnd?: (isCut: boolean) => void
+}
 
 /** The part of a paid request that a delivery needs. */
 export type DeliveryRequest = {
+  /** As requested: HEAD stays HEAD. */
   method: string
+  /** Absolute URL of what is bought, for receipts. */
   resource: string
   requestId: string
+  /** Fires when the buyer leaves. */
   signal: AbortSignal
   /** Passes the answer on inside a message; undefined when the response is sent as it is. */
   envelope?: Envelope | undefined
   fulfil: Fulfilment
 }
-
-/** A receipt that was signed ahead tells its own time: not one that a buyer would wonder about. */
-const aheadMs = 2_000
-/** So many are ahead at most; those whose payment never came are forgotten first. */
-const aheadMax = 1_000
 
 export type DeliveryOptions = {
   settlement: Settlement
@@ -91,307 +82,258 @@ export type Deliveries = {
   stop(): void
 }
 
+type Context = {
+  options: DeliveryOptions
+  receipts: Receipts
+  redeeming: ReturnType<typeof createRedeeming>
+  rests: Rests
+  paces: Paces
+  /** Payments whose failed delivery was answered, which is not on the disk yet. */
+  answering: Set<string>
+  /** Deliveries under way. */
+  open: number
+}
+
+/** One delivery under way. */
+type Delivery = {
+  request: DeliveryRequest
+  /** With the attempt that is under way, and until when it may be redeemed. */
+  payment: Payment
+  protocol: Protocol
+  /** Records how much of the answer its buyer got, as asked when it is written. Never rejects. */
+  record: (status: number, decide: () => Reach) => Promise<void>
+  /** Ends the delivery. */
+  finish: () => void
+}
+
 export function createDeliveries(options: DeliveryOptions): Deliveries {
-  const { settlement, now, log } = options
+  const { settlement, now } = options
   const [secret] = options.challengeSecrets
   if (secret === undefined) throw new Error('no challenge secret')
   const issuer = { key: options.receiptKey, address: Crypto.addressOf(options.receiptKey) }
-  /** Answered, which is not on the disk yet. */
-  const answering = new Set<string>()
-  const { watch } = createPaces(options.paceMin)
-  /** Receipts that are signed already, by payment. */
-  const ahead = new Map<string, { receipt: Receipt.Signed; signedAt: number }>()
-  const rests = createRests()
-  const redeeming = createRedeeming(secret, now)
-  const { undelivered } = redeeming
-  let open = 0
-
+  const context: Context = {
+    options,
+    receipts: createReceipts(issuer, now),
+    redeeming: createRedeeming(secret, now),
+    rests: createRests(),
+    paces: createPaces(options.paceMin),
+    answering: new Set(),
+    open: 0,
+  }
+  const { receipts, rests, answering } = context
   return {
-    expect(payment) {
-      const signedAt = now()
-      const [oldest] = ahead.keys()
-      if (oldest !== undefined && ahead.size >= aheadMax) ahead.delete(oldest)
-      ahead.set(payment.id, { receipt: signReceipt(payment, issuer, signedAt), signedAt })
+    expect: receipts.expect,
+    async deliver(request, outcome, protocol, release) {
+      const payment = await begin(context, request, outcome)
+      const finish = () => {
+        context.open--
+        release()
+      }
+      const record = recorderOf(context, request, payment)
+      return deliver(context, { request, payment, protocol, record, finish })
     },
-    deliver,
     replay(answer, payment, protocol) {
       const headers = new Headers(answer.headers)
       headers.set('idempotency-replayed', 'true')
-      const receipt = headersOf(payment, protocol)
-      for (const [name, value] of Object.entries(receipt)) headers.set(name, value)
+      setAll(headers, receipts.headersOf(payment, protocol))
       return new Response(answer.body, { status: answer.status, headers })
     },
     findByToken: (token) => settlement.findByRedeemToken(sha256(token)),
     wasAnswered: ({ id, answered }) => answered || answering.has(id),
-    inFlight: () => open,
+    inFlight: () => context.open,
     stop: rests.stop,
   }
+}
 
-  /** A transaction may have been replaced since its receipt was signed. */
-  function headersOf(payment: Payment, protocol: Protocol): Readonly<Record<string, string>> {
-    const early = ahead.get(payment.id)
-    ahead.delete(payment.id)
-    const isGood =
-      early?.receipt.payload.transaction === payment.transaction &&
-      Math.abs(now() - early.signedAt) < aheadMs
-    const receipt = isGood ? early.receipt : signReceipt(payment, issuer, now())
-    return successHeaders(payment, protocol, issuer, receipt)
-  }
-
-  async function deliver(
-    request: DeliveryRequest,
-    { payment, isBegun }: Confirmed,
-    protocol: Protocol,
-    release: () => void,
-  ): Promise<Response> {
-    if (request.signal.aborted) {
-      if (isBegun) await settlement.endDelivery(payment.id, undelivered(payment, undefined))
-      throw left()
+/** Begins the next attempt, unless it was begun with the confirmation. Throws ProblemError. */
+async function begin(
+  { options: { settlement, now }, redeeming }: Context,
+  { signal }: DeliveryRequest,
+  { payment, isBegun }: Confirmed,
+): Promise<Payment> {
+  if (signal.aborted) {
+    if (isBegun) {
+      await settlement.endDelivery(payment.id, redeeming.undelivered(payment, undefined))
     }
-    if (payment.delivery === 'delivered' || payment.state !== 'confirmed')
-      throw gone(payment, 'This payment has been delivered.')
-    if (payment.attempts >= attemptsMax) throw gone(payment, 'All attempts have been used.')
-    if (payment.redeemUntil !== undefined && now() > payment.redeemUntil)
-      throw gone(payment, 'The time to redeem this payment is over.')
-    const begun = isBegun ? payment : await settlement.beginDelivery(payment.id)
-    // One time for what the buyer is told and what is stored.
-    const started = { ...begun, redeemUntil: redeeming.untilOf(begun) }
-    open++
-    let fulfilled: Fulfilled
+    throw left()
+  }
+  if (payment.delivery === 'delivered' || payment.state !== 'confirmed') {
+    throw gone(payment, 'This payment has been delivered.')
+  }
+  if (payment.attempts >= attemptsMax) throw gone(payment, 'All attempts have been used.')
+  if (payment.redeemUntil !== undefined && now() > payment.redeemUntil) {
+    throw gone(payment, 'The time to redeem this payment is over.')
+  }
+  const started = isBegun ? payment : await settlement.beginDelivery(payment.id)
+  // One time for what the buyer is told and what is stored.
+  return { ...started, redeemUntil: redeeming.untilOf(started) }
+}
+
+function recorderOf(
+  { options: { settlement, log }, redeeming }: Context,
+  { requestId }: DeliveryRequest,
+  payment: Payment,
+): Delivery['record'] {
+  return async (status, decide) => {
+    const fields = { requestId, payment: payment.id, status }
     try {
-      fulfilled = await request.fulfil(started)
-    } catch (error) {
-      open--
-      await settlement.endDelivery(started.id, undelivered(started, undefined))
-      throw error
-    }
-    const record = async (status: number, decide: () => Reach) => {
-      const fields = { requestId: request.requestId, payment: started.id, status }
-      try {
-        let outcome = decide()
-        await settlement.endDelivery(started.id, () => {
-          outcome = decide()
-          if (outcome === 'nothing') return undelivered(started, status)
-          return { delivered: true, upstreamStatus: status, truncated: outcome === 'truncated' }
-        })
-        log('payment-delivery', { ...fields, outcome })
-      } catch (error) {
-        // No caller is left to report to. The buyer has the answer; at worst it is delivered again.
-        log('payment-delivery-unrecorded', { ...fields, error })
-      }
-    }
-    const keep = fulfilled.delivered ? keeper(started, request.requestId, fulfilled) : undefined
-    const storeRest = rests.store.bind(undefined, started.transfer.payer)
-    let read = { truncated: false, isStored: false }
-    if (fulfilled.delivered && request.envelope !== undefined) {
-      const { envelope, signal } = request
-      const { status, headers, body } = fulfilled
-      const kept = createKept(keep)
-      const whole = await readWhole(streamOf(body), { envelope, signal, kept, storeRest })
-      if (whole.kind === 'left') {
-        await record(status, () => (whole.isStored ? 'complete' : 'nothing'))
-        open--
-        throw left()
-      }
-      if (whole.kind === 'whole') read = whole
-      fulfilled =
-        whole.kind === 'cut'
-          ? brokenOff(status)
-          : { delivered: true, status, headers, body: whole.bytes }
-    }
-    if (!fulfilled.delivered) {
-      open--
-      const problem = redeeming.problem(started, fulfilled, protocol)
-      // The token must be on the disk before its buyer has it.
-      await settlement.endDelivery(started.id, undelivered(started, fulfilled.upstreamStatus))
-      // After the answer is written: until then its buyer has no token, only the credential.
-      answering.add(started.id)
-      const answered = request.envelope?.taken ?? Promise.resolve(true)
-      void answered.then((isTaken) =>
-        setImmediate(() => {
-          if (!isTaken || request.signal.aborted) answering.delete(started.id)
-          else markAnswered(started, request.requestId)
-        }),
-      )
-      log('payment-undelivered', {
-        requestId: request.requestId,
-        payment: started.id,
-        upstreamStatus: fulfilled.upstreamStatus,
+      let outcome = decide()
+      await settlement.endDelivery(payment.id, () => {
+        outcome = decide()
+        if (outcome === 'nothing') return redeeming.undelivered(payment, status)
+        return { delivered: true, upstreamStatus: status, truncated: outcome === 'truncated' }
       })
-      throw problem
+      log('payment-delivery', { ...fields, outcome })
+    } catch (error) {
+      // No caller is left to report to. The buyer has the answer; at worst it is delivered again.
+      log('payment-delivery-unrecorded', { ...fields, error })
     }
-    const { status, headers, body } = fulfilled
-    const receipt = headersOf(started, protocol)
-    for (const [name, value] of Object.entries(receipt)) headers.set(name, value)
-    const finish = () => {
-      open--
-      release()
-    }
-    if (!(body instanceof Uint8Array)) {
-      const kept = createKept(keep)
-      const { onEnd } = fulfilled
-      const told = { record: record.bind(undefined, status), finish, onEnd }
-      const observer = { ...told, kept, storeRest, watch }
-      return new Response(observed(body, request.signal, observer), { status, headers })
-    }
-
-    const isStored = request.envelope === undefined ? keep?.(body) === true : read.isStored
-    const reach = (isTaken: boolean): Reach => {
-      // The answer is stored for the key: do not count another delivery.
-      if (isStored) return 'complete'
-      if (!isTaken || request.signal.aborted) return 'nothing'
-      return read.truncated ? 'truncated' : 'complete'
-    }
-    // The answer is written in this turn of the event loop; recording it afterwards means that a
-    // crash in between can only repeat an answer, never lose one that was paid for.
-    const recorded =
-      request.envelope === undefined
-        ? record(status, () => reach(true))
-        : request.envelope.taken.then((isTaken) => record(status, () => reach(isTaken)))
-    void recorded.then(finish)
-    const bodiless = request.method === 'HEAD' || status === 204 || status === 304
-    return new Response(bodiless ? null : body, { status, headers })
-  }
-
-  /**
-   * Stores the answer under the buyer's key, without receipt: a replay brings its own. A fault costs
-   * the replay, not the answer.
-   */
-  function keeper(
-    payment: Payment,
-    requestId: string,
-    { status, headers }: Omit<Answer, 'body'>,
-  ): ((body: Uint8Array) => boolean) | undefined {
-    if (payment.purpose.idempotencyKey === undefined) return undefined
-    const own = new Headers(headers)
-    return (body) => {
-      try {
-        return options.answers.store(payment, { status, headers: own, body }, now())
-      } catch (error) {
-        log('answer-not-kept', { requestId, payment: payment.id, error })
-        return false
-      }
-    }
-  }
-
-  function markAnswered({ id }: Payment, requestId: string): void {
-    settlement
-      .markAnswered(id)
-      .catch((error: unknown) => log('answer-unrecorded', { requestId, payment: id, error }))
-      .finally(() => answering.delete(id))
   }
 }
 
-/** Reads an answer that is already complete like one that arrives now. */
-function streamOf(body: Uint8Array | ReadableStream<Uint8Array>): ReadableStream<Uint8Array> {
-  if (!(body instanceof Uint8Array)) return body
-  return new ReadableStream({
-    start(controller) {
-      if (body.byteLength > 0) controller.enqueue(body)
-      controller.close()
-    },
-  })
+async function deliver(context: Context, delivery: Delivery): Promise<Response> {
+  const { request, payment } = delivery
+  context.open++
+  let made: Fulfilled
+  try {
+    made = await request.fulfil(payment)
+  } catch (error) {
+    context.open--
+    const ended = context.redeeming.undelivered(payment, undefined)
+    await context.options.settlement.endDelivery(payment.id, ended)
+    throw error
+  }
+  if (!made.delivered) return refuse(context, delivery, made)
+  const keep = keeper(context, delivery, made)
+  if (request.envelope !== undefined) {
+    return enclose(context, delivery, { ...made, envelope: request.envelope, keep })
+  }
+  const { body } = made
+  if (body instanceof Uint8Array) {
+    // The answer is stored for the key: an abort does not count another delivery.
+    const isStored = keep?.(body) === true
+    const isTaken = () => isStored || !request.signal.aborted
+    return answer(context, delivery, { ...made, body }, () => {
+      // The answer is written in this turn of the event loop; recording it afterwards means that a
+      // crash in between can only repeat an answer, never lose one that was paid for.
+      return delivery.record(made.status, () => (isTaken() ? 'complete' : 'nothing'))
+    })
+  }
+  const { status, headers, onEnd } = made
+  setAll(headers, context.receipts.headersOf(payment, delivery.protocol))
+  const observer = {
+    record: delivery.record.bind(undefined, status),
+    finish: delivery.finish,
+    onEnd,
+    kept: createKept(keep),
+    storeRest: context.rests.store.bind(undefined, payment.transfer.payer),
+    watch: context.paces.watch,
+  }
+  return new Response(observed(body, request.signal, observer), { status, headers })
 }
 
-type Reach = 'complete' | 'truncated' | 'nothing'
+type Keep = ((body: Uint8Array) => boolean) | undefined
 
-type Observer = {
-  /** Resolves when it is on the disk. Never rejects. */
-  record: (decide: () => Reach) => Promise<void>
-  finish: () => void
-  kept: Kept
-  storeRest: StoreRest
-  /** Called once, before the end is sent. */
-  onEnd: ((isCut: boolean) => void) | undefined
-  watch: Paces['watch']
+/** Reads an answer completely and passes it on inside a message. Throws ProblemError. */
+async function enclose(
+  context: Context,
+  delivery: Delivery,
+  { status, headers, body, envelope, keep }: Made & { envelope: Envelope; keep: Keep },
+): Promise<Response> {
+  const { request, payment, record } = delivery
+  const { signal } = request
+  const kept = createKept(keep)
+  const storeRest = context.rests.store.bind(undefined, payment.transfer.payer)
+  const whole = await readWhole(body, { envelope, signal, kept, storeRest })
+  if (whole.kind === 'left') {
+    await record(status, () => (whole.isStored ? 'complete' : 'nothing'))
+    context.open--
+    throw left()
+  }
+  if (whole.kind === 'cut') return refuse(context, delivery, brokenOff(status))
+  const { bytes, isStored, truncated } = whole
+  const reach = (isTaken: boolean): Reach => {
+    if (isStored) return 'complete'
+    if (!isTaken || signal.aborted) return 'nothing'
+    return truncated ? 'truncated' : 'complete'
+  }
+  return answer(context, delivery, { status, headers, body: bytes }, () =>
+    envelope.taken.then((isTaken) => record(status, () => reach(isTaken))),
+  )
+}
+
+/** Sends a whole answer with its receipt. `record` is called when the answer is complete. */
+function answer(
+  context: Context,
+  { request, payment, protocol, finish }: Delivery,
+  { status, headers, body }: Answer,
+  record: () => Promise<void>,
+): Response {
+  setAll(headers, context.receipts.headersOf(payment, protocol))
+  void record().then(finish)
+  const isBodiless = request.method === 'HEAD' || status === 204 || status === 304
+  return new Response(isBodiless ? null : body, { status, headers })
+}
+
+/** Throws the problem of a delivery that failed, with the token that redeems its payment. */
+async function refuse(
+  context: Context,
+  { request, payment, protocol }: Delivery,
+  undelivered: Undelivered,
+): Promise<never> {
+  const { options, redeeming, answering } = context
+  const { upstreamStatus } = undelivered
+  const { requestId } = request
+  context.open--
+  const problem = redeeming.problem(payment, undelivered, protocol)
+  // The token must be on the disk before its buyer has it.
+  const ended = redeeming.undelivered(payment, upstreamStatus)
+  await options.settlement.endDelivery(payment.id, ended)
+  // After the answer is written: until then its buyer has no token, only the credential.
+  answering.add(payment.id)
+  const answered = request.envelope?.taken ?? Promise.resolve(true)
+  void answered.then((isTaken) =>
+    setImmediate(() => {
+      if (!isTaken || request.signal.aborted) answering.delete(payment.id)
+      else markAnswered(context, payment, requestId)
+    }),
+  )
+  options.log('payment-undelivered', { requestId, payment: payment.id, upstreamStatus })
+  throw problem
 }
 
 /**
- * Passes a stream on and records how far it got. A stream that goes on is recorded as complete at
- * its first chunk, so that a replay is refused from then on, and corrected when it is cut later. What
- * is to be stored is read to its end when the buyer has left.
- * `signal` fires when the buyer leaves: the server would still take a first chunk then. One that
- * stays and hardly reads would hold a connection to the upstream for ever: it is cut.
+ * Stores the answer under the buyer's key, without receipt: a replay brings its own. A fault costs
+ * the replay, not the answer.
  */
-function observed(
-  source: ReadableStream<Uint8Array>,
-  signal: AbortSignal,
-  { record, finish, kept, storeRest, onEnd, watch }: Observer,
-): ReadableStream<Uint8Array> {
-  const reader = source.getReader()
-  let cut = () => {}
-  const buyer = watch(() => cut())
-  let begun = false
-  let isLeft = false
-  let recorded = false
-  let first = Promise.resolve()
-  let ended = false
-  /** Called once when the buyer's connection closes. */
-  let letGo = (isCut: boolean) => {
-    letGo = () => {}
-    buyer.stop()
-    onEnd?.(isCut)
-  }
-  const end = (outcome: Reach) => {
-    if (ended) return
-    ended = true
-    letGo(outcome !== 'complete')
-    signal.removeEventListener('abort', leave)
-    const recording = outcome !== 'complete' || !recorded ? record(() => outcome) : first
-    void recording.then(finish)
-  }
-  const leave = () => {
-    if (ended || isLeft) return
-    isLeft = true
-    letGo(true)
-    signal.removeEventListener('abort', leave)
-    const reach = begun ? 'truncated' : 'nothing'
-    const rest = storeRest(reader, kept)
-    if (rest === undefined) {
-      end(reach)
-      reader.cancel().catch(() => {})
-      return
+function keeper(
+  { options: { answers, now, log } }: Context,
+  { request: { requestId }, payment }: Delivery,
+  { status, headers }: Omit<Answer, 'body'>,
+): Keep {
+  if (payment.purpose.idempotencyKey === undefined) return undefined
+  const own = new Headers(headers)
+  return (body) => {
+    try {
+      return answers.store(payment, { status, headers: own, body }, now())
+    } catch (error) {
+      log('answer-not-kept', { requestId, payment: payment.id, error })
+      return false
     }
-    void rest.then((isStored) => end(isStored ? 'complete' : reach))
   }
-  signal.addEventListener('abort', leave)
-  if (signal.aborted) leave()
-  return new ReadableStream<Uint8Array>({
-    start(controller) {
-      cut = () => {
-        leave()
-        controller.error()
-      }
-    },
-    async pull(controller) {
-      buyer.taken()
-      try {
-        const { done, value } = await reader.read()
-        if (ended) return controller.error()
-        if (value !== undefined) kept.add(value)
-        if (isLeft) return controller.error()
-        if (done) {
-          kept.store()
-          end('complete')
-          controller.close()
-          return
-        }
-        controller.enqueue(value)
-        buyer.put(value.byteLength)
-        if (begun) return
-        begun = true
-        setImmediate(() => {
-          // A short stream has ended by now.
-          if (ended) return
-          recorded = true
-          first = record(() => 'complete')
-        })
-      } catch {
-        if (!isLeft) end(begun ? 'truncated' : 'nothing')
-        // Without the error, which the server would print; the connection breaks all the same.
-        controller.error()
-      }
-    },
-    cancel: leave,
-  })
+}
+
+function markAnswered(
+  { options: { settlement, log }, answering }: Context,
+  { id }: Payment,
+  requestId: string,
+): void {
+  settlement
+    .markAnswered(id)
+    .catch((error: unknown) => log('answer-unrecorded', { requestId, payment: id, error }))
+    .finally(() => answering.delete(id))
+}
+
+function setAll(headers: Headers, added: Readonly<Record<string, string>>): void {
+  for (const [name, value] of Object.entries(added)) headers.set(name, value)
 }
