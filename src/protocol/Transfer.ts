@@ -8,30 +8,9 @@ import type { Fault } from './Problem'
 /**
  * A signed stablecoin transfer, from payer to payee, whichever protocol carried it:
  * EIP-3009 `transferWithAuthorization` or a Permit2 witness transfer through the
- * x402ExactPermit2Proxy. Addresses are EIP-55 checksummed.
+ * x402ExactPermit2Proxy.
  */
-export type Transfer = {
-  method: TransferMethod
-  network: Network.Id
-  chainId: number
-  asset: Address
-  payer: Address
-  payee: Address
-  amountAtomic: bigint
-  /** 32 bytes, lower-case hex; a Permit2 nonce is padded to 32 bytes. */
-  nonce: Hex
-  /** Unix seconds. */
-  validAfter: bigint
-  /** Unix seconds: EIP-3009 `validBefore`, Permit2 `deadline`. */
-  validBefore: bigint
-  /** As received, after the static length check; not unique for a payment (malleable). */
-  signature: Hex
-  /**
-   * Permit2 only: the payer's EIP-2612 permit of this amount for Permit2, sent in the settling call.
-   * Unix seconds; a signature of 65 bytes, because the proxy hands v, r and s on.
-   */
-  permit2612?: { valueAtomic: bigint; deadline: bigint; signature: Hex }
-}
+export type Transfer = Permit.Signed & { method: TransferMethod; network: Network.Id }
 
 /**
  * The identity of the money: one of these settles at most once. Never the signature, whose bytes
