@@ -4,7 +4,7 @@ import type { Config } from '../src/config/Config'
 import { format, parse } from '../src/config/merchants'
 import { account } from '../src/demo/accounts'
 import { salts } from '../src/http/ids'
-import { createQuoter, type Quoter, type Refusal } from '../src/paywall/quote'
+import { type CredentialRefusal, createQuoter, type Quoter } from '../src/paywall/quote'
 import { failureHeaders } from '../src/paywall/receipts'
 import * as Problem from '../src/protocol/Problem'
 import * as Items from '../src/proxy/items'
@@ -307,7 +307,7 @@ describe('any file with three networks', () => {
   async function check(
     file: File,
     method: 'GET' | 'POST',
-    refusal: Refusal | undefined,
+    refusal: CredentialRefusal | undefined,
     query: string,
   ) {
     const config = configure(file)

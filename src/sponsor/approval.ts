@@ -8,13 +8,13 @@ import type { Transfer } from '../protocol/Transfer'
 import type { Meter } from '../settlement/metrics'
 import type { ApprovalSponsor, Refusal } from '../settlement/Sponsorship'
 import * as Approve from './Approve'
+import { estimateApprove, readFacts } from './facts'
 import * as Grant from './Grant'
-import type { Engine, Ledger, Sponsored } from './ledger'
-import { estimateApprove, look } from './look'
+import type { Ledger, Sponsored, SponsorSettlement } from './ledger'
 import { createTurns } from './turns'
 
 export type ApprovalOptions = {
-  engine: Engine
+  settlement: SponsorSettlement
   ledger: Ledger
   networks: readonly Sponsored[]
   meter: Meter
@@ -44,7 +44,7 @@ const underWayMax = 64
 
 /** Funds the approve that a payer signed and sends it, once per payer. */
 export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor {
-  const { engine, ledger, networks, now } = options
+  const { settlement, ledger, networks, now } = options
   const refusals = options.meter.counter(
     'sponsor_approval_refusals_total',
     'Signed approves that were not sponsored.',
@@ -75,7 +75,7 @@ export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor
       return { kind: 'done', transaction: approve.hash }
     }
     // Everything but the allowance must be right: nothing is given for a payment that cannot be made.
-    const verdict = await engine.verify(transfer)
+    const verdict = await settlement.verify(transfer)
     if ('ok' in verdict) return { kind: 'done', transaction: approve.hash }
     if (verdict.kind === 'unavailable') return verdict
     if (verdict.kind !== 'refused' || verdict.reason !== 'permit2_allowance_required') {
@@ -92,7 +92,7 @@ export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor
   ): Promise<Plan | Refusal> {
     const { payer } = transfer
     const [{ facts, baseFeeWei }, included, pending] = await Promise.all([
-      look(engine, network, payer),
+      readFacts(settlement, network, payer),
       countOf(network, payer, 'latest'),
       countOf(network, payer, 'pending'),
     ])
@@ -105,9 +105,9 @@ export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor
     const good: Plan = { kind: 'good', network, approve, missingWei }
     // Judged before, when it was funded; the price may have moved since.
     if (row?.approveHash === approve.hash) return good
-    const gas = await estimateApprove(engine, network, payer)
+    const gas = await estimateApprove(settlement, network, payer)
     if (gas === undefined) return refuse(unsponsored, 'The token refuses the approve.')
-    const price = { gas, baseFeeWei, tipWei: engine.fees(network.id).suggestedTipWei }
+    const price = { gas, baseFeeWei, tipWei: settlement.fees(network.id).suggestedTipWei }
     const tooLittle = Approve.checkEnough(approve, price)
     if (tooLittle) return refused(tooLittle)
     if (missingWei === 0n) return good
@@ -180,7 +180,7 @@ export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor
   ): Promise<{ kind: 'approved'; transaction: Hex } | Refusal> {
     let said = ''
     try {
-      await engine.rpc(network.id, 'eth_sendRawTransaction', [raw])
+      await settlement.rpc(network.id, 'eth_sendRawTransaction', [raw])
     } catch (error) {
       if (!(error instanceof RpcError)) throw error
       // Known already, or included, or refused: the receipt tells which.
@@ -200,7 +200,7 @@ export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor
   }
 
   async function receiptOf({ id }: Sponsored, hash: Hex): Promise<Receipt.Receipt | undefined> {
-    return Receipt.parse(await engine.rpc(id, 'eth_getTransactionReceipt', [hash]))
+    return Receipt.parse(await settlement.rpc(id, 'eth_getTransactionReceipt', [hash]))
   }
 
   async function isMined(network: Sponsored, hash: Hex): Promise<boolean> {
@@ -208,11 +208,11 @@ export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor
   }
 
   async function isKnown({ id }: Sponsored, hash: Hex): Promise<boolean> {
-    return (await engine.rpc(id, 'eth_getTransactionByHash', [hash])) !== null
+    return (await settlement.rpc(id, 'eth_getTransactionByHash', [hash])) !== null
   }
 
   async function countOf({ id }: Sponsored, payer: string, tag: string): Promise<number> {
-    const count = await engine.rpc(id, 'eth_getTransactionCount', [payer, tag])
+    const count = await settlement.rpc(id, 'eth_getTransactionCount', [payer, tag])
     if (!Receipt.isHex(count)) throw new RpcFault('not a transaction count')
     return Number(count)
   }

@@ -6,14 +6,14 @@ import * as Permit from '../protocol/Permit'
 import type { Code } from '../protocol/Problem'
 import type { Meter } from '../settlement/metrics'
 import { createClients, networkOf } from './clients'
+import { idle } from './facts'
 import * as Grant from './Grant'
 import { type Judged, judge, judgeAgain } from './judge'
-import type { Engine, Funded, Ledger, Sponsored } from './ledger'
-import { idle } from './look'
+import type { Funded, Ledger, Sponsored, SponsorSettlement } from './ledger'
 import { createTurns } from './turns'
 
 /** A request as it came. */
-export type Request = {
+export type SponsorRequest = {
   address: unknown
   network?: unknown
   signature?: unknown
@@ -42,18 +42,18 @@ export type Refused = {
   retryAfterSeconds?: number
 }
 
-export type Result = { kind: 'granted'; body: Granted } | Refusal
+export type Result = { kind: 'granted'; body: Granted } | GrantRefusal
 
-type Refusal = { kind: 'refused'; approve?: Grant.Approve } & Refused
+type GrantRefusal = { kind: 'refused'; approve?: Grant.Approve } & Refused
 type Amount = Extract<Judged, { kind: 'amount' }>
 
 export type Granting = {
   /** Answers one request; a grant is confirmed then. Rejects only on faults of ours. */
-  grant(request: Request): Promise<Result>
+  grant(request: SponsorRequest): Promise<Result>
 }
 
 export type GrantingOptions = {
-  engine: Engine
+  settlement: SponsorSettlement
   ledger: Ledger
   networks: readonly Sponsored[]
   /** Accounts that nobody may send to: our own, and contracts of the network. */
@@ -83,7 +83,7 @@ type Asked = { network: Sponsored; address: Address; signature: string | undefin
 
 /** Gives native coin for one approve, once to an address. */
 export function createGranting(options: GrantingOptions): Granting {
-  const { engine, ledger, networks, meter, now } = options
+  const { settlement, ledger, networks, meter, now } = options
   const excluded = new Set(options.excluded.map((address) => address.toLowerCase()))
   const clients = createClients()
   const underWay = new Map<string, Promise<Result>>()
@@ -100,14 +100,14 @@ export function createGranting(options: GrantingOptions): Granting {
     if (refusal) return refusal
     const isTopped = ledger.findTopUp(network.id, address) !== undefined
     const judging = turns.take(() =>
-      row ? judgeAgain(engine, network, row, isTopped) : judge(engine, network, address),
+      row ? judgeAgain(settlement, network, row, isTopped) : judge(settlement, network, address),
     )
     if (judging === undefined) return notReady('Too many requests are being looked at.', 1)
     const judged = await judging
     if (judged.kind === 'too-dear') return notReady('Gas costs more than a grant may be.', 60)
     if (judged.kind === 'refused') return refusedBy(judged)
     if (!clients.take(client, day, address)) return tooMany(now())
-    const order = {
+    const request = {
       network,
       address,
       amountWei: judged.wei,
@@ -115,7 +115,7 @@ export function createGranting(options: GrantingOptions): Granting {
       approveHash: undefined,
       isTopUp: row !== undefined,
     }
-    const funded = await ledger.fund(order, { waitMs: options.waitMs() })
+    const funded = await ledger.fund(request, { waitMs: options.waitMs() })
     // Only what was given counts against the client.
     if (funded.kind !== 'funded' && funded.kind !== 'pending') {
       clients.giveBack(client, day, address)
@@ -138,16 +138,16 @@ export function createGranting(options: GrantingOptions): Granting {
     { network, address, signature }: Asked,
     client: string,
     day: number,
-  ): Promise<Refusal | undefined> {
+  ): Promise<GrantRefusal | undefined> {
     const room = ledger.room(network)
     if (room === 'spent') return spent(now())
     if (room === 'signed' && signature === undefined) return unsigned(network, address)
     if (!clients.hasRoom(client, day)) return tooMany(now())
-    if (!engine.isReady(network.id)) return notReady('The network cannot send now.')
+    if (!settlement.isReady(network.id)) return notReady('The network cannot send now.')
     const unused = clients.unused(client, day).filter((each) => each !== address) as Address[]
     if (unused.length === 0) return undefined
     if (isNew(networkOf(client))) {
-      const still = new Set(await idle(engine, network, unused))
+      const still = new Set(await idle(settlement, network, unused))
       clients.settle(unused.filter((each) => !still.has(each)))
     }
     return clients.unused(client, day).some((each) => each !== address) ? wasteful : undefined
@@ -211,7 +211,7 @@ export function createGranting(options: GrantingOptions): Granting {
 }
 
 function parse(
-  request: Request,
+  request: SponsorRequest,
   networks: readonly Sponsored[],
   excluded: ReadonlySet<string>,
 ): Asked | Result {
@@ -280,37 +280,41 @@ function resultOf(
   }
 }
 
-function refusedBy({ code, detail, approve }: Extract<Judged, { kind: 'refused' }>): Refusal {
+function refusedBy({ code, detail, approve }: Extract<Judged, { kind: 'refused' }>): GrantRefusal {
   return { ...refuse(code, detail, approve && { approve }), ...(approve && { approve }) }
 }
 
 /** A refusal with a short Retry-After: it ends as soon as the earlier address has approved. */
-const wasteful: Refusal = {
+const wasteful: GrantRefusal = {
   ...refuse('rate-limited', 'An address that was sponsored for this client has not approved yet.'),
   retryAfterSeconds: 2,
 }
 
-function unsigned(network: Sponsored, address: Address): Refusal {
+function unsigned(network: Sponsored, address: Address): GrantRefusal {
   const message = Grant.messageOf(network.id, address)
   const detail = 'Half of the budget is spent: the address must sign the message (EIP-191).'
   return refuse('signature-required', detail, { message })
 }
 
-function spent(now: number): Refusal {
+function spent(now: number): GrantRefusal {
   const detail = 'The sponsoring budget of today is spent.'
   return { ...refuse('budget-spent', detail), retryAfterSeconds: secondsLeft(now) }
 }
 
-function tooMany(now: number): Refusal {
+function tooMany(now: number): GrantRefusal {
   const detail = 'Enough addresses were sponsored for this client today.'
   return { ...refuse('rate-limited', detail), retryAfterSeconds: secondsLeft(now) }
 }
 
-function notReady(detail: string, retryAfterSeconds = 5): Refusal {
+function notReady(detail: string, retryAfterSeconds = 5): GrantRefusal {
   return { ...refuse('not-ready', detail), retryAfterSeconds }
 }
 
-function refuse(code: Code, detail: string, members?: Readonly<Record<string, unknown>>): Refusal {
+function refuse(
+  code: Code,
+  detail: string,
+  members?: Readonly<Record<string, unknown>>,
+): GrantRefusal {
   return { kind: 'refused', code, detail, ...(members && { members }) }
 }
 

@@ -10,7 +10,7 @@ import * as Grant from './Grant'
 import { createStore } from './store'
 
 /** What sponsoring needs of settlement. */
-export type Engine = Pick<
+export type SponsorSettlement = Pick<
   Settlement,
   'run' | 'errand' | 'read' | 'rpc' | 'fees' | 'isReady' | 'verify'
 >
@@ -18,7 +18,7 @@ export type Engine = Pick<
 /** A network on which approvals are sponsored. */
 export type Sponsored = NetworkConfig & { sponsor: Sponsor }
 
-export type Order = {
+export type GrantRequest = {
   network: Sponsored
   address: Address
   amountWei: bigint
@@ -50,9 +50,9 @@ export type Ledger = {
   room(network: Sponsored): Grant.Room
   /**
    * Reserves the address and sends, in one database transaction, and waits for the confirmation. An
-   * order whose row has the same approve goes on with what was sent. Rejects only on faults of ours.
+   * request whose row has the same approve goes on with what was sent. Rejects only on faults of ours.
    */
-  fund(order: Order, options: { waitMs: number }): Promise<Funded>
+  fund(request: GrantRequest, options: { waitMs: number }): Promise<Funded>
   /** How the transfer of a row stands. */
   stands(row: GrantRow): { transaction: Hex; state: 'under-way' | 'confirmed' | 'lost' }
   /** Networks whose budget of today is spent. */
@@ -62,13 +62,13 @@ export type Ledger = {
 
 export type LedgerOptions = {
   db: Db
-  engine: Engine
+  settlement: SponsorSettlement
   networks: readonly Sponsored[]
   now: () => number
   log: Log
 }
 
-/** The day has no room for the order, found inside the transaction that would have written it. */
+/** The day has no room for the request, found inside the transaction that would have written it. */
 class FullError extends Error {
   override readonly name = 'FullError'
   readonly room: Exclude<Grant.Room, 'open'>
@@ -88,7 +88,7 @@ const states = {
 
 /** The ledger of a database. */
 export function createLedger(options: LedgerOptions): Ledger {
-  const { engine, now, log } = options
+  const { settlement, now, log } = options
   const store = createStore(options.db)
   const tallies = new Map<Network.Id, Grant.Tally & { day: number }>()
 
@@ -108,12 +108,12 @@ export function createLedger(options: LedgerOptions): Ledger {
   }
 
   /** Inside the transaction that stores the signed transfer: all of it or nothing is kept. */
-  function reserve(order: Order, transactionHash: Hex, feeWei: bigint): void {
-    const { network, address, amountWei, approveHash, isSigned } = order
+  function reserve(request: GrantRequest, transactionHash: Hex, feeWei: bigint): void {
+    const { network, address, amountWei, approveHash, isSigned } = request
     const left = room(network, amountWei + feeWei)
     if (left === 'spent' || (left === 'signed' && !isSigned)) throw new FullError(left)
     const row = { network: network.id, address, amountWei, feeWei, transactionHash }
-    if (order.isTopUp === true) store.insertTopUp({ ...row, createdAt: now() })
+    if (request.isTopUp === true) store.insertTopUp({ ...row, createdAt: now() })
     else {
       store.insert({
         ...row,
@@ -132,17 +132,21 @@ export function createLedger(options: LedgerOptions): Ledger {
     })
   }
 
-  /** The row that an order wrote or would write. */
-  function rowOf({ network: { id }, address, isTopUp }: Order): GrantRow | TopUpRow | undefined {
+  /** The row that a request wrote or would write. */
+  function rowOf({
+    network: { id },
+    address,
+    isTopUp,
+  }: GrantRequest): GrantRow | TopUpRow | undefined {
     return isTopUp === true ? store.findTopUp(id, address) : store.find(id, address)
   }
 
-  function learnFee(order: Order, spentWei: bigint): void {
-    const { id } = order.network
-    const row = rowOf(order)
+  function learnFee(request: GrantRequest, spentWei: bigint): void {
+    const { id } = request.network
+    const row = rowOf(request)
     if (row === undefined || row.feeWei === spentWei) return
-    if (order.isTopUp === true) store.setTopUpFee(id, order.address, spentWei)
-    else store.setFee(id, order.address, spentWei)
+    if (request.isTopUp === true) store.setTopUpFee(id, request.address, spentWei)
+    else store.setFee(id, request.address, spentWei)
     const today = tally(id)
     if (row.createdAt < Grant.dayOf(now())) return
     tallies.set(id, {
@@ -152,17 +156,19 @@ export function createLedger(options: LedgerOptions): Ledger {
     })
   }
 
-  async function fund(order: Order, waitMs: number): Promise<Funded> {
-    const { network, address, approveHash } = order
-    const known = rowOf(order)
+  async function fund(request: GrantRequest, waitMs: number): Promise<Funded> {
+    const { network, address, approveHash } = request
+    const known = rowOf(request)
     const isSame = known && 'approveHash' in known && known.approveHash === approveHash
     if (known && !isSame) return { kind: 'taken' }
-    const amountWei = known?.amountWei ?? order.amountWei
+    const amountWei = known?.amountWei ?? request.amountWei
     let isOurs = known !== undefined
-    const feeWei = Grant.transferGasLimit * engine.fees(network.id).maxFeeWei
-    const end = await engine.run(
+    const feeWei = Grant.transferGasLimit * settlement.fees(network.id).maxFeeWei
+    const end = await settlement.run(
       {
-        id: order.isTopUp ? Grant.topUpIdOf(network.id, address) : Grant.idOf(network.id, address),
+        id: request.isTopUp
+          ? Grant.topUpIdOf(network.id, address)
+          : Grant.idOf(network.id, address),
         kind: 'grant',
         product: 'sponsor',
         network: network.id,
@@ -175,16 +181,16 @@ export function createLedger(options: LedgerOptions): Ledger {
       {
         waitMs,
         write(transaction) {
-          reserve(order, transaction, feeWei)
+          reserve(request, transaction, feeWei)
           isOurs = true
         },
       },
     )
     // Somebody else wrote it between the look above and the write: that one is answered for it.
-    if (!isOurs && rowOf(order)) return { kind: 'taken' }
+    if (!isOurs && rowOf(request)) return { kind: 'taken' }
     switch (end.kind) {
       case 'confirmed':
-        learnFee(order, end.receipt.spentWei)
+        learnFee(request, end.receipt.spentWei)
         return { kind: 'funded', transaction: end.transaction, amountWei }
       case 'pending':
         return end
@@ -202,9 +208,9 @@ export function createLedger(options: LedgerOptions): Ledger {
     findTopUp: store.findTopUp,
     room: (network) => room(network, 0n),
     tally,
-    async fund(order, { waitMs }) {
+    async fund(request, { waitMs }) {
       try {
-        return await fund(order, waitMs)
+        return await fund(request, waitMs)
       } catch (error) {
         if (error instanceof FullError) return { kind: 'full', room: error.room }
         if (isDuplicate(error)) return { kind: 'taken' }
@@ -212,7 +218,7 @@ export function createLedger(options: LedgerOptions): Ledger {
       }
     },
     stands(row) {
-      const errand = engine.errand(Grant.idOf(row.network, row.address))
+      const errand = settlement.errand(Grant.idOf(row.network, row.address))
       return {
         transaction: errand?.transaction ?? row.transactionHash,
         state: states[errand?.state ?? 'broadcast'],

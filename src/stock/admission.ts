@@ -8,9 +8,9 @@ import type { Settlement } from '../settlement/settle'
 import type { Desk } from './desk'
 import * as Instrument from './Instrument'
 import { refundGas, swapGas } from './jobs'
-import type { Look } from './Look'
 import type { Market } from './market'
 import { idSince } from './Order'
+import type { Snapshot } from './Snapshot'
 import { problemOf } from './Verdict'
 
 /** Everything that must hold before money moves, but the buyer's credential. */
@@ -40,7 +40,7 @@ export type Admission = {
 
 type LookOptions = { recipient: Address | undefined; fresh: boolean }
 
-export type Admitted = { look: Look; quotedAtomic: bigint; floorAtomic: bigint }
+export type Admitted = { look: Snapshot; quotedAtomic: bigint; floorAtomic: bigint }
 
 export type AdmissionOptions = {
   settlement: Pick<Settlement, 'desk' | 'status' | 'isReady' | 'fees'>
@@ -118,7 +118,7 @@ function tooManyOpen(): Problem.ProblemError {
 }
 
 /** Throws when the pool gives less than the buyer insists on. */
-function priceOf({ token, minimumAtomic }: Instrument.Terms, { sharesAtomic }: Look) {
+function priceOf({ token, minimumAtomic }: Instrument.Terms, { sharesAtomic }: Snapshot) {
   if (sharesAtomic === undefined) throw new Error('a look without a quote was let through')
   const floorAtomic = Instrument.floorOf(token, sharesAtomic, minimumAtomic)
   if (floorAtomic > sharesAtomic) {
