@@ -112,15 +112,10 @@ function refuse<R, A>(
   throw Problem.withHeaders(problem, headers)
 }
 
-/** The payment of this money, after requests that have it in their hands now. */
+/** The payment of this money, after the request that has it in its hands now. */
 async function meet<R, A>({ options, held }: State<R, A>, money: Money) {
-  const key = moneyKey(money)
-  // Twice: of the requests that waited together one may be trying again.
-  for (let turns = 0; turns < 2; turns++) {
-    const hold = held.get(key)
-    if (hold === undefined) break
-    await new Promise<void>((resolve) => hold.add(resolve))
-  }
+  const hold = held.get(moneyKey(money))
+  if (hold !== undefined) await new Promise<void>((resolve) => hold.add(resolve))
   return options.settlement.find(money)
 }
 
@@ -157,10 +152,17 @@ async function spend<R, A>(
   presentation: Presentation,
 ): Promise<Response> {
   const { transfer } = presentation
+  if (state.product.peek && state.held.has(moneyKey(transfer))) {
+    // Of the requests that waited together another one was first to try again.
+    const known = await meet(state, transfer)
+    if (known !== undefined) {
+      return comeBack(state, open(state, sale, presentation, createHold()), presentation, known)
+    }
+  }
   const hold = claim(state, transfer)
   try {
     const checkout = open(state, sale, presentation, hold)
-    // A product that peeks has looked in this turn of the event loop.
+    // A product that peeks has just looked, and settling looks again.
     const known = state.product.peek ? undefined : state.options.settlement.find(transfer)
     if (known !== undefined) return await comeBack(state, checkout, presentation, known)
     return await pay(state, checkout, presentation)
