@@ -198,7 +198,7 @@ async function reserve<R, A>(
 ): Promise<{ outcome: Outcome } | { previous: Payment }> {
   const { settlement } = state.options
   const { transfer } = presentation
-  // Only the payer itself may find or hold its key: without this proof anybody could squat it.
+  // Only the payer itself may find or hold its key: without this proof a stranger could squat it.
   if (!presentation.isProven()) {
     const verdict = await settlement.verify(transfer)
     if (!('ok' in verdict)) return { outcome: verdict }

@@ -36,7 +36,7 @@ export type Presentation = {
   challengeId: string | undefined
   /** Of an x402 credential as it was sent; see `mayContinue`. */
   credentialHash: string | undefined
-  /** The payer's signed approve of Permit2, for whoever sponsors it. */
+  /** The payer's signed approve of Permit2, for the sponsor that sends it. */
   approval: Hex | undefined
 }
 
@@ -48,7 +48,7 @@ export type CredentialContext = {
   digest: string | undefined
   challengeSecrets: readonly Uint8Array[]
   realm: string
-  /** Somebody here sends approves that payers signed. */
+  /** Whether approves that payers signed are sent here. */
   takesApprovals: boolean
   now: () => number
 }

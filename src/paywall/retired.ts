@@ -126,7 +126,7 @@ function find(kept: Iterable<RetiredRow>, config: Config): RetiredOffers {
     // Another asset could not be settled.
     if (merchant === undefined || network?.asset.address !== offer.asset) continue
     const { payTo, amountAtomic } = offer
-    // Whoever has changed the payee wants no new money to go to the old one.
+    // An operator that changes the payee wants no new money to go to the old one.
     const until = payTo === merchant.payout ? retiredAt + honouredMs : 0
     const key = `${slug} ${route}`
     const all = found.get(key) ?? []

@@ -6,8 +6,8 @@ import type * as Network from '../protocol/Network'
 import type { Code } from '../protocol/Problem'
 
 /**
- * Who is given native coin for the approve of Permit2, and how much. Holders of the asset only, and
- * never more than what it takes: what is left over must be worth less than the way of getting it.
+ * Which addresses get native coin for the approve of Permit2, and how much. Only holders of the asset,
+ * and never more than what it takes: what is left must be worth less than the way of getting it.
  */
 
 /** What the chain says of an address, read in one block where that is possible. */
@@ -80,7 +80,7 @@ export function alternatives(asset: Asset): Alternative[] {
   ]
 }
 
-/** Why nothing is given to the address, whoever asks. */
+/** Why nothing is given to the address, independent of the caller. */
 export function refusalOf(
   facts: Facts,
   asset: Asset,

@@ -58,7 +58,7 @@ export type GrantingOptions = {
   settlement: SponsorSettlement
   ledger: Ledger
   networks: readonly Sponsored[]
-  /** Accounts that nobody may send to: our own, and contracts of the network. */
+  /** Accounts that get nothing: our own, and contracts of the network. */
   excluded: readonly Address[]
   meter: Meter
   now: () => number

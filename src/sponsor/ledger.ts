@@ -226,7 +226,7 @@ async function fund(context: Context, request: GrantRequest, waitMs: number): Pr
       },
     },
   )
-  // Somebody else wrote it between the look above and the write: that one is answered for it.
+  // Another request wrote it between the read above and the write, and is answered for it.
   if (!isOurs && rowOf(context, request)) return { kind: 'taken' }
   switch (end.kind) {
     case 'confirmed':

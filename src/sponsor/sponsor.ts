@@ -69,7 +69,7 @@ export function createSponsor(options: SponsorOptions): Sponsor {
   }
 }
 
-/** Where nobody pays by Permit2 there is nothing to sponsor. */
+/** Without payments by Permit2 there is nothing to sponsor. */
 function isSponsored(network: NetworkConfig): network is Sponsored {
   return network.sponsor !== undefined && network.asset.transfer.includes('permit2')
 }

@@ -19,7 +19,7 @@ export type Verdict = { ok: true; warnings: readonly Warning[] } | MarketRefusal
 type Rules = Pick<Stock, 'feedDistanceBps' | 'feedMaxAgeSeconds'>
 
 /**
- * Whether the chain lets an order through: the pool is the pinned one, the token moves, nobody is
+ * Whether the chain lets an order through: the pool is the pinned one, the token moves, no account is
  * blocked, the pool takes the amount, and neither its price nor the quote's is further from a fresh
  * feed than allowed. A feed that is stale, paused or silent only warns. `now` is unix ms.
  */

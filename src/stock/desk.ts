@@ -11,7 +11,7 @@ import { createWaiters, type Waiters } from './waiters'
 
 /** The stock desk: takes orders and drives each to its end, whatever happens in between. */
 export type Desk = {
-  /** Who is paid, swaps and refunds. */
+  /** The account that is paid, swaps and refunds. */
   address: Address
   /** The order with the transactions that are under way for it now. */
   find(id: string): Order | undefined
@@ -26,7 +26,7 @@ export type Desk = {
   counts(): ReadonlyMap<State, number>
   /** How many orders are under way. */
   open(): number
-  /** Orders that an operator must look at, oldest first. */
+  /** Orders that wait for an operator, oldest first. */
   held(): Order[]
   /** Looks at an order now. Safe at any time. */
   drive(id: string): void

@@ -21,7 +21,7 @@ export type Market = {
   snapshot(token: StockToken): Promise<Snapshot.Snapshot>
   /**
    * What `usdgAtomic` buys, and all that must hold before money moves, of one block. Answers within
-   * a second may share a look unless `fresh`. `people`: who must not be blocked. Throws RpcFault.
+   * a second may share a look unless `fresh`. `people`: accounts that must not be blocked. Throws RpcFault.
    */
   look(token: StockToken, usdgAtomic: bigint, options?: LookOptions): Promise<Snapshot.Snapshot>
   /** Whether an order may be taken on what was seen. */

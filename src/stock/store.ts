@@ -59,7 +59,7 @@ function readOrders(db: Db) {
       .orderBy(orders.id)
       .prepare(),
   )
-  // What no chain knows is nobody's business but its buyer's.
+  // Show an order to its buyer alone until a chain has it.
   const isPublic = sql`state NOT IN ('settling', 'failed')`
   const feed = (...conditions: Parameters<typeof and>) =>
     later(orm, () =>
