@@ -51,6 +51,8 @@ export function createCheckouts<R, A>(
   product: Product<R, A>,
   writeRows?: WriteRows,
 ): Checkouts<R> {
+  // Otherwise money would move without the rows that say what it is for.
+  if (product.record && !writeRows) throw new Error('a product that records needs writeRows')
   const state = { options, product, writeRows, held: new Map(), keys: new Set<string>() }
   return {
     buy: (sale) => buy(state, sale),
