@@ -140,7 +140,7 @@ async function begin(options: SettleOptions, call: SettleCall, waitMs: number): 
   const { subject } = call
   const { transfer, known } = subject
   const hold = holdMoney(settlement, transfer)
-  // Another product has the money in its hands: what becomes of it is not known yet.
+  // Another product holds the money: what becomes of it is not known yet.
   if (hold === undefined) return Verify.busy
   try {
     // It reads the database, which may fail.

@@ -22,7 +22,7 @@ export function keyConflict(fault: string): Problem.ProblemError {
   })
 }
 
-/** The same money, or the same key, is in the hands of another request. */
+/** Another request holds the same money or the same key. */
 export function inProgress(): Problem.ProblemError {
   return Problem.of('payment-in-progress', 'This payment is being processed.', {
     headers: { 'retry-after': '1' },

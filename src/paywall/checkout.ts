@@ -75,7 +75,7 @@ async function buy<R, A>(state: State<R, A>, sale: Sale<R>): Promise<Response> {
   const { options, product } = state
   let named: Named | undefined
   try {
-    // Money that is known is its purchase's, before anything else is said about the request.
+    // First, so that the buyer finds its purchase even where the offer has changed since.
     named = product.peek?.(sale)
     const known = named && (await meet(state, named.transfer))
     if (named && known) {
@@ -114,7 +114,7 @@ function refuse<R, A>(
   throw Problem.withHeaders(problem, headers)
 }
 
-/** The payment of this money, after the request that has it in its hands now. */
+/** The payment of this money, once the request that holds the money now has given it back. */
 async function meet<R, A>({ options, held }: State<R, A>, money: Money) {
   const hold = held.get(moneyKey(money))
   if (hold !== undefined) await new Promise<void>((resolve) => hold.add(resolve))
