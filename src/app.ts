@@ -11,7 +11,7 @@ import type { Config } from './config/Config'
 import type { Path } from './config/lines'
 import { needsRestart } from './config/restart'
 import { whenIdle } from './http/idle'
-import { succeed } from './paywall/earlier'
+import { succeed } from './paywall/retired'
 import * as Secp256k1 from './protocol/Secp256k1'
 import type { Settlement } from './settlement/settlement'
 
@@ -86,8 +86,8 @@ async function begin(
 
 /** The routes under a configuration, and what makes the database know it as the one that is served. */
 function prepare({ db, now }: Base, parts: Parts, config: Config) {
-  const { earlier, write } = succeed(db, config, now())
-  return { app: createRoutes(createHandlers(config, earlier, parts)), write }
+  const { retired, write } = succeed(db, config, now())
+  return { app: createRoutes(createHandlers(config, retired, parts)), write }
 }
 
 /** Prepares, between requests, what the first ones would wait for. */

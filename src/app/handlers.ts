@@ -3,7 +3,7 @@ import { createFacilitator, type Operation } from '../facilitator/handler'
 import { createHealth } from '../http/health'
 import { renderMetrics } from '../http/metrics'
 import { prefixesOf } from '../http/url'
-import type { Earlier } from '../paywall/earlier'
+import type { RetiredOffers } from '../paywall/retired'
 import { createDocuments } from '../proxy/documents'
 import { createMcp } from '../proxy/mcp/endpoint'
 import { createGateway } from '../proxy/merchant'
@@ -21,7 +21,7 @@ import { createState } from './state'
  * What answers the requests under one configuration. Built anew for each, so that nothing in it is a
  * mixture of two.
  */
-export function createHandlers(config: Config, earlier: Earlier, parts: Parts): Handlers {
+export function createHandlers(config: Config, retired: RetiredOffers, parts: Parts): Handlers {
   const { settlement, exchange, counter, deskAddress, receiptAddress, peer } = parts
   const { service } = config
   const isReady: Settlement['isReady'] = (network) =>
@@ -30,7 +30,7 @@ export function createHandlers(config: Config, earlier: Earlier, parts: Parts): 
   const serving = { ...parts, config, service, peerOf, sponsor: parts.sponsoring.approvals }
   const state = createState(config, parts, isReady)
   const documents = createDocuments(config, { receiptAddress, isReady, updatedAt: parts.now() })
-  const gateway = createGateway({ ...serving, earlier, documents, stocks: exchange?.data })
+  const gateway = createGateway({ ...serving, retired, documents, stocks: exchange?.data })
   const mcp = createMcp({ ...serving, gateway, isReady })
   const facilitator = createFacilitator({
     ...serving,

@@ -1,13 +1,13 @@
 import { salts } from '../http/ids'
-import { withChallenges, withDeliveries } from '../paywall/counted'
+import { withChallenges, withDeliveries } from '../paywall/metrics'
 import { createPaywall, type Paywall } from '../paywall/paywall'
 import { createQuoter, type Quoter } from '../paywall/quote'
 import { createReclaim } from '../paywall/reclaim'
 import { createRecognise, type Recognise } from '../paywall/recognise'
 import { createAnswers } from '../paywall/store'
 import * as Crypto from '../protocol/Crypto'
-import { type Counter, createCounter } from '../stock/counter'
 import { type OpenMarket, openMarket } from '../stock/open'
+import { type StartedStock, startStock } from '../stock/start'
 import type { Base } from './base'
 import type { Money } from './money'
 
@@ -18,7 +18,7 @@ export type Sales = {
   recognise: Recognise
   /** Undefined without `[stock]`, as `counter` is. */
   exchange: OpenMarket | undefined
-  counter: Counter | undefined
+  counter: StartedStock | undefined
   /** Signer of receipts. */
   receiptAddress: `0x${string}`
 }
@@ -58,7 +58,7 @@ export function startSales(base: Base, money: Money): Sales {
   const exchange = openMarket(options.config, { read: settlement.read, now })
   const counter =
     exchange &&
-    createCounter({
+    startStock({
       ...terms,
       db: base.db,
       settlement,

@@ -1,15 +1,15 @@
 import type { Address, Hex } from 'viem'
 import type { Config } from '../config/Config'
 import * as Crypto from '../protocol/Crypto'
-import type { Request } from '../protocol/Facilitation'
+import type * as Facilitation from '../protocol/Facilitation'
 import * as Permit from '../protocol/Permit'
 import type { Fault } from '../protocol/Problem'
 
-/** For whom and for what this facilitator spends its gas. */
+/** The payees and assets that this facilitator spends its gas for. */
 export type Policy = {
   /** Undefined: any payee that is not refused. */
   payees: ReadonlySet<Address> | undefined
-  /** Who may have all of the gas of a day; undefined: any payee. */
+  /** Payees that may have all of the gas of a day; undefined: any payee. */
   trusted: ReadonlySet<Address> | undefined
   /** Never paid: our own accounts, and contracts that money would be lost in. */
   refused: ReadonlySet<Address>
@@ -44,13 +44,16 @@ export function from(
   }
 }
 
-/** Whether a payee is one that anybody may name, for whom nobody answers. */
+/** Whether a payee is a stranger's: neither listed, nor of a caller with an API key. */
 export function isStranger({ trusted }: Policy, payee: Address): boolean {
   return trusted?.has(payee) === false
 }
 
-/** Why nothing is done for these requirements, whoever signed. No I/O. */
-export function check(policy: Policy, { parsed, requirements }: Request): Fault | undefined {
+/** Why nothing is done for these requirements, independent of the signer. No I/O. */
+export function check(
+  policy: Policy,
+  { parsed, requirements }: Facilitation.Request,
+): Fault | undefined {
   const { asset, payTo, amountAtomic, network } = requirements
   if (policy.assets.get(network) !== asset) {
     return { code: 'asset_not_allowed', detail: 'The asset is not one that is settled here.' }

@@ -16,7 +16,7 @@ import * as Policy from './Policy'
 
 export type JudgeOptions = {
   settlement: Settlement
-  /** Sends the approves that payers sign; undefined when nobody does. */
+  /** Sends the approves that payers sign; undefined when there is no sponsor. */
   sponsor: ApprovalSponsor | undefined
   networks: readonly Network.Network[]
   policy: Policy.Policy

@@ -10,7 +10,7 @@ export type Supported = {
 
 /**
  * What is settled here now, in the order of the configuration: a network that cannot settle is left
- * out, so that nobody offers what would fail. Specification 2.5.
+ * out, so that no server offers what would fail. Specification 2.5.
  */
 export function supported(
   networks: readonly Network.Network[],

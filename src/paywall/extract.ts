@@ -34,7 +34,7 @@ export function extract(headers: Headers): Presented {
   if (legacy !== null && legacy !== signature) found.push({ kind: 'x402', value: legacy })
   if (redeem !== null) found.push({ kind: 'redeem', token: redeem })
 
-  // Before "none": whoever sends a payment behind another scheme must not be asked for a second one.
+  // Before "none": a buyer that sends a payment behind another scheme must not be asked for a second.
   if (hidesPayment(authorization) || found.length > 1 || found.some(hasComma))
     return fault('multiple-credentials', 'Send exactly one payment credential.')
   const [first] = found

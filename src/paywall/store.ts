@@ -43,43 +43,7 @@ export function createAnswers(db: Db, totalMaxBytes = 256 * answerMaxBytes): Ans
       .where(eq(answers.paymentId, sql.placeholder('paymentId')))
       .prepare(),
   )
-  let usage = createUsage(stored())
-  const reserved = createUsage([])
-  let sweepAt = 0
-
-  function stored(): readonly Used[] {
-    const length = sql`length(${answers.body}) + length(${answers.headers}) + ${rowBytes}`
-    return orm
-      .select({ payer: payments.payer, bytes: sql<number>`sum(${length})` })
-      .from(answers)
-      .leftJoin(payments, eq(payments.id, answers.paymentId))
-      .groupBy(payments.payer)
-      .all()
-  }
-
-  function hasRoom(payer: string): boolean {
-    const own = usage.of(payer) + reserved.of(payer)
-    return (
-      usage.total() + reserved.total() + answerMaxBytes <= totalMaxBytes &&
-      own + Math.min(reservedBytes, totalMaxBytes / shares) <= totalMaxBytes / shares
-    )
-  }
-
-  /** Forgets what has expired, when there may be some. */
-  function sweep(now: number): void {
-    if (now < sweepAt) return
-    write(db, () => {
-      orm.delete(answers).where(lte(answers.expiresAt, now)).run()
-    })
-    const oldest =
-      orm
-        .select({ at: min(answers.expiresAt) })
-        .from(answers)
-        .get()?.at ?? now
-    sweepAt = Math.max(oldest, now + sweepMs)
-    usage = createUsage(stored())
-  }
-
+  const room = createRoom(db, totalMaxBytes)
   return {
     find(paymentId, now) {
       const row = byPayment.get({ paymentId })
@@ -100,20 +64,63 @@ export function createAnswers(db: Db, totalMaxBytes = 256 * answerMaxBytes): Ans
       write(db, () => {
         orm.insert(answers).values(row).onConflictDoNothing().run()
       })
-      usage.add(transfer.payer, body.byteLength + row.headers.length + rowBytes)
+      room.use(transfer.payer, body.byteLength + row.headers.length + rowBytes)
       return true
     },
-    reserve(payer, now) {
-      if (!hasRoom(payer)) sweep(now)
-      if (!hasRoom(payer)) return undefined
-      let bytes = reservedBytes
-      reserved.add(payer, bytes)
-      return () => {
-        reserved.add(payer, -bytes)
-        bytes = 0
-      }
-    },
+    reserve: room.reserve,
   }
+}
+
+/** What the answers take, in total and by payer, with what is reserved for those under way. */
+function createRoom(db: Db, totalMaxBytes: number) {
+  const { orm } = db
+  let usage = createUsage(stored(db))
+  const reserved = createUsage([])
+  let sweepAt = 0
+
+  function hasRoom(payer: string): boolean {
+    const own = usage.of(payer) + reserved.of(payer)
+    return (
+      usage.total() + reserved.total() + answerMaxBytes <= totalMaxBytes &&
+      own + Math.min(reservedBytes, totalMaxBytes / shares) <= totalMaxBytes / shares
+    )
+  }
+
+  /** Forgets what has expired, when there may be some. */
+  function sweep(now: number): void {
+    if (now < sweepAt) return
+    write(db, () => {
+      orm.delete(answers).where(lte(answers.expiresAt, now)).run()
+    })
+    const [oldest] = orm
+      .select({ at: min(answers.expiresAt) })
+      .from(answers)
+      .all()
+    sweepAt = Math.max(oldest?.at ?? now, now + sweepMs)
+    usage = createUsage(stored(db))
+  }
+
+  const reserve: Answers['reserve'] = (payer, now) => {
+    if (!hasRoom(payer)) sweep(now)
+    if (!hasRoom(payer)) return undefined
+    let bytes = reservedBytes
+    reserved.add(payer, bytes)
+    return () => {
+      reserved.add(payer, -bytes)
+      bytes = 0
+    }
+  }
+  return { reserve, use: (payer: string, bytes: number) => usage.add(payer, bytes) }
+}
+
+function stored({ orm }: Db): readonly Used[] {
+  const length = sql`length(${answers.body}) + length(${answers.headers}) + ${rowBytes}`
+  return orm
+    .select({ payer: payments.payer, bytes: sql<number>`sum(${length})` })
+    .from(answers)
+    .leftJoin(payments, eq(payments.id, answers.paymentId))
+    .groupBy(payments.payer)
+    .all()
 }
 
 type Used = { payer: string | null; bytes: number }

@@ -6,8 +6,8 @@ import type * as Network from '../protocol/Network'
 import type { Code } from '../protocol/Problem'
 
 /**
- * Who is given native coin for the approve of Permit2, and how much. Holders of the asset only, and
- * never more than what it takes: what is left over must be worth less than the way of getting it.
+ * Which addresses get native coin for the approve of Permit2, and how much. Only holders of the asset,
+ * and never more than what it takes: what is left must be worth less than the way of getting it.
  */
 
 /** What the chain says of an address, read in one block where that is possible. */
@@ -29,7 +29,7 @@ export type Facts = {
 export type Price = { gas: bigint; baseFeeWei: bigint; tipWei: bigint }
 
 /** Why an address gets nothing; `detail` is safe to send. */
-export type Refusal = { code: Code; detail: string }
+export type AddressRefusal = { code: Code; detail: string }
 
 /** How much of the day's budget is left: `signed` is for requests that the address itself signed. */
 export type Room = 'open' | 'signed' | 'spent'
@@ -80,8 +80,12 @@ export function alternatives(asset: Asset): Alternative[] {
   ]
 }
 
-/** Why nothing is given to the address, whoever asks. */
-export function refusalOf(facts: Facts, asset: Asset, sponsor: Sponsor): Refusal | undefined {
+/** Why nothing is given to the address, independent of the caller. */
+export function refusalOf(
+  facts: Facts,
+  asset: Asset,
+  sponsor: Sponsor,
+): AddressRefusal | undefined {
   const { minBalanceAtomic, minBalanceAgeBlocks } = sponsor
   if (facts.hasCode) {
     const detail = 'The address has code, or delegates to code; only plain accounts are sponsored.'

@@ -24,7 +24,7 @@ type Share = { count: number; unused: Set<string> }
 const clientMax = { count: 5, unused: 1 }
 const networkMax = { count: 20, unused: 4 }
 
-/** Nobody has taken anything yet. */
+/** No client has taken anything yet. */
 export function createClients(): Clients {
   let today = 0
   let shares = new Map<string, Share>()

@@ -8,7 +8,8 @@ import * as Json from '../protocol/Json'
 import * as Problem from '../protocol/Problem'
 import * as Schema from '../protocol/Schema'
 import { networkOf } from './clients'
-import type { Granting, Refused } from './granting'
+import type { Granting } from './granting'
+import type { Refused } from './refusals'
 
 export type SponsorHandlerOptions = {
   granting: Granting

@@ -13,7 +13,7 @@ export function createTurns(max: number, waitingMax: number): Turns {
   let running = 0
   async function run<T>(work: () => Promise<T>): Promise<T> {
     if (running >= max) await new Promise<void>((resolve) => waiting.push(resolve))
-    // Who leaves hands its place on, so that nobody slips in between.
+    // Work that ends hands its place on, so that no other work slips in between.
     else running++
     try {
       return await work()

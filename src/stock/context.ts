@@ -63,7 +63,7 @@ export type Context = {
    * next log event, and the number of contradictions in a row.
    */
   unseen: Map<string, { since: number; tellAt: number; disputes: number }>
-  /** Writes one change of an order and tells whoever waits for it. False: it was in another state. */
+  /** Writes one change of an order and tells the requests that wait for it. False: it was in another state. */
   change(make: () => Order | undefined): boolean
 }
 

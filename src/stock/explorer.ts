@@ -2,7 +2,7 @@ import type { StockToken } from '../config/Config'
 import { createSource, decimalOf, member, textOf } from './source'
 
 /** What a Blockscout explorer counts for a token; null where it says nothing. Dollars are decimals. */
-export type Counted = {
+export type TokenStats = {
   holders: number | null
   marketCap: string | null
   volume24h: string | null
@@ -13,7 +13,7 @@ export type Counted = {
 
 export type Explorer = {
   /** Undefined when it does not answer or does not know the contract. Never rejects. */
-  token(token: StockToken): Promise<Counted | undefined>
+  token(token: StockToken): Promise<TokenStats | undefined>
   /** Its page of a token, for people. */
   link(token: StockToken): string
 }

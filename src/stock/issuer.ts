@@ -83,7 +83,7 @@ export function createIssuer(options: IssuerOptions): Issuer {
   }
   return issuer
 
-  /** By contract: anybody may call a token by a known ticker. */
+  /** By contract: a stranger may give a token a known ticker. */
   function rowOf(rows: unknown, { address }: StockToken): unknown {
     return elements(rows).find((row) =>
       elements(member(row, 'deployments')).some((deployment) => {

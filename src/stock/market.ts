@@ -2,8 +2,8 @@ import type { Address } from 'viem'
 import type { Call } from '../chain/multicall'
 import * as Uniswap from '../chain/uniswap'
 import type { NetworkConfig, Stock, StockToken } from '../config/Config'
-import * as Look from './Look'
 import { createReader, type Read } from './reader'
+import * as Snapshot from './Snapshot'
 import * as Verdict from './Verdict'
 
 /** Reads of the listed stocks; nothing here moves money. */
@@ -16,16 +16,16 @@ export type Market = {
    * old, unless the network gives no answer: then the last one, which `readAt` tells. Throws
    * RpcFault when there is none.
    */
-  snapshots(): Promise<readonly Look.Look[]>
+  snapshots(): Promise<readonly Snapshot.Snapshot[]>
   /** One of `snapshots`. */
-  snapshot(token: StockToken): Promise<Look.Look>
+  snapshot(token: StockToken): Promise<Snapshot.Snapshot>
   /**
    * What `usdgAtomic` buys, and all that must hold before money moves, of one block. Answers within
-   * a second may share a look unless `fresh`. `people`: who must not be blocked. Throws RpcFault.
+   * a second may share a look unless `fresh`. `people`: accounts that must not be blocked. Throws RpcFault.
    */
-  look(token: StockToken, usdgAtomic: bigint, options?: LookOptions): Promise<Look.Look>
+  look(token: StockToken, usdgAtomic: bigint, options?: LookOptions): Promise<Snapshot.Snapshot>
   /** Whether an order may be taken on what was seen. */
-  judge(look: Look.Look): Verdict.Verdict
+  judge(look: Snapshot.Snapshot): Verdict.Verdict
   /**
    * The newest quote, whatever else speaks against it; undefined when the pool does not take all of
    * the amount. `quotedAt` is unix ms. Throws RpcFault.
@@ -76,54 +76,37 @@ const keptMax = 1_000
 
 /** The market of `[stock]` on its network. */
 export function createMarket(options: MarketOptions): Market {
-  const { stock, asset, now, timeoutMs = 2_000 } = options
-  const reader = createReader({ network: stock.network, read: options.read, now, timeoutMs })
-  const looks = new Map<string, { askedAt: number; look: Promise<Look.Look> }>()
-  let last: readonly Look.Look[] | undefined
-  let refreshing: { askedAt: number; looks: Promise<readonly Look.Look[]> } | undefined
-
-  const market: Market = {
+  const { stock, asset, now } = options
+  const ask = createLooks(options)
+  const recent = createRecent(now)
+  const snapshots = createSnapshots(options, ask)
+  const judge = (look: Snapshot.Snapshot) => Verdict.of(look, stock, now())
+  return {
     stock,
     find: (name) =>
       stock.tokens.find(
         ({ symbol, address }) =>
           symbol === name.toUpperCase() || address.toLowerCase() === name.toLowerCase(),
       ),
-    async snapshots() {
-      if (!isRecent(refreshing)) refreshing = { askedAt: now(), looks: refresh() }
-      try {
-        return await refreshing.looks
-      } catch (error) {
-        if (last === undefined) throw error
-        return last
-      }
-    },
+    snapshots,
     async snapshot(token) {
-      const found = (await market.snapshots()).find((look) => look.token === token)
+      const found = (await snapshots()).find((look) => look.token === token)
       if (found === undefined) throw new Error(`${token.symbol} is not listed`)
       return found
     },
     look(token, usdgAtomic, { people = [], fresh = false } = {}) {
-      if (fresh) return lookAt(token, usdgAtomic, people)
+      if (fresh) return ask(token, usdgAtomic, people)
       const key = [token.address, usdgAtomic, ...people].join()
-      const known = looks.get(key)
-      if (isRecent(known)) return known.look
-      const look = lookAt(token, usdgAtomic, people)
-      forget()
-      looks.set(key, { askedAt: now(), look })
-      // A fault is not an answer to share.
-      look.catch(() => looks.delete(key))
-      return look
+      return recent(key, () => ask(token, usdgAtomic, people))
     },
-    judge: (look) => Verdict.of(look, stock, now()),
+    judge,
     async quote(token, usdgAtomic) {
-      const { sharesAtomic, blockNumber, readAt } = await lookAt(token, usdgAtomic, [])
+      const { sharesAtomic, blockNumber, readAt } = await ask(token, usdgAtomic, [])
       if (sharesAtomic === undefined) return undefined
       return { sharesAtomic, blockNumber, quotedAt: readAt }
     },
-    async check(token, people, usdgAtomic = stock.minAtomic) {
-      return market.judge(await lookAt(token, usdgAtomic, people))
-    },
+    check: async (token, people, usdgAtomic = stock.minAtomic) =>
+      judge(await ask(token, usdgAtomic, people)),
     swap: ({ token, recipient, payer, usdgAtomic, floorAtomic, deadline }) =>
       Uniswap.swapCalls(stock.router, {
         tokenIn: asset.address,
@@ -136,34 +119,69 @@ export function createMarket(options: MarketOptions): Market {
         deadline,
       }),
   }
-  return market
+}
 
-  async function lookAt(token: StockToken, usdgAtomic: bigint, people: readonly Address[]) {
+type Ask = (
+  token: StockToken,
+  usdgAtomic: bigint,
+  people: readonly Address[],
+) => Promise<Snapshot.Snapshot>
+
+/** Looks at the newest block, beside what the issuer says. */
+function createLooks({ stock, asset, read, now, isHalted, timeoutMs = 2_000 }: MarketOptions): Ask {
+  const reader = createReader({ network: stock.network, read, now, timeoutMs })
+  return async (token, usdgAtomic, people) => {
     const question = { stock, asset, token, usdgAtomic, people }
-    const [answer, isHalted] = await Promise.all([
-      reader.ask(Look.calls(question)),
-      options.isHalted?.(token),
+    const [answer, halted] = await Promise.all([
+      reader.ask(Snapshot.calls(question)),
+      isHalted?.(token),
     ])
-    const look = Look.parse(question, answer)
-    return isHalted === true ? { ...look, isHalted } : look
+    const look = Snapshot.parse(question, answer)
+    return halted === true ? { ...look, isHalted: halted } : look
+  }
+}
+
+/** All listed tokens with the smallest order; read once a second. */
+function createSnapshots({ stock, now }: MarketOptions, ask: Ask): Market['snapshots'] {
+  const { minAtomic, tokens } = stock
+  let last: readonly Snapshot.Snapshot[] | undefined
+  let refreshing: { askedAt: number; looks: Promise<readonly Snapshot.Snapshot[]> } | undefined
+
+  async function refresh(): Promise<readonly Snapshot.Snapshot[]> {
+    last = await Promise.all(tokens.map((token) => ask(token, minAtomic, [])))
+    return last
   }
 
-  async function refresh(): Promise<readonly Look.Look[]> {
-    const { minAtomic, tokens } = stock
-    const all = await Promise.all(tokens.map((token) => lookAt(token, minAtomic, [])))
-    last = all
-    return all
-  }
-
-  function isRecent<T extends { askedAt: number }>(known: T | undefined): known is T {
-    return known !== undefined && Math.abs(now() - known.askedAt) < maxAgeMs
-  }
-
-  /** Entries are in the order of their age: what is too old, or too much, is at the front. */
-  function forget(): void {
-    for (const [key, known] of looks) {
-      if (isRecent(known) && looks.size < keptMax) break
-      looks.delete(key)
+  return async () => {
+    if (!isRecent(refreshing, now())) refreshing = { askedAt: now(), looks: refresh() }
+    try {
+      return await refreshing.looks
+    } catch (error) {
+      if (last === undefined) throw error
+      return last
     }
   }
+}
+
+/** Looks of the last second, by what they are of. */
+function createRecent(now: () => number) {
+  const looks = new Map<string, { askedAt: number; look: Promise<Snapshot.Snapshot> }>()
+  return (key: string, ask: () => Promise<Snapshot.Snapshot>): Promise<Snapshot.Snapshot> => {
+    const known = looks.get(key)
+    if (isRecent(known, now())) return known.look
+    const look = ask()
+    // Entries are in the order of their age: what is too old, or too much, is at the front.
+    for (const [old, kept] of looks) {
+      if (isRecent(kept, now()) && looks.size < keptMax) break
+      looks.delete(old)
+    }
+    looks.set(key, { askedAt: now(), look })
+    // A fault is not an answer to share.
+    look.catch(() => looks.delete(key))
+    return look
+  }
+}
+
+function isRecent<T extends { askedAt: number }>(known: T | undefined, now: number): known is T {
+  return known !== undefined && Math.abs(now - known.askedAt) < maxAgeMs
 }

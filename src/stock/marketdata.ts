@@ -2,10 +2,10 @@ import { RpcFault } from '../chain/client'
 import type { Stock, StockToken } from '../config/Config'
 import * as Amount from '../protocol/Amount'
 import type { Asset } from '../protocol/Asset'
-import type { Counted, Explorer } from './explorer'
+import type { Explorer, TokenStats } from './explorer'
 import type { Issuer, IssuerAsset, IssuerQuote } from './issuer'
-import * as Look from './Look'
 import type { Market } from './market'
+import * as Snapshot from './Snapshot'
 import * as Verdict from './Verdict'
 
 /**
@@ -31,181 +31,199 @@ export type MarketDataOptions = {
 
 /** All that is known of one token. */
 type Known = {
-  look: Look.Look
+  look: Snapshot.Snapshot
   quoted: IssuerQuote | undefined
   listed: IssuerAsset | undefined
-  counted: Counted | undefined
+  stats: TokenStats | undefined
 }
 
 const lookMaxAgeMs = 60_000
 
 /** Reads the chain, and beside it the issuer and the explorer, each with its own cache. */
 export function createMarketData(options: MarketDataOptions): MarketData {
-  const { market, asset, issuer, explorer, now } = options
+  const { market, asset } = options
   const { stock } = market
-  const usdg = (atomic: bigint | undefined) =>
-    atomic === undefined ? null : Amount.toDecimal(atomic, asset.decimals)
-
   return {
     find: market.find,
     async quote(token) {
-      const known = await knowOne(token)
-      return { ...nameOf(token), ...quoteOf(known), ...timesOf([known]) }
+      const known = await knowOne(options, token)
+      return { ...nameOf(options, token), ...quoteOf(options, known), ...timesOf(options, [known]) }
     },
     async token(token) {
-      const known = await knowOne(token)
-      return { ...nameOf(token), ...contractOf(known), ...timesOf([known]) }
+      const known = await knowOne(options, token)
+      return {
+        ...nameOf(options, token),
+        ...contractOf(options, known),
+        ...timesOf(options, [known]),
+      }
     },
     async stocks() {
-      const all = await knowAll()
-      const stocks = all.map(({ look, counted }) => ({
+      const all = await knowAll(options)
+      const stocks = all.map(({ look, stats }) => ({
         symbol: look.token.symbol,
         name: look.token.name,
         address: look.token.address,
-        price: usdg(Look.shownPriceAtomic(look)),
-        marketCap: counted?.marketCap ?? null,
-        volume24h: counted?.volume24h ?? null,
-        holders: counted?.holders ?? null,
-        status: statusOf(look),
+        price: usdg(options, Snapshot.shownPriceAtomic(look)),
+        marketCap: stats?.marketCap ?? null,
+        volume24h: stats?.volume24h ?? null,
+        holders: stats?.holders ?? null,
+        status: statusOf(options, look),
       }))
-      return { ...headOf(stock, asset), count: stocks.length, stocks, ...timesOf(all) }
+      return { ...headOf(stock, asset), count: stocks.length, stocks, ...timesOf(options, all) }
     },
     async report() {
-      const all = await knowAll()
+      const all = await knowAll(options)
       const stocks = all.map((known) => ({
-        ...nameOf(known.look.token),
-        ...quoteOf(known),
-        ...contractOf(known),
+        ...nameOf(options, known.look.token),
+        ...quoteOf(options, known),
+        ...contractOf(options, known),
       }))
       const totals = {
-        marketCap: sumOf(all.map(({ counted }) => counted?.marketCap ?? null)),
-        volume24h: sumOf(all.map(({ counted }) => counted?.volume24h ?? null)),
+        marketCap: sumOf(all.map(({ stats }) => stats?.marketCap ?? null)),
+        volume24h: sumOf(all.map(({ stats }) => stats?.volume24h ?? null)),
       }
-      return { ...headOf(stock, asset), count: stocks.length, totals, stocks, ...timesOf(all) }
+      return {
+        ...headOf(stock, asset),
+        count: stocks.length,
+        totals,
+        stocks,
+        ...timesOf(options, all),
+      }
     },
-  }
-
-  async function knowAll(): Promise<Known[]> {
-    const looks = await market.snapshots()
-    // One that cannot be read is told as such among the others.
-    if (!looks.some(isReadable)) throw new RpcFault('no token can be read')
-    return Promise.all(looks.map(recent).map(know))
-  }
-
-  async function knowOne(token: StockToken): Promise<Known> {
-    const look = await market.snapshot(token)
-    if (!isReadable(look)) throw new RpcFault('the token cannot be read')
-    return know(recent(look))
-  }
-
-  /** Nobody pays for live data to get that of an hour ago. */
-  function recent(look: Look.Look): Look.Look {
-    if (now() - look.readAt > lookMaxAgeMs) throw new RpcFault('no answer for a minute')
-    return look
-  }
-
-  async function know(look: Look.Look): Promise<Known> {
-    const [quoted, listed, counted] = await Promise.all([
-      issuer?.quote(look.token),
-      issuer?.asset(look.token),
-      explorer?.token(look.token),
-    ])
-    return { look, quoted, listed, counted }
-  }
-
-  function nameOf({ symbol, name, address }: StockToken) {
-    return { symbol, name, address, network: stock.network }
-  }
-
-  function statusOf(look: Look.Look): string {
-    const verdict = market.judge(look)
-    return verdict.ok ? 'open' : verdict.code
-  }
-
-  function quoteOf({ look, quoted, counted }: Known) {
-    const { token } = look
-    return {
-      price: usdg(Look.shownPriceAtomic(look)),
-      currency: 'USD',
-      asset: asset.symbol,
-      pool: {
-        address: token.pool,
-        fee: token.fee,
-        price: usdg(look.midPriceAtomic),
-        liquidity: textOf(look.liquidity),
-      },
-      feed: feedOf(look),
-      issuer: quoted === undefined ? null : { ...quoted, at: undefined },
-      marketCap: counted?.marketCap ?? null,
-      volume24h: counted?.volume24h ?? null,
-      holders: counted?.holders ?? null,
-      multiplier: scaled(look.multiplierE18, 18),
-      halted: look.isHalted ?? null,
-      paused: look.isPaused ?? null,
-      status: statusOf(look),
-    }
-  }
-
-  function feedOf({ token, feed, isOraclePaused }: Look.Look) {
-    if (token.feed === undefined) return null
-    return {
-      address: token.feed,
-      price: usdg(feed?.priceAtomic),
-      updatedAt: feed === undefined ? null : iso(feed.updatedAt),
-      stale: feed === undefined ? null : Verdict.isStale(feed, stock, now()),
-      paused: isOraclePaused ?? null,
-    }
-  }
-
-  function contractOf({ look, listed, counted }: Known) {
-    const { token, decimals, totalSupplyAtomic } = look
-    return {
-      decimals: decimals ?? null,
-      totalSupply: decimals === undefined ? null : scaled(totalSupplyAtomic, decimals),
-      totalSupplyAtomic: textOf(totalSupplyAtomic),
-      multiplier: scaled(look.multiplierE18, 18),
-      halted: look.isHalted ?? null,
-      paused: look.isPaused ?? null,
-      holders: counted?.holders ?? null,
-      reputation: counted?.reputation ?? null,
-      explorer: explorer?.link(token) ?? null,
-      isin: listed?.isin ?? null,
-      issuerStatus: listed?.status ?? null,
-      logoUrl: listed?.logoUrl ?? null,
-      factory: stock.factory,
-      registry: stock.registry,
-    }
-  }
-
-  /** How old it is: of each source the oldest that went into the answer, null if none did. */
-  function timesOf(all: readonly Known[]) {
-    const [first] = all
-    const readAt = Math.min(...all.map(({ look }) => look.readAt))
-    return {
-      blockNumber: first === undefined ? null : Number(first.look.blockNumber),
-      updatedAt: iso(readAt),
-      ageSeconds: ageOf(readAt),
-      sources: {
-        chain: timeOf([readAt]),
-        issuer: timeOf(all.flatMap(({ quoted, listed }) => [quoted?.at, listed?.at])),
-        explorer: timeOf(all.map(({ counted }) => counted?.at)),
-      },
-    }
-  }
-
-  function timeOf(times: readonly (number | undefined)[]) {
-    const known = times.filter((time) => time !== undefined)
-    if (known.length === 0) return null
-    const oldest = Math.min(...known)
-    return { updatedAt: iso(oldest), ageSeconds: ageOf(oldest) }
-  }
-
-  function ageOf(at: number): number {
-    return Math.max(0, Math.floor((now() - at) / 1000))
   }
 }
 
-function isReadable({ decimals }: Look.Look): boolean {
+/** An amount of the asset, as text. */
+function usdg({ asset }: MarketDataOptions, atomic: bigint | undefined) {
+  return atomic === undefined ? null : Amount.toDecimal(atomic, asset.decimals)
+}
+
+async function knowAll(options: MarketDataOptions): Promise<Known[]> {
+  const looks = await options.market.snapshots()
+  // One that cannot be read is told as such among the others.
+  if (!looks.some(isReadable)) throw new RpcFault('no token can be read')
+  return Promise.all(looks.map((look) => know(options, recent(options, look))))
+}
+
+async function knowOne(options: MarketDataOptions, token: StockToken): Promise<Known> {
+  const look = await options.market.snapshot(token)
+  if (!isReadable(look)) throw new RpcFault('the token cannot be read')
+  return know(options, recent(options, look))
+}
+
+/** Refuses old data: a payment for live data must not buy that of an hour ago. */
+function recent(options: MarketDataOptions, look: Snapshot.Snapshot): Snapshot.Snapshot {
+  if (options.now() - look.readAt > lookMaxAgeMs) throw new RpcFault('no answer for a minute')
+  return look
+}
+
+async function know(options: MarketDataOptions, look: Snapshot.Snapshot): Promise<Known> {
+  const [quoted, listed, stats] = await Promise.all([
+    options.issuer?.quote(look.token),
+    options.issuer?.asset(look.token),
+    options.explorer?.token(look.token),
+  ])
+  return { look, quoted, listed, stats }
+}
+
+function nameOf(options: MarketDataOptions, { symbol, name, address }: StockToken) {
+  return { symbol, name, address, network: options.market.stock.network }
+}
+
+function statusOf(options: MarketDataOptions, look: Snapshot.Snapshot): string {
+  const verdict = options.market.judge(look)
+  return verdict.ok ? 'open' : verdict.code
+}
+
+function quoteOf(options: MarketDataOptions, { look, quoted, stats }: Known) {
+  const { token } = look
+  return {
+    price: usdg(options, Snapshot.shownPriceAtomic(look)),
+    currency: 'USD',
+    asset: options.asset.symbol,
+    pool: {
+      address: token.pool,
+      fee: token.fee,
+      price: usdg(options, look.midPriceAtomic),
+      liquidity: textOf(look.liquidity),
+    },
+    feed: feedOf(options, look),
+    issuer: quoted === undefined ? null : { ...quoted, at: undefined },
+    marketCap: stats?.marketCap ?? null,
+    volume24h: stats?.volume24h ?? null,
+    holders: stats?.holders ?? null,
+    multiplier: scaled(look.multiplierE18, 18),
+    halted: look.isHalted ?? null,
+    paused: look.isPaused ?? null,
+    status: statusOf(options, look),
+  }
+}
+
+function feedOf(options: MarketDataOptions, { token, feed, isOraclePaused }: Snapshot.Snapshot) {
+  if (token.feed === undefined) return null
+  return {
+    address: token.feed,
+    price: usdg(options, feed?.priceAtomic),
+    updatedAt: feed === undefined ? null : iso(feed.updatedAt),
+    stale: feed === undefined ? null : Verdict.isStale(feed, options.market.stock, options.now()),
+    paused: isOraclePaused ?? null,
+  }
+}
+
+function contractOf(options: MarketDataOptions, { look, listed, stats }: Known) {
+  const { token, decimals, totalSupplyAtomic } = look
+  return {
+    decimals: decimals ?? null,
+    totalSupply: decimals === undefined ? null : scaled(totalSupplyAtomic, decimals),
+    totalSupplyAtomic: textOf(totalSupplyAtomic),
+    multiplier: scaled(look.multiplierE18, 18),
+    halted: look.isHalted ?? null,
+    paused: look.isPaused ?? null,
+    holders: stats?.holders ?? null,
+    reputation: stats?.reputation ?? null,
+    explorer: options.explorer?.link(token) ?? null,
+    isin: listed?.isin ?? null,
+    issuerStatus: listed?.status ?? null,
+    logoUrl: listed?.logoUrl ?? null,
+    factory: options.market.stock.factory,
+    registry: options.market.stock.registry,
+  }
+}
+
+/** How old it is: of each source the oldest that went into the answer, null if none did. */
+function timesOf(options: MarketDataOptions, all: readonly Known[]) {
+  const [first] = all
+  const readAt = Math.min(...all.map(({ look }) => look.readAt))
+  return {
+    blockNumber: first === undefined ? null : Number(first.look.blockNumber),
+    updatedAt: iso(readAt),
+    ageSeconds: ageOf(options, readAt),
+    sources: {
+      chain: timeOf(options, [readAt]),
+      issuer: timeOf(
+        options,
+        all.flatMap(({ quoted, listed }) => [quoted?.at, listed?.at]),
+      ),
+      explorer: timeOf(
+        options,
+        all.map(({ stats }) => stats?.at),
+      ),
+    },
+  }
+}
+
+function timeOf(options: MarketDataOptions, times: readonly (number | undefined)[]) {
+  const known = times.filter((time) => time !== undefined)
+  if (known.length === 0) return null
+  const oldest = Math.min(...known)
+  return { updatedAt: iso(oldest), ageSeconds: ageOf(options, oldest) }
+}
+
+function ageOf(options: MarketDataOptions, at: number): number {
+  return Math.max(0, Math.floor((options.now() - at) / 1000))
+}
+
+function isReadable({ decimals }: Snapshot.Snapshot): boolean {
   return decimals !== undefined
 }
 

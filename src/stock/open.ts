@@ -11,7 +11,7 @@ export type OpenMarket = {
   market: Market
   /** For requests with a credential, which do not wait behind free ones. */
   paidMarket: Market
-  /** For orders that are paid: anybody can sign a credential that holds no money. */
+  /** For orders that are paid: a stranger can sign any number of credentials that hold no money. */
   deskMarket: Market
   data: MarketData
   stock: Stock

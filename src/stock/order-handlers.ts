@@ -12,13 +12,13 @@ import * as Schema from '../protocol/Schema'
 import type { Desk } from './desk'
 import * as Instrument from './Instrument'
 import * as Orders from './Order'
+import { buyPath, type OrderResponse } from './order-response'
 import type { Purchase } from './purchase'
-import { buyPath, type Teller } from './teller'
 
 export type OrderHandlersOptions = {
   desk: Desk
   purchase: Purchase
-  teller: Teller
+  orderResponse: OrderResponse
   stock: Stock
   network: Pick<NetworkConfig, 'asset'>
   service: Pick<
@@ -36,7 +36,7 @@ export type OrderHandlersOptions = {
 
 /** `POST /api/stock/buy`, `GET /api/stock/order/{id}` and `GET /api/stock/orders`. */
 export function createOrderHandlers(options: OrderHandlersOptions) {
-  const { desk, teller, stock, service, rateLimit, now } = options
+  const { desk, orderResponse, stock, service, rateLimit, now } = options
 
   const keyOf = (request: Request) =>
     clientKey(options.peerOf(request), request.headers.get('x-forwarded-for'), service.trustProxy)
@@ -89,7 +89,7 @@ export function createOrderHandlers(options: OrderHandlersOptions) {
     const headers = limit('orders', request, service.paidPerMinute)
     const found = Orders.isId(id) ? desk.find(id) : undefined
     if (found === undefined) throw Problem.of('not-found', 'There is no such order.')
-    return answer(teller.tell(found), headers)
+    return answer(orderResponse.toJson(found), headers)
   }
 
   const orders = (request: Request): Response => {
@@ -99,7 +99,7 @@ export function createOrderHandlers(options: OrderHandlersOptions) {
     const page = found.slice(0, query.limit)
     const last = page.at(-1)
     const next = found.length > page.length && last !== undefined ? { next: last.id } : {}
-    return answer({ orders: page.map(teller.tell), ...next }, headers)
+    return answer({ orders: page.map(orderResponse.toJson), ...next }, headers)
   }
 
   return { buy, order, orders }

@@ -6,7 +6,7 @@ import type { Quoter } from './quote'
 /** Counts the challenges that go out, by merchant. */
 export function withChallenges(quoter: Quoter, registry: Registry): Quoter {
   const count = registry.counter('challenges_total', 'Answers 402 with a challenge.', ['merchant'])
-  // Finding the series costs more than counting: it is done when somebody looks.
+  // Finding the series costs more than counting: it is done when metrics are read.
   const fresh = new Map<string, number>()
   registry.onRender(() => {
     for (const [merchant, times] of fresh) count.inc({ merchant }, times)
