@@ -105,7 +105,7 @@ export function createErrands(db: Db) {
   )
   return {
     ...changeErrands(db),
-    ...resendErrands(db),
+    ...reopenErrands(db),
     find: (id: string): ErrandRow | undefined => byId.get({ id }),
     /** Id of the errand that a transaction is of. */
     findByTransaction: (hash: Hex): string | undefined => byTransaction.get({ hash })?.id,
@@ -142,19 +142,6 @@ function changeErrands(db: Db) {
       .returning({ id: errands.id })
       .prepare(),
   )
-  const reopen = later(orm, () =>
-    orm
-      .update(errands)
-      .set({ state: 'broadcast', blockNumber: null, receipt: null, endedAt: null })
-      .where(
-        and(
-          eq(errands.transactionHash, parameter('hash')),
-          inArray(errands.state, ['confirmed', 'failed']),
-        ),
-      )
-      .returning({ id: errands.id })
-      .prepare(),
-  )
   return {
     insert(row: ErrandRow): void {
       insert.run(row)
@@ -183,13 +170,25 @@ function changeErrands(db: Db) {
         receipt,
         at,
       }) !== undefined,
-    /** A reorganisation took the transaction away. The id of its errand, which is under way again. */
-    reopen: (hash: Hex): string | undefined => reopen.get({ hash })?.id,
   }
 }
 
-function resendErrands(db: Db) {
+/** What a reorganisation changes. */
+function reopenErrands(db: Db) {
   const { orm } = db
+  const reopen = later(orm, () =>
+    orm
+      .update(errands)
+      .set({ state: 'broadcast', blockNumber: null, receipt: null, endedAt: null })
+      .where(
+        and(
+          eq(errands.transactionHash, parameter('hash')),
+          inArray(errands.state, ['confirmed', 'failed']),
+        ),
+      )
+      .returning({ id: errands.id })
+      .prepare(),
+  )
   const resend = later(orm, () =>
     orm
       .update(transactions)
@@ -210,6 +209,8 @@ function resendErrands(db: Db) {
       .prepare(),
   )
   return {
+    /** A reorganisation took the transaction away. The id of its errand, which is under way again. */
+    reopen: (hash: Hex): string | undefined => reopen.get({ hash })?.id,
     /**
      * All transactions of an errand that is under way may be included: what was given up for a
      * sibling that a reorganisation took away, and what was signed and never sent.
