@@ -23,12 +23,12 @@ import { errors } from './http/problem'
 import { createRateLimit } from './http/ratelimit'
 import { pathsBelow } from './http/url'
 import type { Log } from './log'
-import { withChallenges, withDeliveries } from './paywall/counted'
-import { type Earlier, succeed } from './paywall/earlier'
+import { withChallenges, withDeliveries } from './paywall/metrics'
 import { createPaywall } from './paywall/paywall'
 import { createQuoter } from './paywall/quote'
 import { createReclaim } from './paywall/reclaim'
 import { createRecognise } from './paywall/recognise'
+import { type RetiredOffers, succeed } from './paywall/retired'
 import { createAnswers } from './paywall/store'
 import * as Crypto from './protocol/Crypto'
 import type * as Network from './protocol/Network'
@@ -44,11 +44,11 @@ import { createUpstream } from './proxy/upstream'
 import { createSettlement, type Settlement } from './settlement/settle'
 import { sponsorRoutes } from './sponsor/routes'
 import { createSponsor } from './sponsor/sponsor'
-import { createCounter } from './stock/counter'
 import { marketRoutes } from './stock/market-routes'
 import * as Orders from './stock/Order'
 import { openMarket } from './stock/open'
 import { orderRoutes } from './stock/routes'
+import { startStock } from './stock/start'
 import { webRoutes } from './web/routes'
 
 /** Pending payments that the page for operators lists. */
@@ -205,7 +205,7 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
   const exchange = openMarket(options.config, { read: settlement.read, now })
   const counter =
     exchange &&
-    createCounter({
+    startStock({
       ...paywallOptions,
       db,
       settlement,
@@ -257,7 +257,7 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
     log,
   }
   const first = succeed(db, options.config, now())
-  catalogue = createCatalogue(options.config, first.earlier, parts)
+  catalogue = createCatalogue(options.config, first.retired, parts)
   // Behind the socket: a chain that hangs must not keep the health endpoints from saying so.
   await settlement.recover()
   counter?.desk.recover()
@@ -274,7 +274,7 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
       const places = needsRestart(catalogue.config, config)
       if (places.length > 0) return places
       const next = succeed(db, config, now())
-      const built = createCatalogue(config, next.earlier, parts)
+      const built = createCatalogue(config, next.retired, parts)
       next.write()
       catalogue = built
       return []
@@ -297,7 +297,7 @@ async function begin(options: AppOptions, undoing: (undo: () => unknown) => void
 }
 
 /** Built anew for each configuration, so that nothing in it is a mixture of two. */
-function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalogue {
+function createCatalogue(config: Config, retired: RetiredOffers, parts: Parts): Catalogue {
   const { settlement, registry, breaker, exchange, counter, deskAddress } = parts
   const { now, log, requestId } = parts
   const { baseUrl } = config.service
@@ -306,7 +306,7 @@ function createCatalogue(config: Config, earlier: Earlier, parts: Parts): Catalo
   const { receiptAddress } = parts
   const documents = createDocuments(config, { receiptAddress, isReady, updatedAt: now() })
   const serving = { ...parts, config }
-  const gateway = createGateway({ ...serving, earlier, documents, stocks: exchange?.data })
+  const gateway = createGateway({ ...serving, retired, documents, stocks: exchange?.data })
   const origins = new Set(
     config.merchants.flatMap((merchant) => originsOf(merchant, exchange?.data)),
   )

@@ -6,7 +6,7 @@ import type { Config } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
 import { createPayees, type Payees } from '../src/facilitator/payees'
 import type { Id } from '../src/protocol/Network'
-import { inSeconds } from './harness/buyer'
+import { inSeconds, randomNonce } from './harness/buyer'
 import { configOf, small } from './harness/config'
 import { makeBody, post } from './harness/facilitation'
 import { temporary } from './harness/settlement'
@@ -39,17 +39,22 @@ describe('a facilitator that settles for anybody', () => {
   })
   afterAll(() => shop?.stop())
 
+  const until = () => inSeconds(300) + BigInt(Math.round((shop.now() - Date.now()) / 1000))
+
   async function settle(to: Address, more: { headers?: Record<string, string> } = {}) {
     const network = shop.config.networks.find(({ id }) => id === base)
     if (network === undefined) throw new Error('no network')
-    const validBefore = inSeconds(300) + BigInt(Math.round((shop.now() - Date.now()) / 1000))
+    const validBefore = until()
     const body = await makeBody(network, { to, requirements: { payTo: to }, validBefore })
     return post(`${shop.url}/settle`, body, more.headers)
   }
 
   const spentWei = () =>
     BigInt(
-      String(shop.rows(`SELECT wei FROM gas_spent WHERE product = 'facilitator'`)[0]?.wei ?? 0),
+      String(
+        shop.rows(`SELECT wei FROM gas_spent WHERE product = 'facilitator' ORDER BY day DESC`)[0]
+          ?.wei ?? 0,
+      ),
     )
 
   test('error: one payee may have a part of the gas of the day, also after a restart', async () => {
@@ -93,6 +98,27 @@ describe('a facilitator that settles for anybody', () => {
 
     shop.advance(dayMs)
     expect((await settle(stranger)).json).toMatchObject({ success: true })
+  })
+
+  test('behavior: a call for money that another product holds costs its payee no share', async () => {
+    expect((await settle(stranger)).json).toMatchObject({ success: true })
+    await shop.restart(withBudget(shop.config, spentWei() * 40n))
+    const [network] = shop.config.networks.filter(({ id }) => id === base)
+    if (network === undefined) throw new Error('no network')
+    const nonce = randomNonce()
+    const validBefore = until()
+    const made = { to: stranger, requirements: { payTo: stranger }, nonce, validBefore }
+    const body = await makeBody(network, made)
+    const { address: asset } = network.asset
+    const money = { network: base, asset, payer: account(1).address, nonce }
+    const claim = shop.app.settlement.claim(money)
+    for (let count = 0; count < 12; count++) {
+      const { status, json } = await post(`${shop.url}/settle`, body)
+      expect(status).toBe(503)
+      expect(json.detail).not.toContain('one payee')
+    }
+    claim?.release()
+    expect((await post(`${shop.url}/settle`, body)).json).toMatchObject({ success: true })
   })
 })
 

@@ -4,10 +4,10 @@ import type { Config } from '../src/config/Config'
 import { format, parse } from '../src/config/merchants'
 import { account } from '../src/demo/accounts'
 import { salts } from '../src/http/ids'
-import { createQuoter, type Quoter, type Refusal } from '../src/paywall/quote'
+import { type CredentialRefusal, createQuoter, type Quoter } from '../src/paywall/quote'
 import { failureHeaders } from '../src/paywall/receipts'
 import * as Problem from '../src/protocol/Problem'
-import * as Shelves from '../src/proxy/shelves'
+import * as Items from '../src/proxy/items'
 import { type Accept, ask, challengesOf, payMppPermit2, type Required } from './harness/buyer'
 import { payout } from './harness/config'
 import { close, connect, request } from './harness/raw'
@@ -307,14 +307,14 @@ describe('any file with three networks', () => {
   async function check(
     file: File,
     method: 'GET' | 'POST',
-    refusal: Refusal | undefined,
+    refusal: CredentialRefusal | undefined,
     query: string,
   ) {
     const config = configure(file)
     const [merchant] = config.merchants
     const [route] = merchant?.routes ?? []
     if (merchant === undefined || route === undefined) throw new Error('no route')
-    const item = Shelves.stock(config, () => undefined)(merchant, route).items[method]
+    const item = Items.compileItems(config, () => undefined)(merchant, route).items[method]
     if (item === undefined) throw new Error(`no ${method}`)
     const digest = method === 'POST' ? `sha-256=:${'A'.repeat(43)}=:` : undefined
     const answer = quoterOf(config).challenge(item, item.resource.url + query, 'abcdefgh-zzzz', {

@@ -1,7 +1,7 @@
 import { expect, test } from 'bun:test'
 import { account } from '../src/demo/accounts'
 import { mine, setAutomine } from '../src/demo/chains'
-import { createCourier } from '../src/paywall/courier'
+import { createDeliveries } from '../src/paywall/delivery'
 import { createAnswers } from '../src/paywall/store'
 import * as Crypto from '../src/protocol/Crypto'
 import type { Transfer } from '../src/protocol/Transfer'
@@ -93,7 +93,7 @@ test.concurrent('behavior: of a buyer that leaves just then ends, and waits for 
   const outcome = await settle(own, transfer, () => true)
   if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
   let forwards = 0
-  const courier = createCourier({
+  const deliveries = createDeliveries({
     settlement: desk.settlement,
     answers: createAnswers(desk.db),
     challengeSecrets: [new Uint8Array(32)],
@@ -101,7 +101,7 @@ test.concurrent('behavior: of a buyer that leaves just then ends, and waits for 
     now: Date.now,
     log: () => undefined,
   })
-  const parcel = {
+  const request = {
     method: 'GET',
     resource: 'http://localhost/m/weather/forecast',
     requestId: 'request',
@@ -115,16 +115,16 @@ test.concurrent('behavior: of a buyer that leaves just then ends, and waits for 
       }
     },
   }
-  const left = { ...parcel, signal: AbortSignal.abort() }
-  await expect(courier.deliver(left, outcome, 'x402', () => undefined)).rejects.toMatchObject({
+  const left = { ...request, signal: AbortSignal.abort() }
+  await expect(deliveries.deliver(left, outcome, 'x402', () => undefined)).rejects.toMatchObject({
     code: 'payment-in-progress',
   })
   const payment = desk.settlement.find(transfer)
   if (payment === undefined) throw new Error('no payment')
   expect(payment).toMatchObject({ delivery: 'none', attempts: 1 })
-  expect([forwards, courier.inFlight()]).toEqual([0, 0])
-  const stays = { ...parcel, signal: new AbortController().signal }
-  expect((await courier.deliver(stays, { payment }, 'x402', () => undefined)).status).toBe(200)
+  expect([forwards, deliveries.inFlight()]).toEqual([0, 0])
+  const stays = { ...request, signal: new AbortController().signal }
+  expect((await deliveries.deliver(stays, { payment }, 'x402', () => undefined)).status).toBe(200)
   expect(forwards).toBe(1)
   await until(() => desk.settlement.find(transfer)?.delivery === 'delivered')
   expect(desk.settlement.find(transfer)?.attempts).toBe(2)

@@ -12,7 +12,7 @@ import { type Address, createWalletClient, defineChain, http, numberToHex } from
 import { privateKeyToAccount } from 'viem/accounts'
 import type { NetworkConfig } from '../src/config/Config'
 import { receiptOf } from '../src/demo/chains'
-import { approveCall } from '../src/sponsor/look'
+import { approveCall } from '../src/sponsor/facts'
 import { createStore } from '../src/sponsor/store'
 import { startNetwork, temporary, until } from './harness/settlement'
 import {

@@ -6,7 +6,7 @@ import * as Token from '../src/chain/token'
 import type { NetworkConfig } from '../src/config/Config'
 import { receiptOf } from '../src/demo/chains'
 import * as Permit from '../src/protocol/Permit'
-import { approveCall } from '../src/sponsor/look'
+import { approveCall } from '../src/sponsor/facts'
 import { type RpcCall, startNetwork, temporary, until } from './harness/settlement'
 import {
   age,

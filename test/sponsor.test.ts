@@ -5,7 +5,7 @@ import { account } from '../src/demo/accounts'
 import { buyWithX402 } from '../src/demo/buyers'
 import { balanceOf, type Chain, execute, receiptOf } from '../src/demo/chains'
 import * as Permit from '../src/protocol/Permit'
-import { approveCall } from '../src/sponsor/look'
+import { approveCall } from '../src/sponsor/facts'
 import { age, freshWallet, setTokens, signApprove, weiOf } from './harness/sponsor'
 import { type TestWorld, testWorld } from './harness/world'
 

@@ -8,8 +8,8 @@ import type { Gateway, GatewayOptions } from '../proxy/merchant'
 import type { ApprovalSponsor } from '../settlement/Sponsorship'
 import type { Settlement } from '../settlement/settle'
 import type { Sponsor } from '../sponsor/sponsor'
-import type { Counter } from '../stock/counter'
 import type { openMarket } from '../stock/open'
+import type { StartedStock } from '../stock/start'
 import type { AdminState } from '../web/admin'
 
 /** Parts that survive a reload, because they hold state or money. */
@@ -40,7 +40,7 @@ export type Parts = Pick<
   registry: Registry
   receiptAddress: `0x${string}`
   exchange: ReturnType<typeof openMarket>
-  counter: Counter | undefined
+  counter: StartedStock | undefined
   deskAddress: `0x${string}`
   /** Address of the other end of a request's connection. */
   peerOf: (request: Request) => string | undefined

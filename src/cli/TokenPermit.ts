@@ -1,9 +1,9 @@
 import type { Address, Hex } from 'viem'
 import * as Abi from '../protocol/Abi'
+import type { Asset } from '../protocol/Asset'
 import * as Authorization from '../protocol/Authorization'
 import * as Crypto from '../protocol/Crypto'
 import * as Permit from '../protocol/Permit'
-import type { Terms } from './Terms'
 
 /**
  * The buyer's EIP-2612 permit of a token for Permit2: a signature in place of an approve.
@@ -22,13 +22,20 @@ export type Info = {
   version: string
 }
 
+/** What is permitted, and in which domain. */
+export type Permitted = {
+  asset: Pick<Asset, 'address' | 'eip712'>
+  chainId: number
+  amountAtomic: bigint
+}
+
 const typeHash = Abi.hashOf(
   'Permit(address owner,address spender,uint256 value,uint256 nonce,uint256 deadline)',
 )
 
 /** Signs for exactly the amount. `nonce` is the token's for the owner, `deadline` unix seconds. */
 export function sign(
-  { asset, chainId, amountAtomic }: Terms,
+  { asset, chainId, amountAtomic }: Permitted,
   privateKey: Uint8Array,
   { nonce, deadline }: { nonce: bigint; deadline: bigint },
 ): Info {

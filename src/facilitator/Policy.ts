@@ -1,7 +1,7 @@
 import type { Address, Hex } from 'viem'
 import type { Config } from '../config/Config'
 import * as Crypto from '../protocol/Crypto'
-import type { Request } from '../protocol/Facilitation'
+import type * as Facilitation from '../protocol/Facilitation'
 import * as Permit from '../protocol/Permit'
 import type { Fault } from '../protocol/Problem'
 
@@ -50,7 +50,10 @@ export function isStranger({ trusted }: Policy, payee: Address): boolean {
 }
 
 /** Why nothing is done for these requirements, whoever signed. No I/O. */
-export function check(policy: Policy, { parsed, requirements }: Request): Fault | undefined {
+export function check(
+  policy: Policy,
+  { parsed, requirements }: Facilitation.Request,
+): Fault | undefined {
   const { asset, payTo, amountAtomic, network } = requirements
   if (policy.assets.get(network) !== asset) {
     return { code: 'asset_not_allowed', detail: 'The asset is not one that is settled here.' }

@@ -1,7 +1,9 @@
 import type { Hex } from 'viem'
+import { holdMoney, type KeyScope, scopeKey } from '../paywall/hold'
 import { moneyKey } from '../protocol/Transfer'
 import { within } from '../settlement/context'
 import type { Outcome, Payment, Purpose } from '../settlement/Payment'
+import type { Settlement } from '../settlement/settle'
 import { settleSponsored } from '../settlement/sponsored'
 import * as Verify from '../settlement/verify'
 import {
@@ -47,7 +49,8 @@ export function createSettling(payees: Payees): Settling {
   return { runs: new Map(), keys: new Map(), calls: 0, payees }
 }
 
-export type Order = {
+/** A call of `/settle`. */
+export type SettleCall = {
   subject: Case
   /** Of a caller with an API key: its own name for the call. */
   idempotencyKey: string | undefined
@@ -55,7 +58,7 @@ export type Order = {
 }
 
 export type Settler = {
-  settle(order: Order): Promise<Settled>
+  settle(call: SettleCall): Promise<Settled>
 }
 
 type Run = {
@@ -65,183 +68,213 @@ type Run = {
   outcome: Promise<Outcome>
 }
 
-/** Settles for other resource servers: one authorization earns one success, ever. */
+/**
+ * Settles for other resource servers: one authorization earns one success, ever. It shares the holds
+ * and the keys of the checkout, and not the checkout itself: there is no product, no credential of
+ * ours to present and nothing to deliver, and identical calls get one answer at the same time.
+ */
 export function createSettler(options: SettleOptions): Settler {
-  const { settlement, settling, policy, now } = options
-  const { runs, keys, payees } = settling
-
+  const { settling } = options
   return {
-    settle(order) {
+    settle(call) {
       settling.calls++
-      return settle(order).finally(() => settling.calls--)
+      return settle(options, call).finally(() => settling.calls--)
     },
-  }
-
-  async function settle(first: Order): Promise<Settled> {
-    const deadline = now() + waitOf(first.subject)
-    for (let order = first; ; order = renew(order)) {
-      const refusal = (await refuse(order.subject)) ?? findConflict(order)
-      if (refusal !== undefined) return refusal
-      const leftMs = deadline - now()
-      const run = runs.get(keyOf(order.subject))
-      if (run === undefined) {
-        // Nothing is begun for who has waited in vain and is about to be told to come again.
-        const isLate = order !== first && leftMs <= 0
-        if (isLate && order.subject.known === undefined) return finish(order, Verify.busy)
-        if (isOverShare(order.subject)) return overShare
-        const outcome = begin(order, Math.max(0, leftMs))
-        return finish(order, (await within(outcome, leftMs)) ?? standing(order.subject))
-      }
-      if (leftMs <= 0) return finish(order, standing(order.subject))
-      const outcome = await within(run.outcome, leftMs)
-      // Of another signature or other terms nothing is learnt, nor from who waited for less.
-      const isShared = run.form === formOf(order.subject)
-      if (isShared && outcome && outcome.kind !== 'pending') return finish(order, outcome)
-    }
-  }
-
-  /** The same after others were waited for. */
-  function renew({ subject, ...order }: Order): Order {
-    return { ...order, subject: { ...subject, known: settlement.find(subject.transfer) } }
-  }
-
-  /** What stands against it, as far as that is known before it is settled. */
-  async function refuse(subject: Case): Promise<Settled | undefined> {
-    const early = refuseEarly(options, subject)
-    if (early !== undefined) return failed(early.code, early.detail)
-    const late = refuseLate(options, subject)
-    const { known } = subject
-    if (known !== undefined) {
-      const isOurs = isGenuine(subject, known)
-      if (!isOurs && !subject.isSigned()) return notSigned(subject)
-      if (late !== undefined) return failed(late.code, late.detail)
-      return isOurs && isSame(subject, known) ? undefined : spent(subject, known)
-    }
-    if (late === undefined && subject.isOwnDomain) return undefined
-    if (late !== undefined && subject.isSigned()) return failed(late.code, late.detail)
-    const judgement = await judgeByChain(options, subject, late)
-    if (judgement.kind === 'bad') return failed(judgement.reason, judgement.detail)
-    return judgement.kind === 'unavailable' ? judgement : undefined
-  }
-
-  async function begin(order: Order, waitMs: number): Promise<Outcome> {
-    const { subject } = order
-    const { transfer, known } = subject
-    // It reads the database, which may fail: before anything is taken.
-    const end = payees.begin({ ...transfer, known: known?.id })
-    const claim = settlement.claim(transfer)
-    // Another product has it in its hands: nobody knows yet what becomes of it.
-    if (claim === undefined) return Verify.busy
-    const key = keyOf(subject)
-    const scope = scopeOf(order)
-    if (scope !== undefined) keys.set(scope.text, key)
-    const outcome = send(order, waitMs).finally(() => {
-      runs.delete(key)
-      if (scope !== undefined) keys.delete(scope.text)
-      claim.release()
-      end(settlement.find(transfer)?.id)
-    })
-    runs.set(key, { form: formOf(subject), outcome })
-    return outcome
-  }
-
-  function send({ subject, idempotencyKey, requestId }: Order, waitMs: number): Promise<Outcome> {
-    const { transfer, known, request, keyHash, sponsored, isOwnDomain } = subject
-    if (known !== undefined) return settlement.resume(known, transfer, { waitMs, requestId })
-    const approval = 'code' in sponsored ? undefined : sponsored.approval
-    const purpose: Purpose = {
-      product: 'facilitator',
-      protocol: 'x402',
-      merchant: '',
-      route: routeOf(keyHash),
-      fingerprint: request.requirements.fingerprint,
-      // What the resource server says that is sold; only for people who read the database.
-      resource: request.resource,
-      idempotencyKey,
-      challengeId: undefined,
-      credentialHash: request.credentialHash,
-      bound: false,
-    }
-    const proven = isOwnDomain && subject.isSigned
-    const limits = { waitMs, receivedAt: now(), proven, requestId }
-    return settleSponsored(options, transfer, approval, purpose, limits)
-  }
-
-  /** Whether gas would be spent for a stranger's payee that has had its part of the day. */
-  function isOverShare({ known, network, request }: Case): boolean {
-    const isSent = known !== undefined && known.state !== 'reverted'
-    const { payTo } = request.requirements
-    return !isSent && Policy.isStranger(policy, payTo) && payees.isSpent(network.id, payTo)
-  }
-
-  /** What is said of a settlement that is still under way. */
-  function standing({ transfer }: Case): Outcome {
-    const payment = settlement.find(transfer)
-    return payment === undefined ? Verify.busy : { kind: 'pending', payment }
-  }
-
-  function waitOf({ request }: Case): number {
-    return Math.min(request.requirements.maxTimeoutSeconds * 1000, options.waitMs)
-  }
-
-  async function finish(order: Order, outcome: Outcome): Promise<Settled> {
-    switch (outcome.kind) {
-      case 'confirmed':
-        return handOver(order, outcome.payment)
-      case 'pending':
-        return outcome
-      case 'reverted': {
-        const detail = 'The transaction failed; the same authorization may be tried again.'
-        return failed(outcome.reason, detail, outcome.payment.transaction)
-      }
-      case 'refused':
-        return failed(outcome.reason, outcome.detail)
-      case 'dead':
-        return failed(outcome.reason, outcome.detail, outcome.payment?.transaction)
-      case 'unavailable':
-        return outcome
-    }
-  }
-
-  async function handOver(order: Order, payment: Payment): Promise<Settled> {
-    if (!isSame(order.subject, payment)) return spent(order.subject, payment)
-    if (settlement.needsSecond(payment) && !(await settlement.confirmTwice(payment))) {
-      return { kind: 'pending', payment }
-    }
-    const isHanded = await settlement.handOver(payment.id)
-    if (isHanded === true) return { kind: 'success', payment, isReplay: false }
-    // The payee has the money and no call was told so: the same call gets the success later.
-    if (isHanded === undefined) return { kind: 'pending', payment }
-    const { idempotencyKey } = payment.purpose
-    const isOwn = idempotencyKey !== undefined && idempotencyKey === order.idempotencyKey
-    const stored = settlement.findById(payment.id)
-    if (isOwn && stored?.delivery === 'delivered' && stored.state === 'confirmed') {
-      return { kind: 'success', payment: stored, isReplay: true }
-    }
-    // A reorganisation took it back a moment ago: it is nobody's yet.
-    if (stored?.state === 'broadcast' && stored.delivery === 'none') {
-      return { kind: 'pending', payment: stored }
-    }
-    return spent(order.subject, payment)
-  }
-
-  /** The caller's own key has paid, or is about to, with other money. */
-  function findConflict(order: Order): Settled | undefined {
-    const scope = scopeOf(order)
-    if (scope === undefined) return undefined
-    const earlier = settlement.findByIdempotencyKey(scope)
-    const used = earlier ? moneyKey(earlier.transfer).toLowerCase() : keys.get(scope.text)
-    if (used === undefined || used === keyOf(order.subject)) return undefined
-    return { kind: 'conflict', detail: 'Idempotency-Key was used for another authorization.' }
   }
 }
 
+async function settle(options: SettleOptions, first: SettleCall): Promise<Settled> {
+  const { settlement, settling, now } = options
+  const deadline = now() + waitOf(options, first.subject)
+  for (let call = first; ; call = renew(settlement, call)) {
+    const { subject } = call
+    const refusal = (await refuse(options, subject)) ?? findConflict(options, call)
+    if (refusal !== undefined) return refusal
+    const leftMs = deadline - now()
+    const run = settling.runs.get(moneyKey(subject.transfer))
+    if (run === undefined) {
+      // Begin nothing for a call that has waited in vain and is about to be told to come again.
+      const isLate = call !== first && leftMs <= 0
+      if (isLate && subject.known === undefined) return finish(options, call, Verify.busy)
+      if (isOverShare(options, subject)) return overShare
+      const outcome = begin(options, call, Math.max(0, leftMs))
+      const ended = await within(outcome, leftMs)
+      return finish(options, call, ended ?? standing(settlement, subject))
+    }
+    if (leftMs <= 0) return finish(options, call, standing(settlement, subject))
+    const outcome = await within(run.outcome, leftMs)
+    // Share only final results of an identical call.
+    const isShared = run.form === formOf(subject)
+    if (isShared && outcome && outcome.kind !== 'pending') return finish(options, call, outcome)
+  }
+}
+
+/** The same after others were waited for. */
+function renew(settlement: Settlement, { subject, ...call }: SettleCall): SettleCall {
+  return { ...call, subject: { ...subject, known: settlement.find(subject.transfer) } }
+}
+
+/** What stands against it, as far as that is known before it is settled. */
+async function refuse(options: SettleOptions, subject: Case): Promise<Settled | undefined> {
+  const early = refuseEarly(options, subject)
+  if (early !== undefined) return failed(early.code, early.detail)
+  const late = refuseLate(options, subject)
+  const { known } = subject
+  if (known !== undefined) {
+    const isOurs = isGenuine(subject, known)
+    if (!isOurs && !subject.isSigned()) return notSigned(subject)
+    if (late !== undefined) return failed(late.code, late.detail)
+    return isOurs && isSame(subject, known) ? undefined : spent(subject, known)
+  }
+  if (late === undefined && subject.isOwnDomain) return undefined
+  if (late !== undefined && subject.isSigned()) return failed(late.code, late.detail)
+  const judgement = await judgeByChain(options, subject, late)
+  if (judgement.kind === 'bad') return failed(judgement.reason, judgement.detail)
+  return judgement.kind === 'unavailable' ? judgement : undefined
+}
+
+/** Takes the money and registers what is under way, before the first await. */
+async function begin(options: SettleOptions, call: SettleCall, waitMs: number): Promise<Outcome> {
+  const { settlement, settling } = options
+  const { runs, keys, payees } = settling
+  const { subject } = call
+  const { transfer, known } = subject
+  const hold = holdMoney(settlement, transfer)
+  // Another product has the money in its hands: what becomes of it is not known yet.
+  if (hold === undefined) return Verify.busy
+  try {
+    // It reads the database, which may fail.
+    const end = payees.begin({ ...transfer, known: known?.id })
+    const money = moneyKey(transfer)
+    const scope = scopeOf(call)
+    const reserved = scope && scopeKey(scope)
+    const outcome = send(options, call, waitMs).finally(hold.release)
+    runs.set(money, { form: formOf(subject), outcome })
+    hold.add(() => runs.delete(money))
+    if (reserved !== undefined) {
+      keys.set(reserved, money)
+      hold.add(() => keys.delete(reserved))
+    }
+    hold.add(() => end(settlement.find(transfer)?.id))
+    return await outcome
+  } catch (error) {
+    hold.release()
+    throw error
+  }
+}
+
+function send(options: SettleOptions, call: SettleCall, waitMs: number): Promise<Outcome> {
+  const { settlement, now } = options
+  const { subject, idempotencyKey, requestId } = call
+  const { transfer, known, request, keyHash, sponsored, isOwnDomain } = subject
+  if (known !== undefined) return settlement.resume(known, transfer, { waitMs, requestId })
+  const approval = 'code' in sponsored ? undefined : sponsored.approval
+  const purpose: Purpose = {
+    product: 'facilitator',
+    protocol: 'x402',
+    merchant: '',
+    route: routeOf(keyHash),
+    fingerprint: request.requirements.fingerprint,
+    // What the resource server says that is sold; only for people who read the database.
+    resource: request.resource,
+    idempotencyKey,
+    challengeId: undefined,
+    credentialHash: request.credentialHash,
+    bound: false,
+  }
+  const proven = isOwnDomain && subject.isSigned
+  const limits = { waitMs, receivedAt: now(), proven, requestId }
+  return settleSponsored(options, transfer, approval, purpose, limits)
+}
+
+/** Whether gas would be spent for a stranger's payee that has had its part of the day. */
+function isOverShare(
+  { policy, settling: { payees } }: SettleOptions,
+  { known, network, request }: Case,
+): boolean {
+  const isSent = known !== undefined && known.state !== 'reverted'
+  const { payTo } = request.requirements
+  return !isSent && Policy.isStranger(policy, payTo) && payees.isSpent(network.id, payTo)
+}
+
+/** What is said of a settlement that is still under way. */
+function standing(settlement: Settlement, { transfer }: Case): Outcome {
+  const payment = settlement.find(transfer)
+  return payment === undefined ? Verify.busy : { kind: 'pending', payment }
+}
+
+function waitOf({ waitMs }: SettleOptions, { request }: Case): number {
+  return Math.min(request.requirements.maxTimeoutSeconds * 1000, waitMs)
+}
+
+/** The only place that makes an answer of an outcome. */
+async function finish(
+  options: SettleOptions,
+  call: SettleCall,
+  outcome: Outcome,
+): Promise<Settled> {
+  switch (outcome.kind) {
+    case 'confirmed':
+      return handOver(options.settlement, call, outcome.payment)
+    case 'pending':
+      return outcome
+    case 'reverted': {
+      const detail = 'The transaction failed; the same authorization may be tried again.'
+      return failed(outcome.reason, detail, outcome.payment.transaction)
+    }
+    case 'refused':
+      return failed(outcome.reason, outcome.detail)
+    case 'dead':
+      return failed(outcome.reason, outcome.detail, outcome.payment?.transaction)
+    case 'unavailable':
+      return outcome
+  }
+}
+
+async function handOver(
+  settlement: Settlement,
+  { subject, idempotencyKey: own }: SettleCall,
+  payment: Payment,
+): Promise<Settled> {
+  if (!isSame(subject, payment)) return spent(subject, payment)
+  if (settlement.needsSecond(payment) && !(await settlement.confirmTwice(payment))) {
+    return { kind: 'pending', payment }
+  }
+  const isHanded = await settlement.handOver(payment.id)
+  if (isHanded === true) return { kind: 'success', payment, isReplay: false }
+  // The payee has the money and no call was told so: the same call gets the success later.
+  if (isHanded === undefined) return { kind: 'pending', payment }
+  const { idempotencyKey } = payment.purpose
+  const isOwn = idempotencyKey !== undefined && idempotencyKey === own
+  const stored = settlement.findById(payment.id)
+  if (isOwn && stored?.delivery === 'delivered' && stored.state === 'confirmed') {
+    return { kind: 'success', payment: stored, isReplay: true }
+  }
+  // A reorganisation took it back a moment ago: no call has earned it yet.
+  if (stored?.state === 'broadcast' && stored.delivery === 'none') {
+    return { kind: 'pending', payment: stored }
+  }
+  return spent(subject, payment)
+}
+
+/** The caller's own key has paid, or is about to, with other money. */
+function findConflict(
+  { settlement, settling }: SettleOptions,
+  call: SettleCall,
+): Settled | undefined {
+  const scope = scopeOf(call)
+  if (scope === undefined) return undefined
+  const previous = settlement.findByIdempotencyKey(scope)
+  const used = previous ? moneyKey(previous.transfer) : settling.keys.get(scopeKey(scope))
+  if (used === undefined || used === moneyKey(call.subject.transfer)) return undefined
+  return { kind: 'conflict', detail: 'Idempotency-Key was used for another authorization.' }
+}
+
 /** Where a caller's own key means something; undefined without one. */
-function scopeOf({ subject, idempotencyKey: key }: Order) {
+function scopeOf({ subject, idempotencyKey: key }: SettleCall): KeyScope | undefined {
   if (key === undefined) return undefined
   const { payer } = subject.transfer
-  const route = routeOf(subject.keyHash)
-  return { merchant: '', route, payer, key, text: `${route} ${payer} ${key}` }
+  return { merchant: '', route: routeOf(subject.keyHash), payer, key }
 }
 
 const overShare: Settled = {
@@ -253,10 +286,6 @@ const overShare: Settled = {
 /** Concurrent calls of one key share an answer: same terms, same payload, same caller. */
 function formOf({ request, keyHash }: Case): string {
   return [request.requirements.fingerprint, request.credentialHash, routeOf(keyHash)].join()
-}
-
-function keyOf({ transfer }: Case): string {
-  return moneyKey(transfer).toLowerCase()
 }
 
 function spent({ transfer }: Case, payment: Payment | undefined): Settled {

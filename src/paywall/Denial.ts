@@ -1,4 +1,3 @@
-import type * as Network from '../protocol/Network'
 import * as Problem from '../protocol/Problem'
 import type { Outcome, Payment } from '../settlement/Payment'
 
@@ -90,25 +89,21 @@ export function otherCredential(): Problem.ProblemError {
   )
 }
 
-/** What a buyer is told whose transfer is not confirmed. 402 only when it is proven not to pay. */
-export function unpaid(
-  outcome: Exclude<Outcome, { kind: 'confirmed' }>,
-  network: Network.Id,
-): Problem.ProblemError {
+/**
+ * The problem of a transfer that is not confirmed: for every product the only place that makes one
+ * of an outcome. 402 only when it is proven that the transfer does not pay.
+ */
+export function unpaid(outcome: Exclude<Outcome, { kind: 'confirmed' }>): Problem.ProblemError {
   switch (outcome.kind) {
     case 'pending':
       return Problem.of('settlement-pending', 'The transfer is not confirmed yet.', {
         headers: { 'retry-after': '2' },
-        members: {
-          reason: 'settlement_pending',
-          transaction: outcome.payment.transaction,
-          network,
-        },
+        members: { reason: 'settlement_pending', ...sent(outcome.payment) },
       })
     case 'reverted':
       return Problem.of('settlement-reverted', 'The transfer failed on chain and may be retried.', {
         headers: { 'retry-after': '2' },
-        members: { reason: outcome.reason, transaction: outcome.payment.transaction, network },
+        members: { reason: outcome.reason, ...sent(outcome.payment) },
       })
     case 'refused':
     case 'dead':
@@ -118,4 +113,8 @@ export function unpaid(
         headers: { 'retry-after': String(outcome.retryAfterSeconds) },
       })
   }
+}
+
+function sent({ transaction, transfer }: Payment) {
+  return { transaction, network: transfer.network }
 }

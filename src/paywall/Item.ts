@@ -28,11 +28,11 @@ export type Item = {
   /** Bytes of further headers that callers add to its 402. */
   besideBytes?: number
   /** What was offered here before the configuration changed. */
-  earlier?: readonly EarlierOffer[]
+  retired?: readonly RetiredOffer[]
 }
 
 /** An offer that is no longer made. */
-export type EarlierOffer = Offer & {
+export type RetiredOffer = Offer & {
   /** Unix ms up to which a new payment may take it; a payment that is known already always may. */
   until: number
 }

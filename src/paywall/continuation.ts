@@ -2,10 +2,12 @@ import type { Payment } from '../settlement/Payment'
 
 /** What a request shows to continue a payment that is known already. */
 export type Shown = {
-  /** `credentialHash` of the credential in this request. */
-  credentialHash: string | undefined
-  /** Its nonce commits to the resource, as mppx chooses it. */
-  bound: boolean
+  presentation: {
+    /** `credentialHash` of the credential in this request. */
+    credentialHash: string | undefined
+    /** Its nonce commits to the resource, as mppx chooses it. */
+    bound: boolean
+  }
   /** Its `Idempotency-Key` or payment-identifier. */
   key: string | undefined
 }
@@ -18,10 +20,10 @@ export type Shown = {
  * which commits to a random value of the buyer that the chain does not have. An MPP credential
  * always continues: it echoes the id of its challenge, and the chain has only a hash of that id.
  */
-export function mayContinue({ purpose, state }: Payment, shown: Shown): boolean {
+export function mayContinue({ purpose, state }: Payment, { presentation, key }: Shown): boolean {
   // An expired payment has no answer that a stranger could take.
   if (state === 'expired' || purpose.protocol === 'mpp') return true
-  if (shown.key !== undefined && shown.key === purpose.idempotencyKey) return true
-  if (purpose.credentialHash === undefined) return shown.bound
-  return shown.credentialHash === purpose.credentialHash
+  if (key !== undefined && key === purpose.idempotencyKey) return true
+  if (purpose.credentialHash === undefined) return presentation.bound
+  return presentation.credentialHash === purpose.credentialHash
 }

@@ -12,7 +12,7 @@ import * as X402 from '../protocol/X402'
 import type { Protocol, Reason } from '../settlement/Payment'
 import type { Presented } from './extract'
 import { credentialHash } from './fingerprint'
-import type { EarlierOffer, Item } from './Item'
+import type { Item, RetiredOffer } from './Item'
 
 /** A credential that pays an offer of the item exactly, as far as can be told without the chain. */
 export type Presentation = {
@@ -72,18 +72,25 @@ export function present(presented: Presented, context: CredentialContext): Prese
   }
 }
 
-/** What a credential names, before anything about it is checked. */
-export type Named = Pick<Presentation, 'transfer' | 'identifier' | 'credentialHash'>
+/** What a credential names before it is compared with an offer: for looking up what is known. */
+export type Named = Pick<
+  Presentation,
+  | 'protocol'
+  | 'transfer'
+  | 'isProven'
+  | 'signatureReason'
+  | 'bound'
+  | 'identifier'
+  | 'credentialHash'
+>
 
-/**
- * The transfer that a credential names if it pays on this network: only for looking up what is known
- * already. Undefined for what cannot be read.
- */
+/** The transfer that a credential names if it pays on this network. Undefined when unreadable. */
 export function peek(presented: Presented, network: Network): Named | undefined {
   if (presented.kind === 'mpp') {
     const parsed = Credential.parse(presented.value)
     if (Problem.isFault(parsed)) return undefined
-    return { transfer: parsed.transfer, identifier: undefined, credentialHash: undefined }
+    const own = { identifier: undefined, credentialHash: undefined }
+    return { ...named(parsed.transfer, network.asset), protocol: 'mpp', bound: false, ...own }
   }
   if (presented.kind !== 'x402') return undefined
   const parsed = X402.parsePayload(presented.value)
@@ -91,11 +98,12 @@ export function peek(presented: Presented, network: Network): Named | undefined 
   const { method, signed, identifier } = parsed
   const { spender: _, asset = network.asset.address, ...rest } = signed
   const transfer = { method, network: network.id, chainId: network.chainId, ...rest, asset }
-  return { transfer, identifier, credentialHash: credentialHash(presented) }
+  const own = { identifier, credentialHash: credentialHash(presented) }
+  return { ...named(transfer, network.asset), protocol: 'x402', bound: false, ...own }
 }
 
 /** Whether the payer's own key signed a transfer in its asset's domain. */
-export function isProvenIn(transfer: Transfer.Transfer, asset: Asset): boolean {
+function isProvenIn(transfer: Transfer.Transfer, asset: Asset): boolean {
   return Crypto.recover(Transfer.digest(transfer, asset), transfer.signature) === transfer.payer
 }
 
@@ -126,7 +134,7 @@ function mpp(value: string, context: CredentialContext): Presentation {
   // The price is the challenge's, even if it has changed since; the payee must still be ours.
   const offer =
     item.offers.find(isMeant) ??
-    item.earlier?.find((each) => isMeant(each) && each.amountAtomic === request.amountAtomic)
+    item.retired?.find((each) => isMeant(each) && each.amountAtomic === request.amountAtomic)
   if (offer === undefined)
     throw Problem.of('invalid-challenge', 'The offer of this challenge is no longer made.')
   return {
@@ -149,7 +157,7 @@ function x402(value: string, context: CredentialContext): Omit<Presentation, 'cr
   const parsed = X402.parsePayload(value)
   if (Problem.isFault(parsed)) throw Problem.ofFault(parsed, 'malformed-payment-signature')
   const { item, url, now, takesApprovals } = context
-  const offers = item.earlier === undefined ? item.offers : [...item.offers, ...item.earlier]
+  const offers = item.retired === undefined ? item.offers : [...item.offers, ...item.retired]
   const matches = X402.matchOffer(parsed, offers)
   if ('code' in matches) throw Problem.ofFault(matches, 'verification-failed')
   const presented = matches.map(({ transfer, offer }) => ({
@@ -186,7 +194,7 @@ function isLate(sponsored: object): sponsored is Problem.Fault {
 
 /** Whether an offer may be taken by a new payment. */
 function checkOffer(
-  offer: Offer | EarlierOffer,
+  offer: Offer | RetiredOffer,
   now: number,
   code: string,
 ): Problem.Fault | undefined {
@@ -198,18 +206,25 @@ function signed(
   transfer: Transfer.Transfer,
   offer: Offer,
 ): Pick<Presentation, 'transfer' | 'isProven' | 'signatureReason'> {
-  let proven: boolean | undefined
-  const isProven = () => {
-    proven ??= isProvenIn(transfer, offer.network.asset)
-    return proven
-  }
+  const own = named(transfer, offer.network.asset)
   // Token contracts want v as 27 or 28, whatever the buyer's library writes.
-  const isOtherForm = !Crypto.isCanonical(transfer.signature) && isProven()
+  if (Crypto.isCanonical(transfer.signature) || !own.isProven()) return own
+  const signature = Crypto.withCanonicalV(transfer.signature)
+  return { ...own, transfer: { ...transfer, signature } }
+}
+
+/** A transfer with the proof that its payer's key signed it, made when first asked for. */
+function named(
+  transfer: Transfer.Transfer,
+  asset: Asset,
+): Pick<Presentation, 'transfer' | 'isProven' | 'signatureReason'> {
+  let proven: boolean | undefined
   return {
-    transfer: isOtherForm
-      ? { ...transfer, signature: Crypto.withCanonicalV(transfer.signature) }
-      : transfer,
-    isProven,
+    transfer,
+    isProven() {
+      proven ??= isProvenIn(transfer, asset)
+      return proven
+    },
     signatureReason:
       transfer.method === 'permit2' ? 'invalid_permit2_signature' : 'invalid_exact_evm_signature',
   }

@@ -24,7 +24,7 @@ export type QuoterOptions = SheetOptions & {
 }
 
 /** Why a 402 is answered although a credential came, for the body and `PAYMENT-RESPONSE`. */
-export type Refusal = {
+export type CredentialRefusal = {
   problem: Problem.ProblemError
   headers?: Readonly<Record<string, string>>
 }
@@ -55,7 +55,7 @@ export type ChallengeDetails = {
   isBodiless?: boolean
   /** Further members of the body, for people and programs that read it. */
   members?: Readonly<Record<string, unknown>> | undefined
-  refusal?: Refusal | undefined
+  refusal?: CredentialRefusal | undefined
 }
 
 /** Makes the 402 answers of all items; constants are built once per item and minute, on first use. */
@@ -154,7 +154,7 @@ function whyNot(
 }
 
 /** The problem of a refused credential, whose header and body name the same error. */
-function refuse(sheet: Sheet, url: string, fresh: Fresh, refusal: Refusal): Response {
+function refuse(sheet: Sheet, url: string, fresh: Fresh, refusal: CredentialRefusal): Response {
   const { problem, headers: more = {} } = refusal
   const error = problem.reason ?? problem.code
   let moreBytes = 0

@@ -67,6 +67,41 @@ export function successHeaders(
     : { 'payment-response': response, 'x-payment-response': response }
 }
 
+/** A receipt that was signed ahead tells its own time: not one that a buyer would wonder about. */
+const aheadMs = 2_000
+/** So many are ahead at most; those whose payment never came are forgotten first. */
+const aheadMax = 1_000
+
+/** Receipts that are signed before their payments are confirmed, while there is nothing else to do. */
+export type Receipts = {
+  /** Signs the receipt of a payment that is on its way. */
+  expect(payment: Payment): void
+  /** Receipt headers of an answer that is sent now. */
+  headersOf(payment: Payment, protocol: Protocol): Readonly<Record<string, string>>
+}
+
+export function createReceipts(issuer: Issuer, now: () => number): Receipts {
+  const ahead = new Map<string, { receipt: Receipt.Signed; signedAt: number }>()
+  return {
+    expect(payment) {
+      const signedAt = now()
+      const [oldest] = ahead.keys()
+      if (oldest !== undefined && ahead.size >= aheadMax) ahead.delete(oldest)
+      ahead.set(payment.id, { receipt: signReceipt(payment, issuer, signedAt), signedAt })
+    },
+    headersOf(payment, protocol) {
+      const early = ahead.get(payment.id)
+      ahead.delete(payment.id)
+      // A transaction may have been replaced since its receipt was signed.
+      const isGood =
+        early?.receipt.payload.transaction === payment.transaction &&
+        Math.abs(now() - early.signedAt) < aheadMs
+      const receipt = isGood ? early.receipt : signReceipt(payment, issuer, now())
+      return successHeaders(payment, protocol, issuer, receipt)
+    },
+  }
+}
+
 /** Payer and network of a failed payment, as far as they are known. */
 export type Failing = { network: string; payer?: Address | undefined }
 

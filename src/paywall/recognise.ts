@@ -33,7 +33,7 @@ export function createRecognise({ settlement, challengeSecrets, realm }: Options
       case 'x402': {
         const parsed = X402.parsePayload(presented.value)
         if (Problem.isFault(parsed)) return false
-        return !('code' in X402.matchOffer(parsed, [...item.offers, ...(item.earlier ?? [])]))
+        return !('code' in X402.matchOffer(parsed, [...item.offers, ...(item.retired ?? [])]))
       }
       case 'redeem':
         return settlement.findByRedeemToken(sha256(presented.token)) !== undefined

@@ -134,10 +134,10 @@ export type WholeOptions = {
 
 /** Reads an answer that goes out in an envelope. A buyer that leaves ends it, unless the answer is to be stored. */
 export async function readWhole(
-  source: ReadableStream<Uint8Array>,
+  source: Uint8Array | ReadableStream<Uint8Array>,
   { envelope, signal, kept, storeRest }: WholeOptions,
 ): Promise<Whole> {
-  const reader = source.getReader()
+  const reader = streamOf(source).getReader()
   const chunks: Uint8Array[] = []
   let size = 0
   let rest: Promise<boolean> | undefined
@@ -171,4 +171,15 @@ export async function readWhole(
   } finally {
     signal.removeEventListener('abort', leave)
   }
+}
+
+/** Reads an answer that is already complete like one that arrives now. */
+function streamOf(body: Uint8Array | ReadableStream<Uint8Array>): ReadableStream<Uint8Array> {
+  if (!(body instanceof Uint8Array)) return body
+  return new ReadableStream({
+    start(controller) {
+      if (body.byteLength > 0) controller.enqueue(body)
+      controller.close()
+    },
+  })
 }

@@ -1,8 +1,7 @@
 import type { Address, Hex } from 'viem'
 import * as Abi from './Abi'
-import type { Asset } from './Asset'
+import type { Asset, TransferMethod } from './Asset'
 import * as Crypto from './Crypto'
-import type { Transfer } from './Transfer'
 
 /**
  * EIP-3009 `transferWithAuthorization`, and `receiveWithAuthorization`, which only its payee can call.
@@ -33,8 +32,22 @@ const domains = new Map<string, string>()
 const domainsMax = 1024
 const domainKeyMax = 256
 
-/** What the signed struct and the call need of a transfer. */
-type Signed = Omit<Transfer, 'method' | 'network'>
+/** What the signed struct and the call need of a transfer. Addresses are EIP-55 checksummed. */
+export type Signed = {
+  chainId: number
+  asset: Address
+  payer: Address
+  payee: Address
+  amountAtomic: bigint
+  /** 32 bytes, lower-case hex; a Permit2 nonce is padded to 32 bytes. */
+  nonce: Hex
+  /** Unix seconds. */
+  validAfter: bigint
+  /** Unix seconds: EIP-3009 `validBefore`, Permit2 `deadline`. */
+  validBefore: bigint
+  /** As received, after the static length check; not unique for a payment (malleable). */
+  signature: Hex
+}
 
 /** EIP-712 domain separator of a token, 64 hex digits. */
 export function domainSeparator(
@@ -124,7 +137,7 @@ export function parseCall(to: Address, data: string): ParsedCall | undefined {
 }
 
 /** A settling call decoded; chain and signature are not part of it. */
-export type ParsedCall = Omit<Transfer, 'network' | 'chainId' | 'signature'>
+export type ParsedCall = Omit<Signed, 'chainId' | 'signature'> & { method: TransferMethod }
 
 /** v, r and s of a signature of 65 bytes. */
 function vrs({ signature }: Pick<Signed, 'signature'>): string {

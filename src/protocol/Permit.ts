@@ -1,8 +1,7 @@
 import type { Address, Hex } from 'viem'
 import * as Abi from './Abi'
-import type { ParsedCall } from './Authorization'
+import type * as Authorization from './Authorization'
 import * as Crypto from './Crypto'
-import type { Transfer } from './Transfer'
 
 /**
  * Permit2 `PermitWitnessTransferFrom` through the x402ExactPermit2Proxy, whose witness binds the
@@ -35,7 +34,13 @@ const permitTypeHash = Abi.hashOf(
 
 const domains = new Map<number, string>()
 
-type Signed = Omit<Transfer, 'method' | 'network'>
+export type Signed = Authorization.Signed & {
+  /**
+   * The payer's EIP-2612 permit of this amount for Permit2, sent in the settling call. Unix seconds; a
+   * signature of 65 bytes, because the proxy hands v, r and s on.
+   */
+  permit2612?: { valueAtomic: bigint; deadline: bigint; signature: Hex }
+}
 
 /** EIP-712 domain separator of Permit2 on a chain, 64 hex digits. */
 export function domainSeparator(chainId: number): string {
@@ -99,7 +104,7 @@ function wordsOfPermit2612(permit: NonNullable<Signed['permit2612']>): string {
 }
 
 /** Decodes `settle` and `settleWithPermit` of the proxy; undefined for other calls. */
-export function parseCall(to: Address, data: string): ParsedCall | undefined {
+export function parseCall(to: Address, data: string): Authorization.ParsedCall | undefined {
   if (to.toLowerCase() !== proxyAddress.toLowerCase()) return undefined
   const selector = data.slice(2, 10).toLowerCase()
   if (selector !== selectorSettle && selector !== selectorSettleWithPermit) return undefined

@@ -8,30 +8,9 @@ import type { Fault } from './Problem'
 /**
  * A signed stablecoin transfer, from payer to payee, whichever protocol carried it:
  * EIP-3009 `transferWithAuthorization` or a Permit2 witness transfer through the
- * x402ExactPermit2Proxy. Addresses are EIP-55 checksummed.
+ * x402ExactPermit2Proxy.
  */
-export type Transfer = {
-  method: TransferMethod
-  network: Network.Id
-  chainId: number
-  asset: Address
-  payer: Address
-  payee: Address
-  amountAtomic: bigint
-  /** 32 bytes, lower-case hex; a Permit2 nonce is padded to 32 bytes. */
-  nonce: Hex
-  /** Unix seconds. */
-  validAfter: bigint
-  /** Unix seconds: EIP-3009 `validBefore`, Permit2 `deadline`. */
-  validBefore: bigint
-  /** As received, after the static length check; not unique for a payment (malleable). */
-  signature: Hex
-  /**
-   * Permit2 only: the payer's EIP-2612 permit of this amount for Permit2, sent in the settling call.
-   * Unix seconds; a signature of 65 bytes, because the proxy hands v, r and s on.
-   */
-  permit2612?: { valueAtomic: bigint; deadline: bigint; signature: Hex }
-}
+export type Transfer = Permit.Signed & { method: TransferMethod; network: Network.Id }
 
 /**
  * The identity of the money: one of these settles at most once. Never the signature, whose bytes
@@ -39,9 +18,9 @@ export type Transfer = {
  */
 export type Money = Pick<Transfer, 'network' | 'asset' | 'payer' | 'nonce'>
 
-/** Key of the money for maps. */
-export function moneyKey(money: Money): string {
-  return `${money.network}/${money.asset}/${money.payer}/${money.nonce}`
+/** Key of the money for maps, whatever the case of its hex digits. The only encoding of it. */
+export function moneyKey({ network, asset, payer, nonce }: Money): string {
+  return `${network}/${asset}/${payer}/${nonce}`.toLowerCase()
 }
 
 /** EIP-712 digest that the payer signed. The asset gives the token's signing domain. */

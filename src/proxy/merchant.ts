@@ -6,29 +6,29 @@ import { corsHeaders, toResponse, unknownError } from '../http/problem'
 import * as RateLimit from '../http/ratelimit'
 import { splitUrl } from '../http/url'
 import type { Log } from '../log'
-import type { Fulfilled } from '../paywall/courier'
-import type { Earlier } from '../paywall/earlier'
+import type { Fulfilled } from '../paywall/delivery'
 import { extract, none, type Presented } from '../paywall/extract'
 import { bodyDigest } from '../paywall/fingerprint'
 import type { Item } from '../paywall/Item'
-import type { Paywall, Sale } from '../paywall/paywall'
+import type { PaidRequest, Paywall } from '../paywall/paywall'
 import { failingOf, failureHeaders } from '../paywall/receipts'
 import type { Recognise } from '../paywall/recognise'
 import type { Envelope } from '../paywall/rest'
+import type { RetiredOffers } from '../paywall/retired'
 import * as Problem from '../protocol/Problem'
 import type { Payment } from '../settlement/Payment'
 import { type Breaker, isSilence } from './breaker'
 import { invalidInputs, originOf, serveBuiltin } from './builtin/serve'
 import type { Stocks } from './builtin/stocks'
 import type { Documents } from './documents'
+import { compileItems, type RouteItems } from './items'
 import { assertPlace, type Places } from './places'
 import * as Route from './Route'
-import * as Shelves from './shelves'
 import { type Upstream, UpstreamError } from './upstream'
 
 export type GatewayOptions = {
   config: Config
-  earlier: Earlier
+  retired: RetiredOffers
   paywall: Paywall
   recognise: Recognise
   upstream: Upstream
@@ -63,7 +63,7 @@ export function createGateway(options: GatewayOptions): Gateway {
   const { config, log, now } = options
   const { baseUrl } = config.service
   const matcher = Route.compile(config.merchants)
-  const shelfOf = Shelves.stock(config, options.earlier)
+  const itemsOf = compileItems(config, options.retired)
   const networks = config.networks.map((network) => ({ network }))
   const failureKeys = new Map<RouteConfig, string | undefined>()
 
@@ -123,15 +123,15 @@ export function createGateway(options: GatewayOptions): Gateway {
       if (document !== undefined) return document(request)
       throw Problem.of('not-found', 'There is no such route.')
     }
-    const shelf = shelfOf(match.merchant, match.route)
+    const sold = itemsOf(match.merchant, match.route)
     const { method } = request
-    if (method === 'OPTIONS') return preflight(request, allowOf(Object.keys(shelf.items)))
-    const item = shelf.items[(method === 'HEAD' ? 'GET' : method) as Method]
-    if (item === undefined) throw notAllowed(allowOf(Object.keys(shelf.items)))
+    if (method === 'OPTIONS') return preflight(request, allowOf(Object.keys(sold.items)))
+    const item = sold.items[(method === 'HEAD' ? 'GET' : method) as Method]
+    if (item === undefined) throw notAllowed(allowOf(Object.keys(sold.items)))
     const presented = extract(request.headers)
     const { peer, requestId, envelope } = caller
     // Name each member, because a spread costs as much as a lookup.
-    const visit = { match, shelf, item, path, search, presented, peer, requestId, envelope }
+    const visit = { match, sold, item, path, search, presented, peer, requestId, envelope }
     return sell(request, visit)
   }
 
@@ -139,7 +139,7 @@ export function createGateway(options: GatewayOptions): Gateway {
 
   type Visit = Caller & {
     match: Route.Match
-    shelf: Shelves.Shelf
+    sold: RouteItems
     item: Item
     path: string
     search: string
@@ -186,7 +186,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     if (!options.accepts()) throw Problem.of('not-ready', 'The service is stopping.')
     if (!hasBody(request)) return offer(request, visit, empty)
     assertUnpacked(request.headers)
-    const { route } = visit.shelf
+    const { route } = visit.sold
     const offerWith = ({ bytes, release }: Body) =>
       Promise.resolve(offer(request, visit, bytes)).finally(release)
     const client = clientOf(visit.peer, request.headers, config.service.trustProxy)
@@ -202,11 +202,11 @@ export function createGateway(options: GatewayOptions): Gateway {
   }
 
   function offer(request: Request, visit: Visit, body: Uint8Array): Response | Promise<Response> {
-    const { shelf, item, path, search, requestId } = visit
-    const { merchant, route } = shelf
+    const { sold, item, path, search, requestId } = visit
+    const { merchant, route } = sold
     // Nothing is made for it that only a sale needs: this is answered more often than all else.
     if (visit.presented.kind === 'none') return ask(visit, body)
-    const sale: Sale = {
+    const paid: PaidRequest = {
       item,
       method: request.method,
       path,
@@ -228,12 +228,12 @@ export function createGateway(options: GatewayOptions): Gateway {
       reserve: () => reserve(visit),
       fulfil: (payment) => fulfil(request, visit, body, payment),
     }
-    return options.paywall.serve(sale)
+    return options.paywall.serve(paid)
   }
 
   function ask(visit: Visit, body: Uint8Array): Response {
-    const { shelf, item, path, search, requestId } = visit
-    const problem = unavailable(shelf.merchant, shelf.route)
+    const { sold, item, path, search, requestId } = visit
+    const problem = unavailable(sold.merchant, sold.route)
     if (problem !== undefined) throw problem
     const { match } = visit
     // A 402 starts the lookup without waiting for it; a payment waits.
@@ -271,7 +271,7 @@ export function createGateway(options: GatewayOptions): Gateway {
 
   /** Takes a place for a sale and its delivery; throws when there is none. */
   function reserve(visit: Visit): () => void {
-    const { merchant } = visit.shelf
+    const { merchant } = visit.sold
     const free = merchant.builtin
       ? () => undefined
       : assertPlace(options.places, merchant, config.service.concurrencyMax)
@@ -295,7 +295,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     body: Uint8Array,
     payment: Payment,
   ): Promise<Fulfilled> {
-    const { merchant, route } = visit.shelf
+    const { merchant, route } = visit.sold
     const origin = failureKey(merchant, route) ?? ''
     const { payer } = payment.transfer
     const failed = (kind: 'connect' | 'silence') => {

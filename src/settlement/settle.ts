@@ -299,7 +299,7 @@ function forProducts(
 function createClaims(): Settlement['claim'] {
   const claims = new Set<string>()
   return (money) => {
-    const key = moneyKey(money).toLowerCase()
+    const key = moneyKey(money)
     if (claims.has(key)) return undefined
     claims.add(key)
     let held = true

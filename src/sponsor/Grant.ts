@@ -29,7 +29,7 @@ export type Facts = {
 export type Price = { gas: bigint; baseFeeWei: bigint; tipWei: bigint }
 
 /** Why an address gets nothing; `detail` is safe to send. */
-export type Refusal = { code: Code; detail: string }
+export type AddressRefusal = { code: Code; detail: string }
 
 /** How much of the day's budget is left: `signed` is for requests that the address itself signed. */
 export type Room = 'open' | 'signed' | 'spent'
@@ -81,7 +81,11 @@ export function alternatives(asset: Asset): Alternative[] {
 }
 
 /** Why nothing is given to the address, whoever asks. */
-export function refusalOf(facts: Facts, asset: Asset, sponsor: Sponsor): Refusal | undefined {
+export function refusalOf(
+  facts: Facts,
+  asset: Asset,
+  sponsor: Sponsor,
+): AddressRefusal | undefined {
   const { minBalanceAtomic, minBalanceAgeBlocks } = sponsor
   if (facts.hasCode) {
     const detail = 'The address has code, or delegates to code; only plain accounts are sponsored.'

@@ -8,13 +8,13 @@ import type { Transfer } from '../protocol/Transfer'
 import type { Meter } from '../settlement/metrics'
 import type { ApprovalSponsor, Refusal } from '../settlement/Sponsorship'
 import * as Approve from './Approve'
+import { estimateApprove, readFacts } from './facts'
 import * as Grant from './Grant'
-import type { Engine, Ledger, Sponsored } from './ledger'
-import { estimateApprove, look } from './look'
-import { createTurns } from './turns'
+import type { Ledger, Sponsored, SponsorSettlement } from './ledger'
+import { createTurns, type Turns } from './turns'
 
 export type ApprovalOptions = {
-  engine: Engine
+  settlement: SponsorSettlement
   ledger: Ledger
   networks: readonly Sponsored[]
   meter: Meter
@@ -42,196 +42,29 @@ const waitingMax = 256
 /** Approves that are sent and waited for at once. */
 const underWayMax = 64
 
+type Context = ApprovalOptions & {
+  refusals: ReturnType<Meter['counter']>
+  turns: Turns
+  /** By payer: two approves of one payer would compete for one account nonce. */
+  underWay: Map<string, { hash: Hex; work: ReturnType<ApprovalSponsor['approve']> }>
+}
+
 /** Funds the approve that a payer signed and sends it, once per payer. */
 export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor {
-  const { engine, ledger, networks, now } = options
-  const refusals = options.meter.counter(
-    'sponsor_approval_refusals_total',
-    'Signed approves that were not sponsored.',
-    ['reason'],
-  )
-  const turns = createTurns(readingMax, waitingMax)
-  /** By payer: two approves of one payer would compete for one account nonce. */
-  const underWay = new Map<string, { hash: Hex; work: ReturnType<ApprovalSponsor['approve']> }>()
-
-  async function plan(transfer: Transfer, raw: Hex): Promise<Plan | Done | Refusal> {
-    const judged = turns.take(() => examine(transfer, raw))
-    return judged ?? unavailable('Too many approves are being looked at.', 1)
+  const context: Context = {
+    ...options,
+    refusals: options.meter.counter(
+      'sponsor_approval_refusals_total',
+      'Signed approves that were not sponsored.',
+      ['reason'],
+    ),
+    turns: createTurns(readingMax, waitingMax),
+    underWay: new Map(),
   }
-
-  async function examine(transfer: Transfer, raw: Hex): Promise<Plan | Done | Refusal> {
-    const network = networks.find(({ id }) => id === transfer.network)
-    if (network === undefined || transfer.asset !== network.asset.address) {
-      return refuse('erc20_approval_not_sponsored', 'No approves are sponsored for this token.')
-    }
-    if (transfer.method !== 'permit2') {
-      return refuse('erc20_approval_not_sponsored', 'The payment needs no approve.')
-    }
-    const approve = Transaction.parse(raw)
-    const fault = Approve.check(approve, transfer)
-    if (fault || approve === undefined) return refused(fault)
-    const row = ledger.find(network.id, transfer.payer)
-    if (row?.approveHash === approve.hash && (await isMined(network, approve.hash))) {
-      return { kind: 'done', transaction: approve.hash }
-    }
-    // Everything but the allowance must be right: nothing is given for a payment that cannot be made.
-    const verdict = await engine.verify(transfer)
-    if ('ok' in verdict) return { kind: 'done', transaction: approve.hash }
-    if (verdict.kind === 'unavailable') return verdict
-    if (verdict.kind !== 'refused' || verdict.reason !== 'permit2_allowance_required') {
-      return refuse('reason' in verdict ? verdict.reason : 'invalid_payload', 'The payment fails.')
-    }
-    return judge(network, transfer, approve, row)
-  }
-
-  async function judge(
-    network: Sponsored,
-    transfer: Transfer,
-    approve: Transaction.Parsed,
-    row: GrantRow | undefined,
-  ): Promise<Plan | Refusal> {
-    const { payer } = transfer
-    const [{ facts, baseFeeWei }, included, pending] = await Promise.all([
-      look(engine, network, payer),
-      countOf(network, payer, 'latest'),
-      countOf(network, payer, 'pending'),
-    ])
-    const isFree = pending === included || (await isKnown(network, approve.hash))
-    if (included !== approve.nonce || !isFree) {
-      return refuse('erc20_approval_tx_wrong_nonce', `nonce must be ${pending}, and free.`)
-    }
-    const cost = Approve.worstCostWei(approve)
-    const missingWei = cost > facts.balanceWei ? cost - facts.balanceWei : 0n
-    const good: Plan = { kind: 'good', network, approve, missingWei }
-    // Judged before, when it was funded; the price may have moved since.
-    if (row?.approveHash === approve.hash) return good
-    const gas = await estimateApprove(engine, network, payer)
-    if (gas === undefined) return refuse(unsponsored, 'The token refuses the approve.')
-    const price = { gas, baseFeeWei, tipWei: engine.fees(network.id).suggestedTipWei }
-    const tooLittle = Approve.checkEnough(approve, price)
-    if (tooLittle) return refused(tooLittle)
-    if (missingWei === 0n) return good
-    if (row) return refuse('erc20_approval_already_sponsored', 'The payer was sponsored before.')
-    const refusal = Grant.refusalOf(facts, network.asset, network.sponsor)
-    if (refusal) return refuse(codes[refusal.code] ?? unsponsored, refusal.detail)
-    const tooMuch = Approve.checkModest(approve, price)
-    if (tooMuch) return refused(tooMuch)
-    if (missingWei > Grant.capWei(network.sponsor, network.asset.decimals)) {
-      return refuse('erc20_approval_tx_fee_too_high', 'It costs more than is sponsored.')
-    }
-    return ledger.room(network) === 'open' ? good : spent
-  }
-
-  async function approve(
-    transfer: Transfer,
-    raw: Hex,
-    waitMs: number,
-  ): ReturnType<ApprovalSponsor['approve']> {
-    const deadline = now() + waitMs
-    const planned = await plan(transfer, raw)
-    if (planned.kind === 'done') return { kind: 'approved', transaction: planned.transaction }
-    if (planned.kind !== 'good') return planned
-    const { network, approve, missingWei } = planned
-    const known = ledger.find(network.id, transfer.payer)
-    if (missingWei > 0n || known?.approveHash === approve.hash) {
-      const refusal = await fund(planned, transfer, waitMs)
-      if (refusal) return refusal
-    }
-    return send(network, approve.hash, raw, deadline)
-  }
-
-  async function fund(
-    { network, approve, missingWei }: Plan,
-    { payer }: Transfer,
-    waitMs: number,
-  ): Promise<Refusal | undefined> {
-    const funded = await ledger.fund(
-      // Nobody counts who sends these: the second half of the day is for requests.
-      {
-        network,
-        address: payer,
-        amountWei: missingWei,
-        isSigned: false,
-        approveHash: approve.hash,
-      },
-      { waitMs },
-    )
-    switch (funded.kind) {
-      case 'funded':
-        return undefined
-      case 'pending':
-        return unavailable('The payer is being funded.', 2)
-      case 'taken':
-        return refuse('erc20_approval_already_sponsored', 'The payer was sponsored before.')
-      case 'lost':
-        return refuse('erc20_approval_broadcast_failed', 'Funding the payer failed.')
-      case 'full':
-        return spent
-      case 'unavailable':
-        return funded
-    }
-  }
-
-  async function send(
-    network: Sponsored,
-    hash: Hex,
-    raw: Hex,
-    deadline: number,
-  ): Promise<{ kind: 'approved'; transaction: Hex } | Refusal> {
-    let said = ''
-    try {
-      await engine.rpc(network.id, 'eth_sendRawTransaction', [raw])
-    } catch (error) {
-      if (!(error instanceof RpcError)) throw error
-      // Known already, or included, or refused: the receipt tells which.
-      said = error.message
-    }
-    // Longer each time: a payer can displace its transaction, and that it never comes costs nothing.
-    for (let pause = pollMs; ; pause = Math.min(pause * 1.5, pollMaxMs)) {
-      const receipt = await receiptOf(network, hash)
-      if (receipt?.success) return { kind: 'approved', transaction: hash }
-      if (receipt) return refuse('erc20_approval_broadcast_failed', 'The approve failed on chain.')
-      if (said !== '' && !/already|known/i.test(said)) {
-        return refuse('erc20_approval_broadcast_failed', 'The network refuses the approve.')
-      }
-      if (now() >= deadline) return unavailable('The approve is not confirmed yet.', 2)
-      await Bun.sleep(pause)
-    }
-  }
-
-  async function receiptOf({ id }: Sponsored, hash: Hex): Promise<Receipt.Receipt | undefined> {
-    return Receipt.parse(await engine.rpc(id, 'eth_getTransactionReceipt', [hash]))
-  }
-
-  async function isMined(network: Sponsored, hash: Hex): Promise<boolean> {
-    return (await receiptOf(network, hash))?.success === true
-  }
-
-  async function isKnown({ id }: Sponsored, hash: Hex): Promise<boolean> {
-    return (await engine.rpc(id, 'eth_getTransactionByHash', [hash])) !== null
-  }
-
-  async function countOf({ id }: Sponsored, payer: string, tag: string): Promise<number> {
-    const count = await engine.rpc(id, 'eth_getTransactionCount', [payer, tag])
-    if (!Receipt.isHex(count)) throw new RpcFault('not a transaction count')
-    return Number(count)
-  }
-
-  /** Trouble of the network as an answer; refusals are counted. */
-  async function guarded<T extends { kind: string }>(work: Promise<T | Refusal>) {
-    const result = await work.catch((error: unknown): Refusal => {
-      if (!(error instanceof RpcFault || error instanceof RpcError)) throw error
-      return unavailable('The network does not tell what must be known.', 5)
-    })
-    if (isRefusal(result)) {
-      refusals.inc({ reason: result.kind === 'refused' ? result.code : 'unavailable' })
-    }
-    return result
-  }
-
+  const { underWay } = context
   return {
     async check(transfer, raw) {
-      const planned = await guarded(plan(transfer, raw))
+      const planned = await guarded(context, plan(context, transfer, raw))
       return isRefusal(planned) ? planned : { kind: 'good' }
     },
     async approve(transfer, raw, { waitMs }) {
@@ -241,11 +74,221 @@ export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor
       if (running && running.hash === hash) return running.work
       if (running) return unavailable('Another approve of this payer is under way.', 2)
       if (underWay.size >= underWayMax) return unavailable('Too many approves are under way.', 1)
-      const work = guarded(approve(transfer, raw, waitMs))
+      const work = guarded(context, approve(context, transfer, raw, waitMs))
       if (hash !== undefined) underWay.set(id, { hash, work })
       return work.finally(() => underWay.delete(id))
     },
   }
+}
+
+async function plan(
+  context: Context,
+  transfer: Transfer,
+  raw: Hex,
+): Promise<Plan | Done | Refusal> {
+  const judged = context.turns.take(() => examine(context, transfer, raw))
+  return judged ?? unavailable('Too many approves are being looked at.', 1)
+}
+
+async function examine(
+  context: Context,
+  transfer: Transfer,
+  raw: Hex,
+): Promise<Plan | Done | Refusal> {
+  const { settlement, ledger, networks } = context
+  const network = networks.find(({ id }) => id === transfer.network)
+  if (network === undefined || transfer.asset !== network.asset.address) {
+    return refuse('erc20_approval_not_sponsored', 'No approves are sponsored for this token.')
+  }
+  if (transfer.method !== 'permit2') {
+    return refuse('erc20_approval_not_sponsored', 'The payment needs no approve.')
+  }
+  const approve = Transaction.parse(raw)
+  const fault = Approve.check(approve, transfer)
+  if (fault || approve === undefined) return refused(fault)
+  const row = ledger.find(network.id, transfer.payer)
+  if (row?.approveHash === approve.hash && (await isMined(settlement, network, approve.hash))) {
+    return { kind: 'done', transaction: approve.hash }
+  }
+  // Everything but the allowance must be right: nothing is given for a payment that cannot be made.
+  const verdict = await settlement.verify(transfer)
+  if ('ok' in verdict) return { kind: 'done', transaction: approve.hash }
+  if (verdict.kind === 'unavailable') return verdict
+  if (verdict.kind !== 'refused' || verdict.reason !== 'permit2_allowance_required') {
+    return refuse('reason' in verdict ? verdict.reason : 'invalid_payload', 'The payment fails.')
+  }
+  return judge(context, transfer, { network, approve, row })
+}
+
+type Asked = {
+  network: Sponsored
+  approve: Transaction.Parsed
+  /** Of a payer that was sponsored before. */
+  row: GrantRow | undefined
+}
+
+async function judge(
+  { settlement, ledger }: Context,
+  { payer }: Transfer,
+  { network, approve, row }: Asked,
+): Promise<Plan | Refusal> {
+  const [{ facts, baseFeeWei }, included, pending] = await Promise.all([
+    readFacts(settlement, network, payer),
+    countOf(settlement, network, payer, 'latest'),
+    countOf(settlement, network, payer, 'pending'),
+  ])
+  const isFree = pending === included || (await isKnown(settlement, network, approve.hash))
+  if (included !== approve.nonce || !isFree) {
+    return refuse('erc20_approval_tx_wrong_nonce', `nonce must be ${pending}, and free.`)
+  }
+  const cost = Approve.worstCostWei(approve)
+  const missingWei = cost > facts.balanceWei ? cost - facts.balanceWei : 0n
+  const good: Plan = { kind: 'good', network, approve, missingWei }
+  // Judged before, when it was funded; the price may have moved since.
+  if (row?.approveHash === approve.hash) return good
+  const gas = await estimateApprove(settlement, network, payer)
+  if (gas === undefined) return refuse(unsponsored, 'The token refuses the approve.')
+  const price = { gas, baseFeeWei, tipWei: settlement.fees(network.id).suggestedTipWei }
+  const tooLittle = Approve.checkEnough(approve, price)
+  if (tooLittle) return refused(tooLittle)
+  if (missingWei === 0n) return good
+  if (row) return refuse('erc20_approval_already_sponsored', 'The payer was sponsored before.')
+  const refusal = Grant.refusalOf(facts, network.asset, network.sponsor)
+  if (refusal) return refuse(codes[refusal.code] ?? unsponsored, refusal.detail)
+  const tooMuch = Approve.checkModest(approve, price)
+  if (tooMuch) return refused(tooMuch)
+  if (missingWei > Grant.capWei(network.sponsor, network.asset.decimals)) {
+    return refuse('erc20_approval_tx_fee_too_high', 'It costs more than is sponsored.')
+  }
+  return ledger.room(network) === 'open' ? good : spent
+}
+
+async function approve(
+  context: Context,
+  transfer: Transfer,
+  raw: Hex,
+  waitMs: number,
+): ReturnType<ApprovalSponsor['approve']> {
+  const deadline = context.now() + waitMs
+  const planned = await plan(context, transfer, raw)
+  if (planned.kind === 'done') return { kind: 'approved', transaction: planned.transaction }
+  if (planned.kind !== 'good') return planned
+  const { network, approve, missingWei } = planned
+  const known = context.ledger.find(network.id, transfer.payer)
+  if (missingWei > 0n || known?.approveHash === approve.hash) {
+    const refusal = await fund(context, planned, transfer, waitMs)
+    if (refusal) return refusal
+  }
+  return send(context, network, { hash: approve.hash, raw, deadline })
+}
+
+async function fund(
+  { ledger }: Context,
+  { network, approve, missingWei }: Plan,
+  { payer }: Transfer,
+  waitMs: number,
+): Promise<Refusal | undefined> {
+  const funded = await ledger.fund(
+    // Approves are not counted by their senders: the second half of the day is for requests.
+    {
+      network,
+      address: payer,
+      amountWei: missingWei,
+      isSigned: false,
+      approveHash: approve.hash,
+    },
+    { waitMs },
+  )
+  switch (funded.kind) {
+    case 'funded':
+      return undefined
+    case 'pending':
+      return unavailable('The payer is being funded.', 2)
+    case 'taken':
+      return refuse('erc20_approval_already_sponsored', 'The payer was sponsored before.')
+    case 'lost':
+      return refuse('erc20_approval_broadcast_failed', 'Funding the payer failed.')
+    case 'full':
+      return spent
+    case 'unavailable':
+      return funded
+  }
+}
+
+async function send(
+  { settlement, now }: Context,
+  network: Sponsored,
+  { hash, raw, deadline }: { hash: Hex; raw: Hex; deadline: number },
+): Promise<{ kind: 'approved'; transaction: Hex } | Refusal> {
+  let said = ''
+  try {
+    await settlement.rpc(network.id, 'eth_sendRawTransaction', [raw])
+  } catch (error) {
+    if (!(error instanceof RpcError)) throw error
+    // Known already, or included, or refused: the receipt tells which.
+    said = error.message
+  }
+  // Longer each time: a payer can displace its transaction, and that it never comes costs nothing.
+  for (let pause = pollMs; ; pause = Math.min(pause * 1.5, pollMaxMs)) {
+    const receipt = await receiptOf(settlement, network, hash)
+    if (receipt?.success) return { kind: 'approved', transaction: hash }
+    if (receipt) return refuse('erc20_approval_broadcast_failed', 'The approve failed on chain.')
+    if (said !== '' && !/already|known/i.test(said)) {
+      return refuse('erc20_approval_broadcast_failed', 'The network refuses the approve.')
+    }
+    if (now() >= deadline) return unavailable('The approve is not confirmed yet.', 2)
+    await Bun.sleep(pause)
+  }
+}
+
+async function receiptOf(
+  settlement: SponsorSettlement,
+  { id }: Sponsored,
+  hash: Hex,
+): Promise<Receipt.Receipt | undefined> {
+  return Receipt.parse(await settlement.rpc(id, 'eth_getTransactionReceipt', [hash]))
+}
+
+async function isMined(
+  settlement: SponsorSettlement,
+  network: Sponsored,
+  hash: Hex,
+): Promise<boolean> {
+  return (await receiptOf(settlement, network, hash))?.success === true
+}
+
+async function isKnown(
+  settlement: SponsorSettlement,
+  { id }: Sponsored,
+  hash: Hex,
+): Promise<boolean> {
+  return (await settlement.rpc(id, 'eth_getTransactionByHash', [hash])) !== null
+}
+
+async function countOf(
+  settlement: SponsorSettlement,
+  { id }: Sponsored,
+  payer: string,
+  tag: string,
+): Promise<number> {
+  const count = await settlement.rpc(id, 'eth_getTransactionCount', [payer, tag])
+  if (!Receipt.isHex(count)) throw new RpcFault('not a transaction count')
+  return Number(count)
+}
+
+/** Trouble of the network as an answer; refusals are counted. */
+async function guarded<T extends { kind: string }>(
+  { refusals }: Context,
+  work: Promise<T | Refusal>,
+) {
+  const result = await work.catch((error: unknown): Refusal => {
+    if (!(error instanceof RpcFault || error instanceof RpcError)) throw error
+    return unavailable('The network does not tell what must be known.', 5)
+  })
+  if (isRefusal(result)) {
+    refusals.inc({ reason: result.kind === 'refused' ? result.code : 'unavailable' })
+  }
+  return result
 }
 
 /** Not trouble that passes: the payer should choose another way now, and has lost nothing. */

@@ -6,14 +6,24 @@ import * as Permit from '../protocol/Permit'
 import type { Code } from '../protocol/Problem'
 import type { Meter } from '../settlement/metrics'
 import { createClients, networkOf } from './clients'
+import { idle } from './facts'
 import * as Grant from './Grant'
 import { type Judged, judge, judgeAgain } from './judge'
-import type { Engine, Funded, Ledger, Sponsored } from './ledger'
-import { idle } from './look'
-import { createTurns } from './turns'
+import type { Funded, Ledger, Sponsored, SponsorSettlement } from './ledger'
+import {
+  type GrantRefusal,
+  notReady,
+  refuse,
+  refusedBy,
+  spent,
+  tooMany,
+  unsigned,
+  wasteful,
+} from './refusals'
+import { createTurns, type Turns } from './turns'
 
 /** A request as it came. */
-export type Request = {
+export type SponsorRequest = {
   address: unknown
   network?: unknown
   signature?: unknown
@@ -35,25 +45,17 @@ export type Granted = {
   alternatives: readonly Grant.Alternative[]
 }
 
-export type Refused = {
-  code: Code
-  detail: string
-  members?: Readonly<Record<string, unknown>>
-  retryAfterSeconds?: number
-}
+export type Result = { kind: 'granted'; body: Granted } | GrantRefusal
 
-export type Result = { kind: 'granted'; body: Granted } | Refusal
-
-type Refusal = { kind: 'refused'; approve?: Grant.Approve } & Refused
 type Amount = Extract<Judged, { kind: 'amount' }>
 
 export type Granting = {
   /** Answers one request; a grant is confirmed then. Rejects only on faults of ours. */
-  grant(request: Request): Promise<Result>
+  grant(request: SponsorRequest): Promise<Result>
 }
 
 export type GrantingOptions = {
-  engine: Engine
+  settlement: SponsorSettlement
   ledger: Ledger
   networks: readonly Sponsored[]
   /** Accounts that nobody may send to: our own, and contracts of the network. */
@@ -81,126 +83,31 @@ const known = {
 
 type Asked = { network: Sponsored; address: Address; signature: string | undefined }
 
+type Context = GrantingOptions & {
+  clients: ReturnType<typeof createClients>
+  /** By the id of the grant; registered before the first await. */
+  underWay: Map<string, Promise<Result>>
+  turns: Turns
+  /** When it was last read, by the network of clients, whether grants are used. Unix ms. */
+  lookedAt: Map<string, number>
+}
+
 /** Gives native coin for one approve, once to an address. */
 export function createGranting(options: GrantingOptions): Granting {
-  const { engine, ledger, networks, meter, now } = options
+  const { networks, meter } = options
   const excluded = new Set(options.excluded.map((address) => address.toLowerCase()))
-  const clients = createClients()
-  const underWay = new Map<string, Promise<Result>>()
-  const turns = createTurns(readingMax, waitingMax)
-  /** When it was last read, by the network of clients, whether grants are used. Unix ms. */
-  const lookedAt = new Map<string, number>()
+  const context: Context = {
+    ...options,
+    clients: createClients(),
+    underWay: new Map(),
+    turns: createTurns(readingMax, waitingMax),
+    lookedAt: new Map(),
+  }
   const refusals = meter.counter('sponsor_refusals_total', 'Grants refused.', ['reason'])
-
-  /** Sends a grant, or the top-up of one (`row`), if all checks pass. */
-  async function fund(asked: Asked, client: string, row?: GrantRow): Promise<Result> {
-    const { network, address } = asked
-    const day = Grant.dayOf(now())
-    const refusal = await refuseEarly(asked, client, day)
-    if (refusal) return refusal
-    const isTopped = ledger.findTopUp(network.id, address) !== undefined
-    const judging = turns.take(() =>
-      row ? judgeAgain(engine, network, row, isTopped) : judge(engine, network, address),
-    )
-    if (judging === undefined) return notReady('Too many requests are being looked at.', 1)
-    const judged = await judging
-    if (judged.kind === 'too-dear') return notReady('Gas costs more than a grant may be.', 60)
-    if (judged.kind === 'refused') return refusedBy(judged)
-    if (!clients.take(client, day, address)) return tooMany(now())
-    const order = {
-      network,
-      address,
-      amountWei: judged.wei,
-      isSigned: asked.signature !== undefined,
-      approveHash: undefined,
-      isTopUp: row !== undefined,
-    }
-    const funded = await ledger.fund(order, { waitMs: options.waitMs() })
-    // Only what was given counts against the client.
-    if (funded.kind !== 'funded' && funded.kind !== 'pending') {
-      clients.giveBack(client, day, address)
-    }
-    return resultOf(funded, asked, judged, now())
-  }
-
-  /** Reads once a second for each network of clients, so that many requests cost few calls. */
-  function isNew(key: string): boolean {
-    if (Math.abs(now() - (lookedAt.get(key) ?? 0)) < unusedMaxAgeMs) return false
-    lookedAt.delete(key)
-    lookedAt.set(key, now())
-    const [oldest] = lookedAt.keys()
-    if (lookedAt.size > lookedMax && oldest !== undefined) lookedAt.delete(oldest)
-    return true
-  }
-
-  /** The refusal that needs no look at the address, if any. */
-  async function refuseEarly(
-    { network, address, signature }: Asked,
-    client: string,
-    day: number,
-  ): Promise<Refusal | undefined> {
-    const room = ledger.room(network)
-    if (room === 'spent') return spent(now())
-    if (room === 'signed' && signature === undefined) return unsigned(network, address)
-    if (!clients.hasRoom(client, day)) return tooMany(now())
-    if (!engine.isReady(network.id)) return notReady('The network cannot send now.')
-    const unused = clients.unused(client, day).filter((each) => each !== address) as Address[]
-    if (unused.length === 0) return undefined
-    if (isNew(networkOf(client))) {
-      const still = new Set(await idle(engine, network, unused))
-      clients.settle(unused.filter((each) => !still.has(each)))
-    }
-    return clients.unused(client, day).some((each) => each !== address) ? wasteful : undefined
-  }
-
-  function again({ network, address }: Asked, approve?: Grant.Approve): Result {
-    const row = ledger.find(network.id, address)
-    if (row === undefined) throw new Error(`${address} has no grant`)
-    const { transaction, state } = ledger.stands(row)
-    const confirmed = state === 'confirmed'
-    const members = { transaction, confirmed, ...(approve && { approve }) }
-    return refuse('already-sponsored', known[state], members)
-  }
-
-  /** Handles an address that was sponsored: one top-up if fees rose before it used the grant. */
-  async function once(asked: Asked, client: string, row: GrantRow): Promise<Result> {
-    if (row.kind !== 'grant' || ledger.stands(row).state !== 'confirmed') return again(asked)
-    const result = await fund(asked, client, row)
-    if (result.kind === 'granted' || result.code === 'settlement-pending') return result
-    return again(asked, result.approve)
-  }
-
-  async function grant(asked: Asked, client: string): Promise<Result> {
-    const { network, address } = asked
-    const id = Grant.idOf(network.id, address)
-    const running = underWay.get(id)
-    if (running) {
-      const result = await running
-      if (ledger.find(network.id, address)) return again(asked)
-      // What was learnt of the address is true for this request too; what was asked of the sender is not.
-      const isOwn = result.kind === 'refused' && ownCodes.includes(result.code)
-      return isOwn ? grant(asked, client) : result
-    }
-    const row = ledger.find(network.id, address)
-    const begun = row ? once(asked, client, row) : fund(asked, client)
-    const work = begun.catch((error: unknown): Result => {
-      if (!(error instanceof RpcFault || error instanceof RpcError)) throw error
-      return row ? again(asked) : notReady('The network does not tell what must be known.', 5)
-    })
-    underWay.set(id, work)
-    try {
-      const result = await work
-      const isLost = result.kind === 'refused' && result.code === 'already-sponsored' && !row
-      return isLost ? again(asked) : result
-    } finally {
-      underWay.delete(id)
-    }
-  }
-
   return {
     async grant(request) {
       const asked = parse(request, networks, excluded)
-      const result = 'kind' in asked ? asked : await grant(asked, request.client)
+      const result = 'kind' in asked ? asked : await grant(context, asked, request.client)
       if (result.kind === 'granted') return result
       refusals.inc({ reason: result.code })
       if ('kind' in asked) return result
@@ -210,8 +117,130 @@ export function createGranting(options: GrantingOptions): Granting {
   }
 }
 
+/** Sends a grant, or the top-up of one (`row`), if all checks pass. */
+async function fund(
+  context: Context,
+  asked: Asked,
+  client: string,
+  row?: GrantRow,
+): Promise<Result> {
+  const { settlement, ledger, turns, clients, now } = context
+  const { network, address } = asked
+  const day = Grant.dayOf(now())
+  const refusal = await refuseEarly(context, asked, client, day)
+  if (refusal) return refusal
+  const isTopped = ledger.findTopUp(network.id, address) !== undefined
+  const judging = turns.take(() =>
+    row ? judgeAgain(settlement, network, row, isTopped) : judge(settlement, network, address),
+  )
+  if (judging === undefined) return notReady('Too many requests are being looked at.', 1)
+  const judged = await judging
+  if (judged.kind === 'too-dear') return notReady('Gas costs more than a grant may be.', 60)
+  if (judged.kind === 'refused') return refusedBy(judged)
+  if (!clients.take(client, day, address)) return tooMany(now())
+  const request = {
+    network,
+    address,
+    amountWei: judged.wei,
+    isSigned: asked.signature !== undefined,
+    approveHash: undefined,
+    isTopUp: row !== undefined,
+  }
+  const funded = await ledger.fund(request, { waitMs: context.waitMs() })
+  // Only what was given counts against the client.
+  if (funded.kind !== 'funded' && funded.kind !== 'pending') {
+    clients.giveBack(client, day, address)
+  }
+  return resultOf(funded, asked, judged, now())
+}
+
+/** Reads once a second for each network of clients, so that many requests cost few calls. */
+function isNew({ lookedAt, now }: Context, key: string): boolean {
+  if (Math.abs(now() - (lookedAt.get(key) ?? 0)) < unusedMaxAgeMs) return false
+  lookedAt.delete(key)
+  lookedAt.set(key, now())
+  const [oldest] = lookedAt.keys()
+  if (lookedAt.size > lookedMax && oldest !== undefined) lookedAt.delete(oldest)
+  return true
+}
+
+/** The refusal that needs no look at the address, if any. */
+async function refuseEarly(
+  context: Context,
+  { network, address, signature }: Asked,
+  client: string,
+  day: number,
+): Promise<GrantRefusal | undefined> {
+  const { settlement, ledger, clients, now } = context
+  const room = ledger.room(network)
+  if (room === 'spent') return spent(now())
+  if (room === 'signed' && signature === undefined) return unsigned(network, address)
+  if (!clients.hasRoom(client, day)) return tooMany(now())
+  if (!settlement.isReady(network.id)) return notReady('The network cannot send now.')
+  const unused = clients.unused(client, day).filter((each) => each !== address) as Address[]
+  if (unused.length === 0) return undefined
+  if (isNew(context, networkOf(client))) {
+    const still = new Set(await idle(settlement, network, unused))
+    clients.settle(unused.filter((each) => !still.has(each)))
+  }
+  return clients.unused(client, day).some((each) => each !== address) ? wasteful : undefined
+}
+
+function again({ ledger }: Context, { network, address }: Asked, approve?: Grant.Approve): Result {
+  const row = ledger.find(network.id, address)
+  if (row === undefined) throw new Error(`${address} has no grant`)
+  const { transaction, state } = ledger.stands(row)
+  const confirmed = state === 'confirmed'
+  const members = { transaction, confirmed, ...(approve && { approve }) }
+  return refuse('already-sponsored', known[state], members)
+}
+
+/** Handles an address that was sponsored: one top-up if fees rose before it used the grant. */
+async function once(
+  context: Context,
+  asked: Asked,
+  client: string,
+  row: GrantRow,
+): Promise<Result> {
+  const { state } = context.ledger.stands(row)
+  if (row.kind !== 'grant' || state !== 'confirmed') return again(context, asked)
+  const result = await fund(context, asked, client, row)
+  if (result.kind === 'granted' || result.code === 'settlement-pending') return result
+  return again(context, asked, result.approve)
+}
+
+async function grant(context: Context, asked: Asked, client: string): Promise<Result> {
+  const { ledger, underWay } = context
+  const { network, address } = asked
+  const id = Grant.idOf(network.id, address)
+  const running = underWay.get(id)
+  if (running) {
+    const result = await running
+    if (ledger.find(network.id, address)) return again(context, asked)
+    // What was learnt of the address is true for this request too; what was asked of the sender is not.
+    const isOwn = result.kind === 'refused' && ownCodes.includes(result.code)
+    return isOwn ? grant(context, asked, client) : result
+  }
+  const row = ledger.find(network.id, address)
+  const begun = row ? once(context, asked, client, row) : fund(context, asked, client)
+  const work = begun.catch((error: unknown): Result => {
+    if (!(error instanceof RpcFault || error instanceof RpcError)) throw error
+    return row
+      ? again(context, asked)
+      : notReady('The network does not tell what must be known.', 5)
+  })
+  underWay.set(id, work)
+  try {
+    const result = await work
+    const isLost = result.kind === 'refused' && result.code === 'already-sponsored' && !row
+    return isLost ? again(context, asked) : result
+  } finally {
+    underWay.delete(id)
+  }
+}
+
 function parse(
-  request: Request,
+  request: SponsorRequest,
   networks: readonly Sponsored[],
   excluded: ReadonlySet<string>,
 ): Asked | Result {
@@ -278,43 +307,4 @@ function resultOf(
     case 'unavailable':
       return notReady(funded.detail, funded.retryAfterSeconds)
   }
-}
-
-function refusedBy({ code, detail, approve }: Extract<Judged, { kind: 'refused' }>): Refusal {
-  return { ...refuse(code, detail, approve && { approve }), ...(approve && { approve }) }
-}
-
-/** A refusal with a short Retry-After: it ends as soon as the earlier address has approved. */
-const wasteful: Refusal = {
-  ...refuse('rate-limited', 'An address that was sponsored for this client has not approved yet.'),
-  retryAfterSeconds: 2,
-}
-
-function unsigned(network: Sponsored, address: Address): Refusal {
-  const message = Grant.messageOf(network.id, address)
-  const detail = 'Half of the budget is spent: the address must sign the message (EIP-191).'
-  return refuse('signature-required', detail, { message })
-}
-
-function spent(now: number): Refusal {
-  const detail = 'The sponsoring budget of today is spent.'
-  return { ...refuse('budget-spent', detail), retryAfterSeconds: secondsLeft(now) }
-}
-
-function tooMany(now: number): Refusal {
-  const detail = 'Enough addresses were sponsored for this client today.'
-  return { ...refuse('rate-limited', detail), retryAfterSeconds: secondsLeft(now) }
-}
-
-function notReady(detail: string, retryAfterSeconds = 5): Refusal {
-  return { ...refuse('not-ready', detail), retryAfterSeconds }
-}
-
-function refuse(code: Code, detail: string, members?: Readonly<Record<string, unknown>>): Refusal {
-  return { kind: 'refused', code, detail, ...(members && { members }) }
-}
-
-/** Until the next UTC day. */
-function secondsLeft(now: number): number {
-  return Math.max(1, Math.ceil((Grant.dayOf(now) + 86_400_000 - now) / 1000))
 }

@@ -1,9 +1,9 @@
 import type { Address } from 'viem'
 import type { GrantRow } from '../../db/grants'
 import type { Code } from '../protocol/Problem'
+import { approveCall, estimateApprove, readFacts, tipOf } from './facts'
 import * as Grant from './Grant'
-import type { Engine, Sponsored } from './ledger'
-import { approveCall, estimateApprove, look, tipOf } from './look'
+import type { Sponsored, SponsorSettlement } from './ledger'
 
 /** The grant for an address, and the approve that it can sign with it. */
 export type Judged =
@@ -12,8 +12,12 @@ export type Judged =
   | { kind: 'refused'; code: Code; detail: string; approve?: Grant.Approve | undefined }
 
 /** Judges an address that was never sponsored. Throws RpcFault or RpcError. */
-export async function judge(engine: Engine, network: Sponsored, address: Address): Promise<Judged> {
-  const seen = await survey(engine, network, address)
+export async function judge(
+  settlement: SponsorSettlement,
+  network: Sponsored,
+  address: Address,
+): Promise<Judged> {
+  const seen = await survey(settlement, network, address)
   if (seen.kind === 'refused') return seen
   const { facts, price } = seen
   const amount = Grant.amountOf(facts.balanceWei, price, capOf(network))
@@ -30,12 +34,12 @@ export async function judge(engine: Engine, network: Sponsored, address: Address
  * while the address has not approved. Throws RpcFault or RpcError.
  */
 export async function judgeAgain(
-  engine: Engine,
+  settlement: SponsorSettlement,
   network: Sponsored,
   row: GrantRow,
   isTopped: boolean,
 ): Promise<Judged> {
-  const seen = await survey(engine, network, row.address)
+  const seen = await survey(settlement, network, row.address)
   if (seen.kind === 'refused') return seen
   const { facts, price } = seen
   const cap = capOf(network)
@@ -51,11 +55,11 @@ export async function judgeAgain(
 type Survey = { kind: 'good'; facts: Grant.Facts; price: Grant.Price }
 
 async function survey(
-  engine: Engine,
+  settlement: SponsorSettlement,
   network: Sponsored,
   address: Address,
 ): Promise<Survey | Extract<Judged, { kind: 'refused' }>> {
-  const { facts, baseFeeWei } = await look(engine, network, address)
+  const { facts, baseFeeWei } = await readFacts(settlement, network, address)
   if (!facts.hasCode && facts.allowanceAtomic > 0n) {
     const detail = 'The address has approved Permit2 already.'
     return { kind: 'refused', code: 'already-approved', detail }
@@ -63,8 +67,8 @@ async function survey(
   const refusal = Grant.refusalOf(facts, network.asset, network.sponsor)
   if (refusal) return { kind: 'refused', ...refusal }
   const [gas, tipWei] = await Promise.all([
-    estimateApprove(engine, network, address),
-    tipOf(engine, network, baseFeeWei),
+    estimateApprove(settlement, network, address),
+    tipOf(settlement, network, baseFeeWei),
   ])
   if (gas === undefined) {
     const detail = 'The token refuses this address.'

@@ -10,7 +10,7 @@ import * as Grant from './Grant'
 import { createStore } from './store'
 
 /** What sponsoring needs of settlement. */
-export type Engine = Pick<
+export type SponsorSettlement = Pick<
   Settlement,
   'run' | 'errand' | 'read' | 'rpc' | 'fees' | 'isReady' | 'verify'
 >
@@ -18,7 +18,7 @@ export type Engine = Pick<
 /** A network on which approvals are sponsored. */
 export type Sponsored = NetworkConfig & { sponsor: Sponsor }
 
-export type Order = {
+export type GrantRequest = {
   network: Sponsored
   address: Address
   amountWei: bigint
@@ -50,9 +50,9 @@ export type Ledger = {
   room(network: Sponsored): Grant.Room
   /**
    * Reserves the address and sends, in one database transaction, and waits for the confirmation. An
-   * order whose row has the same approve goes on with what was sent. Rejects only on faults of ours.
+   * request whose row has the same approve goes on with what was sent. Rejects only on faults of ours.
    */
-  fund(order: Order, options: { waitMs: number }): Promise<Funded>
+  fund(request: GrantRequest, options: { waitMs: number }): Promise<Funded>
   /** How the transfer of a row stands. */
   stands(row: GrantRow): { transaction: Hex; state: 'under-way' | 'confirmed' | 'lost' }
   /** Networks whose budget of today is spent. */
@@ -62,13 +62,13 @@ export type Ledger = {
 
 export type LedgerOptions = {
   db: Db
-  engine: Engine
+  settlement: SponsorSettlement
   networks: readonly Sponsored[]
   now: () => number
   log: Log
 }
 
-/** The day has no room for the order, found inside the transaction that would have written it. */
+/** The day has no room for the request, found inside the transaction that would have written it. */
 class FullError extends Error {
   override readonly name = 'FullError'
   readonly room: Exclude<Grant.Room, 'open'>
@@ -86,125 +86,23 @@ const states = {
   replaced: 'lost',
 } as const
 
+type Context = LedgerOptions & {
+  store: ReturnType<typeof createStore>
+  tallies: Map<Network.Id, Grant.Tally & { day: number }>
+}
+
 /** The ledger of a database. */
 export function createLedger(options: LedgerOptions): Ledger {
-  const { engine, now, log } = options
   const store = createStore(options.db)
-  const tallies = new Map<Network.Id, Grant.Tally & { day: number }>()
-
-  /** Of today; read once a day, because only this process writes. */
-  function tally(network: Network.Id): Grant.Tally {
-    const day = Grant.dayOf(now())
-    const known = tallies.get(network)
-    if (known?.day === day) return known
-    const fresh = { day, ...store.tallySince(network, day) }
-    tallies.set(network, fresh)
-    return fresh
-  }
-
-  function room({ id, sponsor, gasPerDayWei }: Sponsored, wei: bigint): Grant.Room {
-    const budget = { grants: sponsor.grantsPerDay, wei: gasPerDayWei.sponsor }
-    return Grant.roomFor(tally(id), budget, wei)
-  }
-
-  /** Inside the transaction that stores the signed transfer: all of it or nothing is kept. */
-  function reserve(order: Order, transactionHash: Hex, feeWei: bigint): void {
-    const { network, address, amountWei, approveHash, isSigned } = order
-    const left = room(network, amountWei + feeWei)
-    if (left === 'spent' || (left === 'signed' && !isSigned)) throw new FullError(left)
-    const row = { network: network.id, address, amountWei, feeWei, transactionHash }
-    if (order.isTopUp === true) store.insertTopUp({ ...row, createdAt: now() })
-    else {
-      store.insert({
-        ...row,
-        token: network.asset.address,
-        kind: approveHash === undefined ? 'grant' : 'approval',
-        approveHash: approveHash ?? null,
-        createdAt: now(),
-      })
-    }
-    const today = tally(network.id)
-    // Also when the commit fails: then a little less is given today.
-    tallies.set(network.id, {
-      day: Grant.dayOf(now()),
-      grants: today.grants + 1,
-      wei: today.wei + amountWei + feeWei,
-    })
-  }
-
-  /** The row that an order wrote or would write. */
-  function rowOf({ network: { id }, address, isTopUp }: Order): GrantRow | TopUpRow | undefined {
-    return isTopUp === true ? store.findTopUp(id, address) : store.find(id, address)
-  }
-
-  function learnFee(order: Order, spentWei: bigint): void {
-    const { id } = order.network
-    const row = rowOf(order)
-    if (row === undefined || row.feeWei === spentWei) return
-    if (order.isTopUp === true) store.setTopUpFee(id, order.address, spentWei)
-    else store.setFee(id, order.address, spentWei)
-    const today = tally(id)
-    if (row.createdAt < Grant.dayOf(now())) return
-    tallies.set(id, {
-      day: Grant.dayOf(now()),
-      grants: today.grants,
-      wei: today.wei - row.feeWei + spentWei,
-    })
-  }
-
-  async function fund(order: Order, waitMs: number): Promise<Funded> {
-    const { network, address, approveHash } = order
-    const known = rowOf(order)
-    const isSame = known && 'approveHash' in known && known.approveHash === approveHash
-    if (known && !isSame) return { kind: 'taken' }
-    const amountWei = known?.amountWei ?? order.amountWei
-    let isOurs = known !== undefined
-    const feeWei = Grant.transferGasLimit * engine.fees(network.id).maxFeeWei
-    const end = await engine.run(
-      {
-        id: order.isTopUp ? Grant.topUpIdOf(network.id, address) : Grant.idOf(network.id, address),
-        kind: 'grant',
-        product: 'sponsor',
-        network: network.id,
-        relayer: undefined,
-        to: address,
-        data: '0x',
-        valueWei: amountWei,
-        gasLimit: Grant.transferGasLimit,
-      },
-      {
-        waitMs,
-        write(transaction) {
-          reserve(order, transaction, feeWei)
-          isOurs = true
-        },
-      },
-    )
-    // Somebody else wrote it between the look above and the write: that one is answered for it.
-    if (!isOurs && rowOf(order)) return { kind: 'taken' }
-    switch (end.kind) {
-      case 'confirmed':
-        learnFee(order, end.receipt.spentWei)
-        return { kind: 'funded', transaction: end.transaction, amountWei }
-      case 'pending':
-        return end
-      case 'unavailable':
-        return end
-      case 'failed':
-      case 'replaced':
-        log.error('grant-lost', { network: network.id, address, transaction: end.transaction })
-        return { kind: 'lost', transaction: end.transaction }
-    }
-  }
-
+  const context: Context = { ...options, store, tallies: new Map() }
   return {
     find: store.find,
     findTopUp: store.findTopUp,
-    room: (network) => room(network, 0n),
-    tally,
-    async fund(order, { waitMs }) {
+    room: (network) => room(context, network, 0n),
+    tally: (network) => tally(context, network),
+    async fund(request, { waitMs }) {
       try {
-        return await fund(order, waitMs)
+        return await fund(context, request, waitMs)
       } catch (error) {
         if (error instanceof FullError) return { kind: 'full', room: error.room }
         if (isDuplicate(error)) return { kind: 'taken' }
@@ -212,7 +110,7 @@ export function createLedger(options: LedgerOptions): Ledger {
       }
     },
     stands(row) {
-      const errand = engine.errand(Grant.idOf(row.network, row.address))
+      const errand = options.settlement.errand(Grant.idOf(row.network, row.address))
       return {
         transaction: errand?.transaction ?? row.transactionHash,
         state: states[errand?.state ?? 'broadcast'],
@@ -220,11 +118,127 @@ export function createLedger(options: LedgerOptions): Ledger {
     },
     spent: () =>
       options.networks
-        // Nothing to give is a choice, not a fault.
+        // A budget of nothing is a choice, not a fault.
         .filter(
           ({ sponsor, gasPerDayWei }) => sponsor.grantsPerDay > 0 && gasPerDayWei.sponsor > 0n,
         )
-        .filter((network) => room(network, 0n) === 'spent')
+        .filter((network) => room(context, network, 0n) === 'spent')
         .map(({ id }) => ({ network: id, reason: 'the sponsoring budget of today is spent' })),
+  }
+}
+
+/** Of today; read once a day, because only this process writes. */
+function tally({ store, tallies, now }: Context, network: Network.Id): Grant.Tally {
+  const day = Grant.dayOf(now())
+  const known = tallies.get(network)
+  if (known?.day === day) return known
+  const fresh = { day, ...store.tallySince(network, day) }
+  tallies.set(network, fresh)
+  return fresh
+}
+
+function room(context: Context, { id, sponsor, gasPerDayWei }: Sponsored, wei: bigint): Grant.Room {
+  const budget = { grants: sponsor.grantsPerDay, wei: gasPerDayWei.sponsor }
+  return Grant.roomFor(tally(context, id), budget, wei)
+}
+
+/** Inside the transaction that stores the signed transfer: all of it or nothing is kept. */
+function reserve(
+  context: Context,
+  request: GrantRequest,
+  transactionHash: Hex,
+  feeWei: bigint,
+): void {
+  const { store, tallies, now } = context
+  const { network, address, amountWei, approveHash, isSigned } = request
+  const left = room(context, network, amountWei + feeWei)
+  if (left === 'spent' || (left === 'signed' && !isSigned)) throw new FullError(left)
+  const row = { network: network.id, address, amountWei, feeWei, transactionHash }
+  if (request.isTopUp === true) store.insertTopUp({ ...row, createdAt: now() })
+  else {
+    store.insert({
+      ...row,
+      token: network.asset.address,
+      kind: approveHash === undefined ? 'grant' : 'approval',
+      approveHash: approveHash ?? null,
+      createdAt: now(),
+    })
+  }
+  const today = tally(context, network.id)
+  // Also when the commit fails: then a little less is given today.
+  tallies.set(network.id, {
+    day: Grant.dayOf(now()),
+    grants: today.grants + 1,
+    wei: today.wei + amountWei + feeWei,
+  })
+}
+
+/** The row that a request wrote or would write. */
+function rowOf(
+  { store }: Context,
+  { network: { id }, address, isTopUp }: GrantRequest,
+): GrantRow | TopUpRow | undefined {
+  return isTopUp === true ? store.findTopUp(id, address) : store.find(id, address)
+}
+
+function learnFee(context: Context, request: GrantRequest, spentWei: bigint): void {
+  const { store, tallies, now } = context
+  const { id } = request.network
+  const row = rowOf(context, request)
+  if (row === undefined || row.feeWei === spentWei) return
+  if (request.isTopUp === true) store.setTopUpFee(id, request.address, spentWei)
+  else store.setFee(id, request.address, spentWei)
+  const today = tally(context, id)
+  if (row.createdAt < Grant.dayOf(now())) return
+  tallies.set(id, {
+    day: Grant.dayOf(now()),
+    grants: today.grants,
+    wei: today.wei - row.feeWei + spentWei,
+  })
+}
+
+async function fund(context: Context, request: GrantRequest, waitMs: number): Promise<Funded> {
+  const { settlement, log } = context
+  const { network, address, approveHash } = request
+  const known = rowOf(context, request)
+  const isSame = known && 'approveHash' in known && known.approveHash === approveHash
+  if (known && !isSame) return { kind: 'taken' }
+  const amountWei = known?.amountWei ?? request.amountWei
+  let isOurs = known !== undefined
+  const feeWei = Grant.transferGasLimit * settlement.fees(network.id).maxFeeWei
+  const end = await settlement.run(
+    {
+      id: request.isTopUp ? Grant.topUpIdOf(network.id, address) : Grant.idOf(network.id, address),
+      kind: 'grant',
+      product: 'sponsor',
+      network: network.id,
+      relayer: undefined,
+      to: address,
+      data: '0x',
+      valueWei: amountWei,
+      gasLimit: Grant.transferGasLimit,
+    },
+    {
+      waitMs,
+      write(transaction) {
+        reserve(context, request, transaction, feeWei)
+        isOurs = true
+      },
+    },
+  )
+  // Somebody else wrote it between the look above and the write: that one is answered for it.
+  if (!isOurs && rowOf(context, request)) return { kind: 'taken' }
+  switch (end.kind) {
+    case 'confirmed':
+      learnFee(context, request, end.receipt.spentWei)
+      return { kind: 'funded', transaction: end.transaction, amountWei }
+    case 'pending':
+      return end
+    case 'unavailable':
+      return end
+    case 'failed':
+    case 'replaced':
+      log.error('grant-lost', { network: network.id, address, transaction: end.transaction })
+      return { kind: 'lost', transaction: end.transaction }
   }
 }

@@ -7,7 +7,8 @@ import * as RateLimit from '../http/ratelimit'
 import * as Json from '../protocol/Json'
 import * as Problem from '../protocol/Problem'
 import { networkOf } from './clients'
-import type { Granting, Refused } from './granting'
+import type { Granting } from './granting'
+import type { Refused } from './refusals'
 
 export type RoutesOptions = {
   granting: Granting

@@ -9,7 +9,7 @@ import type { Meter } from '../settlement/metrics'
 import type { ApprovalSponsor } from '../settlement/Sponsorship'
 import { createApprovalSponsor } from './approval'
 import { createGranting, type Granting } from './granting'
-import { createLedger, type Engine, type Sponsored } from './ledger'
+import { createLedger, type Sponsored, type SponsorSettlement } from './ledger'
 
 export type Sponsor = {
   networks: readonly Network.Id[]
@@ -22,7 +22,7 @@ export type Sponsor = {
 
 export type SponsorOptions = {
   db: Db
-  settlement: Engine
+  settlement: SponsorSettlement
   networks: readonly NetworkConfig[]
   /** Accounts of ours. */
   accounts: readonly Address[]
@@ -35,9 +35,9 @@ export type SponsorOptions = {
 
 /** Sponsoring of approves of Permit2: by request, and for those that come signed. One ledger. */
 export function createSponsor(options: SponsorOptions): Sponsor {
-  const { db, settlement: engine, meter, now, log, waitMs } = options
+  const { db, settlement, meter, now, log, waitMs } = options
   const networks = options.networks.filter(isSponsored)
-  const ledger = createLedger({ db, engine, networks, now, log })
+  const ledger = createLedger({ db, settlement, networks, now, log })
   const count = meter.gauge('sponsor_grants_today', 'Addresses sponsored on this UTC day.', [
     'network',
   ])
@@ -60,10 +60,10 @@ export function createSponsor(options: SponsorOptions): Sponsor {
   ]
   return {
     networks: networks.map(({ id }) => id),
-    granting: createGranting({ engine, ledger, networks, excluded, meter, now, waitMs }),
+    granting: createGranting({ settlement, ledger, networks, excluded, meter, now, waitMs }),
     approvals:
       networks.length > 0
-        ? createApprovalSponsor({ engine, ledger, networks, meter, now })
+        ? createApprovalSponsor({ settlement, ledger, networks, meter, now })
         : undefined,
     spent: ledger.spent,
   }

@@ -1,11 +1,11 @@
 import type { Address } from 'viem'
+import type { NewOrder } from '../../db/rows'
 import { fingerprint } from '../paywall/fingerprint'
 import type * as Network from '../protocol/Network'
-import type { Payment } from '../settlement/Payment'
+import type { Transfer } from '../protocol/Transfer'
 import type { Admitted } from './admission'
 import type * as Instrument from './Instrument'
-import * as Orders from './Order'
-import { buyPath } from './teller'
+import { buyPath } from './order-response'
 
 /** What a buyer and the desk agree on. */
 export type Agreement = Admitted &
@@ -23,18 +23,16 @@ export function fingerprintOf(terms: Instrument.Terms, payer: Address): string {
   return fingerprint('POST', buyPath, `?${query}`, undefined)
 }
 
-/** A new order, as its payment is written at `now` (unix ms). */
+/** The new order of a payer, to be written with its payment. `now`: unix ms. */
 export function orderOf(
   id: string,
-  payment: Payment,
+  { payer, amountAtomic: totalAtomic }: Pick<Transfer, 'payer' | 'amountAtomic'>,
   agreed: Agreement,
   now: number,
-): Orders.Order {
+): NewOrder {
   const { token, usdgAtomic, recipient, quotedAtomic, floorAtomic, network } = agreed
-  const { payer, amountAtomic: totalAtomic } = payment.transfer
   return {
     id,
-    paymentId: payment.id,
     network,
     symbol: token.symbol,
     token: token.address,
@@ -46,9 +44,6 @@ export function orderOf(
     totalAtomic,
     quotedAtomic,
     floorAtomic,
-    settlementTx: payment.transaction,
     createdAt: now,
-    updatedAt: now,
-    ...Orders.untouched,
   }
 }

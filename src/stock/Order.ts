@@ -117,20 +117,6 @@ export type Order = {
   settledAt: number | undefined
 }
 
-/** What an order has of which nothing was sent. */
-export const untouched = {
-  state: 'settling',
-  swapTx: undefined,
-  refundTx: undefined,
-  deliveredAtomic: undefined,
-  returnedAtomic: undefined,
-  refundReason: undefined,
-  heldReason: undefined,
-  refundAttempts: 0,
-  retryAt: undefined,
-  settledAt: undefined,
-} as const satisfies Partial<Order>
-
 /** Decimals of the two amounts that an order tells. */
 export type Units = { assetDecimals: number; tokenDecimals: number }
 

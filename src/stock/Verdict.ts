@@ -1,10 +1,10 @@
 import type { Address } from 'viem'
 import type { Stock } from '../config/Config'
 import * as Problem from '../protocol/Problem'
-import type { Look } from './Look'
+import type { Snapshot } from './Snapshot'
 
 /** Why an order cannot be taken. `status` is that of the answer; `detail` is safe to send. */
-export type Refusal = { ok: false; status: 400 | 409 | 503; detail: string } & (
+export type MarketRefusal = { ok: false; status: 400 | 409 | 503; detail: string } & (
   | { code: 'blocked'; address: Address }
   | {
       code: 'halted' | 'paused' | 'pool-mismatch' | 'feed-distance' | 'no-liquidity' | 'unreadable'
@@ -14,7 +14,7 @@ export type Refusal = { ok: false; status: 400 | 409 | 503; detail: string } & (
 /** What is only told: the order can be taken. */
 export type Warning = 'feed-stale' | 'feed-paused' | 'feed-unreadable'
 
-export type Verdict = { ok: true; warnings: readonly Warning[] } | Refusal
+export type Verdict = { ok: true; warnings: readonly Warning[] } | MarketRefusal
 
 type Rules = Pick<Stock, 'feedDistanceBps' | 'feedMaxAgeSeconds'>
 
@@ -23,7 +23,7 @@ type Rules = Pick<Stock, 'feedDistanceBps' | 'feedMaxAgeSeconds'>
  * blocked, the pool takes the amount, and neither its price nor the quote's is further from a fresh
  * feed than allowed. A feed that is stale, paused or silent only warns. `now` is unix ms.
  */
-export function of(look: Look, rules: Rules, now: number): Verdict {
+export function of(look: Snapshot, rules: Rules, now: number): Verdict {
   const { token, blocked } = look
   if (look.isPaused === undefined || look.decimals === undefined) {
     return refuse('unreadable', 503, `The contract of ${token.symbol} cannot be read.`)
@@ -49,7 +49,7 @@ export function of(look: Look, rules: Rules, now: number): Verdict {
   return ofFeed(look, rules, now)
 }
 
-function ofFeed(look: Look, rules: Rules, now: number): Verdict {
+function ofFeed(look: Snapshot, rules: Rules, now: number): Verdict {
   const { token, feed, midPriceAtomic, priceAtomic } = look
   if (token.feed === undefined) return { ok: true, warnings: [] }
   if (look.isOraclePaused === true) return { ok: true, warnings: ['feed-paused'] }
@@ -77,7 +77,7 @@ function distanceBps(price: bigint, reference: bigint): number {
 }
 
 /** The answer that tells of a refusal; its `reason` is the refusal's code. */
-export function problemOf(refusal: Refusal): Problem.ProblemError {
+export function problemOf(refusal: MarketRefusal): Problem.ProblemError {
   const { code, detail } = refusal
   const members = { reason: code }
   switch (code) {
@@ -93,9 +93,9 @@ export function problemOf(refusal: Refusal): Problem.ProblemError {
 }
 
 function refuse(
-  code: Exclude<Refusal['code'], 'blocked'>,
-  status: Refusal['status'],
+  code: Exclude<MarketRefusal['code'], 'blocked'>,
+  status: MarketRefusal['status'],
   detail: string,
-): Refusal {
+): MarketRefusal {
   return { ok: false, code, status, detail }
 }

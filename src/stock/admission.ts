@@ -1,4 +1,5 @@
 import type { Address } from 'viem'
+import type { OrderQuota } from '../../db/rows'
 import { RpcFault } from '../chain/client'
 import type { NetworkConfig, Stock } from '../config/Config'
 import * as Amount from '../protocol/Amount'
@@ -7,8 +8,9 @@ import type { Settlement } from '../settlement/settle'
 import type { Desk } from './desk'
 import * as Instrument from './Instrument'
 import { refundGas, swapGas } from './jobs'
-import type { Look } from './Look'
 import type { Market } from './market'
+import { idSince } from './Order'
+import type { Snapshot } from './Snapshot'
 import { problemOf } from './Verdict'
 
 /** Everything that must hold before money moves, but the buyer's credential. */
@@ -18,20 +20,27 @@ export type Admission = {
   /** Throws ProblemError, 503, for a desk that can neither swap nor refund. */
   assertReady(): void
   /** Throws ProblemError, 429, for a payer whose orders keep being refunded: each costs gas. */
-  assertPatience(payer: Address): void
+  assertRefundQuota(payer: Address): void
   /**
    * Throws ProblemError, 429, for an order with a minimum of its own while as many of its payer are
-   * under way as may be refunded: the first that is filled can make a refund of each. To be asked where
-   * the order is written, too: what is not written has nobody's name on it.
+   * under way as may be refunded: the first that is filled can make a refund of each.
    */
-  assertFew(payer: Address, terms: Pick<Instrument.Terms, 'minimumAtomic'>): void
+  assertOpenOrderQuota(payer: Address, terms: Pick<Instrument.Terms, 'minimumAtomic'>): void
+  /**
+   * The same to be asked where the order is written, because before that a stranger may show orders
+   * in the payer's name. Undefined for an order without a minimum of its own.
+   */
+  openOrderQuota(
+    payer: Address,
+    terms: Pick<Instrument.Terms, 'minimumAtomic'>,
+  ): OrderQuota | undefined
   /** A look at the market that lets the order through. Throws ProblemError. */
   look(market: Market, terms: Instrument.Terms, options: LookOptions): Promise<Admitted>
 }
 
 type LookOptions = { recipient: Address | undefined; fresh: boolean }
 
-export type Admitted = { look: Look; quotedAtomic: bigint; floorAtomic: bigint }
+export type Admitted = { look: Snapshot; quotedAtomic: bigint; floorAtomic: bigint }
 
 export type AdmissionOptions = {
   settlement: Pick<Settlement, 'desk' | 'status' | 'isReady' | 'fees'>
@@ -76,17 +85,20 @@ export function createAdmission(options: AdmissionOptions): Admission {
         headers: { 'retry-after': '10' },
       })
     },
-    assertPatience(payer) {
+    assertRefundQuota(payer) {
       if (options.desk.refundsOf(payer, options.now() - hourMs) < refundsMax) return
       const detail = 'Too many orders of this payer were refunded in the last hour.'
       throw Problem.of('rate-limited', detail, { headers: { 'retry-after': '600' } })
     },
-    assertFew(payer, { minimumAtomic }) {
+    assertOpenOrderQuota(payer, { minimumAtomic }) {
       if (minimumAtomic === undefined) return
       const refunds = options.desk.refundsOf(payer, options.now() - hourMs)
-      if (refunds + options.desk.underWay(payer) < refundsMax) return
-      const detail = 'Too many orders of this payer that name minimumShares are under way.'
-      throw Problem.of('rate-limited', detail, { headers: { 'retry-after': '10' } })
+      if (refunds + options.desk.underWay(payer) >= refundsMax) throw tooManyOpen()
+    },
+    openOrderQuota(payer, { minimumAtomic }) {
+      if (minimumAtomic === undefined) return undefined
+      const since = idSince(options.now() - hourMs)
+      return { payer, since, max: refundsMax, refusal: tooManyOpen() }
     },
     async look(market, terms, { recipient, fresh }) {
       const people = [settlement.desk, ...(recipient === undefined ? [] : [recipient])]
@@ -100,8 +112,13 @@ export function createAdmission(options: AdmissionOptions): Admission {
   }
 }
 
+function tooManyOpen(): Problem.ProblemError {
+  const detail = 'Too many orders of this payer that name minimumShares are under way.'
+  return Problem.of('rate-limited', detail, { headers: { 'retry-after': '10' } })
+}
+
 /** Throws when the pool gives less than the buyer insists on. */
-function priceOf({ token, minimumAtomic }: Instrument.Terms, { sharesAtomic }: Look) {
+function priceOf({ token, minimumAtomic }: Instrument.Terms, { sharesAtomic }: Snapshot) {
   if (sharesAtomic === undefined) throw new Error('a look without a quote was let through')
   const floorAtomic = Instrument.floorOf(token, sharesAtomic, minimumAtomic)
   if (floorAtomic > sharesAtomic) {

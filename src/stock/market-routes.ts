@@ -11,8 +11,8 @@ import * as Amount from '../protocol/Amount'
 import type { Asset } from '../protocol/Asset'
 import * as Problem from '../protocol/Problem'
 import * as Instrument from './Instrument'
-import * as Look from './Look'
 import type { Market } from './market'
+import * as Snapshot from './Snapshot'
 import { problemOf, type Warning } from './Verdict'
 
 export type MarketRoutesOptions = {
@@ -41,7 +41,7 @@ export function marketRoutes(options: MarketRoutesOptions) {
     throw Problem.of('rate-limited', 'Too many requests from this address.', { headers })
   }
 
-  let page: { looks: readonly Look.Look[]; second: number; text: string } | undefined
+  let page: { looks: readonly Snapshot.Snapshot[]; second: number; text: string } | undefined
   const list = async (request: Request): Promise<Response> => {
     const headers = limited(request)
     const looks = await market.snapshots().catch(unavailable)
@@ -75,9 +75,9 @@ export function marketRoutes(options: MarketRoutesOptions) {
 /** Older than this, the list says of its prices that they are. */
 const staleMs = 15_000
 
-function entryOf(look: Look.Look, market: Market, asset: Asset, now: number) {
+function entryOf(look: Snapshot.Snapshot, market: Market, asset: Asset, now: number) {
   const { token, decimals } = look
-  const priceAtomic = Look.shownPriceAtomic(look)
+  const priceAtomic = Snapshot.shownPriceAtomic(look)
   const { feeBps, minAtomic, maxAtomic } = market.stock
   const verdict = market.judge(look)
   const usdg = (atomic: bigint) => Amount.toDecimal(atomic, asset.decimals)
@@ -100,7 +100,11 @@ function entryOf(look: Look.Look, market: Market, asset: Asset, now: number) {
 }
 
 /** What a purchase of this look's amount would be. Throws ProblemError when it would be refused. */
-export function quoteOf(look: Look.Look, market: Pick<Market, 'judge' | 'stock'>, asset: Asset) {
+export function quoteOf(
+  look: Snapshot.Snapshot,
+  market: Pick<Market, 'judge' | 'stock'>,
+  asset: Asset,
+) {
   const verdict = market.judge(look)
   if (!verdict.ok) throw problemOf(verdict)
   const { token, usdgAtomic, sharesAtomic, priceAtomic, decimals } = look
@@ -139,7 +143,7 @@ function termsOf(request: Request, stock: Stock, asset: Asset): Instrument.Terms
 }
 
 /** ERC-8056: underlying shares per token, for people. Amounts are always of tokens. */
-function multiplierOf({ multiplierE18 }: Look.Look): string | null {
+function multiplierOf({ multiplierE18 }: Snapshot.Snapshot): string | null {
   return multiplierE18 === undefined ? null : Amount.toDecimal(multiplierE18, 18)
 }
 

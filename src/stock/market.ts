@@ -2,8 +2,8 @@ import type { Address } from 'viem'
 import type { Call } from '../chain/multicall'
 import * as Uniswap from '../chain/uniswap'
 import type { NetworkConfig, Stock, StockToken } from '../config/Config'
-import * as Look from './Look'
 import { createReader, type Read } from './reader'
+import * as Snapshot from './Snapshot'
 import * as Verdict from './Verdict'
 
 /** Reads of the listed stocks; nothing here moves money. */
@@ -16,16 +16,16 @@ export type Market = {
    * old, unless the network gives no answer: then the last one, which `readAt` tells. Throws
    * RpcFault when there is none.
    */
-  snapshots(): Promise<readonly Look.Look[]>
+  snapshots(): Promise<readonly Snapshot.Snapshot[]>
   /** One of `snapshots`. */
-  snapshot(token: StockToken): Promise<Look.Look>
+  snapshot(token: StockToken): Promise<Snapshot.Snapshot>
   /**
    * What `usdgAtomic` buys, and all that must hold before money moves, of one block. Answers within
    * a second may share a look unless `fresh`. `people`: who must not be blocked. Throws RpcFault.
    */
-  look(token: StockToken, usdgAtomic: bigint, options?: LookOptions): Promise<Look.Look>
+  look(token: StockToken, usdgAtomic: bigint, options?: LookOptions): Promise<Snapshot.Snapshot>
   /** Whether an order may be taken on what was seen. */
-  judge(look: Look.Look): Verdict.Verdict
+  judge(look: Snapshot.Snapshot): Verdict.Verdict
   /**
    * The newest quote, whatever else speaks against it; undefined when the pool does not take all of
    * the amount. `quotedAt` is unix ms. Throws RpcFault.
@@ -78,9 +78,9 @@ const keptMax = 1_000
 export function createMarket(options: MarketOptions): Market {
   const { stock, asset, now, timeoutMs = 2_000 } = options
   const reader = createReader({ network: stock.network, read: options.read, now, timeoutMs })
-  const looks = new Map<string, { askedAt: number; look: Promise<Look.Look> }>()
-  let last: readonly Look.Look[] | undefined
-  let refreshing: { askedAt: number; looks: Promise<readonly Look.Look[]> } | undefined
+  const looks = new Map<string, { askedAt: number; look: Promise<Snapshot.Snapshot> }>()
+  let last: readonly Snapshot.Snapshot[] | undefined
+  let refreshing: { askedAt: number; looks: Promise<readonly Snapshot.Snapshot[]> } | undefined
 
   const market: Market = {
     stock,
@@ -141,14 +141,14 @@ export function createMarket(options: MarketOptions): Market {
   async function lookAt(token: StockToken, usdgAtomic: bigint, people: readonly Address[]) {
     const question = { stock, asset, token, usdgAtomic, people }
     const [answer, isHalted] = await Promise.all([
-      reader.ask(Look.calls(question)),
+      reader.ask(Snapshot.calls(question)),
       options.isHalted?.(token),
     ])
-    const look = Look.parse(question, answer)
+    const look = Snapshot.parse(question, answer)
     return isHalted === true ? { ...look, isHalted } : look
   }
 
-  async function refresh(): Promise<readonly Look.Look[]> {
+  async function refresh(): Promise<readonly Snapshot.Snapshot[]> {
     const { minAtomic, tokens } = stock
     const all = await Promise.all(tokens.map((token) => lookAt(token, minAtomic, [])))
     last = all

@@ -4,8 +4,8 @@ import * as Amount from '../protocol/Amount'
 import type { Asset } from '../protocol/Asset'
 import type { Counted, Explorer } from './explorer'
 import type { Issuer, IssuerAsset, IssuerQuote } from './issuer'
-import * as Look from './Look'
 import type { Market } from './market'
+import * as Snapshot from './Snapshot'
 import * as Verdict from './Verdict'
 
 /**
@@ -31,7 +31,7 @@ export type MarketDataOptions = {
 
 /** All that is known of one token. */
 type Known = {
-  look: Look.Look
+  look: Snapshot.Snapshot
   quoted: IssuerQuote | undefined
   listed: IssuerAsset | undefined
   counted: Counted | undefined
@@ -62,7 +62,7 @@ export function createMarketData(options: MarketDataOptions): MarketData {
         symbol: look.token.symbol,
         name: look.token.name,
         address: look.token.address,
-        price: usdg(Look.shownPriceAtomic(look)),
+        price: usdg(Snapshot.shownPriceAtomic(look)),
         marketCap: counted?.marketCap ?? null,
         volume24h: counted?.volume24h ?? null,
         holders: counted?.holders ?? null,
@@ -99,12 +99,12 @@ export function createMarketData(options: MarketDataOptions): MarketData {
   }
 
   /** Nobody pays for live data to get that of an hour ago. */
-  function recent(look: Look.Look): Look.Look {
+  function recent(look: Snapshot.Snapshot): Snapshot.Snapshot {
     if (now() - look.readAt > lookMaxAgeMs) throw new RpcFault('no answer for a minute')
     return look
   }
 
-  async function know(look: Look.Look): Promise<Known> {
+  async function know(look: Snapshot.Snapshot): Promise<Known> {
     const [quoted, listed, counted] = await Promise.all([
       issuer?.quote(look.token),
       issuer?.asset(look.token),
@@ -117,7 +117,7 @@ export function createMarketData(options: MarketDataOptions): MarketData {
     return { symbol, name, address, network: stock.network }
   }
 
-  function statusOf(look: Look.Look): string {
+  function statusOf(look: Snapshot.Snapshot): string {
     const verdict = market.judge(look)
     return verdict.ok ? 'open' : verdict.code
   }
@@ -125,7 +125,7 @@ export function createMarketData(options: MarketDataOptions): MarketData {
   function quoteOf({ look, quoted, counted }: Known) {
     const { token } = look
     return {
-      price: usdg(Look.shownPriceAtomic(look)),
+      price: usdg(Snapshot.shownPriceAtomic(look)),
       currency: 'USD',
       asset: asset.symbol,
       pool: {
@@ -146,7 +146,7 @@ export function createMarketData(options: MarketDataOptions): MarketData {
     }
   }
 
-  function feedOf({ token, feed, isOraclePaused }: Look.Look) {
+  function feedOf({ token, feed, isOraclePaused }: Snapshot.Snapshot) {
     if (token.feed === undefined) return null
     return {
       address: token.feed,
@@ -205,7 +205,7 @@ export function createMarketData(options: MarketDataOptions): MarketData {
   }
 }
 
-function isReadable({ decimals }: Look.Look): boolean {
+function isReadable({ decimals }: Snapshot.Snapshot): boolean {
   return decimals !== undefined
 }
 

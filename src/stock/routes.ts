@@ -11,13 +11,13 @@ import * as Problem from '../protocol/Problem'
 import type { Desk } from './desk'
 import * as Instrument from './Instrument'
 import * as Orders from './Order'
+import { buyPath, type OrderResponse, orderPath } from './order-response'
 import type { Purchase } from './purchase'
-import { buyPath, orderPath, type Teller } from './teller'
 
 export type OrderRoutesOptions = {
   desk: Desk
   purchase: Purchase
-  teller: Teller
+  orderResponse: OrderResponse
   stock: Stock
   network: Pick<NetworkConfig, 'asset'>
   service: Pick<
@@ -35,7 +35,7 @@ export type OrderRoutesOptions = {
 
 /** `POST /api/stock/buy`, `GET /api/stock/order/{id}` and `GET /api/stock/orders`. */
 export function orderRoutes(options: OrderRoutesOptions) {
-  const { desk, teller, stock, service, rateLimit, now } = options
+  const { desk, orderResponse, stock, service, rateLimit, now } = options
 
   const keyOf = (request: Request) =>
     clientKey(options.peerOf(request), request.headers.get('x-forwarded-for'), service.trustProxy)
@@ -88,7 +88,7 @@ export function orderRoutes(options: OrderRoutesOptions) {
     const headers = limit('orders', request, service.paidPerMinute)
     const found = Orders.isId(id) ? desk.find(id) : undefined
     if (found === undefined) throw Problem.of('not-found', 'There is no such order.')
-    return answer(teller.tell(found), headers)
+    return answer(orderResponse.toJson(found), headers)
   }
 
   const orders = (request: Request): Response => {
@@ -98,7 +98,7 @@ export function orderRoutes(options: OrderRoutesOptions) {
     const page = found.slice(0, query.limit)
     const last = page.at(-1)
     const next = found.length > page.length && last !== undefined ? { next: last.id } : {}
-    return answer({ orders: page.map(teller.tell), ...next }, headers)
+    return answer({ orders: page.map(orderResponse.toJson), ...next }, headers)
   }
 
   const app = new Elysia({ name: 'orders' })

@@ -1,8 +1,9 @@
-import { and, desc, eq, gt, inArray, isNull, lt, type SQL, sql } from 'drizzle-orm'
+import { and, desc, eq, inArray, isNull, lt, type SQL, sql } from 'drizzle-orm'
 import type { SQLiteUpdateSetSource } from 'drizzle-orm/sqlite-core'
 import type { Address, Hex } from 'viem'
 import type { Db } from '../../db/open'
 import { type OrderRow, orders } from '../../db/orders'
+import { createOrderCounts } from '../../db/rows'
 import { later, parameter, placeholders } from '../../db/statement'
 import {
   type HeldReason,
@@ -33,7 +34,9 @@ export function createStore(db: Db) {
   return { ...readOrders(db), ...changeOrders(db) }
 }
 
-function readOrders({ orm }: Db) {
+function readOrders(db: Db) {
+  const { orm } = db
+  const counts = createOrderCounts(db)
   const byId = later(orm, () =>
     orm
       .select()
@@ -70,19 +73,6 @@ function readOrders({ orm }: Db) {
     )
   const all = feed()
   const ofPayer = feed(eq(orders.payer, parameter('payer')))
-  const refunds = later(orm, () =>
-    orm
-      .select({ count: sql<number>`count(*)` })
-      .from(orders)
-      .where(
-        and(
-          eq(orders.payer, parameter('payer')),
-          gt(orders.id, parameter('since')),
-          sql`refund_reason IS NOT NULL`,
-        ),
-      )
-      .prepare(),
-  )
   const doubtful = later(orm, () =>
     orm
       .select({ id: orders.id })
@@ -105,18 +95,6 @@ function readOrders({ orm }: Db) {
       )
       .prepare(),
   )
-  const underWay = later(orm, () =>
-    orm
-      .select({ count: sql<number>`count(*)` })
-      .from(orders)
-      .where(
-        and(
-          eq(orders.payer, parameter('payer')),
-          sql`state IN ('settling', 'settled', 'swapping')`,
-        ),
-      )
-      .prepare(),
-  )
   // Above every id.
   const newest = 'ord_~'
   return {
@@ -135,10 +113,9 @@ function readOrders({ orm }: Db) {
     /** Orders that are under way. */
     countOpen: (): number => countOpen.get()?.count ?? 0,
     /** Orders of a payer since an id whose money went back, or is on its way back. */
-    countRefunds: (payer: Address, since: string): number =>
-      refunds.get({ payer, since })?.count ?? 0,
+    countRefunds: counts.refunds,
     /** Orders of a payer that may still be delivered. */
-    countUnderWay: (payer: Address): number => underWay.get({ payer })?.count ?? 0,
+    countUnderWay: counts.underWay,
     /** Newest first. */
     history: ({ payer, limit, before = newest }: HistoryQuery): Order[] =>
       (payer === undefined

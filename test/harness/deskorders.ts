@@ -65,12 +65,26 @@ export function orderOf(
     totalAtomic: usdgAtomic,
     quotedAtomic,
     floorAtomic: (quotedAtomic * 99n) / 100n,
-    ...Orders.untouched,
+    ...untouched,
     createdAt: 1_000,
     updatedAt: 1_000,
     ...changes,
   }
 }
+
+/** What an order has of which nothing was sent. */
+const untouched = {
+  state: 'settling',
+  swapTx: undefined,
+  refundTx: undefined,
+  deliveredAtomic: undefined,
+  returnedAtomic: undefined,
+  refundReason: undefined,
+  heldReason: undefined,
+  refundAttempts: 0,
+  retryAt: undefined,
+  settledAt: undefined,
+} as const satisfies Partial<Order>
 
 /** What a transaction of the desk carries: a refund, or in the code of a swap what funds it. */
 export function readSigned(sent: Sent): Authorization.ParsedCall {

@@ -70,7 +70,7 @@ export async function play(options: PlayOptions): Promise<Played> {
     const order = orderOf(random, { floorAtomic: 0n })
     const quotedAtomic = (order.usdgAtomic * state.price) / 1_000_000n
     const floorAtomic = (quotedAtomic * 99n) / 100n
-    const full = model.buy({ ...order, quotedAtomic, floorAtomic }, desk.insert)
+    const full = model.buy({ ...order, quotedAtomic, floorAtomic }, store.insert)
     placed.set(full.id, full)
   }
 

@@ -1,7 +1,7 @@
 import type { Envelope } from '../../paywall/rest'
 import * as Json from '../../protocol/Json'
 import * as Problem from '../../protocol/Problem'
-import { readContent } from './content'
+import { type Content, readContent } from './content'
 import * as Payment from './Payment'
 
 /** An error of JSON-RPC: what the SDK sends has these members. */
@@ -21,11 +21,6 @@ export const invalidParams = -32602
 export const methodNotFound = -32601
 const paymentRequired = -32042
 const verificationFailed = -32043
-
-export type Content =
-  | { type: 'text'; text: string }
-  | { type: 'image' | 'audio'; data: string; mimeType: string }
-  | { type: 'resource'; resource: { uri: string; mimeType: string; blob: string } }
 
 export type Result = {
   content: Content[]

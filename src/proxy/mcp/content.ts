@@ -1,6 +1,11 @@
 import type { Envelope } from '../../paywall/rest'
-import type { Content } from './answer'
 import { answerMaxBytes } from './outgoing'
+
+/** A part of a tool result. */
+export type Content =
+  | { type: 'text'; text: string }
+  | { type: 'image' | 'audio'; data: string; mimeType: string }
+  | { type: 'resource'; resource: { uri: string; mimeType: string; blob: string } }
 
 const textual =
   /^(?:text\/|application\/(?:[\w.+-]*(?:json|xml|javascript|yaml|x-ndjson)|x-www-form-urlencoded)\b|image\/svg)/i

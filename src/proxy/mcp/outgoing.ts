@@ -54,7 +54,7 @@ export function createOutgoing(budget: Budget): Outgoing {
       const bytes = held === 0 || signal.aborted ? undefined : await message.bytes()
       if (bytes !== undefined && bytes.byteLength > shortBytes)
         return new Response(watched(bytes, end), message)
-      // It is written in this turn; until that is recorded the courier looks whether the client is there.
+      // It is written in this turn; until that is recorded the delivery looks whether the client is there.
       end(!signal.aborted)
       return bytes === undefined ? message : new Response(bytes, message)
     },

@@ -1,24 +1,24 @@
 import type { Config, Merchant, Method, NetworkConfig, Route } from '../config/Config'
-import type { Earlier } from '../paywall/earlier'
-import { type EarlierOffer, type Item, inMppOrder } from '../paywall/Item'
+import { type Item, inMppOrder, type RetiredOffer } from '../paywall/Item'
+import type { RetiredOffers } from '../paywall/retired'
 import type { Offer } from '../protocol/Offer'
 import * as Bazaar from './Bazaar'
 
 /** A route with what is sold there, one item per method. */
-export type Shelf = { merchant: Merchant; route: Route; items: Partial<Record<Method, Item>> }
+export type RouteItems = { merchant: Merchant; route: Route; items: Partial<Record<Method, Item>> }
 
 /**
  * Finds what is sold at a route of a configuration. Made when it is first asked for: with thousands
  * of routes a start should not wait for all, and most are not asked for.
  */
-export function stock(
+export function compileItems(
   config: Config,
-  earlier: Earlier,
-): (merchant: Merchant, route: Route) => Shelf {
-  const shelves = new Map<Route, Shelf>()
+  retired: RetiredOffers,
+): (merchant: Merchant, route: Route) => RouteItems {
+  const byRoute = new Map<Route, RouteItems>()
   const networks = new Map<Merchant, readonly NetworkConfig[]>()
   return (merchant, route) => {
-    const known = shelves.get(route)
+    const known = byRoute.get(route)
     if (known !== undefined) return known
     const offered =
       networks.get(merchant) ?? config.networks.filter(({ id }) => merchant.networks.includes(id))
@@ -28,10 +28,10 @@ export function stock(
       payTo: merchant.payout,
       amountAtomic: route.priceAtomic,
     }))
-    const before = withoutOffered(earlier(merchant.slug, route.path) ?? [], offers)
-    const shelf = { merchant, route, items: itemsOf(config, merchant, route, offers, before) }
-    shelves.set(route, shelf)
-    return shelf
+    const before = withoutOffered(retired(merchant.slug, route.path) ?? [], offers)
+    const made = { merchant, route, items: itemsOf(config, merchant, route, offers, before) }
+    byRoute.set(route, made)
+    return made
   }
 }
 
@@ -40,8 +40,8 @@ function itemsOf(
   merchant: Merchant,
   route: Route,
   offers: readonly Offer[],
-  before: readonly EarlierOffer[],
-): Shelf['items'] {
+  before: readonly RetiredOffer[],
+): RouteItems['items'] {
   const mppOffers = inMppOrder(offers, service.mppOrder)
   const items: Partial<Record<Method, Item>> = {}
   const idOf = (method: Method) => `${merchant.slug}:${method} ${route.path}`
@@ -61,7 +61,7 @@ function itemsOf(
       mppOffers,
       extensions: [Bazaar.extension(merchant, route, method)],
       ...(twin !== undefined && route.methods.includes(twin) ? { twin: idOf(twin) } : {}),
-      ...(before.length === 0 ? {} : { earlier: before }),
+      ...(before.length === 0 ? {} : { retired: before }),
     }
   }
   return items
@@ -72,10 +72,10 @@ const twins: Partial<Record<Method, Method>> = { GET: 'POST', POST: 'GET' }
 
 /** What was taken back and is offered again counts as offered. */
 function withoutOffered(
-  earlier: readonly EarlierOffer[],
+  retired: readonly RetiredOffer[],
   offers: readonly Offer[],
-): readonly EarlierOffer[] {
-  return earlier.filter(
+): readonly RetiredOffer[] {
+  return retired.filter(
     (before) =>
       !offers.some(
         ({ network, payTo, amountAtomic }) =>

@@ -5,7 +5,7 @@ import type { StockToken as Listed, Stock } from '../config/Config'
 import type { Answer } from './reader'
 
 /** What the chain says of one listed token, all of it in one block. Undefined: not readable. */
-export type Look = {
+export type Snapshot = {
   token: Listed
   /** What the quote is for. */
   usdgAtomic: bigint
@@ -67,7 +67,7 @@ export function calls({ stock, asset, token, usdgAtomic, people }: Question): re
 }
 
 /** Reads the answers to `calls`. */
-export function parse(question: Question, { results, blockNumber, readAt }: Answer): Look {
+export function parse(question: Question, { results, blockNumber, readAt }: Answer): Snapshot {
   const { asset, token, usdgAtomic, people } = question
   const [quote, known, token0, token1, fee, slot0, liquidity, ...rest] = results
   const [decimals, supply, multiplier, paused, halted, oraclePaused, ...others] = rest
@@ -111,7 +111,7 @@ export function parse(question: Question, { results, blockNumber, readAt }: Answ
  * The price to show: of the smallest order. A token that does not move has no quote; its pool still
  * has the price at which it stopped.
  */
-export function shownPriceAtomic(look: Look): bigint | undefined {
+export function shownPriceAtomic(look: Snapshot): bigint | undefined {
   return look.priceAtomic ?? (look.isPaused === true ? look.midPriceAtomic : undefined)
 }
 

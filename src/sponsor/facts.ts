@@ -5,30 +5,34 @@ import { isHex } from '../chain/receipt'
 import * as Token from '../chain/token'
 import * as Permit from '../protocol/Permit'
 import type * as Grant from './Grant'
-import type { Engine, Sponsored } from './ledger'
+import type { Sponsored, SponsorSettlement } from './ledger'
 
 const maxUint256 = (1n << 256n) - 1n
 
 /** What the chain says of an address, and the base fee of that block. */
-export type Look = { facts: Grant.Facts; baseFeeWei: bigint; blockNumber: bigint }
+export type AddressFacts = { facts: Grant.Facts; baseFeeWei: bigint; blockNumber: bigint }
 
 /**
  * Reads what decides about an address, in at most three requests. The older balance is asked for only
  * when the present one suffices. Throws RpcFault when the node does not tell, for example because it
  * does not keep that state.
  */
-export async function look(engine: Engine, network: Sponsored, address: Address): Promise<Look> {
+export async function readFacts(
+  settlement: SponsorSettlement,
+  network: Sponsored,
+  address: Address,
+): Promise<AddressFacts> {
   const { id, asset, sponsor } = network
   const token = asset.address
   const [{ blockNumber, results }, code, count] = await Promise.all([
-    engine.read(id, [
+    settlement.read(id, [
       Token.balanceOf(token, address),
       Token.allowance(token, address, Permit.permit2Address),
       Multicall.nativeBalance(address),
       Multicall.baseFeeCall,
     ]),
-    engine.rpc(id, 'eth_getCode', [address, 'latest']),
-    engine.rpc(id, 'eth_getTransactionCount', [address, 'pending']),
+    settlement.rpc(id, 'eth_getCode', [address, 'latest']),
+    settlement.rpc(id, 'eth_getTransactionCount', [address, 'pending']),
   ])
   const [assetAtomic, allowanceAtomic, balanceWei, baseFeeWei] = results.map(uintOf)
   if (!isHex(code)) throw new RpcFault('not a code')
@@ -40,7 +44,7 @@ export async function look(engine: Engine, network: Sponsored, address: Address)
   const isPossible = !hasCode && assetAtomic >= sponsor.minBalanceAtomic
   const before = blockNumber - BigInt(sponsor.minBalanceAgeBlocks)
   const assetBeforeAtomic =
-    isPossible && before >= 0n ? await balanceAt(engine, network, address, before) : undefined
+    isPossible && before >= 0n ? await balanceAt(settlement, network, address, before) : undefined
   return {
     facts: {
       hasCode,
@@ -51,20 +55,20 @@ export async function look(engine: Engine, network: Sponsored, address: Address)
       nonce: Number(count),
     },
     // Some nodes answer 0 to calls without a gas price.
-    baseFeeWei: baseFeeWei || engine.fees(id).baseFeeWei,
+    baseFeeWei: baseFeeWei || settlement.fees(id).baseFeeWei,
     blockNumber,
   }
 }
 
 async function balanceAt(
-  engine: Engine,
+  settlement: SponsorSettlement,
   { id, asset }: Sponsored,
   address: Address,
   block: bigint,
 ): Promise<bigint> {
   const call = Token.balanceOf(asset.address, address)
   try {
-    const answer = await engine.rpc(id, 'eth_call', [call, `0x${block.toString(16)}`])
+    const answer = await settlement.rpc(id, 'eth_call', [call, `0x${block.toString(16)}`])
     const balance = isHex(answer) ? Token.toUint(answer) : undefined
     if (balance !== undefined) return balance
   } catch (error) {
@@ -78,13 +82,13 @@ async function balanceAt(
  * in. Undefined when the token refuses it for this address. Throws RpcFault.
  */
 export async function estimateApprove(
-  engine: Engine,
+  settlement: SponsorSettlement,
   { id, asset }: Sponsored,
   from: Address,
 ): Promise<bigint | undefined> {
   const call = approveCall(asset.address)
   try {
-    const gas = await engine.rpc(id, 'eth_estimateGas', [{ from, ...call }])
+    const gas = await settlement.rpc(id, 'eth_estimateGas', [{ from, ...call }])
     if (isHex(gas)) return BigInt(gas)
   } catch (error) {
     if (!(error instanceof RpcError)) throw error
@@ -104,30 +108,30 @@ export function approveCall(token: Address): { to: Address; data: Hex } {
  * method are asked as viem does it. Throws RpcFault or RpcError.
  */
 export async function tipOf(
-  engine: Engine,
+  settlement: SponsorSettlement,
   { id }: Sponsored,
   baseFeeWei: bigint,
 ): Promise<bigint> {
   try {
-    const tip = await engine.rpc(id, 'eth_maxPriorityFeePerGas', [])
+    const tip = await settlement.rpc(id, 'eth_maxPriorityFeePerGas', [])
     if (isHex(tip)) return BigInt(tip)
   } catch (error) {
     if (!(error instanceof RpcError)) throw error
   }
-  const price = await engine.rpc(id, 'eth_gasPrice', [])
+  const price = await settlement.rpc(id, 'eth_gasPrice', [])
   if (!isHex(price)) throw new RpcFault('not a gas price')
   return BigInt(price) > baseFeeWei ? BigInt(price) - baseFeeWei : 0n
 }
 
 /** How many of the addresses have not let Permit2 take the asset. Throws RpcFault. */
 export async function idle(
-  engine: Engine,
+  settlement: SponsorSettlement,
   { id, asset }: Sponsored,
   addresses: readonly Address[],
 ): Promise<Address[]> {
   const spender = Permit.permit2Address
   const calls = addresses.map((owner) => Token.allowance(asset.address, owner, spender))
-  const { results } = await engine.read(id, calls)
+  const { results } = await settlement.read(id, calls)
   return addresses.filter((_, index) => (uintOf(results[index]) ?? 0n) === 0n)
 }
 

@@ -7,19 +7,19 @@ import type { Order } from './Order'
 import * as Orders from './Order'
 
 /** Says how an order stands. */
-export type Teller = {
+export type OrderResponse = {
   /** The order as everybody may see it. */
-  tell(order: Order): Readonly<Record<string, unknown>>
+  toJson(order: Order): Readonly<Record<string, unknown>>
   /**
    * What its buyer is answered: 200 when delivered, 202 while it is not decided. Throws ProblemError:
    * 502 with the refund, 503 while the payment is not confirmed, 402 when it never was.
    */
-  answer(order: Order, payment: Payment, protocol: Protocol): Response
+  respond(order: Order, payment: Payment, protocol: Protocol): Response
   /** A problem of the buyer's with what became of the order. */
-  about(problem: Problem.ProblemError, order: Order): Problem.ProblemError
+  withOrder(problem: Problem.ProblemError, order: Order): Problem.ProblemError
 }
 
-export type TellerOptions = {
+export type OrderResponseOptions = {
   /** Absolute, without a trailing slash. */
   baseUrl: string
   assetDecimals: number
@@ -30,16 +30,16 @@ export type TellerOptions = {
 export const buyPath = '/api/stock/buy'
 export const orderPath = '/api/stock/order'
 
-export function createTeller(options: TellerOptions): Teller {
+export function createOrderResponse(options: OrderResponseOptions): OrderResponse {
   const { baseUrl, assetDecimals, issuer, now } = options
   const units = { assetDecimals, tokenDecimals: Instrument.shareDecimals }
-  return { tell, answer, about }
+  return { toJson, respond, withOrder }
 
-  function tell(order: Order): Readonly<Record<string, unknown>> {
+  function toJson(order: Order): Readonly<Record<string, unknown>> {
     return Orders.toJson(order, units)
   }
 
-  function answer(order: Order, payment: Payment, protocol: Protocol): Response {
+  function respond(order: Order, payment: Payment, protocol: Protocol): Response {
     const { refundTx, state } = order
     if (refundTx !== undefined) throw undelivered(order, refundTx, payment, protocol)
     if (state === 'failed') {
@@ -47,7 +47,7 @@ export function createTeller(options: TellerOptions): Teller {
     }
     // Sign no receipt for money that only one of two nodes shows.
     if (state === 'settling' || order.heldReason === 'settlement-disputed') {
-      throw about(Denial.unpaid({ kind: 'pending', payment }, order.network), order)
+      throw withOrder(Denial.unpaid({ kind: 'pending', payment }), order)
     }
     const isDelivered = state === 'delivered'
     const headers = {
@@ -56,7 +56,7 @@ export function createTeller(options: TellerOptions): Teller {
       ...(isDelivered ? {} : { 'retry-after': '2' }),
       ...successHeaders(payment, protocol, issuer, signReceipt(payment, issuer, now())),
     }
-    return Response.json(tell(order), { status: isDelivered ? 200 : 202, headers })
+    return Response.json(toJson(order), { status: isDelivered ? 200 : 202, headers })
   }
 
   /** The money is on its way back, or came back: the buyer is told by which transaction. */
@@ -74,16 +74,16 @@ export function createTeller(options: TellerOptions): Teller {
     const failure = { code: 'delivery-failed', members: { reason: 'delivery_failed', transaction } }
     const headers = protocol === 'x402' ? failureHeaders(failure, transfer) : {}
     const members = { reason: order.refundReason, transaction, refundTx }
-    return about(Problem.of('delivery-failed', detail, { headers, members }), order)
+    return withOrder(Problem.of('delivery-failed', detail, { headers, members }), order)
   }
 
   /** RFC 9457 has `status` for itself: how the order stands is `orderStatus`. */
-  function about(problem: Problem.ProblemError, order: Order): Problem.ProblemError {
+  function withOrder(problem: Problem.ProblemError, order: Order): Problem.ProblemError {
     const members = {
       ...problem.members,
       orderStatus: order.state,
       orderUrl: urlOf(order),
-      order: tell(order),
+      order: toJson(order),
     }
     return new Problem.ProblemError({ ...problem, members, cause: problem.cause })
   }

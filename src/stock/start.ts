@@ -1,5 +1,6 @@
 import type { Address } from 'viem'
 import type { Db } from '../../db/open'
+import { createWriteRows } from '../../db/rows'
 import type { Quoter } from '../paywall/quote'
 import * as Crypto from '../protocol/Crypto'
 import type { Meter } from '../settlement/metrics'
@@ -8,13 +9,13 @@ import type { Settlement } from '../settlement/settle'
 import { type Log, viewOf } from './context'
 import { createDesk, type Desk } from './desk'
 import type { OpenMarket } from './open'
+import { createOrderResponse, type OrderResponse } from './order-response'
 import { createPurchase, type Purchase } from './purchase'
-import { createTeller, type Teller } from './teller'
 
-/** Where orders are taken. Outlives a reload: orders are under way in it. */
-export type Counter = { desk: Desk; purchase: Purchase; teller: Teller }
+/** The parts that take orders. They outlive a reload, because orders are under way in them. */
+export type StartedStock = { desk: Desk; purchase: Purchase; orderResponse: OrderResponse }
 
-export type CounterOptions = {
+export type StartOptions = {
   db: Db
   settlement: Settlement
   quoter: Quoter
@@ -35,21 +36,22 @@ export type CounterOptions = {
 }
 
 /** Makes the desk and what leads to it; nothing is driven before `desk.recover`. */
-export function createCounter(options: CounterOptions): Counter {
+export function startStock(options: StartOptions): StartedStock {
   const { exchange, stockBaseUrl: baseUrl, now } = options
   const { deskMarket, stock, network } = exchange
   const desk = createDesk({ ...options, market: viewOf(deskMarket), stock, network })
-  const teller = createTeller({
+  const orderResponse = createOrderResponse({
     baseUrl,
     assetDecimals: network.asset.decimals,
     issuer: { key: options.receiptKey, address: options.receiptAddress },
     now,
   })
   const own = [...options.relayerKeys.map(Crypto.addressOf), desk.address]
-  const purchase = createPurchase({ ...options, ...exchange, desk, teller, own, baseUrl })
+  const common = { ...options, ...exchange, desk, orderResponse, own, baseUrl }
+  const purchase = createPurchase({ ...common, writeRows: createWriteRows(options.db) })
   const gauge = options.meter.gauge('stock_orders', 'Stock orders that are at no end.', ['state'])
   options.meter.onRender(() => {
     for (const [state, count] of desk.counts()) gauge.set(count, { state })
   })
-  return { desk, purchase, teller }
+  return { desk, purchase, orderResponse }
 }

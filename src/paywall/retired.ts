@@ -1,13 +1,13 @@
 import { type MerchantRow, mirrorMerchants, readMerchants } from '../../db/merchants'
-import { type RetiredOffer, readOffers, retireOffers } from '../../db/offers'
+import { type RetiredOffer as RetiredRow, readOffers, retireOffers } from '../../db/offers'
 import type { Db } from '../../db/open'
 import { write } from '../../db/write'
 import type { Config, Merchant } from '../config/Config'
 import type * as Network from '../protocol/Network'
-import type { EarlierOffer } from './Item'
+import type { RetiredOffer } from './Item'
 
 /** What was offered at a merchant's route before the configuration changed; undefined: nothing else. */
-export type Earlier = (merchant: string, route: string) => readonly EarlierOffer[] | undefined
+export type RetiredOffers = (merchant: string, route: string) => readonly RetiredOffer[] | undefined
 
 /** From the change on, new payments may still take what was offered: as long as a signature may last. */
 export const honouredMs = 360_000
@@ -17,15 +17,19 @@ const keptMs = 2 * 24 * 60 * 60 * 1000
 
 /**
  * What a configuration must still honour of the one before, whether that ran in this process or an
- * earlier one. `write` makes it the one that is served: it mirrors the merchants in the database and
+ * another. `write` makes it the one that is served: it mirrors the merchants in the database and
  * keeps the offers that ended. Until then a crash changes nothing: the next start finds the same.
  */
-export function succeed(db: Db, config: Config, now: number): { earlier: Earlier; write(): void } {
+export function succeed(
+  db: Db,
+  config: Config,
+  now: number,
+): { retired: RetiredOffers; write(): void } {
   const rows = config.merchants.map((merchant) => rowOf(merchant, config))
-  const ended = retired(readMerchants(db), rows, now)
+  const ended = endedOf(readMerchants(db), rows, now)
   const kept = new Map([...readOffers(db), ...ended].map((offer) => [keyOf(offer), offer]))
   return {
-    earlier: find(kept.values(), config),
+    retired: find(kept.values(), config),
     write: () =>
       write(db, () => {
         retireOffers(db, ended, now - keptMs)
@@ -42,8 +46,8 @@ type Kept = {
   outOfService: boolean
   networks: readonly Network.Id[]
   /** Of the networks, in their order; rows of earlier programs have none. */
-  assets?: readonly RetiredOffer['asset'][]
-  payout: RetiredOffer['payTo']
+  assets?: readonly RetiredRow['asset'][]
+  payout: RetiredRow['payTo']
   upstream: string | undefined
   routes: readonly { path: string; methods: readonly string[]; priceAtomic: string }[]
 }
@@ -77,11 +81,11 @@ function rowOf(merchant: Merchant, config: Config): MerchantRow {
 }
 
 /** The offers of rows that are not among those of their successors. */
-function retired(
+function endedOf(
   before: readonly MerchantRow[],
   after: readonly MerchantRow[],
   retiredAt: number,
-): RetiredOffer[] {
+): RetiredRow[] {
   const successors = new Map(after.map((row) => [row.slug, row.json]))
   return before.flatMap(({ slug, json }) => {
     const successor = successors.get(slug)
@@ -93,7 +97,7 @@ function retired(
   })
 }
 
-type Bare = Omit<RetiredOffer, 'retiredAt'>
+type Bare = Omit<RetiredRow, 'retiredAt'>
 
 function offersOf(merchant: string, json: string): Bare[] {
   const kept: Kept = JSON.parse(json)
@@ -112,10 +116,10 @@ function keyOf({ merchant, route, network, asset, payTo, amountAtomic }: Bare): 
   return `${merchant} ${route} ${network} ${asset} ${payTo} ${amountAtomic}`
 }
 
-function find(kept: Iterable<RetiredOffer>, config: Config): Earlier {
+function find(kept: Iterable<RetiredRow>, config: Config): RetiredOffers {
   const networks = new Map(config.networks.map((network) => [network.id, network]))
   const merchants = new Map(config.merchants.map((merchant) => [merchant.slug, merchant]))
-  const found = new Map<string, EarlierOffer[]>()
+  const found = new Map<string, RetiredOffer[]>()
   for (const { merchant: slug, route, retiredAt, ...offer } of kept) {
     const merchant = merchants.get(slug)
     const network = networks.get(offer.network)

@@ -1,0 +1,339 @@
+import * as Crypto from '../protocol/Crypto'
+import type { Outcome, Payment, Protocol } from '../settlement/Payment'
+import type { Settlement } from '../settlement/settle'
+import { createPaces, type PaceMin, type Paces } from './pace'
+import { createReceipts, type Receipts } from './receipts'
+import { createKept, createRests, type Envelope, type Rests, readWhole } from './rest'
+import type { Answer, Answers } from './store'
+import { observed, type Reach } from './stream'
+import {
+  attemptsMax,
+  brokenOff,
+  createRedeeming,
+  gone,
+  left,
+  sha256,
+  type Undelivered,
+} from './undelivered'
+
+/** Makes what was paid for, once per call. Never throws for a fault of the maker: that is data. */
+export type Fulfilment = (payment: Payment) => Promise<Fulfilled>
+
+type Confirmed = Pick<Extract<Outcome, { kind: 'confirmed' }>, 'payment' | 'isBegun'>
+
+export type Fulfilled = Made | Undelivered
+
+type Made = {
+  delivered: true
+  status: number
+  headers: Headers
+  /** Bytes when the whole answer is known, else a stream. */
+  body: Uint8Array | ReadableStream<Uint8Array>
+  /** Called when the stream ends, before its end is sent. */
+  onEnd?: (isCut: boolean) => void
+}
+
+/** The part of a paid request that a delivery needs. */
+export type DeliveryRequest = {
+  /** As requested: HEAD stays HEAD. */
+  method: string
+  /** Absolute URL of what is bought, for receipts. */
+  resource: string
+  requestId: string
+  /** Fires when the buyer leaves. */
+  signal: AbortSignal
+  /** Passes the answer on inside a message; undefined when the response is sent as it is. */
+  envelope?: Envelope | undefined
+  fulfil: Fulfilment
+}
+
+export type DeliveryOptions = {
+  settlement: Settlement
+  answers: Answers
+  challengeSecrets: readonly Uint8Array[]
+  receiptKey: Uint8Array
+  /** Of buyers that read a stream. */
+  paceMin?: Partial<PaceMin> | undefined
+  now: () => number
+  log: (event: string, fields: Readonly<Record<string, unknown>>) => void
+}
+
+export type Deliveries = {
+  /** Signs the receipt of a payment that is on its way, while there is nothing to do but wait for it. */
+  expect(payment: Payment): void
+  /**
+   * Forwards a confirmed, undelivered payment and answers. Calls `release` when the delivery state is
+   * recorded for good, which for a stream is at its end. Throws ProblemError, with the redeem token
+   * when the maker failed.
+   */
+  deliver(
+    request: DeliveryRequest,
+    outcome: Confirmed,
+    protocol: Protocol,
+    release: () => void,
+  ): Promise<Response>
+  /** The stored answer of an idempotency key, marked as a replay. */
+  replay(answer: Answer, payment: Payment, protocol: Protocol): Response
+  findByToken(token: string): Payment | undefined
+  /** Whether a failed delivery of the payment was answered, with the token that redeems it. */
+  wasAnswered(payment: Payment): boolean
+  inFlight(): number
+  /** Gives up the rests of answers that are read for keys. */
+  stop(): void
+}
+
+type Context = {
+  options: DeliveryOptions
+  receipts: Receipts
+  redeeming: ReturnType<typeof createRedeeming>
+  rests: Rests
+  paces: Paces
+  /** Payments whose failed delivery was answered, which is not on the disk yet. */
+  answering: Set<string>
+  /** Deliveries under way. */
+  open: number
+}
+
+/** One delivery under way. */
+type Delivery = {
+  request: DeliveryRequest
+  /** With the attempt that is under way, and until when it may be redeemed. */
+  payment: Payment
+  protocol: Protocol
+  /** Records how much of the answer its buyer got, as asked when it is written. Never rejects. */
+  record: (status: number, decide: () => Reach) => Promise<void>
+  /** Ends the delivery. */
+  finish: () => void
+}
+
+export function createDeliveries(options: DeliveryOptions): Deliveries {
+  const { settlement, now } = options
+  const [secret] = options.challengeSecrets
+  if (secret === undefined) throw new Error('no challenge secret')
+  const issuer = { key: options.receiptKey, address: Crypto.addressOf(options.receiptKey) }
+  const context: Context = {
+    options,
+    receipts: createReceipts(issuer, now),
+    redeeming: createRedeeming(secret, now),
+    rests: createRests(),
+    paces: createPaces(options.paceMin),
+    answering: new Set(),
+    open: 0,
+  }
+  const { receipts, rests, answering } = context
+  return {
+    expect: receipts.expect,
+    async deliver(request, outcome, protocol, release) {
+      const payment = await begin(context, request, outcome)
+      const finish = () => {
+        context.open--
+        release()
+      }
+      const record = recorderOf(context, request, payment)
+      return deliver(context, { request, payment, protocol, record, finish })
+    },
+    replay(answer, payment, protocol) {
+      const headers = new Headers(answer.headers)
+      headers.set('idempotency-replayed', 'true')
+      setAll(headers, receipts.headersOf(payment, protocol))
+      return new Response(answer.body, { status: answer.status, headers })
+    },
+    findByToken: (token) => settlement.findByRedeemToken(sha256(token)),
+    wasAnswered: ({ id, answered }) => answered || answering.has(id),
+    inFlight: () => context.open,
+    stop: rests.stop,
+  }
+}
+
+/** Begins the next attempt, unless it was begun with the confirmation. Throws ProblemError. */
+async function begin(
+  { options: { settlement, now }, redeeming }: Context,
+  { signal }: DeliveryRequest,
+  { payment, isBegun }: Confirmed,
+): Promise<Payment> {
+  if (signal.aborted) {
+    if (isBegun) {
+      await settlement.endDelivery(payment.id, redeeming.undelivered(payment, undefined))
+    }
+    throw left()
+  }
+  if (payment.delivery === 'delivered' || payment.state !== 'confirmed') {
+    throw gone(payment, 'This payment has been delivered.')
+  }
+  if (payment.attempts >= attemptsMax) throw gone(payment, 'All attempts have been used.')
+  if (payment.redeemUntil !== undefined && now() > payment.redeemUntil) {
+    throw gone(payment, 'The time to redeem this payment is over.')
+  }
+  const started = isBegun ? payment : await settlement.beginDelivery(payment.id)
+  // One time for what the buyer is told and what is stored.
+  return { ...started, redeemUntil: redeeming.untilOf(started) }
+}
+
+function recorderOf(
+  { options: { settlement, log }, redeeming }: Context,
+  { requestId }: DeliveryRequest,
+  payment: Payment,
+): Delivery['record'] {
+  return async (status, decide) => {
+    const fields = { requestId, payment: payment.id, status }
+    try {
+      let outcome = decide()
+      await settlement.endDelivery(payment.id, () => {
+        outcome = decide()
+        if (outcome === 'nothing') return redeeming.undelivered(payment, status)
+        return { delivered: true, upstreamStatus: status, truncated: outcome === 'truncated' }
+      })
+      log('payment-delivery', { ...fields, outcome })
+    } catch (error) {
+      // No caller is left to report to. The buyer has the answer; at worst it is delivered again.
+      log('payment-delivery-unrecorded', { ...fields, error })
+    }
+  }
+}
+
+async function deliver(context: Context, delivery: Delivery): Promise<Response> {
+  const { request, payment } = delivery
+  context.open++
+  let made: Fulfilled
+  try {
+    made = await request.fulfil(payment)
+  } catch (error) {
+    context.open--
+    const ended = context.redeeming.undelivered(payment, undefined)
+    await context.options.settlement.endDelivery(payment.id, ended)
+    throw error
+  }
+  if (!made.delivered) return refuse(context, delivery, made)
+  const keep = keeper(context, delivery, made)
+  if (request.envelope !== undefined) {
+    return enclose(context, delivery, { ...made, envelope: request.envelope, keep })
+  }
+  const { body } = made
+  if (body instanceof Uint8Array) {
+    // The answer is stored for the key: an abort does not count another delivery.
+    const isStored = keep?.(body) === true
+    const isTaken = () => isStored || !request.signal.aborted
+    return answer(context, delivery, { ...made, body }, () => {
+      // The answer is written in this turn of the event loop; recording it afterwards means that a
+      // crash in between can only repeat an answer, never lose one that was paid for.
+      return delivery.record(made.status, () => (isTaken() ? 'complete' : 'nothing'))
+    })
+  }
+  const { status, headers, onEnd } = made
+  setAll(headers, context.receipts.headersOf(payment, delivery.protocol))
+  const observer = {
+    record: delivery.record.bind(undefined, status),
+    finish: delivery.finish,
+    onEnd,
+    kept: createKept(keep),
+    storeRest: context.rests.store.bind(undefined, payment.transfer.payer),
+    watch: context.paces.watch,
+  }
+  return new Response(observed(body, request.signal, observer), { status, headers })
+}
+
+type Keep = ((body: Uint8Array) => boolean) | undefined
+
+/** Reads an answer completely and passes it on inside a message. Throws ProblemError. */
+async function enclose(
+  context: Context,
+  delivery: Delivery,
+  { status, headers, body, envelope, keep }: Made & { envelope: Envelope; keep: Keep },
+): Promise<Response> {
+  const { request, payment, record } = delivery
+  const { signal } = request
+  const kept = createKept(keep)
+  const storeRest = context.rests.store.bind(undefined, payment.transfer.payer)
+  const whole = await readWhole(body, { envelope, signal, kept, storeRest })
+  if (whole.kind === 'left') {
+    await record(status, () => (whole.isStored ? 'complete' : 'nothing'))
+    context.open--
+    throw left()
+  }
+  if (whole.kind === 'cut') return refuse(context, delivery, brokenOff(status))
+  const { bytes, isStored, truncated } = whole
+  const reach = (isTaken: boolean): Reach => {
+    if (isStored) return 'complete'
+    if (!isTaken || signal.aborted) return 'nothing'
+    return truncated ? 'truncated' : 'complete'
+  }
+  return answer(context, delivery, { status, headers, body: bytes }, () =>
+    envelope.taken.then((isTaken) => record(status, () => reach(isTaken))),
+  )
+}
+
+/** Sends a whole answer with its receipt. `record` is called when the answer is complete. */
+function answer(
+  context: Context,
+  { request, payment, protocol, finish }: Delivery,
+  { status, headers, body }: Answer,
+  record: () => Promise<void>,
+): Response {
+  setAll(headers, context.receipts.headersOf(payment, protocol))
+  void record().then(finish)
+  const isBodiless = request.method === 'HEAD' || status === 204 || status === 304
+  return new Response(isBodiless ? null : body, { status, headers })
+}
+
+/** Throws the problem of a delivery that failed, with the token that redeems its payment. */
+async function refuse(
+  context: Context,
+  { request, payment, protocol }: Delivery,
+  undelivered: Undelivered,
+): Promise<never> {
+  const { options, redeeming, answering } = context
+  const { upstreamStatus } = undelivered
+  const { requestId } = request
+  context.open--
+  const problem = redeeming.problem(payment, undelivered, protocol)
+  // The token must be on the disk before its buyer has it.
+  const ended = redeeming.undelivered(payment, upstreamStatus)
+  await options.settlement.endDelivery(payment.id, ended)
+  // After the answer is written: until then its buyer has no token, only the credential.
+  answering.add(payment.id)
+  const answered = request.envelope?.taken ?? Promise.resolve(true)
+  void answered.then((isTaken) =>
+    setImmediate(() => {
+      if (!isTaken || request.signal.aborted) answering.delete(payment.id)
+      else markAnswered(context, payment, requestId)
+    }),
+  )
+  options.log('payment-undelivered', { requestId, payment: payment.id, upstreamStatus })
+  throw problem
+}
+
+/**
+ * Stores the answer under the buyer's key, without receipt: a replay brings its own. A fault costs
+ * the replay, not the answer.
+ */
+function keeper(
+  { options: { answers, now, log } }: Context,
+  { request: { requestId }, payment }: Delivery,
+  { status, headers }: Omit<Answer, 'body'>,
+): Keep {
+  if (payment.purpose.idempotencyKey === undefined) return undefined
+  const own = new Headers(headers)
+  return (body) => {
+    try {
+      return answers.store(payment, { status, headers: own, body }, now())
+    } catch (error) {
+      log('answer-not-kept', { requestId, payment: payment.id, error })
+      return false
+    }
+  }
+}
+
+function markAnswered(
+  { options: { settlement, log }, answering }: Context,
+  { id }: Payment,
+  requestId: string,
+): void {
+  settlement
+    .markAnswered(id)
+    .catch((error: unknown) => log('answer-unrecorded', { requestId, payment: id, error }))
+    .finally(() => answering.delete(id))
+}
+
+function setAll(headers: Headers, added: Readonly<Record<string, string>>): void {
+  for (const [name, value] of Object.entries(added)) headers.set(name, value)
+}

@@ -1,0 +1,43 @@
+import type { Money } from '../protocol/Transfer'
+import type { Settlement } from '../settlement/settle'
+
+/** What one request holds in memory while it pays: its money, and what is given back with it. */
+export type Hold = {
+  /** `free` is called when the hold ends; at once if it has ended. */
+  add(free: () => void): void
+  /** Gives back everything, once, in the order in which it was added. */
+  release(): void
+}
+
+/** Holds nothing yet. */
+export function createHold(): Hold {
+  let frees: (() => void)[] | undefined = []
+  return {
+    add(free) {
+      if (frees === undefined) free()
+      else frees.push(free)
+    },
+    release() {
+      const all = frees ?? []
+      frees = undefined
+      for (const free of all) free()
+    },
+  }
+}
+
+/** Takes money for one request, of whatever product. Undefined while another request holds it. */
+export function holdMoney(settlement: Pick<Settlement, 'claim'>, money: Money): Hold | undefined {
+  const claim = settlement.claim(money)
+  if (claim === undefined) return undefined
+  const hold = createHold()
+  hold.add(claim.release)
+  return hold
+}
+
+/** Where a buyer's own key counts. */
+export type KeyScope = Parameters<Settlement['findByIdempotencyKey']>[0]
+
+/** The same as a key for maps. No part of it contains a line feed. */
+export function scopeKey({ merchant, route, payer, key }: KeyScope): string {
+  return `${merchant}\n${route}\n${payer}\n${key}`
+}

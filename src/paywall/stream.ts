@@ -1,0 +1,145 @@
+import type { Pace, Paces } from './pace'
+import type { Kept, Reader, StoreRest } from './rest'
+
+/** How much of an answer its buyer got. */
+export type Reach = 'complete' | 'truncated' | 'nothing'
+
+export type Observer = {
+  /** Resolves when it is on the disk. Never rejects. */
+  record: (decide: () => Reach) => Promise<void>
+  finish: () => void
+  kept: Kept
+  storeRest: StoreRest
+  /** Called once, before the end is sent. */
+  onEnd: ((isCut: boolean) => void) | undefined
+  watch: Paces['watch']
+}
+
+/**
+ * Passes a stream on and records how far it got. A stream that goes on is recorded as complete at
+ * its first chunk, so that a replay is refused from then on, and corrected when it is cut later. What
+ * is to be stored is read to its end when the buyer has left.
+ * `signal` fires when the buyer leaves: the server would still take a first chunk then. One that
+ * stays and hardly reads would hold a connection to the upstream for ever: it is cut.
+ */
+export function observed(
+  source: ReadableStream<Uint8Array>,
+  signal: AbortSignal,
+  observer: Observer,
+): ReadableStream<Uint8Array> {
+  const { kept } = observer
+  const reader = source.getReader()
+  let cut = () => {}
+  const progress = follow(reader, signal, observer, () => cut())
+  const { pace } = progress
+  return new ReadableStream<Uint8Array>({
+    start(controller) {
+      cut = () => {
+        progress.leave()
+        controller.error()
+      }
+    },
+    async pull(controller) {
+      pace.taken()
+      try {
+        const { done, value } = await reader.read()
+        if (progress.hasEnded()) return controller.error()
+        if (value !== undefined) kept.add(value)
+        if (progress.hasLeft()) return controller.error()
+        if (done) {
+          kept.store()
+          progress.end('complete')
+          controller.close()
+          return
+        }
+        controller.enqueue(value)
+        pace.put(value.byteLength)
+        progress.begin()
+      } catch {
+        progress.breakOff()
+        // Without the error, which the server would print; the connection breaks all the same.
+        controller.error()
+      }
+    },
+    cancel: progress.leave,
+  })
+}
+
+type Progress = {
+  /** How fast the buyer reads. */
+  pace: Pace
+  /** A chunk was passed on. */
+  begin(): void
+  /** Records how far it got and finishes. Once. */
+  end(reach: Reach): void
+  /** The source broke off. */
+  breakOff(): void
+  /** The buyer has left. */
+  leave(): void
+  hasEnded(): boolean
+  hasLeft(): boolean
+}
+
+/** How far a stream has got. `onSlow` is called when the buyer hardly reads. */
+function follow(
+  reader: Reader,
+  signal: AbortSignal,
+  { record, finish, kept, storeRest, onEnd, watch }: Observer,
+  onSlow: () => void,
+): Progress {
+  const pace = watch(onSlow)
+  let hasBegun = false
+  let hasLeft = false
+  let hasEnded = false
+  let recorded: Promise<void> | undefined
+  const reach = () => (hasBegun ? 'truncated' : 'nothing')
+  /** Called once when the buyer's connection closes. */
+  let letGo = (isCut: boolean) => {
+    letGo = () => {}
+    pace.stop()
+    onEnd?.(isCut)
+  }
+  const end = (outcome: Reach) => {
+    if (hasEnded) return
+    hasEnded = true
+    letGo(outcome !== 'complete')
+    signal.removeEventListener('abort', leave)
+    const isCorrect = outcome === 'complete' && recorded !== undefined
+    const recording = isCorrect ? recorded : record(() => outcome)
+    void recording?.then(finish)
+  }
+  const leave = () => {
+    if (hasEnded || hasLeft) return
+    hasLeft = true
+    letGo(true)
+    signal.removeEventListener('abort', leave)
+    const got = reach()
+    const rest = storeRest(reader, kept)
+    if (rest !== undefined) {
+      void rest.then((isStored) => end(isStored ? 'complete' : got))
+      return
+    }
+    end(got)
+    reader.cancel().catch(() => {})
+  }
+  signal.addEventListener('abort', leave)
+  if (signal.aborted) leave()
+  return {
+    pace,
+    begin() {
+      if (hasBegun) return
+      hasBegun = true
+      setImmediate(() => {
+        // A short stream has ended by now.
+        if (!hasEnded) recorded = record(() => 'complete')
+      })
+    },
+    end,
+    breakOff() {
+      if (!hasLeft) end(reach())
+    },
+    leave,
+    hasEnded: () => hasEnded,
+    hasLeft: () => hasLeft,
+  }
+}

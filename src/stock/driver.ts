@@ -1,0 +1,132 @@
+import type { Log } from './context'
+import type { Order } from './Order'
+import type { Next } from './steps'
+
+export type DriverOptions = {
+  find(id: string): Order | undefined
+  /** Takes the next step of an order. */
+  step(order: Order): Next | Promise<Next>
+  /** Orders that have something to do. */
+  toDrive(): readonly Order[]
+  /** First wait before a step is tried again; doubles up to thirty times that. */
+  laterMs: number
+  /** Between two looks for orders that nothing drives. */
+  sweepMs: number
+  log: Log
+}
+
+export type Driver = {
+  /** Looks at an order now. Safe at any time; before `start` it is remembered. */
+  drive(id: string): void
+  /** Drives these, what was asked for before, and from now on what nothing drives. */
+  start(ids: readonly string[]): void
+  /** Begins nothing new; resolves when no step runs. */
+  stop(): Promise<void>
+}
+
+type State = {
+  options: DriverOptions
+  running: Map<string, Promise<void>>
+  /** Orders with news about them while they run. */
+  woken: Set<string>
+  /** What happened before `start`. */
+  early: Set<string>
+  timers: Map<string, { timer: ReturnType<typeof setTimeout>; delayMs: number }>
+  sweeping: ReturnType<typeof setInterval> | undefined
+  isStarted: boolean
+  isStopping: boolean
+}
+
+/** More than any order needs at once: one that goes in circles must not stop all others. */
+const stepsMax = 20
+
+/** Drives orders to their ends, each with one step at a time. */
+export function createDriver(options: DriverOptions): Driver {
+  const state: State = {
+    options,
+    running: new Map(),
+    woken: new Set(),
+    early: new Set(),
+    timers: new Map(),
+    sweeping: undefined,
+    isStarted: false,
+    isStopping: false,
+  }
+  return {
+    drive: (id) => drive(state, id),
+    start(ids) {
+      state.isStarted = true
+      for (const id of new Set([...state.early, ...ids])) drive(state, id)
+      sweep(state)
+      state.sweeping ??= setInterval(() => sweep(state), options.sweepMs)
+    },
+    async stop() {
+      state.isStopping = true
+      clearInterval(state.sweeping)
+      for (const { timer } of state.timers.values()) clearTimeout(timer)
+      state.timers.clear()
+      await Promise.all(state.running.values())
+    },
+  }
+}
+
+function drive(state: State, id: string): void {
+  const { running, woken, timers } = state
+  if (state.isStopping) return
+  if (!state.isStarted) {
+    state.early.add(id)
+    return
+  }
+  if (running.has(id)) {
+    // What is being decided may be older than the news.
+    woken.add(id)
+    return
+  }
+  const scheduled = timers.get(id)
+  clearTimeout(scheduled?.timer)
+  timers.delete(id)
+  const work = run(state, id, scheduled?.delayMs ?? 0).finally(() => {
+    running.delete(id)
+    if (woken.delete(id)) drive(state, id)
+  })
+  running.set(id, work)
+}
+
+/** Steps until there is nothing to do now. Never rejects. */
+async function run(state: State, id: string, delayMs: number): Promise<void> {
+  const { find, step, log } = state.options
+  let last: Order['state'] | undefined
+  try {
+    for (let steps = 0; steps < stepsMax; steps++) {
+      const order = find(id)
+      if (order === undefined || state.isStopping) return
+      const next = await step(order)
+      if (next === 'wait') return
+      if (next === 'later') return later(state, id, last === undefined ? delayMs : 0)
+      last = order.state
+    }
+    later(state, id, delayMs)
+  } catch (error) {
+    if (state.isStopping) return
+    log('order-fault', { order: id, error })
+    later(state, id, delayMs)
+  }
+}
+
+function later(state: State, id: string, delayMs: number): void {
+  if (state.isStopping) return
+  const { laterMs } = state.options
+  const next = Math.min(Math.max(laterMs, delayMs * 2), laterMs * 30)
+  state.timers.set(id, { timer: setTimeout(() => drive(state, id), next), delayMs: next })
+}
+
+function sweep(state: State): void {
+  const { running, timers, options } = state
+  try {
+    for (const { id } of options.toDrive()) {
+      if (!running.has(id) && !timers.has(id)) drive(state, id)
+    }
+  } catch (error) {
+    options.log('order-fault', { error })
+  }
+}
