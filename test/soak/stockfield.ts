@@ -53,9 +53,7 @@ export async function startStockField(random: Random): Promise<StockField> {
   // One account makes the weather.
   const alone = inTurn()
   const droughts = createDroughts(
-    chain,
-    network.asset.address,
-    shallow,
+    { chain, asset: network.asset.address, token: shallow },
     alone,
     random.fork('droughts'),
   )
