@@ -105,7 +105,7 @@ export function createJobs(db: Db) {
   )
   return {
     ...changeJobs(db),
-    ...resendJobs(db),
+    ...reopenJobs(db),
     find: (id: string): JobRow | undefined => byId.get({ id }),
     /** Id of the job that a transaction is of. */
     findByTransaction: (hash: Hex): string | undefined => byTransaction.get({ hash })?.id,
@@ -142,19 +142,6 @@ function changeJobs(db: Db) {
       .returning({ id: jobs.id })
       .prepare(),
   )
-  const reopen = later(orm, () =>
-    orm
-      .update(jobs)
-      .set({ state: 'broadcast', blockNumber: null, receipt: null, endedAt: null })
-      .where(
-        and(
-          eq(jobs.transactionHash, parameter('hash')),
-          inArray(jobs.state, ['confirmed', 'failed']),
-        ),
-      )
-      .returning({ id: jobs.id })
-      .prepare(),
-  )
   return {
     insert(row: JobRow): void {
       insert.run(row)
@@ -183,13 +170,25 @@ function changeJobs(db: Db) {
         receipt,
         at,
       }) !== undefined,
-    /** A reorganisation took the transaction away. The id of its job, which is under way again. */
-    reopen: (hash: Hex): string | undefined => reopen.get({ hash })?.id,
   }
 }
 
-function resendJobs(db: Db) {
+/** What a reorganisation changes. */
+function reopenJobs(db: Db) {
   const { orm } = db
+  const reopen = later(orm, () =>
+    orm
+      .update(jobs)
+      .set({ state: 'broadcast', blockNumber: null, receipt: null, endedAt: null })
+      .where(
+        and(
+          eq(jobs.transactionHash, parameter('hash')),
+          inArray(jobs.state, ['confirmed', 'failed']),
+        ),
+      )
+      .returning({ id: jobs.id })
+      .prepare(),
+  )
   const resend = later(orm, () =>
     orm
       .update(transactions)
@@ -206,6 +205,8 @@ function resendJobs(db: Db) {
       .prepare(),
   )
   return {
+    /** A reorganisation took the transaction away. The id of its job, which is under way again. */
+    reopen: (hash: Hex): string | undefined => reopen.get({ hash })?.id,
     /**
      * All transactions of a job that is under way may be included, also those that were given up for
      * a sibling that a reorganisation took away.

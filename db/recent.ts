@@ -3,9 +3,9 @@ import type { Address, Hex } from 'viem'
 import type * as Network from '../src/protocol/Network'
 import type { Db } from './open'
 import { payments, transactions } from './schema'
-import { later } from './statement'
+import { later, parameter } from './statement'
 
-/** An included transaction; without a relayer it is somebody else's. */
+/** An included transaction; without a relayer it is an external one. */
 export type Included = {
   hash: Hex
   blockNumber: number
@@ -18,9 +18,13 @@ export type Included = {
 export type Recent = ReturnType<typeof createRecent>
 
 export function createRecent(db: Db) {
-  const { orm } = db
-  const network = sql`${sql.placeholder('network')}`
-  const block = sql`${sql.placeholder('block')}`
+  return { ...readIncluded(db), ...readConfirmed(db) }
+}
+
+/** No transaction of ours carried the payment. */
+const isExternal = sql`NOT EXISTS (SELECT 1 FROM ${transactions} WHERE ${transactions.hash} = ${payments.transactionHash})`
+
+function readIncluded({ orm }: Db) {
   const own = later(orm, () =>
     orm
       .select({
@@ -30,25 +34,51 @@ export function createRecent(db: Db) {
         nonce: transactions.nonce,
       })
       .from(transactions)
-      .where(and(eq(transactions.network, network), gte(transactions.blockNumber, block)))
+      .where(
+        and(
+          eq(transactions.network, parameter('network')),
+          gte(transactions.blockNumber, parameter('block')),
+        ),
+      )
       .prepare(),
   )
-  const isForeign = sql`NOT EXISTS (SELECT 1 FROM ${transactions} WHERE ${transactions.hash} = ${payments.transactionHash})`
-  const foreign = later(orm, () =>
+  const external = later(orm, () =>
     orm
       .selectDistinct({ hash: payments.transactionHash, blockNumber: payments.blockNumber })
       .from(payments)
-      .where(and(eq(payments.network, network), gte(payments.blockNumber, block), isForeign))
+      .where(
+        and(
+          eq(payments.network, parameter('network')),
+          gte(payments.blockNumber, parameter('block')),
+          isExternal,
+        ),
+      )
       .prepare(),
   )
+  return {
+    /** Transactions in this block and above it, those of ours and those that paid us. */
+    includedFrom(id: Network.Id, from: bigint): Included[] {
+      const bounds = { network: id, block: Number(from) }
+      const all = [
+        ...own.all(bounds),
+        ...external.all(bounds).map((row) => ({ ...row, relayer: undefined, nonce: 0 })),
+      ]
+      return all.flatMap(({ blockNumber, ...row }) =>
+        blockNumber === null ? [] : [{ ...row, blockNumber: Number(blockNumber) }],
+      )
+    },
+  }
+}
+
+function readConfirmed({ orm }: Db) {
   const paidBy = later(orm, () =>
     orm
       .select({ id: payments.id })
       .from(payments)
       .where(
         and(
-          eq(payments.network, network),
-          eq(payments.transactionHash, sql`${sql.placeholder('hash')}`),
+          eq(payments.network, parameter('network')),
+          eq(payments.transactionHash, parameter('hash')),
           isNotNull(payments.logIndex),
         ),
       )
@@ -63,28 +93,17 @@ export function createRecent(db: Db) {
         and(
           sql`state IN ('broadcast', 'reverted')`,
           eq(payments.state, 'broadcast'),
-          eq(payments.network, network),
-          isForeign,
+          eq(payments.network, parameter('network')),
+          isExternal,
         ),
       )
       .prepare(),
   )
   return {
-    /** Transactions in this block and above it, those of ours and those that paid us. */
-    includedFrom(id: Network.Id, from: bigint): Included[] {
-      const bounds = { network: id, block: Number(from) }
-      const all = [
-        ...own.all(bounds),
-        ...foreign.all(bounds).map((row) => ({ ...row, relayer: undefined, nonce: 0 })),
-      ]
-      return all.flatMap(({ blockNumber, ...row }) =>
-        blockNumber === null ? [] : [{ ...row, blockNumber: Number(blockNumber) }],
-      )
-    },
     /** Payments that a transaction confirmed. */
     paidBy: (id: Network.Id, hash: Hex): string[] =>
       paidBy.all({ network: id, hash }).map((row) => row.id),
-    /** Payments whose settlement by somebody else was taken away. */
+    /** Payments whose external settlement was taken away. */
     orphans: (id: Network.Id): string[] => orphans.all({ network: id }).map((row) => row.id),
   }
 }

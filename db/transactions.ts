@@ -9,7 +9,15 @@ export type TransactionStatements = ReturnType<typeof createTransactions>
 
 /** Prepared statements on what was signed. Changes belong inside `write`. */
 export function createTransactions(db: Db) {
-  const { orm } = db
+  return {
+    ...insertTransactions(db),
+    ...endTransactions(db),
+    ...reopenTransactions(db),
+    ...readTransactions(db),
+  }
+}
+
+function insertTransactions({ orm }: Db) {
   // Signing is deterministic: what was given up comes back with the same hash.
   const insert = later(orm, () =>
     orm
@@ -29,6 +37,32 @@ export function createTransactions(db: Db) {
       .onConflictDoNothing()
       .prepare(),
   )
+  return {
+    insertTransaction(row: TransactionRow, paymentIds: readonly string[]): void {
+      insert.run(row)
+      for (const [position, paymentId] of paymentIds.entries()) {
+        insertMember.run({ transactionHash: row.hash, position, paymentId })
+      }
+    },
+  }
+}
+
+function endTransactions({ orm }: Db) {
+  const end = later(orm, () =>
+    orm
+      .update(transactions)
+      .set({ state: parameter('state'), blockNumber: parameter('block') })
+      .where(and(eq(transactions.hash, parameter('hash')), eq(transactions.state, 'sent')))
+      .prepare(),
+  )
+  return {
+    endTransaction: (hash: Hex, state: 'mined' | 'failed' | 'replaced', block: bigint | null) =>
+      end.run({ hash, state, block: block === null ? null : Number(block) }),
+  }
+}
+
+/** What a reorganisation changes. */
+function reopenTransactions({ orm }: Db) {
   const reopen = later(orm, () =>
     orm
       .update(transactions)
@@ -69,13 +103,19 @@ export function createTransactions(db: Db) {
       )
       .prepare(),
   )
-  const end = later(orm, () =>
-    orm
-      .update(transactions)
-      .set({ state: parameter('state'), blockNumber: parameter('block') })
-      .where(and(eq(transactions.hash, parameter('hash')), eq(transactions.state, 'sent')))
-      .prepare(),
-  )
+  return {
+    /** A reorganisation took the transaction away: it and what it paid are under way again. */
+    reopen(network: Network.Id, hash: Hex): void {
+      reopen.run({ hash })
+      unconfirm.run({ network, hash })
+    },
+    /** The chain has this one at its nonce: whatever was there before a reorganisation is not. */
+    displaceOthers: ({ network, relayer, nonce, hash }: TransactionRow) =>
+      displace.run({ network, relayer, nonce, hash }),
+  }
+}
+
+function readTransactions({ orm }: Db) {
   const unfinished = later(orm, () =>
     orm
       .select()
@@ -107,22 +147,6 @@ export function createTransactions(db: Db) {
       .prepare(),
   )
   return {
-    insertTransaction(row: TransactionRow, paymentIds: readonly string[]): void {
-      insert.run(row)
-      for (const [position, paymentId] of paymentIds.entries()) {
-        insertMember.run({ transactionHash: row.hash, position, paymentId })
-      }
-    },
-    endTransaction: (hash: Hex, state: 'mined' | 'failed' | 'replaced', block: bigint | null) =>
-      end.run({ hash, state, block: block === null ? null : Number(block) }),
-    /** A reorganisation took the transaction away: it and what it paid are under way again. */
-    reopen(network: Network.Id, hash: Hex): void {
-      reopen.run({ hash })
-      unconfirm.run({ network, hash })
-    },
-    /** The chain has this one at its nonce: whatever was there before a reorganisation is not. */
-    displaceOthers: ({ network, relayer, nonce, hash }: TransactionRow) =>
-      displace.run({ network, relayer, nonce, hash }),
     unfinishedTransactions: (): TransactionRow[] => unfinished.all(),
     membersOf: (hash: Hex): string[] => members.all({ hash }).map((row) => row.id),
     /** Every transaction that ever carried the payment. */

@@ -7,15 +7,8 @@ import type { Recorded } from '../src/demo/upstreams'
 import * as Route from '../src/proxy/Route'
 import { validateParams } from '../src/proxy/validate'
 import { ask, payMpp, payX402, type Required } from './harness/buyer'
-import {
-  refusals,
-  refusedChats,
-  type Sample,
-  samples,
-  stockInputs,
-  taken,
-  unsold,
-} from './harness/catalogue'
+import { type Sample, samples } from './harness/catalogue'
+import { refusals, refusedChats, stockInputs, taken, unsold } from './harness/refusals'
 import { type TestWorld, testWorld } from './harness/world'
 
 const text = await Bun.file(join(import.meta.dir, '..', 'merchants.toml')).text()

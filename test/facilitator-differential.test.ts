@@ -1,5 +1,4 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from 'bun:test'
-import fc from 'fast-check'
 import {
   type Address,
   concat,
@@ -19,6 +18,7 @@ import * as Artifacts from '../src/demo/contracts/artifacts'
 import type { Id } from '../src/protocol/Network'
 import { inSeconds } from './harness/buyer'
 import { type Answer, type Body, type Made, makeBody, post } from './harness/facilitation'
+import { type Fault, generated, pairs, paxos, type Spec } from './harness/paymentspecs'
 import { createReference, type Reference } from './harness/reference'
 import { payee, type Shop, startShop } from './harness/shop'
 
@@ -31,8 +31,6 @@ setDefaultTimeout(60_000)
 
 type Verdict = { ok: boolean; code: string; throws?: boolean; status: number }
 type Case = { operation: 'verify' | 'settle'; spec: Spec; ours: Verdict; theirs: Verdict }
-
-const paxos = 'eip155:4663'
 
 const rules: readonly { name: string; by: string; allows(each: Case): boolean }[] = [
   {
@@ -137,63 +135,6 @@ function usedCode(method: Spec['method']): string {
 
 function signatureCode(method: Spec['method']): string {
   return method === 'permit2' ? 'invalid_permit2_signature' : 'invalid_exact_evm_signature'
-}
-
-const payers = [
-  'rich',
-  'rich',
-  'rich',
-  'poor',
-  'unapproved',
-  'wallet',
-  'refusing',
-  'delegated',
-  'undeployed',
-] as const
-
-const faults = {
-  wrongSigner: {},
-  shortSignature: {},
-  longSignature: {},
-  lowV: {},
-  highS: {},
-  otherPayee: {},
-  otherSignedPayee: {},
-  overpaid: {},
-  underpaid: {},
-  expired: {},
-  almostExpired: {},
-  longValid: {},
-  notYet: {},
-  acceptedScheme: {},
-  acceptedNetwork: {},
-  noName: {},
-  otherName: {},
-  otherVersion: {},
-  signedOtherName: {},
-  signedOtherVersion: {},
-  otherAsset: {},
-  emptyAsset: {},
-  otherSpender: {},
-  otherToken: {},
-  tooMuch: {},
-  usedNonce: {},
-  hexValue: {},
-  zeroPadded: {},
-  noAccepted: {},
-  version3: {},
-  otherScheme: {},
-  unknownNetwork: {},
-  noSignature: {},
-  selfPaid: {},
-} as const
-type Fault = keyof typeof faults
-
-type Spec = {
-  network: Id
-  method: 'eip3009' | 'permit2'
-  payer: (typeof payers)[number]
-  faults: readonly Fault[]
 }
 
 let shop: Shop
@@ -410,20 +351,6 @@ async function ask(operation: 'verify' | 'settle', body: Body): Promise<Verdict>
   }
 }
 
-const specs: fc.Arbitrary<Spec> = fc
-  .record({
-    kind: fc.constantFrom(
-      ['eip155:8453', 'eip3009'] as const,
-      ['eip155:8453', 'eip3009'] as const,
-      [paxos, 'eip3009'] as const,
-      [paxos, 'permit2'] as const,
-      [paxos, 'permit2'] as const,
-    ),
-    payer: fc.constantFrom(...payers),
-    faults: fc.uniqueArray(fc.constantFrom(...(Object.keys(faults) as Fault[])), { maxLength: 3 }),
-  })
-  .map(({ kind: [network, method], payer, faults }) => ({ network, method, payer, faults }))
-
 function ruleOf(each: Case): string | undefined {
   if (each.ours.ok === each.theirs.ok && each.ours.code === each.theirs.code) return 'same'
   const rule = rules.find(({ allows }) => allows(each))
@@ -433,60 +360,6 @@ function ruleOf(each: Case): string | undefined {
 
 /** Names of the rules that explained something. */
 const needed = new Set<string>()
-
-const seed = 4663
-
-/** Every fault alone with every kind of payer, and several at once as they fall. */
-function generated(): Spec[] {
-  const kinds = [
-    ['eip155:8453', 'eip3009'],
-    [paxos, 'eip3009'],
-    [paxos, 'permit2'],
-  ] as const
-  const alone = (Object.keys(faults) as Fault[]).flatMap((fault) =>
-    kinds.map(([network, method]): Spec => ({ network, method, payer: 'rich', faults: [fault] })),
-  )
-  const plain = [...new Set(payers)].flatMap((payer) =>
-    kinds.map(([network, method]): Spec => ({ network, method, payer, faults: [] })),
-  )
-  return [...plain, ...alone, ...fc.sample(specs, { seed, numRuns: 250 })]
-}
-
-/** Two at a time, so that which is named first is seen for each two. */
-function pairs(): Spec[] {
-  const ranked: readonly Fault[] = [
-    'acceptedScheme',
-    'noName',
-    'acceptedNetwork',
-    'wrongSigner',
-    'otherSpender',
-    'otherSignedPayee',
-    'expired',
-    'notYet',
-    'overpaid',
-    'otherToken',
-    'otherName',
-    'otherVersion',
-    'usedNonce',
-    'tooMuch',
-  ]
-  const kinds = [
-    ['eip155:8453', 'eip3009'],
-    [paxos, 'permit2'],
-  ] as const
-  return ranked.flatMap((first, index) =>
-    ranked.slice(index + 1).flatMap((second) =>
-      kinds.map(
-        ([network, method]): Spec => ({
-          network,
-          method,
-          payer: 'rich',
-          faults: [first, second],
-        }),
-      ),
-    ),
-  )
-}
 
 async function compare(operation: 'verify' | 'settle', all: readonly Spec[]) {
   const counts = new Map<string, number>()

@@ -153,12 +153,9 @@ describe('eip2612GasSponsoring with @x402/fetch', () => {
       const server = startResourceServer(shop.url, network, { method: 'permit2', flow, extensions })
       try {
         const before = await shop.balance(robinhood, payee)
-        const { response, credential } = await buyFrom(
-          server.url,
-          network,
-          poor.local(),
-          chainUrl(),
-        )
+        const { response, credential } = await buyFrom(server.url, network, poor.local(), {
+          rpcUrl: chainUrl(),
+        })
         expect(response.status).toBe(200)
         expect((await replay(server.url, credential)).status).toBe(402)
         expect((await shop.balance(robinhood, payee)) - before).toBe(10_000n)
@@ -171,12 +168,9 @@ describe('eip2612GasSponsoring with @x402/fetch', () => {
   test('behavior: a payer without gas pays the gateway', async () => {
     const url = `${shop.url}/m/shop/item`
     const before = await shop.balance(robinhood, payee)
-    const { response, credential } = await buyFrom(
-      url,
-      networkOf(robinhood),
-      poor.local(),
-      chainUrl(),
-    )
+    const { response, credential } = await buyFrom(url, networkOf(robinhood), poor.local(), {
+      rpcUrl: chainUrl(),
+    })
     expect(response.status).toBe(200)
     expect((await replay(url, credential)).status).toBe(402)
     expect((await shop.balance(robinhood, payee)) - before).toBe(5_000n)

@@ -314,7 +314,7 @@ describe('any file with three networks', () => {
     const [merchant] = config.merchants
     const [route] = merchant?.routes ?? []
     if (merchant === undefined || route === undefined) throw new Error('no route')
-    const item = Items.compileItems(config, () => undefined)(merchant, route).items[method]
+    const item = Items.compileItems(config, () => undefined)(merchant, route)[method]
     if (item === undefined) throw new Error(`no ${method}`)
     const digest = method === 'POST' ? `sha-256=:${'A'.repeat(43)}=:` : undefined
     const answer = quoterOf(config).challenge(item, item.resource.url + query, 'abcdefgh-zzzz', {

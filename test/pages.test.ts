@@ -133,6 +133,32 @@ describe('the catalogue', () => {
   })
 })
 
+/** A merchant that has the text wherever one fits. */
+function merchantOf(text: string) {
+  return merchant('one', {
+    title: text,
+    tag: text,
+    description: text,
+    routes: [
+      route('/a', {
+        summary: text,
+        description: text,
+        methods: ['POST'],
+        params: [
+          param(text, {
+            in: 'tail',
+            description: text,
+            example: text,
+            schema: { type: 'string', enum: [text] },
+          }),
+          param(text, { description: text, example: text, required: true }),
+        ],
+        body: { properties: { text: { type: 'string', example: text } } },
+      }),
+    ],
+  })
+}
+
 describe('what a page may do', () => {
   test('behavior: the policy runs our script by its hash and nothing inline', async () => {
     for (const path of ['/', '/stocks', '/admin']) {
@@ -164,28 +190,7 @@ describe('what a page may do', () => {
   test('behavior: hostile texts of the configuration stay texts', async () => {
     const hostile = `</code></title><script>alert(1)</script><img src=x onerror=alert(1)>"' onfocus=alert(1) ${bell}`
     const base = configOf(small)
-    const one = merchant('one', {
-      title: hostile,
-      tag: hostile,
-      description: hostile,
-      routes: [
-        route('/a', {
-          summary: hostile,
-          description: hostile,
-          methods: ['POST'],
-          params: [
-            param(hostile, {
-              in: 'tail',
-              description: hostile,
-              example: hostile,
-              schema: { type: 'string', enum: [hostile] },
-            }),
-            param(hostile, { description: hostile, example: hostile, required: true }),
-          ],
-          body: { properties: { text: { type: 'string', example: hostile } } },
-        }),
-      ],
-    })
+    const one = merchantOf(hostile)
     const { stock } = base
     if (stock === undefined) throw new Error('the small file has stocks')
     const config = {

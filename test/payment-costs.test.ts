@@ -79,7 +79,11 @@ const lone = {
 for (const protocol of ['mpp', 'x402'] as const) {
   test(`behavior: a lone ${protocol} payment costs 13 statements, 3 commits and 2 calls`, async () => {
     // The first payment of a payer, and statements that are prepared then, do not count.
-    const [list = []] = await credentials(shop.url, protocol, network, holders.slice(0, 1), 5)
+    const [list = []] = await credentials(
+      { url: shop.url, protocol, network },
+      holders.slice(0, 1),
+      5,
+    )
     const [first, ...rest] = list
     if (first === undefined) throw new Error('no credential')
     await pay(first)
@@ -127,7 +131,7 @@ async function payTogether(list: readonly Credential[], isCollected: () => boole
 }
 
 test('behavior: 32 payments at once cost 5 calls and 4 commits that are waited for', async () => {
-  const lists = await credentials(shop.url, 'x402', network, holders, 4)
+  const lists = await credentials({ url: shop.url, protocol: 'x402', network }, holders, 4)
   const round = (index: number) =>
     lists.map((list) => list[index]).filter((each) => each !== undefined)
   const isKnown = ({ address }: { address: string }) =>

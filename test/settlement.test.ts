@@ -369,11 +369,11 @@ describe('settled externally', () => {
     await settleByOther(usdc.chain, transfer)
     // As a node that lags: it answers the simulation of another, unused nonce.
     const other = Transfer.call(signTransfer(reverting))
-    usdc.tap.intercept = ({ method, params }, forward) => {
+    usdc.tap.intercept = ({ method, params }) => {
       const [call] = params as [{ data?: string }]
       if (method !== 'eth_call' || !call.data?.includes(transfer.nonce.slice(2))) return undefined
       usdc.tap.intercept = undefined
-      return forwardWith(usdc.chain.url, call, transfer, other, forward)
+      return forwardWith(usdc.chain.url, call, transfer, other)
     }
     const outcome = await fixture.pay(transfer, {}, { receivedAt: Date.now() + 10_000 })
     expect(outcome).toMatchObject({
@@ -463,7 +463,6 @@ async function forwardWith(
   call: { data?: string },
   transfer: Transfer.Transfer,
   other: { data: Hex },
-  _forward: () => Promise<Response>,
 ): Promise<unknown> {
   const mineData = Transfer.call(transfer).data.slice(2)
   const otherNonce = other.data.slice(10 + 5 * 64, 10 + 6 * 64)

@@ -56,12 +56,12 @@ describe('a payer without gas whose token has no permit', () => {
       try {
         expect(await weiOf(chain(), payer.address)).toBe(0n)
         const before = await shop.balance(id, payee)
-        const bought = await buyFrom(server.url, network(), payer.local(), chain().url)
+        const bought = await buyFrom(server.url, network(), payer.local(), { rpcUrl: chain().url })
         expect(bought.response.status).toBe(200)
         expect((await replay(server.url, bought.credential)).status).toBe(402)
         expect((await shop.balance(id, payee)) - before).toBe(10_000n)
         // The second payment needs only a signature.
-        const again = await buyFrom(server.url, network(), payer.local(), chain().url)
+        const again = await buyFrom(server.url, network(), payer.local(), { rpcUrl: chain().url })
         expect(again.response.status).toBe(200)
         expect(grants()).toContainEqual({ address: payer.address, kind: 'approval' })
       } finally {
@@ -74,7 +74,7 @@ describe('a payer without gas whose token has no permit', () => {
     const payer = account(5)
     const url = `${shop.url}/m/shop/item`
     const before = await shop.balance(id, payee)
-    const bought = await buyFrom(url, network(), payer.local(), chain().url)
+    const bought = await buyFrom(url, network(), payer.local(), { rpcUrl: chain().url })
     expect(bought.response.status).toBe(200)
     expect((await shop.balance(id, payee)) - before).toBe(5_000n)
     expect(grants().filter(({ address }) => address === payer.address)).toHaveLength(1)

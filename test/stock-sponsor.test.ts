@@ -67,7 +67,7 @@ for (const { name, other, eip2612 } of kinds) {
     }
 
     const buy = (wallet: Wallet, url: string) =>
-      buyFrom(url, network(), wallet, shop.chain.url, { init, maxAtomic: 50_000_000n })
+      buyFrom(url, network(), wallet, { rpcUrl: shop.chain.url, init, maxAtomic: 50_000_000n })
 
     test('behavior: the 402 offers it', async () => {
       const { body } = await askToBuy(shop.buyUrl())

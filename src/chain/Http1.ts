@@ -24,92 +24,126 @@ const lineMaxBytes = 1_024
 
 type Head = { status: number; isKept: boolean; length: number | 'chunked' | 'close' }
 
+/** How far the bytes of a connection have been read. */
+type Progress = {
+  readonly maxBytes: number
+  /** Bytes that came and have not been read. */
+  rest: Buffer
+  /** Of the answer whose body is being read. */
+  head: Head | undefined
+  /** Of its body. */
+  parts: Buffer[]
+  size: number
+  /** Bytes of the body, or of its current chunk, that are still to come. */
+  left: number
+  chunk: 'size' | 'data' | 'trailer'
+}
+
 /** A body above `maxBytes` is `Malformed`. */
 export function createReader(maxBytes: number): Reader {
-  let rest: Buffer = Buffer.alloc(0)
-  let head: Head | undefined
-  let parts: Buffer[] = []
-  let size = 0
-  /** Bytes of the body, or of its current chunk, that are still to come. */
-  let left = 0
-  let chunk: 'size' | 'data' | 'trailer' = 'size'
-
-  const take = (count: number) => {
-    const part = rest.subarray(0, count)
-    rest = rest.subarray(part.length)
-    return part
+  const progress: Progress = {
+    maxBytes,
+    rest: Buffer.alloc(0),
+    head: undefined,
+    parts: [],
+    size: 0,
+    left: 0,
+    chunk: 'size',
   }
-  const keep = (part: Buffer) => {
-    size += part.length
-    if (size > maxBytes) throw new Malformed('answer too long')
-    parts.push(part)
-    left -= part.length
-  }
-  const complete = ({ status, isKept, length }: Head): Answer => {
-    const [only] = parts
-    const text = (parts.length === 1 && only ? only : Buffer.concat(parts)).toString()
-    // Bytes that nobody asked for would be read as the next answer.
-    const answer = { status, text, isKept: isKept && length !== 'close' && rest.length === 0 }
-    head = undefined
-    parts = []
-    size = 0
-    return answer
-  }
-
-  /** The next line without its end; undefined until it is there. */
-  const line = () => {
-    const end = rest.indexOf('\r\n')
-    if (end > lineMaxBytes || (end < 0 && rest.length > lineMaxBytes)) {
-      throw new Malformed('not HTTP')
-    }
-    return end < 0 ? undefined : take(end + 2).toString('latin1', 0, end)
-  }
-  /** Whether the last chunk has been read. */
-  const readChunks = (): boolean => {
-    for (;;) {
-      if (chunk === 'data') {
-        keep(take(left))
-        if (left > 0 || rest.length < 2) return false
-        if (take(2).toString('latin1') !== '\r\n') throw new Malformed('not HTTP')
-        chunk = 'size'
-      }
-      const text = line()
-      if (text === undefined) return false
-      if (chunk === 'trailer') {
-        if (text === '') return true
-        continue
-      }
-      const digits = /^([0-9a-fA-F]{1,8})\s*(?:;.*)?$/.exec(text)?.[1]
-      if (digits === undefined) throw new Malformed('not HTTP')
-      left = Number.parseInt(digits, 16)
-      chunk = left === 0 ? 'trailer' : 'data'
-    }
-  }
-
   return {
     push(bytes) {
       const buffer = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength)
-      rest = rest.length === 0 ? buffer : Buffer.concat([rest, buffer])
-      while (head === undefined) {
-        const end = rest.indexOf('\r\n\r\n')
-        if (end > headMaxBytes || (end < 0 && rest.length > headMaxBytes)) {
-          throw new Malformed('not HTTP')
-        }
-        if (end < 0) return undefined
-        const parsed = parseHead(take(end + 4).toString('latin1', 0, end))
-        // Interim answers announce the one that counts.
-        if (parsed.status < 200) continue
-        head = parsed
-        left = typeof parsed.length === 'number' ? parsed.length : 0
-        chunk = 'size'
-      }
-      if (head.length === 'chunked') return readChunks() ? complete(head) : undefined
-      if (head.length === 'close') left = rest.length
-      keep(take(left))
-      return left === 0 && head.length !== 'close' ? complete(head) : undefined
+      progress.rest = progress.rest.length === 0 ? buffer : Buffer.concat([progress.rest, buffer])
+      const head = progress.head ?? readHead(progress)
+      return head && readBody(progress, head) ? complete(progress, head) : undefined
     },
-    end: () => (head?.length === 'close' ? complete(head) : undefined),
+    end: () => (progress.head?.length === 'close' ? complete(progress, progress.head) : undefined),
   }
+}
+
+/** The head of the next answer; undefined until it is there. */
+function readHead(progress: Progress): Head | undefined {
+  for (;;) {
+    const { rest } = progress
+    const end = rest.indexOf('\r\n\r\n')
+    if (end > headMaxBytes || (end < 0 && rest.length > headMaxBytes)) {
+      throw new Malformed('not HTTP')
+    }
+    if (end < 0) return undefined
+    const head = parseHead(take(progress, end + 4).toString('latin1', 0, end))
+    // Interim answers announce the one that counts.
+    if (head.status < 200) continue
+    progress.head = head
+    progress.left = typeof head.length === 'number' ? head.length : 0
+    progress.chunk = 'size'
+    return head
+  }
+}
+
+/** Whether the body is complete. One without a length is complete when the connection ends. */
+function readBody(progress: Progress, { length }: Head): boolean {
+  if (length === 'chunked') return readChunks(progress)
+  if (length === 'close') progress.left = progress.rest.length
+  keep(progress, take(progress, progress.left))
+  return progress.left === 0 && length !== 'close'
+}
+
+/** Whether the last chunk has been read. */
+function readChunks(progress: Progress): boolean {
+  for (;;) {
+    if (progress.chunk === 'data') {
+      keep(progress, take(progress, progress.left))
+      if (progress.left > 0 || progress.rest.length < 2) return false
+      if (take(progress, 2).toString('latin1') !== '\r\n') throw new Malformed('not HTTP')
+      progress.chunk = 'size'
+    }
+    const text = readLine(progress)
+    if (text === undefined) return false
+    if (progress.chunk === 'trailer') {
+      if (text === '') return true
+      continue
+    }
+    const digits = /^([0-9a-fA-F]{1,8})\s*(?:;.*)?$/.exec(text)?.[1]
+    if (digits === undefined) throw new Malformed('not HTTP')
+    progress.left = Number.parseInt(digits, 16)
+    progress.chunk = progress.left === 0 ? 'trailer' : 'data'
+  }
+}
+
+/** The next line without its end; undefined until it is there. */
+function readLine(progress: Progress): string | undefined {
+  const { rest } = progress
+  const end = rest.indexOf('\r\n')
+  if (end > lineMaxBytes || (end < 0 && rest.length > lineMaxBytes)) {
+    throw new Malformed('not HTTP')
+  }
+  return end < 0 ? undefined : take(progress, end + 2).toString('latin1', 0, end)
+}
+
+/** Removes up to `count` bytes from those that came. */
+function take(progress: Progress, count: number): Buffer {
+  const part = progress.rest.subarray(0, count)
+  progress.rest = progress.rest.subarray(part.length)
+  return part
+}
+
+function keep(progress: Progress, part: Buffer): void {
+  progress.size += part.length
+  if (progress.size > progress.maxBytes) throw new Malformed('answer too long')
+  progress.parts.push(part)
+  progress.left -= part.length
+}
+
+/** The answer of which everything was read; the next bytes are those of the next one. */
+function complete(progress: Progress, { status, isKept, length }: Head): Answer {
+  const { parts, rest } = progress
+  const [only] = parts
+  const text = (parts.length === 1 && only ? only : Buffer.concat(parts)).toString()
+  progress.head = undefined
+  progress.parts = []
+  progress.size = 0
+  // Bytes that were not asked for would be read as the next answer.
+  return { status, text, isKept: isKept && length !== 'close' && rest.length === 0 }
 }
 
 function parseHead(text: string): Head {

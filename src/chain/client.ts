@@ -1,5 +1,6 @@
-import { createGate, type Rank } from './gate'
+import { createGate, type Gate, type Rank } from './gate'
 import { Malformed } from './Http1'
+import * as JsonRpc from './JsonRpc'
 import { Broken, createWire, type Wire } from './wire'
 
 /**
@@ -73,10 +74,7 @@ export class RpcError extends Error {
 /** Answers above this size are nonsense for every call we make. */
 const answerMaxBytes = 8 << 20
 
-/** Node codes for "busy" and "limit exceeded": trouble of the node, not of the call. EIP-1474. */
-const nodeTrouble = new Set([-32005, -32097, -32016, 429])
-
-/** Everything else is background: nobody's money waits for it. */
+/** Everything else is background: no payment waits for it. */
 const ranks: Readonly<Record<string, Rank>> = {
   eth_sendRawTransaction: 'settlement',
   eth_sendRawTransactionSync: 'settlement',
@@ -88,125 +86,171 @@ const ranks: Readonly<Record<string, Rank>> = {
   eth_getTransactionByHash: 'payment',
 }
 
+/** One URL, and how it has answered. */
+type Endpoint = {
+  readonly url: string
+  readonly host: string
+  /** Of a plain `http:` URL; others are asked by `fetch`. */
+  readonly wire: Wire | undefined
+  /** Its last call failed: told once, not for each call. */
+  isDown: boolean
+}
+
+type State = {
+  /** In the order of the configuration. */
+  readonly endpoints: readonly Endpoint[]
+  readonly gate: Gate
+  readonly log: ClientOptions['log']
+  readonly counts: Map<string, number>
+  readonly faults: Map<string, number>
+  readonly active: Set<AbortController>
+  /** Index of the endpoint that is asked first. */
+  current: number
+  lastId: number
+  isClosed: boolean
+}
+
+type Call = {
+  method: string
+  params: readonly unknown[]
+  timeoutMs: number
+  /** The only one to ask; undefined for all of them in turn. */
+  endpoint: Endpoint | undefined
+}
+
 /** Makes a client over one or more URLs of the same chain. Throws when there is none. */
-export function createClient(options: ClientOptions): Client {
-  const { urls, timeoutMs, log } = options
+export function createClient({ urls, timeoutMs, log }: ClientOptions): Client {
   if (urls.length === 0) throw new Error('a client needs at least one URL')
-  const hosts = urls.map((url) => new URL(url).host)
-  const wires = urls.map((url) =>
-    new URL(url).protocol === 'http:' ? createWire(url, answerMaxBytes) : undefined,
-  )
-  const counts = new Map<string, number>()
-  const faults = new Map<string, number>()
-  const active = new Set<AbortController>()
-  /** URLs whose last call failed: told once, not for each call. */
-  const down = new Set<number>()
-  const gate = createGate()
-  let isClosed = false
-  let current = 0
-  let lastId = 0
-
-  /** Asks one URL. Throws RpcError, or the fault as it came. */
-  async function askOne(
-    index: number,
-    method: string,
-    params: readonly unknown[],
-    limit: number,
-  ): Promise<unknown> {
-    const id = ++lastId
-    const body = JSON.stringify({ jsonrpc: '2.0', id, method, params })
-    increase(counts, method)
-    // Not AbortSignal.timeout: the timer must go when the answer comes.
-    const controller = new AbortController()
-    const timer = setTimeout(() => controller.abort(), limit)
-    active.add(controller)
-    try {
-      const to = wires[index] ?? urls[index] ?? ''
-      const result = await request(to, { id, body, method }, controller.signal)
-      if (down.delete(index)) log('rpc-recovered', { host: hosts[index] })
-      return result
-    } catch (error) {
-      if (error instanceof RpcError || isClosed) throw error
-      increase(faults, method)
-      if (error instanceof RpcFault && error.isLimit) gate.slowDown()
-      if (!down.has(index))
-        log('rpc-fault', { host: hosts[index], method, reason: reasonOf(error) })
-      down.add(index)
-      throw error
-    } finally {
-      clearTimeout(timer)
-      active.delete(controller)
-    }
+  const state: State = {
+    endpoints: urls.map(endpointOf),
+    gate: createGate(),
+    log,
+    counts: new Map(),
+    faults: new Map(),
+    active: new Set(),
+    current: 0,
+    lastId: 0,
+    isClosed: false,
   }
-
-  async function ask(method: string, params: readonly unknown[], limit: number): Promise<unknown> {
-    let fault: unknown
-    const first = current
-    for (let offset = 0; offset < urls.length && !isClosed; offset++) {
-      const index = (first + offset) % urls.length
-      try {
-        const result = await askOne(index, method, params, limit)
-        // Stay with the node that answered: another one may not know yet what this one took.
-        current = index
-        return result
-      } catch (error) {
-        if (error instanceof RpcError) {
-          current = index
-          throw error
-        }
-        fault = error
-      }
-    }
-    throw new RpcFault(reasonOf(fault), { cause: fault })
-  }
-
-  async function enter<T>(method: string, limit: number, work: () => Promise<T>): Promise<T> {
-    const rank = ranks[method] ?? 'background'
-    const entry = gate.enter(rank, limit)
-    // A call without a queue is sent before this function returns.
-    if (entry !== true && !(await entry)) {
-      throw new RpcFault(`no room for ${method}: too many calls are under way`)
-    }
-    try {
-      return await work()
-    } finally {
-      gate.leave(rank)
-    }
-  }
-
-  const nodeOf = (index: number): Node => ({
-    host: hosts[index] ?? '',
-    call: (method, params, { timeoutMs: limit = timeoutMs } = {}) =>
-      enter(method, limit, async () => {
-        if (isClosed) throw new RpcFault('the client is closed')
-        return askOne(index, method, params, limit).catch((error: unknown) => {
-          if (error instanceof RpcError) throw error
-          throw new RpcFault(reasonOf(error), { cause: error })
-        })
-      }),
-  })
+  const { endpoints } = state
+  const callOf =
+    (endpoint: Endpoint | undefined): Client['call'] =>
+    (method, params, { timeoutMs: limit = timeoutMs } = {}) =>
+      run(state, { method, params, timeoutMs: limit, endpoint })
   // A URL that is listed twice counts as one node.
-  const distinct = [...new Set(urls)].map((url) => urls.indexOf(url))
-  const nodes = distinct.map(nodeOf)
-
+  const distinct = endpoints.filter(({ url }, index) => urls.indexOf(url) === index)
+  const nodes = distinct.map(
+    (endpoint): Node => ({
+      host: endpoint.host,
+      call: callOf(endpoint),
+    }),
+  )
   return {
     nodes,
     others() {
-      const at = distinct.indexOf(urls.indexOf(urls[current] ?? ''))
+      const at = distinct.findIndex(({ url }) => url === endpoints[state.current]?.url)
       return [...nodes.slice(at + 1), ...nodes.slice(0, at)]
     },
-    hosts,
-    counts: () => counts,
-    faults: () => faults,
-    close() {
-      isClosed = true
-      gate.close()
-      for (const controller of active) controller.abort()
-      for (const wire of wires) wire?.close()
-    },
-    call: (method, params, { timeoutMs: limit = timeoutMs } = {}) =>
-      enter(method, limit, () => ask(method, params, limit)),
+    hosts: endpoints.map(({ host }) => host),
+    counts: () => state.counts,
+    faults: () => state.faults,
+    close: () => close(state),
+    call: callOf(undefined),
   }
+}
+
+function endpointOf(url: string): Endpoint {
+  const { protocol, host } = new URL(url)
+  const wire = protocol === 'http:' ? createWire(url, answerMaxBytes) : undefined
+  return { url, host, wire, isDown: false }
+}
+
+function close(state: State): void {
+  state.isClosed = true
+  state.gate.close()
+  for (const controller of state.active) controller.abort()
+  for (const { wire } of state.endpoints) wire?.close()
+}
+
+/** Asks when the gate has room. */
+async function run(state: State, call: Call): Promise<unknown> {
+  const rank = ranks[call.method] ?? 'background'
+  const entry = state.gate.enter(rank, call.timeoutMs)
+  // A call without a queue is sent before this function returns.
+  if (entry !== true && !(await entry)) {
+    throw new RpcFault(`no room for ${call.method}: too many calls are under way`)
+  }
+  try {
+    return await (call.endpoint ? askOnly(state, call.endpoint, call) : askInTurn(state, call))
+  } finally {
+    state.gate.leave(rank)
+  }
+}
+
+async function askOnly(state: State, endpoint: Endpoint, call: Call): Promise<unknown> {
+  if (state.isClosed) throw new RpcFault('the client is closed')
+  try {
+    return await ask(state, endpoint, call)
+  } catch (error) {
+    if (error instanceof RpcError) throw error
+    throw new RpcFault(reasonOf(error), { cause: error })
+  }
+}
+
+async function askInTurn(state: State, call: Call): Promise<unknown> {
+  let fault: unknown
+  const { endpoints, current: first } = state
+  for (let offset = 0; offset < endpoints.length && !state.isClosed; offset++) {
+    const index = (first + offset) % endpoints.length
+    const endpoint = endpoints[index]
+    if (endpoint === undefined) continue
+    try {
+      const result = await ask(state, endpoint, call)
+      // Stay with the node that answered: another one may not know yet what this one took.
+      state.current = index
+      return result
+    } catch (error) {
+      if (error instanceof RpcError) {
+        state.current = index
+        throw error
+      }
+      fault = error
+    }
+  }
+  throw new RpcFault(reasonOf(fault), { cause: fault })
+}
+
+/** Asks one URL. Throws RpcError, or the fault as it came. */
+async function ask(state: State, endpoint: Endpoint, call: Call): Promise<unknown> {
+  const { method, params } = call
+  const id = ++state.lastId
+  const body = JSON.stringify({ jsonrpc: '2.0', id, method, params })
+  increase(state.counts, method)
+  // Not AbortSignal.timeout: the timer must go when the answer comes.
+  const controller = new AbortController()
+  const timer = setTimeout(() => controller.abort(), call.timeoutMs)
+  state.active.add(controller)
+  try {
+    const to = endpoint.wire ?? endpoint.url
+    const result = await request(to, { id, body, method }, controller.signal)
+    if (endpoint.isDown) state.log('rpc-recovered', { host: endpoint.host })
+    endpoint.isDown = false
+    return result
+  } catch (error) {
+    if (!(error instanceof RpcError) && !state.isClosed) noteFault(state, endpoint, method, error)
+    throw error
+  } finally {
+    clearTimeout(timer)
+    state.active.delete(controller)
+  }
+}
+
+function noteFault(state: State, endpoint: Endpoint, method: string, error: unknown): void {
+  const { host } = endpoint
+  increase(state.faults, method)
+  if (error instanceof RpcFault && error.isLimit) state.gate.slowDown()
+  if (!endpoint.isDown) state.log('rpc-fault', { host, method, reason: reasonOf(error) })
+  endpoint.isDown = true
 }
 
 function increase(counts: Map<string, number>, method: string): void {
@@ -221,12 +265,12 @@ async function request(
   const { status, text } = await (typeof to === 'string'
     ? postByFetch(to, body, signal)
     : to.post(body, signal))
-  const answer = parse(text)
+  const answer = JsonRpc.parse(text)
   if (answer?.error) {
     const { code, message, data } = answer.error
-    // Who answers before the node may know no id; what it says concerns this call all the same.
-    const isTheNodes = nodeTrouble.has(code) && !isTooWide(method, code, message)
-    if (!isTheNodes && !isTrouble(status)) throw new RpcError(code, message, data)
+    // A proxy before the node may know no id; what it says concerns this call all the same.
+    if (!JsonRpc.isNodeTrouble(answer.error, method) && !isTrouble(status))
+      throw new RpcError(code, message, data)
     const isLimit = status === 429 || code === -32005 || code === 429
     throw new RpcFault(`the node is in trouble (${code})`, { isLimit })
   }
@@ -239,15 +283,6 @@ async function request(
     throw new RpcFault('an answer to another call')
   }
   return answer.result
-}
-
-/**
- * Some providers refuse a range of logs with the code of their rate limits ("query returned more than
- * 10000 results"): the next node would be asked in vain, and a smaller range would be answered.
- */
-function isTooWide(method: string, code: number, message: string): boolean {
-  if (method !== 'eth_getLogs' || code !== -32005) return false
-  return !/\brate\b|per (second|minute|day)|daily|requests|credit|quota|capacity/i.test(message)
 }
 
 async function postByFetch(
@@ -269,29 +304,6 @@ async function postByFetch(
 
 function isTrouble(status: number): boolean {
   return status === 429 || status === 401 || status === 403 || status >= 500
-}
-
-type Answer = {
-  id: unknown
-  result: unknown
-  error: { code: number; message: string; data: unknown } | undefined
-}
-
-function parse(text: string): Answer | undefined {
-  let value: unknown
-  try {
-    value = JSON.parse(text)
-  } catch {
-    return undefined
-  }
-  if (typeof value !== 'object' || value === null) return undefined
-  const id = 'id' in value ? value.id : undefined
-  if ('error' in value && typeof value.error === 'object' && value.error !== null) {
-    const { code, message, data } = value.error as Record<string, unknown>
-    if (typeof code !== 'number' || typeof message !== 'string') return undefined
-    return { id, result: undefined, error: { code, message, data } }
-  }
-  return 'result' in value ? { id, result: value.result, error: undefined } : undefined
 }
 
 function reasonOf(error: unknown): string {

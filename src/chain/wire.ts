@@ -24,8 +24,9 @@ export class Broken extends Error {
   override name = 'Broken'
 }
 
-type Line = {
-  socket: Bun.Socket<Line> | undefined
+type Connection = {
+  readonly pool: Pool
+  socket: Bun.Socket<Connection> | undefined
   reader: Reader
   /** Bytes that the system has not taken yet. */
   unsent: Buffer | undefined
@@ -36,16 +37,54 @@ type Line = {
   isStale: boolean
 }
 
+/** The connections to one host. */
+type Pool = {
+  readonly hostname: string
+  readonly port: number
+  /** Of an answer. */
+  readonly maxBytes: number
+  readonly idle: Connection[]
+  isClosed: boolean
+}
+
 const idleMax = 64
 /** Shorter than the time after which common servers end a connection. */
 const idleSeconds = 30
 
 /** `maxBytes`: of an answer. Throws when the URL is not of `http:`. */
 export function createWire(url: string, maxBytes: number): Wire {
-  const { protocol, hostname, port, pathname, search, host, username, password } = new URL(url)
-  if (protocol !== 'http:') throw new Error('not http:')
+  const parsed = new URL(url)
+  if (parsed.protocol !== 'http:') throw new Error('not http:')
+  const head = headOf(parsed)
+  const pool: Pool = {
+    hostname: parsed.hostname.replace(/^\[|\]$/g, ''),
+    port: Number(parsed.port) || 80,
+    maxBytes,
+    idle: [],
+    isClosed: false,
+  }
+  return {
+    post(body, signal) {
+      const request = Buffer.from(`${head}${Buffer.byteLength(body)}\r\n\r\n${body}`)
+      const kept = signal.aborted ? undefined : pool.idle.pop()
+      if (kept === undefined) return exchangeOnNew(pool, request, signal)
+      return exchange(kept, request, signal).catch((error: unknown) => {
+        if (kept.isStale && error instanceof Broken) return exchangeOnNew(pool, request, signal)
+        throw error
+      })
+    },
+    reset: () => endIdle(pool),
+    close() {
+      pool.isClosed = true
+      endIdle(pool)
+    },
+  }
+}
+
+/** The head of every request to the URL, up to the length of its body. */
+function headOf({ pathname, search, host, username, password }: URL): string {
   const credentials = `${decodeURIComponent(username)}:${decodeURIComponent(password)}`
-  const head = [
+  return [
     `POST ${pathname}${search} HTTP/1.1`,
     `host: ${host}`,
     ...(username === '' ? [] : [`authorization: Basic ${btoa(credentials)}`]),
@@ -54,147 +93,133 @@ export function createWire(url: string, maxBytes: number): Wire {
     'accept-encoding: identity',
     'content-length: ',
   ].join('\r\n')
-  const idle: Line[] = []
-  let isClosed = false
+}
 
-  const handlers: Bun.SocketHandler<Line, 'buffer'> = {
-    binaryType: 'buffer',
-    data({ data: line }, bytes) {
-      // Nobody asked: it would be read as the next answer.
-      if (line.resolve === undefined) return fail(line, undefined)
-      line.isStale = false
-      try {
-        const answer = line.reader.push(bytes)
-        if (answer) finish(line, answer)
-      } catch (error) {
-        fail(line, error)
-      }
-    },
-    drain: ({ data: line }) => flush(line),
-    close: ({ data: line }) => ended(line),
-    end: ({ data: line }) => ended(line),
-    error: ({ data: line }) => fail(line, new Broken('the connection broke')),
-    // Only an idle connection has a time limit.
-    timeout: ({ data: line }) => fail(line, new Broken('the connection broke')),
+/** One object for all connections: each of them comes as the socket's `data`. */
+const handlers: Bun.SocketHandler<Connection, 'buffer'> = {
+  binaryType: 'buffer',
+  data: ({ data: connection }, bytes) => receive(connection, bytes),
+  drain: ({ data: connection }) => flush(connection),
+  close: ({ data: connection }) => ended(connection),
+  end: ({ data: connection }) => ended(connection),
+  error: ({ data: connection }) => fail(connection, new Broken('the connection broke')),
+  // Only an idle connection has a time limit.
+  timeout: ({ data: connection }) => fail(connection, new Broken('the connection broke')),
+}
+
+async function open(pool: Pool): Promise<Connection> {
+  const connection: Connection = {
+    pool,
+    socket: undefined,
+    reader: createReader(pool.maxBytes),
+    unsent: undefined,
+    resolve: undefined,
+    reject: undefined,
+    isStale: false,
   }
+  connection.socket = await Bun.connect<Connection>({
+    hostname: pool.hostname,
+    port: pool.port,
+    data: connection,
+    socket: handlers,
+  })
+  // A caller that waits for an answer has a timer: a kept connection alone keeps no process alive.
+  connection.socket.unref()
+  return connection
+}
 
-  function finish(line: Line, answer: Answer): void {
-    const { resolve, unsent } = line
-    settle(line)
-    // What was not sent would be missing before the next request.
-    const isFree = answer.isKept && unsent === undefined
-    if (isFree && resolve && !isClosed && idle.length < idleMax) {
-      line.isStale = true
-      line.socket?.timeout(idleSeconds)
-      idle.push(line)
-    } else {
-      line.socket?.terminate()
+function exchange(connection: Connection, request: Buffer, signal: AbortSignal): Promise<Answer> {
+  return new Promise<Answer>((resolve, reject) => {
+    const onAbort = () => fail(connection, signal.reason)
+    connection.resolve = (answer) => {
+      signal.removeEventListener('abort', onAbort)
+      resolve(answer)
     }
-    resolve?.(answer)
-  }
-
-  function fail(line: Line, error: unknown): void {
-    const { reject } = line
-    settle(line)
-    forget(line)
-    line.socket?.terminate()
-    reject?.(error)
-  }
-
-  function ended(line: Line): void {
-    const answer = line.reader.end()
-    if (answer) finish(line, answer)
-    else fail(line, new Broken('the connection ended'))
-  }
-
-  function settle(line: Line): void {
-    line.resolve = undefined
-    line.reject = undefined
-    line.unsent = undefined
-  }
-
-  function reset(): void {
-    for (const line of idle.splice(0)) line.socket?.terminate()
-  }
-
-  function forget(line: Line): void {
-    const index = idle.indexOf(line)
-    if (index >= 0) idle.splice(index, 1)
-  }
-
-  function flush(line: Line): void {
-    if (line.unsent === undefined) return
-    const written = line.socket?.write(line.unsent) ?? -1
-    if (written < 0) fail(line, new Broken('the connection broke'))
-    else line.unsent = written < line.unsent.length ? line.unsent.subarray(written) : undefined
-  }
-
-  async function open(): Promise<Line> {
-    const line: Line = {
-      socket: undefined,
-      reader: createReader(maxBytes),
-      unsent: undefined,
-      resolve: undefined,
-      reject: undefined,
-      isStale: false,
+    connection.reject = (error) => {
+      signal.removeEventListener('abort', onAbort)
+      reject(error)
     }
-    line.socket = await Bun.connect<Line>({
-      hostname: hostname.replace(/^\[|\]$/g, ''),
-      port: Number(port) || 80,
-      data: line,
-      socket: handlers,
-    })
-    // Who waits for an answer has a timer: a kept connection alone keeps no process alive.
-    line.socket.unref()
-    return line
-  }
+    signal.addEventListener('abort', onAbort)
+    connection.socket?.timeout(0)
+    connection.unsent = request
+    flush(connection)
+  })
+}
 
-  function exchange(line: Line, request: Buffer, signal: AbortSignal): Promise<Answer> {
-    return new Promise<Answer>((resolve, reject) => {
-      const onAbort = () => fail(line, signal.reason)
-      line.resolve = (answer) => {
-        signal.removeEventListener('abort', onAbort)
-        resolve(answer)
-      }
-      line.reject = (error) => {
-        signal.removeEventListener('abort', onAbort)
-        reject(error)
-      }
-      signal.addEventListener('abort', onAbort)
-      line.socket?.timeout(0)
-      line.unsent = request
-      flush(line)
-    })
-  }
+/** A connection attempt cannot be taken back: when it succeeds too late, it is ended. */
+function exchangeOnNew(pool: Pool, request: Buffer, signal: AbortSignal): Promise<Answer> {
+  return new Promise<Answer>((resolve, reject) => {
+    const onAbort = () => reject(signal.reason)
+    if (signal.aborted) return onAbort()
+    signal.addEventListener('abort', onAbort)
+    open(pool).then((connection) => {
+      signal.removeEventListener('abort', onAbort)
+      if (signal.aborted) connection.socket?.terminate()
+      else resolve(exchange(connection, request, signal))
+    }, reject)
+  })
+}
 
-  /** A connection attempt cannot be taken back: when it succeeds too late, it is ended. */
-  function postFresh(request: Buffer, signal: AbortSignal): Promise<Answer> {
-    return new Promise<Answer>((resolve, reject) => {
-      const onAbort = () => reject(signal.reason)
-      if (signal.aborted) return onAbort()
-      signal.addEventListener('abort', onAbort)
-      open().then((line) => {
-        signal.removeEventListener('abort', onAbort)
-        if (signal.aborted) line.socket?.terminate()
-        else resolve(exchange(line, request, signal))
-      }, reject)
-    })
-  }
+function flush(connection: Connection): void {
+  if (connection.unsent === undefined) return
+  const { socket, unsent } = connection
+  const written = socket?.write(unsent) ?? -1
+  if (written < 0) fail(connection, new Broken('the connection broke'))
+  else connection.unsent = written < unsent.length ? unsent.subarray(written) : undefined
+}
 
-  return {
-    post(body, signal) {
-      const request = Buffer.from(`${head}${Buffer.byteLength(body)}\r\n\r\n${body}`)
-      const line = signal.aborted ? undefined : idle.pop()
-      if (line === undefined) return postFresh(request, signal)
-      return exchange(line, request, signal).catch((error: unknown) => {
-        if (line.isStale && error instanceof Broken) return postFresh(request, signal)
-        throw error
-      })
-    },
-    reset,
-    close() {
-      isClosed = true
-      reset()
-    },
+function receive(connection: Connection, bytes: Buffer): void {
+  // Without a request under way it would be read as the answer to the next one.
+  if (connection.resolve === undefined) {
+    fail(connection, undefined)
+    return
   }
+  connection.isStale = false
+  try {
+    const answer = connection.reader.push(bytes)
+    if (answer) finish(connection, answer)
+  } catch (error) {
+    fail(connection, error)
+  }
+}
+
+function ended(connection: Connection): void {
+  const answer = connection.reader.end()
+  if (answer) finish(connection, answer)
+  else fail(connection, new Broken('the connection ended'))
+}
+
+function finish(connection: Connection, answer: Answer): void {
+  const { pool, resolve, unsent } = connection
+  clearRequest(connection)
+  // What was not sent would be missing before the next request.
+  const isFree = answer.isKept && unsent === undefined
+  if (isFree && resolve && !pool.isClosed && pool.idle.length < idleMax) {
+    connection.isStale = true
+    connection.socket?.timeout(idleSeconds)
+    pool.idle.push(connection)
+  } else {
+    connection.socket?.terminate()
+  }
+  resolve?.(answer)
+}
+
+function fail(connection: Connection, error: unknown): void {
+  const { idle } = connection.pool
+  const { reject } = connection
+  clearRequest(connection)
+  const index = idle.indexOf(connection)
+  if (index >= 0) idle.splice(index, 1)
+  connection.socket?.terminate()
+  reject?.(error)
+}
+
+function clearRequest(connection: Connection): void {
+  connection.resolve = undefined
+  connection.reject = undefined
+  connection.unsent = undefined
+}
+
+function endIdle(pool: Pool): void {
+  for (const connection of pool.idle.splice(0)) connection.socket?.terminate()
 }

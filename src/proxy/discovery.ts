@@ -15,6 +15,7 @@ export type DiscoveryOptions = {
 
 type Context = { merchant: Merchant; route: Route; networks: readonly NetworkConfig[] }
 type PaymentInfo = (context: Context) => Json
+type Operation = { id: string; method: Method; form: Catalogue.Form }
 
 /** Registries want no more categories of one service. */
 const categoriesMax = 5
@@ -122,7 +123,7 @@ function pathsOf({ merchant, networks }: Catalogue.Listing, prefix: string, info
         const base = Catalogue.operationId(merchant, route, form.suffix)
         const named = index === 0 ? base : `${base}-${method.toLowerCase()}`
         const id = Catalogue.unique(named, ids)
-        return [method.toLowerCase(), operationOf(id, method, form, context, info)]
+        return [method.toLowerCase(), operationOf({ id, method, form }, context, info)]
       })
       paths[`${prefix}${route.path}${form.path}`] = Object.fromEntries(operations)
     }
@@ -130,16 +131,11 @@ function pathsOf({ merchant, networks }: Catalogue.Listing, prefix: string, info
   return paths
 }
 
-function operationOf(
-  operationId: string,
-  method: Method,
-  form: Catalogue.Form,
-  context: Context,
-  info: PaymentInfo,
-): Json {
+function operationOf(operation: Operation, context: Context, info: PaymentInfo): Json {
+  const { id, method, form } = operation
   const { merchant, route } = context
   return {
-    operationId,
+    operationId: id,
     summary: route.summary,
     description: route.description,
     tags: [merchant.tag],

@@ -4,8 +4,10 @@ import type { RetiredOffers } from '../paywall/retired'
 import type { Offer } from '../protocol/Offer'
 import * as Bazaar from './Bazaar'
 
-/** A route with what is sold there, one item per method. */
-export type RouteItems = { merchant: Merchant; route: Route; items: Partial<Record<Method, Item>> }
+/** What is sold at a route, by method. */
+export type Items = Partial<Record<Method, Item>>
+/** How it can be paid for. */
+type Terms = { offers: readonly Offer[]; retired: readonly RetiredOffer[] }
 
 /**
  * Finds what is sold at a route of a configuration. Made when it is first asked for: with thousands
@@ -14,8 +16,8 @@ export type RouteItems = { merchant: Merchant; route: Route; items: Partial<Reco
 export function compileItems(
   config: Config,
   retired: RetiredOffers,
-): (merchant: Merchant, route: Route) => RouteItems {
-  const byRoute = new Map<Route, RouteItems>()
+): (merchant: Merchant, route: Route) => Items {
+  const byRoute = new Map<Route, Items>()
   const networks = new Map<Merchant, readonly NetworkConfig[]>()
   return (merchant, route) => {
     const known = byRoute.get(route)
@@ -29,7 +31,7 @@ export function compileItems(
       amountAtomic: route.priceAtomic,
     }))
     const before = withoutOffered(retired(merchant.slug, route.path) ?? [], offers)
-    const made = { merchant, route, items: itemsOf(config, merchant, route, offers, before) }
+    const made = itemsOf(config, merchant, route, { offers, retired: before })
     byRoute.set(route, made)
     return made
   }
@@ -39,11 +41,10 @@ function itemsOf(
   { service }: Config,
   merchant: Merchant,
   route: Route,
-  offers: readonly Offer[],
-  before: readonly RetiredOffer[],
-): RouteItems['items'] {
+  { offers, retired }: Terms,
+): Items {
   const mppOffers = inMppOrder(offers, service.mppOrder)
-  const items: Partial<Record<Method, Item>> = {}
+  const items: Items = {}
   const idOf = (method: Method) => `${merchant.slug}:${method} ${route.path}`
   for (const method of route.methods) {
     const twin = twins[method]
@@ -61,7 +62,7 @@ function itemsOf(
       mppOffers,
       extensions: [Bazaar.extension(merchant, route, method)],
       ...(twin !== undefined && route.methods.includes(twin) ? { twin: idOf(twin) } : {}),
-      ...(before.length === 0 ? {} : { retired: before }),
+      ...(retired.length === 0 ? {} : { retired }),
     }
   }
   return items

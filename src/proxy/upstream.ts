@@ -7,10 +7,10 @@ import * as Redirect from './Redirect'
 import * as Route from './Route'
 import { redactAnswer, redactHeaders, redactStream, UnreadableError } from './redact'
 import type { Secret } from './redactor'
-import { createResolver, type Resolve } from './resolve'
+import { createResolver, type Resolve, type Resolver } from './resolve'
 import { rewriteBody } from './rewrite'
 import { secretsOf } from './secrets'
-import { createSharing } from './sharing'
+import { createSharing, type Sharing } from './sharing'
 import { readStart } from './start'
 
 export type UpstreamOptions = {
@@ -77,130 +77,170 @@ export class UpstreamError extends Error {
   }
 }
 
+type State = {
+  readonly resolve: Resolver
+  readonly connections: Sharing
+  readonly env: Environment
+  readonly ca: string | undefined
+  readonly secrets: WeakMap<RouteConfig, readonly Secret[]>
+}
+
 /**
  * Forwards to upstreams: names are resolved once and the connection is made to what was resolved and
  * found public, redirects are followed within the origin only, bodies cross as they are encoded.
  */
 export function createUpstream(options: UpstreamOptions): Upstream {
-  const resolve = createResolver(options)
-  const known = new WeakMap<RouteConfig, readonly Secret[]>()
-  const secretsFor = ({ merchant, route }: Route.Match): readonly Secret[] => {
-    const secrets = known.get(route) ?? secretsOf(merchant, route)
-    known.set(route, secrets)
-    return secrets
+  const state: State = {
+    resolve: createResolver(options),
+    connections: createSharing(options.now),
+    env: options.env ?? process.env,
+    ca: options.ca,
+    secrets: new WeakMap(),
   }
-
-  const env = options.env ?? process.env
-  const connections = createSharing(options.now)
-
   return {
-    isReachable({ merchant, target }) {
-      if (target === undefined) return true
-      const isUsable = (addresses: readonly string[]) => allowed(merchant, addresses).length > 0
-      const last = resolve.last(target.hostname)
-      if (last !== undefined) return last !== 'failed' && isUsable(last)
-      return Promise.race([
-        resolve(target.hostname).then(isUsable, () => false),
-        // When the resolver does not answer in time, let the request itself fail.
-        Bun.sleep(lookupMs).then(() => true),
-      ])
+    forward: (input) => forward(state, input),
+    isReachable: (match) => isReachable(state, match),
+  }
+}
+
+async function forward(state: State, input: ForwardInput): Promise<Forwarded> {
+  const { merchant, route } = input.match
+  const watch = startWatch(input.signal)
+  try {
+    watch.arm(merchant.timeoutMs)
+    const response = await send(state, input, watch)
+    // Our own answer could not carry it.
+    if (response.status < 200 || response.status > 599)
+      throw new UpstreamError('cut', 'invalid-status')
+    const headers = toBuyer(response.headers, route)
+    if (input.method === 'HEAD') copyLength(response.headers, headers)
+    const kept = secretsFor(state, input.match)
+    redactHeaders(headers, kept)
+    const read = await readStart(response, merchant.idleMs, watch)
+    const body =
+      'stream' in read
+        ? redactStream({ headers, body: read.stream }, kept)
+        : redactAnswer({ headers, body: read.bytes }, kept)
+    return { status: response.status, headers, body, complete: body instanceof Uint8Array }
+  } catch (error) {
+    // The rest of this response is not needed.
+    if (error instanceof UnreadableError) watch.abort()
+    watch.stop()
+    throw watch.explain(error)
+  }
+}
+
+function isReachable(
+  { resolve }: State,
+  { merchant, target }: Route.Match,
+): boolean | Promise<boolean> {
+  if (target === undefined) return true
+  const isUsable = (addresses: readonly string[]) => allowed(merchant, addresses).length > 0
+  const last = resolve.last(target.hostname)
+  if (last !== undefined) return last !== 'failed' && isUsable(last)
+  return Promise.race([
+    resolve(target.hostname).then(isUsable, () => false),
+    // When the resolver does not answer in time, let the request itself fail.
+    Bun.sleep(lookupMs).then(() => true),
+  ])
+}
+
+/** What no answer of the route may show. */
+function secretsFor({ secrets }: State, { merchant, route }: Route.Match): readonly Secret[] {
+  let known = secrets.get(route)
+  if (known === undefined) {
+    known = secretsOf(merchant, route)
+    secrets.set(route, known)
+  }
+  return known
+}
+
+async function send(state: State, input: ForwardInput, watch: Watch): Promise<Response> {
+  const { merchant, tail, target } = input.match
+  if (target === undefined) throw new UpstreamError('connect', 'no-upstream')
+  const init = initOf(state, input, target, watch.signal)
+  const addresses = await watch.race(addressesOf(state, merchant, target))
+  const exchange: Exchange = { input, addresses, init, watch }
+  let url = Route.upstreamUrl(target, tail, input.search)
+  let response = await connect(state, url, exchange)
+  for (let hops = 0; hops < Redirect.most; hops++) {
+    const place = Redirect.next(response, url, input.method, target)
+    if (place === undefined) break
+    // Do not wait for the body of a redirect: it is not the bought answer.
+    response.body?.cancel().catch(() => {})
+    url = place
+    response = await connect(state, url, exchange)
+  }
+  return response
+}
+
+/** The request as it leaves for any address of the target. */
+function initOf(
+  state: State,
+  input: ForwardInput,
+  target: Route.Target,
+  signal: AbortSignal,
+): BunFetchRequestInit {
+  const { env, ca } = state
+  const { merchant, route } = input.match
+  const headers = toUpstream(input.headers, merchant)
+  // Ask for an unencoded answer, so that secrets can be found in it.
+  if (secretsFor(state, input.match).length > 0) headers.set('accept-encoding', 'identity')
+  headers.set('host', target.host)
+  headers.set('idempotency-key', input.paymentId)
+  const init: BunFetchRequestInit = {
+    method: input.method,
+    headers,
+    redirect: 'manual',
+    decompress: false,
+    signal,
+    // Bun's own five minutes would cut slow streams; the watch decides.
+    timeout: false,
+    tls: {
+      ...(net().isIP(target.hostname) === 0 ? { serverName: target.hostname } : {}),
+      ...(ca === undefined ? {} : { ca }),
     },
-    async forward(input) {
-      const { merchant, route } = input.match
-      const watch = startWatch(input.signal)
-      try {
-        watch.arm(merchant.timeoutMs)
-        const response = await send(input, watch)
-        // Our own answer could not carry it.
-        if (response.status < 200 || response.status > 599)
-          throw new UpstreamError('cut', 'invalid-status')
-        const headers = toBuyer(response.headers, route)
-        if (input.method === 'HEAD') copyLength(response.headers, headers)
-        const kept = secretsFor(input.match)
-        redactHeaders(headers, kept)
-        const read = await readStart(response, merchant.idleMs, watch)
-        const body =
-          'stream' in read
-            ? redactStream({ headers, body: read.stream }, kept)
-            : redactAnswer({ headers, body: read.bytes }, kept)
-        return { status: response.status, headers, body, complete: body instanceof Uint8Array }
-      } catch (error) {
-        // The rest of this response is not needed.
-        if (error instanceof UnreadableError) watch.abort()
-        watch.stop()
-        throw watch.explain(error)
-      }
-    },
   }
+  if (hasProxy(env)) Object.assign(init, { proxy: proxyFor(new URL(target.origin), env) })
+  if (input.method !== 'GET' && input.method !== 'HEAD')
+    init.body = rewriteBody(input.body, route.rewrite)
+  return init
+}
 
-  async function send(input: ForwardInput, watch: Watch): Promise<Response> {
-    const { merchant, route, tail, target } = input.match
-    if (target === undefined) throw new UpstreamError('connect', 'no-upstream')
-    const headers = toUpstream(input.headers, merchant)
-    // Ask for an unencoded answer, so that secrets can be found in it.
-    if (secretsFor(input.match).length > 0) headers.set('accept-encoding', 'identity')
-    headers.set('host', target.host)
-    headers.set('idempotency-key', input.paymentId)
-    const init: BunFetchRequestInit = {
-      method: input.method,
-      headers,
-      redirect: 'manual',
-      decompress: false,
-      signal: watch.signal,
-      // Bun's own five minutes would cut slow streams; the watch decides.
-      timeout: false,
-      tls: {
-        ...(net().isIP(target.hostname) === 0 ? { serverName: target.hostname } : {}),
-        ...(options.ca === undefined ? {} : { ca: options.ca }),
-      },
-    }
-    if (hasProxy(env)) Object.assign(init, { proxy: proxyFor(new URL(target.origin), env) })
-    if (input.method !== 'GET' && input.method !== 'HEAD')
-      init.body = rewriteBody(input.body, route.rewrite)
-    const addresses = await watch.race(addressesOf(merchant, target))
-    let url = Route.upstreamUrl(target, tail, input.search)
-    let response = await connect(url, { input, addresses, init, watch })
-    for (let hops = 0; hops < Redirect.most; hops++) {
-      const place = Redirect.next(response, url, input.method, target)
-      if (place === undefined) break
-      // Do not wait for the body of a redirect: it is not the bought answer.
-      response.body?.cancel().catch(() => {})
-      url = place
-      response = await connect(url, { input, addresses, init, watch })
-    }
-    return response
-  }
-
-  /** Tries one address after the other until a connection is made. */
-  async function connect(url: URL, { input, addresses, init, watch }: Exchange): Promise<Response> {
-    const place = new URL(url)
-    let failure = new UpstreamError('refused-address')
-    for (const address of addresses) {
-      place.hostname = address.includes(':') ? `[${address}]` : address
-      const keepalive = connections.mayShare(input, place.host)
-      try {
-        const response = await fetch(place.href, { ...init, keepalive })
-        connections.answered(input, place.host, response.status)
-        return response
-      } catch (error) {
-        const found = watch.explain(error)
-        // Only a connection that was never made may be tried elsewhere.
-        if (found.kind !== 'connect') throw found
-        failure = found
-      }
-    }
-    throw failure
-  }
-
-  async function addressesOf(merchant: Merchant, target: Route.Target): Promise<readonly string[]> {
-    let addresses: readonly string[]
+/** Tries one address after the other until a connection is made. */
+async function connect({ connections }: State, url: URL, exchange: Exchange): Promise<Response> {
+  const { input, addresses, init, watch } = exchange
+  const place = new URL(url)
+  let failure = new UpstreamError('refused-address')
+  for (const address of addresses) {
+    place.hostname = address.includes(':') ? `[${address}]` : address
+    const keepalive = connections.mayShare(input, place.host)
     try {
-      addresses = await resolve(target.hostname)
+      const response = await fetch(place.href, { ...init, keepalive })
+      connections.answered(input, place.host, response.status)
+      return response
     } catch (error) {
-      throw new UpstreamError('connect', codeOf(error) ?? 'ENOTFOUND')
+      const found = watch.explain(error)
+      // Only a connection that was never made may be tried elsewhere.
+      if (found.kind !== 'connect') throw found
+      failure = found
     }
-    return allowed(merchant, addresses)
   }
+  throw failure
+}
+
+async function addressesOf(
+  { resolve }: State,
+  merchant: Merchant,
+  target: Route.Target,
+): Promise<readonly string[]> {
+  let addresses: readonly string[]
+  try {
+    addresses = await resolve(target.hostname)
+  } catch (error) {
+    throw new UpstreamError('connect', codeOf(error) ?? 'ENOTFOUND')
+  }
+  return allowed(merchant, addresses)
 }
 
 /** Longest wait for the lookup of an upstream's name before a charge. */

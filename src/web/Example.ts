@@ -110,28 +110,24 @@ export function commands(
     },
   ]
   if (options.network === undefined) return list
-  const text = program(url, method, body, options.network, options.priceAtomic)
-  const note = `pays by x402 on ${options.network.name}; npm install @x402/fetch @x402/evm viem`
+  const { network, priceAtomic } = options
+  const text = program(fetchOf(url, { method, body }), network, priceAtomic)
+  const note = `pays by x402 on ${network.name}; npm install @x402/fetch @x402/evm viem`
   return [...list, { name: '@x402/fetch', note, text }]
 }
 
-function program(
-  url: string,
-  method: Method,
-  body: string | undefined,
-  { id, asset }: NetworkConfig,
-  priceAtomic: bigint,
-): string {
-  const init =
-    method === 'GET'
-      ? ''
-      : body === undefined
-        ? `, { method: '${method}' }`
-        : `, {
+/** The arguments of `fetch`. */
+function fetchOf(url: string, { method, body }: Pick<Example, 'method' | 'body'>): string {
+  if (method === 'GET') return literal(url)
+  if (body === undefined) return `${literal(url)}, { method: '${method}' }`
+  return `${literal(url)}, {
   method: '${method}',
   headers: { 'content-type': 'application/json' },
   body: ${literal(body)},
 }`
+}
+
+function program(request: string, { id, asset }: NetworkConfig, priceAtomic: bigint): string {
   return [
     "import { wrapFetchWithPayment, x402Client } from '@x402/fetch'",
     "import { ExactEvmScheme } from '@x402/evm/exact/client'",
@@ -145,7 +141,7 @@ function program(
     '    ],',
     '  })',
     'const pay = wrapFetchWithPayment(fetch, client)',
-    `const answer = await pay(${literal(url)}${init})`,
+    `const answer = await pay(${request})`,
     'console.log(await answer.text())',
   ].join('\n')
 }

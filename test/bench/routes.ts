@@ -30,6 +30,9 @@ type Candidate = {
   cpuMicros: number[]
 }
 
+/** The same load on a small catalogue and on a large one. */
+type Pair = { what: string; few: Candidate; many: Candidate; bound?: Report.Bound }
+
 /** Unpaid 402 per second, for one route and for all of them in turn. */
 async function benchAnswers(machine: Machine): Promise<{ rows: Report.Row[]; notes: string[] }> {
   const load = findLoad()
@@ -53,7 +56,7 @@ async function benchAnswers(machine: Machine): Promise<{ rows: Report.Row[]; not
     const one = ['/m/merchant-7/data/1']
     const fewPaths = generatedPaths(small)
     const manyPaths = generatedPaths(large)
-    const pairs = [
+    const pairs: Pair[] = [
       {
         what: 'one route',
         few: candidate(few, one),
@@ -87,24 +90,7 @@ async function benchAnswers(machine: Machine): Promise<{ rows: Report.Row[]; not
         each.perSecond.push(perSecond)
         each.cpuMicros.push(cpuMicros)
       }
-    const against = `${small.merchants} merchants, ${small.merchants * small.routes} routes`
-    const rows = pairs.flatMap(({ what, few, many, bound }) => [
-      Report.compare({
-        what: `402 of 10,000 routes, ${what}`,
-        against,
-        ours: many.perSecond,
-        theirs: few.perSecond,
-        ...(bound === undefined ? {} : { bound }),
-        format: (value) => `${(value / 1000).toFixed(1)}k/s`,
-      }),
-      Report.compare({
-        what: `CPU of an answer, ${what}`,
-        against,
-        ours: many.cpuMicros,
-        theirs: few.cpuMicros,
-        format: (value) => `${value.toFixed(1)} us`,
-      }),
-    ])
+    const rows = pairs.flatMap(compare)
     const notes = [
       `402: ${rounds} rounds of ${seconds} s, load by ${load.name} on ${connections} kept connections`,
       `start to listening, from sources: ${few.startMs.toFixed(0)} ms and ${many.startMs.toFixed(0)} ms`,
@@ -114,6 +100,27 @@ async function benchAnswers(machine: Machine): Promise<{ rows: Report.Row[]; not
     await Promise.all(servers.map((server) => server.stop()))
     await Promise.all(chains.map((chain) => chain.stop()))
   }
+}
+
+function compare({ what, few, many, bound }: Pair): Report.Row[] {
+  const against = `${small.merchants} merchants, ${small.merchants * small.routes} routes`
+  return [
+    Report.compare({
+      what: `402 of 10,000 routes, ${what}`,
+      against,
+      ours: many.perSecond,
+      theirs: few.perSecond,
+      ...(bound === undefined ? {} : { bound }),
+      format: (value) => `${(value / 1000).toFixed(1)}k/s`,
+    }),
+    Report.compare({
+      what: `CPU of an answer, ${what}`,
+      against,
+      ours: many.cpuMicros,
+      theirs: few.cpuMicros,
+      format: (value) => `${value.toFixed(1)} us`,
+    }),
+  ]
 }
 
 /** Nanoseconds to canonicalise and match one path, also with a tail, out of so many paths in turn. */

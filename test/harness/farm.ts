@@ -236,27 +236,8 @@ export async function farm(net: Net, count: number, baseFeeWei: bigint): Promise
       if (result.kind === 'granted') grantedWei += BigInt(result.body.amountWei)
     }
     const before = await weiOf(chain, farmer)
-    await moveOn(net, network, full, empty, baseFeeWei)
-    for (const { address, privateKey } of full) {
-      const wei = (await weiOf(chain, address)) - 21_000n * baseFeeWei
-      if (wei <= 0n) continue
-      const count = (await chain.rpc('eth_getTransactionCount', [address, 'latest'])) as Hex
-      await price()
-      const { raw } = Transaction.sign(
-        {
-          chainId: network.chainId,
-          nonce: Number(count),
-          maxTipWei: 0n,
-          maxFeeWei: baseFeeWei,
-          gasLimit: 21_000n,
-          to: farmer,
-          valueWei: wei,
-          data: '0x',
-        },
-        Crypto.bytes(privateKey),
-      )
-      await receiptOf(chain, (await chain.rpc('eth_sendRawTransaction', [raw])) as Hex)
-    }
+    await moveOn(net, network, { from: full, to: empty }, baseFeeWei)
+    await sweep(net, network, full, baseFeeWei)
     const after = await weiOf(chain, farmer)
     const moved = await Promise.all(empty.map(({ address }) => balanceOf(chain, token, address)))
     if (moved.some((atomic) => atomic !== sponsorKind.least)) throw new Error('not moved on')
@@ -268,11 +249,39 @@ export async function farm(net: Net, count: number, baseFeeWei: bigint): Promise
   }
 }
 
+/** Sends what is left of the grants to the farmer. */
+async function sweep(
+  { chain }: Net,
+  { chainId }: ReturnType<typeof sponsoredNetwork>,
+  from: readonly Wallet[],
+  baseFeeWei: bigint,
+): Promise<void> {
+  for (const { address, privateKey } of from) {
+    const wei = (await weiOf(chain, address)) - 21_000n * baseFeeWei
+    if (wei <= 0n) continue
+    const count = (await chain.rpc('eth_getTransactionCount', [address, 'latest'])) as Hex
+    await chain.rpc('anvil_setNextBlockBaseFeePerGas', [numberToHex(baseFeeWei)])
+    const { raw } = Transaction.sign(
+      {
+        chainId,
+        nonce: Number(count),
+        maxTipWei: 0n,
+        maxFeeWei: baseFeeWei,
+        gasLimit: 21_000n,
+        to: account(8).address,
+        valueWei: wei,
+        data: '0x',
+      },
+      Crypto.bytes(privateKey),
+    )
+    await receiptOf(chain, (await chain.rpc('eth_sendRawTransaction', [raw])) as Hex)
+  }
+}
+
 async function moveOn(
   net: Net,
   network: ReturnType<typeof sponsoredNetwork>,
-  from: readonly Wallet[],
-  to: readonly Wallet[],
+  { from, to }: { from: readonly Wallet[]; to: readonly Wallet[] },
   baseFeeWei: bigint,
 ): Promise<void> {
   const calls = from.map(({ address, privateKey }, index) => {

@@ -9,6 +9,8 @@ export type Fn = {
 
 const closing: Readonly<Record<string, string>> = { '(': ')', '{': '}', '[': ']' }
 const statements = /\b(if|for|while|switch|catch|with)\s*$/
+/** The callback of `describe` is a list of tests. */
+const lists = /\bdescribe(\.\w+)*\s*\((.*,)?\s*(async\s*)?$/
 const operators = /^(\||&|\bis\b|\bextends\b|\bkeyof\b|\breadonly\b|\basserts\b|\btypeof\b|\?|:|=>)/
 
 /**
@@ -23,7 +25,8 @@ export function functionsOf(source: string): Fn[] {
   for (const [open, close] of ends) {
     if (text[open] !== '(' || statements.test(text.slice(Math.max(0, open - 12), open))) continue
     const body = bodyAfter(text, close + 1, ends)
-    if (body === undefined) continue
+    if (body === undefined || lists.test(text.slice(text.lastIndexOf('\n', open) + 1, open)))
+      continue
     const end = text[body] === '{' ? (ends.get(body) ?? body) : endOf(text, body, ends)
     const head = text.slice(text.lastIndexOf('\n', open) + 1, open)
     found.push({
@@ -70,8 +73,12 @@ function bodyAfter(text: string, from: number, ends: ReadonlyMap<number, number>
 function endOf(text: string, from: number, ends: ReadonlyMap<number, number>): number {
   for (let at = from; at < text.length; at++) {
     const end = ends.get(at)
+    const isTight = /[\w\]})]/.test(text[at - 1] ?? '')
     if (end !== undefined) at = end
     else if (/[)\]},;]/.test(text[at] ?? '')) return at - 1
+    else if (text[at] === '<' && isTight) at = angleEnd(text, at)
+    // The end of type arguments: the function was a type among them.
+    else if (text[at] === '>' && isTight) return at - 1
     else if (text[at] === '\n') {
       const next = text[skipSpace(text, at)] ?? ''
       const last = text.slice(from, at).trimEnd().at(-1) ?? ''

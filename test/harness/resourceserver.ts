@@ -67,6 +67,8 @@ export function startResourceServer(
   }
 }
 
+type BuyOptions = { rpcUrl?: string; init?: RequestInit; maxAtomic?: bigint }
+
 /**
  * Buys with @x402/fetch; also what was sent as `PAYMENT-SIGNATURE`, for replays. With an `rpcUrl` the
  * client looks at its allowance, and signs what a sponsoring extension asks for.
@@ -75,8 +77,7 @@ export async function buyFrom(
   url: string,
   network: NetworkConfig,
   signer: LocalAccount,
-  rpcUrl?: string,
-  { init, maxAtomic = 2_000_000n }: { init?: RequestInit; maxAtomic?: bigint } = {},
+  { rpcUrl, init, maxAtomic = 2_000_000n }: BuyOptions = {},
 ): Promise<{ response: Response; credential: string }> {
   const client = new x402Client()
     .register(network.id, new ClientScheme(signer, rpcUrl === undefined ? undefined : { rpcUrl }))

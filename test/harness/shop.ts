@@ -150,70 +150,30 @@ export type ShopOptions = {
 
 const tables = ['payments', 'transactions', 'transaction_members', 'answers', 'gas_spent']
 
+const nowhere = 'http://127.0.0.1:1'
+
 /** Starts a shop; everything ends with `stop`. Throws when anything does not start. */
 export async function startShop(options: ShopOptions = {}): Promise<Shop> {
   const shipped = await Bun.file(`${import.meta.dir}/../../merchants.toml`).text()
   const text = options.edit?.(shipped + merchants) ?? shipped + merchants
   const upstream = await startScripted()
-  const away = 'http://127.0.0.1:1'
-  const configure = (rpcUrls: Record<string, string>, edit = (all: string) => all): Config => {
-    const { config, faults } = parse(edit(text), {
-      file: 'merchants.toml',
-      env: { RELAYER_KEYS: account(0).privateKey, ASSISTANT_KEY: 'assistant-s3cret-key' },
-      overrides: {
-        rpcUrls,
-        payout: payee,
-        baseUrl: 'http://localhost:4020',
-        listen: '127.0.0.1:0',
-        upstream: (url) =>
-          new URL(url.pathname, url.hostname === 'away.example.com' ? away : upstream.url),
-      },
-    })
-    if (config === undefined) throw new Error(faults.map(format).join('\n'))
-    return config
-  }
   const ids = ['eip155:4663', 'eip155:8453', 'eip155:84532']
-  const { networks, stock } = configure(Object.fromEntries(ids.map((id) => [id, away])))
+  const unstarted = configOf(text, Object.fromEntries(ids.map((id) => [id, nowhere])), upstream.url)
+  const { networks } = unstarted
   const started = await startChains(networks)
-  if (options.exchange === true && stock !== undefined) {
-    const index = networks.findIndex(({ id }) => id === stock.network)
-    const [chain, network] = [started[index], networks[index]]
-    if (chain === undefined || network === undefined) throw new Error(`no ${stock.network}`)
-    await openExchange(chain, network.asset.address, stock)
-  }
+  if (options.exchange === true) await openPools(unstarted, started)
   const taps = started.map((chain) => startTap(chain.url))
   const byId = <T>(list: readonly T[]): Record<Network.Id, T> =>
     Object.fromEntries(networks.map(({ id }, index) => [id, list[index] as T]))
-  const parsed = configure(byId(taps.map((tap) => tap.url)))
+  const rpcUrls = byId(taps.map((tap) => tap.url))
+  const parsed = configOf(text, rpcUrls, upstream.url)
   const config = options.adjust?.(parsed) ?? parsed
   const dataDir = mkdtempSync(join(tmpdir(), 'turnpike-shop-'))
   const env = { RELAYER_KEYS: account(0).privateKey, ...options.env }
   const secrets = loadSecrets({ dataDir, env })
   const logged: string[] = []
-  let offsetMs = 0
-  let served = config
-  let db: Db | undefined
-  const open = () =>
-    App.start({
-      openDatabase: (from) => {
-        db = (options.openDatabase ?? openDatabase)(from)
-        return db
-      },
-      config: served,
-      secrets,
-      dataDir,
-      log: createLog({ write: (line) => void logged.push(line), pretty: false }),
-      now: () => Date.now() + offsetMs,
-      blockTimeMs: 100,
-      // Tests move one clock without the others.
-      clockSkewMaxMs: options.clockSkewMaxMs ?? Number.POSITIVE_INFINITY,
-      ...(options.answersMaxBytes === undefined
-        ? {}
-        : { answersMaxBytes: options.answersMaxBytes }),
-      ...(options.refundsMax === undefined ? {} : { refundsMax: options.refundsMax }),
-      ...(options.orderRetryMs === undefined ? {} : { orderRetryMs: options.orderRetryMs }),
-    })
-  const app = await open()
+  const gateway: Gateway = { config, secrets, dataDir, logged, db: undefined, offsetMs: 0 }
+  const app = await startGateway(gateway, options)
   const chains = byId(started)
   const reader = new Database(join(dataDir, 'turnpike.sqlite'), { readonly: true })
   const rows = (sql: string) => reader.query(sql).all() as Record<string, unknown>[]
@@ -228,18 +188,15 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
     logged,
     dataDir,
     get db() {
-      if (db === undefined) throw new Error('no database')
-      return db
+      if (gateway.db === undefined) throw new Error('no database')
+      return gateway.db
     },
     advance: (ms) => {
-      offsetMs += ms
+      gateway.offsetMs += ms
     },
-    now: () => Date.now() + offsetMs,
+    now: () => Date.now() + gateway.offsetMs,
     rows,
-    counts: () =>
-      Object.fromEntries(
-        tables.map((table) => [table, Number(rows(`SELECT count(*) AS n FROM ${table}`)[0]?.n)]),
-      ),
+    counts: () => Object.fromEntries(tables.map((table) => [table, countOf(rows, table)])),
     async balance(network, holder) {
       const chain = chains[network]
       const asset = config.networks.find(({ id }) => id === network)?.asset
@@ -247,11 +204,11 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
       return balanceOf(chain, asset.address, holder)
     },
     calls: () => taps.reduce((sum, tap) => sum + tap.calls.length, 0),
-    edited: (edit) => configure(byId(taps.map((tap) => tap.url)), edit),
-    async restart(config = served) {
+    edited: (edit) => configOf(edit(text), rpcUrls, upstream.url),
+    async restart(config = gateway.config) {
       await shop.app.stop()
-      served = config
-      shop.app = await open()
+      gateway.config = config
+      shop.app = await startGateway(gateway, options)
       shop.url = shop.app.url
     },
     async stop() {
@@ -264,6 +221,72 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
     },
   }
   return shop
+}
+
+function countOf(rows: Shop['rows'], table: string): number {
+  return Number(rows(`SELECT count(*) AS n FROM ${table}`)[0]?.n)
+}
+
+/** What `[stock]` of the file needs on its chain. */
+async function openPools({ networks, stock }: Config, chains: readonly Chain[]): Promise<void> {
+  if (stock === undefined) return
+  const index = networks.findIndex(({ id }) => id === stock.network)
+  const [chain, network] = [chains[index], networks[index]]
+  if (chain === undefined || network === undefined) throw new Error(`no ${stock.network}`)
+  await openExchange(chain, network.asset.address, stock)
+}
+
+/** The gateway of a shop, from one start to the next. */
+type Gateway = {
+  config: Config
+  readonly secrets: Secrets
+  readonly dataDir: string
+  readonly logged: string[]
+  /** Its own connection, once it was started. */
+  db: Db | undefined
+  /** Of its clock. */
+  offsetMs: number
+}
+
+function startGateway(gateway: Gateway, options: ShopOptions): Promise<App.App> {
+  const { config, secrets, dataDir, logged } = gateway
+  const { answersMaxBytes, refundsMax, orderRetryMs } = options
+  return App.start({
+    openDatabase: (from) => {
+      const db = (options.openDatabase ?? openDatabase)(from)
+      gateway.db = db
+      return db
+    },
+    config,
+    secrets,
+    dataDir,
+    log: createLog({ write: (line) => void logged.push(line), pretty: false }),
+    now: () => Date.now() + gateway.offsetMs,
+    blockTimeMs: 100,
+    // Tests move one clock without the others.
+    clockSkewMaxMs: options.clockSkewMaxMs ?? Number.POSITIVE_INFINITY,
+    ...(answersMaxBytes === undefined ? {} : { answersMaxBytes }),
+    ...(refundsMax === undefined ? {} : { refundsMax }),
+    ...(orderRetryMs === undefined ? {} : { orderRetryMs }),
+  })
+}
+
+/** The configuration of a file's text, whose upstreams are the scripted one or lead nowhere. */
+function configOf(text: string, rpcUrls: Record<string, string>, upstream: URL | string): Config {
+  const { config, faults } = parse(text, {
+    file: 'merchants.toml',
+    env: { RELAYER_KEYS: account(0).privateKey, ASSISTANT_KEY: 'assistant-s3cret-key' },
+    overrides: {
+      rpcUrls,
+      payout: payee,
+      baseUrl: 'http://localhost:4020',
+      listen: '127.0.0.1:0',
+      upstream: (url) =>
+        new URL(url.pathname, url.hostname === 'away.example.com' ? nowhere : upstream),
+    },
+  })
+  if (config === undefined) throw new Error(faults.map(format).join('\n'))
+  return config
 }
 
 /**

@@ -14,6 +14,9 @@ const abi = parseAbi([
 
 type Call = { method: string; params: readonly unknown[] }
 
+/** Of a token against the stablecoin. */
+type Pool = { chain: Chain; asset: Address; token: StockToken }
+
 /** Runs work while no other runs. */
 export type Alone = <T>(work: () => Promise<T>) => Promise<T>
 
@@ -21,13 +24,7 @@ export type Alone = <T>(work: () => Promise<T>) => Promise<T>
  * Takes away a pool's liquidity as a swap in it is sent, but for a little more than the floor of that
  * swap: a part of its money is not taken. At most one pool is dry at a time.
  */
-export function createDroughts(
-  chain: Chain,
-  asset: Address,
-  token: StockToken,
-  alone: Alone,
-  random: Random,
-) {
+export function createDroughts({ chain, asset, token }: Pool, alone: Alone, random: Random) {
   let underWay: Promise<Response> | undefined
 
   async function live(floorAtomic: bigint, forward: () => Promise<Response>): Promise<Response> {

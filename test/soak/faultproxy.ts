@@ -66,102 +66,39 @@ const ofSends: readonly Fault[] = [
 /** A time in which one fault comes with every request. */
 type Spell = { fault: Fault; until: number; depth: number }
 
+type State = {
+  /** Of the node. */
+  readonly url: string
+  readonly random: Random
+  /** Faults that only some proxies have. */
+  readonly noSync: readonly Fault[]
+  readonly counts: Map<string, number>
+  readonly ending: AbortController
+  behaves: boolean
+  spell: Spell | undefined
+}
+
 /**
  * Starts a proxy in front of a node. It begins with spells and single faults at once. `forgetsSync`:
  * it may say that it has no eth_sendRawTransactionSync, which a client need not ask for again.
  */
 export function startFaultProxy(url: string, random: Random, forgetsSync: boolean): FaultProxy {
-  const counts = new Map<string, number>()
-  const ending = new AbortController()
-  const noSync: readonly Fault[] = forgetsSync ? ['no sync method'] : []
-  let behaves = false
-  let spell: Spell | undefined
-
-  async function forward(request: Request): Promise<Answer> {
-    const response = await fetch(url, {
-      method: 'POST',
-      headers: { 'content-type': 'application/json' },
-      body: JSON.stringify({ ...request, jsonrpc: '2.0' }),
-    })
-    return (await response.json()) as Answer
+  const state: State = {
+    url,
+    random,
+    noSync: forgetsSync ? ['no sync method'] : [],
+    counts: new Map(),
+    ending: new AbortController(),
+    behaves: false,
+    spell: undefined,
   }
-
-  function draw(isSend: boolean): { fault: Fault | undefined; depth: number } {
-    const now = Date.now()
-    if (spell !== undefined && now < spell.until)
-      return {
-        fault: spell.fault === 'no sync method' && !isSend ? undefined : spell.fault,
-        depth: spell.depth,
-      }
-    spell = undefined
-    const depth = random.between(1, 5)
-    if (random.chance(0.004)) {
-      const fault = random.pick<Fault>(['lagging', 'lagging', 'status 502', ...noSync])
-      spell = { fault, depth, until: now + random.between(500, 4_000) }
-    }
-    if (!random.chance(faultProbability)) return { fault: undefined, depth }
-    const list = isSend && random.chance(sendShare) ? [...ofSends, ...noSync] : anywhere
-    return { fault: random.pick(list), depth }
-  }
-
-  async function answer(request: Request): Promise<Response> {
-    const isSend = request.method.startsWith('eth_sendRawTransaction')
-    const { fault, depth } = behaves ? { fault: undefined, depth: 0 } : draw(isSend)
-    if (fault === undefined) return reply(request, await forward(request))
-    counts.set(fault, (counts.get(fault) ?? 0) + 1)
-    switch (fault) {
-      case 'hang':
-        await nap(hangMs, ending.signal)
-        return new Response('too late', { status: 504 })
-      case 'slow':
-        await nap(random.between(100, 2_000), ending.signal)
-        return reply(request, await forward(request))
-      case 'status 429':
-        return new Response('{"error":"slow down"}', { status: 429 })
-      case 'status 500':
-        return reply(request, { error: { code: -32603, message: 'internal error' } }, 500)
-      case 'status 502':
-        return new Response('<html>Bad Gateway</html>', { status: 502 })
-      case 'malformed':
-        return new Response('{"jsonrpc":"2.0","id":1,"resu\u0000')
-      case 'truncated': {
-        const text = await reply(request, await forward(request)).text()
-        return new Response(text.slice(0, text.length / 2))
-      }
-      case 'empty':
-        return new Response('')
-      case 'lagging':
-        return reply(request, await lagging(request, depth, forward))
-      case 'dropped':
-        return reply(request, dropped(request))
-      case 'no sync method':
-        if (request.method !== 'eth_sendRawTransactionSync')
-          return reply(request, await forward(request))
-        return reply(request, { error: { code: -32601, message: 'Method not found' } })
-      default:
-        return afterSend(request, fault)
-    }
-  }
-
-  /** The node takes the transaction; its answer is another one. */
-  async function afterSend(request: Request, fault: Fault): Promise<Response> {
-    const [raw] = request.params
-    await forward({ ...request, method: 'eth_sendRawTransaction', params: [raw] })
-    const say = (message: string) => reply(request, { error: { code: -32000, message } })
-    if (fault === 'already known') return say('already known')
-    if (fault === 'nonce too low') return say('nonce too low')
-    if (fault === 'underpriced') return say('replacement transaction underpriced')
-    await nap(hangMs, ending.signal)
-    return new Response('too late', { status: 504 })
-  }
-
   const server = Bun.serve({
     hostname: '127.0.0.1',
     port: 0,
     idleTimeout: 0,
     async fetch(request) {
       try {
-        return await answer((await request.json()) as Request)
+        return await answer(state, (await request.json()) as Request)
       } catch {
         return new Response('the node is gone', { status: 502 })
       }
@@ -169,15 +106,95 @@ export function startFaultProxy(url: string, random: Random, forgetsSync: boolea
   })
   return {
     url: `http://127.0.0.1:${server.port}`,
-    counts,
+    counts: state.counts,
     behave() {
-      behaves = true
+      state.behaves = true
     },
     stop() {
-      ending.abort()
+      state.ending.abort()
       void server.stop(true)
     },
   }
+}
+
+async function forward({ url }: State, request: Request): Promise<Answer> {
+  const response = await fetch(url, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({ ...request, jsonrpc: '2.0' }),
+  })
+  return (await response.json()) as Answer
+}
+
+function draw(state: State, isSend: boolean): { fault: Fault | undefined; depth: number } {
+  const { random, noSync, spell } = state
+  const now = Date.now()
+  if (spell !== undefined && now < spell.until)
+    return {
+      fault: spell.fault === 'no sync method' && !isSend ? undefined : spell.fault,
+      depth: spell.depth,
+    }
+  state.spell = undefined
+  const depth = random.between(1, 5)
+  if (random.chance(0.004)) {
+    const fault = random.pick<Fault>(['lagging', 'lagging', 'status 502', ...noSync])
+    state.spell = { fault, depth, until: now + random.between(500, 4_000) }
+  }
+  if (!random.chance(faultProbability)) return { fault: undefined, depth }
+  const list = isSend && random.chance(sendShare) ? [...ofSends, ...noSync] : anywhere
+  return { fault: random.pick(list), depth }
+}
+
+async function answer(state: State, request: Request): Promise<Response> {
+  const { random, counts, ending } = state
+  const isSend = request.method.startsWith('eth_sendRawTransaction')
+  const { fault, depth } = state.behaves ? { fault: undefined, depth: 0 } : draw(state, isSend)
+  if (fault === undefined) return reply(request, await forward(state, request))
+  counts.set(fault, (counts.get(fault) ?? 0) + 1)
+  switch (fault) {
+    case 'hang':
+      await nap(hangMs, ending.signal)
+      return new Response('too late', { status: 504 })
+    case 'slow':
+      await nap(random.between(100, 2_000), ending.signal)
+      return reply(request, await forward(state, request))
+    case 'status 429':
+      return new Response('{"error":"slow down"}', { status: 429 })
+    case 'status 500':
+      return reply(request, { error: { code: -32603, message: 'internal error' } }, 500)
+    case 'status 502':
+      return new Response('<html>Bad Gateway</html>', { status: 502 })
+    case 'malformed':
+      return new Response('{"jsonrpc":"2.0","id":1,"resu\u0000')
+    case 'truncated': {
+      const text = await reply(request, await forward(state, request)).text()
+      return new Response(text.slice(0, text.length / 2))
+    }
+    case 'empty':
+      return new Response('')
+    case 'lagging':
+      return reply(request, await lagging(state, request, depth))
+    case 'dropped':
+      return reply(request, dropped(request))
+    case 'no sync method':
+      if (request.method !== 'eth_sendRawTransactionSync')
+        return reply(request, await forward(state, request))
+      return reply(request, { error: { code: -32601, message: 'Method not found' } })
+    default:
+      return afterSend(state, request, fault)
+  }
+}
+
+/** The node takes the transaction; its answer is another one. */
+async function afterSend(state: State, request: Request, fault: Fault): Promise<Response> {
+  const [raw] = request.params
+  await forward(state, { ...request, method: 'eth_sendRawTransaction', params: [raw] })
+  const say = (message: string) => reply(request, { error: { code: -32000, message } })
+  if (fault === 'already known') return say('already known')
+  if (fault === 'nonce too low') return say('nonce too low')
+  if (fault === 'underpriced') return say('replacement transaction underpriced')
+  await nap(hangMs, state.ending.signal)
+  return new Response('too late', { status: 504 })
 }
 
 function reply({ id }: Request, answer: Answer, status = 200): Response {
@@ -194,11 +211,9 @@ function dropped({ method }: Request): Answer {
   return { result: `0x${'d'.repeat(64)}` }
 }
 
-type Forward = (request: Request) => Promise<Answer>
-
 /** The answer of a node that is some blocks behind. A send it passes on like any other. */
-async function lagging(request: Request, depth: number, forward: Forward): Promise<Answer> {
-  const newest = await forward({ id: 0, method: 'eth_blockNumber', params: [] })
+async function lagging(state: State, request: Request, depth: number): Promise<Answer> {
+  const newest = await forward(state, { id: 0, method: 'eth_blockNumber', params: [] })
   const head = Number(newest.result)
   const old: Hex = `0x${Math.max(0, head - depth).toString(16)}`
   const { method, params } = request
@@ -209,24 +224,24 @@ async function lagging(request: Request, depth: number, forward: Forward): Promi
     case 'eth_getTransactionCount':
     case 'eth_getBalance':
     case 'eth_getCode':
-      return forward({ ...request, params: [params[0], old, ...params.slice(2)] })
+      return forward(state, { ...request, params: [params[0], old, ...params.slice(2)] })
     case 'eth_getBlockByNumber': {
       const isNewer = Number(params[0]) > Number(old)
       if (isNewer) return { result: null }
       const isTag = typeof params[0] === 'string' && !params[0].startsWith('0x')
-      return forward(isTag ? { ...request, params: [old, ...params.slice(1)] } : request)
+      return forward(state, isTag ? { ...request, params: [old, ...params.slice(1)] } : request)
     }
     case 'eth_getTransactionReceipt':
     case 'eth_getTransactionByHash': {
-      const answer = await forward(request)
+      const answer = await forward(state, request)
       const { blockNumber } = (answer.result ?? {}) as { blockNumber?: Hex | null }
       return Number(blockNumber ?? 0) > Number(old) ? { result: null } : answer
     }
     case 'eth_getLogs': {
       const filter = { ...(params[0] as Record<string, unknown>), toBlock: old }
-      return forward({ ...request, params: [filter] })
+      return forward(state, { ...request, params: [filter] })
     }
     default:
-      return forward(request)
+      return forward(state, request)
   }
 }

@@ -51,7 +51,7 @@ type Options = { field: Field; url: string; random: Random; pauseMaxMs: number }
  * at once.
  */
 export function createPayers(options: Options): Payers {
-  const { field, url, random, pauseMaxMs } = options
+  const { field, random, pauseMaxMs } = options
   const purchases: Purchase[] = []
   const ending = new AbortController()
   const giveUp = new AbortController()
@@ -65,7 +65,7 @@ export function createPayers(options: Options): Payers {
       else await nap(own.between(0, pauseMaxMs), ending.signal)
       if (ending.signal.aborted) return
       const size = draw > 0.8 ? own.between(2, 5) : 1
-      const bought = Array.from({ length: size }, () => plan(payer, own, url, field, count++))
+      const bought = Array.from({ length: size }, () => plan(payer, count++, own, options))
       purchases.push(...bought)
       await Promise.all(bought.map((purchase) => buy(purchase, own, giveUp.signal)))
     }
@@ -85,7 +85,7 @@ export function createPayers(options: Options): Payers {
   }
 }
 
-function plan(payer: Payer, random: Random, base: string, field: Field, count: number): Purchase {
+function plan(payer: Payer, count: number, random: Random, { field, url }: Options): Purchase {
   const site = random.pick(field.sites)
   const schemes: Scheme[] = ['mpp', 'x402-eip3009']
   if (payer.hasApproved && site.network.chainId === 4663)
@@ -98,7 +98,7 @@ function plan(payer: Payer, random: Random, base: string, field: Field, count: n
     payer,
     site,
     scheme: random.pick(schemes),
-    url: `${base}/m/shop${path}?n=${serial}`,
+    url: `${url}/m/shop${path}?n=${serial}`,
     init: {
       ...(posts ? { method: 'POST', body: JSON.stringify({ n: serial }) } : {}),
       headers: {

@@ -72,21 +72,6 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
   let said = ''
   let listening = Promise.resolve()
 
-  function spawn() {
-    const log = openSync(logFile, 'a')
-    try {
-      return Bun.spawn(['sh', '-c', guard, 'sh', ...command], {
-        cwd: directory,
-        env: { PATH: process.env.PATH, RELAYER_KEYS: relayers.map((r) => r.privateKey).join(',') },
-        stdin: 'pipe',
-        stdout: log,
-        stderr: 'pipe',
-      })
-    } finally {
-      closeSync(log)
-    }
-  }
-
   async function signalled(signal: 'SIGKILL' | 'SIGTERM'): Promise<number> {
     if (child === undefined) throw new Error('the program does not run')
     isWanted = false
@@ -102,7 +87,7 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
     startMs,
     faults,
     start() {
-      const started = spawn()
+      const started = spawn(command, directory, logFile)
       child = started
       isWanted = true
       const startedAt = performance.now()
@@ -139,6 +124,22 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
       clearTimeout(timer)
       if (code !== 0) faults.push(`it stopped with ${code}\n${said}`)
     },
+  }
+}
+
+/** Runs the command under the guard; what it says on stdout goes to the log. */
+function spawn(command: readonly string[], directory: string, logFile: string) {
+  const log = openSync(logFile, 'a')
+  try {
+    return Bun.spawn(['sh', '-c', guard, 'sh', ...command], {
+      cwd: directory,
+      env: { PATH: process.env.PATH, RELAYER_KEYS: relayers.map((r) => r.privateKey).join(',') },
+      stdin: 'pipe',
+      stdout: log,
+      stderr: 'pipe',
+    })
+  } finally {
+    closeSync(log)
   }
 }
 

@@ -28,6 +28,18 @@ type OrderRow = {
   refund_tx: Hex | null
 }
 
+/** Moves of money on the chain, and the orders that explain them. */
+type Books = {
+  readonly field: StockField
+  readonly moves: readonly Move[]
+  readonly into: readonly Move[]
+  readonly out: readonly Move[]
+  /** Moves that an order explains. */
+  readonly taken: Set<Move>
+  readonly sums: { paid: bigint; swapped: bigint; returned: bigint; refunded: bigint }
+  readonly faults: string[]
+}
+
 /**
  * Compares what was told and stored with the chain, which alone is believed: each order is exactly
  * one payment and exactly one swap or refund, and the desk has what it had.
@@ -37,63 +49,25 @@ export async function auditStocks(
   answers: ReadonlyMap<string, Told>,
 ): Promise<StockAudit> {
   const { chain, network, desk } = field
-  const { router } = field.stock
   const asset = network.asset.address
-  const faults: string[] = []
   const rows = field.rows('SELECT * FROM orders') as OrderRow[]
   const moves = await movesOf(field, asset)
-  const into = moves.filter(({ to }) => same(to, desk))
-  const out = moves.filter(({ from }) => same(from, desk))
-  const sums = { paid: 0n, swapped: 0n, returned: 0n, refunded: 0n }
-  const ends: Record<string, number> = { delivered: 0, refunded: 0, failed: 0 }
-  const taken = new Set<Move>()
-  const take = (list: readonly Move[], wanted: Move) => {
-    const found = list.find(
-      (each) =>
-        !taken.has(each) &&
-        each.transaction === wanted.transaction &&
-        each.amount === wanted.amount &&
-        same(each.from, wanted.from) &&
-        same(each.to, wanted.to),
-    )
-    if (found) taken.add(found)
-    return found !== undefined
+  const books: Books = {
+    field,
+    moves,
+    into: moves.filter(({ to }) => same(to, desk)),
+    out: moves.filter(({ from }) => same(from, desk)),
+    taken: new Set(),
+    sums: { paid: 0n, swapped: 0n, returned: 0n, refunded: 0n },
+    faults: [],
   }
+  const { sums, faults } = books
+  const ends: Record<string, number> = { delivered: 0, refunded: 0, failed: 0 }
   for (const row of rows) {
     ends[row.state] = (ends[row.state] ?? 0) + 1
-    const fault = (what: string) => void faults.push(`${row.id} ${row.state}: ${what}`)
-    const total = BigInt(row.total_atomic)
-    const usdg = BigInt(row.usdg_atomic)
-    const paid = { transaction: row.settlement_tx, from: row.payer, to: desk, amount: total }
-    const isPaid = take(into, paid)
-    if (isPaid === (row.state === 'failed')) fault(`paid: ${isPaid}`)
-    if (isPaid) sums.paid += total
-    if (row.state === 'delivered') {
-      const transaction = row.swap_tx ?? '0x'
-      const through = await throughOf(chain, transaction)
-      const swap = { transaction, from: desk, to: through, amount: usdg }
-      const given = { transaction, from: through, to: router, amount: usdg }
-      const [swapped, returned] = [row.pool, row.payer].map((to) =>
-        sum(moves, { transaction, from: router, to }),
-      ) as [bigint, bigint]
-      if (!take(out, swap) || !take(moves, given)) fault('no swap of this amount')
-      else if (swapped + returned !== usdg) fault('not all of it went to the pool or the payer')
-      if (BigInt(row.returned_atomic ?? 0) !== returned) fault('not the change that was told')
-      sums.swapped += swapped
-      sums.returned += returned
-      if (!(await isDelivered(field, row))) fault('the shares are not those of the receipt')
-    } else if (row.state === 'refunded') {
-      const refund = {
-        transaction: row.refund_tx ?? '0x',
-        from: desk,
-        to: row.payer,
-        amount: total,
-      }
-      if (take(out, refund)) sums.refunded += total
-      else fault('no refund of this amount')
-    } else if (row.state !== 'failed') fault('is at no end')
+    await auditOrder(books, row)
   }
-  const strays = [...into, ...out].filter((move) => !taken.has(move))
+  const strays = [...books.into, ...books.out].filter((move) => !books.taken.has(move))
   for (const { transaction, amount } of strays)
     faults.push(`${transaction} moved ${amount} for no order`)
   if (sums.paid !== sums.swapped + sums.returned + sums.refunded) {
@@ -101,18 +75,9 @@ export async function auditStocks(
   }
   const left = await balanceOf(chain, asset, desk)
   if (left !== 0n) faults.push(`the desk is left with ${left}`)
-  const routed = await balanceOf(chain, asset, router)
+  const routed = await balanceOf(chain, asset, field.stock.router)
   if (routed !== 0n) faults.push(`the router is left with ${routed}`)
-  const states = new Map(rows.map((row) => [row.id, row.state]))
-  for (const { status, orderId } of answers.values()) {
-    const state = states.get(orderId ?? '')
-    const isTrue =
-      (status === 200 && state === 'delivered') ||
-      (status === 502 && state === 'refunded') ||
-      // Nothing was taken for it, and nothing was paid.
-      (orderId === undefined && status >= 400 && status < 500)
-    if (!isTrue) faults.push(`${orderId} ${state} was told as ${status}`)
-  }
+  faults.push(...liesOf(rows, answers))
   const usdg = (amount: bigint) => (Number(amount) / 1e6).toFixed(2)
   const figures = {
     orders: rows.length,
@@ -126,6 +91,76 @@ export async function auditStocks(
     faults: faults.length,
   }
   return { figures, faults }
+}
+
+async function auditOrder(books: Books, row: OrderRow): Promise<void> {
+  const { sums, faults, into, out } = books
+  const { desk } = books.field
+  const fault = (what: string) => void faults.push(`${row.id} ${row.state}: ${what}`)
+  const total = BigInt(row.total_atomic)
+  const paid = { transaction: row.settlement_tx, from: row.payer, to: desk, amount: total }
+  const isPaid = take(books, into, paid)
+  if (isPaid === (row.state === 'failed')) fault(`paid: ${isPaid}`)
+  if (isPaid) sums.paid += total
+  if (row.state === 'delivered') await auditSwap(books, row, fault)
+  else if (row.state === 'refunded') {
+    const transaction = row.refund_tx ?? '0x'
+    const refund = { transaction, from: desk, to: row.payer, amount: total }
+    if (take(books, out, refund)) sums.refunded += total
+    else fault('no refund of this amount')
+  } else if (row.state !== 'failed') fault('is at no end')
+}
+
+async function auditSwap(
+  books: Books,
+  row: OrderRow,
+  fault: (what: string) => void,
+): Promise<void> {
+  const { field, moves, out, sums } = books
+  const { chain, desk } = field
+  const { router } = field.stock
+  const usdg = BigInt(row.usdg_atomic)
+  const transaction = row.swap_tx ?? '0x'
+  const through = await throughOf(chain, transaction)
+  const swap = { transaction, from: desk, to: through, amount: usdg }
+  const given = { transaction, from: through, to: router, amount: usdg }
+  const [swapped, returned] = [row.pool, row.payer].map((to) =>
+    sum(moves, { transaction, from: router, to }),
+  ) as [bigint, bigint]
+  if (!take(books, out, swap) || !take(books, moves, given)) fault('no swap of this amount')
+  else if (swapped + returned !== usdg) fault('not all of it went to the pool or the payer')
+  if (BigInt(row.returned_atomic ?? 0) !== returned) fault('not the change that was told')
+  sums.swapped += swapped
+  sums.returned += returned
+  if (!(await isDelivered(field, row))) fault('the shares are not those of the receipt')
+}
+
+/** Whether there is such a move that no order has explained yet; this one does. */
+function take({ taken }: Books, list: readonly Move[], wanted: Move): boolean {
+  const found = list.find(
+    (each) =>
+      !taken.has(each) &&
+      each.transaction === wanted.transaction &&
+      each.amount === wanted.amount &&
+      same(each.from, wanted.from) &&
+      same(each.to, wanted.to),
+  )
+  if (found) taken.add(found)
+  return found !== undefined
+}
+
+/** Answers that are not what became of their order. */
+function liesOf(rows: readonly OrderRow[], answers: ReadonlyMap<string, Told>): string[] {
+  const states = new Map(rows.map((row) => [row.id, row.state]))
+  return [...answers.values()].flatMap(({ status, orderId }) => {
+    const state = states.get(orderId ?? '')
+    const isTrue =
+      (status === 200 && state === 'delivered') ||
+      (status === 502 && state === 'refunded') ||
+      // Nothing was taken for it, and nothing was paid.
+      (orderId === undefined && status >= 400 && status < 500)
+    return isTrue ? [] : [`${orderId} ${state} was told as ${status}`]
+  })
 }
 
 type Move = { transaction: Hex; from: Address; to: Address; amount: bigint }

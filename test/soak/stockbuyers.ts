@@ -25,98 +25,113 @@ const openStatuses = [0, 202, 409, 500, 503]
 
 type Purchase = { path: string; headers: Record<string, string>; key: string; recipient: string }
 
+type State = {
+  readonly field: StockField
+  readonly random: Random
+  readonly answers: Map<string, Told>
+  readonly purchases: Purchase[]
+}
+
 /** Many at a time, each with its own credential and patience; some ask twice at once. */
 export function createBuyers(field: StockField, random: Random, wanted: number): Buyers {
-  const { program } = field
-  const answers = new Map<string, Told>()
-  const purchases: Purchase[] = []
-
-  async function one(): Promise<void> {
-    const buyer = random.pick(field.payers)
-    const recipient = random.chance(0.3) ? random.pick(field.payers).address : buyer.address
-    const query = new URLSearchParams({
-      symbol: random.pick(field.tokens).symbol,
-      usdg: (random.between(1_000_000, 20_000_000) / 1e6).toFixed(6),
-      ...(recipient === buyer.address ? {} : { recipient }),
-    })
-    const path = `/api/stock/buy?${query}`
-    const headers = await sign(path, buyer)
-    if (headers === undefined) return
-    const key = Object.values(headers).join()
-    const purchase = { path, headers, key, recipient }
-    purchases.push(purchase)
-    if (random.chance(0.2)) await Promise.all([send(purchase), send(purchase)])
-    for (let look = 0; look < random.between(1, 20); look++) {
-      const { status } = await send(purchase)
-      if (!openStatuses.includes(status)) return
-      await Bun.sleep(random.between(10, 300))
-    }
-  }
-
-  async function sign(path: string, signer: Payer): Promise<Record<string, string> | undefined> {
-    try {
-      const asked = await ask(program.url + path, init)
-      if (asked.response.status !== 402) return undefined
-      const [challenge] = asked.challenges
-      const draw = random.between(0, 3)
-      if (draw > 1 && challenge !== undefined) {
-        const pay = draw === 2 ? payMpp : payMppPermit2
-        return { authorization: await pay(challenge, signer) }
-      }
-      const method = draw === 0 ? 'permit2' : 'eip3009'
-      return { 'payment-signature': await payX402(asked.required, signer, { network, method }) }
-    } catch {
-      // The program is being killed.
-      await Bun.sleep(50)
-      return undefined
-    }
-  }
-
-  async function send({ path, headers, key, recipient }: Purchase): Promise<Told> {
-    try {
-      const response = await fetch(program.url + path, { ...init, headers })
-      const body = (await response.json()) as { id?: string; order?: { id: string } }
-      const told = { status: response.status, orderId: body.order?.id ?? body.id, recipient }
-      answers.set(key, told)
-      return told
-    } catch {
-      return { status: 0, orderId: undefined, recipient }
-    }
-  }
-
+  const state: State = { field, random, answers: new Map(), purchases: [] }
   return {
-    answers,
+    answers: state.answers,
     async run() {
       const work = async () => {
-        while (count() < wanted) await one()
+        while (countOrders(state) < wanted) await buyOne(state)
       }
       await Promise.all(Array.from({ length: atOnce }, work))
     },
-    async settle() {
-      const deadline = performance.now() + settleMaxMs
-      let open = purchases
-      while (performance.now() < deadline) {
-        for (const row of field.rows("SELECT id FROM orders WHERE state = 'held'")) {
-          field.retry(String(row.id))
-        }
-        const told = await Promise.all(open.map(send))
-        open = open.filter((_, index) => openStatuses.includes(told[index]?.status ?? 0))
-        const unfinished = field.rows(
-          "SELECT id FROM orders WHERE state NOT IN ('delivered', 'refunded', 'failed')",
-        )
-        if (open.length + unfinished.length === 0) break
-        await Bun.sleep(500)
-      }
-      // Whatever was said meanwhile, this is the last word.
-      for (const purchase of purchases) await send(purchase)
-    },
+    settle: () => settle(state),
   }
+}
 
-  function count(): number {
-    try {
-      return Number(field.rows('SELECT count(*) AS n FROM orders')[0]?.n)
-    } catch {
-      return 0
+async function buyOne(state: State): Promise<void> {
+  const { field, random, purchases } = state
+  const buyer = random.pick(field.payers)
+  const recipient = random.chance(0.3) ? random.pick(field.payers).address : buyer.address
+  const query = new URLSearchParams({
+    symbol: random.pick(field.tokens).symbol,
+    usdg: (random.between(1_000_000, 20_000_000) / 1e6).toFixed(6),
+    ...(recipient === buyer.address ? {} : { recipient }),
+  })
+  const path = `/api/stock/buy?${query}`
+  const headers = await sign(state, path, buyer)
+  if (headers === undefined) return
+  const key = Object.values(headers).join()
+  const purchase = { path, headers, key, recipient }
+  purchases.push(purchase)
+  if (random.chance(0.2)) await Promise.all([send(state, purchase), send(state, purchase)])
+  for (let look = 0; look < random.between(1, 20); look++) {
+    const { status } = await send(state, purchase)
+    if (!openStatuses.includes(status)) return
+    await Bun.sleep(random.between(10, 300))
+  }
+}
+
+async function sign(
+  { field, random }: State,
+  path: string,
+  signer: Payer,
+): Promise<Record<string, string> | undefined> {
+  try {
+    const asked = await ask(field.program.url + path, init)
+    if (asked.response.status !== 402) return undefined
+    const [challenge] = asked.challenges
+    const draw = random.between(0, 3)
+    if (draw > 1 && challenge !== undefined) {
+      const pay = draw === 2 ? payMpp : payMppPermit2
+      return { authorization: await pay(challenge, signer) }
     }
+    const method = draw === 0 ? 'permit2' : 'eip3009'
+    return { 'payment-signature': await payX402(asked.required, signer, { network, method }) }
+  } catch {
+    // The program is being killed.
+    await Bun.sleep(50)
+    return undefined
+  }
+}
+
+async function send(
+  { field, answers }: State,
+  { path, headers, key, recipient }: Purchase,
+): Promise<Told> {
+  try {
+    const response = await fetch(field.program.url + path, { ...init, headers })
+    const body = (await response.json()) as { id?: string; order?: { id: string } }
+    const told = { status: response.status, orderId: body.order?.id ?? body.id, recipient }
+    answers.set(key, told)
+    return told
+  } catch {
+    return { status: 0, orderId: undefined, recipient }
+  }
+}
+
+async function settle(state: State): Promise<void> {
+  const { field, purchases } = state
+  const deadline = performance.now() + settleMaxMs
+  let open = purchases
+  while (performance.now() < deadline) {
+    for (const row of field.rows("SELECT id FROM orders WHERE state = 'held'")) {
+      field.retry(String(row.id))
+    }
+    const told = await Promise.all(open.map((each) => send(state, each)))
+    open = open.filter((_, index) => openStatuses.includes(told[index]?.status ?? 0))
+    const unfinished = field.rows(
+      "SELECT id FROM orders WHERE state NOT IN ('delivered', 'refunded', 'failed')",
+    )
+    if (open.length + unfinished.length === 0) break
+    await Bun.sleep(500)
+  }
+  // Whatever was said meanwhile, this is the last word.
+  for (const purchase of purchases) await send(state, purchase)
+}
+
+function countOrders({ field }: State): number {
+  try {
+    return Number(field.rows('SELECT count(*) AS n FROM orders')[0]?.n)
+  } catch {
+    return 0
   }
 }

@@ -46,21 +46,19 @@ export async function startStockField(random: Random): Promise<StockField> {
   const program = await createStockProgram({ rpcUrl: tap.url })
   const tokens = stock.tokens.slice(0, 3)
   const file = join(program.dataDir, 'turnpike.sqlite')
-  let faults = 0
+  const weather: Weather = { chain, stock, asset: network.asset.address, tokens, payers, faults: 0 }
   const draws = random.fork('node')
   const [, , shallow] = tokens
   if (shallow === undefined) throw new Error('the shipped file lists too few tokens')
   // One account makes the weather.
   const alone = inTurn()
   const droughts = createDroughts(
-    chain,
-    network.asset.address,
-    shallow,
+    { chain, asset: network.asset.address, token: shallow },
     alone,
     random.fork('droughts'),
   )
   tap.intercept = (call, forward) =>
-    draws.chance(faults) ? Response.json({}, { status: 503 }) : droughts.meet(call, forward)
+    draws.chance(weather.faults) ? Response.json({}, { status: 503 }) : droughts.meet(call, forward)
 
   const field: StockField = {
     chain,
@@ -75,25 +73,17 @@ export async function startStockField(random: Random): Promise<StockField> {
       withDatabase(file, (database) =>
         database.run("UPDATE orders SET retry_at = 1 WHERE id = ? AND state = 'held'", [id]),
       ),
-    async storm(weather, isOver) {
+    async storm(storm, isOver) {
       droughts.share = 0.2
       while (!isOver()) {
-        await alone(() => happen(weather))
-        await Bun.sleep(weather.between(10, 80))
+        await alone(() => happen(weather, storm))
+        await Bun.sleep(storm.between(10, 80))
       }
     },
     async calm() {
-      faults = 0
+      weather.faults = 0
       await droughts.end()
-      for (const token of tokens) {
-        await pause(chain, token, {})
-        await movePrice(chain, network.asset.address, token, samplePrice(token.symbol) * 1.001)
-        await movePrice(chain, network.asset.address, token, samplePrice(token.symbol))
-      }
-      for (const { address } of payers) {
-        await block(chain, stock.registry, address, false)
-        await freeze(address, false)
-      }
+      await clear(weather)
     },
     async stop() {
       await program.remove()
@@ -102,37 +92,61 @@ export async function startStockField(random: Random): Promise<StockField> {
     },
   }
   return field
+}
 
-  async function happen(weather: Random): Promise<void> {
-    const token = weather.pick(tokens)
-    const person = weather.pick(payers).address
-    const price = samplePrice(token.symbol)
-    const draw = weather.next()
-    try {
-      if (draw < 0.5) {
-        const factor = weather.pick([0.97, 0.985, 0.99, 1, 1, 1, 1.01, 1.015, 1.02])
-        const jitter = 1 + weather.next() / 1_000
-        await movePrice(chain, network.asset.address, token, price * factor * jitter)
-      } else if (draw < 0.65) {
-        await pause(chain, token, weather.chance(0.3) ? { everything: true } : {})
-      } else if (draw < 0.8) {
-        await block(chain, stock.registry, person, weather.chance(0.3))
-      } else if (draw < 0.9) {
-        await freeze(person, weather.chance(0.3))
-      } else {
-        faults = weather.pick([0, 0, 0.05, 0.5])
-      }
-    } catch {
-      // A pool that is there already does not move.
+/** What may happen to the chain, and how often its node fails. */
+type Weather = Pick<StockField, 'chain' | 'stock' | 'tokens' | 'payers'> & {
+  asset: Address
+  faults: number
+}
+
+async function happen(weather: Weather, random: Random): Promise<void> {
+  const { chain, stock, asset } = weather
+  const token = random.pick(weather.tokens)
+  const person = random.pick(weather.payers).address
+  const price = samplePrice(token.symbol)
+  const draw = random.next()
+  try {
+    if (draw < 0.5) {
+      const factor = random.pick([0.97, 0.985, 0.99, 1, 1, 1, 1.01, 1.015, 1.02])
+      const jitter = 1 + random.next() / 1_000
+      await movePrice(chain, asset, token, price * factor * jitter)
+    } else if (draw < 0.65) {
+      await pause(chain, token, random.chance(0.3) ? { everything: true } : {})
+    } else if (draw < 0.8) {
+      await block(chain, stock.registry, person, random.chance(0.3))
+    } else if (draw < 0.9) {
+      await freeze(weather, person, random.chance(0.3))
+    } else {
+      weather.faults = random.pick([0, 0, 0.05, 0.5])
     }
+  } catch {
+    // A pool that is there already does not move.
   }
+}
 
-  async function freeze(person: Address, isFrozen: boolean): Promise<void> {
-    const args = [person, isFrozen] as const
-    const data = encodeFunctionData({ abi: stablecoin, functionName: 'setBlocked', args })
-    const to = network.asset.address
-    await execute(chain, [{ from: account(8).address, to, data, gas: 200_000n }])
+/** Prices are those of the start again, and every account may pay and be paid. */
+async function clear(weather: Weather): Promise<void> {
+  const { chain, stock, asset } = weather
+  for (const token of weather.tokens) {
+    await pause(chain, token, {})
+    await movePrice(chain, asset, token, samplePrice(token.symbol) * 1.001)
+    await movePrice(chain, asset, token, samplePrice(token.symbol))
   }
+  for (const { address } of weather.payers) {
+    await block(chain, stock.registry, address, false)
+    await freeze(weather, address, false)
+  }
+}
+
+async function freeze(
+  { chain, asset }: Weather,
+  person: Address,
+  isFrozen: boolean,
+): Promise<void> {
+  const args = [person, isFrozen] as const
+  const data = encodeFunctionData({ abi: stablecoin, functionName: 'setBlocked', args })
+  await execute(chain, [{ from: account(8).address, to: asset, data, gas: 200_000n }])
 }
 
 /** Begins each work when the one before is over. */

@@ -1,11 +1,11 @@
-import { open } from '../../db/open'
+import { type Db, open } from '../../db/open'
 import { createDesk, type Desk } from '../../src/stock/desk'
 import type { Order } from '../../src/stock/Order'
-import { createStore } from '../../src/stock/store'
+import { createStore, type Store } from '../../src/stock/store'
 import { createModel } from '../harness/deskmodel'
 import { network, orderOf, stock } from '../harness/deskorders'
 import { temporary } from '../harness/settlement'
-import { createRandom } from './random'
+import { createRandom, type Random } from './random'
 
 /**
  * Plays orders against the model of a chain: every event is drawn at random, the process is killed
@@ -32,6 +32,22 @@ export type Played = {
   faults: readonly string[]
 }
 
+/** A play under way. */
+type Game = {
+  readonly db: Db
+  readonly random: Random
+  readonly model: ReturnType<typeof createModel>
+  readonly store: Store
+  readonly placed: Map<string, Order>
+  readonly wanted: number
+  /** Undefined before the first start. */
+  desk: Desk | undefined
+  clock: number
+  events: number
+  kills: number
+  reorganisations: number
+}
+
 /** Plays to the end of all orders and audits. */
 export async function play(options: PlayOptions): Promise<Played> {
   const random = createRandom(options.seed)
@@ -39,118 +55,30 @@ export async function play(options: PlayOptions): Promise<Played> {
   const db = open({ dataDir: directory.path, now: () => 1_000 })
   const model = createModel(db, random.fork('model'))
   const store = createStore(db)
-  const { state } = model
-  state.isStrict = random.chance(0.5)
-  const placed = new Map<string, Order>()
-  let clock = 1_000
-  let events = 0
-  let kills = 0
-  let reorganisations = 0
-  let desk = start()
-
-  function start(): Desk {
-    const { settlement, market } = model.connect()
-    const now = () => clock
-    const made = createDesk({
-      db,
-      settlement,
-      market,
-      stock,
-      network,
-      now,
-      log: () => undefined,
-      sweepMs: 5,
-      laterMs: 1,
-    })
-    made.recover()
-    return made
+  model.state.isStrict = random.chance(0.5)
+  const game: Game = {
+    db,
+    random,
+    model,
+    store,
+    placed: new Map(),
+    wanted: options.orders,
+    desk: undefined,
+    clock: 1_000,
+    events: 0,
+    kills: 0,
+    reorganisations: 0,
   }
-
-  function buy(): void {
-    const order = orderOf(random, { floorAtomic: 0n })
-    const quotedAtomic = (order.usdgAtomic * state.price) / 1_000_000n
-    const floorAtomic = (quotedAtomic * 99n) / 100n
-    const full = model.buy({ ...order, quotedAtomic, floorAtomic }, store.insert)
-    placed.set(full.id, full)
-  }
-
-  const payments = () => [...model.paid.keys()]
-  const newest = (count: number) => payments().slice(-count)
-  const happenings: readonly (readonly [weight: number, happen: () => void])[] = [
-    [8, () => placed.size < options.orders && buy()],
-    [9, () => payments().length > 0 && model.endPayment(random.pick(newest(40)), true)],
-    [1, () => payments().length > 0 && model.endPayment(random.pick(newest(40)), false)],
-    [16, () => model.mine(random.chance(0.03))],
-    [3, () => (state.price = (state.price * BigInt(random.between(985, 1_015))) / 1_000n)],
-    [1, () => (state.isDrained = random.chance(0.2))],
-    [1, () => (state.isPaused = random.chance(0.2))],
-    [1, () => toggle(orderOf(random).recipient)],
-    [2, () => (state.faults = random.pick([0, 0, 0.1, 0.5, 1]))],
-    [1, () => (state.silent = random.pick([0, 0, 0.1]))],
-    [1, () => (state.shallow = random.pick([0, 0.3, 1]))],
-    [1, () => (state.strangers = random.pick([0, 0, 0.3]))],
-    [1, () => (clock += random.pick([0, 1_000, 60_000]))],
-    [1, () => placed.size > 0 && retry(random.pick([...placed.keys()]))],
-    [2, () => model.pass(BigInt(random.between(1, 8)))],
-    [1, () => kill()],
-    [options.reorganises ? 4 : 0, () => reorganise()],
-  ]
-  const total = happenings.reduce((sum, [weight]) => sum + weight, 0)
-
-  function toggle(person: string): void {
-    if (!state.blocked.delete(person)) state.blocked.add(person)
-  }
-  function retry(id: string): void {
-    store.requestRetry(id, clock)
-    desk.drive(id)
-  }
-  function kill(): void {
-    model.kill()
-    void desk.stop()
-    desk = start()
-    kills++
-  }
-  function reorganise(): void {
-    reorganisations++
-    if (random.chance(0.3)) model.reorganiseDeeply()
-    else if (random.chance(0.5) || payments().length === 0) model.reorganise()
-    else model.dropPayment(random.pick(newest(10)))
-  }
-
-  function happen(): void {
-    let drawn = random.next() * total
-    const chosen = happenings.find(([weight]) => {
-      drawn -= weight
-      return drawn < 0
-    })
-    chosen?.[1]()
-    events++
-  }
-
+  game.desk = startDesk(game)
   try {
-    while (placed.size < options.orders) {
-      happen()
-      if (random.chance(0.4)) await turn()
-    }
-    // The storm is over: everything must come to its end by itself.
-    Object.assign(state, { isDrained: false, isPaused: false, faults: 0, silent: 0 })
-    state.blocked.clear()
-    for (let look = 0; look < 20_000; look++) {
-      const open = store.open().filter(isOpen)
-      for (const id of model.unpaid()) model.endPayment(id, true)
-      for (const { id, state: at } of open) if (at === 'held' && look % 10 === 0) retry(id)
-      model.mine(false)
-      model.pass(1n)
-      await turn()
-      if (open.length === 0 && !model.mine(false)) break
-    }
-    await desk.stop()
-    const ended = [...placed.keys()].flatMap((id) => store.find(id) ?? [])
+    await storm(game, options.reorganises)
+    await calm(game)
+    const ended = [...game.placed.keys()].flatMap((id) => store.find(id) ?? [])
     return {
-      orders: placed.size,
-      events,
-      kills,
-      reorganisations,
+      orders: game.placed.size,
+      events: game.events,
+      kills: game.kills,
+      reorganisations: game.reorganisations,
       ends: count(ended.map((order) => order.state)),
       changed: model.swaps.filter(({ returnedAtomic }) => returnedAtomic > 0n).length,
       refundReasons: count(ended.flatMap((order) => order.refundReason ?? [])),
@@ -161,6 +89,134 @@ export async function play(options: PlayOptions): Promise<Played> {
     db.close()
     directory.remove()
   }
+}
+
+function startDesk(game: Game): Desk {
+  const { settlement, market } = game.model.connect()
+  const desk = createDesk({
+    db: game.db,
+    settlement,
+    market,
+    stock,
+    network,
+    now: () => game.clock,
+    log: () => undefined,
+    sweepMs: 5,
+    laterMs: 1,
+  })
+  desk.recover()
+  return desk
+}
+
+type Happening = readonly [weight: number, happen: () => void]
+
+/** Until all orders are placed: whatever can happen does, as it is drawn. */
+async function storm(game: Game, reorganises: boolean): Promise<void> {
+  const { random, placed, wanted } = game
+  const happenings = [...salesOf(game), ...weatherOf(game), ...timesOf(game, reorganises)]
+  const total = happenings.reduce((sum, [weight]) => sum + weight, 0)
+  while (placed.size < wanted) {
+    let drawn = random.next() * total
+    const chosen = happenings.find(([weight]) => {
+      drawn -= weight
+      return drawn < 0
+    })
+    chosen?.[1]()
+    game.events++
+    if (random.chance(0.4)) await turn()
+  }
+}
+
+/** Orders are placed, paid or not, and blocks come. */
+function salesOf(game: Game): readonly Happening[] {
+  const { random, model, placed } = game
+  const pays = () => model.paid.size > 0
+  return [
+    [8, () => placed.size < game.wanted && buy(game)],
+    [9, () => pays() && model.endPayment(random.pick(newest(game, 40)), true)],
+    [1, () => pays() && model.endPayment(random.pick(newest(game, 40)), false)],
+    [16, () => model.mine(random.chance(0.03))],
+  ]
+}
+
+/** What the market and the node do by themselves. */
+function weatherOf({ random, model: { state } }: Game): readonly Happening[] {
+  return [
+    [3, () => (state.price = (state.price * BigInt(random.between(985, 1_015))) / 1_000n)],
+    [1, () => (state.isDrained = random.chance(0.2))],
+    [1, () => (state.isPaused = random.chance(0.2))],
+    [1, () => toggle(state.blocked, orderOf(random).recipient)],
+    [2, () => (state.faults = random.pick([0, 0, 0.1, 0.5, 1]))],
+    [1, () => (state.silent = random.pick([0, 0, 0.1]))],
+    [1, () => (state.shallow = random.pick([0, 0.3, 1]))],
+    [1, () => (state.strangers = random.pick([0, 0, 0.3]))],
+  ]
+}
+
+/** Time passes, in the process and on the chain, and neither is certain to keep what it did. */
+function timesOf(game: Game, reorganises: boolean): readonly Happening[] {
+  const { random, model, placed } = game
+  return [
+    [1, () => (game.clock += random.pick([0, 1_000, 60_000]))],
+    [1, () => placed.size > 0 && retry(game, random.pick([...placed.keys()]))],
+    [2, () => model.pass(BigInt(random.between(1, 8)))],
+    [1, () => kill(game)],
+    [reorganises ? 4 : 0, () => reorganise(game)],
+  ]
+}
+
+/** The storm is over: everything must come to its end by itself. */
+async function calm(game: Game): Promise<void> {
+  const { model, store } = game
+  Object.assign(model.state, { isDrained: false, isPaused: false, faults: 0, silent: 0 })
+  model.state.blocked.clear()
+  for (let look = 0; look < 20_000; look++) {
+    const open = store.open().filter(isOpen)
+    for (const id of model.unpaid()) model.endPayment(id, true)
+    for (const { id, state: at } of open) if (at === 'held' && look % 10 === 0) retry(game, id)
+    model.mine(false)
+    model.pass(1n)
+    await turn()
+    if (open.length === 0 && !model.mine(false)) break
+  }
+  await game.desk?.stop()
+}
+
+function buy({ random, model, store, placed }: Game): void {
+  const order = orderOf(random, { floorAtomic: 0n })
+  const quotedAtomic = (order.usdgAtomic * model.state.price) / 1_000_000n
+  const floorAtomic = (quotedAtomic * 99n) / 100n
+  const full = model.buy({ ...order, quotedAtomic, floorAtomic }, store.insert)
+  placed.set(full.id, full)
+}
+
+/** The newest payments. */
+function newest({ model }: Game, most: number): string[] {
+  return [...model.paid.keys()].slice(-most)
+}
+
+function toggle(blocked: Set<string>, person: string): void {
+  if (!blocked.delete(person)) blocked.add(person)
+}
+
+function retry({ store, desk, clock }: Game, id: string): void {
+  store.requestRetry(id, clock)
+  desk?.drive(id)
+}
+
+function kill(game: Game): void {
+  game.model.kill()
+  void game.desk?.stop()
+  game.desk = startDesk(game)
+  game.kills++
+}
+
+function reorganise(game: Game): void {
+  const { random, model } = game
+  game.reorganisations++
+  if (random.chance(0.3)) model.reorganiseDeeply()
+  else if (random.chance(0.5) || model.paid.size === 0) model.reorganise()
+  else model.dropPayment(random.pick(newest(game, 10)))
 }
 
 /** A swap whose Transfer is missing stays with the operator: it can never be refunded. */

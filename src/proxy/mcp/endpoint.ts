@@ -5,13 +5,20 @@ import { clientOf, type Peer } from '../../http/peer'
 import * as RateLimit from '../../http/ratelimit'
 import type { Log } from '../../log'
 import * as Problem from '../../protocol/Problem'
-import { type CallsOptions, createCalls } from './calls'
+import type * as Catalogue from '../Catalogue'
+import type { Gateway } from '../merchant'
+import { type Calls, call, cancel } from './calls'
 import * as Messages from './Messages'
+import { createMeter, type Limits } from './meter'
 import { createOutgoing, type Outgoing, waitingMaxBytes } from './outgoing'
 import * as Payment from './Payment'
 import * as Session from './Session'
+import { createTools, type Tools } from './tools'
 
-export type McpOptions = CallsOptions & {
+export type McpOptions = {
+  config: Config
+  gateway: Gateway
+  isReady: Catalogue.IsReady
   budget: Budget
   rateLimit: RateLimit.RateLimit
   now: () => number
@@ -23,12 +30,22 @@ export type Mcp = {
   handle(request: Request, peer: Peer): Promise<Response>
 }
 
-/** Most bytes of messages of one client in a minute: 64 of the longest. */
-const bytesPerMinute = 64 * Messages.messageMaxBytes
 /** A page of another origin may use these. */
 const allowedHeaders =
   'Content-Type, Accept, Accept-Payment, Mcp-Protocol-Version, Mcp-Session-Id, Last-Event-Id'
 const exposedHeaders = 'Mcp-Protocol-Version, Mcp-Session-Id, Retry-After'
+
+type State = {
+  readonly service: Config['service']
+  readonly isAllowed: (headers: Headers) => boolean
+  readonly limits: Limits
+  /** Of the bodies that are read. */
+  readonly budget: Budget
+  /** Of the answers that wait for their clients. */
+  readonly waiting: Budget
+  readonly tools: Tools
+  readonly calls: Calls
+}
 
 /**
  * MCP over streamable HTTP with one tool per route; the only state is the calls under way. A call
@@ -38,21 +55,29 @@ const exposedHeaders = 'Mcp-Protocol-Version, Mcp-Session-Id, Retry-After'
  * gets error -32042 with the challenges and the x402 offers.
  */
 export function createMcp(options: McpOptions): Mcp {
-  const { config, now } = options
-  const { unpaidBodyMaxBytes, paidPerMinute, trustProxy } = config.service
+  const { config, gateway, rateLimit, now } = options
+  const { service } = config
+  const { baseUrl, unpaidBodyMaxBytes, paidPerMinute, trustProxy } = service
   const messageMaxBytes = Math.min(unpaidBodyMaxBytes, Messages.messageMaxBytes)
-  const waiting = createBudget(waitingMaxBytes)
-  const isAllowed = gatekeeper(config)
-  const calls = createCalls(options)
+  const tools = createTools(config, options.isReady)
+  const state: State = {
+    service,
+    isAllowed: gatekeeper(config),
+    limits: { rateLimit, now, paidPerMinute, trustProxy, messageMaxBytes },
+    budget: options.budget,
+    waiting: createBudget(waitingMaxBytes),
+    tools,
+    calls: { gateway, tools, baseUrl, running: new Map() },
+  }
 
   return {
     async handle(request, peer) {
       const origin = request.headers.get('origin')
       let response: Response
       try {
-        response = await answer(request, peer)
+        response = await answer(state, request, peer)
       } catch (error) {
-        response = refusal(error)
+        response = refusal(error, options.log)
       }
       response.headers.set('cache-control', 'no-store')
       response.headers.set('vary', 'Origin')
@@ -63,90 +88,72 @@ export function createMcp(options: McpOptions): Mcp {
       return response
     },
   }
+}
 
-  async function answer(request: Request, peer: Peer): Promise<Response> {
-    const { method, headers } = request
-    if (!isAllowed(headers)) return rpcError(403, -32000, 'Origin or Host is not allowed.')
-    if (method === 'OPTIONS') {
-      const preflight = { 'access-control-allow-methods': 'POST', 'access-control-max-age': '600' }
-      const allow = { 'access-control-allow-headers': allowedHeaders, allow: 'POST, OPTIONS' }
-      return new Response(null, { status: 204, headers: { ...preflight, ...allow } })
-    }
-    if (method !== 'POST') {
-      // Sessions have no stream to listen to and no state to delete.
-      const refused = rpcError(405, -32000, 'Method not allowed: POST.')
-      refused.headers.set('allow', 'POST, OPTIONS')
-      return refused
-    }
-    // Before the body: reading one through takes longer than all else, whatever is wrong with it.
-    const take = limiter(request, peer)
-    const first = take()
-    if (!first.ok) return limited(first)
-    assertUnpacked(headers)
-    const client = clientOf(peer, headers, trustProxy)
-    const body = await readBody(request, messageMaxBytes, options.budget, { client })
-    let outgoing: Outgoing | undefined
-    try {
-      const message = Messages.parse(body.bytes)
-      for (let count = Messages.count(message); count > 1; count--) {
-        const verdict = take()
-        if (!verdict.ok) return limited(verdict)
-      }
-      calls.cancel(headers, message)
-      const posted = createOutgoing(waiting)
-      outgoing = posted
-      const { serve } = await import('./server')
-      const inSequence = sequence()
-      const answered = await serve(request, message, {
-        title: config.service.title,
-        instructions: instructions(config),
-        list: calls.list,
-        call: (wanted) => inSequence(() => calls.call({ request, peer, outgoing: posted }, wanted)),
-      })
-      const session = answered.ok ? Session.begin(message) : undefined
-      if (session !== undefined) answered.headers.set('mcp-session-id', session)
-      return await posted.send(answered, request.signal)
-    } catch (error) {
-      outgoing?.drop()
-      throw error
-    } finally {
-      body.release()
-    }
+async function answer(state: State, request: Request, peer: Peer): Promise<Response> {
+  const { method, headers } = request
+  const { limits, tools, calls } = state
+  if (!state.isAllowed(headers)) return rpcError(403, -32000, 'Origin or Host is not allowed.')
+  if (method === 'OPTIONS') {
+    const preflight = { 'access-control-allow-methods': 'POST', 'access-control-max-age': '600' }
+    const allow = { 'access-control-allow-headers': allowedHeaders, allow: 'POST, OPTIONS' }
+    return new Response(null, { status: 204, headers: { ...preflight, ...allow } })
   }
-
-  /** Counts messages of a request's client, and first the bytes that it announces. */
-  function limiter({ headers }: Request, peer: Peer): () => RateLimit.Verdict {
-    const key = clientOf(peer, headers, trustProxy)
-    const announced = Number(headers.get('content-length') ?? messageMaxBytes)
-    let isFirst = true
-    return () => {
-      const { rateLimit } = options
-      const verdict = rateLimit.take(`mcp ${key}`, paidPerMinute, now())
-      if (!verdict.ok || !isFirst) return verdict
-      isFirst = false
-      const units = Math.ceil(Math.min(announced || 1, messageMaxBytes) / unitBytes)
-      const bytes = rateLimit.take(`mcp bytes ${key}`, bytesPerMinute / unitBytes, now(), units)
-      return bytes.ok ? verdict : bytes
-    }
+  if (method !== 'POST') {
+    // Sessions have no stream to listen to and no state to delete.
+    const refused = rpcError(405, -32000, 'Method not allowed: POST.')
+    refused.headers.set('allow', 'POST, OPTIONS')
+    return refused
   }
-
-  function refusal(error: unknown): Response {
-    if (error instanceof Messages.MessageError) return rpcError(400, error.code, error.message)
-    if (error instanceof Problem.ProblemError) {
-      const refused = rpcError(error.status, -32000, error.detail)
-      for (const name of ['retry-after', 'accept-encoding']) {
-        const value = error.headers[name]
-        if (value !== undefined) refused.headers.set(name, value)
-      }
-      return refused
+  // Before the body: reading one through takes longer than all else, whatever is wrong with it.
+  const take = createMeter(limits, request, peer)
+  const first = take()
+  if (!first.ok) return limited(first)
+  assertUnpacked(headers)
+  const client = clientOf(peer, headers, limits.trustProxy)
+  const body = await readBody(request, limits.messageMaxBytes, state.budget, { client })
+  let outgoing: Outgoing | undefined
+  try {
+    const message = Messages.parse(body.bytes)
+    for (let count = Messages.count(message); count > 1; count--) {
+      const verdict = take()
+      if (!verdict.ok) return limited(verdict)
     }
-    options.log.error('mcp-failed', { error })
-    return rpcError(500, -32603, 'Something failed on our side.')
+    cancel(calls, headers, message)
+    const posted = createOutgoing(state.waiting)
+    outgoing = posted
+    const { serve } = await import('./server')
+    const inSequence = sequence()
+    const answered = await serve(request, message, {
+      title: state.service.title,
+      instructions: instructions(state.service),
+      list: tools.list,
+      call: (wanted) => inSequence(() => call(calls, { request, peer, outgoing: posted }, wanted)),
+    })
+    const session = answered.ok ? Session.begin(message) : undefined
+    if (session !== undefined) answered.headers.set('mcp-session-id', session)
+    return await posted.send(answered, request.signal)
+  } catch (error) {
+    outgoing?.drop()
+    throw error
+  } finally {
+    body.release()
   }
 }
 
-/** Bytes that count as one unit of the rate limit. */
-const unitBytes = 4096
+function refusal(error: unknown, log: Log): Response {
+  if (error instanceof Messages.MessageError) return rpcError(400, error.code, error.message)
+  if (error instanceof Problem.ProblemError) {
+    const refused = rpcError(error.status, -32000, error.detail)
+    for (const name of ['retry-after', 'accept-encoding']) {
+      const value = error.headers[name]
+      if (value !== undefined) refused.headers.set(name, value)
+    }
+    return refused
+  }
+  log.error('mcp-failed', { error })
+  return rpcError(500, -32603, 'Something failed on our side.')
+}
 
 /** Runs tasks one after the other, so that a batch does not load all answers at once. */
 function sequence(): <T>(task: () => Promise<T>) => Promise<T> {
@@ -180,8 +187,7 @@ function gatekeeper(config: Config): (headers: Headers) => boolean {
   }
 }
 
-function instructions(config: Config): string {
-  const { guidance } = config.service
+function instructions({ guidance }: Config['service']): string {
   return (
     `${guidance} Every tool call is paid for by itself with a stablecoin. A call without payment is ` +
     'answered with a tool result that is an error: its structuredContent has x402 offers, to be paid in ' +

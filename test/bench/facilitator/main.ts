@@ -147,9 +147,13 @@ async function countCalls(): Promise<Report.Row> {
       const count = 50
       await call(server.url, 'verify', [Array.from({ length: count }, () => bodyOf(payer))])
       const calls = (tap.calls.length - before) / count
-      return judged('JSON-RPC calls per verification', '', calls, { atMost: 1 }, (value) =>
-        value.toFixed(2),
-      )
+      return judged({
+        what: 'JSON-RPC calls per verification',
+        against: '',
+        value: calls,
+        bound: { atMost: 1 },
+        format: (value) => value.toFixed(2),
+      })
     } finally {
       await server.stop()
     }

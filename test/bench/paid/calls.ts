@@ -1,3 +1,4 @@
+import type { Chain } from '../../../src/demo/chains'
 import type { Machine } from '../machine'
 import { type CountingRpc, startCountingRpc } from '../rpc'
 import type { Candidate, Load } from './candidates'
@@ -13,25 +14,21 @@ export async function countCalls(
   load: Load,
 ): Promise<Calls> {
   let rpc: CountingRpc | undefined
+  const rpcOf = ({ url }: Chain) => {
+    rpc = startCountingRpc(url)
+    return rpc.url
+  }
   try {
-    return await withStage(
-      machine,
-      candidate,
-      load,
-      async ({ server, warmUp, counted }) => {
-        await pay(server.url, warmUp)
-        rpc?.reset()
-        const { paid } = await pay(server.url, counted)
-        const counts = [...(rpc?.counts ?? [])].toSorted(([, a], [, b]) => b - a)
-        const total = counts.reduce((sum, [, count]) => sum + count, 0)
-        const methods = counts.map(([method, count]) => `${method} ${(count / paid).toFixed(2)}`)
-        return { perPayment: total / paid, methods: methods.join(', ') }
-      },
-      ({ url }) => {
-        rpc = startCountingRpc(url)
-        return rpc.url
-      },
-    )
+    const setting = { candidate, load, rpcOf }
+    return await withStage(machine, setting, async ({ server, warmUp, counted }) => {
+      await pay(server.url, warmUp)
+      rpc?.reset()
+      const { paid } = await pay(server.url, counted)
+      const counts = [...(rpc?.counts ?? [])].toSorted(([, a], [, b]) => b - a)
+      const total = counts.reduce((sum, [, count]) => sum + count, 0)
+      const methods = counts.map(([method, count]) => `${method} ${(count / paid).toFixed(2)}`)
+      return { perPayment: total / paid, methods: methods.join(', ') }
+    })
   } finally {
     await rpc?.stop()
   }

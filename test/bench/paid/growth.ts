@@ -55,7 +55,9 @@ async function compareHistories(ours: Candidate, load: Load): Promise<Report.Row
           if (name === 'full') forget(full)
           else rmSync(dataDir, { recursive: true, force: true })
           const candidate = { ...ours, args: [dataDir] }
-          return withStage(machine, candidate, load, (stage) => sampleOn(machine, stage), pastOld)
+          return withStage(machine, { candidate, load, rpcOf: pastOld }, (stage) =>
+            sampleOn(machine, stage),
+          )
         }
         samples[name].push(await machine.sample(take))
       }
@@ -95,11 +97,15 @@ async function measureMemory(ours: Candidate, load: Load): Promise<Report.Row> {
   const resident = new Map<number, number>()
   const [first, last] = [Number(values.first), Number(values.last)]
   const idle = { ...load, each: 0, warmUp: 0 }
-  await withStage(machine, ours, idle, async ({ chain, server }) => {
+  await withStage(machine, { candidate: ours, load: idle }, async ({ chain, server }) => {
     let paid = 0
     while (paid < last) {
       // Challenges expire: they are answered soon after they are made.
-      const lists = await credentials(server.url, ours.protocol, network(), holders, each)
+      const lists = await credentials(
+        { url: server.url, protocol: ours.protocol, network: network() },
+        holders,
+        each,
+      )
       const run = await pay(server.url, lists)
       if (run.paid < run.tried) {
         const faults = [...run.faults].map(([fault, times]) => `${times} times ${fault}`)

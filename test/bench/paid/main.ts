@@ -91,24 +91,24 @@ function ownTargets(): Report.Row[] {
         ...(few === undefined || many === undefined
           ? []
           : [
-              Tables.judged(
-                `${candidate.name}: payments with 256 payers`,
-                'with 32 payers',
-                many / few,
-                { atLeast: 1 },
-                times,
-              ),
+              Tables.judged({
+                what: `${candidate.name}: payments with 256 payers`,
+                against: 'with 32 payers',
+                value: many / few,
+                bound: { atLeast: 1 },
+                format: times,
+              }),
             ]),
         ...(blocks === undefined
           ? []
           : [
-              Tables.judged(
-                `${candidate.name}: payments with 1 s blocks`,
-                '',
-                blocks,
-                { atLeast: 200 },
-                perSecond,
-              ),
+              Tables.judged({
+                what: `${candidate.name}: payments with 1 s blocks`,
+                against: '',
+                value: blocks,
+                bound: { atLeast: 200 },
+                format: perSecond,
+              }),
             ]),
       ]
     })
@@ -124,13 +124,13 @@ async function countAll(): Promise<{ rows: Report.Row[]; notes: string[] }> {
       const isOurs = candidate.kind === 'ours'
       const bound = load.payers === 1 ? { atMost: 2.1 } : { atMost: 0.99 }
       rows.push(
-        Tables.judged(
-          `${candidate.name}, ${load.name}: JSON-RPC calls per payment`,
-          '',
-          perPayment,
-          isOurs ? bound : undefined,
-          (value) => value.toFixed(2),
-        ),
+        Tables.judged({
+          what: `${candidate.name}, ${load.name}: JSON-RPC calls per payment`,
+          against: '',
+          value: perPayment,
+          bound: isOurs ? bound : undefined,
+          format: (value) => value.toFixed(2),
+        }),
       )
       lines.push(`calls per payment, ${candidate.name}, ${load.name}: ${methods}`)
     }
@@ -143,7 +143,15 @@ async function gasRows(): Promise<Report.Row[]> {
   const round = (value: number) => value.toFixed(0)
   const lone = totals(formed, 1, 1)
   const add = (what: string, against: string, value: number, bound?: Report.Bound) =>
-    rows.push(Tables.judged(what, against, value, bound, bound ? (each) => each.toFixed(3) : round))
+    rows.push(
+      Tables.judged({
+        what,
+        against,
+        value,
+        bound,
+        format: bound ? (each) => each.toFixed(3) : round,
+      }),
+    )
   const ranges = [
     [1, 1],
     [2, 7],

@@ -64,9 +64,7 @@ export async function mint(
 
 /** `count` credentials for each payer, all of them different money. */
 export async function credentials(
-  url: string,
-  protocol: Protocol,
-  network: NetworkConfig,
+  { url, protocol, network }: { url: string; protocol: Protocol; network: NetworkConfig },
   holders: readonly Payer[],
   count: number,
 ): Promise<Credential[][]> {

@@ -29,7 +29,7 @@ export async function sample(
   load: Load,
   look?: Look,
 ): Promise<Sample> {
-  return withStage(machine, candidate, load, async (stage) => {
+  return withStage(machine, { candidate, load }, async (stage) => {
     const taken = await sampleOn(machine, stage)
     await look?.(stage)
     return taken
@@ -48,13 +48,18 @@ export async function sampleOn(
   return { ...run, cpuMs }
 }
 
-/** `rpcOf` readies the chain, and can put something between the server and it. */
+export type Setting = {
+  candidate: Candidate
+  load: Load
+  /** Readies the chain, and can put something between the server and it. */
+  rpcOf?: (chain: Chain) => string | Promise<string>
+}
+
+/** Sets a stage for `use`, and ends it. */
 export async function withStage<T>(
   machine: Machine,
-  candidate: Candidate,
-  load: Load,
+  { candidate, load, rpcOf = ({ url }) => url }: Setting,
   use: (stage: Stage) => Promise<T>,
-  rpcOf: (chain: Chain) => string | Promise<string> = ({ url }) => url,
 ): Promise<T> {
   const { protocol, script, args, kind } = candidate
   const [chain] = await startChains(
@@ -73,7 +78,11 @@ export async function withStage<T>(
       const isShipped = kind === 'shipped'
       const warmUp = isShipped ? load.warmUpShipped : load.warmUp
       const each = isShipped ? load.eachShipped : load.each
-      const lists = await credentials(server.url, protocol, network(), holders, warmUp + each)
+      const lists = await credentials(
+        { url: server.url, protocol, network: network() },
+        holders,
+        warmUp + each,
+      )
       return await use({
         chain,
         server,

@@ -60,6 +60,27 @@ const against: Readonly<Record<Candidate['kind'], string>> = {
   further: 'mppx, writeContractSync',
 }
 
+type Measure = {
+  what: string
+  value: (sample: Sample) => number
+  best: (...values: number[]) => number
+  bounds?: Bounds | undefined
+  format: (value: number) => string
+}
+
+const rate: Measure = {
+  what: 'payments',
+  value: perSecond,
+  best: Math.max,
+  format: (value) => `${value.toFixed(0)}/s`,
+}
+const median: Measure = {
+  what: 'median',
+  value: (sample) => latency(sample, 0.5),
+  best: Math.min,
+  format: (value) => `${value.toFixed(1)} ms`,
+}
+
 /** Ours in each protocol against the best peer of each kind, which is chosen in each round. */
 export function ratios({ load, samples }: Measured): Report.Row[] {
   const rows: Report.Row[] = []
@@ -68,13 +89,7 @@ export function ratios({ load, samples }: Measured): Report.Row[] {
     for (const kind of ['tuned', 'shipped', 'further'] as const) {
       const peers = of(kind).map(([, each]) => each)
       if (peers.length === 0) continue
-      const row = (
-        what: string,
-        value: (sample: Sample) => number,
-        best: (...values: number[]) => number,
-        bounds: Bounds | undefined,
-        format: (value: number) => string,
-      ) =>
+      const row = ({ what, value, best, bounds, format }: Measure) =>
         Report.compare({
           what: `${candidate.name}, ${load.name}: ${what}`,
           against: against[kind],
@@ -85,26 +100,25 @@ export function ratios({ load, samples }: Measured): Report.Row[] {
           ...(bounds?.[kind] === undefined ? {} : { bound: bounds[kind] }),
           format,
         })
-      const rate = (value: number) => `${value.toFixed(0)}/s`
-      const ms = (value: number) => `${value.toFixed(1)} ms`
-      const median = (sample: Sample) => latency(sample, 0.5)
-      rows.push(row('payments', perSecond, Math.max, rateBounds[load.name], rate))
+      rows.push(row({ ...rate, bounds: rateBounds[load.name] }))
       // The latency of the few that a peer as shipped does not fail compares with nothing.
       if (kind !== 'shipped' || load.payers === 1)
-        rows.push(row('median', median, Math.min, medianBounds[load.name], ms))
+        rows.push(row({ ...median, bounds: medianBounds[load.name] }))
     }
   }
   return rows
 }
 
+type Figure = {
+  what: string
+  against: string
+  value: number
+  bound?: Report.Bound | undefined
+  format: (value: number) => string
+}
+
 /** A row that is no comparison of two measured series. */
-export function judged(
-  what: string,
-  against: string,
-  value: number,
-  bound: Report.Bound | undefined,
-  format: (value: number) => string,
-): Report.Row {
+export function judged({ what, against, value, bound, format }: Figure): Report.Row {
   const verdict = Report.judge(value, bound)
   return { what, against, ratio: undefined, ...verdict, ours: format(value), theirs: '' }
 }

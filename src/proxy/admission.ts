@@ -1,0 +1,95 @@
+import type { Config } from '../config/Config'
+import { type Body, type Budget, readBody } from '../http/body'
+import { assertUnpacked } from '../http/methods'
+import { clientOf } from '../http/peer'
+import * as RateLimit from '../http/ratelimit'
+import type { Recognise } from '../paywall/recognise'
+import * as Problem from '../protocol/Problem'
+import { droppedBody, emptyBody, type Sales, sell } from './sale'
+import type { Visit } from './visit'
+
+/** What limits the requests and the bodies of a client. */
+export type Admission = {
+  readonly limits: Pick<Config['service'], 'paidPerMinute' | 'trustProxy' | 'unpaidBodyMaxBytes'>
+  readonly rateLimit: RateLimit.RateLimit
+  readonly budget: Budget
+  readonly recognise: Recognise
+  readonly now: () => number
+  /** False once the process stops: nothing new is begun. */
+  readonly accepts: () => boolean
+  readonly sales: Sales
+}
+
+/** Sells to a client within its limits. Throws ProblemError. */
+export function admit(admission: Admission, visit: Visit): Response | Promise<Response> {
+  return visit.presented.kind === 'none' ? open(admission, visit) : limit(admission, visit)
+}
+
+/** Credentials cost calls to a node: each address may present so many, and so many bad ones. */
+function limit(admission: Admission, visit: Visit): Promise<Response> | Response {
+  const { rateLimit, now } = admission
+  const { paidPerMinute, trustProxy } = admission.limits
+  const key = clientOf(visit.peer, visit.request.headers, trustProxy)
+  const refusedPerMinute = Math.ceil(paidPerMinute * refusedShare)
+  assertWithin(rateLimit.take(`paid ${key}`, paidPerMinute, now()))
+  assertWithin(rateLimit.peek(`refused ${key}`, refusedPerMinute, now()))
+  const opened = open(admission, visit)
+  if (!(opened instanceof Promise)) return opened
+  const answer = opened.finally(() => {
+    if (visit.held === 'until-answer') visit.peer.hold?.(false)
+  })
+  if (visit.presented.kind === 'redeem') return answer
+  const refused = () => rateLimit.take(`refused ${key}`, refusedPerMinute, now())
+  return answer.then(
+    (response) => {
+      // A new challenge: the signature was bad, or the simulation refused. What fails on chain counts
+      // against the payer, so that junk in somebody's name costs its sender.
+      if (response.status === 402) refused()
+      return response
+    },
+    (error) => {
+      // The whole body was looked through for a credential that was not checked.
+      if (error instanceof Problem.ProblemError && error.code === 'invalid-parameter') refused()
+      throw error
+    },
+  )
+}
+
+/** Reads the body, if there is one, and sells. */
+function open(admission: Admission, visit: Visit): Response | Promise<Response> {
+  const { limits, budget, sales } = admission
+  const { request, presented } = visit
+  if (!admission.accepts()) throw Problem.of('not-ready', 'The service is stopping.')
+  if (!hasBody(request)) return sell(sales, visit, emptyBody)
+  assertUnpacked(request.headers)
+  const { bodyMaxBytes } = visit.match.route
+  const sellWith = ({ bytes, release }: Body) =>
+    Promise.resolve(sell(sales, visit, bytes)).finally(release)
+  const client = clientOf(visit.peer, request.headers, limits.trustProxy)
+  const pays = presented.kind !== 'none'
+  const owner = { client, isPaid: pays && admission.recognise(presented, visit.item) }
+  if (pays) return readBody(request, bodyMaxBytes, budget, owner).then(sellWith)
+  // Without a credential the body is only digested; without room the 402 has no digest.
+  const most = Math.min(limits.unpaidBodyMaxBytes, bodyMaxBytes)
+  return readBody(request, most, budget, owner).then(sellWith, (error) => {
+    const isLeftOut = error instanceof Problem.ProblemError && [413, 503].includes(error.status)
+    if (isLeftOut) return sell(sales, visit, droppedBody)
+    throw error
+  })
+}
+
+function hasBody(request: Request): boolean {
+  const { method, headers } = request
+  if (method === 'GET' || method === 'HEAD') return false
+  return headers.has('transfer-encoding') || (headers.get('content-length') ?? '0') !== '0'
+}
+
+/** Of the credentials that an address may present in a minute, so many may be refused. */
+const refusedShare = 0.1
+
+function assertWithin(verdict: RateLimit.Verdict): void {
+  if (verdict.ok) return
+  throw Problem.of('rate-limited', 'Too many paid requests from this address.', {
+    headers: RateLimit.headers(verdict),
+  })
+}

@@ -1,0 +1,37 @@
+import { clientOf, type Peer } from '../../http/peer'
+import type * as RateLimit from '../../http/ratelimit'
+import * as Messages from './Messages'
+
+/** What each client may send. */
+export type Limits = {
+  readonly rateLimit: RateLimit.RateLimit
+  readonly now: () => number
+  readonly paidPerMinute: number
+  readonly trustProxy: number
+  readonly messageMaxBytes: number
+}
+
+/** Most bytes of messages of one client in a minute: 64 of the longest. */
+const bytesPerMinute = 64 * Messages.messageMaxBytes
+/** Bytes that count as one unit of the rate limit. */
+const unitBytes = 4096
+
+/** Counts messages of a request's client, and first the bytes that it announces. */
+export function createMeter(
+  limits: Limits,
+  { headers }: Request,
+  peer: Peer,
+): () => RateLimit.Verdict {
+  const { rateLimit, now, paidPerMinute, messageMaxBytes } = limits
+  const key = clientOf(peer, headers, limits.trustProxy)
+  const announced = Number(headers.get('content-length') ?? messageMaxBytes)
+  let isFirst = true
+  return () => {
+    const verdict = rateLimit.take(`mcp ${key}`, paidPerMinute, now())
+    if (!verdict.ok || !isFirst) return verdict
+    isFirst = false
+    const units = Math.ceil(Math.min(announced || 1, messageMaxBytes) / unitBytes)
+    const bytes = rateLimit.take(`mcp bytes ${key}`, bytesPerMinute / unitBytes, now(), units)
+    return bytes.ok ? verdict : bytes
+  }
+}

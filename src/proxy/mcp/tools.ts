@@ -1,0 +1,45 @@
+import type { Config } from '../../config/Config'
+import * as Catalogue from '../Catalogue'
+import { invalidParams, RpcFault } from './answer'
+import * as Tool from './Tool'
+
+/** The tools of a configuration: one for each route. */
+export type Tools = {
+  find(name: string): Tool.Tool | undefined
+  /** A page of those that can be bought now. Throws RpcFault for a cursor that is none of ours. */
+  list(cursor: string | undefined): Page
+}
+
+type Page = { tools: ReturnType<typeof Tool.describe>[]; nextCursor?: string }
+
+const pageSize = 100
+
+/** They are compiled when they are first asked for. */
+export function createTools(config: Config, isReady: Catalogue.IsReady): Tools {
+  let tools: ReadonlyMap<string, Tool.Tool> | undefined
+  const compiled = () => {
+    tools ??= Tool.compile(config)
+    return tools
+  }
+  return {
+    find: (name) => compiled().get(name),
+    list(cursor) {
+      const offset = cursor === undefined ? 0 : Number(/^\d{1,9}$/.exec(cursor)?.[0] ?? Number.NaN)
+      if (Number.isNaN(offset)) throw new RpcFault(invalidParams, 'The cursor is none of ours.')
+      // A client asks once a session: an outage must not leave it without tools.
+      const ids = config.networks.map(({ id }) => id)
+      const isListed = Catalogue.readyOrAll(ids, isReady)
+      const offered = [...compiled().values()].flatMap((tool) => {
+        const networks = tool.networks.filter(({ id }) => isListed(id))
+        return networks.length === 0 ? [] : [{ tool, networks }]
+      })
+      const next = offset + pageSize
+      return {
+        tools: offered
+          .slice(offset, next)
+          .map(({ tool, networks }) => Tool.describe(tool, networks)),
+        ...(next < offered.length ? { nextCursor: String(next) } : {}),
+      }
+    },
+  }
+}

@@ -1,0 +1,83 @@
+import { bodyDigest } from '../paywall/fingerprint'
+import type { PaidRequest, Paywall } from '../paywall/paywall'
+import { invalidInputs } from './builtin/serve'
+import { assertPlace, type Places } from './places'
+import { assertReachable, fulfil, type Sources, unavailable, unreachable } from './source'
+import type { Visit } from './visit'
+
+/** What a sale takes: the paywall, a place, and the source of the answer. */
+export type Sales = {
+  readonly paywall: Paywall
+  readonly places: Places
+  /** Of all merchants together. */
+  readonly concurrencyMax: number
+  readonly baseUrl: string
+  readonly sources: Sources
+}
+
+/** Longest body whose faults are named in a 402. */
+const hintMaxBytes = 16 * 1024
+
+export const emptyBody = new Uint8Array()
+/** Marks a body that is too long to be read without a credential. */
+export const droppedBody = new Uint8Array()
+
+/** The answer to a request whose body was read: what was bought, or what it costs. */
+export function sell(sales: Sales, visit: Visit, body: Uint8Array): Response | Promise<Response> {
+  // Nothing is made for it that only a sale needs: this is answered more often than all else.
+  if (visit.presented.kind === 'none') return ask(sales, visit, body)
+  const { request, match, path } = visit
+  const { sources } = sales
+  const paid: PaidRequest = {
+    item: visit.item,
+    method: request.method,
+    path,
+    search: visit.search,
+    headers: request.headers,
+    presented: visit.presented,
+    body,
+    resource: `${sales.baseUrl}${path}`,
+    requestId: visit.requestId,
+    envelope: visit.envelope,
+    // Making one costs as much as the rest of an unpaid answer's bookkeeping.
+    get signal() {
+      return request.signal
+    },
+    get invalidParams() {
+      return invalidInputs(sources, visit, body)
+    },
+    unavailable: () =>
+      unavailable(sources, match.merchant, match.route) ?? unreachable(sources, match),
+    reserve: () => reserve(sales, visit),
+    fulfil: (payment) => fulfil(sources, visit, body, payment),
+  }
+  return sales.paywall.serve(paid)
+}
+
+/** The 402. */
+function ask({ paywall, baseUrl, sources }: Sales, visit: Visit, body: Uint8Array): Response {
+  const { item, match, path, search, requestId } = visit
+  const problem = unavailable(sources, match.merchant, match.route)
+  if (problem !== undefined) throw problem
+  // A payment waits for the lookup that this starts.
+  assertReachable(sources, match)
+  return paywall.ask(item, baseUrl + path + search, requestId, {
+    digest: bodyDigest(body),
+    isBodiless: body.byteLength === 0 && body !== droppedBody,
+    // A client that shows no credential does not make us look through a large body.
+    invalidParams: () =>
+      body.byteLength > hintMaxBytes || body === droppedBody
+        ? []
+        : invalidInputs(sources, visit, body),
+  })
+}
+
+/** Takes a place for a sale and its delivery; throws when there is none. */
+function reserve({ places, concurrencyMax }: Sales, visit: Visit): () => void {
+  const { merchant } = visit.match
+  const free = merchant.builtin ? () => undefined : assertPlace(places, merchant, concurrencyMax)
+  // Settlement and the upstream have limits of their own, which may be longer than the server's.
+  visit.held = 'until-answer'
+  visit.peer.hold?.(true)
+  return free
+}

@@ -1,0 +1,155 @@
+import type { Merchant, Route as RouteConfig } from '../config/Config'
+import type { Log } from '../log'
+import type { Fulfilled } from '../paywall/delivery'
+import * as Problem from '../protocol/Problem'
+import type { Payment } from '../settlement/Payment'
+import { type Breaker, type Failure, isSilence } from './breaker'
+import { originOf, serveBuiltin } from './builtin/serve'
+import type { Stocks } from './builtin/stocks'
+import type { Match } from './Route'
+import { type Forwarded, type Upstream, UpstreamError } from './upstream'
+import type { Visit } from './visit'
+
+/** Where the answers that are sold come from: upstreams, and the program itself. */
+export type Sources = {
+  readonly upstream: Upstream
+  readonly breaker: Breaker
+  /** What chain-stocks sells; undefined when the file lists none. */
+  readonly stocks: Stocks | undefined
+  readonly now: () => number
+  readonly log: Log
+  /** Kept, because every 402 asks and a URL makes its origin anew each time. */
+  readonly failureKeys: Map<RouteConfig, string | undefined>
+}
+
+/** Why nothing is sold at a route now, as far as is known without waiting. */
+export function unavailable(
+  sources: Sources,
+  merchant: Merchant,
+  route: RouteConfig,
+): Problem.ProblemError | undefined {
+  if (merchant.outOfService !== undefined)
+    return Problem.of('not-ready', 'This merchant is out of service.')
+  const key = failureKey(sources, merchant, route)
+  if (key === undefined || sources.breaker.isOpen(key, sources.now()))
+    return Problem.of('not-ready', 'The upstream is not answering; nothing is charged.', {
+      headers: { 'retry-after': '10' },
+    })
+  return undefined
+}
+
+/** An upstream whose name leads nowhere, or to a private address. Waits only for a name's first lookup. */
+export function unreachable(
+  { upstream }: Sources,
+  match: Match,
+): Problem.ProblemError | undefined | Promise<Problem.ProblemError | undefined> {
+  if (match.merchant.builtin !== undefined) return undefined
+  const reachable = upstream.isReachable(match)
+  if (reachable instanceof Promise) return reachable.then((is) => (is ? undefined : away()))
+  return reachable ? undefined : away()
+}
+
+/** Starts the lookup of the upstream's name without waiting for it. Throws when it is known to fail. */
+export function assertReachable({ upstream }: Sources, match: Match): void {
+  if (match.merchant.builtin === undefined && upstream.isReachable(match) === false) throw away()
+}
+
+/** The answer to a request that is paid for, or why there is none. */
+export async function fulfil(
+  sources: Sources,
+  visit: Visit,
+  body: Uint8Array,
+  payment: Payment,
+): Promise<Fulfilled> {
+  if (visit.match.merchant.builtin !== undefined) {
+    const answer = await serveBuiltin(sources, visit, body)
+    note(sources, visit, payment, answer.delivered ? 'answer' : 'connect')
+    return answer
+  }
+  try {
+    const answer = await sources.upstream.forward({
+      match: visit.match,
+      method: visit.request.method,
+      search: visit.search,
+      headers: visit.request.headers,
+      body,
+      paymentId: payment.id,
+    })
+    note(sources, visit, payment, isSilence(answer.status) ? 'silence' : 'answer')
+    if (isDelivery(answer.status)) return deliveredBy(answer, visit)
+    if (answer.body instanceof ReadableStream) await answer.body.cancel()
+    return {
+      delivered: false,
+      upstreamStatus: answer.status,
+      code: 'upstream-failed',
+      detail: `The upstream answered ${answer.status}.`,
+    }
+  } catch (error) {
+    if (!(error instanceof UpstreamError)) throw error
+    // A broken answer is no failure here: a buyer may know a request that crashes the upstream.
+    if (error.kind !== 'cut')
+      note(sources, visit, payment, error.kind === 'timeout' ? 'silence' : 'connect')
+    sources.log.child({ requestId: visit.requestId }).warn('upstream-failed', {
+      merchant: visit.match.merchant.slug,
+      kind: error.kind,
+      payment: payment.id,
+    })
+    return { delivered: false, upstreamStatus: undefined, ...undeliverable[error.kind] }
+  }
+}
+
+function deliveredBy(answer: Forwarded, visit: Visit): Fulfilled {
+  // An answer inside a message is read completely before anything is sent.
+  if (answer.body instanceof Uint8Array || visit.envelope !== undefined)
+    return { delivered: true, ...answer }
+  visit.held = 'until-end'
+  return { delivered: true, ...answer, onEnd: (isCut) => visit.peer.hold?.(false, isCut) }
+}
+
+/** Tells the breaker what a paid request showed. */
+function note(
+  sources: Sources,
+  { match }: Visit,
+  payment: Payment,
+  kind: 'answer' | Failure['kind'],
+): void {
+  const { breaker, now } = sources
+  const key = failureKey(sources, match.merchant, match.route) ?? ''
+  if (kind === 'answer') breaker.success(key, now())
+  // Redemptions are free: with them one payment for a request that breaks the upstream would count
+  // many times.
+  else if (payment.attempts === 1)
+    breaker.failure(key, { kind, payer: payment.transfer.payer }, now())
+}
+
+/** Under which failures are counted; undefined when the route cannot be served at all. */
+function failureKey(
+  { failureKeys, stocks }: Sources,
+  { builtin, upstream }: Merchant,
+  route: RouteConfig,
+): string | undefined {
+  if (failureKeys.has(route)) return failureKeys.get(route)
+  const key = builtin ? originOf(builtin, { stocks }) : (route.upstream ?? upstream)?.origin
+  failureKeys.set(route, key)
+  return key
+}
+
+function away(): Problem.ProblemError {
+  return Problem.of('not-ready', 'The upstream is not reachable; nothing is charged.', {
+    headers: { 'retry-after': '10' },
+  })
+}
+
+const undeliverable = {
+  connect: { code: 'upstream-unreachable', detail: 'The upstream could not be reached.' },
+  'refused-address': { code: 'upstream-unreachable', detail: 'The upstream is not reachable.' },
+  timeout: { code: 'upstream-timeout', detail: 'The upstream did not answer in time.' },
+  cut: { code: 'upstream-failed', detail: 'The upstream broke its answer off.' },
+} as const
+
+/** Statuses that are the upstream's answer; all others are its failure. */
+function isDelivery(status: number): boolean {
+  if (status < 200 || status >= 500) return false
+  if (status >= 300 && status < 400) return false
+  return ![401, 402, 403, 407, 408, 425, 429].includes(status)
+}
