@@ -21,7 +21,10 @@ export function placeholders<T extends SQLiteTable>(
  * A prepared statement of `orm` that is made when it is first used: writing the SQL of all of them was
  * a third of a cold start. `unused` names those that are left.
  */
-export function later<S extends object>(orm: Db['orm'], prepare: () => S): S {
+export function later<S extends Statement>(
+  orm: Db['orm'],
+  prepare: () => S,
+): Pick<S, keyof Statement> {
   let made: S | undefined
   const make = () => {
     made ??= prepare()
@@ -30,13 +33,25 @@ export function later<S extends object>(orm: Db['orm'], prepare: () => S): S {
   }
   const others = unmade.get(orm) ?? new Set()
   unmade.set(orm, others.add(make))
-  return new Proxy({} as S, {
-    get(_, name) {
-      const statement = made ?? make()
-      const method: unknown = Reflect.get(statement, name)
-      return typeof method === 'function' ? method.bind(statement) : method
+  const statement = () => made ?? make()
+  return {
+    get run() {
+      return bound(statement(), 'run')
     },
-  })
+    get all() {
+      return bound(statement(), 'all')
+    },
+    get get() {
+      return bound(statement(), 'get')
+    },
+  }
+}
+
+type Method = (...values: never[]) => unknown
+type Statement = { run: Method; all: Method; get: Method }
+
+function bound<S extends Statement, N extends keyof Statement>(statement: S, name: N): S[N] {
+  return statement[name].bind(statement) as S[N]
 }
 
 const unmade = new WeakMap<Db['orm'], Set<() => unknown>>()
