@@ -221,6 +221,7 @@ const merchant = Type.Object(
     timeout_ms: integer('Longest wait for the head of an answer.', 1, 600_000, 30_000),
     idle_ms: integer('Longest silence within an answer.', 1, 600_000, 60_000),
     concurrency_max: integer('Sales of the merchant under way.', 1, 12_000, 512),
+    keep_alive: flag('Connections to the upstream are used again.', true),
     payout: text('Wallet that is paid; that of the service by default.'),
     networks: texts('Networks that are offered; all by default.'),
     testnet_ok: flag('Test networks are offered, too.', false),
