@@ -1,10 +1,13 @@
 import { expect, test } from 'bun:test'
 import { join } from 'node:path'
-import { read } from './harness/sources'
+import { read, type Source } from './harness/sources'
 
 const root = join(import.meta.dir, '..')
 const page = await Bun.file(join(root, 'docs/architecture.md')).text()
-const sources = new Map((await read(root)).map(({ path, code }) => [path, code]))
+const all = await read(root)
+const sources = new Map(all.map(({ path, code }) => [path, code]))
+/** Most files that a reader of a paid request opens. */
+const stageFilesMax = 45
 
 /** `path` or `path#name` in backticks. */
 const reference = /`((?:src|db|test)\/[\w./-]+\.ts)(?:#(\w+))?`/g
@@ -25,11 +28,40 @@ function declares(code: string, name: string): boolean {
   return new RegExp(`${declared}|${method}`, 'm').test(code)
 }
 
+/** The lines of the section below a heading, up to the next heading of any level. */
+function linesOf(heading: string): string[] {
+  const [, section = ''] = page.split(`${heading}\n`)
+  return (section.split('\n##')[0] ?? '').split('\n')
+}
+
 /** The references in the rows of a table below a heading, row by row. */
 function stages(heading: string): string[][] {
-  const section = page.split(`## ${heading}\n`)[1]?.split('\n## ')[0] ?? ''
-  const rows = section.split('\n').filter((line) => line.startsWith('| ') && !/^\| st/.test(line))
-  return rows.map((row) => [...(row.split('|')[2] ?? '').matchAll(reference)].map(([all]) => all))
+  const rows = linesOf(heading).filter((line) => line.startsWith('| ') && !/^\| st/.test(line))
+  return rows.map((row) => [...(row.split('|')[2] ?? '').matchAll(reference)].map(([name]) => name))
+}
+
+/** The distinct files that a text names. */
+function filesIn(text: string): Set<string> {
+  return new Set([...text.matchAll(reference)].map(([, path = '']) => path))
+}
+
+/** The files below the stages, from the table that lists them by folder. */
+function listed(): string[] {
+  return linesOf('### What the stages call').flatMap((line) => {
+    const [, folder, names = ''] = /^\| `([\w/]+)` \| (.*) \|$/.exec(line) ?? []
+    return folder === undefined ? [] : names.split(', ').map((name) => `${folder}/${name}.ts`)
+  })
+}
+
+/** Imports of a stage by a later one; types do not count. */
+function upward(order: readonly string[], files: readonly Source[]): string[] {
+  const byPath = new Map(files.map((source) => [source.path, source]))
+  return order.flatMap((path, position) =>
+    (byPath.get(path)?.imports ?? []).flatMap(({ target = '', typeOnly }) => {
+      const at = order.indexOf(target)
+      return at >= 0 && at < position && !typeOnly ? [`${path} imports ${target}`] : []
+    }),
+  )
 }
 
 test('behavior: every file and function that the page names is there', () => {
@@ -37,12 +69,45 @@ test('behavior: every file and function that the page names is there', () => {
 })
 
 test('behavior: every stage of a paid request and of the start names a function', () => {
-  const all = [...stages('The start'), ...stages('A paid request')]
-  expect(all.length).toBeGreaterThan(25)
-  for (const named of all) {
+  const rows = [...stages('## The start'), ...stages('## A paid request')]
+  expect(rows.length).toBeGreaterThan(25)
+  for (const named of rows) {
     expect(named.length).toBeGreaterThan(0)
     for (const each of named) expect(each).toContain('#')
   }
+})
+
+test('behavior: the stages of a paid request are in few files', () => {
+  const files = filesIn(linesOf('## A paid request').join('\n'))
+  expect(files.size).toBeGreaterThan(30)
+  expect(files.size).toBeLessThanOrEqual(stageFilesMax)
+  expect(page).toContain(`The table above names ${files.size} files.`)
+})
+
+test('behavior: the files that the stages call are there, and each is named once', () => {
+  const files = listed()
+  expect(files.filter((path) => !sources.has(path))).toEqual([])
+  expect(new Set(files).size).toBe(files.length)
+  const named = filesIn(linesOf('## A paid request').join('\n'))
+  expect(files.filter((path) => named.has(path))).toEqual([])
+  expect(page).toContain(`They call ${files.length} more`)
+})
+
+test('behavior: no stage of a paid request imports a stage above it', () => {
+  const first = stages('## A paid request').map(([stage = '']) => [...filesIn(stage)][0] ?? '')
+  const order = [...new Set(first)]
+  expect(order.length).toBeGreaterThan(20)
+  expect(upward(order, all)).toEqual([])
+})
+
+test('error: an import of a stage above is found, and one of its types is none', async () => {
+  const files = await read('', {
+    'src/a.ts': "import { b } from './b'\n",
+    'src/b.ts': "import type { A } from './a'\nimport { c } from './c'\n",
+    'src/c.ts': "import { a } from './a'\n",
+  })
+  const found = upward(['src/a.ts', 'src/b.ts', 'src/c.ts'], files)
+  expect(found).toEqual(['src/c.ts imports src/a.ts'])
 })
 
 test('error: a file, a function or a method that is gone is found', () => {

@@ -25,8 +25,9 @@ import * as Witnesses from './witnesses'
  *  2. queue        Waits for a relayer of its network, with the jobs.
  *  3. batch        Is simulated with its company (simulate; alone: examine), and accepted or refused.
  *  4. transaction  Is signed, and written with its transaction: that insert decides whose money it is.
- *  5. broadcast    Is sent, watched, and replaced with higher fees until its nonce is decided.
- *  6. confirm      Gets its Transfer log in one commit, or a member is found to blame (blame).
+ *  5. confirm      Is driven to its end (broadcast), and gets its Transfer log in one commit, or a
+ *                  member is found to blame (blame).
+ *  6. broadcast    Is sent, watched, and replaced with higher fees until its nonce is decided.
  *  7. resolve      Where no log pays: paid by an external transaction (external), over, or to be sent
  *                  again, in which case `{ kind: 'resend' }` goes back to the queue.
  *  8. delivery     What was paid for is handed over.
