@@ -1,5 +1,5 @@
 import { expect, test } from 'bun:test'
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
 import { read, type Source } from './harness/sources'
 
 const root = join(import.meta.dir, '..')
@@ -98,6 +98,16 @@ test('behavior: no stage of a paid request imports a stage above it', () => {
   const order = [...new Set(first)]
   expect(order.length).toBeGreaterThan(20)
   expect(upward(order, all)).toEqual([])
+})
+
+test('behavior: the README and the pages of docs link each other, and no link is dead', async () => {
+  const pages = ['README.md', 'docs/architecture.md', 'docs/configuration.md']
+  for (const from of pages) {
+    const text = await Bun.file(join(root, from)).text()
+    const links = [...text.matchAll(/\]\(([^)#:]+\.md)\)/g)].map(([, link = '']) => link)
+    const targets = new Set(links.map((link) => join(dirname(from), link)))
+    expect([...targets].sort()).toEqual(pages.filter((page) => page !== from).sort())
+  }
 })
 
 test('error: an import of a stage above is found, and one of its types is none', async () => {

@@ -158,6 +158,7 @@ test('behavior: llms.txt tells a model what is sold and how it is paid for', asy
   expect(said).toContain('USDG on Robinhood Chain (eip155:4663), USDC on Base (eip155:8453)')
   expect(said).toContain('- GET http://localhost:4020/m/wiki/summary/{title} - $0.005 - Summary')
   expect(said).toContain('http://localhost:4020/mcp')
+  expect(said).toContain('(http://localhost:4020/api/openapi.json)')
   expect(said).not.toContain('closed')
 })
 

@@ -107,6 +107,7 @@ Accepted: ${coins.join(', ')}.
 
 - [All routes, OpenAPI 3.1](${baseUrl}/openapi.json)
 - [All routes, x402 discovery](${baseUrl}/discovery/resources)
+- [Everything else that is served here, OpenAPI 3.1](${baseUrl}/api/openapi.json)
 - MCP (streamable HTTP), paid by x402 or MPP: ${baseUrl}/mcp
 - x402 facilitator: ${facilitatorUrl} (GET /supported, POST /verify, POST /settle)
 ${stock === undefined ? '' : `- Tokenized stocks: GET ${stock}/list and ${stock}/quote, POST ${stock}/buy\n`}- Contact: ${contact}

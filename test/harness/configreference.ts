@@ -73,7 +73,8 @@ export function renderReference(): string {
   return `# Keys of merchants.toml
 
 Written from \`src/config/FileSchema.ts\` by \`bun test/harness/configreference.ts\`. Amounts, sizes and
-wei are strings; \`turnpike check\` names what is wrong with its line.
+wei are strings; \`turnpike check\` names what is wrong with its line. The [README](../README.md) says
+what the service does, and [architecture.md](architecture.md) follows a request through the code.
 
 ${parts.join('\n\n')}
 `
