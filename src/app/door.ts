@@ -9,7 +9,7 @@ export type Door = {
   peerOf: (request: Request) => Peer
 }
 
-/** Listens. What is not served yet is answered by `current.app`, too. Throws without the address. */
+/** Listens for requests and hands them to `current.app`. Throws the system's error without the address. */
 export function openDoor({ options, current, entrance, registry, log, onFailure }: Base): Door {
   const { listen, connectionsMax } = options.config.service
   const listener = listenOn({

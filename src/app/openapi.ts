@@ -1,7 +1,6 @@
 import { type TObject, Type } from '@sinclair/typebox'
 import type { Config } from '../config/Config'
-import { isKnown, tagOf } from '../http/etag'
-import { corsHeaders } from '../http/problem'
+import { type Document, respond, seal } from '../http/document'
 import * as Facilitation from '../protocol/Facilitation'
 import * as Schema from '../protocol/Schema'
 import { resourcesQuery } from '../proxy/documents'
@@ -28,9 +27,11 @@ type Endpoint = {
   answerType?: string
 }
 
+const maxAgeSeconds = 300
+
 const orderPath = Type.Object({ id: Type.String({ pattern: Orders.idPattern }) })
 
-/** What app/routes.ts lists and is not for sale by `merchants.toml`. */
+/** The paths of app/routes.ts that no merchant sells. */
 function endpointsOf({ service, stock, networks }: Config): Endpoint[] {
   const { baseUrl, facilitatorUrl, stockBaseUrl } = service
   const body = Facilitation.bodySchema
@@ -41,32 +42,43 @@ function endpointsOf({ service, stock, networks }: Config): Endpoint[] {
     { method: 'post', path: '/verify', at, summary: 'Judges a payment.', body },
     { method: 'post', path: '/settle', at, summary: 'Settles a payment.', body },
     {
-      ...{ method: 'get', path: '/discovery/resources', at },
-      ...{ summary: 'Lists what is sold.', query: resourcesQuery },
+      method: 'get',
+      path: '/discovery/resources',
+      at,
+      summary: 'Lists what is sold.',
+      query: resourcesQuery,
     },
     {
-      ...{ method: 'post', path: '/api/gas/sponsor', at: stockBaseUrl, body: grantBody },
+      method: 'post',
+      path: '/api/gas/sponsor',
+      at: stockBaseUrl,
       summary: 'Gives native coin for one approve of Permit2.',
+      body: grantBody,
     },
     {
-      ...{ method: 'post', path: '/mcp', at: baseUrl, body: Messages.envelope },
+      method: 'post',
+      path: '/mcp',
+      at: baseUrl,
       summary: 'MCP over streamable HTTP: each route for sale is a tool.',
+      body: Messages.envelope,
     },
     {
-      ...{
-        method: 'post',
-        path: '/admin',
-        at: baseUrl,
-        body: adminFields,
-        answerType: 'text/html',
-      },
-      ...{ summary: 'The state of operation.', bodyType: 'application/x-www-form-urlencoded' },
+      method: 'post',
+      path: '/admin',
+      at: baseUrl,
+      summary: 'The state of operation.',
+      body: adminFields,
+      bodyType: 'application/x-www-form-urlencoded',
+      answerType: 'text/html',
     },
     { method: 'get', path: '/healthz', at: baseUrl, summary: 'Whether anything can be sold.' },
     { method: 'get', path: '/readyz', at: baseUrl, summary: 'Whether everything works.' },
     {
-      ...{ method: 'get', path: '/metrics', at: baseUrl, answerType: 'text/plain' },
+      method: 'get',
+      path: '/metrics',
+      at: baseUrl,
       summary: 'Metrics in the text format of Prometheus.',
+      answerType: 'text/plain',
     },
   ]
   if (asset === undefined) return endpoints
@@ -108,22 +120,10 @@ export function describeApi(config: Config): object {
 
 /** `GET /api/openapi.json`. Made when it is first asked for. */
 export function createApiDocument(config: Config): (request: Request) => Response {
-  let made: { text: string; etag: string } | undefined
+  let made: Document | undefined
   return (request) => {
-    if (made === undefined) {
-      const text = JSON.stringify(describeApi(config))
-      made = { text, etag: tagOf(text) }
-    }
-    const { text, etag } = made
-    const headers = { ...corsHeaders, etag, 'cache-control': 'public, max-age=300' }
-    if (isKnown(request, etag)) return new Response(null, { status: 304, headers })
-    return new Response(text, {
-      headers: {
-        ...headers,
-        'content-type': 'application/json',
-        'x-content-type-options': 'nosniff',
-      },
-    })
+    made ??= seal(JSON.stringify(describeApi(config)))
+    return respond(request, made, 'application/json', maxAgeSeconds)
   }
 }
 

@@ -1,9 +1,8 @@
 import { Type } from '@sinclair/typebox'
 import type { Address } from 'viem'
 import type { Config } from '../config/Config'
-import { isKnown, tagOf } from '../http/etag'
+import { type Document, respond, seal } from '../http/document'
 import { byMethod } from '../http/methods'
-import { corsHeaders } from '../http/problem'
 import { searchOf } from '../http/url'
 import * as Problem from '../protocol/Problem'
 import * as Schema from '../protocol/Schema'
@@ -33,8 +32,6 @@ export type DocumentsOptions = {
   updatedAt: number
 }
 
-type Page = { text: string; etag: string }
-
 /** A document that is whole may be kept for five minutes, as draft-payment-discovery-00 asks. */
 const maxAgeSeconds = 300
 /** One that lacks a network may not: it comes back within seconds. */
@@ -51,7 +48,7 @@ export function createDocuments(config: Config, options: DocumentsOptions): Docu
   const whole = '1'.repeat(config.networks.length)
 
   function document(type: string, build: () => string): Serve {
-    let made: Page | undefined
+    let made: Document | undefined
     let madeFor = ''
     return readable((request) => {
       const ready = readiness()
@@ -154,19 +151,4 @@ type Asked = { request: Request }
 function readable(get: (request: Request) => Response): Serve {
   const handle = byMethod({ GET: ({ request }: Asked) => get(request) }, { isOpen: true })
   return (request) => handle({ request })
-}
-
-function respond(request: Request, page: Page, type: string, maxAge: number): Response {
-  const headers = {
-    ...corsHeaders,
-    etag: page.etag,
-    'cache-control': `public, max-age=${maxAge}`,
-    'x-content-type-options': 'nosniff',
-  }
-  if (isKnown(request, page.etag)) return new Response(null, { status: 304, headers })
-  return new Response(page.text, { headers: { ...headers, 'content-type': type } })
-}
-
-function seal(text: string): Page {
-  return { text, etag: tagOf(text) }
 }
