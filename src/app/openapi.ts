@@ -34,20 +34,9 @@ const orderPath = Type.Object({ id: Type.String({ pattern: Orders.idPattern }) }
 /** The paths of app/routes.ts that no merchant sells. */
 function endpointsOf({ service, stock, networks }: Config): Endpoint[] {
   const { baseUrl, facilitatorUrl, stockBaseUrl } = service
-  const body = Facilitation.bodySchema
   const asset = networks.find(({ id }) => id === stock?.network)?.asset
-  const at = facilitatorUrl
-  const endpoints: Endpoint[] = [
-    { method: 'get', path: '/supported', at, summary: 'What the x402 facilitator settles.' },
-    { method: 'post', path: '/verify', at, summary: 'Judges a payment.', body },
-    { method: 'post', path: '/settle', at, summary: 'Settles a payment.', body },
-    {
-      method: 'get',
-      path: '/discovery/resources',
-      at,
-      summary: 'Lists what is sold.',
-      query: resourcesQuery,
-    },
+  return [
+    ...facilitatorEndpoints(facilitatorUrl),
     {
       method: 'post',
       path: '/api/gas/sponsor',
@@ -80,18 +69,37 @@ function endpointsOf({ service, stock, networks }: Config): Endpoint[] {
       summary: 'Metrics in the text format of Prometheus.',
       answerType: 'text/plain',
     },
+    ...(asset === undefined ? [] : stockEndpoints(stockBaseUrl, asset.decimals)),
   ]
-  if (asset === undefined) return endpoints
-  const query = termsQuery(asset.decimals)
+}
+
+function facilitatorEndpoints(at: string): Endpoint[] {
+  const body = Facilitation.bodySchema
+  return [
+    { method: 'get', path: '/supported', at, summary: 'What the x402 facilitator settles.' },
+    { method: 'post', path: '/verify', at, summary: 'Judges a payment.', body },
+    { method: 'post', path: '/settle', at, summary: 'Settles a payment.', body },
+    {
+      method: 'get',
+      path: '/discovery/resources',
+      at,
+      summary: 'Lists what is sold.',
+      query: resourcesQuery,
+    },
+  ]
+}
+
+function stockEndpoints(at: string, assetDecimals: number): Endpoint[] {
+  const query = termsQuery(assetDecimals)
   const quote = Type.Pick(query, quoteNames)
-  const stocks: Omit<Endpoint, 'at'>[] = [
+  const endpoints: Omit<Endpoint, 'at'>[] = [
     { method: 'get', path: '/api/stock/list', summary: 'Tokens with live prices.' },
     { method: 'get', path: '/api/stock/quote', summary: 'What an amount buys now.', query: quote },
     { method: 'post', path: '/api/stock/buy', summary: 'Buys, for a payment (402).', query },
     { method: 'get', path: '/api/stock/orders', summary: 'Latest orders.', query: historyQuery },
     { method: 'get', path: '/api/stock/order/{id}', summary: 'One order.', inPath: orderPath },
   ]
-  return [...endpoints, ...stocks.map((each) => ({ ...each, at: stockBaseUrl }))]
+  return endpoints.map((each) => ({ ...each, at }))
 }
 
 /** OpenAPI 3.1 document of our own endpoints; what merchants sell is in `/openapi.json`. */
