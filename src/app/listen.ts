@@ -27,6 +27,7 @@ export type Listener = {
 
 type Server = ReturnType<typeof Bun.serve>
 
+const idleSecondsDefault = 255
 /** Interval between two counts of the connections. */
 const lookMs = 250
 /** Share of the open files reserved for the database, upstreams and nodes. */
@@ -40,23 +41,12 @@ const generations = 4
  *
  * Bun has no cap of connections, and at the limit of open files its accept loop takes all of a core
  * and nothing is answered. So open files are counted, and when there are too many the server is
- * replaced: the new one accepts, the old one finishes what it has in hand, and then ends its idle
+ * replaced: the new one accepts, the old one answers the requests under way and then ends its idle
  * connections. Open files can be counted on Linux only; elsewhere there is no cap.
  */
 export function listenOn(options: ListenOptions): Listener {
-  const { hostname, fetch, idleSeconds = 255 } = options
-  const serve = (port: number) =>
-    Bun.serve({
-      hostname,
-      port,
-      reusePort: false,
-      development: false,
-      idleTimeout: idleSeconds,
-      // Bodies are read and capped by the routes, which answer with a problem.
-      maxRequestBodySize: Number.MAX_SAFE_INTEGER,
-      fetch,
-    })
-  const first = serve(options.port)
+  const { hostname, idleSeconds = idleSecondsDefault } = options
+  const first = serve(options, options.port)
   const port = first.port ?? options.port
   let current: Server | undefined = first
   const leaving = new Set<Server>()
@@ -89,7 +79,7 @@ export function listenOn(options: ListenOptions): Listener {
     const left = openFiles() ?? most
     if (left >= most) return
     try {
-      current = serve(port)
+      current = serve(options, port)
       before = left
     } catch (error) {
       options.onFault(error)
@@ -113,6 +103,19 @@ export function listenOn(options: ListenOptions): Listener {
       await Promise.all(servers.map((server) => server.stop(endsOpen)))
     },
   }
+}
+
+function serve({ hostname, fetch, idleSeconds = idleSecondsDefault }: ListenOptions, port: number) {
+  return Bun.serve({
+    hostname,
+    port,
+    reusePort: false,
+    development: false,
+    idleTimeout: idleSeconds,
+    // Bodies are read and capped by the routes, which answer with a problem.
+    maxRequestBodySize: Number.MAX_SAFE_INTEGER,
+    fetch,
+  })
 }
 
 /** Most open files before connections are too many; infinity where they cannot be counted. */
