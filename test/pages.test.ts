@@ -40,7 +40,7 @@ function pages(options: Partial<PagesOptions> = {}) {
     healthOf: () => 'available',
     rateLimit: createRateLimit(),
     budget: createBudget(1_000_000),
-    peerOf: () => '192.0.2.1',
+    addressOf: () => '192.0.2.1',
     now: () => Date.now(),
     ...options,
   })

@@ -22,12 +22,12 @@ import { createState } from './state'
  * mixture of two.
  */
 export function createHandlers(config: Config, retired: RetiredOffers, parts: Parts): Handlers {
-  const { settlement, exchange, counter, deskAddress, receiptAddress, peer } = parts
+  const { settlement, exchange, startedStock, deskAddress, receiptAddress, peerOf } = parts
   const { service } = config
   const isReady: Settlement['isReady'] = (network) =>
     settlement.isReady(network) && settlement.hasBudget(network, 'gateway')
-  const peerOf = (request: Request) => peer(request)()
-  const serving = { ...parts, config, service, peerOf, sponsor: parts.sponsoring.approvals }
+  const addressOf = (request: Request) => peerOf(request)()
+  const serving = { ...parts, config, service, addressOf, sponsor: parts.sponsoring.approvals }
   const state = createState(config, parts, isReady)
   const documents = createDocuments(config, { receiptAddress, isReady, updatedAt: parts.now() })
   const gateway = createGateway({ ...serving, retired, documents, stocks: exchange?.data })
@@ -38,7 +38,7 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Pa
     ownAccounts: [deskAddress],
   })
   const operate = (operation: Operation) => (request: Request) =>
-    facilitator.handle(operation, request, peer(request))
+    facilitator.handle(operation, request, peerOf(request))
   const { granting } = parts.sponsoring
   const { trustProxy } = service
   return {
@@ -46,15 +46,16 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Pa
     errors: { baseUrl: service.baseUrl, log: parts.log, requestId: parts.requestId },
     facilitatorAt: prefixesOf([service.facilitatorUrl, `${service.baseUrl}/facilitator`]),
     stockAt: prefixesOf([service.stockBaseUrl]),
-    gateway: (request) => gateway.handle(request, peer(request)),
-    mcp: (request) => mcp.handle(request, peer(request)),
+    gateway: (request) => gateway.handle(request, peerOf(request)),
+    mcp: (request) => mcp.handle(request, peerOf(request)),
     supported: operate('supported'),
     verify: operate('verify'),
     settle: operate('settle'),
     documents,
     apiDocument: createApiDocument(config),
     market: exchange && createMarketHandlers({ ...exchange, ...serving, payTo: deskAddress }),
-    orders: exchange && counter && createOrderHandlers({ ...exchange, ...serving, ...counter }),
+    orders:
+      exchange && startedStock && createOrderHandlers({ ...exchange, ...serving, ...startedStock }),
     sponsor: (request) => sponsorApprove({ ...serving, granting, trustProxy }, request),
     metrics: () => renderMetrics(parts.registry),
     pages: createPages({ ...serving, ...state }),

@@ -32,7 +32,7 @@ export type Parts = Pick<Base, 'entrance' | 'db' | 'registry' | 'requestId' | 'n
     facilitatorBudget: GatewayOptions['budget']
     deskAddress: `0x${string}`
     /** The other end of the connection of a request that a route received. */
-    peer: (request: Request) => Peer
+    peerOf: (request: Request) => Peer
     adminToken: string
     pending: () => AdminState['pending']
   }
@@ -49,10 +49,15 @@ export function createParts(base: Base, door: Door, money: Money, sales: Sales):
     now,
   })
   return {
-    ...{ entrance: base.entrance, db, registry, requestId, now, log },
+    entrance: base.entrance,
+    db,
+    registry,
+    requestId,
+    now,
+    log,
     ...money,
     ...sales,
-    peer: door.peerOf,
+    peerOf: door.peerOf,
     calls: registry.counter('facilitator_calls_total', 'Calls of the facilitator by answer.', [
       'operation',
       'answer',

@@ -18,7 +18,7 @@ export type SponsorHandlerOptions = {
   trustProxy: number
   now: () => number
   /** Address of the other end of a request's connection. */
-  peerOf(request: Request): string | undefined
+  addressOf(request: Request): string | undefined
 }
 
 const bodyMaxBytes = 4096
@@ -33,7 +33,7 @@ export async function sponsorApprove(
 ): Promise<Response> {
   const { granting, rateLimit, now } = options
   const forwarded = request.headers.get('x-forwarded-for')
-  const client = clientKey(options.peerOf(request), forwarded, options.trustProxy)
+  const client = clientKey(options.addressOf(request), forwarded, options.trustProxy)
   // The client first: what is refused to one must not use up what its neighbours may ask.
   assertWithin(rateLimit.take(`sponsor ${client}`, perClient, now()))
   assertWithin(rateLimit.take(`sponsor ${networkOf(client)}`, perNetwork, now()))

@@ -22,17 +22,17 @@ export type MarketHandlersOptions = {
   rateLimit: RateLimit.RateLimit
   now: () => number
   /** Address of the other end of the connection. */
-  peerOf: (request: Request) => string | undefined
+  addressOf: (request: Request) => string | undefined
 }
 
 /** Free, and so limited for each address: `GET /api/stock/list` and `GET /api/stock/quote`. */
 export function createMarketHandlers(options: MarketHandlersOptions) {
-  const { market, asset, payTo, service, rateLimit, now, peerOf } = options
+  const { market, asset, payTo, service, rateLimit, now, addressOf } = options
   const { stock } = market
 
   const limited = (request: Request): Record<string, string> => {
     const forwarded = request.headers.get('x-forwarded-for')
-    const key = clientKey(peerOf(request), forwarded, service.trustProxy)
+    const key = clientKey(addressOf(request), forwarded, service.trustProxy)
     const verdict = rateLimit.take(`quote ${key}`, service.quotePerMinute, now())
     const headers = RateLimit.headers(verdict)
     if (verdict.ok) return headers

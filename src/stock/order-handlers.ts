@@ -29,17 +29,17 @@ export type OrderHandlersOptions = {
   now: () => number
   requestId: () => string
   /** Address of the other end of the connection. */
-  peerOf: (request: Request) => string | undefined
+  addressOf: (request: Request) => string | undefined
   /** False once the process stops: nothing new is begun. */
   accepts: () => boolean
 }
 
 /** `POST /api/stock/buy`, `GET /api/stock/order/{id}` and `GET /api/stock/orders`. */
 export function createOrderHandlers(options: OrderHandlersOptions) {
-  const { desk, orderResponse, stock, service, rateLimit, now } = options
+  const { desk, orderResponse, stock, service, rateLimit, addressOf, now } = options
 
   const keyOf = (request: Request) =>
-    clientKey(options.peerOf(request), request.headers.get('x-forwarded-for'), service.trustProxy)
+    clientKey(addressOf(request), request.headers.get('x-forwarded-for'), service.trustProxy)
 
   const limit = (name: string, request: Request, perMinute: number): Record<string, string> => {
     const verdict = rateLimit.take(`${name} ${keyOf(request)}`, perMinute, now())

@@ -24,7 +24,7 @@ export type PagesOptions = Live & {
   rateLimit: RateLimit.RateLimit
   budget: Budget
   /** Address of the other end of the connection. */
-  peerOf(request: Request): string | undefined
+  addressOf(request: Request): string | undefined
   now: () => number
 }
 
@@ -43,7 +43,7 @@ export function createPages(options: PagesOptions) {
 
   const limit = (request: Request, what: string, perMinute: number) => {
     const forwarded = request.headers.get('x-forwarded-for')
-    const key = clientKey(options.peerOf(request), forwarded, trustProxy)
+    const key = clientKey(options.addressOf(request), forwarded, trustProxy)
     const verdict = rateLimit.take(`${what} ${key}`, perMinute, now())
     if (verdict.ok) return
     throw Problem.of('rate-limited', 'Too many requests from this address.', {
