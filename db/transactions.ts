@@ -139,7 +139,6 @@ function readTransactions({ orm }: Db) {
         state: transactions.state,
         relayer: transactions.relayer,
         nonce: transactions.nonce,
-        firstSentAt: transactions.firstSentAt,
       })
       .from(transactionMembers)
       .innerJoin(transactions, eq(transactions.hash, transactionMembers.transactionHash))

@@ -60,6 +60,27 @@ test.concurrent('behavior: the delivery does not start with a confirmation that 
   expect(found()).toMatchObject({ delivery: 'none', attempts: 0 })
 })
 
+test('behavior: the delivery does not start when the wait ends between the question and the commit', async () => {
+  await using own = await ownSettlement()
+  const transfer = signTransfer(own.network)
+  const found = () => own.fixture.settlement.find(transfer)
+  const waitMs = 2_000
+  const endsAt = performance.now() + waitMs + 50
+  const outcome = await settle(
+    own,
+    transfer,
+    () => {
+      // A busy turn of the event loop: the wait is over before the commit runs.
+      while (performance.now() < endsAt);
+      return true
+    },
+    waitMs,
+  )
+  expect(outcome.kind).toBe('pending')
+  await until(() => found()?.state === 'confirmed')
+  expect(found()).toMatchObject({ delivery: 'none', attempts: 0 })
+})
+
 test.concurrent('behavior: a caller that meets the payment of another caller starts its own delivery', async () => {
   await using own = await ownSettlement()
   await setAutomine(own.net.chain, false)

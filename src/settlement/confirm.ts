@@ -293,11 +293,13 @@ function pay(
   const transfers = members.map(({ payment }) => payment.transfer)
   const taken = payments.takenLogs(included.network, transaction)
   const indexes = receipt.success ? Token.assignTransfers(receipt.logs, transfers, taken) : []
-  return members.map(({ payment: { id } }, position) => {
+  return members.map(({ payment: { id }, deliverOnConfirm }, position) => {
     const logIndex = indexes[position]
     if (logIndex !== undefined) {
       const assignment = { transaction, logIndex, blockNumber }
-      const started = starts[position] && payments.confirmAndBegin(id, assignment, now())
+      // The wait of the caller may have ended since it was asked.
+      const isStarting = starts[position] && deliverOnConfirm?.isOpen
+      const started = isStarting && payments.confirmAndBegin(id, assignment, now())
       const confirmed = started || payments.confirm(id, assignment, now())
       if (confirmed) return confirmed
     }
