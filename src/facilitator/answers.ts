@@ -29,7 +29,7 @@ export function conflict(detail: string, { request }: Case): Problem.ProblemErro
   return Problem.of('idempotency-conflict', detail, { members })
 }
 
-/** Nobody's verdict: without `isValid` and `success`, which would be read as one. */
+/** No verdict: without `isValid` and `success`, which would be read as one. */
 export function notReady(state: {
   detail: string
   retryAfterSeconds: number
