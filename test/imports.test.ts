@@ -38,12 +38,14 @@ const drizzleOwners = /^(db\/.*|src\/(.*\/)?store\.ts|test\/.*)$/
 const clientOwners = /^(src\/(chain|demo)\/.*|test\/.*)$/
 const clients = /\b(create\w*Client|http|webSocket|fallback|custom)\b/
 
-/** Layers that still have a long function or one of many parameters. Take a name off when it has none. */
-const longLayers: readonly string[] = []
-/** Layers whose files still import each other's types in a circle. */
-const circularLayers: readonly string[] = ['cli', 'protocol', 'proxy']
+/** Of a function. */
 const linesMax = 70
 const parametersMax = 4
+/** Of a file. */
+const fileLinesMax = 350
+const testFileLinesMax = 500
+/** The median file has fewer lines than this. */
+const medianLinesMax = 120
 
 /** The layer of a file of ours: its folder, or its own name directly below src. */
 function layerOf(path: string): string {
@@ -58,6 +60,10 @@ function each(all: readonly Source[], fault: (source: Source, link: Import) => s
       return found ? [`${source.path}: ${found}`] : []
     }),
   )
+}
+
+function linesOf(text: string): number {
+  return text.split('\n').length - 1
 }
 
 /** Circles of imports; `counts` says which imports make one. */
@@ -114,22 +120,29 @@ const rules: Readonly<Record<string, (all: readonly Source[]) => string[]>> = {
 
   cycles: (all) => cyclesOf(all, ({ typeOnly }) => !typeOnly),
 
-  typeCycles: (all) => {
-    const strict = all.filter(({ path }) => !circularLayers.includes(layerOf(path)))
-    return cyclesOf(strict, () => true)
-  },
+  typeCycles: (all) => cyclesOf(all, () => true),
 
   functions: (all) =>
-    all.flatMap(({ path, text }) => {
-      if (longLayers.includes(layerOf(path))) return []
-      return functionsOf(text).flatMap(({ name, line, lines, parameters }) => {
+    all.flatMap(({ path, text }) =>
+      functionsOf(text).flatMap(({ name, line, lines, parameters }) => {
         const where = `${path}:${line} ${name}`
         return [
           lines > linesMax && `${where}: ${lines} lines are more than ${linesMax}`,
           parameters > parametersMax && `${where}: ${parameters} parameters`,
         ].filter((fault) => fault !== false)
-      })
-    }),
+      }),
+    ),
+
+  median: (all) => {
+    const lengths = all
+      .filter(({ path }) => /^(src|db)\//.test(path))
+      .map(({ text }) => linesOf(text))
+      .sort((left, right) => left - right)
+    const median = lengths[Math.floor(lengths.length / 2)] ?? 0
+    return median < medianLinesMax
+      ? []
+      : [`the median of src and db is ${median} lines, not under ${medianLinesMax}`]
+  },
 
   dead: (all) => {
     const byPath = new Map(all.map((source) => [source.path, source]))
@@ -165,12 +178,13 @@ const rules: Readonly<Record<string, (all: readonly Source[]) => string[]>> = {
   form: (all) =>
     all.flatMap(({ path, text, code }) => {
       const lines = text.split('\n')
-      const most = path.startsWith('test/') ? 600 : 400
+      const most = path.startsWith('test/') ? testFileLinesMax : fileLinesMax
+      const length = linesOf(text)
       const strange = unicode.test(path)
         ? -1
         : lines.findIndex((line) => /[^\x20-\x7e\t]/.test(line))
       return [
-        lines.length - 1 > most && `${lines.length - 1} lines are more than ${most}`,
+        length > most && `${length} lines are more than ${most}`,
         strange >= 0 && `line ${strange + 1} is not ASCII`,
         /^export default\b/m.test(code) && !path.endsWith('.config.ts') && 'a default export',
         /^export\s+(\*|(type\s+)\*|\{[^}]*\})\s*(as \w+\s*)?from\b/m.test(code) && 'a barrel',
@@ -200,6 +214,8 @@ describe('the sources', () => {
 describe('the rules', () => {
   const find = async (rule: string, files: Record<string, string>) =>
     rules[rule]?.(await read('/nowhere', files)) ?? []
+
+  const long = (lines: number) => 'x\n'.repeat(lines)
 
   const broken: readonly (readonly [string, Record<string, string>, number])[] = [
     [
@@ -277,6 +293,23 @@ describe('the rules', () => {
       },
       1,
     ],
+    [
+      'typeCycles',
+      {
+        'src/protocol/A.ts': "import type { B } from './B'",
+        'src/protocol/B.ts': "import type { C } from './C'",
+        'src/protocol/C.ts': "import type { A } from './A'",
+      },
+      1,
+    ],
+    [
+      'typeCycles',
+      { 'test/a.ts': "import type { B } from './b'", 'test/b.ts': "import type { A } from './a'" },
+      1,
+    ],
+    ['typeCycles', { 'src/cli/a.ts': "import type { B } from './b'", 'src/cli/b.ts': '' }, 0],
+    ['functions', { 'test/harness/a.ts': `function a() {\n${'x()\n'.repeat(69)}}` }, 1],
+    ['functions', { 'db/a.ts': 'function a(b, c, d, e, f) {}' }, 1],
     ['functions', { 'src/settlement/a.ts': `function a() {\n${'x()\n'.repeat(68)}}` }, 0],
     ['functions', { 'src/settlement/a.ts': `function a() {\n${'x()\n'.repeat(69)}}` }, 1],
     ['functions', { 'src/settlement/a.ts': `const a = async () => {\n${'\n'.repeat(70)}}` }, 1],
@@ -297,15 +330,27 @@ describe('the rules', () => {
     ['clock', { 'src/proxy/a.ts': 'const now = Date.now()' }, 1],
     ['clock', { 'src/proxy/a.ts': "// Date.now() is text\nconst a = 'new Date()'" }, 0],
     ['purity', { 'src/protocol/A.ts': 'const n = Math.random()' }, 1],
-    ['form', { 'src/a.ts': `${'x\n'.repeat(401)}` }, 1],
+    ['median', { 'src/a.ts': long(119) }, 0],
+    ['median', { 'db/a.ts': long(120) }, 1],
+    ['median', { 'src/a.ts': long(1), 'src/b.ts': long(120), 'db/c.ts': long(121) }, 1],
+    ['median', { 'src/a.ts': long(119), 'src/b.ts': long(350), 'db/c.ts': long(1) }, 0],
+    ['median', { 'src/a.ts': long(130), 'test/a.ts': long(1), 'test/b.ts': long(1) }, 1],
+    ['form', { 'src/a.ts': long(350) }, 0],
+    ['form', { 'src/a.ts': long(351) }, 1],
+    ['form', { 'db/a.ts': long(351) }, 1],
+    ['form', { 'test/a.ts': long(500) }, 0],
+    ['form', { 'test/a.ts': long(501) }, 1],
     ['form', { 'src/a.ts': '// \u2013' }, 1],
     ['form', { 'src/a.ts': 'export default 1\nexport enum A {}\nclass B {}' }, 3],
     ['form', { 'src/a.ts': "export * from './b'\nexport { b } from './b'" }, 1],
     ['form', { 'src/a.ts': 'export class AError extends Error {}' }, 0],
   ]
   for (const [rule, files, faults] of broken) {
-    const [text = ''] = Object.values(files)
-    test(`error: ${rule} finds ${faults} in ${JSON.stringify(text.slice(0, 50))}`, async () => {
+    const shown = Object.entries(files).map(([path, text]) => {
+      const start = JSON.stringify(text.replace(/([^\n]*\n)\1+/g, '$1').slice(0, 50))
+      return `${path}, ${linesOf(text)} lines, ${start}`
+    })
+    test(`error: ${rule} finds ${faults} in ${shown.join(' and ')}`, async () => {
       expect(await find(rule, files)).toHaveLength(faults)
     })
   }

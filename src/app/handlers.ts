@@ -1,5 +1,6 @@
 import type { Config } from '../config/Config'
-import { createFacilitator, type Operation } from '../facilitator/handler'
+import type { Operation } from '../facilitator/answers'
+import { createFacilitator } from '../facilitator/handler'
 import { createHealth } from '../http/health'
 import { renderMetrics } from '../http/metrics'
 import { prefixesOf } from '../http/url'

@@ -27,7 +27,6 @@ export type Listener = {
 
 type Server = ReturnType<typeof Bun.serve>
 
-const idleSecondsDefault = 255
 /** Interval between two counts of the connections. */
 const lookMs = 250
 /** Share of the open files reserved for the database, upstreams and nodes. */
@@ -35,58 +34,40 @@ const reservedShare = 4
 const openFilesPath = '/proc/self/fd'
 /** Replaced servers may together hold this many times the limit of one server. */
 const generations = 4
+const idleSecondsDefault = 255
+
+/** The servers of one address: one that accepts, and replaced ones that finish their requests. */
+type Servers = {
+  readonly options: ListenOptions
+  readonly port: number
+  /** Most open files before connections are too many. */
+  readonly filesMax: number
+  readonly leaving: Set<Server>
+  /** Undefined while none accepts. */
+  current: Server | undefined
+  /** Connections that were open when the current server started. */
+  before: number
+}
 
 /**
  * Listens for HTTP. Throws the system's error when the address cannot be had.
  *
  * Bun has no cap of connections, and at the limit of open files its accept loop takes all of a core
  * and nothing is answered. So open files are counted, and when there are too many the server is
- * replaced: the new one accepts, the old one answers the requests under way and then ends its idle
+ * replaced: the new one accepts, the old one finishes what it has in hand, and then ends its idle
  * connections. Open files can be counted on Linux only; elsewhere there is no cap.
  */
 export function listenOn(options: ListenOptions): Listener {
   const { hostname, idleSeconds = idleSecondsDefault } = options
   const first = serve(options, options.port)
   const port = first.port ?? options.port
-  let current: Server | undefined = first
-  const leaving = new Set<Server>()
-  const most = mostFiles(options.connectionsMax)
-  /** Connections that were open when the current server started. */
-  let before = openFiles() ?? 0
-  let isStopped = false
-
-  /** Ends the replaced servers that have no request under way. */
-  const retire = () => {
-    for (const server of leaving) {
-      if (server.pendingRequests > 0) continue
-      leaving.delete(server)
-      void server.stop(true)
-    }
-  }
-  const look = () => {
-    retire()
-    const open = openFiles()
-    const isFull = open === undefined || open > most || open - before > options.connectionsMax
-    if (isFull && current !== undefined) {
-      options.onFull(open ?? most)
-      leaving.add(current)
-      void current.stop(false)
-      current = undefined
-      retire()
-    }
-    if (current !== undefined) return
-    // Wait while the replaced servers hold too much: a refused connection costs nothing.
-    const left = openFiles() ?? most
-    if (left >= most) return
-    try {
-      current = serve(options, port)
-      before = left
-    } catch (error) {
-      options.onFault(error)
-    }
-  }
-  const timer = most === Number.POSITIVE_INFINITY ? undefined : setInterval(look, lookMs)
+  const filesMax = mostFiles(options.connectionsMax)
+  const before = openFiles() ?? 0
+  const servers: Servers = { options, port, filesMax, leaving: new Set(), current: first, before }
+  const isCapped = filesMax !== Number.POSITIVE_INFINITY
+  const timer = isCapped ? setInterval(() => look(servers), lookMs) : undefined
   timer?.unref()
+  let isStopped = false
 
   return {
     url: `http://${hostOf(hostname)}:${port}`,
@@ -99,13 +80,15 @@ export function listenOn(options: ListenOptions): Listener {
     async stop(endsOpen) {
       if (!isStopped) clearInterval(timer)
       isStopped = true
-      const servers = [...leaving, ...(current === undefined ? [] : [current])]
-      await Promise.all(servers.map((server) => server.stop(endsOpen)))
+      const { leaving, current } = servers
+      const all = [...leaving, ...(current === undefined ? [] : [current])]
+      await Promise.all(all.map((server) => server.stop(endsOpen)))
     },
   }
 }
 
-function serve({ hostname, fetch, idleSeconds = idleSecondsDefault }: ListenOptions, port: number) {
+function serve(options: ListenOptions, port: number): Server {
+  const { hostname, fetch, idleSeconds = idleSecondsDefault } = options
   return Bun.serve({
     hostname,
     port,
@@ -116,6 +99,45 @@ function serve({ hostname, fetch, idleSeconds = idleSecondsDefault }: ListenOpti
     maxRequestBodySize: Number.MAX_SAFE_INTEGER,
     fetch,
   })
+}
+
+/** Replaces the server when too many connections are open. */
+function look(servers: Servers): void {
+  const { options, filesMax, leaving, current, before } = servers
+  retire(leaving)
+  const open = openFiles()
+  const isFull = open === undefined || open > filesMax || open - before > options.connectionsMax
+  if (isFull && current !== undefined) {
+    options.onFull(open ?? filesMax)
+    leaving.add(current)
+    void current.stop(false)
+    servers.current = undefined
+    retire(leaving)
+  }
+  if (servers.current === undefined) replace(servers)
+}
+
+/** Ends the replaced servers that have no request under way. */
+function retire(leaving: Set<Server>): void {
+  for (const server of leaving) {
+    if (server.pendingRequests > 0) continue
+    leaving.delete(server)
+    void server.stop(true)
+  }
+}
+
+/** Starts a server that accepts. */
+function replace(servers: Servers): void {
+  const { options, port, filesMax } = servers
+  // Wait while the replaced servers hold too much: a refused connection costs nothing.
+  const left = openFiles() ?? filesMax
+  if (left >= filesMax) return
+  try {
+    servers.current = serve(options, port)
+    servers.before = left
+  } catch (error) {
+    options.onFault(error)
+  }
 }
 
 /** Most open files before connections are too many; infinity where they cannot be counted. */

@@ -73,7 +73,7 @@ export function createQuoter(options: QuoterOptions): Quoter {
       if (ready === 0) return undefined
       let sheet = sheets.get(item)
       if (sheet === undefined || sheet.ready !== ready || !isFresh(sheet, at)) {
-        sheet = compile(item, ready, at, secret, options)
+        sheet = compile(item, { ready, madeAt: at }, secret, options)
         sheets.set(item, sheet)
       }
       const fresh: Fresh = {

@@ -33,6 +33,7 @@ export type SheetOptions = {
 export type Sheet = {
   /** Unix ms. Items expire at different times, because renewing all at once would block answers. */
   madeAt: number
+  /** One bit per offer that can settle. */
   ready: number
   challengesOf: (detail: Challenge.Detail, count?: number) => Challenge.Compiled
   /** Some asset is taken by EIP-3009 or Permit2. */
@@ -81,11 +82,10 @@ export type Page = {
   headers: Headers
 }
 
-/** One bit per offer that can settle goes into `ready`. Throws when none can. */
+/** `secret` signs the challenges. Throws when no offer is ready. */
 export function compile(
   item: Item,
-  ready: number,
-  madeAt: number,
+  { ready, madeAt }: Pick<Sheet, 'ready' | 'madeAt'>,
   secret: Uint8Array,
   options: SheetOptions,
 ): Sheet {

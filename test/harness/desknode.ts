@@ -1,0 +1,159 @@
+import type { Hex } from 'viem'
+import type { Db } from '../../db/open'
+import type { TransactionStatements } from '../../db/transactions'
+import { write } from '../../db/write'
+import { RpcFault } from '../../src/chain/client'
+import * as Token from '../../src/chain/token'
+import * as Abi from '../../src/protocol/Abi'
+import type { Job, JobEnd } from '../../src/settlement/Job'
+import type { Store } from '../../src/settlement/store'
+import type { DeskMarket, DeskSettlement } from '../../src/stock/context'
+import type { SwapTerms } from '../../src/stock/market'
+import { type Chain, type ModelJob, newHash, sharesFor } from './deskchain'
+import { asset, deskAddress, encode, readSigned } from './deskorders'
+
+/** What a process of the desk sees of the chain: a settlement, a market and their node. */
+
+export type World = {
+  readonly db: Db
+  readonly store: Store
+  readonly transactions: TransactionStatements
+  readonly chain: Chain
+  /** A process that was killed never hears an answer. */
+  generation: number
+  /** Of the account that sends the jobs. */
+  nonce: number
+  /** What the market was asked for last. */
+  terms: SwapTerms | undefined
+}
+
+/** What a process sees that is started now. */
+export function connect(world: World): { settlement: DeskSettlement; market: DeskMarket } {
+  const born = world.generation
+  return { settlement: settlementOf(world, born), market: marketOf(world, born) }
+}
+
+/** An answer of the node, a fault, or silence for a process that is gone. */
+async function node<T>(world: World, born: number, answer: () => T): Promise<T> {
+  const { random, state } = world.chain
+  for (let turn = random.between(0, 2); turn > 0; turn--) await Promise.resolve()
+  if (random.chance(0.3)) await new Promise((resolve) => setImmediate(resolve))
+  if (born !== world.generation) return new Promise<T>(() => undefined)
+  if (random.chance(state.faults)) throw new RpcFault('no node answers')
+  return answer()
+}
+
+function settlementOf(world: World, born: number): DeskSettlement {
+  const { chain, store } = world
+  const { jobs, listeners } = chain
+  const isMine = () => born === world.generation
+  return {
+    desk: deskAddress,
+    findById: store.findById,
+    job(id) {
+      const known = jobs.get(id)
+      return known && { ...known }
+    },
+    onJob: (listener) => void listeners.job.push((id) => isMine() && listener(id)),
+    onPayment: (listener) => void listeners.payment.push((id) => isMine() && listener(id)),
+    async run(job, { waitMs, write: record }) {
+      if (!jobs.has(job.id)) {
+        const { random, state } = chain
+        const answered = node(world, born, () => !random.chance(state.faults))
+        if (!(await answered.catch(() => false))) {
+          return { kind: 'unavailable', detail: 'poor', retryAfterSeconds: 1 }
+        }
+      }
+      if (!jobs.has(job.id)) send(world, job, record)
+      if (waitMs > 0) await node(world, born, () => undefined).catch(() => undefined)
+      return endOf(jobs.get(job.id))
+    },
+    read: (_, calls) => node(world, born, () => readNonces(chain, calls)),
+    sightOf: ({ transaction, transfer }) =>
+      node(world, born, () => {
+        const logs = chain.receipts.get(transaction)?.logs ?? []
+        return logs.some((log) => Token.isTransfer(log, transfer)) ? 'shown' : 'unseen'
+      }),
+    rpc: (_, method, [first]) =>
+      node(world, born, () => {
+        if (method === 'eth_blockNumber') return `0x${chain.block.toString(16)}`
+        if (method === 'eth_getLogs') return usesOf(chain, first as { topics: readonly Hex[] })
+        const receipt = chain.receipts.get(first as Hex)
+        return receipt ? encode(receipt) : null
+      }),
+  }
+}
+
+function marketOf(world: World, born: number): DeskMarket {
+  const { chain } = world
+  const { random, state } = chain
+  return {
+    see: (_, usdgAtomic, people) =>
+      node(world, born, () => {
+        const isBlocked = people.some((each) => state.blocked.has(each)) && random.chance(0.5)
+        const code = state.isPaused ? 'paused' : isBlocked ? 'halted' : undefined
+        const isClosed = state.isDrained || state.isPaused
+        return {
+          verdict: code
+            ? { ok: false, code, detail: code, status: 503 }
+            : { ok: true, warnings: [] },
+          sharesAtomic: isClosed ? undefined : sharesFor(chain, usdgAtomic),
+        }
+      }),
+    // The model reads the terms, not calldata.
+    swap(asked) {
+      world.terms = asked
+      return []
+    },
+  }
+}
+
+/** Writes a job and what its caller records with it. */
+function send(world: World, job: Job, record: ((hash: Hex) => void) | undefined): void {
+  const transaction = newHash(world.chain)
+  write(world.db, () => record?.(transaction))
+  const sent = compose(world, job)
+  const unknown = { receipt: undefined, sharesAtomic: undefined, returnedAtomic: undefined }
+  const row = { job, nonce: world.nonce++, transaction, blockNumber: undefined, ...sent }
+  world.chain.jobs.set(job.id, { ...row, state: 'broadcast', ...unknown })
+}
+
+/** As the settlement would send it now. */
+function compose(world: World, job: Job): Pick<ModelJob, 'signed' | 'terms'> {
+  world.terms = undefined
+  if (!('compose' in job)) throw new Error(`${job.id} is not signed`)
+  const sign = () => `0x${'11'.repeat(64)}1b` as const
+  const call = job.compose({ address: deskAddress, nonce: world.nonce, sign })
+  // `compose` has asked the market.
+  return { signed: readSigned(call), terms: world.terms }
+}
+
+function endOf(known: ModelJob | undefined): JobEnd {
+  if (known === undefined) throw new Error('a job was forgotten')
+  const { state, transaction, receipt } = known
+  if (state === 'broadcast') return { kind: 'pending', transaction }
+  if (state === 'replaced') return { kind: 'replaced', transaction }
+  if (receipt === undefined) throw new Error('a job ended without receipt')
+  return { kind: state, transaction, receipt }
+}
+
+/** `authorizationState` of the desk. */
+function readNonces({ block, used }: Chain, calls: readonly { data: Hex }[]) {
+  const results = calls.map(({ data }): Hex => {
+    const isUsed = used.has(`0x${data.slice(-64)}`)
+    return `0x${Abi.uint(isUsed ? 1 : 0)}`
+  })
+  return { blockNumber: block, results }
+}
+
+function usesOf({ refunds }: Chain, { topics }: { topics: readonly Hex[] }): object[] {
+  const uses = refunds.filter((each) => each.nonce === topics[2])
+  return uses.map(({ transaction }) => ({
+    address: asset,
+    topics: [...topics],
+    data: '0x',
+    logIndex: '0x0',
+    transactionHash: transaction,
+    blockNumber: '0x1',
+  }))
+}
