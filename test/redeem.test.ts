@@ -1,4 +1,6 @@
+import { Database } from 'bun:sqlite'
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
+import { join } from 'node:path'
 import { settlementOf } from './harness/buyer'
 import { buy, payee, type Shop, sign, startShop, type Terms, visit } from './harness/shop'
 import type { Reply, Script } from './harness/upstream'
@@ -229,6 +231,26 @@ describe('Payment-Redeem', () => {
     expect(response.status).toBe(410)
     expect(await response.json()).toMatchObject({ code: 'redeem-exhausted' })
     expect(shop.upstream.requests).toHaveLength(6)
+  })
+
+  test('behavior: once more when a crash cut the last attempt off, not for ever', async () => {
+    shop.upstream.script = fail
+    const { redeem: given, transaction } = await failureOf(await buy(item()))
+    shop.upstream.script = undefined
+    const leave = (attempts: number) => {
+      const other = new Database(join(shop.dataDir, 'turnpike.sqlite'))
+      other.run('PRAGMA busy_timeout = 5000')
+      other.run(
+        "UPDATE payments SET delivery = 'delivering', attempts = ? WHERE transaction_hash = ?",
+        [attempts, transaction],
+      )
+      other.close()
+    }
+    leave(12)
+    expect((await redeem(given.token)).status).toBe(410)
+    leave(6)
+    expect((await redeem(given.token)).status).toBe(200)
+    expect(await recorded(transaction)).toMatchObject({ delivery: 'delivered', attempts: 7 })
   })
 
   test('behavior: for 24 hours, not longer', async () => {

@@ -7,10 +7,10 @@ import { createKept, createRests, type Envelope, type Rests, readWhole } from '.
 import type { Answer, Answers } from './store'
 import { observed, type Reach } from './stream'
 import {
-  attemptsMax,
   brokenOff,
   createRedeeming,
   gone,
+  isExhausted,
   left,
   sha256,
   type Undelivered,
@@ -160,7 +160,7 @@ async function begin(
   if (payment.delivery === 'delivered' || payment.state !== 'confirmed') {
     throw gone(payment, 'This payment has been delivered.')
   }
-  if (payment.attempts >= attemptsMax) throw gone(payment, 'All attempts have been used.')
+  if (isExhausted(payment)) throw gone(payment, 'All attempts have been used.')
   if (payment.redeemUntil !== undefined && now() > payment.redeemUntil) {
     throw gone(payment, 'The time to redeem this payment is over.')
   }

@@ -6,8 +6,21 @@ import { failureHeaders } from './receipts'
 /** Problems for buyers of answers that were not delivered, and their redeem tokens. */
 
 /** First forward and five redemptions. */
-export const attemptsMax = 6
+const attemptsMax = 6
+/** Attempts at most where a crash of ours cut the last one off: the buyer did not cause it. */
+const cutAttemptsMax = 12
 const redeemableMs = 24 * 60 * 60 * 1000
+
+/**
+ * Whether a paid answer may not be fetched again. Call it while no delivery of the payment is under
+ * way: `delivering` then means that the process died in the last attempt.
+ */
+export function isExhausted({
+  delivery,
+  attempts,
+}: Pick<Payment, 'delivery' | 'attempts'>): boolean {
+  return attempts >= (delivery === 'delivering' ? cutAttemptsMax : attemptsMax)
+}
 
 export type Undelivered = {
   delivered: false
@@ -47,7 +60,7 @@ export function createRedeeming(secret: Uint8Array, now: () => number) {
           redeem: {
             token: tokenOf(payment.id),
             until: new Date(untilOf(payment)).toISOString(),
-            attempts: attemptsMax - payment.attempts,
+            attempts: Math.max(0, attemptsMax - payment.attempts),
           },
         },
       })
