@@ -92,6 +92,12 @@ export async function audit(evidence: Evidence): Promise<Audit> {
   return { findings, figures: figuresOf(all) }
 }
 
+/** The specification promises a first forward and five redemptions, and the last of them failed. */
+function isUsedUp({ said }: Purchase, calls: readonly Call[]): boolean {
+  const isExhausted = said.at(-1)?.code === 'redeem-exhausted'
+  return isExhausted && calls.length >= 6 && calls.at(-1)?.end === 'failed'
+}
+
 function judge(all: Case, purchase: Purchase): Finding[] {
   const { serial, received, end, said } = purchase
   const isPaid = all.ledger.paid.has(serial)
@@ -101,7 +107,8 @@ function judge(all: Case, purchase: Purchase): Finding[] {
     findings.push({ kind, text: `${what}\n${explain(all, purchase)}` })
 
   if (isPaid && end === 'open') add('stuck', 'paid, and the buyer still asks')
-  if (isPaid && end === 'refused') add('lost', 'paid, and the buyer was refused')
+  if (isPaid && end === 'refused' && !isUsedUp(purchase, calls))
+    add('lost', 'paid, and the buyer was refused')
   const id = all.rowOf(purchase)?.id
   if (received.some(({ paymentId }) => paymentId !== id))
     add('mismatch', 'the answer was made for another payment')
