@@ -43,7 +43,7 @@ function move(to: number): Promise<void> {
 const post = (url: string, headers: Record<string, string>) =>
   fetch(url, { method: 'POST', headers })
 const refunds = (id: string) =>
-  shop.rows(`SELECT * FROM errands WHERE kind = 'refund' AND id LIKE '%${id}%'`)
+  shop.rows(`SELECT * FROM jobs WHERE kind = 'refund' AND id LIKE '%${id}%'`)
 const written = () => shop.rows('SELECT * FROM payments').length
 
 // First: later ones use up what an address may ask for.

@@ -102,9 +102,9 @@ async function isRefunded(response: Response, reason: string): Promise<OrderJson
   })
   expect(await books()).toEqual(start)
   const { id } = body.order
-  expect(
-    shop.rows(`SELECT * FROM errands WHERE kind = 'refund' AND id LIKE '%${id}%'`),
-  ).toHaveLength(1)
+  expect(shop.rows(`SELECT * FROM jobs WHERE kind = 'refund' AND id LIKE '%${id}%'`)).toHaveLength(
+    1,
+  )
   return body.order
 }
 
@@ -314,7 +314,7 @@ describe('at the swap', () => {
     expect([response.status, order.status]).toEqual([202, 'held'])
     expect(order.heldReason).toBe('delivery-not-found')
     expect((await books()).desk).toBe(start.desk)
-    expect(shop.rows(`SELECT * FROM errands WHERE id LIKE 'refund:${order.id}%'`)).toEqual([])
+    expect(shop.rows(`SELECT * FROM jobs WHERE id LIKE 'refund:${order.id}%'`)).toEqual([])
     // The row itself refuses what must never be.
     expect(() =>
       shop.rows(`UPDATE orders SET state = 'refunding' WHERE id = '${order.id}'`),
@@ -332,7 +332,7 @@ describe('at the swap', () => {
     await until('it is delivered', () => stateOf(order.id) === 'delivered')
     const { deliveredSharesAtomic = '0' } = await shop.order(order.id)
     expect((await books()).shares - start.shares).toBe(BigInt(deliveredSharesAtomic))
-    expect(shop.rows(`SELECT * FROM errands WHERE id LIKE '%${order.id}%'`)).toHaveLength(1)
+    expect(shop.rows(`SELECT * FROM jobs WHERE id LIKE '%${order.id}%'`)).toHaveLength(1)
   })
 })
 
@@ -398,7 +398,7 @@ describe('at the refund', () => {
     shop.tap.intercept = undefined
     requestRetry(shop, id)
     await until('it is refunded', () => stateOf(id) === 'refunded')
-    expect(shop.rows(`SELECT * FROM errands WHERE id LIKE 'refund:${id}%'`)).toHaveLength(1)
+    expect(shop.rows(`SELECT * FROM jobs WHERE id LIKE 'refund:${id}%'`)).toHaveLength(1)
     expect(await books()).toEqual(start)
   })
 
@@ -417,9 +417,7 @@ describe('at the refund', () => {
     await mine(chain, 20)
     await until('the order is refunded', () => stateOf(id) === 'refunded')
     expect(await books()).toEqual(start)
-    const refunds = shop.rows(
-      `SELECT state FROM errands WHERE id LIKE 'refund:${id}%' ORDER BY nonce`,
-    )
+    const refunds = shop.rows(`SELECT state FROM jobs WHERE id LIKE 'refund:${id}%' ORDER BY nonce`)
     expect(refunds).toEqual([{ state: 'failed' }, { state: 'confirmed' }])
   })
 })

@@ -107,7 +107,7 @@ describe('a reorganisation below a swap that failed and its refund', () => {
     expect([end.desk, start.usdg - end.usdg]).toEqual([start.desk, amount])
     expect(events('order-paid-twice', order.id)).toEqual([])
     // The refund is included: it succeeded and moved nothing.
-    const [refund] = shop.rows(`SELECT * FROM errands WHERE id = 'refund:${order.id}'`)
+    const [refund] = shop.rows(`SELECT * FROM jobs WHERE id = 'refund:${order.id}'`)
     expect(refund?.state).toBe('confirmed')
     await shop.restart()
     expect(stateOf(order.id)).toBe('delivered')
@@ -307,10 +307,10 @@ describe('a database of an earlier version', () => {
     await shop.app.stop()
     // As the earlier version left them.
     const other = new Database(`${shop.dataDir}/turnpike.sqlite`)
-    const hash = `(SELECT transaction_hash FROM errands WHERE id = '${id}')`
+    const hash = `(SELECT transaction_hash FROM jobs WHERE id = '${id}')`
     other.run(`UPDATE transactions SET state = 'sent', block_number = NULL WHERE hash = ${hash}`)
     other.run(
-      "UPDATE errands SET state = 'broadcast', block_number = NULL, receipt = NULL, ended_at = NULL WHERE kind = 'allowance'",
+      "UPDATE jobs SET state = 'broadcast', block_number = NULL, receipt = NULL, ended_at = NULL WHERE kind = 'allowance'",
     )
     other.close()
     await shop.restart()

@@ -80,7 +80,7 @@ function readOrders(db: Db) {
       .where(
         sql`${orders.id} IN (SELECT id FROM orders ORDER BY id DESC LIMIT ${sql.raw(String(recentMax))}) AND (
           ${orders.state} = 'delivered' AND ${isUndone(sql`'swap:' || orders.id`)} OR
-          ${orders.state} = 'refunded' AND EXISTS (SELECT 1 FROM errands WHERE errands.id = 'swap:' || orders.id AND errands.state = 'confirmed') OR
+          ${orders.state} = 'refunded' AND EXISTS (SELECT 1 FROM jobs WHERE jobs.id = 'swap:' || orders.id AND jobs.state = 'confirmed') OR
           ${orders.state} = 'refunded' AND ${isUndone(sql`CASE WHEN refund_attempts <= 1 THEN 'refund:' || orders.id ELSE 'refund:' || orders.id || ':' || refund_attempts END`)})`,
       )
       .prepare(),
@@ -128,9 +128,9 @@ function readOrders(db: Db) {
 /** What a reorganisation can reach: the orders that came last. */
 const recentMax = 10_000
 
-/** Whether an errand is not confirmed: what rests on it was told too early. */
+/** Whether a job is not confirmed: what rests on it was told too early. */
 function isUndone(id: SQL): SQL {
-  return sql`EXISTS (SELECT 1 FROM errands WHERE errands.id = ${id} AND errands.state <> 'confirmed')`
+  return sql`EXISTS (SELECT 1 FROM jobs WHERE jobs.id = ${id} AND jobs.state <> 'confirmed')`
 }
 
 function changeOrders({ orm }: Db) {
