@@ -35,16 +35,16 @@ export type App = {
  * Starts the service: opens the data directory, listens, and drives on what an earlier process left
  * unfinished; resolves when every network has been looked at once. Throws DatabaseLockedError when
  * another process has the data directory, DatabaseFileError and DatabaseLostError when there is no
- * sound database, and the system's error when the address cannot be had. What was begun is stopped
+ * sound database, and the system's error when the address cannot be had. What was started is stopped
  * then: the process can end.
  */
 export async function start(options: AppOptions): Promise<App> {
-  const begun: (() => unknown)[] = []
+  const cleanups: (() => unknown)[] = []
   const clocks = { now: options.now ?? Date.now, monotonic: () => performance.now() }
   try {
-    return await begin(options, clocks, (undo) => begun.push(undo))
+    return await begin(options, clocks, (undo) => cleanups.push(undo))
   } catch (error) {
-    for (const undo of begun.toReversed()) await undo()
+    for (const undo of cleanups.toReversed()) await undo()
     throw error
   }
 }
@@ -65,7 +65,7 @@ async function begin(
   base.current.app = first.app
   // Behind the socket: a chain that hangs must not keep the health endpoints from saying so.
   await money.settlement.recover()
-  sales.counter?.desk.recover()
+  sales.startedStock?.desk.recover()
   first.write()
   warmUp(base)
   return {
@@ -103,13 +103,14 @@ function warmUp({ options, db, current }: Base): void {
 async function stop({ current, db, now }: Base, { listener }: Door, parts: Parts): Promise<void> {
   if (current.isStopping) return
   current.isStopping = true
-  const { paywall, settling, counter, settlement } = parts
+  const { paywall, settling, startedStock, settlement } = parts
   const deadline = now() + current.config.service.stopSeconds * 1000
   const closed = listener.stop(false)
-  const inFlight = () => paywall.inFlight() + settling.calls + (counter?.purchase.inFlight() ?? 0)
+  const inFlight = () =>
+    paywall.inFlight() + settling.calls + (startedStock?.purchase.inFlight() ?? 0)
   while (inFlight() > 0 && now() < deadline) await Bun.sleep(10)
   paywall.stop()
-  await Promise.all([counter?.desk.stop(), settlement.stop(Math.max(0, deadline - now()))])
+  await Promise.all([startedStock?.desk.stop(), settlement.stop(Math.max(0, deadline - now()))])
   await Promise.race([closed, Bun.sleep(200)])
   await listener.stop(true)
   db.close()

@@ -261,7 +261,7 @@ describe('settled before it is shown to us', () => {
   }
 
   for (const way of [x402Usdc, x402Usdg, x402Permit]) {
-    test(`attack ${way === x402Usdg ? 8 : 12}: spent elsewhere, refused without gas, ${way.name}`, async () => {
+    test(`attack ${way === x402Usdg ? 8 : 12}: spent in another transaction, refused without gas, ${way.name}`, async () => {
       const headers = await pay(way)
       await settleAsStranger(way, headers)
       const { tap } = target[way.side]

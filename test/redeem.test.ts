@@ -72,7 +72,7 @@ describe('what counts as delivered', () => {
     test(`behavior: ${status} of the upstream is a 502 that can be redeemed`, async () => {
       shop.upstream.script = (_, reply) =>
         reply.send(status, status === 304 ? '' : '{"secret":"answer"}', {
-          location: 'https://elsewhere.example/',
+          location: 'https://other.example/',
         })
       const before = Date.now()
       const response = await buy(item())
@@ -92,7 +92,7 @@ describe('what counts as delivered', () => {
       expect(body.transaction).toMatch(/^0x[0-9a-f]{64}$/)
       expect(body.redeem.token).toMatch(/^[A-Za-z0-9_-]{43}$/)
       expect(Date.parse(body.redeem.until)).toBeGreaterThanOrEqual(before + day)
-      // One request: a redirect elsewhere is not followed, a failure not tried again behind the buyer's back.
+      // One request: a redirect to another host is not followed, a failure not tried again behind the buyer's back.
       expect(shop.upstream.requests).toHaveLength(1)
       expect(await recorded(body.transaction)).toMatchObject({
         state: 'confirmed',

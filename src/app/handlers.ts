@@ -22,7 +22,7 @@ import { createState } from './state'
  * mixture of two.
  */
 export function createHandlers(config: Config, retired: RetiredOffers, parts: Parts): Handlers {
-  const { settlement, exchange, counter, deskAddress, receiptAddress, peer } = parts
+  const { settlement, exchange, startedStock, deskAddress, receiptAddress, peer } = parts
   const { service } = config
   const isReady: Settlement['isReady'] = (network) =>
     settlement.isReady(network) && settlement.hasBudget(network, 'gateway')
@@ -54,7 +54,8 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Pa
     documents,
     apiDocument: createApiDocument(config),
     market: exchange && createMarketHandlers({ ...exchange, ...serving, payTo: deskAddress }),
-    orders: exchange && counter && createOrderHandlers({ ...exchange, ...serving, ...counter }),
+    orders:
+      exchange && startedStock && createOrderHandlers({ ...exchange, ...serving, ...startedStock }),
     sponsor: (request) => sponsorApprove({ ...serving, granting, trustProxy }, request),
     metrics: () => renderMetrics(parts.registry),
     pages: createPages({ ...serving, ...state }),

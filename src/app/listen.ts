@@ -41,7 +41,7 @@ const generations = 4
  * Bun has no cap of connections, and at the limit of open files its accept loop takes all of a core
  * and nothing is answered. So open files are counted, and when there are too many the server is
  * replaced: the new one accepts, the old one finishes what it has in hand, and then ends its idle
- * connections. Open files can be counted on Linux only; elsewhere there is no cap.
+ * connections. Open files can be counted on Linux only; other systems have no cap.
  */
 export function listenOn(options: ListenOptions): Listener {
   const { hostname, fetch, idleSeconds = 255 } = options

@@ -16,9 +16,9 @@ export type Sales = {
   paywall: Paywall
   /** Tells whether what a request shows may pay for its body. */
   recognise: Recognise
-  /** Undefined without `[stock]`, as `counter` is. */
+  /** Undefined without `[stock]`, as `startedStock` is. */
   exchange: OpenMarket | undefined
-  counter: StartedStock | undefined
+  startedStock: StartedStock | undefined
   /** Signer of receipts. */
   receiptAddress: `0x${string}`
 }
@@ -56,7 +56,7 @@ export function startSales(base: Base, money: Money): Sales {
   })
   const receiptAddress = Crypto.addressOf(receiptKey)
   const exchange = openMarket(options.config, { read: settlement.read, now })
-  const counter =
+  const startedStock =
     exchange &&
     startStock({
       ...terms,
@@ -74,8 +74,8 @@ export function startSales(base: Base, money: Money): Sales {
       relayerKeys: options.secrets.relayerKeys,
       log,
     })
-  base.onFailure(() => counter?.desk.stop())
-  return { paywall, recognise: createRecognise(terms), exchange, counter, receiptAddress }
+  base.onFailure(() => startedStock?.desk.stop())
+  return { paywall, recognise: createRecognise(terms), exchange, startedStock, receiptAddress }
 }
 
 type Terms = Omit<

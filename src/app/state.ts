@@ -42,7 +42,7 @@ export function createState(
       pending: parts.pending(),
       openCircuits: [...origins].filter(isOpen),
       outOfService: config.merchants.flatMap(outOfService),
-      heldOrders: parts.counter?.desk.held().map(Orders.toHeld),
+      heldOrders: parts.startedStock?.desk.held().map(Orders.toHeld),
     }),
   }
 }

@@ -15,7 +15,7 @@ export type Admission = {
   readonly budget: Budget
   readonly recognise: Recognise
   readonly now: () => number
-  /** False once the process stops: nothing new is begun. */
+  /** False once the process stops: nothing new is started. */
   readonly accepts: () => boolean
   readonly sales: Sales
 }

@@ -39,7 +39,7 @@ export type GatewayOptions = {
   now: () => number
   log: Log
   requestId: () => string
-  /** False once the process stops: nothing new is begun. */
+  /** False once the process stops: nothing new is started. */
   accepts: () => boolean
 }
 

@@ -72,7 +72,7 @@ async function endOf(
   const confirmed = paid.get(id)
   const reason = unpaid.get(id)
   if (confirmed || reason === undefined) {
-    if (confirmed) failures.earn(payer)
+    if (confirmed) failures.recordPaid(payer)
     end()
     return confirmed ? { kind: 'confirmed', payment: confirmed } : Resolve.current(context, { id })
   }

@@ -67,7 +67,7 @@ export type Queue = {
 /** What was learnt of payers. */
 export type KnownPayers = {
   /** Payer code by address, asked only when the payer's own key did not sign. */
-  codes: Map<string, { hasCode: boolean; until: number }>
+  codes: Map<string, { code: 'eoa' | 'contract'; until: number }>
   /** Payers that had no code when they were looked at (unix ms until when that is believed). */
   eoas: Map<string, number>
   /** Payers that made a shared transaction fail: they never share one again. */

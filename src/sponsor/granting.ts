@@ -222,8 +222,8 @@ async function grant(context: Context, asked: Asked, client: string): Promise<Re
     return isOwn ? grant(context, asked, client) : result
   }
   const row = ledger.find(network.id, address)
-  const begun = row ? once(context, asked, client, row) : fund(context, asked, client)
-  const work = begun.catch((error: unknown): Result => {
+  const started = row ? once(context, asked, client, row) : fund(context, asked, client)
+  const work = started.catch((error: unknown): Result => {
     if (!(error instanceof RpcFault || error instanceof RpcError)) throw error
     return row
       ? again(context, asked)

@@ -106,7 +106,7 @@ export function createModel(db: Db, random: Random) {
     isStrict: false,
   }
 
-  function ring(id: string): void {
+  function emit(id: string): void {
     for (const listener of listeners.payment) listener(id)
   }
   function ringJob(id: string): void {
@@ -380,7 +380,7 @@ export function createModel(db: Db, random: Random) {
       } else if (!payment.wasPaid) {
         write(db, () => store.expire(id, false))
       }
-      ring(id)
+      emit(id)
     },
     /** A reorganisation takes a settled payment away; it is included again later. */
     dropPayment(id: string): void {
@@ -391,7 +391,7 @@ export function createModel(db: Db, random: Random) {
       state.deskAtomic -= payment.order.totalAtomic
       receipts.delete(payment.transaction)
       write(db, () => transactions.reopen(network.id, payment.transaction))
-      ring(id)
+      emit(id)
     },
     /** Includes the job with the lowest account nonce, or somebody else's transaction there. */
     mine(isReplaced: boolean): boolean {
