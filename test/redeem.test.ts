@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import { settlementOf } from './harness/buyer'
-import { buy, payee, type Shop, sign, startShop, type Terms, visit } from './harness/shop'
+import { buy, openConnection, payee, type Shop, sign, startShop, type Terms } from './harness/shop'
 import type { Reply, Script } from './harness/upstream'
 import { until } from './harness/world'
 
@@ -348,9 +348,9 @@ describe('without the token', () => {
     const replied = new Promise<Reply>((resolve) => {
       shop.upstream.script = (_, reply) => resolve(reply)
     })
-    const visitor = visit(item(), credential)
+    const connection = openConnection(item(), credential)
     const reply = await replied
-    await visitor.leave()
+    await connection.leave()
     reply.send(500)
     shop.upstream.script = undefined
     await until('the failure is recorded', async () => {

@@ -152,7 +152,7 @@ test('attack: an order whose payment is disputed when its money is to go back is
   // Both show it to the order that is settled, and no longer to the one that is to be refunded.
   second.intercept = (call, forward) =>
     call.method === 'eth_getTransactionReceipt' && ++asked > 1 ? denying(call, forward) : undefined
-  before(shop, 'look', 2, () => pause(chain, shop.nvda, { everything: true }))
+  before(shop, 'quote', 2, () => pause(chain, shop.nvda, { everything: true }))
   const response = await fetch(url, { method: 'POST', headers: credential })
   await pause(chain, shop.nvda, {})
   const { order } = (await response.json()) as { order: OrderJson }

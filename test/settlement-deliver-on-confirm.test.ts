@@ -16,7 +16,7 @@ function settle(
   deliverOnConfirm: () => boolean,
   waitMs = 20_000,
 ) {
-  const options = { waitMs, receivedAt: Date.now(), proven: true, deliverOnConfirm }
+  const options = { waitMs, receivedAt: Date.now(), isKeySigned: true, deliverOnConfirm }
   return fixture.settlement.settle(transfer, purposeOf(), options)
 }
 

@@ -222,7 +222,7 @@ describe('a reorganisation between the decision and the refund', () => {
 describe('a reorganisation after a refund that failed', () => {
   test('behavior: that brings it back ends the order, and no other is written', async () => {
     await movePrice(chain, asset, nvda, samplePrice(nvda.symbol))
-    before(shop, 'look', 2, async () => {
+    before(shop, 'quote', 2, async () => {
       await movePrice(chain, asset, nvda, samplePrice(nvda.symbol) * 1.02)
       await freeze(shop, buyer)
     })

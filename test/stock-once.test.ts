@@ -177,7 +177,7 @@ describe('the published signature of a failed swap', () => {
 describe('a refund that another account has sent', () => {
   test('attack: the public bytes of a refund can only refund; the order ends on that transaction', async () => {
     const { pay } = await prepare()
-    before(shop, 'look', 2, move)
+    before(shop, 'quote', 2, move)
     const moving = shop.tap.intercept
     let isMade = false
     shop.tap.intercept = async (call, forward) => {
@@ -203,7 +203,7 @@ describe('a refund that another account has sent', () => {
   test('behavior: it is found where a provider limits the range of logs', async () => {
     await chain.rpc('anvil_mine', ['0x1c2'])
     const { pay } = await prepare()
-    before(shop, 'look', 2, move)
+    before(shop, 'quote', 2, move)
     const moving = shop.tap.intercept
     let isMade = false
     shop.tap.intercept = async (call, forward) => {
@@ -230,7 +230,7 @@ describe('a refund that another account has sent', () => {
 
   test('behavior: one that failed and was made by the payer later is found by a retry', async () => {
     const { pay } = await prepare()
-    before(shop, 'look', 2, move)
+    before(shop, 'quote', 2, move)
     const moving = shop.tap.intercept
     let refund: Hex | undefined
     shop.tap.intercept = async (call, forward) => {

@@ -28,7 +28,7 @@ export type Listener = {
 type Server = ReturnType<typeof Bun.serve>
 
 /** Interval between two counts of the connections. */
-const lookMs = 250
+const checkMs = 250
 /** Share of the open files reserved for the database, upstreams and nodes. */
 const reservedShare = 4
 const openFilesPath = '/proc/self/fd'
@@ -73,7 +73,7 @@ export function listenOn(options: ListenOptions): Listener {
       void server.stop(true)
     }
   }
-  const look = () => {
+  const check = () => {
     retire()
     const open = openFiles()
     const isFull = open === undefined || open > most || open - before > options.connectionsMax
@@ -95,7 +95,7 @@ export function listenOn(options: ListenOptions): Listener {
       options.onFault(error)
     }
   }
-  const timer = most === Number.POSITIVE_INFINITY ? undefined : setInterval(look, lookMs)
+  const timer = most === Number.POSITIVE_INFINITY ? undefined : setInterval(check, checkMs)
   timer?.unref()
 
   return {

@@ -23,7 +23,7 @@ const units: Order.Units = { assetDecimals: 6, tokenDecimals: 18 }
 const listed = 50
 
 /**
- * Stock orders for the operator, read beside a service that may be running. `retry` leaves a wish in
+ * Stock orders for the operator, read beside a service that may be running. `retry` leaves a request in
  * the database, which the service takes up within seconds, or at its next start. Returns the exit
  * code: 1 when there is no such order, or nothing came of the retry.
  */
@@ -177,7 +177,7 @@ async function retry(
       return 1
     }
     if (isOver) {
-      out('Nothing came of it yet: no service is running, or no node answers. The wish stays.')
+      out('Nothing came of it yet: no service is running, or no node answers. The request stays.')
       return 1
     }
     await Bun.sleep(100)

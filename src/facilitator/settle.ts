@@ -182,8 +182,8 @@ function send(options: SettleOptions, call: SettleCall, waitMs: number): Promise
     credentialHash: request.credentialHash,
     bound: false,
   }
-  const proven = isOwnDomain && subject.isSigned
-  const limits = { waitMs, receivedAt: now(), proven, requestId }
+  const isKeySigned = isOwnDomain && subject.isSigned
+  const limits = { waitMs, receivedAt: now(), isKeySigned, requestId }
   return settleSponsored(options, transfer, purpose, { ...limits, approval })
 }
 

@@ -201,7 +201,7 @@ async function reserve<R, A>(
   const { settlement } = state.options
   const { transfer } = presentation
   // Only the payer itself may find or hold its key: without this proof a stranger could squat it.
-  if (!presentation.isProven()) {
+  if (!presentation.isKeySigned()) {
     const verdict = await settlement.verify(transfer)
     if (!('ok' in verdict)) return { outcome: verdict }
   }
@@ -242,7 +242,7 @@ async function settle<R, A>(
     approval,
     waitMs: product.waitMs(sale),
     receivedAt: options.now(),
-    proven: presentation.isProven,
+    isKeySigned: presentation.isKeySigned,
     requestId: sale.requestId,
     ...(rows && { write: (paymentId: string) => writeRows?.(rows, paymentId) }),
     ...product.settling?.(checkout, purpose),
@@ -279,11 +279,11 @@ async function repeat<R, A>(
 async function comeBack<R, A>(
   state: State<R, A>,
   checkout: Checkout<R>,
-  { transfer, isProven, signatureReason }: Named,
+  { transfer, isKeySigned, signatureReason }: Named,
   payment: Payment,
 ): Promise<Response> {
   // A contract's signature has been judged by the chain: here it must be the one that was.
-  if (transfer.signature !== payment.transfer.signature && !isProven()) {
+  if (transfer.signature !== payment.transfer.signature && !isKeySigned()) {
     throw Denial.verificationFailed(signatureReason, 'The signature is not of the payer.')
   }
   const replay = state.product.replay?.(checkout, payment)

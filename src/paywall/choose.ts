@@ -9,7 +9,7 @@ export async function choose(
   settlement: Settlement,
   presentation: Presentation,
 ): Promise<Presentation> {
-  if (presentation.alternatives.length === 0 || presentation.isProven()) return presentation
+  if (presentation.alternatives.length === 0 || presentation.isKeySigned()) return presentation
   let undecided = presentation
   for (const { transfer, window } of [presentation, ...presentation.alternatives]) {
     const candidate = { ...presentation, transfer, window }

@@ -17,11 +17,11 @@ import { type Admission, admit } from './admission'
 import type { Breaker } from './breaker'
 import type { Stocks } from './builtin/stocks'
 import type { Documents } from './documents'
+import type { IncomingRequest } from './incoming'
 import { compileItems } from './items'
 import type { Places } from './places'
 import * as Route from './Route'
 import type { Upstream } from './upstream'
-import type { Visit } from './visit'
 
 export type GatewayOptions = {
   config: Config
@@ -62,7 +62,7 @@ type State = {
   readonly log: Log
 }
 
-type Caller = Pick<Visit, 'peer' | 'requestId' | 'envelope'>
+type Caller = Pick<IncomingRequest, 'peer' | 'requestId' | 'envelope'>
 
 /** The merchants' routes behind the paywall. */
 export function createGateway(options: GatewayOptions): Gateway {
@@ -128,8 +128,8 @@ function route(state: State, request: Request, caller: Caller): Response | Promi
   const presented = extract(request.headers)
   const { peer, requestId, envelope } = caller
   // Name each member, because a spread costs as much as a lookup.
-  const visit = { request, match, item, path, search, presented, peer, requestId, envelope }
-  return admit(state.admission, visit)
+  const incoming = { request, match, item, path, search, presented, peer, requestId, envelope }
+  return admit(state.admission, incoming)
 }
 
 function finish(response: Response, requestId: string): Response {

@@ -234,7 +234,7 @@ function commit(
 ): Promise<(Payment | undefined)[]> {
   const { group, gas } = ledger
   const starts = slot.members.map(
-    ({ deliverOnConfirm: wish }) => wish?.isOpen === true && wish.isWanted(),
+    ({ deliverOnConfirm: start }) => start?.isOpen === true && start.isWanted(),
   )
   // What is lost with the power is read from the chain again, but not that a delivery was started.
   const add = starts.includes(true) ? group.add : group.addSoon

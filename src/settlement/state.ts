@@ -222,7 +222,7 @@ export type Watch = {
   /** Bytes of external transactions that a reorganisation took away. */
   lostRaw: Map<Hex, Hex>
   /** Looks since then, by payment, and the newest block at the first of them. */
-  revivals: Map<string, { looks: number; since: bigint }>
+  revivals: Map<string, { attempts: number; since: bigint }>
 }
 
 /** Where one transaction was included. */

@@ -267,7 +267,7 @@ function changeOrders({ orm }: Db) {
     resumeRefund: (id: string, refundTx: Hex | undefined, at: number) =>
       toOrder(resumeRefund.get({ id, refundTx: refundTx ?? null, at })),
     requestRetry: (id: string, at: number) => toOrder(retry.get({ id, at })),
-    /** The wish of that time was looked into in vain. */
+    /** The retry requested at that time had no effect. */
     dismissRetry: (id: string, retryAt: number, at: number) =>
       toOrder(dismiss.get({ id, retryAt, at })),
   }
