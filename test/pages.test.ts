@@ -47,8 +47,8 @@ function pages(options: Partial<PagesOptions> = {}) {
   const app = errors({ baseUrl, log: silent, requestId: () => 'id' })
     .get('/', ({ request }) => made.home(request))
     .get('/stocks', ({ request }) => made.stocks(request))
-    .get('/admin', ({ request }) => made.look(request))
-    .post('/admin', ({ request }) => made.enter(request), { parse: 'none' })
+    .get('/admin', ({ request }) => made.operation(request))
+    .post('/admin', ({ request }) => made.signIn(request), { parse: 'none' })
   return {
     get: (path: string, headers: Record<string, string> = {}) =>
       Promise.resolve(app.fetch(new Request(`http://localhost${path}`, { headers }))),
