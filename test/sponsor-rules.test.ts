@@ -8,7 +8,7 @@ import * as Permit from '../src/protocol/Permit'
 import * as Approve from '../src/sponsor/Approve'
 import { createClients, networkOf } from '../src/sponsor/clients'
 import * as Grant from '../src/sponsor/Grant'
-import { createTurns } from '../src/sponsor/turns'
+import { createSemaphore } from '../src/sponsor/semaphore'
 import { networkOf as network } from './harness/settlement'
 
 const payer = account(3)
@@ -258,11 +258,11 @@ describe('a signed approve', () => {
 })
 
 test('behavior: turns are taken in order, and the crowd behind them is limited', async () => {
-  const turns = createTurns(2, 3)
+  const semaphore = createSemaphore(2, 3)
   const gates = Array.from({ length: 6 }, () => Promise.withResolvers<void>())
   const started: number[] = []
   const works = gates.map((gate, index) =>
-    turns.take(async () => {
+    semaphore.run(async () => {
       started.push(index)
       await gate.promise
       if (index === 1) throw new Error('failed')
@@ -276,7 +276,7 @@ test('behavior: turns are taken in order, and the crowd behind them is limited',
   expect(started).toEqual([0, 1, 2])
   for (const gate of gates) gate.resolve()
   expect(await Promise.all([works[0], works[2], works[3], works[4]])).toEqual([0, 2, 3, 4])
-  expect(await turns.take(async () => 'free again')).toBe('free again')
+  expect(await semaphore.run(async () => 'free again')).toBe('free again')
 })
 
 describe('clients', () => {

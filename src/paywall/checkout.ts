@@ -5,7 +5,7 @@ import type { Outcome, Payment, Purpose } from '../settlement/Payment'
 import type { Settlement } from '../settlement/settlement'
 import type { ApprovalSponsor } from '../settlement/sponsorship'
 import { settleSponsored } from '../settlement/sponsorship'
-import { choose } from './choose'
+import { chooseAlternative } from './alternatives'
 import { type Named, type Presentation, present } from './credential'
 import * as Denial from './Denial'
 import { createHold, type Hold, holdMoney, scopeKey } from './hold'
@@ -87,7 +87,9 @@ async function buy<R, A>(state: State<R, A>, sale: Sale<R>): Promise<Response> {
     const context = { item, url, digest, challengeSecrets, realm, takesApprovals, now }
     const presented = present(sale.presented, context)
     const isClear = presented.alternatives.length === 0
-    const presentation = isClear ? presented : await choose(options.settlement, presented)
+    const presentation = isClear
+      ? presented
+      : await chooseAlternative(options.settlement, presented)
     named = presentation
     return await spend(state, sale, presentation)
   } catch (error) {

@@ -16,10 +16,10 @@ import * as Problem from '../protocol/Problem'
 import { type Admission, admit } from './admission'
 import type { Breaker } from './breaker'
 import type { Stocks } from './builtin/stocks'
+import type { Concurrency } from './concurrency'
 import type { Documents } from './documents'
 import type { IncomingRequest } from './incoming'
 import { compileItems } from './items'
-import type { Places } from './places'
 import * as Route from './Route'
 import type { Upstream } from './upstream'
 
@@ -30,7 +30,7 @@ export type GatewayOptions = {
   recognise: Recognise
   upstream: Upstream
   breaker: Breaker
-  places: Places
+  concurrency: Concurrency
   budget: Budget
   documents: Documents
   /** What chain-stocks sells; undefined when the file lists none. */
@@ -84,12 +84,12 @@ export function createGateway(options: GatewayOptions): Gateway {
 
 /** Each step of a sale with what it needs: limits, then the sale, then the source of the answer. */
 function admissionOf(options: GatewayOptions): Admission {
-  const { rateLimit, budget, recognise, accepts, paywall, places, now } = options
+  const { rateLimit, budget, recognise, accepts, paywall, concurrency, now } = options
   const { upstream, breaker, stocks, log } = options
   const { service } = options.config
   const { baseUrl, concurrencyMax } = service
   const sources = { upstream, breaker, stocks, now, log, failureKeys: new Map() }
-  const sales = { paywall, places, concurrencyMax, baseUrl, sources }
+  const sales = { paywall, concurrency, concurrencyMax, baseUrl, sources }
   return { limits: service, rateLimit, budget, recognise, accepts, now, sales }
 }
 

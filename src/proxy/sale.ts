@@ -1,14 +1,14 @@
 import { bodyDigest } from '../paywall/fingerprint'
 import type { PaidRequest, Paywall } from '../paywall/paywall'
 import { invalidInputs } from './builtin/serve'
+import { acquire, type Concurrency } from './concurrency'
 import type { IncomingRequest } from './incoming'
-import { assertPlace, type Places } from './places'
 import { assertReachable, fulfil, type Sources, unavailable, unreachable } from './source'
 
 /** What a sale takes: the paywall, a place, and the source of the answer. */
 export type Sales = {
   readonly paywall: Paywall
-  readonly places: Places
+  readonly concurrency: Concurrency
   /** Of all merchants together. */
   readonly concurrencyMax: number
   readonly baseUrl: string
@@ -80,10 +80,10 @@ function ask(
   })
 }
 
-/** Takes a place for a sale and its delivery; throws when there is none. */
-function reserve({ places, concurrencyMax }: Sales, incoming: IncomingRequest): () => void {
+/** Acquires a slot for a sale and its delivery; throws when there is none. */
+function reserve({ concurrency, concurrencyMax }: Sales, incoming: IncomingRequest): () => void {
   const { merchant } = incoming.match
-  const free = merchant.builtin ? () => undefined : assertPlace(places, merchant, concurrencyMax)
+  const free = merchant.builtin ? () => undefined : acquire(concurrency, merchant, concurrencyMax)
   // Settlement and the upstream have limits of their own, which may be longer than the server's.
   incoming.held = 'until-answer'
   incoming.peer.hold?.(true)

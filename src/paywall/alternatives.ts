@@ -5,7 +5,7 @@ import type { Presentation } from './credential'
  * Without `accepted`, an EIP-3009 payload names no chain, and only the payer's contract can tell
  * which offer was signed.
  */
-export async function choose(
+export async function chooseAlternative(
   settlement: Settlement,
   presentation: Presentation,
 ): Promise<Presentation> {
