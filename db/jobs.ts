@@ -12,7 +12,7 @@ export const jobKinds = ['swap', 'refund', 'grant', 'allowance'] as const
 
 /** Transactions of our own that are nobody's payment. A row is there before its bytes leave. */
 export const jobs = sqliteTable(
-  'errands',
+  'jobs',
   {
     id: text('id').primaryKey(),
     kind: text('kind').$type<(typeof jobKinds)[number]>().notNull(),
@@ -34,29 +34,29 @@ export const jobs = sqliteTable(
     endedAt: at('ended_at'),
   },
   (table) => [
-    index('errands_unfinished').on(table.state).where(sql`state = 'broadcast'`),
-    check('errands_kind', oneOf(table.kind, jobKinds)),
-    check('errands_product', oneOf(table.product, products)),
-    check('errands_network', sql`${table.network} GLOB 'eip155:[1-9]*'`),
-    check('errands_nonce', sql`${table.nonce} >= 0`),
-    check('errands_addresses', sql`${isAddress(table.relayer)} AND ${isAddress(table.to)}`),
-    check('errands_value', isDecimal(table.valueWei)),
-    check('errands_state', oneOf(table.state, jobStates)),
-    check('errands_transaction', isHex(table.transactionHash, 64)),
+    index('jobs_unfinished').on(table.state).where(sql`state = 'broadcast'`),
+    check('jobs_kind', oneOf(table.kind, jobKinds)),
+    check('jobs_product', oneOf(table.product, products)),
+    check('jobs_network', sql`${table.network} GLOB 'eip155:[1-9]*'`),
+    check('jobs_nonce', sql`${table.nonce} >= 0`),
+    check('jobs_addresses', sql`${isAddress(table.relayer)} AND ${isAddress(table.to)}`),
+    check('jobs_value', isDecimal(table.valueWei)),
+    check('jobs_state', oneOf(table.state, jobStates)),
+    check('jobs_transaction', isHex(table.transactionHash, 64)),
     check(
-      'errands_included',
+      'jobs_included',
       sql`(${table.state} IN ('confirmed', 'failed')) = (${table.blockNumber} IS NOT NULL) AND (${table.state} IN ('confirmed', 'failed')) = (${table.receipt} IS NOT NULL)`,
     ),
-    check('errands_ended', sql`(${table.state} = 'broadcast') = (${table.endedAt} IS NULL)`),
-    check('errands_receipt', sql`${table.receipt} IS NULL OR json_valid(${table.receipt})`),
+    check('jobs_ended', sql`(${table.state} = 'broadcast') = (${table.endedAt} IS NULL)`),
+    check('jobs_receipt', sql`${table.receipt} IS NULL OR json_valid(${table.receipt})`),
   ],
 )
 
 /** Every transaction that was ever signed for a job, all of them at its account nonce. */
 export const jobTransactions = sqliteTable(
-  'errand_transactions',
+  'job_transactions',
   {
-    jobId: text('errand_id')
+    jobId: text('job_id')
       .notNull()
       .references(() => jobs.id),
     transactionHash: hex('transaction_hash')
@@ -65,7 +65,7 @@ export const jobTransactions = sqliteTable(
   },
   (table) => [
     primaryKey({ columns: [table.transactionHash] }),
-    index('errand_transactions_errand').on(table.jobId),
+    index('job_transactions_job').on(table.jobId),
   ],
 )
 
@@ -97,7 +97,7 @@ export function createJobs(db: Db) {
       .where(
         inArray(
           transactions.hash,
-          sql`(SELECT transaction_hash FROM errand_transactions WHERE errand_id = ${parameter('id')})`,
+          sql`(SELECT transaction_hash FROM job_transactions WHERE job_id = ${parameter('id')})`,
         ),
       )
       .orderBy(transactions.createdAt, sql`rowid`)
@@ -197,7 +197,7 @@ function reopenJobs(db: Db) {
         and(
           inArray(
             transactions.hash,
-            sql`(SELECT transaction_hash FROM errand_transactions WHERE errand_id = ${parameter('id')})`,
+            sql`(SELECT transaction_hash FROM job_transactions WHERE job_id = ${parameter('id')})`,
           ),
           eq(transactions.state, 'replaced'),
         ),

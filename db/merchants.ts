@@ -27,7 +27,7 @@ export function mirrorMerchants(db: Db, rows: readonly MerchantRow[], now: numbe
       .run()
     for (const row of rows) {
       const before = known.get(row.slug)
-      // The hash does not see what the merchant takes from elsewhere, such as the payout.
+      // The hash does not see what the merchant takes from other tables, such as the payout.
       if (before?.hash === row.hash && before.json === row.json) continue
       const set = { title: row.title, hash: row.hash, json: row.json, updatedAt: now }
       db.orm

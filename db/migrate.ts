@@ -1,6 +1,6 @@
 import type { Database } from 'bun:sqlite'
 import payments from './migrations/0001_payments.sql' with { type: 'text' }
-import jobs from './migrations/0002_errands.sql' with { type: 'text' }
+import errands from './migrations/0002_errands.sql' with { type: 'text' }
 import nonceUsed from './migrations/0003_nonce_used.sql' with { type: 'text' }
 import offers from './migrations/0004_offers.sql' with { type: 'text' }
 import orders from './migrations/0005_orders.sql' with { type: 'text' }
@@ -12,11 +12,12 @@ import ordersDisputed from './migrations/0010_orders_disputed.sql' with { type: 
 import wastedGas from './migrations/0011_wasted_gas.sql' with { type: 'text' }
 import grantTopUps from './migrations/0012_grant_top_ups.sql' with { type: 'text' }
 import transactionsSent from './migrations/0013_transactions_sent.sql' with { type: 'text' }
+import jobs from './migrations/0014_jobs.sql' with { type: 'text' }
 
 /** In order. Embedded as text, so that the compiled binary carries them. */
-const migrations: readonly { name: string; sql: string }[] = [
+export const migrations: readonly { name: string; sql: string }[] = [
   { name: '0001_payments', sql: payments },
-  { name: '0002_errands', sql: jobs },
+  { name: '0002_errands', sql: errands },
   { name: '0003_nonce_used', sql: nonceUsed },
   { name: '0004_offers', sql: offers },
   { name: '0005_orders', sql: orders },
@@ -28,6 +29,7 @@ const migrations: readonly { name: string; sql: string }[] = [
   { name: '0011_wasted_gas', sql: wastedGas },
   { name: '0012_grant_top_ups', sql: grantTopUps },
   { name: '0013_transactions_sent', sql: transactionsSent },
+  { name: '0014_jobs', sql: jobs },
 ]
 
 /** The database was written by a newer program, or a migration was changed after it ran. */

@@ -52,7 +52,7 @@ export const orders = sqliteTable(
     refundReason: text('refund_reason'),
     heldReason: text('held_reason'),
     refundAttempts: integer('refund_attempts').notNull().default(0),
-    /** An operator's wish to go on, written by another process. */
+    /** A retry that the operator requested, written by another process. */
     retryAt: at('retry_at'),
     createdAt: at('created_at').notNull(),
     updatedAt: at('updated_at').notNull(),

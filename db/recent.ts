@@ -21,7 +21,7 @@ export function createRecent(db: Db) {
   return { ...readIncluded(db), ...readConfirmed(db) }
 }
 
-/** No transaction of ours carried the payment. */
+/** No transaction of ours contains the payment. */
 const isExternal = sql`NOT EXISTS (SELECT 1 FROM ${transactions} WHERE ${transactions.hash} = ${payments.transactionHash})`
 
 function readIncluded({ orm }: Db) {

@@ -148,7 +148,7 @@ function readTransactions({ orm }: Db) {
   return {
     unfinishedTransactions: (): TransactionRow[] => unfinished.all(),
     membersOf: (hash: Hex): string[] => members.all({ hash }).map((row) => row.id),
-    /** Every transaction that ever carried the payment. */
+    /** Every transaction that ever contained the payment. */
     transactionsOf: (id: string) => carrying.all({ id }),
   }
 }

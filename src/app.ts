@@ -35,16 +35,16 @@ export type App = {
  * Starts the service: opens the data directory, listens, and drives on what an earlier process left
  * unfinished; resolves when every network has been looked at once. Throws DatabaseLockedError when
  * another process has the data directory, DatabaseFileError and DatabaseLostError when there is no
- * sound database, and the system's error when the address cannot be had. What was begun is stopped
+ * sound database, and the system's error when the address cannot be had. What was started is stopped
  * then: the process can end.
  */
 export async function start(options: AppOptions): Promise<App> {
-  const begun: (() => unknown)[] = []
+  const cleanups: (() => unknown)[] = []
   const clocks = { now: options.now ?? Date.now, monotonic: () => performance.now() }
   try {
-    return await begin(options, clocks, (undo) => begun.push(undo))
+    return await begin(options, clocks, (undo) => cleanups.push(undo))
   } catch (error) {
-    for (const undo of begun.toReversed()) await undo()
+    for (const undo of cleanups.toReversed()) await undo()
     throw error
   }
 }

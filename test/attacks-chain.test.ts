@@ -261,7 +261,7 @@ describe('settled before it is shown to us', () => {
   }
 
   for (const way of [x402Usdc, x402Usdg, x402Permit]) {
-    test(`attack ${way === x402Usdg ? 8 : 12}: spent elsewhere, refused without gas, ${way.name}`, async () => {
+    test(`attack ${way === x402Usdg ? 8 : 12}: spent in another transaction, refused without gas, ${way.name}`, async () => {
       const headers = await pay(way)
       await settleAsStranger(way, headers)
       const { tap } = target[way.side]
@@ -295,7 +295,7 @@ describe('settled before it is shown to us', () => {
 })
 
 /** A buyer that sends a request and may leave. */
-function visit(headers: Record<string, string>, path = '/m/a/get') {
+function openConnection(headers: Record<string, string>, path = '/m/a/get') {
   const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}`)
   const socket = connect(target.url, request(path, lines))
   return {
@@ -328,9 +328,9 @@ describe('buyers that leave', () => {
         return goOn.promise
       })
       const caused = await effects(target, async () => {
-        const visitor = visit(headers)
+        const connection = openConnection(headers)
         await sent.promise
-        await visitor.leave()
+        await connection.leave()
         const meanwhile = await buy(headers)
         expect([meanwhile.status, await codeOf(meanwhile)]).toEqual([409, 'payment-in-progress'])
         goOn.resolve()
@@ -354,9 +354,9 @@ describe('buyers that leave', () => {
           await goOn.promise
           return new Response('goods')
         }
-        const visitor = visit(headers)
+        const connection = openConnection(headers)
         await asked.promise
-        await visitor.leave()
+        await connection.leave()
         goOn.resolve()
         await until('it is recorded', () => target.payments().at(-1)?.delivery === 'none')
         expect(target.payments().at(-1)).toMatchObject({ attempts: attempt, state: 'confirmed' })

@@ -85,14 +85,14 @@ describe('challenges', () => {
     const { request, raw } = real
     const digest = 'sha-256=:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=:'
     const opaque = JSON.parse(Buffer.from(raw.opaque ?? '', 'base64url').toString())
-    const foreign = await challenge('b/get')
+    const otherRoute = await challenge('b/get')
     const flipped = real.id.replace(/^./, (first) => (first === 'A' ? 'B' : 'A'))
     const forgeries: Record<string, string>[] = [
       { id: flipped },
       { id: '' },
       { id: `${real.id}A` },
       { id: real.id.slice(0, -1) },
-      { id: foreign.id },
+      { id: otherRoute.id },
       { request: encoded({ ...request, amount: '1' }) },
       { request: encoded({ ...request, recipient: buyer.address }) },
       { request: encoded({ ...request, currency: account(6).address }) },
@@ -100,12 +100,12 @@ describe('challenges', () => {
       { expires: '2999-01-01T00:00:00Z' },
       { opaque: encoded({ ...opaque, route: 'b:GET /get' }) },
       { opaque: encoded({ ...opaque, n: 'x' }) },
-      { opaque: foreign.raw.opaque ?? '' },
+      { opaque: otherRoute.raw.opaque ?? '' },
       { realm: 'example.com' },
       { realm: 'LOCALHOST' },
       { realm: '' },
       { digest },
-      // The slots joined are the same text, cut elsewhere.
+      // The slots joined are the same text, cut at another place.
       { expires: `${raw.expires}|`, digest: raw.opaque ?? '', opaque: '' },
       { realm: `localhost|evm`, method: 'charge' },
       { method: 'tempo' },

@@ -225,14 +225,14 @@ describe('signatures', () => {
 
   test('attack 19: a signature for the domain of another chain or token', async () => {
     for (const way of ways) {
-      const foreign = networkOf('http://localhost', way.side === 'usdc' ? 'usdg' : 'usdc')
+      const other = networkOf('http://localhost', way.side === 'usdc' ? 'usdg' : 'usdc')
       const own = networkOf('http://localhost', way.side).asset
       const domains: Parameters<typeof signedAs>[2][] = [
-        { chainId: foreign.chainId },
+        { chainId: other.chainId },
         { chainId: 84532 },
-        { asset: foreign.asset.address },
+        { asset: other.asset.address },
         { asset: account(6).address },
-        { chainId: foreign.chainId, asset: foreign.asset.address, eip712: foreign.asset.eip712 },
+        { chainId: other.chainId, asset: other.asset.address, eip712: other.asset.eip712 },
         { chainId: 0 },
       ]
       if (way.method === 'eip3009')

@@ -409,7 +409,7 @@ describe('where it connects', () => {
   })
 
   test('attack 25: a place within the origin is asked, and never shown', async () => {
-    const place = '/elsewhere/session-0123456789'
+    const place = '/other/session-0123456789'
     target.upstream.answer = ({ target: asked }) =>
       asked === place
         ? new Response(JSON.stringify({ ok: merchantSecret }))

@@ -111,7 +111,7 @@ describe('what a payment is for', () => {
     ['another method', 'a/get', { method: 'HEAD' }],
   ]
   for (const way of ways) {
-    test(`attack 3: spent at A, shown elsewhere, ${way.name}`, async () => {
+    test(`attack 3: spent at A, shown at B, ${way.name}`, async () => {
       const headers = await buy(way)
       for (const [what, path, init] of others) {
         const { result, ...caused } = await effects(target, () =>
@@ -266,9 +266,9 @@ describe('what is offered', () => {
     const asked = await ask(at('a/get'))
     for (const way of [x402Usdc, x402Permit, x402Usdg, mppUsdc]) {
       const { tap } = target[way.side]
-      const foreign = target[way.side === 'usdc' ? 'usdg' : 'usdc'].token
+      const otherToken = target[way.side === 'usdc' ? 'usdg' : 'usdc'].token
       tap.calls.length = 0
-      for (const asset of [lookalike, account(6).address, foreign, zero]) {
+      for (const asset of [lookalike, account(6).address, otherToken, zero]) {
         const headers = await way.pay(withAsset(asked, asset), buyer)
         await refused(headers)
         if (way.protocol === 'x402') await refused(tampered(headers, { accepted: undefined }))

@@ -43,7 +43,7 @@ function move(to: number): Promise<void> {
 const post = (url: string, headers: Record<string, string>) =>
   fetch(url, { method: 'POST', headers })
 const refunds = (id: string) =>
-  shop.rows(`SELECT * FROM errands WHERE kind = 'refund' AND id LIKE '%${id}%'`)
+  shop.rows(`SELECT * FROM jobs WHERE kind = 'refund' AND id LIKE '%${id}%'`)
 const written = () => shop.rows('SELECT * FROM payments').length
 
 // First: later ones use up what an address may ask for.
@@ -99,7 +99,7 @@ describe('attack 38: refunds', () => {
     const url = shop.buyUrl({ recipient: thief })
     const headers = await signOrder(url)
     const start = { buyer: await shop.usdg(buyer), thief: await shop.usdg(thief) }
-    before(shop, 'look', 2, () => move(price * 1.02))
+    before(shop, 'quote', 2, () => move(price * 1.02))
     const response = await post(url, headers)
     const { order } = (await response.json()) as { order: OrderJson }
     expect([response.status, order.status, order.payer]).toEqual([502, 'refunded', buyer])
@@ -112,7 +112,7 @@ describe('attack 38: refunds', () => {
     const url = shop.buyUrl({ usdg: '26' })
     const headers = await signOrder(url)
     const start = await shop.usdg(buyer)
-    before(shop, 'look', 2, () => move(price * 1.02))
+    before(shop, 'quote', 2, () => move(price * 1.02))
     const answers = await Promise.all(Array.from({ length: 10 }, () => post(url, headers)))
     const bodies = (await Promise.all(answers.map((each) => each.json()))) as {
       refundTx: string
@@ -128,7 +128,7 @@ describe('attack 38: refunds', () => {
     expect(refunds(bodies[0]?.order.id ?? '')).toHaveLength(1)
   })
 
-  test('attack 38: a wish of the operator cannot refund what was delivered', async () => {
+  test('attack 38: a retry of the operator cannot refund what was delivered', async () => {
     const order = (await (await buyStock(shop.buyUrl())).json()) as OrderJson
     const { Database } = await import('bun:sqlite')
     const other = new Database(`${shop.dataDir}/turnpike.sqlite`)
@@ -149,7 +149,7 @@ describe('attack 38: refund loops', () => {
   test('attack 38: a payer whose orders keep being refunded must wait, before money moves', async () => {
     const insist = async (usdg: string, buyer: number) => {
       const headers = await signOrder(shop.buyUrl({ usdg }), { buyer })
-      before(shop, 'look', 2, () => move(price * 1.02))
+      before(shop, 'quote', 2, () => move(price * 1.02))
       const response = await post(shop.buyUrl({ usdg }), headers)
       shop.tap.intercept = undefined
       if (isMoved) await movePrice(chain, asset, nvda, price)
@@ -203,7 +203,7 @@ describe('attack 38: refund loops', () => {
       const later = poor.buyUrl({ usdg: '31' })
       const signed = await signOrder(later)
       const start = await poor.usdg(buyer)
-      before(poor, 'look', 2, () => movePrice(poor.chain, poor.asset, poor.nvda, price * 1.02))
+      before(poor, 'quote', 2, () => movePrice(poor.chain, poor.asset, poor.nvda, price * 1.02))
       const first = await post(poor.buyUrl(), headers)
       expect(first.status).toBe(502)
       expect(await poor.usdg(buyer)).toBe(start)

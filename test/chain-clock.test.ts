@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'bun:test'
-import { aheadOf, announced, createClock, look, mayBeAheadMs, skewOf } from '../src/chain/clock'
+import { aheadOf, announced, createClock, mayBeAheadMs, observe, skewOf } from '../src/chain/clock'
 
 // Times: the monotonic clock starts at 0 when the wall clock shows `start`; chain time is wall time
 // less `off`.
@@ -10,24 +10,24 @@ const block = (number: number, madeAtMs: number, offMs = 0) => ({
   timestamp: BigInt(Math.floor((start + madeAtMs - offMs) / 1000)),
 })
 const at = (mono: number, stepMs = 0) => [start + mono + stepMs, mono] as const
-const looks = (askedAt: number) => ({ askedAt, answeredAt: askedAt + 20 })
+const asked = (askedAt: number) => ({ askedAt, answeredAt: askedAt + 20 })
 
 describe('the clock beside a chain', () => {
   test('behavior: nothing is known before a block was seen when it was new', () => {
     const clock = createClock()
     expect(aheadOf(clock, ...at(0))).toEqual({ min: -Infinity, max: Infinity })
     // Made an hour ago: the chain mines rarely, or our clock is an hour ahead.
-    look(clock, block(7, -3_600_000), looks(0))
-    look(clock, block(7, -3_600_000), looks(15_000))
+    observe(clock, block(7, -3_600_000), asked(0))
+    observe(clock, block(7, -3_600_000), asked(15_000))
     const ahead = aheadOf(clock, ...at(15_100))
     expect([skewOf(ahead), mayBeAheadMs(ahead)]).toEqual([0, 0])
   })
 
-  test('behavior: a block that appears between two looks bounds the difference from both sides', () => {
+  test('behavior: a block that appears between two answers bounds the difference from both sides', () => {
     for (const offMs of [0, 8_000, 90_000, -90_000]) {
       const clock = createClock()
-      look(clock, block(1, -500, offMs), looks(0))
-      look(clock, block(20, 14_500, offMs), looks(15_000))
+      observe(clock, block(1, -500, offMs), asked(0))
+      observe(clock, block(20, 14_500, offMs), asked(15_000))
       const { min, max } = aheadOf(clock, ...at(15_100))
       expect(min).toBeLessThanOrEqual(offMs)
       expect(max).toBeGreaterThanOrEqual(offMs)
@@ -37,13 +37,13 @@ describe('the clock beside a chain', () => {
 
   test('behavior: an announced block is as good as its announcement is quick', () => {
     const clock = createClock()
-    look(clock, block(1, -3_600_000), looks(0))
+    observe(clock, block(1, -3_600_000), asked(0))
     announced(clock, block(2, 600_000, 8_000), 600_050)
     const { min, max } = aheadOf(clock, ...at(600_100))
     expect(min).toBeGreaterThan(4_500)
     expect(max).toBeLessThan(9_500)
-    // The next look shows the same block.
-    look(clock, block(2, 600_000, 8_000), looks(610_000))
+    // The next observe shows the same block.
+    observe(clock, block(2, 600_000, 8_000), asked(610_000))
     expect(aheadOf(clock, ...at(610_100))).toEqual({ min, max })
   })
 
@@ -61,7 +61,7 @@ describe('the clock beside a chain', () => {
     for (let n = 1; n <= 4; n++) announced(clock, block(n, n * 1_000), n * 1_000 + 50)
     announced(clock, block(70, 70_000), 70_050)
     // As a new block it would prove a clock that is a minute ahead.
-    look(clock, block(2, 2_000), looks(75_000))
+    observe(clock, block(2, 2_000), asked(75_000))
     expect(skewOf(aheadOf(clock, ...at(75_100)))).toBe(0)
     announced(clock, block(71, 75_500, -500_000), 75_600)
     expect(skewOf(aheadOf(clock, ...at(75_700)))).toBeLessThan(-490_000)

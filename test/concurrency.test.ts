@@ -54,7 +54,7 @@ function hold(path: string) {
   }
 }
 
-describe('places', () => {
+describe('concurrency', () => {
   test('behavior: without a free place nothing is charged, and the same credential is good later', async () => {
     const gate = hold('first')
     const first = fetch(at('narrow/get?first'), { headers: await headersFor('narrow/get?first') })
@@ -78,7 +78,7 @@ describe('places', () => {
     expect((await fetch(at('narrow/get'), { headers })).status).toBe(200)
   })
 
-  test('behavior: all merchants have one number of places together', async () => {
+  test('behavior: all merchants have one limit together', async () => {
     target.reload({ concurrencyMax: 1 })
     const gate = hold('total')
     const first = fetch(at('a/get?total'), { headers: await headersFor('a/get?total') })

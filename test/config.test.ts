@@ -272,7 +272,7 @@ describe('what the file means', () => {
     expect(moved[1]).not.toBe(two ?? '')
   })
 
-  test('behavior: an unset name takes the merchant out of service, elsewhere it is a fault', () => {
+  test('behavior: an unset name takes the merchant out of service, in other tables it is a fault', () => {
     const config = configOf(small, { env: { PAYOUT: payout } })
     expect(config.merchants.map(({ outOfService }) => outOfService)).toEqual(['ONE_KEY', undefined])
     const own = edited('slug = "two"', `slug = "two"\npayout = "${named('TWO')}"`)

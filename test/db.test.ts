@@ -2,10 +2,12 @@ import { Database } from 'bun:sqlite'
 import { afterEach, beforeEach, describe, expect, test } from 'bun:test'
 import { copyFileSync, mkdirSync, statSync } from 'node:fs'
 import { join } from 'node:path'
+import type { Hex } from 'viem'
+import { createJobs } from '../db/jobs'
 import { DatabaseLockedError } from '../db/lock'
 import { mirrorMerchants } from '../db/merchants'
-import { MigrationError, migrate } from '../db/migrate'
-import { type Db, open } from '../db/open'
+import { MigrationError, migrate, migrations } from '../db/migrate'
+import { type Db, databaseName, open } from '../db/open'
 import { isDuplicate, write } from '../db/write'
 import { createStore } from '../src/settlement/store'
 import { temporary } from './harness/settlement'
@@ -60,6 +62,35 @@ function insert(changes: Readonly<Record<string, string | number | null>> = {}):
   db.sqlite.run(
     `INSERT INTO payments (${names.join(', ')}) VALUES (${names.map(() => '?').join(', ')})`,
     Object.values(row),
+  )
+}
+
+/** Opens anew a database that stopped before the migration `name` and got its rows then. */
+function writeOld(name: string, fill: (old: Database) => void): void {
+  const dataDir = join(directory.path, 'old')
+  mkdirSync(dataDir, { mode: 0o700 })
+  const old = new Database(join(dataDir, databaseName))
+  const index = migrations.findIndex((migration) => migration.name === name)
+  expect(index).toBeGreaterThan(0)
+  migrate(old, 1, migrations.slice(0, index))
+  fill(old)
+  old.close()
+  db.close()
+  db = open({ dataDir, now })
+}
+
+function addTransaction(old: Database, row: { state: 'signed' | 'sent'; hash?: string }): void {
+  old.run(
+    `INSERT INTO transactions (hash, network, relayer, nonce, kind, product, "to", raw, gas_limit,
+     max_fee_wei, max_tip_wei, state, created_at, first_sent_at)
+     VALUES (?, 'eip155:4663', ?, 0, 'payment', 'gateway', ?, '0x02', '1', '1', '1', ?, 5, ?)`,
+    [
+      row.hash ?? hash('1'),
+      String(payment.payer),
+      String(payment.asset),
+      row.state,
+      row.state === 'sent' ? 5 : null,
+    ],
   )
 }
 
@@ -119,17 +150,37 @@ describe('open', () => {
   })
 
   test('behavior: a transaction that an older program signed and did not send counts as sent', () => {
-    db.sqlite.run(
-      `INSERT INTO transactions (hash, network, relayer, nonce, kind, product, "to", raw, gas_limit,
-       max_fee_wei, max_tip_wei, state, created_at)
-       VALUES (?, 'eip155:4663', ?, 0, 'payment', 'gateway', ?, '0x02', '1', '1', '1', 'signed', 5)`,
-      [hash('1'), String(payment.payer), String(payment.asset)],
-    )
-    db.sqlite.run("DELETE FROM migrations WHERE name = '0013_transactions_sent'")
-    db.close()
-    db = open({ dataDir: directory.path, now })
+    writeOld('0013_transactions_sent', (old) => addTransaction(old, { state: 'signed' }))
     const rows = db.sqlite.query('SELECT state, first_sent_at FROM transactions').all()
     expect(rows).toEqual([{ state: 'sent', first_sent_at: 5 }])
+  })
+
+  test('behavior: the jobs of an older program and their transactions are kept', () => {
+    writeOld('0014_jobs', (old) => {
+      for (const [id, digit, nonce] of [
+        ['swap:1', '2', 7],
+        ['refund:1', '1', 8],
+      ] as const) {
+        addTransaction(old, { state: 'sent', hash: hash(digit) })
+        old.run(
+          `INSERT INTO errands (id, kind, product, network, relayer, nonce, "to", value_wei, state,
+           transaction_hash, created_at)
+           VALUES (?, ?, 'desk', 'eip155:4663', ?, ?, ?, '0', 'broadcast', ?, 5)`,
+          [id, id.slice(0, -2), String(payment.payer), nonce, String(payment.asset), hash(digit)],
+        )
+        old.run('INSERT INTO errand_transactions VALUES (?, ?)', [id, hash(digit)])
+      }
+    })
+    const jobs = createJobs(db)
+    expect(jobs.find('swap:1')).toMatchObject({ kind: 'swap', nonce: 7, state: 'broadcast' })
+    expect(jobs.find('refund:1')).toMatchObject({ kind: 'refund', nonce: 8, createdAt: 5 })
+    expect(jobs.transactionsOf('swap:1').map((row) => row.hash as string)).toEqual([hash('2')])
+    expect(jobs.findByTransaction(hash('1') as Hex)).toBe('refund:1')
+    expect(db.sqlite.query('PRAGMA foreign_key_check').all()).toEqual([])
+    const left = db.sqlite.query("SELECT name FROM sqlite_master WHERE sql LIKE '%errand%'").all()
+    expect(left).toEqual([])
+    expect(() => db.sqlite.run("UPDATE jobs SET state = 'x'")).toThrow('jobs_state')
+    expect(() => db.sqlite.run("DELETE FROM jobs WHERE id = 'swap:1'")).toThrow('FOREIGN KEY')
   })
 
   test('error: a newer or a changed database is refused', () => {

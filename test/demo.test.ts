@@ -156,7 +156,7 @@ describe('turnpike demo', () => {
   test('behavior: Ctrl-C while it starts leaves nothing behind', async () => {
     const port = freePorts()
     const run = start(port)
-    await until('it has begun', () => run.out.includes('started'))
+    await until('it has started', () => run.out.includes('started'))
     const pids = [run.pid, ...descendants(run.pid)]
     process.kill(run.pid, 'SIGINT')
     expect(await run.ended()).toBe(0)

@@ -204,8 +204,8 @@ describe('API keys', () => {
     for (const headers of [bearer, { ...bearer, 'idempotency-key': 'order-2' }]) {
       expect((await post(`${shop.url}/settle`, body, headers)).json.success).toBe(false)
     }
-    const elsewhere = { authorization: 'Bearer another', 'idempotency-key': 'order-1' }
-    expect((await post(`${shop.url}/settle`, body, elsewhere)).json.success).toBe(false)
+    const otherCaller = { authorization: 'Bearer another', 'idempotency-key': 'order-1' }
+    expect((await post(`${shop.url}/settle`, body, otherCaller)).json.success).toBe(false)
     const other = await post(`${shop.url}/settle`, await make(shop), mine)
     expect(other.status).toBe(409)
     expect(other.json).toMatchObject({ success: false, errorReason: 'idempotency_conflict' })

@@ -240,8 +240,8 @@ describe('what a payee is counted', () => {
       [false, true],
     ])
     const settle = (known: string | undefined, act: () => string) => {
-      const begun = { network: base, payee: stranger, known }
-      const ends = [low, high].map((each) => each.begin(begun))
+      const payment = { network: base, payee: stranger, known }
+      const ends = [low, high].map((each) => each.begin(payment))
       const id = act()
       for (const end of ends) end?.(id)
       return id

@@ -249,9 +249,9 @@ describe('the same key', () => {
     expect(other.headers.has('idempotency-replayed')).toBe(false)
     expect(await other.text()).not.toBe(answer)
     const url = `${shop.url}/m/shop/other`
-    const elsewhere = await pay(await sign(url), key(), url)
-    expect(elsewhere.status).toBe(200)
-    expect(elsewhere.headers.has('idempotency-replayed')).toBe(false)
+    const onOtherRoute = await pay(await sign(url), key(), url)
+    expect(onOtherRoute.status).toBe(200)
+    expect(onOtherRoute.headers.has('idempotency-replayed')).toBe(false)
     expect(shop.upstream.requests).toHaveLength(3)
   })
 

@@ -47,6 +47,39 @@ const testFileLinesMax = 500
 /** The median file has fewer lines than this. */
 const medianLinesMax = 120
 
+/**
+ * Words that were given up for those of the field, and what replaces them. Ordinary uses stay: "print"
+ * a line, HTTP's Request, "earlier" in prose.
+ */
+const retiredWords: readonly (readonly [word: RegExp, instead: string])[] = [
+  [/\brails?\b|Rails?\b|\brail[A-Z]/, 'ChainState'],
+  [/\blanes?\b|(?<![A-Z])Lanes?\b|\blane[A-Z]/, 'relayer'],
+  [/errands?/i, 'job'],
+  [/couriers?|parcels?\b/i, 'delivery'],
+  [/\btellers?\b|Tellers?\b/i, 'order response'],
+  [/createCounter\b|\bcounter\??\.(desk|purchase|orderResponse)\b|stock\/counter/, 'startStock'],
+  [/\bbells?\b|Bells?\b|\bring\b/, 'events, emit'],
+  [/\bshel(f|ves)\b|Shel(f|ves)\b/, 'items'],
+  [/createCounted|\bcounted(\.\w|[A-Z])|\b(const|let|type) [cC]ounted\b/, 'metrics'],
+  [/\bearlier[A-Z]|\bearlier (offers?|purchases?)\b/, 'retired offers, previous purchase'],
+  [/\belsewhere\b|Elsewhere/, 'external, or where it is'],
+  [/\bforeign\b(?! key)|\bforeign[A-Z](?!ey|olumns)|createForeign/, 'external'],
+  [/\b(trust|failures|signers)\.(earn|lose)\b|\bearn(s|ed)?\b/, 'add, suspend, recordPaid'],
+  [/[cC]arried\b|carriedSince/, 'payee gas'],
+  [/findPlain|\bplains\b|isPlainAccount/, 'findEoas'],
+  [/\bassert(Few|Patience)\b/, 'assertOpenOrderQuota, assertRefundQuota'],
+  [/\b(print|prints): (string|Hex)\b|\bprintOf\b|requestPrint/, 'fingerprint'],
+  [/\bbeginnings?\b|\bbegun\b|Begun\b/, 'deliverOnConfirm, started'],
+  [/\bhasCode\b/, "code: 'eoa' | 'contract' | 'unknown'"],
+  [/\bisProven\b/, 'isKeySigned'],
+  [/\b(type|interface) (Refusal|Request|Look|Engine)\b/, 'a name that says of what it is one'],
+  [/createEngine|\bLookOptions\b|\.look\(/, 'the name of what it does'],
+]
+/** Sample data of other services, and this list. */
+const wordOwners = /^(src\/demo\/upstreams|src\/proxy\/builtin)\/|^test\/imports\.test\.ts$/
+/** Old databases have tables of the old name, which the migrations and their test read. */
+const oldNames = /errand_transactions|\berrands\b|0002_errands|%errand%/g
+
 /** The layer of a file of ours: its folder, or its own name directly below src. */
 function layerOf(path: string): string {
   const [top = '', next = ''] = path.split('/')
@@ -174,6 +207,18 @@ const rules: Readonly<Record<string, (all: readonly Source[]) => string[]>> = {
       .map(
         ({ path }) => `${path}: protocol/ takes randomness, environment and network as arguments`,
       ),
+
+  words: (all) =>
+    all.flatMap(({ path, text }) => {
+      if (wordOwners.test(path)) return []
+      const isOld = path === 'db/migrate.ts' || path === 'test/db.test.ts'
+      const read = isOld ? text.replaceAll(oldNames, '') : text
+      return retiredWords.flatMap(([word, instead]) => {
+        const line = read.split('\n').findIndex((each) => word.test(each))
+        if (line < 0 && !word.test(path.replaceAll(/[-_]/g, ' '))) return []
+        return [`${path}:${line + 1} ${word.source} is retired: ${instead}`]
+      })
+    }),
 
   form: (all) =>
     all.flatMap(({ path, text, code }) => {
@@ -340,6 +385,39 @@ describe('the rules', () => {
     ['form', { 'db/a.ts': long(351) }, 1],
     ['form', { 'test/a.ts': long(500) }, 0],
     ['form', { 'test/a.ts': long(501) }, 1],
+    ['words', { 'src/a.ts': 'const rail = railOf(chain)' }, 1],
+    ['words', { 'src/a.ts': '// The lanes of a network' }, 1],
+    ['words', { 'src/a.ts': 'const ownLane = 1' }, 1],
+    ['words', { 'db/a.ts': "const sql = 'SELECT * FROM errands'" }, 1],
+    ['words', { 'src/paywall/courier.ts': '' }, 1],
+    ['words', { 'test/settlement-lane.test.ts': '' }, 1],
+    ['words', { 'src/a.ts': 'type Teller = 1' }, 1],
+    ['words', { 'src/a.ts': 'counter?.desk.stop()' }, 1],
+    ['words', { 'src/a.ts': "const counter = registry.counter('x')" }, 0],
+    ['words', { 'src/a.ts': 'bell.ring()' }, 1],
+    ['words', { 'src/a.ts': 'const shelves = [string]' }, 1],
+    ['words', { 'src/a.ts': 'counted.paid(1)' }, 1],
+    ['words', { 'src/a.ts': '// Failures are counted.' }, 0],
+    ['words', { 'src/a.ts': 'const earlierOffers = 1' }, 1],
+    ['words', { 'src/a.ts': '// What an earlier process left' }, 0],
+    ['words', { 'src/a.ts': '// Settled elsewhere' }, 1],
+    ['words', { 'src/a.ts': 'await foreign(context)' }, 1],
+    ['words', { 'db/a.ts': "foreignKey({ foreignColumns: [] }) // 'PRAGMA foreign_keys'" }, 0],
+    ['words', { 'src/a.ts': 'failures.earn(payer)' }, 1],
+    ['words', { 'src/a.ts': 'trust.lose(payer)' }, 1],
+    ['words', { 'src/a.ts': 'createCarried(db)' }, 1],
+    ['words', { 'src/a.ts': 'await findPlain(payers)' }, 1],
+    ['words', { 'src/a.ts': "'text/plain'" }, 0],
+    ['words', { 'src/a.ts': 'assertFew(payer)' }, 1],
+    ['words', { 'src/a.ts': 'type A = { print: string }' }, 1],
+    ['words', { 'src/a.ts': 'print(line)' }, 0],
+    ['words', { 'src/a.ts': 'const isBegun = true' }, 1],
+    ['words', { 'src/a.ts': 'type A = { hasCode: boolean | undefined }' }, 1],
+    ['words', { 'src/a.ts': 'presentation.isProven?.()' }, 1],
+    ['words', { 'src/a.ts': 'export type Refusal = 1' }, 1],
+    ['words', { 'src/a.ts': 'export type MarketRefusal = 1' }, 0],
+    ['words', { 'src/a.ts': 'handle(request: Request): Response' }, 0],
+    ['words', { 'src/a.ts': 'market.look(token)' }, 1],
     ['form', { 'src/a.ts': '// \u2013' }, 1],
     ['form', { 'src/a.ts': 'export default 1\nexport enum A {}\nclass B {}' }, 3],
     ['form', { 'src/a.ts': "export * from './b'\nexport { b } from './b'" }, 1],

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import { Client } from '@modelcontextprotocol/sdk/client/index.js'
 import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js'
-import { buy, type Shop, sign, startShop, type Terms, visit } from './harness/shop'
+import { buy, openConnection, type Shop, sign, startShop, type Terms } from './harness/shop'
 import type { Reply } from './harness/upstream'
 import { until } from './harness/world'
 
@@ -100,9 +100,9 @@ describe('with a key', () => {
       serial++
       const reply = nextReply()
       const credential = await sign(item())
-      const visitor = visit(item(), { ...credential, 'Idempotency-Key': key() })
+      const connection = openConnection(item(), { ...credential, 'Idempotency-Key': key() })
       const upstream = await reply
-      await visitor.leave()
+      await connection.leave()
       if (isStream) {
         upstream.head(200, events)
         upstream.chunk('data: 1\n\n')
@@ -164,11 +164,11 @@ describe('with a key', () => {
   test('behavior: a stop waits for the rest', async () => {
     const stream = nextStream()
     const credential = await sign(item())
-    const visitor = visit(item(), { ...credential, 'Idempotency-Key': key() })
+    const connection = openConnection(item(), { ...credential, 'Idempotency-Key': key() })
     const upstream = await stream
     await becomes(whole)
     // The gateway has noticed.
-    await visitor.leave()
+    await connection.leave()
     const restarted = shop.restart()
     upstream.chunk('data: 2\n\n')
     upstream.end()
@@ -181,10 +181,10 @@ describe('with a key', () => {
   test('behavior: a stop gives the rest up when its time is over', async () => {
     const stream = nextStream()
     const credential = await sign(item())
-    const visitor = visit(item(), { ...credential, 'Idempotency-Key': key() })
+    const connection = openConnection(item(), { ...credential, 'Idempotency-Key': key() })
     const upstream = await stream
     await becomes(whole)
-    await visitor.leave()
+    await connection.leave()
     const restarted = shop.restart()
     shop.advance(60_000)
     await upstream.left

@@ -55,7 +55,7 @@ const usdg = (amount: number) => BigInt(amount) * 1_000_000n
 
 async function judged(token: StockToken, people: `0x${string}`[] = [], amount = usdg(10)) {
   const { market } = spied()
-  return market.judge(await market.look(token, amount, { people }))
+  return market.judge(await market.snapshotOf(token, amount, { people }))
 }
 
 const ok = { ok: true, warnings: [] } as const
@@ -63,31 +63,36 @@ const ok = { ok: true, warnings: [] } as const
 describe('what the chain says of a token', () => {
   test('behavior: all of it comes from one block, in one call', async () => {
     const { market, reads } = spied()
-    const looks = await market.snapshots()
+    const snapshots = await market.snapshots()
     expect(reads).toHaveLength(1)
-    expect(looks.map(({ token }) => token.symbol)).toEqual(stock.tokens.map(({ symbol }) => symbol))
-    expect(new Set(looks.map(({ blockNumber }) => blockNumber)).size).toBe(1)
-    for (const look of looks) {
-      expect(look).toMatchObject({ isPinned: true, decimals: 18, multiplierE18: 10n ** 18n })
-      const price = samplePrice(look.token.symbol)
-      expect(Number(look.midPriceAtomic) / 1e6).toBeCloseTo(price, 4)
+    expect(snapshots.map(({ token }) => token.symbol)).toEqual(
+      stock.tokens.map(({ symbol }) => symbol),
+    )
+    expect(new Set(snapshots.map(({ blockNumber }) => blockNumber)).size).toBe(1)
+    for (const snapshot of snapshots) {
+      expect(snapshot).toMatchObject({ isPinned: true, decimals: 18, multiplierE18: 10n ** 18n })
+      const price = samplePrice(snapshot.token.symbol)
+      expect(Number(snapshot.midPriceAtomic) / 1e6).toBeCloseTo(price, 4)
       // The pool's fee comes on top.
-      expect(Number(look.priceAtomic) / 1e6 / price - 1).toBeCloseTo(look.token.fee / 1e6, 4)
-      expect(Number(look.feed?.priceAtomic) / 1e6).toBe(price)
-      expect(market.judge(look)).toEqual(ok)
+      expect(Number(snapshot.priceAtomic) / 1e6 / price - 1).toBeCloseTo(
+        snapshot.token.fee / 1e6,
+        4,
+      )
+      expect(Number(snapshot.feed?.priceAtomic) / 1e6).toBe(price)
+      expect(market.judge(snapshot)).toEqual(ok)
     }
   })
 
   test('behavior: within a second nobody asks the node again, unless freshness is demanded', async () => {
     const { market, reads } = spied()
-    await Promise.all([market.snapshots(), market.snapshots(), market.look(nvda, usdg(5))])
-    await market.look(nvda, usdg(5))
+    await Promise.all([market.snapshots(), market.snapshots(), market.snapshotOf(nvda, usdg(5))])
+    await market.snapshotOf(nvda, usdg(5))
     const before = reads.length
     expect(before).toBeLessThanOrEqual(2)
-    await market.look(nvda, usdg(5), { fresh: true })
+    await market.snapshotOf(nvda, usdg(5), { fresh: true })
     expect(reads).toHaveLength(before + 1)
     clock += 1_000
-    await market.look(nvda, usdg(5))
+    await market.snapshotOf(nvda, usdg(5))
     await market.snapshot(nvda)
     expect(reads).toHaveLength(before + 3)
   })
@@ -95,18 +100,18 @@ describe('what the chain says of a token', () => {
   test('behavior: what is asked at once travels together', async () => {
     const { market, reads } = spied()
     const amounts = Array.from({ length: 60 }, (_, index) => usdg(1) + BigInt(index))
-    const looks = await Promise.all(amounts.map((amount) => market.look(nvda, amount)))
-    expect(looks.map((look) => look.usdgAtomic)).toEqual(amounts)
-    for (const look of looks) expect(look.sharesAtomic).toBeGreaterThan(0n)
+    const snapshots = await Promise.all(amounts.map((amount) => market.snapshotOf(nvda, amount)))
+    expect(snapshots.map((snapshot) => snapshot.usdgAtomic)).toEqual(amounts)
+    for (const snapshot of snapshots) expect(snapshot.sharesAtomic).toBeGreaterThan(0n)
     expect(reads.length).toBeLessThanOrEqual(3)
     expect(Math.max(...reads.map(([, calls]) => calls.length))).toBeLessThanOrEqual(400)
   })
 
   test('behavior: the multiplier is shown and changes no amount', async () => {
     const { market } = spied()
-    const before = await market.look(nvda, usdg(10), { fresh: true })
+    const before = await market.snapshotOf(nvda, usdg(10), { fresh: true })
     await setMultiplier(chain, nvda, 25n * 10n ** 17n)
-    const after = await market.look(nvda, usdg(10), { fresh: true })
+    const after = await market.snapshotOf(nvda, usdg(10), { fresh: true })
     expect(after.multiplierE18).toBe(25n * 10n ** 17n)
     expect([after.sharesAtomic, after.priceAtomic]).toEqual([
       before.sharesAtomic,
@@ -229,8 +234,8 @@ describe('a node that does not answer', () => {
     const { market } = spied({ read: silent, timeoutMs: 50 })
     const started = performance.now()
     const failures = await Promise.all(
-      [market.snapshots(), market.look(nvda, usdg(5)), market.snapshot(nvda)].map((look) =>
-        Promise.resolve(look).catch((error: unknown) => error),
+      [market.snapshots(), market.snapshotOf(nvda, usdg(5)), market.snapshot(nvda)].map(
+        (snapshot) => Promise.resolve(snapshot).catch((error: unknown) => error),
       ),
     )
     for (const failure of failures)
@@ -245,18 +250,18 @@ describe('a node that does not answer', () => {
     read = down
     clock += 60_000
     expect(await market.snapshots()).toBe(seen)
-    await expect(market.look(nvda, usdg(5))).rejects.toThrow('down')
+    await expect(market.snapshotOf(nvda, usdg(5))).rejects.toThrow('down')
     read = world.app.settlement.read
     clock += 1_000
     expect((await market.snapshots())[0]?.readAt).toBe(clock)
     // A fault was not kept.
-    expect((await market.look(nvda, usdg(5))).sharesAtomic).toBeGreaterThan(0n)
+    expect((await market.snapshotOf(nvda, usdg(5))).sharesAtomic).toBeGreaterThan(0n)
   })
 
   test('error: a flood is turned away instead of collected', async () => {
     const { market, reads } = spied({ read: silent, timeoutMs: 200 })
     const asked = Array.from({ length: 1_500 }, (_, index) =>
-      market.look(nvda, usdg(1) + BigInt(index)).catch((error: Error) => error.name),
+      market.snapshotOf(nvda, usdg(1) + BigInt(index)).catch((error: Error) => error.name),
     )
     const turnedAway = new Set(await Promise.all(asked))
     expect([...turnedAway]).toEqual(['RpcFault'])

@@ -398,8 +398,8 @@ describe('a credential that is wrong', () => {
     expect(refused.data.failure.reason).toBeString()
     // One that was issued for another tool.
     const other = await refusal(client, { name: 'fx-currencies' })
-    const foreign = { challenge: other.data.challenges[0], payload: authorization }
-    expect((await refusal(client, { ...call, ...meta(foreign) })).code).toBe(-32043)
+    const mismatched = { challenge: other.data.challenges[0], payload: authorization }
+    expect((await refusal(client, { ...call, ...meta(mismatched) })).code).toBe(-32043)
     const both = { ...meta({ challenge, payload: authorization })._meta, 'x402/payment': {} }
     const result = await client.callTool({ ...call, _meta: both })
     expect(result.structuredContent).toMatchObject({ code: 'multiple-credentials' })

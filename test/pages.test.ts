@@ -47,8 +47,8 @@ function pages(options: Partial<PagesOptions> = {}) {
   const app = errors({ baseUrl, log: silent, requestId: () => 'id' })
     .get('/', ({ request }) => made.home(request))
     .get('/stocks', ({ request }) => made.stocks(request))
-    .get('/admin', ({ request }) => made.look(request))
-    .post('/admin', ({ request }) => made.enter(request), { parse: 'none' })
+    .get('/admin', ({ request }) => made.operation(request))
+    .post('/admin', ({ request }) => made.signIn(request), { parse: 'none' })
   return {
     get: (path: string, headers: Record<string, string> = {}) =>
       Promise.resolve(app.fetch(new Request(`http://localhost${path}`, { headers }))),
@@ -188,7 +188,7 @@ describe('what a page may do', () => {
   })
 
   test('behavior: hostile texts of the configuration stay texts', async () => {
-    const hostile = `</code></title><script>alert(1)</script><img src=x onerror=alert(1)>"' onfocus=alert(1) ${bell}`
+    const hostile = `</code></title><script>alert(1)</script><img src=x onerror=alert(1)>"' onfocus=alert(1) ${controlCharacter}`
     const base = configOf(small)
     const one = merchantOf(hostile)
     const { stock } = base
@@ -247,7 +247,7 @@ describe('what a page may do', () => {
       const text = await (await app.get(path, { authorization })).text()
       expect(text).toContain('&lt;script&gt;')
       expect(text.match(/<script>|<img|<\/code><\/title>/g)).toBeNull()
-      expect(text).not.toContain(bell)
+      expect(text).not.toContain(controlCharacter)
       expect(withoutTags(text).match(/.{0,40}[<>].{0,40}/)).toBeNull()
     }
   })
@@ -294,7 +294,7 @@ describe('the state of relayers', () => {
   })
 })
 
-const bell = String.fromCharCode(7)
+const controlCharacter = String.fromCharCode(7)
 
 /** What remains when every well-formed tag is taken out. */
 function withoutTags(text: string): string {

@@ -156,7 +156,7 @@ describe('Terms', () => {
     }
   })
 
-  test('error: nonsense, unknown tokens and foreign spenders are no terms', () => {
+  test('error: nonsense, unknown tokens and other spenders are no terms', () => {
     const accepted = X402.requirements(offer, 'permit2')
     const of = (accept: object) =>
       Terms.decode(new Headers({ 'payment-required': encodeJson({ accepts: [accept] }) }))

@@ -19,12 +19,12 @@ const x402: Terms = { scheme: 'x402-eip3009' }
 const permit2: Terms = { scheme: 'x402-permit2' }
 
 type Refused = { body: Record<string, unknown>; headers: Headers }
-type Refusal = { status: number; code: string; reason?: string }
+type ExpectedProblem = { status: number; code: string; reason?: string }
 
 /** Nothing is written, sent or forwarded; a 402 brings a fresh challenge, x402 its answer. */
 async function expectRefused(
   response: Response,
-  refusal: Refusal,
+  refusal: ExpectedProblem,
   before: Record<string, number>,
 ): Promise<Refused> {
   const body = (await response.json()) as Refused['body']
@@ -43,7 +43,7 @@ async function expectRefused(
 
 async function refuse(
   headers: Record<string, string>,
-  refusal: Refusal,
+  refusal: ExpectedProblem,
   url = item(),
   init: RequestInit = {},
 ): Promise<Refused> {
@@ -340,11 +340,11 @@ describe('before money moves', () => {
 
   test('error: PAYMENT-RESPONSE comes with every x402 failure, whoever refuses it', async () => {
     const credential = await sign(item(), x402)
-    const elsewhere = [
+    const otherPaths = [
       ['/m/shop/nothing', 404, 'not-found'],
       ['/m/closed/item', 503, 'not-ready'],
     ] as const
-    for (const [path, status, code] of elsewhere)
+    for (const [path, status, code] of otherPaths)
       await refuse(credential, { status, code }, shop.url + path)
     await refuse(credential, { status: 405, code: 'method-not-allowed' }, item(), {
       method: 'DELETE',

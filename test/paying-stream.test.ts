@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import { settlementOf } from './harness/buyer'
-import { buy, type Shop, sign, startShop, type Terms, visit } from './harness/shop'
+import { buy, openConnection, type Shop, sign, startShop, type Terms } from './harness/shop'
 import type { Reply } from './harness/upstream'
 import { until } from './harness/world'
 
@@ -144,9 +144,9 @@ describe('an event stream', () => {
     test(`behavior: a buyer that leaves before the first byte may come back, by ${terms.scheme ?? 'mpp'}`, async () => {
       const reply = nextReply()
       const credential = await sign(item(), terms)
-      const visitor = visit(item(), credential)
+      const connection = openConnection(item(), credential)
       const upstream = await reply
-      await visitor.leave()
+      await connection.leave()
       upstream.head(200, events)
       upstream.chunk('data: 1\n\n')
       // Nobody reads it.
@@ -166,9 +166,9 @@ describe('an answer that is no event stream', () => {
     for (const terms of [{}, x402] as Terms[]) {
       const reply = nextReply()
       const credential = await sign(item(), terms)
-      const visitor = visit(item(), credential)
+      const connection = openConnection(item(), credential)
       const upstream = await reply
-      await visitor.leave()
+      await connection.leave()
       // What is paid for is taken from the upstream all the same.
       upstream.send(200, '{"n":1}')
       await until('it is recorded', () => lastPayment().delivery === 'none')

@@ -3,7 +3,15 @@ import { encodeFunctionData, type Hex, numberToHex, parseAbi } from 'viem'
 import { account } from '../src/demo/accounts'
 import { execute, mine, setAutomine } from '../src/demo/chains'
 import { settlementOf } from './harness/buyer'
-import { payee, type Shop, setSettleWait, sign, startShop, type Terms, visit } from './harness/shop'
+import {
+  openConnection,
+  payee,
+  type Shop,
+  setSettleWait,
+  sign,
+  startShop,
+  type Terms,
+} from './harness/shop'
 import { until } from './harness/world'
 
 let shop: Shop
@@ -150,9 +158,9 @@ describe('a transfer that takes its time', () => {
   test('behavior: a buyer that leaves meanwhile finds its answer later', async () => {
     const credential = await sign(item(), x402)
     await setAutomine(chainOf(base), false)
-    const visitor = visit(item(), credential)
+    const connection = openConnection(item(), credential)
     await inPool(base, 1)
-    await visitor.leave()
+    await connection.leave()
     await setAutomine(chainOf(base), true)
     await mine(chainOf(base))
     await until('it is answered', async () => {

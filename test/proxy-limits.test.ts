@@ -3,7 +3,7 @@ import { type Budget, createBudget, readBody } from '../src/http/body'
 import type { ProblemError } from '../src/protocol/Problem'
 import { createBreaker } from '../src/proxy/breaker'
 import { originOf, serveBuiltin } from '../src/proxy/builtin/serve'
-import { createPlaces } from '../src/proxy/places'
+import { createConcurrency } from '../src/proxy/concurrency'
 import { merchant, route } from './harness/merchants'
 
 describe('breaker', () => {
@@ -99,20 +99,20 @@ describe('breaker', () => {
   })
 })
 
-describe('places', () => {
-  test('behavior: a merchant has its own number of places, and all have one together', () => {
-    const places = createPlaces()
+describe('concurrency', () => {
+  test('behavior: a merchant has its own limit of concurrent sales, and all have one together', () => {
+    const concurrency = createConcurrency()
     const max = { merchant: 2, total: 3 }
-    const first = places.take('a', max)
-    expect([first, places.take('a', max)]).not.toContain(undefined)
-    expect(places.take('a', max)).toBeUndefined()
-    expect(places.take('b', max)).toBeDefined()
-    expect(places.take('b', max)).toBeUndefined()
+    const first = concurrency.acquire('a', max)
+    expect([first, concurrency.acquire('a', max)]).not.toContain(undefined)
+    expect(concurrency.acquire('a', max)).toBeUndefined()
+    expect(concurrency.acquire('b', max)).toBeDefined()
+    expect(concurrency.acquire('b', max)).toBeUndefined()
     first?.()
     first?.()
-    expect(places.used()).toBe(2)
-    expect(places.take('b', max)).toBeDefined()
-    expect(places.take('a', max)).toBeUndefined()
+    expect(concurrency.used()).toBe(2)
+    expect(concurrency.acquire('b', max)).toBeDefined()
+    expect(concurrency.acquire('a', max)).toBeUndefined()
   })
 })
 

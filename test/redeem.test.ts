@@ -2,7 +2,7 @@ import { Database } from 'bun:sqlite'
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import { join } from 'node:path'
 import { settlementOf } from './harness/buyer'
-import { buy, payee, type Shop, sign, startShop, type Terms, visit } from './harness/shop'
+import { buy, openConnection, payee, type Shop, sign, startShop, type Terms } from './harness/shop'
 import type { Reply, Script } from './harness/upstream'
 import { until } from './harness/world'
 
@@ -74,7 +74,7 @@ describe('what counts as delivered', () => {
     test(`behavior: ${status} of the upstream is a 502 that can be redeemed`, async () => {
       shop.upstream.script = (_, reply) =>
         reply.send(status, status === 304 ? '' : '{"secret":"answer"}', {
-          location: 'https://elsewhere.example/',
+          location: 'https://other.example/',
         })
       const before = Date.now()
       const response = await buy(item())
@@ -94,7 +94,7 @@ describe('what counts as delivered', () => {
       expect(body.transaction).toMatch(/^0x[0-9a-f]{64}$/)
       expect(body.redeem.token).toMatch(/^[A-Za-z0-9_-]{43}$/)
       expect(Date.parse(body.redeem.until)).toBeGreaterThanOrEqual(before + day)
-      // One request: a redirect elsewhere is not followed, a failure not tried again behind the buyer's back.
+      // One request: a redirect to another host is not followed, a failure not tried again behind the buyer's back.
       expect(shop.upstream.requests).toHaveLength(1)
       expect(await recorded(body.transaction)).toMatchObject({
         state: 'confirmed',
@@ -370,9 +370,9 @@ describe('without the token', () => {
     const replied = new Promise<Reply>((resolve) => {
       shop.upstream.script = (_, reply) => resolve(reply)
     })
-    const visitor = visit(item(), credential)
+    const connection = openConnection(item(), credential)
     const reply = await replied
-    await visitor.leave()
+    await connection.leave()
     reply.send(500)
     shop.upstream.script = undefined
     await until('the failure is recorded', async () => {

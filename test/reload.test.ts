@@ -37,7 +37,7 @@ function changed(from: string, to: string): Config {
 }
 
 const dearer = () => changed(routeText('/item', '0.005'), routeText('/item', '0.007'))
-const paidElsewhere = () => changed(shopHead, `payout = "${wallet}"\n${shopHead}`)
+const paidToWallet = () => changed(shopHead, `payout = "${wallet}"\n${shopHead}`)
 const withoutOther = () =>
   changed(`[[merchants.routes]]\n${routeText(other.path, other.price)}\n`, '')
 
@@ -103,7 +103,7 @@ describe('a price that changes', () => {
     const headers = await sign(item(), validAfter(0))
     const failed = await pay(headers)
     expect(failed.status).toBe(502)
-    shop.app.reload(paidElsewhere())
+    shop.app.reload(paidToWallet())
     shop.advance(500_000)
     shop.upstream.script = undefined
     expect((await pay(headers)).status).toBe(200)
@@ -136,7 +136,7 @@ describe('a payout that changes', () => {
       await sign(item(), validAfter(0)),
       await sign(item(), { ...x402, ...validAfter(0) }),
     ]
-    expect(shop.app.reload(paidElsewhere())).toEqual([])
+    expect(shop.app.reload(paidToWallet())).toEqual([])
     const refused = await pay(mpp)
     expect(refused.status).toBe(402)
     expect(await refused.json()).toMatchObject({ code: 'invalid-challenge' })

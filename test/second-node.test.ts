@@ -119,7 +119,7 @@ test('attack: a node that shows a payment that failed gets no stock and no refun
   expect([response.status, code]).toEqual([503, 'settlement-pending'])
   expect(order).toMatchObject({ status: 'held', heldReason: 'settlement-disputed' })
   expect({ desk: await shop.usdg(shop.desk), shares: await shop.shares(thief) }).toEqual(before)
-  expect(shop.rows(`SELECT * FROM errands WHERE id LIKE '%${order.id}%'`)).toEqual([])
+  expect(shop.rows(`SELECT * FROM jobs WHERE id LIKE '%${order.id}%'`)).toEqual([])
   expect(shop.logged.join('\n')).toContain('settlement-disputed')
 
   const lines: string[] = []
@@ -152,12 +152,12 @@ test('attack: an order whose payment is disputed when its money is to go back is
   // Both show it to the order that is settled, and no longer to the one that is to be refunded.
   second.intercept = (call, forward) =>
     call.method === 'eth_getTransactionReceipt' && ++asked > 1 ? denying(call, forward) : undefined
-  before(shop, 'look', 2, () => pause(chain, shop.nvda, { everything: true }))
+  before(shop, 'quote', 2, () => pause(chain, shop.nvda, { everything: true }))
   const response = await fetch(url, { method: 'POST', headers: credential })
   await pause(chain, shop.nvda, {})
   const { order } = (await response.json()) as { order: OrderJson }
   expect(order).toMatchObject({ status: 'held', heldReason: 'settlement-disputed' })
-  expect(shop.rows(`SELECT * FROM errands WHERE id LIKE '%${order.id}%'`)).toEqual([])
+  expect(shop.rows(`SELECT * FROM jobs WHERE id LIKE '%${order.id}%'`)).toEqual([])
   second.intercept = undefined
   requestRetry(shop, order.id)
   await until('it is refunded', () => stateOf(order.id) === 'refunded')
@@ -185,7 +185,7 @@ for (const [name, answer] of [
     const before = asked
     await until('it is looked at again', () => asked > before)
     expect(stateOf(id)).toBe('settling')
-    expect(shop.rows(`SELECT * FROM errands WHERE id LIKE '%${id}%'`)).toEqual([])
+    expect(shop.rows(`SELECT * FROM jobs WHERE id LIKE '%${id}%'`)).toEqual([])
     second.intercept = undefined
     expect(((await (await paying).json()) as OrderJson).status).toBe('delivered')
   })

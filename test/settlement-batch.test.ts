@@ -99,8 +99,8 @@ describe.concurrent('a batch', () => {
     await pay(own, amounts(own, 4))
     net.tap.calls.length = 0
     await pay(own, amounts(own, 32))
-    const counted = net.tap.calls.filter(({ method }) => /^eth_(call|send)/.test(method))
-    expect(counted.length).toBeLessThan(10)
+    const simulated = net.tap.calls.filter(({ method }) => /^eth_(call|send)/.test(method))
+    expect(simulated.length).toBeLessThan(10)
   })
 
   test('behavior: members whose logs are equal never share one, and all are paid', async () => {

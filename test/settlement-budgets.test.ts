@@ -352,11 +352,11 @@ describe('the budget of a payer', () => {
     const ends = Array.from({ length: 16 }, () => failures.begin(key('0xa')))
     expect(failures.roomOf('0xa')).toBe(0)
     for (const end of ends) {
-      failures.earn(key('0xa'))
+      failures.recordPaid(key('0xa'))
       end()
     }
     expect(failures.roomOf('0xa')).toBe(32)
-    for (let payment = 0; payment < 1_000; payment++) failures.earn(key('0xa'))
+    for (let payment = 0; payment < 1_000; payment++) failures.recordPaid(key('0xa'))
     expect(failures.roomOf('0xa')).toBe(64)
     expect(failures.roomOf('0xb')).toBe(16)
   })
@@ -391,9 +391,9 @@ describe('the budget of a payer', () => {
     let now = 1_000_000
     const failures = createFailures(() => now)
     for (let paid = 0; paid < 5; paid++) {
-      failures.earn(wallet(`0xpaid${paid}`, paid % 2 === 0))
+      failures.recordPaid(wallet(`0xpaid${paid}`, paid % 2 === 0))
       // Once each, however often it pays.
-      failures.earn(wallet(`0xpaid${paid}`))
+      failures.recordPaid(wallet(`0xpaid${paid}`))
     }
     for (let made = 0; made < 10; made++) {
       expect(failures.waitSeconds(wallet('0xnew', true))).toBe(0)
@@ -403,7 +403,7 @@ describe('the budget of a payer', () => {
     now += 60_000
     expect(failures.waitSeconds(wallet('0xnew', true))).toBe(0)
     // Not without end, however many have paid.
-    for (let paid = 0; paid < 500; paid++) failures.earn(wallet(`0xmore${paid}`, true))
+    for (let paid = 0; paid < 500; paid++) failures.recordPaid(wallet(`0xmore${paid}`, true))
     for (let made = 0; made < 100; made++) failures.record(wallet(`0xother${made}`, true))
     expect(failures.waitSeconds(wallet('0xnew', true))).toBeGreaterThan(0)
   })

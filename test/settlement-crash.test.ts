@@ -85,10 +85,10 @@ test('behavior: killed again and again, no money is lost, doubled or forgotten',
     const count = (sql: string) =>
       fixture.db.sqlite.query<{ n: number }, []>(`SELECT count(*) n FROM ${sql}`).get()?.n ?? -1
     await until(() => count("payments WHERE state IN ('broadcast', 'reverted')") === 0)
-    await until(() => count("errands WHERE state = 'broadcast'") === 0)
-    const jobs = count('errands')
+    await until(() => count("jobs WHERE state = 'broadcast'") === 0)
+    const jobs = count('jobs')
     expect(jobs).toBeGreaterThan(40)
-    expect(count("errands WHERE state = 'confirmed'")).toBe(jobs)
+    expect(count("jobs WHERE state = 'confirmed'")).toBe(jobs)
     expect(await weiOf(net.chain)).toBe(weiBefore + 7n * BigInt(jobs))
     const payments = count('payments')
     expect(payments).toBeGreaterThan(100)

@@ -8,7 +8,7 @@ import type { Transfer } from '../src/protocol/Transfer'
 import { type OwnSettlement, ownSettlement } from './harness/ownsettlement'
 import { purposeOf, signTransfer, until } from './harness/settlement'
 
-// A delivery that is begun in the commit of its confirmation, for the one caller that waits for it.
+// A delivery that is started in the commit of its confirmation, for the one caller that waits for it.
 
 function settle(
   { fixture }: OwnSettlement,
@@ -16,7 +16,7 @@ function settle(
   deliverOnConfirm: () => boolean,
   waitMs = 20_000,
 ) {
-  const options = { waitMs, receivedAt: Date.now(), proven: true, deliverOnConfirm }
+  const options = { waitMs, receivedAt: Date.now(), isKeySigned: true, deliverOnConfirm }
   return fixture.settlement.settle(transfer, purposeOf(), options)
 }
 

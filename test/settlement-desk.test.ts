@@ -9,7 +9,7 @@ import { mineWhile, signTransfer, until } from './harness/settlement'
 const deskKey = Crypto.bytes(account(5).privateKey)
 
 /** A desk with a second account, which has gas. */
-async function ownLanes() {
+async function ownDeskRelayer() {
   const own = await ownJobs()
   await own.net.chain.rpc('anvil_setBalance', [account(5).address, '0xde0b6b3a7640000'])
   return own
@@ -17,7 +17,7 @@ async function ownLanes() {
 
 describe.concurrent('the relayers', () => {
   test('behavior: the desk has one of its own, which carries no payment', async () => {
-    await using own = await ownLanes()
+    await using own = await ownDeskRelayer()
     const { net, network } = own
     await own.reopen({}, { deskKey })
     expect(own.fixture.settlement.desk).toBe(account(5).address)
@@ -36,7 +36,7 @@ describe.concurrent('the relayers', () => {
   })
 
   test('behavior: a desk without gas takes nothing on, and payments go on', async () => {
-    await using own = await ownLanes()
+    await using own = await ownDeskRelayer()
     const { net, network } = own
     await net.chain.rpc('anvil_setBalance', [account(5).address, '0x1'])
     await own.reopen({}, { deskKey })
@@ -49,7 +49,7 @@ describe.concurrent('the relayers', () => {
   })
 
   test('behavior: without relayers that work the desk still does', async () => {
-    await using own = await ownLanes()
+    await using own = await ownDeskRelayer()
     const { net, network } = own
     await net.chain.rpc('anvil_setBalance', [account(0).address, '0x1'])
     await own.reopen({}, { deskKey })
@@ -59,7 +59,7 @@ describe.concurrent('the relayers', () => {
   })
 
   test('behavior: the desk is the first relayer by default, on one relayer', async () => {
-    await using own = await ownLanes()
+    await using own = await ownDeskRelayer()
     await own.reopen({}, { deskKey: Crypto.bytes(account(0).privateKey) })
     expect(own.fixture.settlement.desk).toBe(account(0).address)
     expect(own.fixture.settlement.status()[0]?.relayers).toHaveLength(1)
@@ -67,13 +67,13 @@ describe.concurrent('the relayers', () => {
   })
 
   test('error: an account without a relayer is told at once', async () => {
-    await using own = await ownLanes()
+    await using own = await ownDeskRelayer()
     await expect(own.run({ relayer: account(8).address })).rejects.toThrow('is no relayer')
     expect(own.transactions()).toEqual([])
   })
 
   test('behavior: one that was written goes on when its relayer pauses', async () => {
-    await using own = await ownLanes()
+    await using own = await ownDeskRelayer()
     const { net, network } = own
     net.tap.intercept = ({ method }) =>
       isSend(method)
@@ -89,7 +89,7 @@ describe.concurrent('the relayers', () => {
   })
 
   test('behavior: waits for room in a full relayer, and is not written when its time is over', async () => {
-    await using own = await ownLanes()
+    await using own = await ownDeskRelayer()
     const { net } = own
     await setAutomine(net.chain, false)
     const ids = Array.from({ length: 16 }, (_, index) => `refund:${index}`)

@@ -432,6 +432,6 @@ test.concurrent('behavior: a job under way is on the disk as the tables want it'
   const row = createJobs(own.fixture.db).find('refund:1')
   expect(row).toMatchObject({ kind: 'refund', valueWei: 7n, relayer: account(0).address })
   expect(() =>
-    own.fixture.db.sqlite.run("UPDATE errands SET state = 'broadcast' WHERE id = 'refund:1'"),
+    own.fixture.db.sqlite.run("UPDATE jobs SET state = 'broadcast' WHERE id = 'refund:1'"),
   ).toThrow()
 })

@@ -11,7 +11,7 @@ import { type RpcCall, signTransfer, until } from './harness/settlement'
 const quietSeconds = 60
 
 /** Nothing happens for a minute; the next block is as late as our clock. */
-async function ownQuietDesk(): Promise<OwnSettlement> {
+async function ownQuietSettlement(): Promise<OwnSettlement> {
   const own = await ownSettlement()
   const { chain } = own.net
   // A wallet needs a block; here it is one of before.
@@ -56,7 +56,7 @@ const calls = ({ net }: OwnSettlement) =>
   net.tap.calls.filter(({ method }) => method === 'eth_call' || isSend(method)).length
 
 test.concurrent('behavior: a payment that is younger than the newest block takes two calls', async () => {
-  await using own = await ownQuietDesk()
+  await using own = await ownQuietSettlement()
   for (const method of ['eip3009', 'permit2'] as const) {
     own.net.tap.calls.length = 0
     expect((await own.fixture.pay(young(own, { method }))).kind).toBe('confirmed')
@@ -66,7 +66,7 @@ test.concurrent('behavior: a payment that is younger than the newest block takes
 })
 
 test.concurrent('behavior: it is verified, and a wallet and a batch pay too', async () => {
-  await using own = await ownQuietDesk()
+  await using own = await ownQuietSettlement()
   expect(await own.fixture.settlement.verify(young(own))).toEqual({ ok: true })
   const payer = wallets.get(own)
   if (!payer) throw new Error('no wallet')
@@ -78,7 +78,7 @@ test.concurrent('behavior: it is verified, and a wallet and a batch pay too', as
 })
 
 test.concurrent('error: what is not valid yet by our clock is refused', async () => {
-  await using own = await ownQuietDesk()
+  await using own = await ownQuietSettlement()
   const reason = 'invalid_exact_evm_payload_authorization_valid_after'
   const early = young(own, { validAfter: seconds() + 60n })
   expect(await own.fixture.pay(early)).toMatchObject({ kind: 'refused', reason })
@@ -111,7 +111,7 @@ test.concurrent('error: a clock that is proven to be ahead makes no payment youn
 
 for (const [name, intercept] of Object.entries(nodes))
   test.concurrent(`behavior: a node ${name} block overrides is asked for one once, and keys pay all the same`, async () => {
-    await using own = await ownQuietDesk()
+    await using own = await ownQuietSettlement()
     own.net.tap.intercept = (call) => intercept(call, own.net.chain.url)
     const overrides = () => own.net.tap.calls.filter(({ params }) => params.length > 2).length
     for (const method of ['eip3009', 'permit2'] as const) {

@@ -179,7 +179,7 @@ describe('a payment', () => {
 })
 
 describe('delivery', () => {
-  test('behavior: is begun before, counted, redeemable and ended once', async () => {
+  test('behavior: is started before, counted, redeemable and ended once', async () => {
     const outcome = await fixture.pay(signTransfer(network))
     if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
     const { id } = outcome.payment
@@ -347,9 +347,9 @@ describe('settled externally', () => {
     test(`error: the nonce used for another payee beside such a Transfer does not count (${method})`, async () => {
       const transfer = signTransfer(network, { method })
       const { nonce } = transfer
-      const elsewhere = signTransfer(network, { method, nonce, payee: account(8).address })
+      const toOther = signTransfer(network, { method, nonce, payee: account(8).address })
       const beside = signTransfer(network, { method })
-      const both = Multicall.aggregate([Transfer.call(elsewhere), Transfer.call(beside)])
+      const both = Multicall.aggregate([Transfer.call(toOther), Transfer.call(beside)])
       const [receipt] = await execute(usdg.chain, [
         { from: account(8).address, ...both, gas: 900_000n },
       ])

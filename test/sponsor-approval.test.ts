@@ -276,8 +276,8 @@ describe('what is not sponsored', () => {
 
   test('error: a transaction of somebody else, and one that the payer has replaced', async () => {
     const { wallet, transfer } = await payer()
-    const foreign = await approveOf(freshWallet().privateKey)
-    expect(await refusal(transfer, foreign)).toBe('erc20_approval_tx_signer_mismatch')
+    const mismatched = await approveOf(freshWallet().privateKey)
+    expect(await refusal(transfer, mismatched)).toBe('erc20_approval_tx_signer_mismatch')
     expect(await refusal(transfer, '0x02c0')).toBe('erc20_approval_tx_parse_failed')
     // It used its nonce meanwhile.
     const raw = await approveOf(wallet.privateKey)
@@ -300,8 +300,8 @@ describe('what is not sponsored', () => {
     const { wallet, raw } = await payer()
     const other = signPermit2(network, wallet.privateKey, { method: 'eip3009' })
     expect(await refusal(other, raw)).toBe('erc20_approval_not_sponsored')
-    const foreign = signPermit2(network, wallet.privateKey, { asset: account(5).address })
-    expect(await refusal(foreign, raw)).toBe('erc20_approval_not_sponsored')
+    const mismatched = signPermit2(network, wallet.privateKey, { asset: account(5).address })
+    expect(await refusal(mismatched, raw)).toBe('erc20_approval_not_sponsored')
   })
 
   test('error: a node that is down is trouble of nobody', async () => {
@@ -347,7 +347,7 @@ test('behavior: an approve that never comes is asked for less and less', async (
   expect(looks.length).toBeLessThan(9)
 })
 
-test('behavior: a payer that spends the money elsewhere gets no approve and no more money', async () => {
+test('behavior: a payer that spends the money in another way gets no approve and no more money', async () => {
   const { wallet, transfer, raw } = await payer()
   // Its other transaction comes first: ours is refused or can never be included.
   net.tap.intercept = async ({ method, params }) => {

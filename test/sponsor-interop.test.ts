@@ -44,8 +44,8 @@ describe('a payer without gas whose token has no permit', () => {
     expect(body.gasSponsor).toBe('http://localhost:4020/api/gas/sponsor')
     expect(Object.keys(body.extensions)).toContain(name)
     expect(Object.keys(body.extensions)).not.toContain('eip2612GasSponsoring')
-    const elsewhere = (await (await fetch(`${shop.url}/m/hasty/item`)).json()) as object
-    expect(elsewhere).not.toHaveProperty('gasSponsor')
+    const unsponsored = (await (await fetch(`${shop.url}/m/hasty/item`)).json()) as object
+    expect(unsponsored).not.toHaveProperty('gasSponsor')
   })
 
   for (const [index, flow] of [[3, 'authorization'] as const, [4, 'upfront'] as const]) {

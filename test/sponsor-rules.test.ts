@@ -8,7 +8,7 @@ import * as Permit from '../src/protocol/Permit'
 import * as Approve from '../src/sponsor/Approve'
 import { createClients, networkOf } from '../src/sponsor/clients'
 import * as Grant from '../src/sponsor/Grant'
-import { createTurns } from '../src/sponsor/turns'
+import { createSemaphore } from '../src/sponsor/semaphore'
 import { networkOf as network } from './harness/settlement'
 
 const payer = account(3)
@@ -43,7 +43,7 @@ const codeOf = async (changes: object) => {
 
 describe('who is sponsored', () => {
   const facts: Grant.Facts = {
-    hasCode: false,
+    code: 'eoa',
     assetAtomic: 100_000n,
     assetBeforeAtomic: 100_000n,
     allowanceAtomic: 0n,
@@ -58,7 +58,7 @@ describe('who is sponsored', () => {
   })
 
   test('error: code, too little and too young are refused', () => {
-    expect(codeOf({ hasCode: true })).toBe('not-an-eoa')
+    expect(codeOf({ code: 'contract' })).toBe('not-an-eoa')
     expect(codeOf({ assetAtomic: 99_999n })).toBe('asset-balance-too-low')
     expect(codeOf({ assetBeforeAtomic: 99_999n })).toBe('balance-too-young')
     expect(codeOf({ assetBeforeAtomic: undefined })).toBe('balance-too-young')
@@ -114,7 +114,7 @@ describe('who is sponsored', () => {
     expect(Grant.capWei({ ...sponsor, maxGrantWei: 7n }, 6)).toBe(7n)
   })
 
-  test('error: what the cap does not pay for is not begun', () => {
+  test('error: what the cap does not pay for is not started', () => {
     const dear = { ...price, baseFeeWei: 470_000_000n }
     // It must be included also when the base fee rises by what one block can raise it.
     const least = 46_000n * 528_750_000n
@@ -161,7 +161,7 @@ describe('a signed approve', () => {
 
   test('behavior: our own transactions are read as they were written', () => {
     for (const valueWei of [0n, 1n, 127n, 128n, 10n ** 18n]) {
-      const request: Transaction.Request = {
+      const request: Transaction.TransactionRequest = {
         chainId,
         nonce: Number(valueWei % 300n),
         maxTipWei: 0n,
@@ -258,25 +258,25 @@ describe('a signed approve', () => {
 })
 
 test('behavior: turns are taken in order, and the crowd behind them is limited', async () => {
-  const turns = createTurns(2, 3)
+  const semaphore = createSemaphore(2, 3)
   const gates = Array.from({ length: 6 }, () => Promise.withResolvers<void>())
-  const begun: number[] = []
+  const started: number[] = []
   const works = gates.map((gate, index) =>
-    turns.take(async () => {
-      begun.push(index)
+    semaphore.run(async () => {
+      started.push(index)
       await gate.promise
       if (index === 1) throw new Error('failed')
       return index
     }),
   )
   expect(works.map((work) => work === undefined)).toEqual([...Array(5).fill(false), true])
-  expect(begun).toEqual([0, 1])
+  expect(started).toEqual([0, 1])
   gates[1]?.resolve()
   await expect(works[1]).rejects.toThrow('failed')
-  expect(begun).toEqual([0, 1, 2])
+  expect(started).toEqual([0, 1, 2])
   for (const gate of gates) gate.resolve()
   expect(await Promise.all([works[0], works[2], works[3], works[4]])).toEqual([0, 2, 3, 4])
-  expect(await turns.take(async () => 'free again')).toBe('free again')
+  expect(await semaphore.run(async () => 'free again')).toBe('free again')
 })
 
 describe('clients', () => {

@@ -33,7 +33,7 @@ let clients = 0
 const somewhere = () => `10.${++clients >> 8}.${clients & 255}.1`
 
 /** Status and code. */
-type Refusal = [status: number, code: string]
+type ExpectedRefusal = [status: number, code: string]
 type Answer = { status: number; headers: Headers; json: Record<string, unknown> }
 
 async function ask(
@@ -63,7 +63,10 @@ async function ask(
   }
 }
 
-const refusalOf = async (body: unknown, options?: Parameters<typeof ask>[1]): Promise<Refusal> => {
+const refusalOf = async (
+  body: unknown,
+  options?: Parameters<typeof ask>[1],
+): Promise<ExpectedRefusal> => {
   const { status, json, headers } = await ask(body, options)
   expect(headers.get('content-type')).toBe('application/problem+json')
   return [status, String(json.code)]
@@ -167,7 +170,7 @@ describe('who needs no grant or may have none', () => {
     expect(await weiOf(chain, address)).toBe(BigInt(String(json.amountWei)) + 5n)
   })
 
-  const cases: [name: string, () => Promise<Address>, answer: Refusal][] = [
+  const cases: [name: string, () => Promise<Address>, answer: ExpectedRefusal][] = [
     ['has approved', async () => account(1).address, [409, 'already-approved']],
     ['holds too little', () => holder({ atomic: 249_999n }), [422, 'asset-balance-too-low']],
     ['holds nothing', async () => freshWallet().address, [422, 'asset-balance-too-low']],
@@ -200,7 +203,7 @@ describe('who needs no grant or may have none', () => {
 
 describe('what is asked', () => {
   const address = account(5).address
-  const bad: [name: string, body: unknown, answer: Refusal][] = [
+  const bad: [name: string, body: unknown, answer: ExpectedRefusal][] = [
     ['no address', {}, [400, 'invalid-address']],
     ['an address that is too short', { address: '0x12' }, [400, 'invalid-address']],
     ['an address with a typo', { address: address.replace('9', '8') }, [400, 'invalid-address']],

@@ -29,7 +29,7 @@ const json = async (response: Response) => (await response.json()) as Record<str
 const counts = () => ({
   payments: shop.rows('SELECT * FROM payments').length,
   orders: shop.rows('SELECT * FROM orders').length,
-  errands: shop.rows('SELECT * FROM errands').length,
+  jobs: shop.rows('SELECT * FROM jobs').length,
 })
 
 describe('the 402 of a purchase', () => {
@@ -283,7 +283,7 @@ describe('a purchase', () => {
   test('behavior: the router never has an allowance', async () => {
     const { to, data } = Token.allowance(shop.asset, shop.desk, shop.stock.router)
     expect(BigInt(`${await shop.chain.rpc('eth_call', [{ to, data }, 'latest'])}`)).toBe(0n)
-    expect(shop.rows("SELECT * FROM errands WHERE kind = 'swap'").length).toBeGreaterThan(4)
+    expect(shop.rows("SELECT * FROM jobs WHERE kind = 'swap'").length).toBeGreaterThan(4)
   })
 
   test('error: money for another purpose is refused and stays', async () => {
@@ -332,7 +332,7 @@ describe('the same request again', () => {
     await shop.restart()
     const later = await send(shop.buyUrl({ usdg: '27' }))
     expect([later.status, ((await later.json()) as OrderJson).id]).toEqual([200, first.id])
-    expect(shop.rows(`SELECT * FROM errands WHERE id LIKE '%${first.id}'`)).toHaveLength(1)
+    expect(shop.rows(`SELECT * FROM jobs WHERE id LIKE '%${first.id}'`)).toHaveLength(1)
   })
 
   test('behavior: many at the same time are one order', async () => {
@@ -349,7 +349,7 @@ describe('the same request again', () => {
       expect(counts()).toEqual({
         payments: before.payments + 1,
         orders: before.orders + 1,
-        errands: before.errands + 1,
+        jobs: before.jobs + 1,
       })
     }
   })

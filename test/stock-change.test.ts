@@ -73,7 +73,7 @@ const stateOf = (id: string) => shop.rows(`SELECT state FROM orders WHERE id = '
 
 describe('a pool that runs dry inside the swap', () => {
   // Whether the asset is token0 or token1 of the pool, the price runs to one end or the other. The way
-  // there is short enough for the gas of a swap only where the fee is high; elsewhere it reverts.
+  // there is short enough for the gas of a swap only where the fee is high; otherwise it reverts.
   for (const index of [2, 4, 6, 7]) {
     const token = tokenAt(index)
     test(`behavior: what ${token.symbol} does not take goes back in the same transaction`, async () => {

@@ -38,7 +38,7 @@ const buyer = account(1)
 type Death = { moment: Moment | 'settle'; forwarded: boolean; isRefunded: boolean }
 const deaths: Readonly<Record<string, Death>> = {
   'as the payment is sent': { moment: 'settle', forwarded: false, isRefunded: false },
-  'before it looks at the pool again': { moment: 'look', forwarded: false, isRefunded: false },
+  'before it quotes at the pool again': { moment: 'quote', forwarded: false, isRefunded: false },
   'as the swap is sent': { moment: 'swap', forwarded: false, isRefunded: false },
   'when the node has the swap': { moment: 'swap', forwarded: true, isRefunded: false },
   'as the refund is sent': { moment: 'refund', forwarded: false, isRefunded: true },
@@ -123,14 +123,14 @@ function arm({ moment, forwarded, isRefunded }: Death): Promise<void> {
     return promise
   }
   let forward: () => Promise<unknown> = async () => undefined
-  // The look that comes with the payment is the first one.
-  before(shop, moment, moment === 'look' ? 2 : 1, () => hang(forward))
+  // The quote that comes with the payment is the first one.
+  before(shop, moment, moment === 'quote' ? 2 : 1, () => hang(forward))
   const atMoment = shop.tap.intercept
   const unsettle = () => movePrice(shop.chain, shop.asset, shop.nvda, samplePrice('NVDA') * 1.02)
-  let looks = 0
+  let quotes = 0
   shop.tap.intercept = async (call, forwardCall) => {
-    const isLook = JSON.stringify(call.params).includes('c6a5026a')
-    if (isRefunded && isLook && ++looks === 2) await unsettle()
+    const isQuote = JSON.stringify(call.params).includes('c6a5026a')
+    if (isRefunded && isQuote && ++quotes === 2) await unsettle()
     forward = forwardCall
     return atMoment?.(call, forwardCall)
   }

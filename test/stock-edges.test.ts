@@ -118,7 +118,7 @@ describe('a process that died between two writes', () => {
     expect(stateOf(order.id)).toBe('delivered')
     await shop.app.stop()
     // As if the swap had been included again after a reorganisation, and had failed.
-    tamper(`UPDATE errands SET state = 'failed' WHERE id = 'swap:${order.id}'`)
+    tamper(`UPDATE jobs SET state = 'failed' WHERE id = 'swap:${order.id}'`)
     const funds = await shop.usdg(shop.desk)
     await shop.restart()
     await until('it is held', () => stateOf(order.id) === 'held')
@@ -192,7 +192,7 @@ describe('a reorganisation between the decision and the refund', () => {
     let isBack = false
     const back = (id: unknown) =>
       tamper(
-        `UPDATE errands SET state = 'broadcast', block_number = NULL, receipt = NULL, ended_at = NULL WHERE id = 'swap:${id}'`,
+        `UPDATE jobs SET state = 'broadcast', block_number = NULL, receipt = NULL, ended_at = NULL WHERE id = 'swap:${id}'`,
       )
     let kept: Record<string, unknown> | undefined
     shop.tap.intercept = async (call, forward) => {
@@ -200,7 +200,7 @@ describe('a reorganisation between the decision and the refund', () => {
       const isIt = order?.state === 'refunding' && call.params[0] === order.settlement_tx
       if (isIt && !isBack) {
         isBack = true
-        kept = shop.rows(`SELECT * FROM errands WHERE id = 'swap:${order.id}'`)[0]
+        kept = shop.rows(`SELECT * FROM jobs WHERE id = 'swap:${order.id}'`)[0]
         back(order.id)
       }
       return moving?.(call, forward)
@@ -209,10 +209,10 @@ describe('a reorganisation between the decision and the refund', () => {
     await until('the swap is under way again', () => isBack)
     const id = newest()?.id
     await until('the order follows', () => stateOf(id) === 'swapping' || stateOf(id) === 'refunded')
-    expect(shop.rows(`SELECT * FROM errands WHERE id LIKE 'refund:${id}%'`)).toEqual([])
+    expect(shop.rows(`SELECT * FROM jobs WHERE id LIKE 'refund:${id}%'`)).toEqual([])
     expect(stateOf(id)).toBe('swapping')
     tamper(
-      `UPDATE errands SET state = 'failed', block_number = ${kept?.block_number}, receipt = '${kept?.receipt}', ended_at = 1 WHERE id = 'swap:${id}'`,
+      `UPDATE jobs SET state = 'failed', block_number = ${kept?.block_number}, receipt = '${kept?.receipt}', ended_at = 1 WHERE id = 'swap:${id}'`,
     )
     expect((await paying).status).toBe(502)
     expect(stateOf(id)).toBe('refunded')
@@ -222,25 +222,25 @@ describe('a reorganisation between the decision and the refund', () => {
 describe('a reorganisation after a refund that failed', () => {
   test('behavior: that brings it back ends the order, and no other is written', async () => {
     await movePrice(chain, asset, nvda, samplePrice(nvda.symbol))
-    before(shop, 'look', 2, async () => {
+    before(shop, 'quote', 2, async () => {
       await movePrice(chain, asset, nvda, samplePrice(nvda.symbol) * 1.02)
       await freeze(shop, buyer)
     })
     expect((await pay()).status).toBe(502)
     const id = newest()?.id
     expect(stateOf(id)).toBe('held')
-    const kept = shop.rows(`SELECT * FROM errands WHERE id = 'refund:${id}'`)[0]
+    const kept = shop.rows(`SELECT * FROM jobs WHERE id = 'refund:${id}'`)[0]
     // An operator asks for another one, which waits until the first is out of reach.
     tamper(`UPDATE orders SET retry_at = 1 WHERE id = '${id}'`)
     await until('it is refunding', () => stateOf(id) === 'refunding')
     expect(newest()?.refund_tx).toBeNull()
     tamper(
-      `UPDATE errands SET state = 'broadcast', block_number = NULL, receipt = NULL, ended_at = NULL WHERE id = 'refund:${id}'`,
+      `UPDATE jobs SET state = 'broadcast', block_number = NULL, receipt = NULL, ended_at = NULL WHERE id = 'refund:${id}'`,
     )
     await until('it is the refund of before', () => newest()?.refund_tx === kept?.transaction_hash)
     await mine(chain, 20)
     tamper(
-      `UPDATE errands SET state = 'failed', block_number = ${kept?.block_number}, receipt = '${kept?.receipt}', ended_at = 1 WHERE id = 'refund:${id}'`,
+      `UPDATE jobs SET state = 'failed', block_number = ${kept?.block_number}, receipt = '${kept?.receipt}', ended_at = 1 WHERE id = 'refund:${id}'`,
     )
     await until('an operator must look', () => stateOf(id) === 'held')
     await freeze(shop, buyer, false)

@@ -102,9 +102,9 @@ async function isRefunded(response: Response, reason: string): Promise<OrderJson
   })
   expect(await books()).toEqual(start)
   const { id } = body.order
-  expect(
-    shop.rows(`SELECT * FROM errands WHERE kind = 'refund' AND id LIKE '%${id}%'`),
-  ).toHaveLength(1)
+  expect(shop.rows(`SELECT * FROM jobs WHERE kind = 'refund' AND id LIKE '%${id}%'`)).toHaveLength(
+    1,
+  )
   return body.order
 }
 
@@ -131,13 +131,13 @@ describe('between payment and swap', () => {
   })
 
   test('behavior: a pool that moved below the floor is a refund, not a bad fill (attack 39: sandwich)', async () => {
-    before(shop, 'look', 2, () => move(price * 1.02))
+    before(shop, 'quote', 2, () => move(price * 1.02))
     const order = await isRefunded(await pay(), 'below-floor')
     expect(order.swapTx).toBeUndefined()
   })
 
   test('behavior: a pool that moved within the floor is a fill at the new price', async () => {
-    before(shop, 'look', 2, () => move(price * 1.005))
+    before(shop, 'quote', 2, () => move(price * 1.005))
     const order = await isDelivered(await pay())
     expect(Number(order.deliveredShares)).toBeLessThan(Number(order.quotedShares))
     expect(Number(order.deliveredShares)).toBeGreaterThan(Number(order.minimumShares))
@@ -148,7 +148,7 @@ describe('between payment and swap', () => {
     const [, , , other = nvda] = stock.tokens
     url = shop.buyUrl({ usdg: `${40 + serial}`, symbol: other.symbol })
     credential = await signOrder(url)
-    before(shop, 'look', 2, () => drain(chain, other, 999_999))
+    before(shop, 'quote', 2, () => drain(chain, other, 999_999))
     await isRefunded(await pay(), 'below-floor')
   })
 
@@ -168,7 +168,7 @@ describe('between payment and swap', () => {
   ]
   for (const [name, reason, stop, release] of stops) {
     test(`behavior: ${name} after payment is a refund`, async () => {
-      before(shop, 'look', 2, stop)
+      before(shop, 'quote', 2, stop)
       const response = await pay()
       await release()
       await isRefunded(response, reason)
@@ -314,16 +314,16 @@ describe('at the swap', () => {
     expect([response.status, order.status]).toEqual([202, 'held'])
     expect(order.heldReason).toBe('delivery-not-found')
     expect((await books()).desk).toBe(start.desk)
-    expect(shop.rows(`SELECT * FROM errands WHERE id LIKE 'refund:${order.id}%'`)).toEqual([])
+    expect(shop.rows(`SELECT * FROM jobs WHERE id LIKE 'refund:${order.id}%'`)).toEqual([])
     // The row itself refuses what must never be.
     expect(() =>
       shop.rows(`UPDATE orders SET state = 'refunding' WHERE id = '${order.id}'`),
     ).toThrow()
 
-    const wish = () =>
+    const retryAt = () =>
       shop.rows(`SELECT retry_at FROM orders WHERE id = '${order.id}'`)[0]?.retry_at
     requestRetry(shop, order.id)
-    await until('it is looked at', () => wish() === null)
+    await until('it is looked at', () => retryAt() === null)
     expect(stateOf(order.id)).toBe('held')
     expect(shop.logged.some((line) => line.includes('order-held-still'))).toBe(true)
     // The node had not indexed it: now it has.
@@ -332,14 +332,14 @@ describe('at the swap', () => {
     await until('it is delivered', () => stateOf(order.id) === 'delivered')
     const { deliveredSharesAtomic = '0' } = await shop.order(order.id)
     expect((await books()).shares - start.shares).toBe(BigInt(deliveredSharesAtomic))
-    expect(shop.rows(`SELECT * FROM errands WHERE id LIKE '%${order.id}%'`)).toHaveLength(1)
+    expect(shop.rows(`SELECT * FROM jobs WHERE id LIKE '%${order.id}%'`)).toHaveLength(1)
   })
 })
 
 describe('at the refund', () => {
   const fail = (...more: [Moment, () => unknown][]) => {
     const seen = new Map<Moment, number>()
-    before(shop, 'look', 2, () => move(price * 1.02))
+    before(shop, 'quote', 2, () => move(price * 1.02))
     const look = shop.tap.intercept
     shop.tap.intercept = async (call, forward) => {
       for (const [moment, act] of more) {
@@ -398,7 +398,7 @@ describe('at the refund', () => {
     shop.tap.intercept = undefined
     requestRetry(shop, id)
     await until('it is refunded', () => stateOf(id) === 'refunded')
-    expect(shop.rows(`SELECT * FROM errands WHERE id LIKE 'refund:${id}%'`)).toHaveLength(1)
+    expect(shop.rows(`SELECT * FROM jobs WHERE id LIKE 'refund:${id}%'`)).toHaveLength(1)
     expect(await books()).toEqual(start)
   })
 
@@ -417,9 +417,7 @@ describe('at the refund', () => {
     await mine(chain, 20)
     await until('the order is refunded', () => stateOf(id) === 'refunded')
     expect(await books()).toEqual(start)
-    const refunds = shop.rows(
-      `SELECT state FROM errands WHERE id LIKE 'refund:${id}%' ORDER BY nonce`,
-    )
+    const refunds = shop.rows(`SELECT state FROM jobs WHERE id LIKE 'refund:${id}%' ORDER BY nonce`)
     expect(refunds).toEqual([{ state: 'failed' }, { state: 'confirmed' }])
   })
 })

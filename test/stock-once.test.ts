@@ -107,7 +107,7 @@ describe('a reorganisation below a swap that failed and its refund', () => {
     expect([end.desk, start.usdg - end.usdg]).toEqual([start.desk, amount])
     expect(events('order-paid-twice', order.id)).toEqual([])
     // The refund is included: it succeeded and moved nothing.
-    const [refund] = shop.rows(`SELECT * FROM errands WHERE id = 'refund:${order.id}'`)
+    const [refund] = shop.rows(`SELECT * FROM jobs WHERE id = 'refund:${order.id}'`)
     expect(refund?.state).toBe('confirmed')
     await shop.restart()
     expect(stateOf(order.id)).toBe('delivered')
@@ -177,7 +177,7 @@ describe('the published signature of a failed swap', () => {
 describe('a refund that another account has sent', () => {
   test('attack: the public bytes of a refund can only refund; the order ends on that transaction', async () => {
     const { pay } = await prepare()
-    before(shop, 'look', 2, move)
+    before(shop, 'quote', 2, move)
     const moving = shop.tap.intercept
     let isMade = false
     shop.tap.intercept = async (call, forward) => {
@@ -203,7 +203,7 @@ describe('a refund that another account has sent', () => {
   test('behavior: it is found where a provider limits the range of logs', async () => {
     await chain.rpc('anvil_mine', ['0x1c2'])
     const { pay } = await prepare()
-    before(shop, 'look', 2, move)
+    before(shop, 'quote', 2, move)
     const moving = shop.tap.intercept
     let isMade = false
     shop.tap.intercept = async (call, forward) => {
@@ -230,7 +230,7 @@ describe('a refund that another account has sent', () => {
 
   test('behavior: one that failed and was made by the payer later is found by a retry', async () => {
     const { pay } = await prepare()
-    before(shop, 'look', 2, move)
+    before(shop, 'quote', 2, move)
     const moving = shop.tap.intercept
     let refund: Hex | undefined
     shop.tap.intercept = async (call, forward) => {
@@ -307,10 +307,10 @@ describe('a database of an earlier version', () => {
     await shop.app.stop()
     // As the earlier version left them.
     const other = new Database(`${shop.dataDir}/turnpike.sqlite`)
-    const hash = `(SELECT transaction_hash FROM errands WHERE id = '${id}')`
+    const hash = `(SELECT transaction_hash FROM jobs WHERE id = '${id}')`
     other.run(`UPDATE transactions SET state = 'sent', block_number = NULL WHERE hash = ${hash}`)
     other.run(
-      "UPDATE errands SET state = 'broadcast', block_number = NULL, receipt = NULL, ended_at = NULL WHERE kind = 'allowance'",
+      "UPDATE jobs SET state = 'broadcast', block_number = NULL, receipt = NULL, ended_at = NULL WHERE kind = 'allowance'",
     )
     other.close()
     await shop.restart()

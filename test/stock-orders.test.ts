@@ -115,7 +115,7 @@ describe('the table of states', () => {
     ['settled with a swap', { ...shapes.settled, swapTx: hash('b') }],
     ['failed with a refund', { ...shapes.failed, refundTx: hash('c'), refundAttempts: 1 }],
     ['held without a reason', { ...shapes.held, heldReason: undefined }],
-    ['a wish for one that is not held', { ...shapes.settled, retryAt: 1 }],
+    ['a retry of one that is not held', { ...shapes.settled, retryAt: 1 }],
     ['settled at no time', { ...shapes.settled, settledAt: undefined }],
     ['no money', { usdgAtomic: 0n }],
     ['no floor', { floorAtomic: 0n }],

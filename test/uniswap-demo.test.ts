@@ -75,7 +75,7 @@ describe('the exchange of the demo', () => {
     }
   })
 
-  test('error: a pool that is elsewhere is told, and no exchange comes of it', async () => {
+  test('error: a pool at another address is told, and no exchange comes of it', async () => {
     const other = await startChain({ chainId: network.chainId })
     try {
       await prepareChain(other, network)

@@ -7,7 +7,7 @@ import { buyWithX402 } from '../src/demo/buyers'
 import { mine, setAutomine } from '../src/demo/chains'
 import { ask, payX402, settlementOf } from './harness/buyer'
 import { type Body, makeBody, post } from './harness/facilitation'
-import { type Shop, setSettleWait, sign, startShop, visit } from './harness/shop'
+import { openConnection, type Shop, setSettleWait, sign, startShop } from './harness/shop'
 import { until } from './harness/world'
 
 /**
@@ -91,10 +91,10 @@ async function expectNothing(headers: readonly Record<string, string>[]): Promis
 async function leave(headers: Record<string, string>): Promise<void> {
   await setAutomine(chain(), false)
   const { payments = 0 } = shop.counts()
-  const visitor = visit(item(), headers)
+  const connection = openConnection(item(), headers)
   await until('the payment is written', () => (shop.counts().payments ?? 0) > payments)
   await rebuilt()
-  await visitor.leave()
+  await connection.leave()
 }
 
 async function confirm(): Promise<void> {

@@ -28,7 +28,7 @@ export type Listener = {
 type Server = ReturnType<typeof Bun.serve>
 
 /** Interval between two counts of the connections. */
-const lookMs = 250
+const checkMs = 250
 /** Share of the open files reserved for the database, upstreams and nodes. */
 const reservedShare = 4
 const openFilesPath = '/proc/self/fd'
@@ -55,7 +55,7 @@ type Servers = {
  * Bun has no cap of connections, and at the limit of open files its accept loop takes all of a core
  * and nothing is answered. So open files are counted, and when there are too many the server is
  * replaced: the new one accepts, the old one finishes what it has in hand, and then ends its idle
- * connections. Open files can be counted on Linux only; elsewhere there is no cap.
+ * connections. Open files can be counted on Linux only; other systems have no cap.
  */
 export function listenOn(options: ListenOptions): Listener {
   const { hostname, idleSeconds = idleSecondsDefault } = options
@@ -65,7 +65,7 @@ export function listenOn(options: ListenOptions): Listener {
   const before = openFiles() ?? 0
   const servers: Servers = { options, port, filesMax, leaving: new Set(), current: first, before }
   const isCapped = filesMax !== Number.POSITIVE_INFINITY
-  const timer = isCapped ? setInterval(() => look(servers), lookMs) : undefined
+  const timer = isCapped ? setInterval(() => check(servers), checkMs) : undefined
   timer?.unref()
   let isStopped = false
 
@@ -102,7 +102,7 @@ function serve(options: ListenOptions, port: number): Server {
 }
 
 /** Replaces the server when too many connections are open. */
-function look(servers: Servers): void {
+function check(servers: Servers): void {
   const { options, filesMax, leaving, current, before } = servers
   retire(leaving)
   const open = openFiles()

@@ -8,8 +8,8 @@ import type { Peer } from '../http/peer'
 import { createRateLimit } from '../http/ratelimit'
 import * as Crypto from '../protocol/Crypto'
 import { createBreaker } from '../proxy/breaker'
+import { createConcurrency } from '../proxy/concurrency'
 import type { GatewayOptions } from '../proxy/merchant'
-import { createPlaces } from '../proxy/places'
 import { createUpstream } from '../proxy/upstream'
 import type { AdminState } from '../web/admin'
 import type { Base } from './base'
@@ -24,7 +24,10 @@ const pendingShown = 20
 export type Parts = Pick<Base, 'entrance' | 'db' | 'registry' | 'requestId' | 'now' | 'log'> &
   Money &
   Sales &
-  Pick<GatewayOptions, 'upstream' | 'breaker' | 'places' | 'budget' | 'rateLimit' | 'accepts'> & {
+  Pick<
+    GatewayOptions,
+    'upstream' | 'breaker' | 'concurrency' | 'budget' | 'rateLimit' | 'accepts'
+  > & {
     /** Counts the calls of the facilitator. */
     calls: ReturnType<Registry['counter']>
     settling: Settling
@@ -66,7 +69,7 @@ export function createParts(base: Base, door: Door, money: Money, sales: Sales):
     deskAddress: Crypto.addressOf(secrets.deskKey),
     upstream: createUpstream({ now }),
     breaker: createBreaker(),
-    places: createPlaces(options.fetchesMax),
+    concurrency: createConcurrency(options.fetchesMax),
     budget: createBudget(config.service.bufferedMaxBytes),
     facilitatorBudget: createBudget(bufferedBytes(config.service.bufferedMaxBytes)),
     rateLimit: createRateLimit(),

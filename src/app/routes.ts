@@ -89,7 +89,10 @@ export function createRoutes(on: Handlers): Pick<Elysia, 'fetch'> {
   add('/stocks', own({ GET: ({ request }) => pages.stocks(request) }))
   add(
     '/admin',
-    own({ GET: ({ request }) => pages.look(request), POST: ({ request }) => pages.enter(request) }),
+    own({
+      GET: ({ request }) => pages.operation(request),
+      POST: ({ request }) => pages.signIn(request),
+    }),
   )
   add('/assets/:name', own({ GET: ({ request }) => pages.asset(request) }))
   add('/favicon.svg', own({ GET: sendFavicon }))

@@ -29,7 +29,7 @@ export function createClock(): Clock {
 }
 
 /** Learns from the answer to "which is the newest block?". Both times are `mono`, ms. */
-export function look(
+export function observe(
   clock: Clock,
   { number, timestamp }: Pick<Block, 'number' | 'timestamp'>,
   { askedAt, answeredAt }: { askedAt: number; answeredAt: number },

@@ -21,7 +21,7 @@ export const baseFeeCall: Call = { to: multicallAddress, data: `0x${selectorBase
 
 /**
  * Number of the block that the calls beside them run in. The second is ArbSys: on Arbitrum chains the
- * EVM's own block number is that of L1; elsewhere nobody is at that address.
+ * EVM's own block number is that of L1; other chains have no contract there.
  * docs.arbitrum.io/build-decentralized-apps/arbitrum-vs-ethereum/block-numbers-and-time
  */
 export const blockNumberCalls: readonly Call[] = [

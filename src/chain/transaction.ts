@@ -2,7 +2,7 @@ import type { Address, Hex } from 'viem'
 import * as Crypto from '../protocol/Crypto'
 
 /** EIP-1559 transaction, signed by hand: the paid path signs one per payment. */
-export type Request = {
+export type TransactionRequest = {
   chainId: number
   nonce: number
   maxTipWei: bigint
@@ -18,14 +18,14 @@ export type Request = {
 export type Signed = { hash: Hex; raw: Hex }
 
 /** A transaction that somebody else signed. */
-export type Parsed = Request & {
+export type Parsed = TransactionRequest & {
   hash: Hex
   /** Undefined when the signature is not canonical, or nobody's. */
   signer: Address | undefined
 }
 
 /** The bytes to send and their hash. Throws when the key is not a valid scalar. */
-export function sign(request: Request, privateKey: Uint8Array): Signed {
+export function sign(request: TransactionRequest, privateKey: Uint8Array): Signed {
   const fields = encode(request)
   return complete(fields, Crypto.sign(keccak(`02${list(fields)}`), privateKey))
 }
@@ -43,7 +43,7 @@ export function parse(raw: string): Parsed | undefined {
   if (to?.length !== 40 || access !== undefined || data === undefined) return undefined
   const [id, count] = [uintOf(chainId), uintOf(nonce)].map(Number)
   if (!Number.isSafeInteger(id) || !Number.isSafeInteger(count)) return undefined
-  const request: Request = {
+  const request: TransactionRequest = {
     chainId: id ?? 0,
     nonce: count ?? 0,
     maxTipWei: uintOf(tip),
@@ -63,7 +63,7 @@ export function parse(raw: string): Parsed | undefined {
   return { ...request, hash: again.hash, signer }
 }
 
-function encode(request: Request): string {
+function encode(request: TransactionRequest): string {
   return (
     integer(request.chainId) +
     integer(request.nonce) +

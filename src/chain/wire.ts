@@ -33,7 +33,7 @@ type Connection = {
   /** Of the request under way. */
   resolve: ((answer: Answer) => void) | undefined
   reject: ((error: unknown) => void) | undefined
-  /** It carried an answer before, and nothing of the next one has come. */
+  /** It has delivered an answer before, and nothing of the next one has come. */
   isStale: boolean
 }
 

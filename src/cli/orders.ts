@@ -23,7 +23,7 @@ const units: Order.Units = { assetDecimals: 6, tokenDecimals: 18 }
 const listed = 50
 
 /**
- * Stock orders for the operator, read beside a service that may be running. `retry` leaves a wish in
+ * Stock orders for the operator, read beside a service that may be running. `retry` leaves a request in
  * the database, which the service takes up within seconds, or at its next start. Returns the exit
  * code: 1 when there is no such order, or nothing came of the retry.
  */
@@ -108,7 +108,7 @@ function show(db: Db, order: Order.Order, { now, out }: OrdersOptions): number {
   out(
     JSON.stringify({ ...Order.toJson(order, units), paymentId, refundAttempts, retryAt }, null, 2),
   )
-  for (const { id, state, hash, nonce } of errandsOf(db, order)) {
+  for (const { id, state, hash, nonce } of jobsOf(db, order)) {
     out(`${id}  ${state}  account nonce ${nonce}  ${hash}`)
   }
   if (order.heldReason !== undefined) out(advice[order.heldReason])
@@ -116,12 +116,12 @@ function show(db: Db, order: Order.Order, { now, out }: OrdersOptions): number {
   return 0
 }
 
-type ErrandLine = { id: string; state: string; hash: string; nonce: number }
+type JobLine = { id: string; state: string; hash: string; nonce: number }
 
-function errandsOf({ sqlite }: Db, { id }: Order.Order): ErrandLine[] {
+function jobsOf({ sqlite }: Db, { id }: Order.Order): JobLine[] {
   return sqlite
-    .query<ErrandLine, [string, string, string]>(
-      'SELECT id, state, transaction_hash AS hash, nonce FROM errands ' +
+    .query<JobLine, [string, string, string]>(
+      'SELECT id, state, transaction_hash AS hash, nonce FROM jobs ' +
         'WHERE id IN (?, ?) OR id GLOB ? ORDER BY nonce',
     )
     .all(`swap:${id}`, `refund:${id}`, `refund:${id}:*`)
@@ -177,7 +177,7 @@ async function retry(
       return 1
     }
     if (isOver) {
-      out('Nothing came of it yet: no service is running, or no node answers. The wish stays.')
+      out('Nothing came of it yet: no service is running, or no node answers. The request stays.')
       return 1
     }
     await Bun.sleep(100)

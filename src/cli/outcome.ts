@@ -9,7 +9,7 @@ import type * as Terms from './Terms'
 /** What a purchase came to, for the person who runs `turnpike pay`. */
 
 /** A request with what may be paid for it. */
-export type Order = {
+export type Purchase = {
   url: URL
   method: string
   body: string | undefined
@@ -25,7 +25,7 @@ export type Order = {
 /** Prints what came back and judges it. */
 export async function finish(
   response: Response,
-  order: Order,
+  purchase: Purchase,
   credential: Terms.Credential | undefined,
 ): Promise<number> {
   const { status } = response
@@ -36,12 +36,12 @@ export async function finish(
     return 1
   }
   if (isProblem(response) && (credential !== undefined || status >= 500 || status === 402)) {
-    explain(await problemOf(response), status, order, credential)
+    explain(await problemOf(response), status, purchase, credential)
     return 1
   }
   say(`answer     ${status} ${response.headers.get('content-type') ?? ''}`.trimEnd())
   if (response.headers.has('idempotency-replayed')) say('           a replay of the stored answer')
-  const genuine = encoded === undefined || (await checkReceipt(encoded, order, credential))
+  const genuine = encoded === undefined || (await checkReceipt(encoded, purchase, credential))
   if (credential !== undefined && encoded === undefined) say('receipt    none')
   await copyBody(response)
   return response.ok && genuine ? 0 : 1
@@ -94,7 +94,7 @@ export async function problemOf(response: Response): Promise<ProblemText> {
 function explain(
   problem: ProblemText,
   status: number,
-  order: Order,
+  purchase: Purchase,
   credential: Terms.Credential | undefined,
 ): void {
   const { code, detail, reason, transaction, redeem } = problem
@@ -106,9 +106,11 @@ function explain(
   } else if (redeem !== undefined) {
     say(`You have paid and were not served. Ask again for free until ${redeem.until}:`)
     // With the equals sign a value may begin with a hyphen, as one token in 64 does.
-    const method = order.method === 'GET' ? '' : ` --method ${order.method}`
-    const data = order.body === undefined ? '' : ` --data=${quote(order.body)}`
-    say(`  turnpike pay ${quote(order.url.href)}${method}${data} --redeem=${quote(redeem.token)}`)
+    const method = purchase.method === 'GET' ? '' : ` --method ${purchase.method}`
+    const data = purchase.body === undefined ? '' : ` --data=${quote(purchase.body)}`
+    say(
+      `  turnpike pay ${quote(purchase.url.href)}${method}${data} --redeem=${quote(redeem.token)}`,
+    )
   } else if (credential !== undefined && (status === 503 || status === 409)) {
     say('The payment may still settle: look at the transaction before you pay again.')
   } else if (credential?.transfer.method === 'permit2' && reason?.includes('allowance')) {
@@ -119,7 +121,7 @@ function explain(
 /** Prints a receipt; false when it is signed and the signature or what it says is not right. */
 async function checkReceipt(
   encoded: string,
-  order: Order,
+  purchase: Purchase,
   credential: Terms.Credential | undefined,
 ): Promise<boolean> {
   const settled = settlementOf(encoded)
@@ -132,7 +134,7 @@ async function checkReceipt(
   const { payload } = receipt
   const transfer = credential?.transfer
   const signer = Receipt.verify(receipt)
-  const published = await publishedSigner(order.url)
+  const published = await publishedSigner(purchase.url)
   const isOurs =
     transfer === undefined ||
     (payload.network === transfer.network && AddressText.equal(payload.payer, transfer.payer))

@@ -3,7 +3,7 @@ import * as Amount from '../protocol/Amount'
 import * as Crypto from '../protocol/Crypto'
 import * as Json from '../protocol/Json'
 import { AllowanceError, approve, signPermit, type Wallet } from './allowance'
-import { finish, type Order, oneLine, problemOf, say } from './outcome'
+import { finish, oneLine, type Purchase, problemOf, say } from './outcome'
 import * as Terms from './Terms'
 import type * as TokenPermit from './TokenPermit'
 
@@ -41,10 +41,14 @@ class PayError extends Error {
  */
 export async function pay(options: PayOptions): Promise<number> {
   try {
-    const order = parse(options)
+    const purchase = parse(options)
     return options.redeem === undefined
-      ? await buy(order, options)
-      : await finish(await send(order, { 'payment-redeem': options.redeem }), order, undefined)
+      ? await buy(purchase, options)
+      : await finish(
+          await send(purchase, { 'payment-redeem': options.redeem }),
+          purchase,
+          undefined,
+        )
   } catch (error) {
     const isForUser =
       error instanceof PayError ||
@@ -56,7 +60,7 @@ export async function pay(options: PayOptions): Promise<number> {
   }
 }
 
-function parse(options: PayOptions): Order {
+function parse(options: PayOptions): Purchase {
   const { protocol, network, transfer, data, rpc, max = '1', now } = options
   if (!URL.canParse(options.url)) throw new PayError(`${options.url} is not an absolute URL.`)
   const url = new URL(options.url)
@@ -77,49 +81,49 @@ function parse(options: PayOptions): Order {
   return { url, method, body: data, wanted: { protocol, network, transfer }, max, now }
 }
 
-async function buy(order: Order, options: PayOptions): Promise<number> {
-  const wallet: Wallet = { privateKey: keyOf(options), rpc: options.rpc, now: order.now }
-  const asked = await send(order, {})
-  if (asked.status !== 402) return finish(asked, order, undefined)
+async function buy(purchase: Purchase, options: PayOptions): Promise<number> {
+  const wallet: Wallet = { privateKey: keyOf(options), rpc: options.rpc, now: purchase.now }
+  const asked = await send(purchase, {})
+  if (asked.status !== 402) return finish(asked, purchase, undefined)
   const invalid = await invalidParams(asked)
   if (invalid !== '') throw new PayError(`The request would be refused: ${invalid}.`)
   const offered = Terms.decode(asked.headers)
-  const terms = choose(offered, order)
-  const { credential, response } = await payBy(terms, order, wallet)
-  if (!(await lacksAllowance(response, terms))) return finish(response, order, credential)
+  const terms = choose(offered, purchase)
+  const { credential, response } = await payBy(terms, purchase, wallet)
+  if (!(await lacksAllowance(response, terms))) return finish(response, purchase, credential)
   say('           the wallet has never approved Permit2 for this token')
   const bySignature = offered.find(
-    (other) => Terms.takesPermit(other) && isSame(other, terms) && isWanted(other, order),
+    (other) => Terms.takesPermit(other) && isSame(other, terms) && isWanted(other, purchase),
   )
   if (bySignature !== undefined) {
     const permit = await signPermit(bySignature, wallet)
-    const paid = await payBy(bySignature, order, wallet, permit)
-    return finish(paid.response, order, paid.credential)
+    const paid = await payBy(bySignature, purchase, wallet, permit)
+    return finish(paid.response, purchase, paid.credential)
   }
-  await approve(terms, wallet, order.url)
+  await approve(terms, wallet, purchase.url)
   // The refused credential may not be shown again: its challenge was for another try.
-  const again = await send(order, {})
-  if (again.status !== 402) return finish(again, order, undefined)
+  const again = await send(purchase, {})
+  if (again.status !== 402) return finish(again, purchase, undefined)
   const fresh = choose(
     Terms.decode(again.headers).filter((other) => isSame(other, terms)),
-    order,
+    purchase,
   )
-  const paid = await payBy(fresh, order, wallet)
-  return finish(paid.response, order, paid.credential)
+  const paid = await payBy(fresh, purchase, wallet)
+  return finish(paid.response, purchase, paid.credential)
 }
 
 async function payBy(
   terms: Terms.Terms,
-  order: Order,
+  purchase: Purchase,
   { privateKey }: Wallet,
   permit?: TokenPermit.Info,
 ): Promise<{ credential: Terms.Credential; response: Response }> {
   say(`402        ${Terms.describe(terms)}`)
   say(`pays       ${Crypto.addressOf(privateKey)} -> ${terms.payTo}`)
   const random = crypto.getRandomValues(new Uint8Array(32))
-  const input = { privateKey, now: order.now(), random, ...(permit && { permit }) }
+  const input = { privateKey, now: purchase.now(), random, ...(permit && { permit }) }
   const credential = Terms.pay(terms, input)
-  return { credential, response: await present(order, credential) }
+  return { credential, response: await present(purchase, credential) }
 }
 
 /**
@@ -168,24 +172,24 @@ function keyOf({ key, env }: PayOptions): Uint8Array {
 }
 
 /** The first terms that are wanted and within the limit. Throws a PayError that says what there was. */
-function choose(offered: readonly Terms.Terms[], order: Order): Terms.Terms {
+function choose(offered: readonly Terms.Terms[], purchase: Purchase): Terms.Terms {
   if (offered.length === 0)
     throw new PayError('The 402 asks for nothing that this buyer knows how to pay.')
   const wanted = offered
-    .filter((terms) => isWanted(terms, order))
+    .filter((terms) => isWanted(terms, purchase))
     // Needs no approval.
     .toSorted((a, b) => Number(a.method === 'permit2') - Number(b.method === 'permit2'))
   if (wanted.length === 0)
     throw new PayError(`The 402 does not offer that. It offers:\n${list(offered)}`)
   const affordable = wanted.find(
-    ({ amountAtomic, asset }) => amountAtomic <= Amount.fromDecimal(order.max, asset.decimals),
+    ({ amountAtomic, asset }) => amountAtomic <= Amount.fromDecimal(purchase.max, asset.decimals),
   )
   if (affordable === undefined)
-    throw new PayError(`More than --max ${order.max} is asked:\n${list(wanted)}`)
+    throw new PayError(`More than --max ${purchase.max} is asked:\n${list(wanted)}`)
   return affordable
 }
 
-function isWanted(terms: Terms.Terms, { wanted }: Order): boolean {
+function isWanted(terms: Terms.Terms, { wanted }: Purchase): boolean {
   const { protocol, network, transfer } = wanted
   return (
     (protocol === undefined || terms.protocol === protocol) &&
@@ -198,8 +202,11 @@ function list(terms: readonly Terms.Terms[]): string {
   return terms.map((each) => `  ${Terms.describe(each)}`).join('\n')
 }
 
-async function send(order: Order, headers: Readonly<Record<string, string>>): Promise<Response> {
-  const { url, method, body } = order
+async function send(
+  purchase: Purchase,
+  headers: Readonly<Record<string, string>>,
+): Promise<Response> {
+  const { url, method, body } = purchase
   try {
     return await fetch(url, {
       method,
@@ -226,8 +233,8 @@ function typeOf(body: string): string {
  * Sends a credential, the same one again while the server says that its settlement is pending or
  * that it cannot tell, or when the connection breaks. A second payment is never signed.
  */
-async function present(order: Order, credential: Terms.Credential): Promise<Response> {
-  const until = order.now() + pendingMs
+async function present(purchase: Purchase, credential: Terms.Credential): Promise<Response> {
+  const until = purchase.now() + pendingMs
   // With the key, an answer that was lost on its way is sent again instead of being refused as spent.
   const headers = {
     [credential.header]: credential.value,
@@ -237,17 +244,17 @@ async function present(order: Order, credential: Terms.Credential): Promise<Resp
     let waitMs = 2000
     let response: Response | undefined
     try {
-      response = await send(order, headers)
+      response = await send(purchase, headers)
       if (response.status !== 503 && response.status !== 409) return response
       const retryAfter = response.headers.get('retry-after')
       if (retryAfter === null) return response
       waitMs = Math.min(Math.max(Number(retryAfter) || 2, 1), 30) * 1000
     } catch (error) {
-      if (!(error instanceof PayError) || order.now() + waitMs >= until) throw error
+      if (!(error instanceof PayError) || purchase.now() + waitMs >= until) throw error
       say(`waits      ${error.message}`)
     }
     if (response !== undefined) {
-      if (order.now() + waitMs >= until) return response
+      if (purchase.now() + waitMs >= until) return response
       const problem = await problemOf(response)
       say(`waits      ${problem.code}${problem.transaction ? `, ${problem.transaction}` : ''}`)
     }

@@ -142,7 +142,7 @@ function checkRoutes(table: Table, merchant: Merchant, tables: readonly Table[])
   })
 }
 
-/** Keys whose values are public, or are parts of a URL, whose secrets are collected elsewhere. */
+/** Keys whose values are public, or are parts of a URL, whose secrets other readers collect. */
 const publicKeys = new Set(
   'slug title tag description summary payout networks path price upstream upstream_path'.split(' '),
 )

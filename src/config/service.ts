@@ -1,7 +1,7 @@
 import type * as Network from '../protocol/Network'
+import { checkBasePaths } from './base-paths'
 import type { NetworkConfig, Service } from './Config'
 import { readNetworkId, readNetworkList } from './networks'
-import { checkPlaces } from './places'
 import { at, child, close, field, open, type Read, report, required, type Table } from './reader'
 import * as V from './values'
 
@@ -38,7 +38,7 @@ export function readService(root: Table, networks: readonly NetworkConfig[]): Se
   }
   close(table)
   checkSizes(table, service)
-  checkPlaces(table, service.facilitatorUrl, service.stockBaseUrl)
+  checkBasePaths(table, service.facilitatorUrl, service.stockBaseUrl)
   return service
 }
 

@@ -51,7 +51,7 @@ const tickMax = 887_272
  * and opens the pools, which must land on the pinned addresses: the same factory, tokens and fees
  * give the same pools as on the real chain. Prices are those of the sample upstreams. After
  * `prepareChain`, once per chain. Throws MissingExchangeError without the development packages, and
- * when a pool is elsewhere.
+ * when a pool has another address.
  */
 export async function openExchange(chain: Chain, asset: Address, listing: Listing): Promise<void> {
   const { factory, router, quoter, registry, tokens } = listing

@@ -52,7 +52,7 @@ export function isStranger({ trusted }: Policy, payee: Address): boolean {
 /** Why nothing is done for these requirements, independent of the signer. No I/O. */
 export function check(
   policy: Policy,
-  { parsed, requirements }: Facilitation.Request,
+  { parsed, requirements }: Facilitation.FacilitatorRequest,
 ): Fault | undefined {
   const { asset, payTo, amountAtomic, network } = requirements
   if (policy.assets.get(network) !== asset) {

@@ -36,7 +36,7 @@ export type FacilitatorOptions = {
   settling: Settling
   /** Counts the calls by what was answered: a verdict, or the code of a problem. */
   calls: Counter
-  /** False once the process stops: nothing new is begun. */
+  /** False once the process stops: nothing new is started. */
   accepts: () => boolean
 }
 

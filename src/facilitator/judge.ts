@@ -25,7 +25,7 @@ export type JudgeOptions = {
 
 /** What a request asks for, and what is known of it without a chain. */
 export type Case = {
-  request: Facilitation.Request
+  request: Facilitation.FacilitatorRequest
   network: Network.Network
   transfer: Transfer.Transfer
   /** Whether the payer's key signed it under the domain of the requirements. Costs more than all else. */
@@ -87,7 +87,7 @@ export function open(
 }
 
 /** The EIP-712 domain that the payer was told to sign. */
-function domainOf({ requirements }: Facilitation.Request, network: Network.Network) {
+function domainOf({ requirements }: Facilitation.FacilitatorRequest, network: Network.Network) {
   const { name, version } = requirements
   if (name === undefined || version === undefined) return network.asset.eip712
   return { name, version }

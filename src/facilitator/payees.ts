@@ -1,7 +1,7 @@
 import type { Address } from 'viem'
-import { createCarried } from '../../db/carried'
 import { createGas } from '../../db/gas'
 import type { Db } from '../../db/open'
+import { createPayeeGas } from '../../db/payee-gas'
 import type { NetworkConfig } from '../config/Config'
 import type * as Network from '../protocol/Network'
 
@@ -13,10 +13,10 @@ export type Payees = {
   /** Whether the share of one payee is spent. Reads the database, one row. */
   isSpent(network: Network.Id, payee: Address): boolean
   /** Call it before sending. Call its result once, with the payment's id, when sending is over. */
-  begin(payment: Begun): (id: string | undefined) => void
+  begin(payment: PayeePayment): (id: string | undefined) => void
 }
 
-export type Begun = {
+export type PayeePayment = {
   network: Network.Id
   payee: Address
   /** Id of the payment that is sent again. */
@@ -48,7 +48,7 @@ const dayMs = 86_400_000
  */
 export function createPayees({ db, networks, priceOf, now }: PayeesOptions): Payees {
   const { gasSpentOn } = createGas(db)
-  const { carriedSince, gasOf } = createCarried(db)
+  const { gasSince, gasOf } = createPayeeGas(db)
   const budgets = new Map(networks.map(({ id, gasPerDayWei }) => [id, gasPerDayWei.facilitator]))
   let day: Day | undefined
   const underWay = new Map<string, number>()
@@ -59,7 +59,7 @@ export function createPayees({ db, networks, priceOf, now }: PayeesOptions): Pay
     const from = at - (at % dayMs)
     if (day?.from === from) return day
     day = { from, networks: new Map() }
-    for (const { network, payee, gas } of carriedSince(from)) add(day, network, payee, gas)
+    for (const { network, payee, gas } of gasSince(from)) add(day, network, payee, gas)
     return day
   }
 

@@ -69,7 +69,7 @@ type Run = {
 }
 
 /**
- * Settles for other resource servers: one authorization earns one success, ever. It shares the holds
+ * Settles for other resource servers: one authorization gives one success, ever. It shares the holds
  * and the keys of the checkout, and not the checkout itself: there is no product, no credential of
  * ours to present and nothing to deliver, and identical calls get one answer at the same time.
  */
@@ -182,8 +182,8 @@ function send(options: SettleOptions, call: SettleCall, waitMs: number): Promise
     credentialHash: request.credentialHash,
     bound: false,
   }
-  const proven = isOwnDomain && subject.isSigned
-  const limits = { waitMs, receivedAt: now(), proven, requestId }
+  const isKeySigned = isOwnDomain && subject.isSigned
+  const limits = { waitMs, receivedAt: now(), isKeySigned, requestId }
   return settleSponsored(options, transfer, purpose, { ...limits, approval })
 }
 
@@ -250,7 +250,7 @@ async function handOver(
   if (isOwn && stored?.delivery === 'delivered' && stored.state === 'confirmed') {
     return { kind: 'success', payment: stored, isReplay: true }
   }
-  // A reorganisation took it back a moment ago: no call has earned it yet.
+  // A reorganisation took it back a moment ago: no call has got its success yet.
   if (stored?.state === 'broadcast' && stored.delivery === 'none') {
     return { kind: 'pending', payment: stored }
   }

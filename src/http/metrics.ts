@@ -14,7 +14,7 @@ export type Registry = {
     buckets: readonly number[],
     labels?: readonly string[],
   ): Histogram
-  /** Called before each rendering, to set gauges whose truth is elsewhere. */
+  /** Called before each rendering, to set gauges from values that other modules keep. */
   onRender(update: () => void): void
   /** Prometheus text exposition format 0.0.4. */
   render(): string

@@ -84,7 +84,7 @@ export function mismatch(detail: string): Problem.ProblemError {
  */
 export function otherCredential(): Problem.ProblemError {
   return mismatch(
-    'This payment was begun by another form of the credential. Send the same PAYMENT-SIGNATURE ' +
+    'This payment was started by another form of the credential. Send the same PAYMENT-SIGNATURE ' +
       'again, or the Idempotency-Key or the Payment-Redeem token that belongs to the payment.',
   )
 }

@@ -5,7 +5,7 @@ import type { Outcome, Payment, Purpose } from '../settlement/Payment'
 import type { Settlement } from '../settlement/settlement'
 import type { ApprovalSponsor } from '../settlement/sponsorship'
 import { settleSponsored } from '../settlement/sponsorship'
-import { choose } from './choose'
+import { chooseAlternative } from './alternatives'
 import { type Named, type Presentation, present } from './credential'
 import * as Denial from './Denial'
 import { createHold, type Hold, holdMoney, scopeKey } from './hold'
@@ -87,7 +87,9 @@ async function buy<R, A>(state: State<R, A>, sale: Sale<R>): Promise<Response> {
     const context = { item, url, digest, challengeSecrets, realm, takesApprovals, now }
     const presented = present(sale.presented, context)
     const isClear = presented.alternatives.length === 0
-    const presentation = isClear ? presented : await choose(options.settlement, presented)
+    const presentation = isClear
+      ? presented
+      : await chooseAlternative(options.settlement, presented)
     named = presentation
     return await spend(state, sale, presentation)
   } catch (error) {
@@ -201,7 +203,7 @@ async function reserve<R, A>(
   const { settlement } = state.options
   const { transfer } = presentation
   // Only the payer itself may find or hold its key: without this proof a stranger could squat it.
-  if (!presentation.isProven()) {
+  if (!presentation.isKeySigned()) {
     const verdict = await settlement.verify(transfer)
     if (!('ok' in verdict)) return { outcome: verdict }
   }
@@ -242,7 +244,7 @@ async function settle<R, A>(
     approval,
     waitMs: product.waitMs(sale),
     receivedAt: options.now(),
-    proven: presentation.isProven,
+    isKeySigned: presentation.isKeySigned,
     requestId: sale.requestId,
     ...(rows && { write: (paymentId: string) => writeRows?.(rows, paymentId) }),
     ...product.settling?.(checkout, purpose),
@@ -279,11 +281,11 @@ async function repeat<R, A>(
 async function comeBack<R, A>(
   state: State<R, A>,
   checkout: Checkout<R>,
-  { transfer, isProven, signatureReason }: Named,
+  { transfer, isKeySigned, signatureReason }: Named,
   payment: Payment,
 ): Promise<Response> {
   // A contract's signature has been judged by the chain: here it must be the one that was.
-  if (transfer.signature !== payment.transfer.signature && !isProven()) {
+  if (transfer.signature !== payment.transfer.signature && !isKeySigned()) {
     throw Denial.verificationFailed(signatureReason, 'The signature is not of the payer.')
   }
   const replay = state.product.replay?.(checkout, payment)

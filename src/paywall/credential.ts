@@ -24,7 +24,7 @@ export type Presentation = {
    * Whether the payer's key signed it; otherwise its contract may still accept the signature. Recovered
    * when first asked, because settling it tells, too.
    */
-  isProven: () => boolean
+  isKeySigned: () => boolean
   signatureReason: Reason
   /** Why the time is over or has not come; a payment that is known already does not care. */
   window: Problem.Fault | undefined
@@ -77,7 +77,7 @@ export type Named = Pick<
   Presentation,
   | 'protocol'
   | 'transfer'
-  | 'isProven'
+  | 'isKeySigned'
   | 'signatureReason'
   | 'bound'
   | 'identifier'
@@ -103,7 +103,7 @@ export function peek(presented: Presented, network: Network): Named | undefined 
 }
 
 /** Whether the payer's own key signed a transfer in its asset's domain. */
-function isProvenIn(transfer: Transfer.Transfer, asset: Asset): boolean {
+function isSignedIn(transfer: Transfer.Transfer, asset: Asset): boolean {
   return Crypto.recover(Transfer.digest(transfer, asset), transfer.signature) === transfer.payer
 }
 
@@ -167,7 +167,7 @@ function x402(value: string, context: CredentialContext): Omit<Presentation, 'cr
       Transfer.checkWindow(transfer, now()),
   }))
   const isOnly = presented.length === 1
-  const chosen = (!isOnly && presented.find(({ isProven }) => isProven())) || presented[0]
+  const chosen = (!isOnly && presented.find(({ isKeySigned }) => isKeySigned())) || presented[0]
   if (chosen === undefined) throw new Error('an x402 match without an offer')
   const options = { now: now(), takesApprovals }
   const sponsored = Sponsoring.read(parsed.extensions, chosen.transfer, options)
@@ -180,7 +180,7 @@ function x402(value: string, context: CredentialContext): Omit<Presentation, 'cr
     window: chosen.window ?? late,
     approval,
     protocol: 'x402',
-    alternatives: isOnly || chosen.isProven() ? [] : presented.filter((each) => each !== chosen),
+    alternatives: isOnly || chosen.isKeySigned() ? [] : presented.filter((each) => each !== chosen),
     bound: X402.isRouteBound(parsed, { url, method: item.method }),
     identifier: parsed.identifier,
     challengeId: undefined,
@@ -205,10 +205,10 @@ function checkOffer(
 function signed(
   transfer: Transfer.Transfer,
   offer: Offer,
-): Pick<Presentation, 'transfer' | 'isProven' | 'signatureReason'> {
+): Pick<Presentation, 'transfer' | 'isKeySigned' | 'signatureReason'> {
   const own = named(transfer, offer.network.asset)
   // Token contracts want v as 27 or 28, whatever the buyer's library writes.
-  if (Crypto.isCanonical(transfer.signature) || !own.isProven()) return own
+  if (Crypto.isCanonical(transfer.signature) || !own.isKeySigned()) return own
   const signature = Crypto.withCanonicalV(transfer.signature)
   return { ...own, transfer: { ...transfer, signature } }
 }
@@ -217,13 +217,13 @@ function signed(
 function named(
   transfer: Transfer.Transfer,
   asset: Asset,
-): Pick<Presentation, 'transfer' | 'isProven' | 'signatureReason'> {
-  let proven: boolean | undefined
+): Pick<Presentation, 'transfer' | 'isKeySigned' | 'signatureReason'> {
+  let signed: boolean | undefined
   return {
     transfer,
-    isProven() {
-      proven ??= isProvenIn(transfer, asset)
-      return proven
+    isKeySigned() {
+      signed ??= isSignedIn(transfer, asset)
+      return signed
     },
     signatureReason:
       transfer.method === 'permit2' ? 'invalid_permit2_signature' : 'invalid_exact_evm_signature',

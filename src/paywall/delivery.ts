@@ -145,7 +145,7 @@ export function createDeliveries(options: DeliveryOptions): Deliveries {
   }
 }
 
-/** Begins the next attempt, unless it was begun with the confirmation. Throws ProblemError. */
+/** Begins the next attempt, unless it was started with the confirmation. Throws ProblemError. */
 async function begin(
   { options: { settlement, now }, redeeming }: Context,
   { signal }: DeliveryRequest,

@@ -41,12 +41,12 @@ type Stream = {
   waitingBytes: number
   takenBytes: number
   /** Checks at which bytes waited: since the last whole step, and since the last byte. */
-  looks: number
-  stillLooks: number
+  checks: number
+  stillChecks: number
   cut: () => void
 }
 
-const looksMax = 192
+const checksMax = 192
 /** Checks of half a second each after which a stream counts as stalled. */
 const stillMin = 6
 
@@ -59,17 +59,17 @@ export function createPaces(wanted: Partial<PaceMin> = {}): Paces {
   const streams = new Set<Stream>()
   let timer: ReturnType<typeof setInterval> | undefined
 
-  const look = () => {
+  const check = () => {
     const still: Stream[] = []
     for (const stream of streams) {
       if (stream.waitingBytes === 0) continue
-      stream.looks++
-      stream.stillLooks++
-      if (stream.looks >= looksMax) stream.cut()
-      else if (stream.stillLooks >= stillMin) still.push(stream)
+      stream.checks++
+      stream.stillChecks++
+      if (stream.checks >= checksMax) stream.cut()
+      else if (stream.stillChecks >= stillMin) still.push(stream)
     }
     if (still.length <= min.stalledMax) return
-    still.sort((left, right) => right.stillLooks - left.stillLooks)
+    still.sort((left, right) => right.stillChecks - left.stillChecks)
     for (const stream of still.slice(0, still.length - min.stalledMax)) stream.cut()
   }
   return {
@@ -85,9 +85,9 @@ export function createPaces(wanted: Partial<PaceMin> = {}): Paces {
         onSlow()
         min.reclaim.after()
       }
-      const stream: Stream = { waitingBytes: 0, takenBytes: 0, looks: 0, stillLooks: 0, cut }
+      const stream: Stream = { waitingBytes: 0, takenBytes: 0, checks: 0, stillChecks: 0, cut }
       streams.add(stream)
-      timer ??= setInterval(look, min.stepMs / looksMax)
+      timer ??= setInterval(check, min.stepMs / checksMax)
       return {
         put(bytes) {
           stream.waitingBytes = bytes
@@ -95,10 +95,10 @@ export function createPaces(wanted: Partial<PaceMin> = {}): Paces {
         taken() {
           stream.takenBytes += stream.waitingBytes
           stream.waitingBytes = 0
-          stream.stillLooks = 0
+          stream.stillChecks = 0
           if (stream.takenBytes < min.stepBytes) return
           stream.takenBytes = 0
-          stream.looks = 0
+          stream.checks = 0
         },
         stop,
       }

@@ -260,8 +260,8 @@ const commonHeaders = {
 }
 
 /**
- * Headers that the server writes itself, and the names of headers whose values are counted
- * elsewhere.
+ * Headers that the server writes itself, and the names of headers whose values the
+ * header budget counts.
  */
 const besideBytes = [
   'HTTP/1.1 402 Payment Required',

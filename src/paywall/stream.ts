@@ -88,11 +88,11 @@ function follow(
   onSlow: () => void,
 ): Progress {
   const pace = watch(onSlow)
-  let hasBegun = false
+  let hasStarted = false
   let hasLeft = false
   let hasEnded = false
   let recorded: Promise<void> | undefined
-  const reach = () => (hasBegun ? 'truncated' : 'nothing')
+  const reach = () => (hasStarted ? 'truncated' : 'nothing')
   /** Called once when the buyer's connection closes. */
   let letGo = (isCut: boolean) => {
     letGo = () => {}
@@ -127,8 +127,8 @@ function follow(
   return {
     pace,
     begin() {
-      if (hasBegun) return
-      hasBegun = true
+      if (hasStarted) return
+      hasStarted = true
       setImmediate(() => {
         // A short stream has ended by now.
         if (!hasEnded) recorded = record(() => 'complete')

@@ -45,7 +45,7 @@ export type Echo = {
 }
 
 /** Terms of a decoded `request`. */
-export type Request = {
+export type ChargeRequest = {
   amountAtomic: bigint
   currency: Address
   recipient: Address
@@ -57,7 +57,7 @@ export type Request = {
 /** A challenge that this service issued. */
 export type VerifiedChallenge = {
   id: string
-  request: Request
+  request: ChargeRequest
   /** Unix ms. */
   expiresAt: number
   /** RFC 9530 digest of the body the challenge was issued for. */
@@ -198,7 +198,7 @@ export function parseHeader(value: string): Record<string, string>[] {
 }
 
 /** Decodes the `request` parameter. Throws a JsonError. */
-export function parseRequest(encoded: string): Request {
+export function parseRequest(encoded: string): ChargeRequest {
   const json = decodeJson(encoded, 'base64url')
   const details = Json.object(json, 'methodDetails')
   const types = Json.member(details, 'credentialTypes')

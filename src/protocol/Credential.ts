@@ -15,7 +15,7 @@ import type { Transfer } from './Transfer'
 export type Parsed = {
   /** Not proven to be ours: see `Challenge.verify`. */
   challenge: Challenge.Echo
-  request: Challenge.Request
+  request: Challenge.ChargeRequest
   type: 'authorization' | 'permit2'
   transfer: Transfer
 }
@@ -95,7 +95,7 @@ function echo(json: Json.JsonObject): Challenge.Echo {
 function authorization(
   payload: Json.JsonObject,
   challenge: Challenge.Echo,
-  request: Challenge.Request,
+  request: Challenge.ChargeRequest,
 ): Transfer {
   const transfer: Transfer = {
     method: 'eip3009',
@@ -117,7 +117,7 @@ function authorization(
 function permit(
   payload: Json.JsonObject,
   challenge: Challenge.Echo,
-  request: Challenge.Request,
+  request: Challenge.ChargeRequest,
   source: string | undefined,
 ): Transfer {
   const witness = Json.object(payload, 'witness')
@@ -165,7 +165,7 @@ function permit(
 function expectTerms(
   transfer: Transfer,
   challenge: Challenge.Echo,
-  request: Challenge.Request,
+  request: Challenge.ChargeRequest,
 ): void {
   expect(transfer.asset === request.currency, 'The token is not the currency of the challenge.')
   expect(transfer.payee === request.recipient, 'The payee is not the recipient of the challenge.')

@@ -31,7 +31,7 @@ export type Requirements = {
 }
 
 /** Without what nobody reads again: requests wait for a chain, and what is in them is a stranger's. */
-export type Request = {
+export type FacilitatorRequest = {
   parsed: Pick<X402.Parsed, 'method' | 'signed'>
   accepted: { scheme: string | undefined; network: string | undefined }
   requirements: Requirements
@@ -82,7 +82,7 @@ const resourceMax = 2048
  */
 export function parse(
   body: Uint8Array,
-): { request: Request; extensions: Json.JsonObject | undefined } | Fault {
+): { request: FacilitatorRequest; extensions: Json.JsonObject | undefined } | Fault {
   let json: Json.JsonObject
   let payload: Json.JsonObject
   try {
@@ -192,7 +192,10 @@ function payerOf(payload: Json.JsonObject): string {
  * The transfer that was signed, on the chain and in the asset of the requirements. For Permit2 the
  * signature names its token itself: what it names counts.
  */
-export function transferOf({ parsed, requirements }: Request, chainId: number): Transfer {
+export function transferOf(
+  { parsed, requirements }: FacilitatorRequest,
+  chainId: number,
+): Transfer {
   const { asset, spender: _, ...signed } = parsed.signed
   return {
     method: parsed.method,
@@ -204,7 +207,11 @@ export function transferOf({ parsed, requirements }: Request, chainId: number): 
 }
 
 /** What the reference facilitator compares before it looks at the signature. */
-export function checkScheme({ parsed, accepted, requirements }: Request): Fault | undefined {
+export function checkScheme({
+  parsed,
+  accepted,
+  requirements,
+}: FacilitatorRequest): Fault | undefined {
   const isPermit = parsed.method === 'permit2'
   if (accepted.scheme !== 'exact') {
     const code = isPermit ? 'unsupported_payload_type' : 'invalid_exact_evm_scheme'
@@ -226,7 +233,11 @@ export function checkScheme({ parsed, accepted, requirements }: Request): Fault 
  * facilitator: for EIP-3009 it looks at the signature before this, for Permit2 after. `isKnown`: the
  * money is known already, so that its time no longer matters.
  */
-export function checkTerms(request: Request, now: number, isKnown = false): Fault | undefined {
+export function checkTerms(
+  request: FacilitatorRequest,
+  now: number,
+  isKnown = false,
+): Fault | undefined {
   const seconds = BigInt(Math.floor(now / 1000))
   return request.parsed.method === 'permit2'
     ? checkPermit(request, seconds, isKnown)
@@ -234,7 +245,7 @@ export function checkTerms(request: Request, now: number, isKnown = false): Faul
 }
 
 function checkAuthorization(
-  { parsed: { signed }, requirements }: Request,
+  { parsed: { signed }, requirements }: FacilitatorRequest,
   seconds: bigint,
   isKnown: boolean,
 ): Fault | undefined {
@@ -255,7 +266,7 @@ function checkAuthorization(
 }
 
 function checkPermit(
-  { parsed: { signed }, requirements }: Request,
+  { parsed: { signed }, requirements }: FacilitatorRequest,
   seconds: bigint,
   isKnown: boolean,
 ): Fault | undefined {

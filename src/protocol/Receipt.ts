@@ -6,7 +6,7 @@ import * as Json from './Json'
 import { artifactDomain } from './Offer'
 import type { Fault } from './Problem'
 
-/** Signed receipts: `x402 receipt` of the offer-receipt extension, carried by both protocols. */
+/** Signed receipts: `x402 receipt` of the offer-receipt extension, sent by both protocols. */
 
 export type Fields = {
   /** CAIP-2 id. */

@@ -6,7 +6,7 @@ import * as Permit from './Permit'
 import type { Fault } from './Problem'
 
 /**
- * A signed stablecoin transfer, from payer to payee, whichever protocol carried it:
+ * A signed stablecoin transfer, from payer to payee, whichever protocol it came by:
  * EIP-3009 `transferWithAuthorization` or a Permit2 witness transfer through the
  * x402ExactPermit2Proxy.
  */

@@ -5,8 +5,8 @@ import { clientOf } from '../http/peer'
 import * as RateLimit from '../http/ratelimit'
 import type { Recognise } from '../paywall/recognise'
 import * as Problem from '../protocol/Problem'
+import type { IncomingRequest } from './incoming'
 import { droppedBody, emptyBody, type Sales, sell } from './sale'
-import type { Visit } from './visit'
 
 /** What limits the requests and the bodies of a client. */
 export type Admission = {
@@ -15,30 +15,33 @@ export type Admission = {
   readonly budget: Budget
   readonly recognise: Recognise
   readonly now: () => number
-  /** False once the process stops: nothing new is begun. */
+  /** False once the process stops: nothing new is started. */
   readonly accepts: () => boolean
   readonly sales: Sales
 }
 
 /** Sells to a client within its limits. Throws ProblemError. */
-export function admit(admission: Admission, visit: Visit): Response | Promise<Response> {
-  return visit.presented.kind === 'none' ? open(admission, visit) : limit(admission, visit)
+export function admit(
+  admission: Admission,
+  incoming: IncomingRequest,
+): Response | Promise<Response> {
+  return incoming.presented.kind === 'none' ? open(admission, incoming) : limit(admission, incoming)
 }
 
 /** Credentials cost calls to a node: each address may present so many, and so many bad ones. */
-function limit(admission: Admission, visit: Visit): Promise<Response> | Response {
+function limit(admission: Admission, incoming: IncomingRequest): Promise<Response> | Response {
   const { rateLimit, now } = admission
   const { paidPerMinute, trustProxy } = admission.limits
-  const key = clientOf(visit.peer, visit.request.headers, trustProxy)
+  const key = clientOf(incoming.peer, incoming.request.headers, trustProxy)
   const refusedPerMinute = Math.ceil(paidPerMinute * refusedShare)
   assertWithin(rateLimit.take(`paid ${key}`, paidPerMinute, now()))
   assertWithin(rateLimit.peek(`refused ${key}`, refusedPerMinute, now()))
-  const opened = open(admission, visit)
+  const opened = open(admission, incoming)
   if (!(opened instanceof Promise)) return opened
   const answer = opened.finally(() => {
-    if (visit.held === 'until-answer') visit.peer.hold?.(false)
+    if (incoming.held === 'until-answer') incoming.peer.hold?.(false)
   })
-  if (visit.presented.kind === 'redeem') return answer
+  if (incoming.presented.kind === 'redeem') return answer
   const refused = () => rateLimit.take(`refused ${key}`, refusedPerMinute, now())
   return answer.then(
     (response) => {
@@ -56,24 +59,24 @@ function limit(admission: Admission, visit: Visit): Promise<Response> | Response
 }
 
 /** Reads the body, if there is one, and sells. */
-function open(admission: Admission, visit: Visit): Response | Promise<Response> {
+function open(admission: Admission, incoming: IncomingRequest): Response | Promise<Response> {
   const { limits, budget, sales } = admission
-  const { request, presented } = visit
+  const { request, presented } = incoming
   if (!admission.accepts()) throw Problem.of('not-ready', 'The service is stopping.')
-  if (!hasBody(request)) return sell(sales, visit, emptyBody)
+  if (!hasBody(request)) return sell(sales, incoming, emptyBody)
   assertUnpacked(request.headers)
-  const { bodyMaxBytes } = visit.match.route
+  const { bodyMaxBytes } = incoming.match.route
   const sellWith = ({ bytes, release }: Body) =>
-    Promise.resolve(sell(sales, visit, bytes)).finally(release)
-  const client = clientOf(visit.peer, request.headers, limits.trustProxy)
+    Promise.resolve(sell(sales, incoming, bytes)).finally(release)
+  const client = clientOf(incoming.peer, request.headers, limits.trustProxy)
   const pays = presented.kind !== 'none'
-  const owner = { client, isPaid: pays && admission.recognise(presented, visit.item) }
+  const owner = { client, isPaid: pays && admission.recognise(presented, incoming.item) }
   if (pays) return readBody(request, bodyMaxBytes, budget, owner).then(sellWith)
   // Without a credential the body is only digested; without room the 402 has no digest.
   const most = Math.min(limits.unpaidBodyMaxBytes, bodyMaxBytes)
   return readBody(request, most, budget, owner).then(sellWith, (error) => {
     const isLeftOut = error instanceof Problem.ProblemError && [413, 503].includes(error.status)
-    if (isLeftOut) return sell(sales, visit, droppedBody)
+    if (isLeftOut) return sell(sales, incoming, droppedBody)
     throw error
   })
 }

@@ -16,12 +16,12 @@ import * as Problem from '../protocol/Problem'
 import { type Admission, admit } from './admission'
 import type { Breaker } from './breaker'
 import type { Stocks } from './builtin/stocks'
+import type { Concurrency } from './concurrency'
 import type { Documents } from './documents'
+import type { IncomingRequest } from './incoming'
 import { compileItems } from './items'
-import type { Places } from './places'
 import * as Route from './Route'
 import type { Upstream } from './upstream'
-import type { Visit } from './visit'
 
 export type GatewayOptions = {
   config: Config
@@ -30,7 +30,7 @@ export type GatewayOptions = {
   recognise: Recognise
   upstream: Upstream
   breaker: Breaker
-  places: Places
+  concurrency: Concurrency
   budget: Budget
   documents: Documents
   /** What chain-stocks sells; undefined when the file lists none. */
@@ -39,7 +39,7 @@ export type GatewayOptions = {
   now: () => number
   log: Log
   requestId: () => string
-  /** False once the process stops: nothing new is begun. */
+  /** False once the process stops: nothing new is started. */
   accepts: () => boolean
 }
 
@@ -62,7 +62,7 @@ type State = {
   readonly log: Log
 }
 
-type Caller = Pick<Visit, 'peer' | 'requestId' | 'envelope'>
+type Caller = Pick<IncomingRequest, 'peer' | 'requestId' | 'envelope'>
 
 /** The merchants' routes behind the paywall. */
 export function createGateway(options: GatewayOptions): Gateway {
@@ -84,12 +84,12 @@ export function createGateway(options: GatewayOptions): Gateway {
 
 /** Each step of a sale with what it needs: limits, then the sale, then the source of the answer. */
 function admissionOf(options: GatewayOptions): Admission {
-  const { rateLimit, budget, recognise, accepts, paywall, places, now } = options
+  const { rateLimit, budget, recognise, accepts, paywall, concurrency, now } = options
   const { upstream, breaker, stocks, log } = options
   const { service } = options.config
   const { baseUrl, concurrencyMax } = service
   const sources = { upstream, breaker, stocks, now, log, failureKeys: new Map() }
-  const sales = { paywall, places, concurrencyMax, baseUrl, sources }
+  const sales = { paywall, concurrency, concurrencyMax, baseUrl, sources }
   return { limits: service, rateLimit, budget, recognise, accepts, now, sales }
 }
 
@@ -128,8 +128,8 @@ function route(state: State, request: Request, caller: Caller): Response | Promi
   const presented = extract(request.headers)
   const { peer, requestId, envelope } = caller
   // Name each member, because a spread costs as much as a lookup.
-  const visit = { request, match, item, path, search, presented, peer, requestId, envelope }
-  return admit(state.admission, visit)
+  const incoming = { request, match, item, path, search, presented, peer, requestId, envelope }
+  return admit(state.admission, incoming)
 }
 
 function finish(response: Response, requestId: string): Response {

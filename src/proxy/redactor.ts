@@ -128,7 +128,7 @@ function createSearch(bytes: Uint8Array, patterns: Patterns, { before, isLast }:
   const findEncoded = createEncodedSearch(buffer, patterns, isLast)
   const findBounded = Bounded.createSearch(buffer, before, bounded, isLast)
   const findAny = (from: number): { found: Place | undefined; until: number } => {
-    let until = isLast ? buffer.length : beginning(buffer, literal, from)
+    let until = isLast ? buffer.length : partialStart(buffer, literal, from)
     let found: Place | undefined
     for (const [index, pattern] of literal.entries()) {
       let place = next[index] ?? -1
@@ -163,15 +163,15 @@ function createSearch(bytes: Uint8Array, patterns: Patterns, { before, isLast }:
 }
 
 /** Start of a suffix that may begin a secret; the buffer's length when there is none. */
-function beginning(buffer: Buffer, patterns: readonly Buffer[], from: number): number {
+function partialStart(buffer: Buffer, patterns: readonly Buffer[], from: number): number {
   const longest = patterns[0]?.length ?? 0
   for (let at = Math.max(from, buffer.length - longest + 1); at < buffer.length; at++) {
     const end = buffer.subarray(at)
-    const isBegun = (pattern: Buffer) =>
+    const isPartial = (pattern: Buffer) =>
       pattern[0] === end[0] &&
       pattern.length > end.length &&
       pattern.subarray(0, end.length).equals(end)
-    if (patterns.some(isBegun)) return at
+    if (patterns.some(isPartial)) return at
   }
   return buffer.length
 }

@@ -1,14 +1,14 @@
 import { bodyDigest } from '../paywall/fingerprint'
 import type { PaidRequest, Paywall } from '../paywall/paywall'
 import { invalidInputs } from './builtin/serve'
-import { assertPlace, type Places } from './places'
+import { acquire, type Concurrency } from './concurrency'
+import type { IncomingRequest } from './incoming'
 import { assertReachable, fulfil, type Sources, unavailable, unreachable } from './source'
-import type { Visit } from './visit'
 
 /** What a sale takes: the paywall, a place, and the source of the answer. */
 export type Sales = {
   readonly paywall: Paywall
-  readonly places: Places
+  readonly concurrency: Concurrency
   /** Of all merchants together. */
   readonly concurrencyMax: number
   readonly baseUrl: string
@@ -23,40 +23,48 @@ export const emptyBody = new Uint8Array()
 export const droppedBody = new Uint8Array()
 
 /** The answer to a request whose body was read: what was bought, or what it costs. */
-export function sell(sales: Sales, visit: Visit, body: Uint8Array): Response | Promise<Response> {
+export function sell(
+  sales: Sales,
+  incoming: IncomingRequest,
+  body: Uint8Array,
+): Response | Promise<Response> {
   // Nothing is made for it that only a sale needs: this is answered more often than all else.
-  if (visit.presented.kind === 'none') return ask(sales, visit, body)
-  const { request, match, path } = visit
+  if (incoming.presented.kind === 'none') return ask(sales, incoming, body)
+  const { request, match, path } = incoming
   const { sources } = sales
   const paid: PaidRequest = {
-    item: visit.item,
+    item: incoming.item,
     method: request.method,
     path,
-    search: visit.search,
+    search: incoming.search,
     headers: request.headers,
-    presented: visit.presented,
+    presented: incoming.presented,
     body,
     resource: `${sales.baseUrl}${path}`,
-    requestId: visit.requestId,
-    envelope: visit.envelope,
+    requestId: incoming.requestId,
+    envelope: incoming.envelope,
     // Making one costs as much as the rest of an unpaid answer's bookkeeping.
     get signal() {
       return request.signal
     },
     get invalidParams() {
-      return invalidInputs(sources, visit, body)
+      return invalidInputs(sources, incoming, body)
     },
     unavailable: () =>
       unavailable(sources, match.merchant, match.route) ?? unreachable(sources, match),
-    reserve: () => reserve(sales, visit),
-    fulfil: (payment) => fulfil(sources, visit, body, payment),
+    reserve: () => reserve(sales, incoming),
+    fulfil: (payment) => fulfil(sources, incoming, body, payment),
   }
   return sales.paywall.serve(paid)
 }
 
 /** The 402. */
-function ask({ paywall, baseUrl, sources }: Sales, visit: Visit, body: Uint8Array): Response {
-  const { item, match, path, search, requestId } = visit
+function ask(
+  { paywall, baseUrl, sources }: Sales,
+  incoming: IncomingRequest,
+  body: Uint8Array,
+): Response {
+  const { item, match, path, search, requestId } = incoming
   const problem = unavailable(sources, match.merchant, match.route)
   if (problem !== undefined) throw problem
   // A payment waits for the lookup that this starts.
@@ -68,16 +76,16 @@ function ask({ paywall, baseUrl, sources }: Sales, visit: Visit, body: Uint8Arra
     invalidParams: () =>
       body.byteLength > hintMaxBytes || body === droppedBody
         ? []
-        : invalidInputs(sources, visit, body),
+        : invalidInputs(sources, incoming, body),
   })
 }
 
-/** Takes a place for a sale and its delivery; throws when there is none. */
-function reserve({ places, concurrencyMax }: Sales, visit: Visit): () => void {
-  const { merchant } = visit.match
-  const free = merchant.builtin ? () => undefined : assertPlace(places, merchant, concurrencyMax)
+/** Acquires a slot for a sale and its delivery; throws when there is none. */
+function reserve({ concurrency, concurrencyMax }: Sales, incoming: IncomingRequest): () => void {
+  const { merchant } = incoming.match
+  const free = merchant.builtin ? () => undefined : acquire(concurrency, merchant, concurrencyMax)
   // Settlement and the upstream have limits of their own, which may be longer than the server's.
-  visit.held = 'until-answer'
-  visit.peer.hold?.(true)
+  incoming.held = 'until-answer'
+  incoming.peer.hold?.(true)
   return free
 }

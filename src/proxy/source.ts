@@ -6,9 +6,9 @@ import type { Payment } from '../settlement/Payment'
 import { type Breaker, type Failure, isSilence } from './breaker'
 import { originOf, serveBuiltin } from './builtin/serve'
 import type { Stocks } from './builtin/stocks'
+import type { IncomingRequest } from './incoming'
 import type { Match } from './Route'
 import { type Forwarded, type Upstream, UpstreamError } from './upstream'
-import type { Visit } from './visit'
 
 /** Where the answers that are sold come from: upstreams, and the program itself. */
 export type Sources = {
@@ -57,26 +57,26 @@ export function assertReachable({ upstream }: Sources, match: Match): void {
 /** The answer to a request that is paid for, or why there is none. */
 export async function fulfil(
   sources: Sources,
-  visit: Visit,
+  incoming: IncomingRequest,
   body: Uint8Array,
   payment: Payment,
 ): Promise<Fulfilled> {
-  if (visit.match.merchant.builtin !== undefined) {
-    const answer = await serveBuiltin(sources, visit, body)
-    note(sources, visit, payment, answer.delivered ? 'answer' : 'connect')
+  if (incoming.match.merchant.builtin !== undefined) {
+    const answer = await serveBuiltin(sources, incoming, body)
+    note(sources, incoming, payment, answer.delivered ? 'answer' : 'connect')
     return answer
   }
   try {
     const answer = await sources.upstream.forward({
-      match: visit.match,
-      method: visit.request.method,
-      search: visit.search,
-      headers: visit.request.headers,
+      match: incoming.match,
+      method: incoming.request.method,
+      search: incoming.search,
+      headers: incoming.request.headers,
       body,
       paymentId: payment.id,
     })
-    note(sources, visit, payment, isSilence(answer.status) ? 'silence' : 'answer')
-    if (isDelivery(answer.status)) return deliveredBy(answer, visit)
+    note(sources, incoming, payment, isSilence(answer.status) ? 'silence' : 'answer')
+    if (isDelivery(answer.status)) return deliveredBy(answer, incoming)
     if (answer.body instanceof ReadableStream) await answer.body.cancel()
     return {
       delivered: false,
@@ -88,9 +88,9 @@ export async function fulfil(
     if (!(error instanceof UpstreamError)) throw error
     // A broken answer is no failure here: a buyer may know a request that crashes the upstream.
     if (error.kind !== 'cut')
-      note(sources, visit, payment, error.kind === 'timeout' ? 'silence' : 'connect')
-    sources.log.child({ requestId: visit.requestId }).warn('upstream-failed', {
-      merchant: visit.match.merchant.slug,
+      note(sources, incoming, payment, error.kind === 'timeout' ? 'silence' : 'connect')
+    sources.log.child({ requestId: incoming.requestId }).warn('upstream-failed', {
+      merchant: incoming.match.merchant.slug,
       kind: error.kind,
       payment: payment.id,
     })
@@ -98,18 +98,18 @@ export async function fulfil(
   }
 }
 
-function deliveredBy(answer: Forwarded, visit: Visit): Fulfilled {
+function deliveredBy(answer: Forwarded, incoming: IncomingRequest): Fulfilled {
   // An answer inside a message is read completely before anything is sent.
-  if (answer.body instanceof Uint8Array || visit.envelope !== undefined)
+  if (answer.body instanceof Uint8Array || incoming.envelope !== undefined)
     return { delivered: true, ...answer }
-  visit.held = 'until-end'
-  return { delivered: true, ...answer, onEnd: (isCut) => visit.peer.hold?.(false, isCut) }
+  incoming.held = 'until-end'
+  return { delivered: true, ...answer, onEnd: (isCut) => incoming.peer.hold?.(false, isCut) }
 }
 
 /** Tells the breaker what a paid request showed. */
 function note(
   sources: Sources,
-  { match }: Visit,
+  { match }: IncomingRequest,
   payment: Payment,
   kind: 'answer' | Failure['kind'],
 ): void {

@@ -221,7 +221,7 @@ async function connect({ connections }: State, url: URL, exchange: Exchange): Pr
       return response
     } catch (error) {
       const found = watch.explain(error)
-      // Only a connection that was never made may be tried elsewhere.
+      // Only a connection that was never made may be tried at another address.
       if (found.kind !== 'connect') throw found
       failure = found
     }
@@ -321,7 +321,7 @@ function startWatch(outer: AbortSignal | undefined): Watch {
   }
 }
 
-// Codes of connections that were never made; a broken one may have carried the request.
+// Codes of connections that were never made; a broken one may have sent the request.
 const connectCodes =
   /^(?:ECONNREFUSED|ENOTFOUND|EAI_.*|EHOSTUNREACH|ENETUNREACH|ENETDOWN|EADDRNOTAVAIL|EPROTO|ConnectionRefused|FailedToOpenSocket|.*(?:TLS|SSL|CERT|SIGNATURE|ISSUER|CRL).*)$/
 

@@ -102,7 +102,7 @@ export type Underway = {
   deliverOnConfirm: DeliverOnConfirm | undefined
 }
 
-/** The wish of a caller that its delivery starts in the commit of the confirmation. */
+/** A request of the caller to start its delivery in the commit of the confirmation. */
 export type DeliverOnConfirm = {
   /** Asked when the money has arrived, before it is written. */
   isWanted: () => boolean

@@ -72,7 +72,7 @@ async function endOf(
   const confirmed = paid.get(id)
   const reason = unpaid.get(id)
   if (confirmed || reason === undefined) {
-    if (confirmed) failures.earn(payer)
+    if (confirmed) failures.recordPaid(payer)
     end()
     return confirmed ? { kind: 'confirmed', payment: confirmed } : Resolve.current(context, { id })
   }
@@ -234,7 +234,7 @@ function commit(
 ): Promise<(Payment | undefined)[]> {
   const { group, gas } = ledger
   const starts = slot.members.map(
-    ({ deliverOnConfirm: wish }) => wish?.isOpen === true && wish.isWanted(),
+    ({ deliverOnConfirm: start }) => start?.isOpen === true && start.isWanted(),
   )
   // What is lost with the power is read from the chain again, but not that a delivery was started.
   const add = starts.includes(true) ? group.add : group.addSoon

@@ -10,7 +10,7 @@ export type Deliveries = {
    */
   beginDelivery(id: string): Promise<Payment>
   /**
-   * Resolves when it is on the disk. Rejects when no delivery was begun. A function is asked when it
+   * Resolves when it is on the disk. Rejects when no delivery was started. A function is asked when it
    * is written, which is after this turn of the event loop; while the disk takes nothing it is kept and
    * written later. A token is not: then this rejects.
    */
@@ -76,7 +76,7 @@ export function createDeliveries({
             : payments.failDelivery(id, upstreamStatus, result.redeemTokenHash, result.redeemUntil)
         })
       const isChanged = await (isToken ? change() : persist(change))
-      if (!isChanged) throw new Error(`no delivery of payment ${id} was begun`)
+      if (!isChanged) throw new Error(`no delivery of payment ${id} was started`)
     },
     async handOver(id) {
       try {

@@ -33,7 +33,7 @@ export async function check(context: Uses, chain: ChainState): Promise<void> {
   const before = relayers.map((relayer) => health.reason ?? pausedBy(relayer))
   let reason: string | undefined
   try {
-    reason = await look(context, chain)
+    reason = await findTrouble(context, chain)
     health.checks++
   } catch (error) {
     reason = `no usable answer of ${chain.client.hosts.join(', ')}: ${describe(error)}`
@@ -51,7 +51,7 @@ export async function check(context: Uses, chain: ChainState): Promise<void> {
   }
 }
 
-async function look(context: Uses, chain: ChainState): Promise<string | undefined> {
+async function findTrouble(context: Uses, chain: ChainState): Promise<string | undefined> {
   const { client, relayers, head, network, health } = chain
   const { monotonic } = context
   const expected = relayers.map(decidedBelow)
@@ -82,7 +82,7 @@ async function look(context: Uses, chain: ChainState): Promise<string | undefine
     const fields = { network: network.id, told: leapt, newest: newest.number }
     context.log('block-number-taken-back', fields)
   }
-  Clock.look(chain.clock, newest, times)
+  Clock.observe(chain.clock, newest, times)
   observeTime(head, newest.timestamp, chainNow(context, chain))
   const said: Said[] = [{ tip, block: newest }, ...heard]
   learnFees(head, {

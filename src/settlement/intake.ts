@@ -21,7 +21,7 @@ export type PaymentRequest = {
   transfer: Transfer
   purpose: Purpose
   receivedAt: number
-  proven: Proof
+  isKeySigned: KeySigned
   write: ((paymentId: string) => void) | undefined
   onSent: ((payment: Payment) => void) | undefined
   /** Asked when the money has arrived; undefined: the delivery is not started with it. */
@@ -29,7 +29,7 @@ export type PaymentRequest = {
 }
 
 /** Whether the payer's own key signed; a function is asked when it must be known. Repeatable, no I/O. */
-export type Proof = boolean | (() => boolean)
+export type KeySigned = boolean | (() => boolean)
 
 /** Credentials that were shown before, beside the parts of settlement. */
 export type Intake = Context & { unsettled: Unsettled }
@@ -41,30 +41,30 @@ export async function settle(
   waitMs: number,
 ): Promise<Outcome> {
   if (request.deliverOnConfirm === undefined) return admit(context, request, undefined, waitMs)
-  const wish: DeliverOnConfirm = {
+  const onConfirm: DeliverOnConfirm = {
     isWanted: request.deliverOnConfirm,
     isOpen: true,
     isStarted: false,
   }
   try {
-    const outcome = await admit(context, request, wish, waitMs)
-    return outcome.kind === 'confirmed' && wish.isStarted
+    const outcome = await admit(context, request, onConfirm, waitMs)
+    return outcome.kind === 'confirmed' && onConfirm.isStarted
       ? { ...outcome, deliveryStarted: true }
       : outcome
   } finally {
-    wish.isOpen = false
+    onConfirm.isOpen = false
   }
 }
 
 async function admit(
   context: Intake,
   request: PaymentRequest,
-  wish: DeliverOnConfirm | undefined,
+  onConfirm: DeliverOnConfirm | undefined,
   waitMs: number,
 ): Promise<Outcome> {
   const until = context.now() + waitMs
   const chain = chainOf(context, request.transfer.network)
-  const submitted = await examineAndSubmit(context, chain, request, wish)
+  const submitted = await examineAndSubmit(context, chain, request, onConfirm)
   if ('kind' in submitted) return submitted
   const { admission } = submitted
   const ended = admission.then(async (result): Promise<Admission | Outcome> => {
@@ -85,7 +85,7 @@ async function admit(
       return meetUsed(context, chain, request, waitMs)
     case 'unsigned': {
       const leftMs = Math.min(waitMs, Math.max(0, until - context.now()))
-      return admit(context, { ...request, proven: false }, wish, leftMs)
+      return admit(context, { ...request, isKeySigned: false }, onConfirm, leftMs)
     }
     case 'thrown':
       throw result.error
@@ -136,15 +136,15 @@ async function examineAndSubmit(
 async function checkSigner(
   { payers, now }: Context,
   chain: ChainState,
-  { transfer, proven }: PaymentRequest,
+  { transfer, isKeySigned }: PaymentRequest,
 ): Promise<(Signature.Signed & { signer: Signer }) | Refusals.PaymentRefusal> {
   const mayDefer = mayBeDecidedByChain(chain, transfer) && !payers.signers.isSuspended()
-  if (mayDefer && typeof proven === 'function') {
-    const signer = { kind: 'unchecked' as const, isKey: proven }
+  if (mayDefer && typeof isKeySigned === 'function') {
+    const signer = { kind: 'unchecked' as const, isKey: isKeySigned }
     return { ...Signature.assumeSigned(transfer), signer }
   }
-  const isProven = typeof proven === 'function' ? proven() : proven
-  const signed = isProven
+  const isSigned = typeof isKeySigned === 'function' ? isKeySigned() : isKeySigned
+  const signed = isSigned
     ? Signature.assumeSigned(transfer)
     : await Signature.checkSignature(chain, transfer, now())
   if (signed.kind === 'signed') return { ...signed, signer: { kind: 'checked' } }
@@ -222,7 +222,7 @@ export async function resume(
   return (await within(work, waitMs)) ?? latest(context, payment)
 }
 
-/** The stored signature has proven itself; the one presented now may be another form of it. */
+/** The stored signature was valid; the one presented now may be another form of it. */
 function takeUp(
   context: Context,
   member: Underway,

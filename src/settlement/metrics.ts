@@ -98,7 +98,7 @@ export function createMetrics(meter: Meter, sources: Sources): Metrics {
   }
 }
 
-/** Reads what is kept elsewhere. */
+/** Reads totals that other modules keep. */
 function observer(meter: Meter, sources: Sources): () => void {
   const calls = totals(meter.counter('rpc_calls_total', 'JSON-RPC calls.', ['network', 'method']))
   const faults = totals(
@@ -160,7 +160,7 @@ function kindOf(reason: string): string {
   return reason.replace(/\b(0x[0-9a-f]+|\d+)\b/gi, 'N')
 }
 
-/** A counter whose total is kept elsewhere. */
+/** A counter whose total another module keeps. */
 function totals(counter: Counter): (labels: Labels, total: number) => void {
   const seen = new Map<string, number>()
   return (labels, total) => {

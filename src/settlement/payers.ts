@@ -37,7 +37,7 @@ export type Failures = {
   /** A transaction with a payment of this payer was included and failed. */
   record(payer: Payer): void
   /** A payment of the payer was confirmed. */
-  earn(payer: Payer): void
+  recordPaid(payer: Payer): void
 }
 
 /** The payer that a failure would count against. */
@@ -50,7 +50,7 @@ export type Payer = {
    * limit, because creating a wallet costs next to nothing. Each wallet of the code that has paid
    * gives the new ones one failure more: otherwise an attacker could block all wallets of a popular
    * code for the gas of a few failures. The code alone proves little, because a proxy may change its
-   * contract and an account may delegate elsewhere and back in one block.
+   * contract and an account may delegate to other code and back in one block.
    */
   isNew: boolean
 }
@@ -80,10 +80,10 @@ export function createFailures(now: () => number, most = 5): Failures {
   const underWay = createCounts()
   const paid = new Map<string, number>()
   /** Payers that have paid, by their code. */
-  const proven = new Map<string, Set<string>>()
+  const paidOfCode = new Map<string, Set<string>>()
 
   /** Failures that all new payers with a code have together. */
-  const sharedBy = (key: string) => Math.min(most + (proven.get(key)?.size ?? 0), sharedMax)
+  const sharedBy = (key: string) => Math.min(most + (paidOfCode.get(key)?.size ?? 0), sharedMax)
 
   /**
    * `size`: failures that the bucket of the key holds, of which `failures` may be used. `isBounded`:
@@ -126,13 +126,13 @@ export function createFailures(now: () => number, most = 5): Failures {
       const key = keyOfCode(code)
       debts.add(key, sharedBy(key))
     },
-    earn({ address, code }) {
+    recordPaid({ address, code }) {
       keep(paid, address, Math.min((paid.get(address) ?? 0) + 1, roomMax), payersMax)
       if (!isIdentified(code)) return
       const key = keyOfCode(code)
-      const known = proven.get(key) ?? new Set()
+      const known = paidOfCode.get(key) ?? new Set()
       if (known.size < sharedMax) known.add(address)
-      keep(proven, key, known, codesMax)
+      keep(paidOfCode, key, known, codesMax)
     },
   }
 }

@@ -36,7 +36,7 @@ export async function check(context: Uses, chain: ChainState): Promise<boolean> 
   let isChanged = false
   for (const sequence of sequencesOf(rows)) {
     for (const row of sequence) {
-      const state = await look(chain, row, canonical)
+      const state = await readState(chain, row, canonical)
       // Account nonces are included in their order: those below are there as well.
       if (state !== 'gone') break
       reopen(context, chain, row)
@@ -65,7 +65,7 @@ function sequencesOf(rows: readonly Included[]): Included[][] {
   )
 }
 
-async function look(
+async function readState(
   chain: ChainState,
   row: Included,
   canonical: (block: bigint) => Promise<Hex | undefined>,

@@ -38,11 +38,11 @@ export function revive(context: Context, chain: ChainState): void {
 
 async function drive(context: Context, chain: ChainState, payment: Payment): Promise<Outcome> {
   const { id, transaction } = payment
-  const before = chain.watch.revivals.get(id) ?? { looks: 0, since: chain.head.number }
-  const { looks, since } = { ...before, looks: before.looks + 1 }
-  chain.watch.revivals.set(id, { looks, since })
+  const before = chain.watch.revivals.get(id) ?? { attempts: 0, since: chain.head.number }
+  const { attempts, since } = { ...before, attempts: before.attempts + 1 }
+  chain.watch.revivals.set(id, { attempts, since })
   if (await confirmAgain(context, chain, payment)) return Resolve.current(context, payment)
-  const isSent = looks <= patience && (await sendAgain(chain, transaction))
+  const isSent = attempts <= patience && (await sendAgain(chain, transaction))
   const outcome = await Resolve.decide(
     context,
     unattended(payment),

@@ -84,7 +84,7 @@ export type SettleOptions = {
   waitMs: number
   receivedAt: number
   /** Whether the payer's own key signed; a function is asked when the simulation does not tell. */
-  proven?: Intake.Proof
+  isKeySigned?: Intake.KeySigned
   requestId?: string
   /**
    * Runs inside the database transaction that inserts the payment, once, and not when the money is
@@ -156,13 +156,13 @@ function createPayments(context: Context, random: (length: number) => Uint8Array
     claim: createClaims(),
     verify: (transfer, eip712) => verify(context, transfer, eip712),
     async settle(transfer, purpose, options) {
-      const { waitMs, receivedAt, requestId, proven = false, write, onSent } = options
+      const { waitMs, receivedAt, requestId, isKeySigned = false, write, onSent } = options
       const { deliverOnConfirm } = options
       if (context.progress.isStopping) return Refusals.unavailable(undefined)
       const known = payments.find(transfer)
       const knownBlock = headOf(transfer)
       const id = paymentId(now(), random)
-      const about = { id, requestId, transfer, purpose, receivedAt, proven }
+      const about = { id, requestId, transfer, purpose, receivedAt, isKeySigned }
       const request = { ...about, write, onSent, deliverOnConfirm }
       const outcome = await (known
         ? Intake.meet(context, known, request, waitMs)

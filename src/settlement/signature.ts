@@ -40,7 +40,7 @@ export async function checkSignature(
   // It may have been deployed since: a second deployment would burn all gas.
   if (mayDeploy) chain.known.codes.delete(transfer.payer)
   try {
-    if (await hasCode(chain, transfer.payer, now)) {
+    if ((await codeOf(chain, transfer.payer, now)) === 'contract') {
       return { kind: 'signed', transfer: own, code: 'contract' }
     }
   } catch (error) {
@@ -74,16 +74,16 @@ export function assumeSigned(transfer: Transfer.Transfer): Signed {
   return { kind: 'signed', transfer: { ...transfer, signature }, code: 'unknown' }
 }
 
-async function hasCode(chain: ChainState, payer: Address, now: number): Promise<boolean> {
+async function codeOf(chain: ChainState, payer: Address, now: number): Promise<'eoa' | 'contract'> {
   const known = chain.known.codes.get(payer)
-  if (known && known.until > now) return known.hasCode
-  const code = await chain.client.call('eth_getCode', [payer, 'latest'])
-  if (!isHex(code)) throw new RpcFault('not a code')
-  const found = { hasCode: code.length > 2, until: 0 }
-  found.until = now + (found.hasCode ? codeKeptMs : noCodeKeptMs)
+  if (known && known.until > now) return known.code
+  const bytes = await chain.client.call('eth_getCode', [payer, 'latest'])
+  if (!isHex(bytes)) throw new RpcFault('not a code')
+  const code = bytes.length > 2 ? 'contract' : 'eoa'
+  const until = now + (code === 'contract' ? codeKeptMs : noCodeKeptMs)
   if (chain.known.codes.size >= codesMax) chain.known.codes.clear()
-  chain.known.codes.set(payer, found)
-  return found.hasCode
+  chain.known.codes.set(payer, { code, until })
+  return code
 }
 
 /** How a transfer comes that must deploy its payer first; undefined for all others. */

@@ -67,7 +67,7 @@ export type Queue = {
 /** What was learnt of payers. */
 export type KnownPayers = {
   /** Payer code by address, asked only when the payer's own key did not sign. */
-  codes: Map<string, { hasCode: boolean; until: number }>
+  codes: Map<string, { code: 'eoa' | 'contract'; until: number }>
   /** Payers that had no code when they were looked at (unix ms until when that is believed). */
   eoas: Map<string, number>
   /** Payers that made a shared transaction fail: they never share one again. */
@@ -222,7 +222,7 @@ export type Watch = {
   /** Bytes of external transactions that a reorganisation took away. */
   lostRaw: Map<Hex, Hex>
   /** Looks since then, by payment, and the newest block at the first of them. */
-  revivals: Map<string, { looks: number; since: bigint }>
+  revivals: Map<string, { attempts: number; since: bigint }>
 }
 
 /** Where one transaction was included. */

@@ -151,12 +151,12 @@ function changePayments(db: Db) {
     block: Number(blockNumber),
     at,
   })
-  // Only what still hangs on these transactions: a newer one may carry the payment by now.
-  const isCarried = sql`transaction_hash IN (SELECT value FROM json_each(${parameter('hashes')}))`
-  const revert = change({ state: 'reverted' }).when(into('reverted'), isCarried)
+  // Only what still hangs on these transactions: a newer one may contain the payment by now.
+  const isMember = sql`transaction_hash IN (SELECT value FROM json_each(${parameter('hashes')}))`
+  const revert = change({ state: 'reverted' }).when(into('reverted'), isMember)
   const expire = change({ state: 'expired', nonceUsed: parameter('used') }).when(into('expired'))
   const isSent = eq(payments.state, 'broadcast')
-  const renew = change({ transactionHash: parameter('hash') }).when(isSent, isCarried)
+  const renew = change({ transactionHash: parameter('hash') }).when(isSent, isMember)
   const rebroadcast = change({
     state: 'broadcast',
     transactionHash: parameter('hash'),

@@ -12,7 +12,7 @@ import type { Code } from '../protocol/Problem'
 
 /** What the chain says of an address, read in one block where that is possible. */
 export type Facts = {
-  hasCode: boolean
+  code: 'eoa' | 'contract'
   assetAtomic: bigint
   /** `min_balance_age_blocks` earlier; undefined when the chain is younger than that. */
   assetBeforeAtomic: bigint | undefined
@@ -87,7 +87,7 @@ export function refusalOf(
   sponsor: Sponsor,
 ): AddressRefusal | undefined {
   const { minBalanceAtomic, minBalanceAgeBlocks } = sponsor
-  if (facts.hasCode) {
+  if (facts.code === 'contract') {
     const detail = 'The address has code, or delegates to code; only plain accounts are sponsored.'
     return { code: 'not-an-eoa', detail }
   }

@@ -11,7 +11,7 @@ import * as Approve from './Approve'
 import { estimateApprove, readFacts } from './facts'
 import * as Grant from './Grant'
 import type { Ledger, Sponsored, SponsorSettlement } from './ledger'
-import { createTurns, type Turns } from './turns'
+import { createSemaphore, type Semaphore } from './semaphore'
 
 export type ApprovalOptions = {
   settlement: SponsorSettlement
@@ -44,7 +44,7 @@ const underWayMax = 64
 
 type Context = ApprovalOptions & {
   refusals: ReturnType<Meter['counter']>
-  turns: Turns
+  semaphore: Semaphore
   /** By payer: two approves of one payer would compete for one account nonce. */
   underWay: Map<string, { hash: Hex; work: ReturnType<ApprovalSponsor['approve']> }>
 }
@@ -58,7 +58,7 @@ export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor
       'Signed approves that were not sponsored.',
       ['reason'],
     ),
-    turns: createTurns(readingMax, waitingMax),
+    semaphore: createSemaphore(readingMax, waitingMax),
     underWay: new Map(),
   }
   const { underWay } = context
@@ -86,7 +86,7 @@ async function plan(
   transfer: Transfer,
   raw: Hex,
 ): Promise<Plan | Done | ApprovalRefusal> {
-  const judged = context.turns.take(() => examine(context, transfer, raw))
+  const judged = context.semaphore.run(() => examine(context, transfer, raw))
   return judged ?? unavailable('Too many approves are being looked at.', 1)
 }
 

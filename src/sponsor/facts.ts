@@ -40,14 +40,14 @@ export async function readFacts(
   if (assetAtomic === undefined || allowanceAtomic === undefined || balanceWei === undefined) {
     throw new RpcFault('the balances of the address cannot be read')
   }
-  const hasCode = code.length > 2
-  const isPossible = !hasCode && assetAtomic >= sponsor.minBalanceAtomic
+  const isEoa = code.length <= 2
+  const isPossible = isEoa && assetAtomic >= sponsor.minBalanceAtomic
   const before = blockNumber - BigInt(sponsor.minBalanceAgeBlocks)
   const assetBeforeAtomic =
     isPossible && before >= 0n ? await balanceAt(settlement, network, address, before) : undefined
   return {
     facts: {
-      hasCode,
+      code: isEoa ? 'eoa' : 'contract',
       assetAtomic,
       assetBeforeAtomic,
       allowanceAtomic,

@@ -20,7 +20,7 @@ import {
   unsigned,
   wasteful,
 } from './refusals'
-import { createTurns, type Turns } from './turns'
+import { createSemaphore, type Semaphore } from './semaphore'
 
 /** A request as it came. */
 export type SponsorRequest = {
@@ -87,7 +87,7 @@ type Context = GrantingOptions & {
   clients: ReturnType<typeof createClients>
   /** By the id of the grant; registered before the first await. */
   underWay: Map<string, Promise<Result>>
-  turns: Turns
+  semaphore: Semaphore
   /** When it was last read, by the network of clients, whether grants are used. Unix ms. */
   lookedAt: Map<string, number>
 }
@@ -100,7 +100,7 @@ export function createGranting(options: GrantingOptions): Granting {
     ...options,
     clients: createClients(),
     underWay: new Map(),
-    turns: createTurns(readingMax, waitingMax),
+    semaphore: createSemaphore(readingMax, waitingMax),
     lookedAt: new Map(),
   }
   const refusals = meter.counter('sponsor_refusals_total', 'Grants refused.', ['reason'])
@@ -124,13 +124,13 @@ async function fund(
   client: string,
   row?: GrantRow,
 ): Promise<Result> {
-  const { settlement, ledger, turns, clients, now } = context
+  const { settlement, ledger, semaphore, clients, now } = context
   const { network, address } = asked
   const day = Grant.dayOf(now())
   const refusal = await refuseEarly(context, asked, client, day)
   if (refusal) return refusal
   const isTopped = ledger.findTopUp(network.id, address) !== undefined
-  const judging = turns.take(() =>
+  const judging = semaphore.run(() =>
     row ? judgeAgain(settlement, network, row, isTopped) : judge(settlement, network, address),
   )
   if (judging === undefined) return notReady('Too many requests are being looked at.', 1)
@@ -222,8 +222,8 @@ async function grant(context: Context, asked: Asked, client: string): Promise<Re
     return isOwn ? grant(context, asked, client) : result
   }
   const row = ledger.find(network.id, address)
-  const begun = row ? once(context, asked, client, row) : fund(context, asked, client)
-  const work = begun.catch((error: unknown): Result => {
+  const started = row ? once(context, asked, client, row) : fund(context, asked, client)
+  const work = started.catch((error: unknown): Result => {
     if (!(error instanceof RpcFault || error instanceof RpcError)) throw error
     return row
       ? again(context, asked)

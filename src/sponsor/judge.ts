@@ -60,7 +60,7 @@ async function survey(
   address: Address,
 ): Promise<Survey | Extract<Judged, { kind: 'refused' }>> {
   const { facts, baseFeeWei } = await readFacts(settlement, network, address)
-  if (!facts.hasCode && facts.allowanceAtomic > 0n) {
+  if (facts.code === 'eoa' && facts.allowanceAtomic > 0n) {
     const detail = 'The address has approved Permit2 already.'
     return { kind: 'refused', code: 'already-approved', detail }
   }

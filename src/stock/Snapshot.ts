@@ -45,7 +45,7 @@ export type Question = {
 
 type Call = { to: Address; data: Hex }
 
-/** The reads of a look; `parse` wants their answers. */
+/** The reads of a snapshot; `parse` wants their answers. */
 export function calls({ stock, asset, token, usdgAtomic, people }: Question): readonly Call[] {
   const { address, pool, fee, feed } = token
   const trade = { tokenIn: asset.address, tokenOut: address, fee, amountInAtomic: usdgAtomic }
@@ -111,8 +111,8 @@ export function parse(question: Question, { results, blockNumber, readAt }: Answ
  * The price to show: of the smallest order. A token that does not move has no quote; its pool still
  * has the price at which it stopped.
  */
-export function shownPriceAtomic(look: Snapshot): bigint | undefined {
-  return look.priceAtomic ?? (look.isPaused === true ? look.midPriceAtomic : undefined)
+export function shownPriceAtomic(snapshot: Snapshot): bigint | undefined {
+  return snapshot.priceAtomic ?? (snapshot.isPaused === true ? snapshot.midPriceAtomic : undefined)
 }
 
 function isPinned(

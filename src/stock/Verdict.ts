@@ -23,18 +23,18 @@ type Rules = Pick<Stock, 'feedDistanceBps' | 'feedMaxAgeSeconds'>
  * blocked, the pool takes the amount, and neither its price nor the quote's is further from a fresh
  * feed than allowed. A feed that is stale, paused or silent only warns. `now` is unix ms.
  */
-export function of(look: Snapshot, rules: Rules, now: number): Verdict {
-  const { token, blocked } = look
-  if (look.isPaused === undefined || look.decimals === undefined) {
+export function of(snapshot: Snapshot, rules: Rules, now: number): Verdict {
+  const { token, blocked } = snapshot
+  if (snapshot.isPaused === undefined || snapshot.decimals === undefined) {
     return refuse('unreadable', 503, `The contract of ${token.symbol} cannot be read.`)
   }
-  if (!look.isPinned) {
+  if (!snapshot.isPinned) {
     return refuse('pool-mismatch', 503, `The factory does not confirm the pool of ${token.symbol}.`)
   }
-  if (look.isHalted === true) {
+  if (snapshot.isHalted === true) {
     return refuse('halted', 409, `The issuer has halted ${token.symbol}.`)
   }
-  if (look.isPaused) {
+  if (snapshot.isPaused) {
     return refuse('paused', 503, `Transfers of ${token.symbol} are paused by the issuer.`)
   }
   for (const { address, isBlocked } of blocked) {
@@ -43,16 +43,16 @@ export function of(look: Snapshot, rules: Rules, now: number): Verdict {
     const detail = `The issuer blocks ${address}.`
     return { ok: false, code: 'blocked', status: 400, detail, address }
   }
-  if (look.sharesAtomic === undefined || look.midPriceAtomic === undefined) {
+  if (snapshot.sharesAtomic === undefined || snapshot.midPriceAtomic === undefined) {
     return refuse('no-liquidity', 503, `The pool of ${token.symbol} cannot take this amount.`)
   }
-  return ofFeed(look, rules, now)
+  return ofFeed(snapshot, rules, now)
 }
 
-function ofFeed(look: Snapshot, rules: Rules, now: number): Verdict {
-  const { token, feed, midPriceAtomic, priceAtomic } = look
+function ofFeed(snapshot: Snapshot, rules: Rules, now: number): Verdict {
+  const { token, feed, midPriceAtomic, priceAtomic } = snapshot
   if (token.feed === undefined) return { ok: true, warnings: [] }
-  if (look.isOraclePaused === true) return { ok: true, warnings: ['feed-paused'] }
+  if (snapshot.isOraclePaused === true) return { ok: true, warnings: ['feed-paused'] }
   if (feed === undefined) return { ok: true, warnings: ['feed-unreadable'] }
   if (isStale(feed, rules, now)) return { ok: true, warnings: ['feed-stale'] }
   // The quote too: a pool that lost its depth still shows the price it had.

@@ -34,13 +34,13 @@ export type Admission = {
     payer: Address,
     terms: Pick<Instrument.Terms, 'minimumAtomic'>,
   ): OrderQuota | undefined
-  /** A look at the market that lets the order through. Throws ProblemError. */
-  look(market: Market, terms: Instrument.Terms, options: LookOptions): Promise<Admitted>
+  /** A snapshot at the market that lets the order through. Throws ProblemError. */
+  quote(market: Market, terms: Instrument.Terms, options: QuoteOptions): Promise<Admitted>
 }
 
-type LookOptions = { recipient: Address | undefined; fresh: boolean }
+type QuoteOptions = { recipient: Address | undefined; fresh: boolean }
 
-export type Admitted = { look: Snapshot; quotedAtomic: bigint; floorAtomic: bigint }
+export type Admitted = { snapshot: Snapshot; quotedAtomic: bigint; floorAtomic: bigint }
 
 export type AdmissionOptions = {
   settlement: Pick<Settlement, 'desk' | 'status' | 'isReady' | 'fees'>
@@ -100,14 +100,14 @@ export function createAdmission(options: AdmissionOptions): Admission {
       const since = idSince(options.now() - hourMs)
       return { payer, since, max: refundsMax, refusal: tooManyOpen() }
     },
-    async look(market, terms, { recipient, fresh }) {
+    async quote(market, terms, { recipient, fresh }) {
       const people = [settlement.desk, ...(recipient === undefined ? [] : [recipient])]
-      const look = await market
-        .look(terms.token, terms.usdgAtomic, { people, fresh })
+      const snapshot = await market
+        .snapshotOf(terms.token, terms.usdgAtomic, { people, fresh })
         .catch(unavailable)
-      const verdict = market.judge(look)
+      const verdict = market.judge(snapshot)
       if (!verdict.ok) throw problemOf(verdict)
-      return { look, ...priceOf(terms, look) }
+      return { snapshot, ...priceOf(terms, snapshot) }
     },
   }
 }
@@ -119,7 +119,7 @@ function tooManyOpen(): Problem.ProblemError {
 
 /** Throws when the pool gives less than the buyer insists on. */
 function priceOf({ token, minimumAtomic }: Instrument.Terms, { sharesAtomic }: Snapshot) {
-  if (sharesAtomic === undefined) throw new Error('a look without a quote was let through')
+  if (sharesAtomic === undefined) throw new Error('a snapshot without a quote was let through')
   const floorAtomic = Instrument.floorOf(token, sharesAtomic, minimumAtomic)
   if (floorAtomic > sharesAtomic) {
     const shares = Amount.toDecimal(sharesAtomic, Instrument.shareDecimals)

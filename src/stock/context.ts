@@ -21,19 +21,19 @@ export type DeskMarket = {
    * What the pinned pool gives now, undefined when it takes no such amount, and whether everything
    * holds that must before money moves; of one block. Throws RpcFault when no node answers.
    */
-  see(token: StockToken, usdgAtomic: bigint, people: readonly Address[]): Promise<Sight>
+  see(token: StockToken, usdgAtomic: bigint, people: readonly Address[]): Promise<DeskQuote>
   /** The calls of an account that holds `usdgAtomic`; see `Market`. */
   swap: Market['swap']
 }
 
-export type Sight = { verdict: Verdict; sharesAtomic: bigint | undefined }
+export type DeskQuote = { verdict: Verdict; sharesAtomic: bigint | undefined }
 
 /** The desk's view of a market: always the newest block. */
-export function viewOf(market: Pick<Market, 'look' | 'judge' | 'swap'>): DeskMarket {
+export function viewOf(market: Pick<Market, 'snapshotOf' | 'judge' | 'swap'>): DeskMarket {
   return {
     async see(token, usdgAtomic, people) {
-      const look = await market.look(token, usdgAtomic, { people, fresh: true })
-      return { verdict: market.judge(look), sharesAtomic: look.sharesAtomic }
+      const snapshot = await market.snapshotOf(token, usdgAtomic, { people, fresh: true })
+      return { verdict: market.judge(snapshot), sharesAtomic: snapshot.sharesAtomic }
     },
     swap: market.swap,
   }

@@ -46,7 +46,7 @@ export type DeskOptions = {
   network: Pick<NetworkConfig, 'chainId' | 'asset' | 'reorgDepth'>
   now: () => number
   log: Log
-  /** Between two looks for orders that nothing drives, and for the wishes of operators. */
+  /** Between two searches for orders that nothing drives, and for retries that operators requested. */
   sweepMs?: number
   /** First wait before a step is tried again; doubles up to thirty times that. */
   laterMs?: number | undefined

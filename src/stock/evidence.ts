@@ -78,7 +78,7 @@ export async function isNews(context: Context, order: Order): Promise<boolean> {
 }
 
 /**
- * The foreign transaction that paid a refund, when ours did nothing: any account can send a refund
+ * The external transaction that paid a refund, when ours did nothing: any account can send a refund
  * once its signature is public. Undefined when the nonce is unused or no node shows its use. Throws
  * RpcFault.
  */

@@ -39,16 +39,16 @@ export function createMarketHandlers(options: MarketHandlersOptions) {
     throw Problem.of('rate-limited', 'Too many requests from this address.', { headers })
   }
 
-  let page: { looks: readonly Snapshot.Snapshot[]; second: number; text: string } | undefined
+  let page: { snapshots: readonly Snapshot.Snapshot[]; second: number; text: string } | undefined
   const list = async (request: Request): Promise<Response> => {
     const headers = limited(request)
-    const looks = await market.snapshots().catch(unavailable)
+    const snapshots = await market.snapshots().catch(unavailable)
     const second = Math.floor(now() / 1000)
-    // The same looks read the same within a second.
-    if (page?.looks !== looks || page.second !== second) {
-      const stocks = looks.map((look) => entryOf(look, market, asset, now()))
+    // The same snapshots read the same within a second.
+    if (page?.snapshots !== snapshots || page.second !== second) {
+      const stocks = snapshots.map((snapshot) => entryOf(snapshot, market, asset, now()))
       const body = { network: stock.network, asset: asset.address, payTo, stocks }
-      page = { looks, second, text: JSON.stringify(body) }
+      page = { snapshots, second, text: JSON.stringify(body) }
     }
     return answer(page.text, headers)
   }
@@ -56,8 +56,8 @@ export function createMarketHandlers(options: MarketHandlersOptions) {
   const quote = async (request: Request): Promise<Response> => {
     const headers = limited(request)
     const terms = termsOf(request, stock, asset)
-    const look = await market.look(terms.token, terms.usdgAtomic).catch(unavailable)
-    return answer(JSON.stringify(quoteOf(look, market, asset)), headers)
+    const snapshot = await market.snapshotOf(terms.token, terms.usdgAtomic).catch(unavailable)
+    return answer(JSON.stringify(quoteOf(snapshot, market, asset)), headers)
   }
 
   return { list, quote }
@@ -66,11 +66,11 @@ export function createMarketHandlers(options: MarketHandlersOptions) {
 /** Older than this, the list says of its prices that they are. */
 const staleMs = 15_000
 
-function entryOf(look: Snapshot.Snapshot, market: Market, asset: Asset, now: number) {
-  const { token, decimals } = look
-  const priceAtomic = Snapshot.shownPriceAtomic(look)
+function entryOf(snapshot: Snapshot.Snapshot, market: Market, asset: Asset, now: number) {
+  const { token, decimals } = snapshot
+  const priceAtomic = Snapshot.shownPriceAtomic(snapshot)
   const { feeBps, minAtomic, maxAtomic } = market.stock
-  const verdict = market.judge(look)
+  const verdict = market.judge(snapshot)
   const usdg = (atomic: bigint) => Amount.toDecimal(atomic, asset.decimals)
   return {
     symbol: token.symbol,
@@ -79,29 +79,29 @@ function entryOf(look: Snapshot.Snapshot, market: Market, asset: Asset, now: num
     decimals: decimals ?? null,
     pool: token.pool,
     price: priceAtomic === undefined ? null : usdg(priceAtomic),
-    priceUpdatedAt: new Date(look.readAt).toISOString(),
-    multiplier: multiplierOf(look),
+    priceUpdatedAt: new Date(snapshot.readAt).toISOString(),
+    multiplier: multiplierOf(snapshot),
     feeBps,
     slippageBps: token.slippageBps,
     min: usdg(minAtomic),
     max: usdg(maxAtomic),
-    status: now - look.readAt > staleMs ? 'stale' : verdict.ok ? 'open' : verdict.code,
+    status: now - snapshot.readAt > staleMs ? 'stale' : verdict.ok ? 'open' : verdict.code,
     ...(verdict.ok ? warningsOf(verdict.warnings) : {}),
   }
 }
 
-/** What a purchase of this look's amount would be. Throws ProblemError when it would be refused. */
+/** What a purchase of this snapshot's amount would be. Throws ProblemError when it would be refused. */
 export function quoteOf(
-  look: Snapshot.Snapshot,
+  snapshot: Snapshot.Snapshot,
   market: Pick<Market, 'judge' | 'stock'>,
   asset: Asset,
 ) {
-  const verdict = market.judge(look)
+  const verdict = market.judge(snapshot)
   if (!verdict.ok) throw problemOf(verdict)
-  const { token, usdgAtomic, sharesAtomic, priceAtomic, decimals } = look
-  // A verdict lets no look through that lacks them.
+  const { token, usdgAtomic, sharesAtomic, priceAtomic, decimals } = snapshot
+  // A verdict lets no snapshot through that lacks them.
   if (sharesAtomic === undefined || priceAtomic === undefined || decimals === undefined) {
-    throw new Error('a look without a quote was let through')
+    throw new Error('a snapshot without a quote was let through')
   }
   const totalAtomic = Instrument.totalOf(market.stock, usdgAtomic)
   const minimumAtomic = Instrument.floorOf(token, sharesAtomic)
@@ -118,10 +118,10 @@ export function quoteOf(
     minimumShares: shares(minimumAtomic),
     minimumSharesAtomic: String(minimumAtomic),
     price: usdg(priceAtomic),
-    multiplier: multiplierOf(look),
+    multiplier: multiplierOf(snapshot),
     slippageBps: token.slippageBps,
-    blockNumber: Number(look.blockNumber),
-    quotedAt: new Date(look.readAt).toISOString(),
+    blockNumber: Number(snapshot.blockNumber),
+    quotedAt: new Date(snapshot.readAt).toISOString(),
     ...warningsOf(verdict.warnings),
   }
 }

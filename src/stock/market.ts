@@ -21,11 +21,15 @@ export type Market = {
   snapshot(token: StockToken): Promise<Snapshot.Snapshot>
   /**
    * What `usdgAtomic` buys, and all that must hold before money moves, of one block. Answers within
-   * a second may share a look unless `fresh`. `people`: accounts that must not be blocked. Throws RpcFault.
+   * a second may share a snapshot unless `fresh`. `people`: accounts that must not be blocked. Throws RpcFault.
    */
-  look(token: StockToken, usdgAtomic: bigint, options?: LookOptions): Promise<Snapshot.Snapshot>
+  snapshotOf(
+    token: StockToken,
+    usdgAtomic: bigint,
+    options?: SnapshotOptions,
+  ): Promise<Snapshot.Snapshot>
   /** Whether an order may be taken on what was seen. */
-  judge(look: Snapshot.Snapshot): Verdict.Verdict
+  judge(snapshot: Snapshot.Snapshot): Verdict.Verdict
   /**
    * The newest quote, whatever else speaks against it; undefined when the pool does not take all of
    * the amount. `quotedAt` is unix ms. Throws RpcFault.
@@ -34,7 +38,7 @@ export type Market = {
     token: StockToken,
     usdgAtomic: bigint,
   ): Promise<{ sharesAtomic: bigint; blockNumber: bigint; quotedAt: number } | undefined>
-  /** A fresh look, judged: for the smallest order unless an amount is given. Throws RpcFault. */
+  /** A fresh snapshot, judged: for the smallest order unless an amount is given. Throws RpcFault. */
   check(
     token: StockToken,
     people: readonly Address[],
@@ -56,7 +60,7 @@ export type SwapTerms = {
   deadline: bigint
 }
 
-export type LookOptions = { people?: readonly Address[]; fresh?: boolean }
+export type SnapshotOptions = { people?: readonly Address[]; fresh?: boolean }
 
 export type MarketOptions = {
   stock: Stock
@@ -66,7 +70,7 @@ export type MarketOptions = {
   now: () => number
   /** Whether the issuer halts trading; undefined when it does not say. Must not take long. */
   isHalted?: (token: StockToken) => Promise<boolean | undefined>
-  /** Longest time that a look may take. */
+  /** Longest time that a snapshot may take. */
   timeoutMs?: number
 }
 
@@ -77,10 +81,10 @@ const keptMax = 1_000
 /** The market of `[stock]` on its network. */
 export function createMarket(options: MarketOptions): Market {
   const { stock, asset, now } = options
-  const ask = createLooks(options)
+  const ask = createAsk(options)
   const recent = createRecent(now)
   const snapshots = createSnapshots(options, ask)
-  const judge = (look: Snapshot.Snapshot) => Verdict.of(look, stock, now())
+  const judge = (snapshot: Snapshot.Snapshot) => Verdict.of(snapshot, stock, now())
   return {
     stock,
     find: (name) =>
@@ -90,11 +94,11 @@ export function createMarket(options: MarketOptions): Market {
       ),
     snapshots,
     async snapshot(token) {
-      const found = (await snapshots()).find((look) => look.token === token)
+      const found = (await snapshots()).find((snapshot) => snapshot.token === token)
       if (found === undefined) throw new Error(`${token.symbol} is not listed`)
       return found
     },
-    look(token, usdgAtomic, { people = [], fresh = false } = {}) {
+    snapshotOf(token, usdgAtomic, { people = [], fresh = false } = {}) {
       if (fresh) return ask(token, usdgAtomic, people)
       const key = [token.address, usdgAtomic, ...people].join()
       return recent(key, () => ask(token, usdgAtomic, people))
@@ -127,8 +131,8 @@ type Ask = (
   people: readonly Address[],
 ) => Promise<Snapshot.Snapshot>
 
-/** Looks at the newest block, beside what the issuer says. */
-function createLooks({ stock, asset, read, now, isHalted, timeoutMs = 2_000 }: MarketOptions): Ask {
+/** Reads the newest block, and what the issuer says. */
+function createAsk({ stock, asset, read, now, isHalted, timeoutMs = 2_000 }: MarketOptions): Ask {
   const reader = createReader({ network: stock.network, read, now, timeoutMs })
   return async (token, usdgAtomic, people) => {
     const question = { stock, asset, token, usdgAtomic, people }
@@ -136,8 +140,8 @@ function createLooks({ stock, asset, read, now, isHalted, timeoutMs = 2_000 }: M
       reader.ask(Snapshot.calls(question)),
       isHalted?.(token),
     ])
-    const look = Snapshot.parse(question, answer)
-    return halted === true ? { ...look, isHalted: halted } : look
+    const snapshot = Snapshot.parse(question, answer)
+    return halted === true ? { ...snapshot, isHalted: halted } : snapshot
   }
 }
 
@@ -145,7 +149,7 @@ function createLooks({ stock, asset, read, now, isHalted, timeoutMs = 2_000 }: M
 function createSnapshots({ stock, now }: MarketOptions, ask: Ask): Market['snapshots'] {
   const { minAtomic, tokens } = stock
   let last: readonly Snapshot.Snapshot[] | undefined
-  let refreshing: { askedAt: number; looks: Promise<readonly Snapshot.Snapshot[]> } | undefined
+  let refreshing: { askedAt: number; snapshots: Promise<readonly Snapshot.Snapshot[]> } | undefined
 
   async function refresh(): Promise<readonly Snapshot.Snapshot[]> {
     last = await Promise.all(tokens.map((token) => ask(token, minAtomic, [])))
@@ -153,9 +157,9 @@ function createSnapshots({ stock, now }: MarketOptions, ask: Ask): Market['snaps
   }
 
   return async () => {
-    if (!isRecent(refreshing, now())) refreshing = { askedAt: now(), looks: refresh() }
+    if (!isRecent(refreshing, now())) refreshing = { askedAt: now(), snapshots: refresh() }
     try {
-      return await refreshing.looks
+      return await refreshing.snapshots
     } catch (error) {
       if (last === undefined) throw error
       return last
@@ -163,22 +167,22 @@ function createSnapshots({ stock, now }: MarketOptions, ask: Ask): Market['snaps
   }
 }
 
-/** Looks of the last second, by what they are of. */
+/** Snapshots of the last second, by what they are of. */
 function createRecent(now: () => number) {
-  const looks = new Map<string, { askedAt: number; look: Promise<Snapshot.Snapshot> }>()
+  const kept = new Map<string, { askedAt: number; snapshot: Promise<Snapshot.Snapshot> }>()
   return (key: string, ask: () => Promise<Snapshot.Snapshot>): Promise<Snapshot.Snapshot> => {
-    const known = looks.get(key)
-    if (isRecent(known, now())) return known.look
-    const look = ask()
+    const known = kept.get(key)
+    if (isRecent(known, now())) return known.snapshot
+    const snapshot = ask()
     // Entries are in the order of their age: what is too old, or too much, is at the front.
-    for (const [old, kept] of looks) {
-      if (isRecent(kept, now()) && looks.size < keptMax) break
-      looks.delete(old)
+    for (const [old, entry] of kept) {
+      if (isRecent(entry, now()) && kept.size < keptMax) break
+      kept.delete(old)
     }
-    looks.set(key, { askedAt: now(), look })
+    kept.set(key, { askedAt: now(), snapshot })
     // A fault is not an answer to share.
-    look.catch(() => looks.delete(key))
-    return look
+    snapshot.catch(() => kept.delete(key))
+    return snapshot
   }
 }
 

@@ -31,13 +31,13 @@ export type MarketDataOptions = {
 
 /** All that is known of one token. */
 type Known = {
-  look: Snapshot.Snapshot
+  snapshot: Snapshot.Snapshot
   quoted: IssuerQuote | undefined
   listed: IssuerAsset | undefined
   stats: TokenStats | undefined
 }
 
-const lookMaxAgeMs = 60_000
+const snapshotMaxAgeMs = 60_000
 
 /** Reads the chain, and beside it the issuer and the explorer, each with its own cache. */
 export function createMarketData(options: MarketDataOptions): MarketData {
@@ -59,22 +59,22 @@ export function createMarketData(options: MarketDataOptions): MarketData {
     },
     async stocks() {
       const all = await knowAll(options)
-      const stocks = all.map(({ look, stats }) => ({
-        symbol: look.token.symbol,
-        name: look.token.name,
-        address: look.token.address,
-        price: usdg(options, Snapshot.shownPriceAtomic(look)),
+      const stocks = all.map(({ snapshot, stats }) => ({
+        symbol: snapshot.token.symbol,
+        name: snapshot.token.name,
+        address: snapshot.token.address,
+        price: usdg(options, Snapshot.shownPriceAtomic(snapshot)),
         marketCap: stats?.marketCap ?? null,
         volume24h: stats?.volume24h ?? null,
         holders: stats?.holders ?? null,
-        status: statusOf(options, look),
+        status: statusOf(options, snapshot),
       }))
       return { ...headOf(stock, asset), count: stocks.length, stocks, ...timesOf(options, all) }
     },
     async report() {
       const all = await knowAll(options)
       const stocks = all.map((known) => ({
-        ...nameOf(options, known.look.token),
+        ...nameOf(options, known.snapshot.token),
         ...quoteOf(options, known),
         ...contractOf(options, known),
       }))
@@ -99,63 +99,64 @@ function usdg({ asset }: MarketDataOptions, atomic: bigint | undefined) {
 }
 
 async function knowAll(options: MarketDataOptions): Promise<Known[]> {
-  const looks = await options.market.snapshots()
+  const snapshots = await options.market.snapshots()
   // One that cannot be read is told as such among the others.
-  if (!looks.some(isReadable)) throw new RpcFault('no token can be read')
-  return Promise.all(looks.map((look) => know(options, recent(options, look))))
+  if (!snapshots.some(isReadable)) throw new RpcFault('no token can be read')
+  return Promise.all(snapshots.map((snapshot) => know(options, recent(options, snapshot))))
 }
 
 async function knowOne(options: MarketDataOptions, token: StockToken): Promise<Known> {
-  const look = await options.market.snapshot(token)
-  if (!isReadable(look)) throw new RpcFault('the token cannot be read')
-  return know(options, recent(options, look))
+  const snapshot = await options.market.snapshot(token)
+  if (!isReadable(snapshot)) throw new RpcFault('the token cannot be read')
+  return know(options, recent(options, snapshot))
 }
 
 /** Refuses old data: a payment for live data must not buy that of an hour ago. */
-function recent(options: MarketDataOptions, look: Snapshot.Snapshot): Snapshot.Snapshot {
-  if (options.now() - look.readAt > lookMaxAgeMs) throw new RpcFault('no answer for a minute')
-  return look
+function recent(options: MarketDataOptions, snapshot: Snapshot.Snapshot): Snapshot.Snapshot {
+  if (options.now() - snapshot.readAt > snapshotMaxAgeMs)
+    throw new RpcFault('no answer for a minute')
+  return snapshot
 }
 
-async function know(options: MarketDataOptions, look: Snapshot.Snapshot): Promise<Known> {
+async function know(options: MarketDataOptions, snapshot: Snapshot.Snapshot): Promise<Known> {
   const [quoted, listed, stats] = await Promise.all([
-    options.issuer?.quote(look.token),
-    options.issuer?.asset(look.token),
-    options.explorer?.token(look.token),
+    options.issuer?.quote(snapshot.token),
+    options.issuer?.asset(snapshot.token),
+    options.explorer?.token(snapshot.token),
   ])
-  return { look, quoted, listed, stats }
+  return { snapshot, quoted, listed, stats }
 }
 
 function nameOf(options: MarketDataOptions, { symbol, name, address }: StockToken) {
   return { symbol, name, address, network: options.market.stock.network }
 }
 
-function statusOf(options: MarketDataOptions, look: Snapshot.Snapshot): string {
-  const verdict = options.market.judge(look)
+function statusOf(options: MarketDataOptions, snapshot: Snapshot.Snapshot): string {
+  const verdict = options.market.judge(snapshot)
   return verdict.ok ? 'open' : verdict.code
 }
 
-function quoteOf(options: MarketDataOptions, { look, quoted, stats }: Known) {
-  const { token } = look
+function quoteOf(options: MarketDataOptions, { snapshot, quoted, stats }: Known) {
+  const { token } = snapshot
   return {
-    price: usdg(options, Snapshot.shownPriceAtomic(look)),
+    price: usdg(options, Snapshot.shownPriceAtomic(snapshot)),
     currency: 'USD',
     asset: options.asset.symbol,
     pool: {
       address: token.pool,
       fee: token.fee,
-      price: usdg(options, look.midPriceAtomic),
-      liquidity: textOf(look.liquidity),
+      price: usdg(options, snapshot.midPriceAtomic),
+      liquidity: textOf(snapshot.liquidity),
     },
-    feed: feedOf(options, look),
+    feed: feedOf(options, snapshot),
     issuer: quoted === undefined ? null : { ...quoted, at: undefined },
     marketCap: stats?.marketCap ?? null,
     volume24h: stats?.volume24h ?? null,
     holders: stats?.holders ?? null,
-    multiplier: scaled(look.multiplierE18, 18),
-    halted: look.isHalted ?? null,
-    paused: look.isPaused ?? null,
-    status: statusOf(options, look),
+    multiplier: scaled(snapshot.multiplierE18, 18),
+    halted: snapshot.isHalted ?? null,
+    paused: snapshot.isPaused ?? null,
+    status: statusOf(options, snapshot),
   }
 }
 
@@ -170,15 +171,15 @@ function feedOf(options: MarketDataOptions, { token, feed, isOraclePaused }: Sna
   }
 }
 
-function contractOf(options: MarketDataOptions, { look, listed, stats }: Known) {
-  const { token, decimals, totalSupplyAtomic } = look
+function contractOf(options: MarketDataOptions, { snapshot, listed, stats }: Known) {
+  const { token, decimals, totalSupplyAtomic } = snapshot
   return {
     decimals: decimals ?? null,
     totalSupply: decimals === undefined ? null : scaled(totalSupplyAtomic, decimals),
     totalSupplyAtomic: textOf(totalSupplyAtomic),
-    multiplier: scaled(look.multiplierE18, 18),
-    halted: look.isHalted ?? null,
-    paused: look.isPaused ?? null,
+    multiplier: scaled(snapshot.multiplierE18, 18),
+    halted: snapshot.isHalted ?? null,
+    paused: snapshot.isPaused ?? null,
     holders: stats?.holders ?? null,
     reputation: stats?.reputation ?? null,
     explorer: options.explorer?.link(token) ?? null,
@@ -193,9 +194,9 @@ function contractOf(options: MarketDataOptions, { look, listed, stats }: Known) 
 /** How old it is: of each source the oldest that went into the answer, null if none did. */
 function timesOf(options: MarketDataOptions, all: readonly Known[]) {
   const [first] = all
-  const readAt = Math.min(...all.map(({ look }) => look.readAt))
+  const readAt = Math.min(...all.map(({ snapshot }) => snapshot.readAt))
   return {
-    blockNumber: first === undefined ? null : Number(first.look.blockNumber),
+    blockNumber: first === undefined ? null : Number(first.snapshot.blockNumber),
     updatedAt: iso(readAt),
     ageSeconds: ageOf(options, readAt),
     sources: {
@@ -231,7 +232,7 @@ function headOf(stock: Stock, asset: Asset) {
   return { network: stock.network, currency: 'USD', asset: asset.symbol }
 }
 
-/** Null unless every part is known: a sum of some would look like the sum of all. */
+/** Null unless every part is known: a sum of some would snapshot like the sum of all. */
 function sumOf(parts: readonly (string | null)[]): string | null {
   let cents = 0
   for (const part of parts) {

@@ -22,7 +22,7 @@ import * as Orders from './Order'
 import { buyPath, type OrderResponse } from './order-response'
 
 /** A request to `POST /api/stock/buy`. */
-export type Visit = {
+export type OrderRequest = {
   terms: Instrument.Terms
   /** Absolute, with its query, as it was asked for. */
   url: string
@@ -33,7 +33,7 @@ export type Visit = {
 
 export type PurchaseOptions = CheckoutOptions & {
   desk: Desk
-  /** For unpaid requests, which may share a look. */
+  /** For unpaid requests, which may share a snapshot. */
   market: Market
   /** For paid ones: free requests do not stand before them. */
   paidMarket: Market
@@ -53,13 +53,13 @@ export type PurchaseOptions = CheckoutOptions & {
 
 export type Purchase = {
   /** The 402, the order's end, or how far it is. Throws ProblemError. */
-  buy(visit: Visit): Promise<Response>
+  buy(incoming: OrderRequest): Promise<Response>
   /** Buyers that wait. */
   inFlight(): number
 }
 
 /** A request with a credential. `deadline`: until when its buyer waits, unix ms. */
-type PaidVisit = Visit & { deadline: number }
+type PaidOrderRequest = OrderRequest & { deadline: number }
 
 type Parts = PurchaseOptions & { admission: Admission; items: Items }
 
@@ -71,44 +71,44 @@ export function createPurchase(options: PurchaseOptions): Purchase {
   const checkouts = createCheckouts(options, createOrderProduct(parts), options.writeRows)
   let active = 0
 
-  async function buy(visit: Visit): Promise<Response> {
-    const { presented } = visit
-    if (presented.kind === 'none') return ask(parts, visit)
+  async function buy(incoming: OrderRequest): Promise<Response> {
+    const { presented } = incoming
+    if (presented.kind === 'none') return ask(parts, incoming)
     if (presented.kind === 'redeem') {
       throw Problem.of('invalid-redeem-token', 'Orders are not redeemed: look at the order.')
     }
-    return checkouts.buy(saleOf(parts, { ...visit, deadline: now() + options.waitMs() }))
+    return checkouts.buy(saleOf(parts, { ...incoming, deadline: now() + options.waitMs() }))
   }
 
   return {
     inFlight: () => active,
-    buy(visit) {
+    buy(incoming) {
       active++
-      return buy(visit).finally(() => active--)
+      return buy(incoming).finally(() => active--)
     },
   }
 }
 
 /** The 402 with its quote; what would be refused after payment is refused now. */
-async function ask(parts: Parts, visit: Visit): Promise<Response> {
+async function ask(parts: Parts, incoming: OrderRequest): Promise<Response> {
   const { admission, market, network } = parts
-  const { recipient } = visit.terms
+  const { recipient } = incoming.terms
   if (recipient !== undefined) admission.assertRecipient(recipient)
   admission.assertReady()
-  const shown = await admission.look(market, visit.terms, { recipient, fresh: false })
-  const { look, floorAtomic } = shown
+  const shown = await admission.quote(market, incoming.terms, { recipient, fresh: false })
+  const { snapshot, floorAtomic } = shown
   const minimum = {
     minimumShares: Amount.toDecimal(floorAtomic, Instrument.shareDecimals),
     minimumSharesAtomic: String(floorAtomic),
   }
-  const quote = { ...quoteOf(look, market, network.asset), ...minimum }
-  return challenge(parts.quoter, saleOf(parts, visit), { members: { quote } })
+  const quote = { ...quoteOf(snapshot, market, network.asset), ...minimum }
+  return challenge(parts.quoter, saleOf(parts, incoming), { members: { quote } })
 }
 
-function saleOf<V extends Visit>({ items, stock, baseUrl }: Parts, visit: V): Sale<V> {
-  const { terms, headers, presented, requestId, url } = visit
+function saleOf<V extends OrderRequest>({ items, stock, baseUrl }: Parts, incoming: V): Sale<V> {
+  const { terms, headers, presented, requestId, url } = incoming
   return {
-    request: visit,
+    request: incoming,
     item: items.of(terms, Instrument.totalOf(stock, terms.usdgAtomic)),
     headers,
     presented,
@@ -127,9 +127,9 @@ function saleOf<V extends Visit>({ items, stock, baseUrl }: Parts, visit: V): Sa
 
 type Agreed = Admitted & { recipient: Address }
 
-function createOrderProduct(parts: Parts): Product<PaidVisit, Agreed> {
+function createOrderProduct(parts: Parts): Product<PaidOrderRequest, Agreed> {
   const { desk, network, now, orderResponse, quoter } = parts
-  const leftMs = ({ deadline }: PaidVisit) => Math.max(0, deadline - now())
+  const leftMs = ({ deadline }: PaidOrderRequest) => Math.max(0, deadline - now())
   return {
     challenge: (sale, details) => challenge(quoter, sale, details),
     fingerprintOf: ({ request }, payer) => Agreement.fingerprintOf(request.terms, payer),
@@ -167,7 +167,7 @@ function orderOf(desk: Desk, payment: Payment): Order {
 /** Comes back to an order: the same request finds it, another one is refused. */
 function assertOrdered(
   desk: Desk,
-  { by, sale, presentation, fingerprint, key }: Checkout<PaidVisit>,
+  { by, sale, presentation, fingerprint, key }: Checkout<PaidOrderRequest>,
   payment: Payment,
 ): void {
   const { product, fingerprint: paidFor, protocol } = payment.purpose
@@ -188,7 +188,7 @@ function assertOrdered(
 /** Everything that must hold before money moves. */
 async function admit(
   { admission, paidMarket }: Parts,
-  { sale, presentation }: Checkout<PaidVisit>,
+  { sale, presentation }: Checkout<PaidOrderRequest>,
 ): Promise<Agreed> {
   const { terms } = sale.request
   const { payer } = presentation.transfer
@@ -197,7 +197,7 @@ async function admit(
   admission.assertRecipient(payer)
   admission.assertRefundQuota(payer)
   admission.assertReady()
-  const admitted = await admission.look(paidMarket, terms, { recipient, fresh: true })
+  const admitted = await admission.quote(paidMarket, terms, { recipient, fresh: true })
   admission.assertOpenOrderQuota(payer, terms)
   return { ...admitted, recipient }
 }
@@ -205,7 +205,7 @@ async function admit(
 /** The order, as it is written with its payment. */
 function rowsOf(
   { admission, network, now }: Parts,
-  { sale, presentation }: Checkout<PaidVisit>,
+  { sale, presentation }: Checkout<PaidOrderRequest>,
   agreed: Agreed,
 ): Rows {
   const { terms } = sale.request

@@ -89,7 +89,7 @@ function readOpen({ orm }: Db) {
       .where(
         sql`${orders.id} IN (SELECT id FROM orders ORDER BY id DESC LIMIT ${sql.raw(String(recentMax))}) AND (
           ${orders.state} = 'delivered' AND ${isUndone(sql`'swap:' || orders.id`)} OR
-          ${orders.state} = 'refunded' AND EXISTS (SELECT 1 FROM errands WHERE errands.id = 'swap:' || orders.id AND errands.state = 'confirmed') OR
+          ${orders.state} = 'refunded' AND EXISTS (SELECT 1 FROM jobs WHERE jobs.id = 'swap:' || orders.id AND jobs.state = 'confirmed') OR
           ${orders.state} = 'refunded' AND ${isUndone(sql`CASE WHEN refund_attempts <= 1 THEN 'refund:' || orders.id ELSE 'refund:' || orders.id || ':' || refund_attempts END`)})`,
       )
       .prepare(),
@@ -113,9 +113,9 @@ function readOpen({ orm }: Db) {
 /** What a reorganisation can reach: the orders that came last. */
 const recentMax = 10_000
 
-/** Whether an errand is not confirmed: what rests on it was told too early. */
+/** Whether a job is not confirmed: what rests on it was told too early. */
 function isUndone(id: SQL): SQL {
-  return sql`EXISTS (SELECT 1 FROM errands WHERE errands.id = ${id} AND errands.state <> 'confirmed')`
+  return sql`EXISTS (SELECT 1 FROM jobs WHERE jobs.id = ${id} AND jobs.state <> 'confirmed')`
 }
 
 function readHistory({ orm }: Db) {
@@ -312,7 +312,7 @@ function changeByOperator(db: Db) {
   const dismiss = change({ retryAt: null }, isHeld, eq(orders.retryAt, parameter('retryAt')))
   return {
     requestRetry: (id: string, at: number) => toOrder(retry.get({ id, at })),
-    /** The wish of that time was looked into in vain. */
+    /** The retry requested at that time had no effect. */
     dismissRetry: (id: string, retryAt: number, at: number) =>
       toOrder(dismiss.get({ id, retryAt, at })),
   }

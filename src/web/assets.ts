@@ -12,7 +12,7 @@ export const assets = {
 } as const
 
 /**
- * Runs our script and nothing else, by its hash; nothing inline, nothing from elsewhere, and no text
+ * Runs our script and nothing else, by its hash; nothing inline, nothing from another host, and no text
  * becomes markup at run time.
  */
 export const securityPolicy = [

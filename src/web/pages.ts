@@ -29,7 +29,7 @@ export type PagesOptions = Live & {
 }
 
 const searchesPerMinute = 120
-const looksPerMinute = 30
+const adminPerMinute = 30
 const formMaxBytes = 4096
 
 /** The form of `POST /admin`. */
@@ -83,17 +83,17 @@ export function createPages(options: PagesOptions) {
     if (found === undefined) throw Problem.of('not-found', 'There is no such file.')
     return found
   }
-  const look = (request: Request): Response => {
+  const operation = (request: Request): Response => {
     const authorization = request.headers.get('authorization')
     if (authorization === null) {
       const page = { title: 'Operation', path: '/admin', main: adminForm() } as const
       return respond(request, layout(config, page), { isPrivate: true })
     }
-    limit(request, 'admin', looksPerMinute)
+    limit(request, 'admin', adminPerMinute)
     return admin(request, /^bearer +(\S+) *$/i.exec(authorization)?.[1] ?? '')
   }
-  const enter = async (request: Request): Promise<Response> => {
-    limit(request, 'admin', looksPerMinute)
+  const signIn = async (request: Request): Promise<Response> => {
+    limit(request, 'admin', adminPerMinute)
     assertUnpacked(request.headers)
     const body = await readBody(request, formMaxBytes, options.budget)
     try {
@@ -103,7 +103,7 @@ export function createPages(options: PagesOptions) {
       body.release()
     }
   }
-  return { home, stocks, asset, look, enter }
+  return { home, stocks, asset, operation, signIn }
 }
 
 /** Of equal length for all tokens, so that the comparison tells nothing about it. */

@@ -10,7 +10,7 @@ import { rpcUrlsOf, shippedConfig } from './shipped'
 const rounds = 5
 const warmUp = 32
 const payments = 128
-const countedPayments = 64
+const measuredPayments = 64
 const path = '/m/catjoke/joke'
 const base = 'eip155:8453'
 
@@ -58,7 +58,7 @@ export async function benchPaid(
     notes: [
       `paid: ${rounds} rounds of ${payments} MPP authorizations after ${warmUp} to warm up, one payer, fresh anvil each; medians`,
       'paid: ours keeps the payment on disk before it is sent, mppx keeps nothing; both answer a joke of their own',
-      `paid: calls per payment over ${countedPayments}: ${methods}`,
+      `paid: calls per payment over ${measuredPayments}: ${methods}`,
     ],
   }
 }
@@ -92,14 +92,14 @@ async function countCalls(machine: Machine): Promise<{ perPayment: number; metho
   try {
     const server = await machine.serve('ours.ts', [JSON.stringify({ ...urls, [base]: rpc.url })])
     try {
-      const credentials = await sign(server.url, 8 + countedPayments)
+      const credentials = await sign(server.url, 8 + measuredPayments)
       for (const credential of credentials.slice(0, 8)) await pay(server.url, credential)
       rpc.reset()
       for (const credential of credentials.slice(8)) await pay(server.url, credential)
       const counts = [...rpc.counts].toSorted(([, a], [, b]) => b - a)
       const total = counts.reduce((sum, [, count]) => sum + count, 0)
       return {
-        perPayment: total / countedPayments,
+        perPayment: total / measuredPayments,
         methods: counts.map(([method, count]) => `${method} ${count}`).join(', '),
       }
     } finally {

@@ -70,7 +70,7 @@ const methods = ['run', 'get', 'all', 'values'] as const
 function withPrepare<T>(count: (sql: string) => void, run: () => T): T {
   const { prototype } = Database
   const { prepare } = prototype
-  const counted = function (this: Database, ...input: Parameters<typeof prepare>) {
+  const counting = function (this: Database, ...input: Parameters<typeof prepare>) {
     const statement = prepare.apply(this, input)
     for (const name of methods) {
       const own = statement[name] as (...values: unknown[]) => unknown
@@ -83,7 +83,7 @@ function withPrepare<T>(count: (sql: string) => void, run: () => T): T {
     return statement
   }
   Object.defineProperty(prototype, 'prepare', {
-    value: counted,
+    value: counting,
     configurable: true,
     writable: true,
   })

@@ -98,9 +98,9 @@ export async function flood(net: Net, addresses: number): Promise<Figures> {
       tries.flatMap((each) => [each, each]),
       honest,
     )
-    const begun = performance.now()
+    const startedAt = performance.now()
     const answers = await askAll(sponsoring, network.id, everything)
-    const seconds = (performance.now() - begun) / 1000
+    const seconds = (performance.now() - startedAt) / 1000
     const rows = sponsoring.rows()
     const given = await Promise.all(rows.map(({ address }) => weiOf(net.chain, address as Address)))
     return {
@@ -181,7 +181,7 @@ export type Gain = {
   addresses: number
   /** Native coin of all grants. */
   grantedWei: bigint
-  /** What the farmer has more at the end than at the beginning; negative: it paid for the farming. */
+  /** What the farmer has more at the end than at the start; negative: it paid for the farming. */
   gainWei: bigint
 }
 

@@ -203,7 +203,7 @@ export async function startFixture(
       settlement.settle(transfer, purposeOf(changes), {
         waitMs,
         receivedAt,
-        proven: () => isSigned(transfer),
+        isKeySigned: () => isSigned(transfer),
       }),
     crash: () => end(0),
     stop: () => end(1_000),

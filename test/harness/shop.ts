@@ -344,7 +344,10 @@ export async function buy(
 }
 
 /** A request whose buyer can leave: `leave` resolves once the gateway has noticed. */
-export function visit(url: string, headers: Record<string, string>): { leave(): Promise<void> } {
+export function openConnection(
+  url: string,
+  headers: Record<string, string>,
+): { leave(): Promise<void> } {
   const { pathname, search } = new URL(url)
   const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}`)
   const socket = connect(url, request(pathname + search, lines))

@@ -167,7 +167,7 @@ async function send({ chain, asset }: StockShop, data: Hex): Promise<void> {
 }
 
 /** Which of the desk's own requests to the node: what happens before it is forwarded. */
-export type Moment = 'look' | 'receipt' | 'swap' | 'refund'
+export type Moment = 'quote' | 'receipt' | 'swap' | 'refund'
 
 /**
  * Does something at the instant before the node gets the n-th request of a kind, once. The look at
@@ -188,7 +188,7 @@ export function momentOf(
   const text = JSON.stringify(params).toLowerCase()
   const has = (digits: string) => text.includes(digits.replace(/^0x/, '').toLowerCase())
   if (method === 'eth_getTransactionReceipt') return 'receipt'
-  if (method === 'eth_call') return has('c6a5026a') ? 'look' : undefined
+  if (method === 'eth_call') return has('c6a5026a') ? 'quote' : undefined
   if (!method.startsWith('eth_sendRawTransaction')) return undefined
   if (has('5ae401dc')) return 'swap'
   // `transferWithAuthorization`, from the desk.

@@ -6,7 +6,7 @@ import type { Call } from './upstream'
 
 /**
  * `lost`: the money moved and the buyer has neither the answer nor a way to it. `double`: money moved
- * twice, or the upstream worked more often than it was paid and begun for. `unpaid`: an answer whose
+ * twice, or the upstream worked more often than it was paid and started for. `unpaid`: an answer whose
  * money did not move. `refused`: a valid credential was called invalid. `stuck`: something has not
  * ended. `mismatch`: database and chain tell different stories. `program`: it ended by itself.
  */

@@ -34,7 +34,7 @@ export type FaultProxy = {
   stop(): void
 }
 
-type Request = { id: number; method: string; params: unknown[] }
+type RpcRequest = { id: number; method: string; params: unknown[] }
 type Answer = { result?: unknown; error?: { code: number; message: string } }
 
 /** Above the timeout of any single call but a synchronous send. */
@@ -98,7 +98,7 @@ export function startFaultProxy(url: string, random: Random, forgetsSync: boolea
     idleTimeout: 0,
     async fetch(request) {
       try {
-        return await answer(state, (await request.json()) as Request)
+        return await answer(state, (await request.json()) as RpcRequest)
       } catch {
         return new Response('the node is gone', { status: 502 })
       }
@@ -117,7 +117,7 @@ export function startFaultProxy(url: string, random: Random, forgetsSync: boolea
   }
 }
 
-async function forward({ url }: State, request: Request): Promise<Answer> {
+async function forward({ url }: State, request: RpcRequest): Promise<Answer> {
   const response = await fetch(url, {
     method: 'POST',
     headers: { 'content-type': 'application/json' },
@@ -145,7 +145,7 @@ function draw(state: State, isSend: boolean): { fault: Fault | undefined; depth:
   return { fault: random.pick(list), depth }
 }
 
-async function answer(state: State, request: Request): Promise<Response> {
+async function answer(state: State, request: RpcRequest): Promise<Response> {
   const { random, counts, ending } = state
   const isSend = request.method.startsWith('eth_sendRawTransaction')
   const { fault, depth } = state.behaves ? { fault: undefined, depth: 0 } : draw(state, isSend)
@@ -186,7 +186,7 @@ async function answer(state: State, request: Request): Promise<Response> {
 }
 
 /** The node takes the transaction; its answer is another one. */
-async function afterSend(state: State, request: Request, fault: Fault): Promise<Response> {
+async function afterSend(state: State, request: RpcRequest, fault: Fault): Promise<Response> {
   const [raw] = request.params
   await forward(state, { ...request, method: 'eth_sendRawTransaction', params: [raw] })
   const say = (message: string) => reply(request, { error: { code: -32000, message } })
@@ -197,14 +197,14 @@ async function afterSend(state: State, request: Request, fault: Fault): Promise<
   return new Response('too late', { status: 504 })
 }
 
-function reply({ id }: Request, answer: Answer, status = 200): Response {
+function reply({ id }: RpcRequest, answer: Answer, status = 200): Response {
   const { result, error } = answer
   const content = error === undefined ? { result: result ?? null } : { error }
   return Response.json({ jsonrpc: '2.0', id, ...content }, { status })
 }
 
 /** What a node says that forgets the transaction at once. */
-function dropped({ method }: Request): Answer {
+function dropped({ method }: RpcRequest): Answer {
   // EIP-7966: code 4 is "not included in time"; for the plain method any hash would be believed.
   if (method === 'eth_sendRawTransactionSync')
     return { error: { code: 4, message: 'The transaction was not confirmed within the timeout' } }
@@ -212,7 +212,7 @@ function dropped({ method }: Request): Answer {
 }
 
 /** The answer of a node that is some blocks behind. A send it passes on like any other. */
-async function lagging(state: State, request: Request, depth: number): Promise<Answer> {
+async function lagging(state: State, request: RpcRequest, depth: number): Promise<Answer> {
   const newest = await forward(state, { id: 0, method: 'eth_blockNumber', params: [] })
   const head = Number(newest.result)
   const old: Hex = `0x${Math.max(0, head - depth).toString(16)}`

@@ -15,7 +15,7 @@ export type Run = {
   figures: () => Audit['figures']
 }
 
-/** What was begun may take this long when nothing disturbs it any more. */
+/** What was started may take this long when nothing disturbs it any more. */
 const purchasesMaxMs = 120_000
 /** What is then left has no buyer who waits for it. */
 const endMaxMs = 60_000

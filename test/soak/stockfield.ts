@@ -24,7 +24,7 @@ export type StockField = {
   desk: Address
   /** Reads of the program's database. */
   rows(sql: string): Record<string, unknown>[]
-  /** An operator's wish. */
+  /** A retry that the operator requested. */
   retry(id: string): void
   /** Pools move, tokens are paused, people are blocked, the node fails: until it is over. */
   storm(random: Random, isOver: () => boolean): Promise<void>

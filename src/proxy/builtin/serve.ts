@@ -19,7 +19,7 @@ export type Stock = {
 }
 
 /** What a request asks for: `search` is '' or has its `?`. */
-export type Wish = { match: Pick<Match, 'merchant' | 'route' | 'tail'>; search: string }
+export type BuiltinRequest = { match: Pick<Match, 'merchant' | 'route' | 'tail'>; search: string }
 
 /** Under which its failures are counted; undefined when it cannot be served: nothing is sold then. */
 export function originOf(builtin: Builtin, { stocks }: Pick<Stock, 'stocks'>): string | undefined {
@@ -33,7 +33,7 @@ export function originOf(builtin: Builtin, { stocks }: Pick<Stock, 'stocks'>): s
  */
 export function invalidInputs(
   { stocks }: Pick<Stock, 'stocks'>,
-  { match: { merchant, route, tail }, search, item }: Wish & { item: { method: string } },
+  { match: { merchant, route, tail }, search, item }: BuiltinRequest & { item: { method: string } },
   body: Uint8Array,
 ): readonly InvalidParam[] {
   if (route.bodyRequired && body.byteLength === 0 && withBody.some((each) => each === item.method))
@@ -49,7 +49,7 @@ export function invalidInputs(
  */
 export async function serveBuiltin(
   { stocks, now }: Stock,
-  { match: { merchant, route }, search }: Wish,
+  { match: { merchant, route }, search }: BuiltinRequest,
   body: Uint8Array,
 ): Promise<Fulfilled> {
   if (merchant.builtin === 'catjoke') return deliver(joke(new URLSearchParams(search), now()))

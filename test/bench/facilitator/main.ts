@@ -71,9 +71,9 @@ async function sample(candidate: Candidate, load: Load): Promise<Run> {
         holders.map((payer) => Array.from({ length: count }, () => bodyOf(payer)))
       // A server that has run for a while: its code is compiled by then.
       const warmUp = candidate.isShipped && load.operation === 'settle' ? 1 : each
-      const [early, counted] = [bodies(warmUp), bodies(each)]
+      const [early, measured] = [bodies(warmUp), bodies(each)]
       await call(server.url, load.operation, early)
-      return await call(server.url, load.operation, counted)
+      return await call(server.url, load.operation, measured)
     } finally {
       await server.stop()
     }

@@ -16,22 +16,22 @@ export type Stage = {
   chain: Chain
   server: Server
   warmUp: readonly Credential[][]
-  counted: readonly Credential[][]
+  measured: readonly Credential[][]
 }
 
 /** Called when the load has been paid, while all of it still runs. */
-export type Look = (stage: Stage) => Promise<void>
+export type Inspect = (stage: Stage) => Promise<void>
 
 /** Everything fresh: chain, server, credentials. The first payments of each payer do not count. */
 export async function sample(
   machine: Machine,
   candidate: Candidate,
   load: Load,
-  look?: Look,
+  inspect?: Inspect,
 ): Promise<Sample> {
   return withStage(machine, { candidate, load }, async (stage) => {
     const taken = await sampleOn(machine, stage)
-    await look?.(stage)
+    await inspect?.(stage)
     return taken
   })
 }
@@ -39,11 +39,11 @@ export async function sample(
 /** Pays what a stage has prepared. */
 export async function sampleOn(
   machine: Machine,
-  { server, warmUp, counted }: Stage,
+  { server, warmUp, measured }: Stage,
 ): Promise<Sample> {
   await pay(server.url, warmUp)
   const before = machine.cpuSeconds(server.pid)
-  const run = await pay(server.url, counted)
+  const run = await pay(server.url, measured)
   const cpuMs = ((machine.cpuSeconds(server.pid) - before) * 1000) / Math.max(1, run.paid)
   return { ...run, cpuMs }
 }
@@ -87,7 +87,7 @@ export async function withStage<T>(
         chain,
         server,
         warmUp: lists.map((list) => list.slice(0, warmUp)),
-        counted: lists.map((list) => list.slice(warmUp)),
+        measured: lists.map((list) => list.slice(warmUp)),
       })
     } finally {
       await end(server)

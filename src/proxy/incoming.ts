@@ -5,7 +5,7 @@ import type { Envelope } from '../paywall/rest'
 import type * as Route from './Route'
 
 /** A request for something that is sold, and what it was found to ask for. */
-export type Visit = {
+export type IncomingRequest = {
   request: Request
   match: Route.Match
   item: Item

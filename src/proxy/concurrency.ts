@@ -2,16 +2,16 @@ import type { Merchant } from '../config/Config'
 import * as Problem from '../protocol/Problem'
 
 /** Sales under way, by merchant and in total. */
-export type Places = {
+export type Concurrency = {
   /**
-   * Takes a place, held from before the payment until the answer was sent; calling the result
+   * Acquires a slot, held from before the payment until the answer was sent; calling the result
    * releases it. Undefined when the merchant, or all merchants together, have none left.
    */
-  take(merchant: string, max: PlacesMax): (() => void) | undefined
+  acquire(merchant: string, max: ConcurrencyMax): (() => void) | undefined
   used(): number
 }
 
-export type PlacesMax = { merchant: number; total: number }
+export type ConcurrencyMax = { merchant: number; total: number }
 
 /** Requests by `fetch` that this runtime has under way at once, unless its environment says more. */
 const fetchesMaxDefault = 256
@@ -20,11 +20,11 @@ const forwardedShare = 3 / 4
 
 /**
  * Counts sales by merchant, so that a slow upstream or slow buyers of one merchant cannot take the
- * places of others. `fetchesMax` is the runtime's limit of concurrent fetches: upstreams get only a
+ * slots of others. `fetchesMax` is the runtime's limit of concurrent fetches: upstreams get only a
  * part of it, whatever the file says, because requests above it wait and every upstream would seem
  * slow.
  */
-export function createPlaces(fetchesMax = fetchesMaxDefault): Places {
+export function createConcurrency(fetchesMax = fetchesMaxDefault): Concurrency {
   const most = Math.max(1, Math.floor(fetchesMax * forwardedShare))
   const byMerchant = new Map<string, number>()
   let used = 0
@@ -36,7 +36,7 @@ export function createPlaces(fetchesMax = fetchesMaxDefault): Places {
   }
   return {
     used: () => used,
-    take(merchant, max) {
+    acquire(merchant, max) {
       if (used >= Math.min(max.total, most) || (byMerchant.get(merchant) ?? 0) >= max.merchant)
         return undefined
       add(merchant, 1)
@@ -49,13 +49,13 @@ export function createPlaces(fetchesMax = fetchesMaxDefault): Places {
   }
 }
 
-/** A place for a sale of the merchant. Throws ProblemError `not-ready` when there is none. */
-export function assertPlace(
-  places: Places,
+/** A slot for a sale of the merchant. Throws ProblemError `not-ready` when there is none. */
+export function acquire(
+  concurrency: Concurrency,
   { slug, concurrencyMax }: Pick<Merchant, 'slug' | 'concurrencyMax'>,
   total: number,
 ): () => void {
-  const free = places.take(slug, { merchant: concurrencyMax, total })
+  const free = concurrency.acquire(slug, { merchant: concurrencyMax, total })
   if (free !== undefined) return free
   const detail = 'Too many requests for this merchant are under way; nothing is charged.'
   throw Problem.of('not-ready', detail, { headers: { 'retry-after': '2' } })

@@ -5,11 +5,11 @@ import type { Presentation } from './credential'
  * Without `accepted`, an EIP-3009 payload names no chain, and only the payer's contract can tell
  * which offer was signed.
  */
-export async function choose(
+export async function chooseAlternative(
   settlement: Settlement,
   presentation: Presentation,
 ): Promise<Presentation> {
-  if (presentation.alternatives.length === 0 || presentation.isProven()) return presentation
+  if (presentation.alternatives.length === 0 || presentation.isKeySigned()) return presentation
   let undecided = presentation
   for (const { transfer, window } of [presentation, ...presentation.alternatives]) {
     const candidate = { ...presentation, transfer, window }

@@ -29,7 +29,7 @@ const segments = /^(?:\/[A-Za-z0-9._~-]+)*$/
  * Reports base URLs whose paths are none that can be served beside the others: `facilitator_url` and
  * `stock_base_url`, each absolute and without a trailing slash.
  */
-export function checkPlaces(table: Table, facilitatorUrl: string, stockBaseUrl: string): void {
+export function checkBasePaths(table: Table, facilitatorUrl: string, stockBaseUrl: string): void {
   const facilitator = new URL(facilitatorUrl).pathname.replace(/\/$/, '')
   const stock = new URL(stockBaseUrl).pathname.replace(/\/$/, '')
   // The facilitator answers there without this key, too.

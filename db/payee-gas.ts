@@ -6,14 +6,14 @@ import { payments, transactionMembers, transactions } from './schema'
 import { later, parameter } from './statement'
 
 /** Gas that was set aside for the payments of a payee. */
-export type Carried = { network: Network.Id; payee: Address; gas: number }
+export type PayeeGas = { network: Network.Id; payee: Address; gas: number }
 
 /**
- * Reads what the transactions of the facilitator carried, as parts of their gas limits: what each of
+ * Reads the gas of the facilitator by payee, as parts of the gas limits of its transactions: what each of
  * them used is not kept, and the limit tells a wallet that burns gas from one that does not. Members
  * of a batch have equal parts of it. A replacement counts once, a payment that is sent again twice.
  */
-export function createCarried(db: Db) {
+export function createPayeeGas(db: Db) {
   const { orm } = db
   const gas = sql<number>`max(CAST(${transactions.gasLimit} AS INTEGER) / (
     SELECT count(*) FROM ${transactionMembers} AS m
@@ -46,7 +46,7 @@ export function createCarried(db: Db) {
   )
   return {
     /** Of payments that were asked for since then (unix ms): their ids begin with the time. */
-    carriedSince: (at: number): Carried[] =>
+    gasSince: (at: number): PayeeGas[] =>
       since.all({ id: `pay_${at.toString(16).padStart(12, '0')}` }),
     /** Zero for a payment that is not the facilitator's. */
     gasOf: (paymentId: string): number => ofOne.get({ id: paymentId })?.gas ?? 0,
