@@ -63,8 +63,14 @@ function open(admission: Admission, visit: Visit): Response | Promise<Response> 
   if (!hasBody(request)) return sell(sales, visit, emptyBody)
   assertUnpacked(request.headers)
   const { bodyMaxBytes } = visit.match.route
-  const sellWith = ({ bytes, release }: Body) =>
-    Promise.resolve(sell(sales, visit, bytes)).finally(release)
+  const sellWith = async ({ bytes, release }: Body) => {
+    try {
+      return await sell(sales, visit, bytes)
+    } finally {
+      // A 402 is refused before there is a promise.
+      release()
+    }
+  }
   const client = clientOf(visit.peer, request.headers, limits.trustProxy)
   const pays = presented.kind !== 'none'
   const owner = { client, isPaid: pays && admission.recognise(presented, visit.item) }
