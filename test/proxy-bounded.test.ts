@@ -201,6 +201,12 @@ describe('a short value from the environment', () => {
   })
 })
 
+test('attack: a short value does not end a longer secret that begins with it and is cut', () => {
+  const secrets = ['ab-0123456789', { name: 'key', value: 'ab' }]
+  expect(everywhere('?key=ab-0123456789&b', secrets)).toBe('?key=[redacted]&b')
+  expect(everywhere('?key=ab-0123&b', secrets)).toBe('?key=[redacted]-0123&b')
+})
+
 test('attack: an answer full of what is hidden costs one look at its end, not one for each', () => {
   const header = { Authorization: `Bearer ${'sk-live-0123456789abcdef'.repeat(4)}` }
   const secrets = secretsOf(

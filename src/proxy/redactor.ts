@@ -160,7 +160,7 @@ function createSearch(bytes: Uint8Array, patterns: Patterns, { before, isLast }:
     if (short === undefined || short.start >= any.until) return any
     if (short.from >= any.until && any.found !== undefined) return any
     // Hold the name together with what is not decided behind it.
-    if (short.from > any.until) return { found: undefined, until: short.start }
+    if (short.from >= any.until) return { found: undefined, until: short.start }
     const { from: start, to, quote } = short
     if (to === undefined) return { found: undefined, until: start }
     return { found: { from: start, to, quote }, until: start }
