@@ -16,7 +16,20 @@ let sockets: net.Socket[] = []
 
 beforeEach(async () => {
   // Each request says which address it comes from.
-  target = await startTarget({ service: { bufferedMaxBytes, trustProxy: 1 } })
+  target = await startTarget({
+    service: { bufferedMaxBytes, trustProxy: 1 },
+    more: (upstreamUrl) => `
+[[merchants]]
+slug = "closed"
+upstream = "${upstreamUrl}"
+allow_private = true
+headers = { X-Key = "\${NOT_SET}" }
+[[merchants.routes]]
+path = "/post"
+methods = ["POST"]
+price = "0.005"
+`,
+  })
 })
 afterEach(async () => {
   for (const socket of sockets.splice(0)) socket.destroy()
@@ -105,4 +118,22 @@ test('behavior: a redemption has the room of paid requests', async () => {
     headers: { 'payment-redeem': redeem.token },
   })
   expect([failed.status, redeemed.status]).toEqual([502, 200])
+})
+
+test('attack: unpaid bodies for a merchant that is out of service give their room back', async () => {
+  const init = (address: string) => ({
+    method: 'POST',
+    headers: { 'x-forwarded-for': address },
+    body: 'x'.repeat(60_000),
+  })
+  const isDigested = async () => {
+    const { challenges } = await ask(at('/m/a/post'), init('198.51.100.1'))
+    return challenges.every(({ raw }) => raw.digest !== undefined)
+  }
+  expect(await isDigested()).toBe(true)
+  for (let index = 0; index < 40; index++) {
+    const refused = await fetch(at('/m/closed/post'), init(`203.0.113.${index}`))
+    expect(refused.status).toBe(503)
+  }
+  expect(await isDigested()).toBe(true)
 })

@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'bun:test'
+import { describe, expect, spyOn, test } from 'bun:test'
 import fc from 'fast-check'
 import { redactHeaders } from '../src/proxy/redact'
 import { compile, createRedactor, type Secret } from '../src/proxy/redactor'
@@ -199,4 +199,27 @@ describe('a short value from the environment', () => {
       'no /bot/[redacted]/x, {"model":"[redacted]"}',
     )
   })
+})
+
+test('attack: a short value does not end a longer secret that begins with it and is cut', () => {
+  const secrets = ['ab-0123456789', { name: 'key', value: 'ab' }]
+  expect(everywhere('?key=ab-0123456789&b', secrets)).toBe('?key=[redacted]&b')
+  expect(everywhere('?key=ab-0123&b', secrets)).toBe('?key=[redacted]-0123&b')
+})
+
+test('attack: an answer full of what is hidden costs one look at its end, not one for each', () => {
+  const header = { Authorization: `Bearer ${'sk-live-0123456789abcdef'.repeat(4)}` }
+  const secrets = secretsOf(
+    merchant('m', { headers: header }),
+    route('/r', { fixedQuery: { format: 'json' } }),
+  )
+  const count = 2_000
+  const text = '{"format":"json"},'.repeat(count)
+  const compared = spyOn(Buffer.prototype, 'subarray')
+  try {
+    expect(shown([text], secrets)).toBe('{"format":"[redacted]"},'.repeat(count))
+    expect(compared.mock.calls.length).toBeLessThan(10 * count)
+  } finally {
+    compared.mockRestore()
+  }
 })

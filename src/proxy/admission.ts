@@ -66,8 +66,14 @@ function open(admission: Admission, incoming: IncomingRequest): Response | Promi
   if (!hasBody(request)) return sell(sales, incoming, emptyBody)
   assertUnpacked(request.headers)
   const { bodyMaxBytes } = incoming.match.route
-  const sellWith = ({ bytes, release }: Body) =>
-    Promise.resolve(sell(sales, incoming, bytes)).finally(release)
+  const sellWith = async ({ bytes, release }: Body) => {
+    try {
+      return await sell(sales, incoming, bytes)
+    } finally {
+      // A 402 is refused before there is a promise.
+      release()
+    }
+  }
   const client = clientOf(incoming.peer, request.headers, limits.trustProxy)
   const pays = presented.kind !== 'none'
   const owner = { client, isPaid: pays && admission.recognise(presented, incoming.item) }

@@ -88,6 +88,8 @@ function tailOf(before: Uint8Array, sent: Uint8Array): Uint8Array {
 /** `quote`: bytes that the marker needs on both sides. */
 type Place = { from: number; to: number; quote?: Uint8Array | undefined }
 type Around = { before: Uint8Array; isLast: boolean }
+/** The next place; without one, `until` is where an incomplete secret may begin. */
+type Result = { found: Place | undefined; until: number }
 
 /** `clean` is the same array when nothing is replaced and nothing left over. */
 function replace(
@@ -127,8 +129,9 @@ function createSearch(bytes: Uint8Array, patterns: Patterns, { before, isLast }:
   const next = literal.map((pattern) => buffer.indexOf(pattern))
   const findEncoded = createEncodedSearch(buffer, patterns, isLast)
   const findBounded = Bounded.createSearch(buffer, before, bounded, isLast)
-  const findAny = (from: number): { found: Place | undefined; until: number } => {
-    let until = isLast ? buffer.length : partialStart(buffer, literal, from)
+  const findPartialStart = createPartialStartSearch(buffer, literal)
+  const findAny = (from: number): Result => {
+    let until = isLast ? buffer.length : findPartialStart(from)
     let found: Place | undefined
     for (const [index, pattern] of literal.entries()) {
       let place = next[index] ?? -1
@@ -148,17 +151,28 @@ function createSearch(bytes: Uint8Array, patterns: Patterns, { before, isLast }:
     return { found: { from: start, to: end }, until: start }
   }
   if (bounded.length === 0) return findAny
-  return (from: number): { found: Place | undefined; until: number } => {
-    const any = findAny(from)
+  let any: Result | undefined
+  return (from: number): Result => {
+    // Ordinary answers are full of bounded ones: look for the others only behind the last result.
+    if (any === undefined || any.until < from) any = findAny(from)
     const short = findBounded(from)
     // What is found everywhere counts first, because it is the longer one.
     if (short === undefined || short.start >= any.until) return any
     if (short.from >= any.until && any.found !== undefined) return any
     // Hold the name together with what is not decided behind it.
-    if (short.from > any.until) return { found: undefined, until: short.start }
+    if (short.from >= any.until) return { found: undefined, until: short.start }
     const { from: start, to, quote } = short
     if (to === undefined) return { found: undefined, until: start }
     return { found: { from: start, to, quote }, until: start }
+  }
+}
+
+/** `partialStart` from places on that only grow. Each look compares the whole end with every secret. */
+function createPartialStartSearch(buffer: Buffer, literal: readonly Buffer[]) {
+  let known: number | undefined
+  return (from: number): number => {
+    if (known === undefined || known < from) known = partialStart(buffer, literal, from)
+    return known
   }
 }
 
