@@ -1,0 +1,126 @@
+import type { Address } from 'viem'
+import { openInMemory } from '../../db/open'
+import type { NetworkConfig } from '../../src/config/Config'
+import { account } from '../../src/demo/accounts'
+import type { Transfer } from '../../src/protocol/Transfer'
+import type { Payment, Purpose } from '../../src/settlement/Payment'
+import {
+  createSettlement,
+  type Settlement,
+  type SettlementOptions,
+} from '../../src/settlement/settlement'
+import { createScriptedChain, startSeconds } from './scriptedchain'
+import { startScriptedNode } from './scriptednode'
+import { networkOf, purposeOf, relayerKey, signTransfer, until } from './settlement'
+
+type Changes = {
+  network?: Partial<NetworkConfig>
+  settlement?: Partial<SettlementOptions>
+  /** Nodes over the one chain. */
+  nodes?: number
+}
+type Row = { hash: string; nonce: number; kind: string; state: string; maxFeeWei: bigint }
+
+/** The relayer of every scripted settlement. */
+export const relayer: Address = account(0).address
+
+/**
+ * A settlement over a database in memory and a scripted chain. Looks come as often as settlement
+ * allows, and the health check only at the start, unless `checkMs` is given.
+ */
+export async function scripted(changes: Changes = {}) {
+  const plain = networkOf('http://127.0.0.1', 'usdc', { replaceAfterSeconds: 3_600 })
+  const chain = createScriptedChain(plain.asset.address)
+  const nodes = Array.from({ length: changes.nodes ?? 1 }, () => startScriptedNode(chain, plain))
+  const [node] = nodes
+  if (!node) throw new Error('a settlement needs a node')
+  const network = { ...plain, rpcUrls: nodes.map(({ url }) => url), ...changes.network }
+  const clock = { ms: startSeconds * 1_000 }
+  const now = () => clock.ms
+  const db = openInMemory({ now })
+  const events: { event: string; fields: Readonly<Record<string, unknown>> | undefined }[] = []
+  const start = (more: Partial<SettlementOptions> = {}) =>
+    createSettlement({
+      db,
+      networks: [network],
+      relayerKeys: [relayerKey],
+      now,
+      log: (event, fields) => void events.push({ event, fields }),
+      checkMs: 3_600_000,
+      // As fast as looks can be.
+      blockTimeMs: 1,
+      resendMs: 25,
+      jobProofMs: 0,
+      clockSkewMaxMs: Number.POSITIVE_INFINITY,
+      ...changes.settlement,
+      ...more,
+    })
+  let settlement: Settlement = await start()
+  await settlement.recover()
+  const own = {
+    chain,
+    node,
+    nodes,
+    network,
+    clock,
+    db,
+    events,
+    get settlement() {
+      return settlement
+    },
+    /** A transfer of a demo account, valid for five minutes by the scripted clock. */
+    sign: (options: Parameters<typeof signTransfer>[1] = {}) =>
+      signTransfer(network, {
+        validBefore: BigInt(Math.floor(clock.ms / 1_000) + 300),
+        ...options,
+      }),
+    pay: (transfer: Transfer, purpose: Partial<Purpose> = {}, waitMs = 20_000) =>
+      settlement.settle(transfer, purposeOf(purpose), {
+        waitMs,
+        receivedAt: clock.ms,
+        proven: () => true,
+      }),
+    /** Pays without waiting for the end, and goes on when the bytes were offered. */
+    async begin(transfer: Transfer, purpose: Partial<Purpose> = {}): Promise<Payment> {
+      own.pay(transfer, purpose).catch(() => undefined)
+      await until(() => {
+        const written = settlement.find(transfer)
+        return node.sends.some(({ hash }) => hash === written?.transaction)
+      })
+      return own.payment(transfer)
+    },
+    /** The payment as it is stored. */
+    payment(transfer: Transfer): Payment {
+      const payment = settlement.find(transfer)
+      if (!payment) throw new Error('the payment was not written')
+      return payment
+    },
+    stateOf: (transfer: Transfer) => own.payment(transfer).state,
+    reaches: (transfer: Transfer, state: Payment['state']) =>
+      until(() => own.stateOf(transfer) === state),
+    heard: (event: string) => events.filter((each) => each.event === event),
+    rows: () =>
+      db.sqlite
+        .query<Omit<Row, 'maxFeeWei'> & { maxFeeWei: string }, []>(
+          'SELECT hash, nonce, kind, state, max_fee_wei maxFeeWei FROM transactions ORDER BY nonce, rowid',
+        )
+        .all()
+        .map((row): Row => ({ ...row, maxFeeWei: BigInt(row.maxFeeWei) })),
+    /** Ends the settlement as a crash would. */
+    crash: () => settlement.stop(0),
+    /** Starts a settlement over what is stored; returns when it has looked at everything once. */
+    async restart(more: Partial<SettlementOptions> = {}) {
+      await settlement.stop(0)
+      settlement = await start(more)
+      await settlement.recover()
+    },
+    async [Symbol.asyncDispose]() {
+      await settlement.stop(0)
+      db.close()
+      for (const each of nodes) each.stop()
+    },
+  }
+  return own
+}
+
+export type Scripted = Awaited<ReturnType<typeof scripted>>
