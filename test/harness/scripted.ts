@@ -32,8 +32,8 @@ export async function scripted(changes: Changes = {}) {
   const plain = networkOf('http://127.0.0.1', 'usdc', { replaceAfterSeconds: 3_600 })
   const chain = createScriptedChain(plain.asset.address)
   const nodes = Array.from({ length: changes.nodes ?? 1 }, () => startScriptedNode(chain, plain))
-  const [node] = nodes
-  if (!node) throw new Error('a settlement needs a node')
+  const [node, second = node] = nodes
+  if (!node || !second) throw new Error('a settlement needs a node')
   const network = { ...plain, rpcUrls: nodes.map(({ url }) => url), ...changes.network }
   const clock = { ms: startSeconds * 1_000 }
   const now = () => clock.ms
@@ -60,7 +60,8 @@ export async function scripted(changes: Changes = {}) {
   const own = {
     chain,
     node,
-    nodes,
+    /** The last one that was asked for; the first where there is one. */
+    second,
     network,
     clock,
     db,
@@ -108,6 +109,13 @@ export async function scripted(changes: Changes = {}) {
         .map((row): Row => ({ ...row, maxFeeWei: BigInt(row.maxFeeWei) })),
     /** Ends the settlement as a crash would. */
     crash: () => settlement.stop(0),
+    /** Goes on when two more health checks have ended. */
+    async checked() {
+      const checks = () => node.calls.filter(({ method }) => method === 'eth_chainId').length
+      const before = checks()
+      // The second of them starts when the first has ended, the third when the second has.
+      await until(() => checks() > before + 2)
+    },
     /** Starts a settlement over what is stored; returns when it has looked at everything once. */
     async restart(more: Partial<SettlementOptions> = {}) {
       await settlement.stop(0)

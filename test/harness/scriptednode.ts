@@ -5,7 +5,7 @@ import * as Authorization from '../../src/protocol/Authorization'
 import { parse, type ScriptedChain, type Sent } from './scriptedchain'
 
 export type RpcCall = { method: string; params: readonly unknown[] }
-type Reply = { result: unknown } | { error: { code: number; message: string } }
+export type Reply = { result: unknown } | { error: { code: number; message: string } }
 
 /**
  * What becomes of bytes that a node is given. `include`: a block of their own. `keep`: the pool.
@@ -24,6 +24,8 @@ export type ScriptedNode = {
   onSend: (sent: Sent) => Fate
   /** Answers in the place of the chain; undefined: the chain answers. */
   answer: ((call: RpcCall) => Reply | Response | undefined) | undefined
+  /** What the chain answers. */
+  ask(call: RpcCall): Reply
   stop(): void
 }
 
@@ -34,6 +36,16 @@ export const hiding = ({ method }: RpcCall): Reply | undefined => {
   if (method === 'eth_getTransactionReceipt') return { result: null }
   return method === 'eth_sendRawTransactionSync' ? noSync : undefined
 }
+
+/** A node that has all blocks but the newest one. */
+export const lagging =
+  (chain: ScriptedChain, node: ScriptedNode) =>
+  (call: RpcCall): Reply => {
+    const newest = chain.blocks.splice(-1)
+    const reply = node.ask(call)
+    chain.blocks.push(...newest)
+    return reply
+  }
 
 /** The answer of a node without EIP-7966. */
 const noSync = errorOf('the method does not exist', -32601)
@@ -46,7 +58,7 @@ export function startScriptedNode(chain: ScriptedChain, network: NetworkConfig):
       const { id, method, params } = (await request.json()) as RpcCall & { id: number }
       const call = { method, params }
       node.calls.push(call)
-      const reply = node.answer?.(call) ?? answerOf(chain, network, node, call)
+      const reply = node.answer?.(call) ?? node.ask(call)
       if (reply instanceof Response) return reply
       return Response.json({ jsonrpc: '2.0', id, ...reply })
     },
@@ -57,6 +69,7 @@ export function startScriptedNode(chain: ScriptedChain, network: NetworkConfig):
     sends: [],
     onSend: () => 'include',
     answer: undefined,
+    ask: (call) => answerOf(chain, network, node, call),
     stop: () => void server.stop(true),
   }
   return node
