@@ -180,8 +180,11 @@ describe.concurrent('the time of an authorization', () => {
 })
 
 describe.concurrent('a hidden receipt', () => {
+  // Whether the account nonce is used is asked for when the bytes are offered again.
+  const again = { settlement: { resendMs: 25 } }
+
   test('behavior: of the only node leaves the payment open until it is shown', async () => {
-    await using own = await scripted()
+    await using own = await scripted(again)
     const { node } = own
     node.answer = hiding
     const transfer = own.sign()
@@ -196,7 +199,7 @@ describe.concurrent('a hidden receipt', () => {
   })
 
   test('behavior: is found at the second node', async () => {
-    await using own = await scripted({ nodes: 2 })
+    await using own = await scripted({ ...again, nodes: 2 })
     const { node } = own
     node.answer = hiding
     const transfer = own.sign()
@@ -207,7 +210,7 @@ describe.concurrent('a hidden receipt', () => {
   })
 
   test('behavior: of a payment whose time is over keeps it open for a day', async () => {
-    await using own = await scripted()
+    await using own = await scripted(again)
     const { node, chain, clock } = own
     node.answer = hiding
     const transfer = own.sign()

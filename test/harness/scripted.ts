@@ -49,7 +49,8 @@ export async function scripted(changes: Changes = {}) {
       checkMs: 3_600_000,
       // As fast as looks can be.
       blockTimeMs: 1,
-      resendMs: 25,
+      // Bytes that a node took are offered again by a test that says so only.
+      resendMs: 3_600_000,
       jobProofMs: 0,
       clockSkewMaxMs: Number.POSITIVE_INFINITY,
       ...changes.settlement,

@@ -129,9 +129,21 @@ export function createScriptedChain(token: Address): ScriptedChain {
       chain.pool = [...chain.pool.filter((each) => each !== rival), sent]
     },
     settleExternally(transfer) {
-      const sent = external(Transfer.call(transfer))
-      add([execute(viewOf([]), sent)])
-      return sent.hash
+      const other = account(8)
+      const { hash, raw } = Transaction.sign(
+        {
+          ...Transfer.call(transfer),
+          chainId: transfer.chainId,
+          nonce: chain.count(other.address),
+          maxTipWei: 0n,
+          maxFeeWei: chain.baseFeeWei,
+          gasLimit: 500_000n,
+          valueWei: 0n,
+        },
+        Crypto.bytes(other.privateKey),
+      )
+      chain.include(raw)
+      return hash
     },
     cancel: ({ nonce }) => void add([external({ used: [nonce] })]),
     useNonce: (from) => void add([external({ from, nonce: chain.count(from) })]),
