@@ -9,8 +9,12 @@ describe.concurrent('a payment', () => {
   test('behavior: is confirmed by the Transfer log of its own transaction', async () => {
     await using own = await scripted()
     const transfer = own.sign()
+    const asked = own.node.calls.length
     const outcome = await own.pay(transfer)
     const transaction = own.node.sends[0]?.hash
+    // By the receipt that came with the send: nothing was looked for afterwards.
+    const methods = own.node.calls.slice(asked).map(({ method }) => method)
+    expect(methods).toEqual(['eth_call', 'eth_sendRawTransactionSync'])
     expect(outcome).toMatchObject({
       kind: 'confirmed',
       payment: { state: 'confirmed', transaction, logIndex: 1, blockNumber: 1_001n, transfer },

@@ -37,7 +37,7 @@ describe.concurrent('a batch', () => {
     expect(kinds(outcomes)).toEqual(Array(4).fill('confirmed'))
     const sent = own.rows().slice(first)
     expect(sent).toMatchObject([
-      { nonce: first, kind: 'payment', state: 'mined' },
+      { nonce: first, kind: 'payment' },
       { nonce: first + 1, kind: 'batch', state: 'mined' },
       { nonce: first + 2, kind: 'payment', state: 'mined' },
     ])
@@ -76,6 +76,11 @@ describe.concurrent('a batch', () => {
     const outcomes = await Promise.all([used, left].map((each) => own.pay(each)))
     expect(kinds(outcomes)).toEqual(['dead', 'confirmed'])
     expect(own.rows().slice(first)).toMatchObject([{ kind: 'payment' }, { kind: 'batch' }])
+    const { transaction } = own.payment(left)
+    const batch = own
+      .heard('transaction-included')
+      .find(({ fields }) => fields?.transaction === transaction)
+    expect(batch).toMatchObject({ fields: { success: true, paid: 1, unpaid: 1 } })
   })
 
   test('behavior: that another program displaced is sent again as single payments', async () => {
@@ -91,7 +96,7 @@ describe.concurrent('a batch', () => {
     const outcomes = await Promise.all(transfers.map((each) => own.pay(each)))
     expect(kinds(outcomes)).toEqual(['confirmed', 'confirmed'])
     expect(own.rows().slice(first)).toMatchObject([
-      { nonce: first, state: 'mined' },
+      { nonce: first, kind: 'payment' },
       { nonce: first + 1, kind: 'batch', state: 'replaced' },
       { nonce: first + 2, kind: 'payment', state: 'mined' },
       { nonce: first + 3, kind: 'payment', state: 'mined' },
@@ -181,6 +186,7 @@ describe.concurrent('the answer of a node to a send', () => {
       expect((await own.pay(own.sign())).kind).toBe('confirmed')
       expect(own.rows()).toMatchObject([{ nonce: 0, state: 'mined' }])
       expect(own.node.sends).toHaveLength(1)
+      expect(own.heard('relayer-paused')).toEqual([])
     })
 
   test('behavior: "already known" leaves the relayer in use', async () => {
