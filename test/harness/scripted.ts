@@ -24,11 +24,8 @@ type Row = { hash: string; nonce: number; kind: string; state: string; maxFeeWei
 /** The relayer of every scripted settlement. */
 export const relayer: Address = account(0).address
 
-/**
- * A settlement over a database in memory and a scripted chain. Looks come as often as settlement
- * allows, and the health check only at the start, unless `checkMs` is given.
- */
-export async function scripted(changes: Changes = {}) {
+/** What a settlement runs on, and how it is started. */
+function prepare(changes: Changes) {
   const plain = networkOf('http://127.0.0.1', 'usdc', { replaceAfterSeconds: 3_600 })
   const chain = createScriptedChain(plain.asset.address)
   const nodes = Array.from({ length: changes.nodes ?? 1 }, () => startScriptedNode(chain, plain))
@@ -56,20 +53,14 @@ export async function scripted(changes: Changes = {}) {
       ...changes.settlement,
       ...more,
     })
-  let settlement: Settlement = await start()
-  await settlement.recover()
+  return { chain, nodes, node, second, network, clock, db, events, start }
+}
+
+type Prepared = ReturnType<typeof prepare>
+
+/** What a buyer does, and what became of it. */
+function buyer({ network, clock, node }: Prepared, current: () => Settlement) {
   const own = {
-    chain,
-    node,
-    /** The last one that was asked for; the first where there is one. */
-    second,
-    network,
-    clock,
-    db,
-    events,
-    get settlement() {
-      return settlement
-    },
     /** A transfer of a demo account, valid for five minutes by the scripted clock. */
     sign: (options: Parameters<typeof signTransfer>[1] = {}) =>
       signTransfer(network, {
@@ -77,7 +68,7 @@ export async function scripted(changes: Changes = {}) {
         ...options,
       }),
     pay: (transfer: Transfer, purpose: Partial<Purpose> = {}, waitMs = 20_000) =>
-      settlement.settle(transfer, purposeOf(purpose), {
+      current().settle(transfer, purposeOf(purpose), {
         waitMs,
         receivedAt: clock.ms,
         proven: () => true,
@@ -86,20 +77,27 @@ export async function scripted(changes: Changes = {}) {
     async begin(transfer: Transfer, purpose: Partial<Purpose> = {}): Promise<Payment> {
       own.pay(transfer, purpose).catch(() => undefined)
       await until(() => {
-        const written = settlement.find(transfer)
+        const written = current().find(transfer)
         return node.sends.some(({ hash }) => hash === written?.transaction)
       })
       return own.payment(transfer)
     },
     /** The payment as it is stored. */
     payment(transfer: Transfer): Payment {
-      const payment = settlement.find(transfer)
+      const payment = current().find(transfer)
       if (!payment) throw new Error('the payment was not written')
       return payment
     },
     stateOf: (transfer: Transfer) => own.payment(transfer).state,
     reaches: (transfer: Transfer, state: Payment['state']) =>
       until(() => own.stateOf(transfer) === state),
+  }
+  return own
+}
+
+/** What was written, told and looked at. */
+function observer({ db, events, node }: Prepared) {
+  return {
     heard: (event: string) => events.filter((each) => each.event === event),
     rows: () =>
       db.sqlite
@@ -108,8 +106,6 @@ export async function scripted(changes: Changes = {}) {
         )
         .all()
         .map((row): Row => ({ ...row, maxFeeWei: BigInt(row.maxFeeWei) })),
-    /** Ends the settlement as a crash would. */
-    crash: () => settlement.stop(0),
     /** Goes on when two more health checks have ended. */
     async checked() {
       const checks = () => node.calls.filter(({ method }) => method === 'eth_chainId').length
@@ -117,6 +113,27 @@ export async function scripted(changes: Changes = {}) {
       // The second of them starts when the first has ended, the third when the second has.
       await until(() => checks() > before + 2)
     },
+  }
+}
+
+/**
+ * A settlement over a database in memory and a scripted chain. Looks come as often as settlement
+ * allows, and the health check only at the start, unless `checkMs` is given.
+ */
+export async function scripted(changes: Changes = {}) {
+  const prepared = prepare(changes)
+  const { start, db, nodes } = prepared
+  let settlement: Settlement = await start()
+  await settlement.recover()
+  return {
+    ...prepared,
+    ...buyer(prepared, () => settlement),
+    ...observer(prepared),
+    get settlement() {
+      return settlement
+    },
+    /** Ends the settlement as a crash would. */
+    crash: () => settlement.stop(0),
     /** Starts a settlement over what is stored; returns when it has looked at everything once. */
     async restart(more: Partial<SettlementOptions> = {}) {
       await settlement.stop(0)
@@ -129,7 +146,6 @@ export async function scripted(changes: Changes = {}) {
       for (const each of nodes) each.stop()
     },
   }
-  return own
 }
 
 export type Scripted = Awaited<ReturnType<typeof scripted>>

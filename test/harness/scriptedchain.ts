@@ -122,26 +122,9 @@ export function createScriptedChain(token: Address): ScriptedChain {
       chain.pool = chain.pool.filter(({ hash }) => hash !== sent.hash)
       return chain.mine([sent])
     },
-    keep(raw) {
-      const sent = parse(raw)
-      const rival = chain.pool.find(({ from, nonce }) => from === sent.from && nonce === sent.nonce)
-      if (rival && rival.maxFeeWei >= sent.maxFeeWei) return
-      chain.pool = [...chain.pool.filter((each) => each !== rival), sent]
-    },
+    keep: (raw) => keep(chain, parse(raw)),
     settleExternally(transfer) {
-      const other = account(8)
-      const { hash, raw } = Transaction.sign(
-        {
-          ...Transfer.call(transfer),
-          chainId: transfer.chainId,
-          nonce: chain.count(other.address),
-          maxTipWei: 0n,
-          maxFeeWei: chain.baseFeeWei,
-          gasLimit: 500_000n,
-          valueWei: 0n,
-        },
-        Crypto.bytes(other.privateKey),
-      )
+      const { hash, raw } = signExternally(chain, transfer)
       chain.include(raw)
       return hash
     },
@@ -149,14 +132,7 @@ export function createScriptedChain(token: Address): ScriptedChain {
     useNonce: (from) => void add([external({ from, nonce: chain.count(from) })]),
     drop: (count) => void chain.blocks.splice(chain.blocks.length - count, count),
     count: (from) => included().filter((each) => each.from === from).length,
-    find(hash) {
-      for (const block of chain.blocks) {
-        const position = block.transactions.findIndex((each) => each.hash === hash)
-        const transaction = block.transactions[position]
-        if (transaction) return { block, transaction, position }
-      }
-      return undefined
-    },
+    find: (hash) => find(chain, hash),
     aggregate(data) {
       const calls = Multicall.parseCalls(Multicall.multicallAddress, data) ?? []
       const view = { ...viewOf([]), at: chain.newest().timestamp }
@@ -165,6 +141,38 @@ export function createScriptedChain(token: Address): ScriptedChain {
   }
   chain.blocks.push(blockAfter(1_000, []))
   return chain
+}
+
+/** The settling call as account 8 sends it. */
+function signExternally(chain: ScriptedChain, transfer: Transfer.Transfer): Transaction.Signed {
+  const other = account(8)
+  return Transaction.sign(
+    {
+      ...Transfer.call(transfer),
+      chainId: transfer.chainId,
+      nonce: chain.count(other.address),
+      maxTipWei: 0n,
+      maxFeeWei: chain.baseFeeWei,
+      gasLimit: 500_000n,
+      valueWei: 0n,
+    },
+    Crypto.bytes(other.privateKey),
+  )
+}
+
+function find({ blocks }: ScriptedChain, hash: string): ReturnType<ScriptedChain['find']> {
+  for (const block of blocks) {
+    const position = block.transactions.findIndex((each) => each.hash === hash)
+    const transaction = block.transactions[position]
+    if (transaction) return { block, transaction, position }
+  }
+  return undefined
+}
+
+function keep(chain: ScriptedChain, sent: Sent): void {
+  const rival = chain.pool.find(({ from, nonce }) => from === sent.from && nonce === sent.nonce)
+  if (rival && rival.maxFeeWei >= sent.maxFeeWei) return
+  chain.pool = [...chain.pool.filter((each) => each !== rival), sent]
 }
 
 /** The signed bytes as a chain takes them. Throws for anything else. */
