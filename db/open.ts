@@ -35,6 +35,9 @@ const cacheSize = -16_384
 const logPages = 4_000
 const pageBytes = 4_096
 
+/** Name of a database without a file. https://sqlite.org/inmemorydb.html */
+const inMemory = ':memory:'
+
 /** Name of the database in a data directory. */
 export const databaseName = 'turnpike.sqlite'
 
@@ -57,17 +60,7 @@ export function open(options: { dataDir: string; now: () => number }): Db {
     sqlite = new Database(file, { create: true, strict: true })
     // It holds signatures: for its owner only.
     chmodSync(file, 0o600)
-    // First: somebody may be reading, and after a crash the log is recovered under a lock.
-    sqlite.run(`PRAGMA busy_timeout = ${busyMs}`)
-    sqlite.run('PRAGMA journal_mode = WAL')
-    sqlite.run('PRAGMA synchronous = FULL')
-    // 16 MiB: the indexes of a long history are read all over.
-    sqlite.run(`PRAGMA cache_size = ${cacheSize}`)
-    // Pages that one payment after the other changes are written back once for all of them.
-    sqlite.run(`PRAGMA wal_autocheckpoint = ${logPages}`)
-    sqlite.run('PRAGMA foreign_keys = ON')
-    assertSound(sqlite, file)
-    migrate(sqlite, options.now())
+    prepare(sqlite, file, options.now())
     markUsed(options.dataDir, options.now())
   } catch (cause) {
     sqlite?.close()
@@ -76,6 +69,31 @@ export function open(options: { dataDir: string; now: () => number }): Db {
     throw code === undefined ? cause : new DatabaseFileError(file, code, cause)
   }
   return from(sqlite, file, unlock)
+}
+
+/**
+ * A database that only this process sees and that ends with `close`: the schema, statements and
+ * settings of `open` without the directory, its lock, its marker and the log. For tests.
+ */
+export function openInMemory({ now }: { now: () => number }): Db {
+  const sqlite = new Database(inMemory, { strict: true })
+  prepare(sqlite, inMemory, now())
+  return from(sqlite, inMemory, () => undefined)
+}
+
+/** Settings of the connection and pending migrations. */
+function prepare(sqlite: Database, file: string, now: number): void {
+  // First: somebody may be reading, and after a crash the log is recovered under a lock.
+  sqlite.run(`PRAGMA busy_timeout = ${busyMs}`)
+  sqlite.run('PRAGMA journal_mode = WAL')
+  sqlite.run('PRAGMA synchronous = FULL')
+  // 16 MiB: the indexes of a long history are read all over.
+  sqlite.run(`PRAGMA cache_size = ${cacheSize}`)
+  // Pages that one payment after the other changes are written back once for all of them.
+  sqlite.run(`PRAGMA wal_autocheckpoint = ${logPages}`)
+  sqlite.run('PRAGMA foreign_keys = ON')
+  assertSound(sqlite, file)
+  migrate(sqlite, now)
 }
 
 /**
@@ -125,6 +143,7 @@ function from(sqlite: Database, file: string, unlock: () => void): Db {
   let isOpen = true
   const storage = watchStorage(sqlite, file)
   const sync = async () => {
+    if (file === inMemory) return
     try {
       const log = await openFile(`${file}-wal`, 'r+')
       await log.datasync().finally(() => log.close())

@@ -7,7 +7,7 @@ import { createJobs } from '../db/jobs'
 import { DatabaseLockedError } from '../db/lock'
 import { mirrorMerchants } from '../db/merchants'
 import { MigrationError, migrate, migrations } from '../db/migrate'
-import { type Db, databaseName, open } from '../db/open'
+import { type Db, databaseName, open, openInMemory } from '../db/open'
 import { isDuplicate, write } from '../db/write'
 import { createStore } from '../src/settlement/store'
 import { temporary } from './harness/settlement'
@@ -109,6 +109,25 @@ describe('open', () => {
     db.close()
     db = open({ dataDir: directory.path, now })
     expect(db.sqlite.query('SELECT id FROM payments').all()).toEqual([{ id: 'pay_1' }])
+  })
+
+  test('behavior: a database in memory has the same schema and checks, and is nowhere else', async () => {
+    const memory = openInMemory({ now })
+    try {
+      const schema = ({ sqlite }: Db) =>
+        sqlite.query('SELECT type, name, sql FROM sqlite_master ORDER BY type, name').all()
+      expect(schema(memory)).toEqual(schema(db))
+      expect(memory.sqlite.query('PRAGMA foreign_keys').get()).toEqual({ foreign_keys: 1 })
+      memory.withoutSync(() => memory.sqlite.run("INSERT INTO meta VALUES ('a', 'b')"))
+      await memory.sync()
+      memory.reserveLog()
+      expect(memory.storage.fault()).toBeUndefined()
+      const other = openInMemory({ now })
+      expect(other.sqlite.query("SELECT * FROM meta WHERE key = 'a'").all()).toEqual([])
+      other.close()
+    } finally {
+      memory.close()
+    }
   })
 
   test('error: a second opening names the directory and the process', () => {

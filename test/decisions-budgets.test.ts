@@ -1,0 +1,122 @@
+import { describe, expect, test } from 'bun:test'
+import { type Scripted, scripted } from './harness/scripted'
+
+const daySeconds = 86_400
+
+/** The price of gas on a scripted chain is 2 gwei, and a settling call uses 60,000. */
+const callWei = 120_000_000_000_000n
+
+const withBudget = (gateway: bigint) => {
+  const budgets = { facilitator: 10n ** 18n, desk: 10n ** 18n, sponsor: 0n }
+  return { network: { gasPerDayWei: { ...budgets, gateway } } }
+}
+
+function pass({ chain, clock }: Scripted, seconds: number): void {
+  clock.ms += seconds * 1_000
+  chain.seconds += BigInt(seconds)
+  chain.mine([])
+}
+
+describe.concurrent('a budget of gas', () => {
+  test('behavior: that is spent refuses its product until the next day, and no other', async () => {
+    await using own = await scripted(withBudget(callWei))
+    expect((await own.pay(own.sign())).kind).toBe('confirmed')
+    const transfer = own.sign()
+    expect(await own.pay(transfer)).toMatchObject({ kind: 'unavailable', retryAfterSeconds: 600 })
+    expect(own.settlement.find(transfer)).toBeUndefined()
+    expect((await own.pay(own.sign(), { product: 'facilitator' })).kind).toBe('confirmed')
+    pass(own, daySeconds)
+    expect((await own.pay(own.sign())).kind).toBe('confirmed')
+  })
+
+  test('behavior: that is not spent by a wei refuses nothing', async () => {
+    await using own = await scripted(withBudget(callWei + 1n))
+    expect((await own.pay(own.sign())).kind).toBe('confirmed')
+    expect((await own.pay(own.sign())).kind).toBe('confirmed')
+    expect((await own.pay(own.sign())).kind).toBe('unavailable')
+  })
+
+  test('behavior: counts the limits of transactions under way, until they are included', async () => {
+    // One limit is 200,000 gas.
+    await using own = await scripted(withBudget(700_000_000_000_000n))
+    own.node.onSend = () => 'keep'
+    const first = own.sign()
+    await own.begin(first)
+    const second = own.sign({ from: 2 })
+    await own.begin(second)
+    const third = own.sign({ from: 3 })
+    expect(await own.pay(third)).toMatchObject({ kind: 'unavailable', retryAfterSeconds: 2 })
+    expect(own.settlement.find(third)).toBeUndefined()
+    own.node.onSend = () => 'include'
+    own.chain.mine()
+    await own.reaches(first, 'confirmed')
+    await own.reaches(second, 'confirmed')
+    expect((await own.pay(third)).kind).toBe('confirmed')
+  })
+
+  test('behavior: is charged for a transaction that failed', async () => {
+    await using own = await scripted(withBudget(callWei))
+    const transfer = own.sign()
+    own.chain.failing.add(transfer.nonce)
+    expect((await own.pay(transfer)).kind).toBe('reverted')
+    expect(await own.pay(own.sign())).toMatchObject({
+      kind: 'unavailable',
+      retryAfterSeconds: 600,
+    })
+  })
+
+  test('behavior: batches that burnt their part of it send payments alone for the rest of the day', async () => {
+    await using own = await scripted(withBudget(5_000_000_000_000_000n))
+    const { chain, node } = own
+    const batch = async () => {
+      const before = own.rows().length
+      node.onSend = () => 'keep'
+      await own.begin(own.sign({ from: 5 }))
+      node.onSend = () => 'include'
+      const transfers = [1, 2, 3].map((from) => own.sign({ from }))
+      return { before, transfers }
+    }
+    const known = await batch()
+    await Promise.all(known.transfers.map((each) => own.pay(each)))
+    const burning = await batch()
+    for (const { nonce } of burning.transfers) chain.failing.add(nonce)
+    chain.gasOfCall = 150_000n
+    await Promise.all(burning.transfers.map((each) => own.pay(each)))
+    chain.gasOfCall = 60_000n
+    expect(own.rows().slice(burning.before + 1)).toMatchObject([
+      { kind: 'batch' },
+      { kind: 'payment' },
+      { kind: 'payment' },
+      { kind: 'payment' },
+    ])
+    const later = await batch()
+    await Promise.all(later.transfers.map((each) => own.pay(each)))
+    const kinds = own
+      .rows()
+      .slice(later.before)
+      .map(({ kind }) => kind)
+    expect(kinds).toEqual(Array(4).fill('payment'))
+  })
+})
+
+describe.concurrent('what failures cost', () => {
+  test('behavior: a payer whose transaction failed waits, and no other', async () => {
+    await using own = await scripted({ settlement: { payerFailuresMax: 1 } })
+    const transfer = own.sign()
+    own.chain.failing.add(transfer.nonce)
+    expect((await own.pay(transfer)).kind).toBe('reverted')
+    expect(await own.pay(own.sign())).toMatchObject({ kind: 'unavailable' })
+    expect((await own.pay(own.sign({ from: 2 }))).kind).toBe('confirmed')
+    expect(own.node.sends).toHaveLength(2)
+    pass(own, 600)
+    expect((await own.pay(own.sign())).kind).toBe('confirmed')
+  })
+
+  test('behavior: a relayer without balance sends nothing', async () => {
+    await using own = await scripted()
+    own.node.answer = ({ method }) => (method === 'eth_getBalance' ? { result: '0x1' } : undefined)
+    await own.restart()
+    expect((await own.pay(own.sign())).kind).toBe('unavailable')
+    expect(own.node.sends).toEqual([])
+  })
+})

@@ -1,0 +1,280 @@
+import { describe, expect, test } from 'bun:test'
+import { relayer, scripted } from './harness/scripted'
+import { hiding, lagging } from './harness/scriptednode'
+
+const usedReason = 'invalid_exact_evm_nonce_already_used'
+const overReason = 'invalid_exact_evm_payload_authorization_valid_before'
+
+describe.concurrent('a payment', () => {
+  test('behavior: is confirmed by the Transfer log of its own transaction', async () => {
+    await using own = await scripted()
+    const transfer = own.sign()
+    const asked = own.node.calls.length
+    const outcome = await own.pay(transfer)
+    const transaction = own.node.sends[0]?.hash
+    // By the receipt that came with the send: nothing was looked for afterwards.
+    const methods = own.node.calls.slice(asked).map(({ method }) => method)
+    expect(methods).toEqual(['eth_call', 'eth_sendRawTransactionSync'])
+    expect(outcome).toMatchObject({
+      kind: 'confirmed',
+      payment: { state: 'confirmed', transaction, logIndex: 1, blockNumber: 1_001n, transfer },
+    })
+    expect(own.rows()).toMatchObject([{ nonce: 0, kind: 'payment', state: 'mined' }])
+  })
+
+  test('behavior: whose transaction failed is sent again for the same credential', async () => {
+    await using own = await scripted()
+    const transfer = own.sign()
+    own.chain.failing.add(transfer.nonce)
+    expect((await own.pay(transfer)).kind).toBe('reverted')
+    expect(own.stateOf(transfer)).toBe('reverted')
+    expect(own.node.sends).toHaveLength(1)
+    expect((await own.pay(transfer)).kind).toBe('confirmed')
+    expect(own.rows()).toMatchObject([
+      { nonce: 0, state: 'failed' },
+      { nonce: 1, state: 'mined' },
+    ])
+  })
+
+  test('behavior: whose account nonce another program used is sent again by itself', async () => {
+    await using own = await scripted()
+    const { chain, node } = own
+    node.onSend = ({ nonce }) => {
+      if (nonce > 0) return 'include'
+      chain.useNonce(relayer)
+      return 'lose'
+    }
+    const transfer = own.sign()
+    expect((await own.pay(transfer)).kind).toBe('confirmed')
+    expect(own.heard('nonce-used-by-others')).toHaveLength(1)
+    expect(own.rows()).toMatchObject([
+      { nonce: 0, state: 'replaced' },
+      { nonce: 1, state: 'mined' },
+    ])
+  })
+
+  test('behavior: whose account nonce seemed used at two looks only keeps its transaction', async () => {
+    await using own = await scripted()
+    const { chain, node } = own
+    node.onSend = () => 'keep'
+    let looks = 0
+    node.answer = ({ method, params }) => {
+      if (method !== 'eth_getTransactionCount' || params[1] !== 'latest') return undefined
+      looks++
+      if (looks === 3) chain.mine()
+      return looks < 3 ? { result: '0x1' } : undefined
+    }
+    expect((await own.pay(own.sign())).kind).toBe('confirmed')
+    expect(own.heard('nonce-used-by-others')).toEqual([])
+    expect(own.rows()).toMatchObject([{ nonce: 0, state: 'mined' }])
+  })
+})
+
+describe.concurrent('an authorization that an external transaction used', () => {
+  test('behavior: before our transaction, and after its request, pays', async () => {
+    await using own = await scripted()
+    const transfer = own.sign()
+    let external: string | undefined
+    own.node.onSend = () => {
+      external ??= own.chain.settleExternally(transfer)
+      return 'include'
+    }
+    expect(await own.pay(transfer)).toMatchObject({
+      kind: 'confirmed',
+      payment: { transaction: external },
+    })
+    expect(own.rows()).toMatchObject([{ state: 'failed' }])
+    expect(own.heard('payment-settled-externally')).toHaveLength(1)
+  })
+
+  test('behavior: before its request by the clock of the chain does not pay', async () => {
+    await using own = await scripted()
+    const { chain, node } = own
+    const transfer = own.sign()
+    node.onSend = () => {
+      chain.seconds -= 60n
+      chain.settleExternally(transfer)
+      chain.seconds += 60n
+      return 'include'
+    }
+    const outcome = await own.pay(transfer)
+    expect(outcome).toMatchObject({ kind: 'dead', reason: usedReason })
+    expect(own.payment(transfer)).toMatchObject({ state: 'expired', nonceUsed: true })
+  })
+
+  test('behavior: without a transfer ends as used', async () => {
+    await using own = await scripted()
+    const transfer = own.sign()
+    own.node.onSend = () => {
+      own.chain.cancel(transfer)
+      return 'include'
+    }
+    expect(await own.pay(transfer)).toMatchObject({ kind: 'dead', reason: usedReason })
+    expect(own.payment(transfer)).toMatchObject({ state: 'expired', nonceUsed: true })
+    expect(own.rows()).toMatchObject([{ state: 'failed' }])
+  })
+
+  test('behavior: before anything is sent is refused, and nothing is written', async () => {
+    await using own = await scripted()
+    const transfer = own.sign()
+    own.chain.settleExternally(transfer)
+    expect(await own.pay(transfer)).toMatchObject({ kind: 'refused', reason: usedReason })
+    expect(own.settlement.find(transfer)).toBeUndefined()
+    expect(own.node.sends).toEqual([])
+  })
+
+  test('behavior: of another amount with the same nonce does not pay', async () => {
+    await using own = await scripted()
+    const transfer = own.sign()
+    const other = own.sign({ nonce: transfer.nonce, amountAtomic: transfer.amountAtomic - 1n })
+    own.node.onSend = () => {
+      own.chain.settleExternally(other)
+      return 'include'
+    }
+    expect(await own.pay(transfer)).toMatchObject({ kind: 'dead', reason: usedReason })
+  })
+})
+
+describe.concurrent('the time of an authorization', () => {
+  test('behavior: that is over by our clock alone ends nothing', async () => {
+    await using own = await scripted()
+    const { chain, clock } = own
+    const transfer = own.sign()
+    chain.failing.add(transfer.nonce)
+    await own.pay(transfer)
+    clock.ms += 400_000
+    expect((await own.pay(transfer)).kind).toBe('reverted')
+    expect(own.stateOf(transfer)).toBe('reverted')
+    chain.seconds += 400n
+    chain.mine([])
+    expect(await own.pay(transfer)).toMatchObject({ kind: 'dead', reason: overReason })
+    expect(own.payment(transfer)).toMatchObject({ state: 'expired', nonceUsed: false })
+    expect(own.node.sends).toHaveLength(1)
+  })
+
+  test('behavior: is not over in a block of its last second', async () => {
+    await using own = await scripted()
+    const { chain, clock } = own
+    const transfer = own.sign()
+    chain.failing.add(transfer.nonce)
+    await own.pay(transfer)
+    clock.ms += 400_000
+    chain.seconds = transfer.validBefore
+    chain.mine([])
+    expect((await own.pay(transfer)).kind).toBe('reverted')
+    chain.seconds += 1n
+    chain.mine([])
+    expect((await own.pay(transfer)).kind).toBe('dead')
+  })
+
+  test('behavior: over on the chain ends a payment whose transaction is still under way', async () => {
+    await using own = await scripted({ settlement: { checkMs: 10 } })
+    const { chain, clock } = own
+    own.node.onSend = () => 'keep'
+    const transfer = own.sign()
+    await own.begin(transfer)
+    clock.ms += 400_000
+    await own.checked()
+    expect(own.stateOf(transfer)).toBe('broadcast')
+    chain.seconds += 400n
+    chain.mine([])
+    await own.reaches(transfer, 'expired')
+    expect(own.payment(transfer).nonceUsed).toBe(false)
+  })
+})
+
+describe.concurrent('a hidden receipt', () => {
+  // Whether the account nonce is used is asked for when the bytes are offered again.
+  const again = { settlement: { resendMs: 25 } }
+
+  test('behavior: of the only node leaves the payment open until it is shown', async () => {
+    await using own = await scripted(again)
+    const { node } = own
+    node.answer = hiding
+    const transfer = own.sign()
+    expect((await own.pay(transfer)).kind).toBe('reverted')
+    expect(own.stateOf(transfer)).toBe('reverted')
+    node.answer = undefined
+    expect(await own.pay(transfer)).toMatchObject({
+      kind: 'confirmed',
+      payment: { transaction: node.sends[0]?.hash },
+    })
+    expect(new Set(node.sends.map(({ hash }) => hash)).size).toBe(1)
+  })
+
+  test('behavior: is found at the second node', async () => {
+    await using own = await scripted({ ...again, nodes: 2 })
+    const { node } = own
+    node.answer = hiding
+    const transfer = own.sign()
+    expect(await own.pay(transfer)).toMatchObject({
+      kind: 'confirmed',
+      payment: { transaction: node.sends[0]?.hash },
+    })
+  })
+
+  test('behavior: of a payment whose time is over keeps it open for a day', async () => {
+    await using own = await scripted(again)
+    const { node, chain, clock } = own
+    node.answer = hiding
+    const transfer = own.sign()
+    await own.pay(transfer)
+    const later = async (seconds: number) => {
+      clock.ms += seconds * 1_000
+      chain.seconds += BigInt(seconds)
+      chain.mine([])
+      return (await own.pay(transfer)).kind
+    }
+    expect(await later(80_000)).toBe('reverted')
+    expect(await later(7_000)).toBe('dead')
+  })
+})
+
+describe.concurrent('nodes that disagree', () => {
+  test('behavior: about the time leave a payment open until the second one agrees', async () => {
+    await using own = await scripted({ nodes: 2 })
+    const { chain, clock, second } = own
+    const transfer = own.sign()
+    chain.failing.add(transfer.nonce)
+    await own.pay(transfer)
+    clock.ms += 400_000
+    chain.seconds += 400n
+    chain.mine([])
+    second.answer = lagging(chain, second)
+    expect((await own.pay(transfer)).kind).toBe('reverted')
+    expect(own.stateOf(transfer)).toBe('reverted')
+    second.answer = undefined
+    expect((await own.pay(transfer)).kind).toBe('dead')
+  })
+
+  test('behavior: about a transfer do not confirm it twice', async () => {
+    await using own = await scripted({ nodes: 2 })
+    const { second } = own
+    const outcome = await own.pay(own.sign())
+    if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
+    expect(await own.settlement.confirmTwice(outcome.payment)).toBe(true)
+    second.answer = (call) => {
+      const reply = second.ask(call)
+      if (call.method !== 'eth_getTransactionReceipt' || !('result' in reply)) return undefined
+      return { result: { ...(reply.result as object), logs: [] } }
+    }
+    expect(await own.settlement.confirmTwice(outcome.payment)).toBe(false)
+    expect(own.heard('settlement-disputed')).toHaveLength(1)
+  })
+
+  test('behavior: an amount above the limit is not sent while the second node is silent', async () => {
+    await using own = await scripted({
+      nodes: 2,
+      settlement: { confirmTwiceAbove: () => 4_999n, checkMs: 10 },
+    })
+    const { second } = own
+    expect((await own.pay(own.sign({ amountAtomic: 5_000n }))).kind).toBe('confirmed')
+    second.answer = () => new Response('', { status: 503 })
+    await own.checked()
+    expect((await own.pay(own.sign({ amountAtomic: 5_000n }))).kind).toBe('unavailable')
+    expect((await own.pay(own.sign({ amountAtomic: 4_999n }))).kind).toBe('confirmed')
+    second.answer = undefined
+    await own.checked()
+    expect((await own.pay(own.sign({ amountAtomic: 5_000n }))).kind).toBe('confirmed')
+  })
+})

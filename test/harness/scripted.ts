@@ -1,0 +1,151 @@
+import type { Address } from 'viem'
+import { openInMemory } from '../../db/open'
+import type { NetworkConfig } from '../../src/config/Config'
+import { account } from '../../src/demo/accounts'
+import type { Transfer } from '../../src/protocol/Transfer'
+import type { Payment, Purpose } from '../../src/settlement/Payment'
+import {
+  createSettlement,
+  type Settlement,
+  type SettlementOptions,
+} from '../../src/settlement/settlement'
+import { createScriptedChain, startSeconds } from './scriptedchain'
+import { startScriptedNode } from './scriptednode'
+import { networkOf, purposeOf, relayerKey, signTransfer, until } from './settlement'
+
+type Changes = {
+  network?: Partial<NetworkConfig>
+  settlement?: Partial<SettlementOptions>
+  /** Nodes over the one chain. */
+  nodes?: number
+}
+type Row = { hash: string; nonce: number; kind: string; state: string; maxFeeWei: bigint }
+
+/** The relayer of every scripted settlement. */
+export const relayer: Address = account(0).address
+
+/** What a settlement runs on, and how it is started. */
+function prepare(changes: Changes) {
+  const plain = networkOf('http://127.0.0.1', 'usdc', { replaceAfterSeconds: 3_600 })
+  const chain = createScriptedChain(plain.asset.address)
+  const nodes = Array.from({ length: changes.nodes ?? 1 }, () => startScriptedNode(chain, plain))
+  const [node, second = node] = nodes
+  if (!node || !second) throw new Error('a settlement needs a node')
+  const network = { ...plain, rpcUrls: nodes.map(({ url }) => url), ...changes.network }
+  const clock = { ms: startSeconds * 1_000 }
+  const now = () => clock.ms
+  const db = openInMemory({ now })
+  const events: { event: string; fields: Readonly<Record<string, unknown>> | undefined }[] = []
+  const start = (more: Partial<SettlementOptions> = {}) =>
+    createSettlement({
+      db,
+      networks: [network],
+      relayerKeys: [relayerKey],
+      now,
+      log: (event, fields) => void events.push({ event, fields }),
+      checkMs: 3_600_000,
+      // As fast as looks can be.
+      blockTimeMs: 1,
+      // Bytes that a node took are offered again by a test that says so only.
+      resendMs: 3_600_000,
+      jobProofMs: 0,
+      clockSkewMaxMs: Number.POSITIVE_INFINITY,
+      ...changes.settlement,
+      ...more,
+    })
+  return { chain, nodes, node, second, network, clock, db, events, start }
+}
+
+type Prepared = ReturnType<typeof prepare>
+
+/** What a buyer does, and what became of it. */
+function buyer({ network, clock, node }: Prepared, current: () => Settlement) {
+  const own = {
+    /** A transfer of a demo account, valid for five minutes by the scripted clock. */
+    sign: (options: Parameters<typeof signTransfer>[1] = {}) =>
+      signTransfer(network, {
+        validBefore: BigInt(Math.floor(clock.ms / 1_000) + 300),
+        ...options,
+      }),
+    pay: (transfer: Transfer, purpose: Partial<Purpose> = {}, waitMs = 20_000) =>
+      current().settle(transfer, purposeOf(purpose), {
+        waitMs,
+        receivedAt: clock.ms,
+        isKeySigned: () => true,
+      }),
+    /** Pays without waiting for the end, and goes on when the bytes were offered. */
+    async begin(transfer: Transfer, purpose: Partial<Purpose> = {}): Promise<Payment> {
+      own.pay(transfer, purpose).catch(() => undefined)
+      await until(() => {
+        const written = current().find(transfer)
+        return node.sends.some(({ hash }) => hash === written?.transaction)
+      })
+      return own.payment(transfer)
+    },
+    /** The payment as it is stored. */
+    payment(transfer: Transfer): Payment {
+      const payment = current().find(transfer)
+      if (!payment) throw new Error('the payment was not written')
+      return payment
+    },
+    stateOf: (transfer: Transfer) => own.payment(transfer).state,
+    reaches: (transfer: Transfer, state: Payment['state']) =>
+      until(() => own.stateOf(transfer) === state),
+  }
+  return own
+}
+
+/** What was written, told and looked at. */
+function observer({ db, events, node }: Prepared) {
+  return {
+    heard: (event: string) => events.filter((each) => each.event === event),
+    rows: () =>
+      db.sqlite
+        .query<Omit<Row, 'maxFeeWei'> & { maxFeeWei: string }, []>(
+          'SELECT hash, nonce, kind, state, max_fee_wei maxFeeWei FROM transactions ORDER BY nonce, rowid',
+        )
+        .all()
+        .map((row): Row => ({ ...row, maxFeeWei: BigInt(row.maxFeeWei) })),
+    /** Goes on when two more health checks have ended. */
+    async checked() {
+      const checks = () => node.calls.filter(({ method }) => method === 'eth_chainId').length
+      const before = checks()
+      // The second of them starts when the first has ended, the third when the second has.
+      await until(() => checks() > before + 2)
+    },
+  }
+}
+
+/**
+ * A settlement over a database in memory and a scripted chain. Looks come as often as settlement
+ * allows, and the health check only at the start, unless `checkMs` is given.
+ */
+export async function scripted(changes: Changes = {}) {
+  const prepared = prepare(changes)
+  const { start, db, nodes } = prepared
+  let settlement: Settlement = await start()
+  await settlement.recover()
+  return {
+    ...prepared,
+    ...buyer(prepared, () => settlement),
+    ...observer(prepared),
+    get settlement() {
+      return settlement
+    },
+    /** Ends the settlement as a crash would. */
+    crash: () => settlement.stop(0),
+    /** Starts a settlement over what is stored; returns when it has looked at everything once. */
+    async restart(more: Partial<SettlementOptions> = {}) {
+      await settlement.stop(0)
+      settlement = await start(more)
+      await settlement.recover()
+    },
+    async [Symbol.asyncDispose]() {
+      await settlement.stop(0)
+      db.close()
+      for (const each of nodes) each.stop()
+    },
+  }
+}
+
+export type Scripted = Awaited<ReturnType<typeof scripted>>
