@@ -10,6 +10,7 @@ const sources = await read(root)
 /** Lower layers know nothing of higher ones; in one layer only a folder knows itself. */
 const ranks: Readonly<Record<string, number>> = {
   protocol: 0,
+  meter: 0.5,
   config: 1,
   log: 1,
   chain: 2,

@@ -1,0 +1,80 @@
+import * as Meter from './Meter'
+
+/** What a request may use at most, as far as it says. */
+export type Most = {
+  /** Models that may answer; without one the meter's own rates count. */
+  models: readonly string[]
+  /** Undefined when its length does not bound it. */
+  inputTokens: number | undefined
+  /** Of one answer; undefined when nothing limits it. */
+  outputTokens: number | undefined
+  choices: number
+}
+
+/**
+ * The most that a request can cost, never above the price of the route: base, input and output, each
+ * at the dearest price that its tokens may have. Rounded up by less than 2 percent, so that
+ * requests of nearly the same length share their offers.
+ */
+export function of(meter: Meter.Meter, most: Most): bigint {
+  const { priceAtomic, baseAtomic, plan } = meter
+  if (meter.preset === 'header') return priceAtomic
+  if (plan.counters.length === 0) return least(baseAtomic, priceAtomic)
+  const candidates =
+    most.models.length === 0
+      ? [meter.rates]
+      : most.models.map((model) => Meter.ratesOf(meter, model))
+  let highest = 0n
+  for (const rates of candidates) {
+    const ceiling = ceilingAt(meter, rates, most)
+    if (ceiling === undefined) return priceAtomic
+    if (ceiling > highest) highest = ceiling
+  }
+  return least(stepUp(highest), priceAtomic)
+}
+
+/** Undefined when something that has a price is not limited. */
+function ceilingAt(meter: Meter.Meter, rates: Meter.Rates, most: Most): bigint | undefined {
+  const { counters } = meter.plan
+  const { inputTokens, outputTokens, choices } = most
+  const dearest = new Map<string, Meter.Rate>()
+  for (const [unit, rate] of Object.entries(rates)) {
+    const root = Meter.rootOf(counters, unit)
+    const known = dearest.get(root)
+    if (known === undefined || Meter.isDearer(rate, known)) dearest.set(root, rate)
+  }
+  let sum = { numerator: meter.baseAtomic, denominator: 1n }
+  for (const [root, rate] of dearest) {
+    const count =
+      root === 'input'
+        ? inputTokens
+        : root === 'output'
+          ? product(outputTokens, choices)
+          : undefined
+    if (count === undefined) {
+      if (rate.priceScaled > 0n) return undefined
+      continue
+    }
+    sum = Meter.add(sum, BigInt(count), rate)
+  }
+  return Meter.roundUp(sum)
+}
+
+function product(tokens: number | undefined, choices: number): number | undefined {
+  const count = tokens === undefined ? undefined : tokens * choices
+  return Number.isSafeInteger(count) ? count : undefined
+}
+
+/** Binary digits of a ceiling that are kept. */
+const digits = 7n
+
+function stepUp(amount: bigint): bigint {
+  const length = BigInt(amount.toString(2).length)
+  if (length <= digits) return amount > 0n ? amount : 1n
+  const shift = length - digits
+  return ((amount + (1n << shift) - 1n) >> shift) << shift
+}
+
+export function least(a: bigint, b: bigint): bigint {
+  return a < b ? a : b
+}

@@ -1,0 +1,112 @@
+import { least } from './Ceiling'
+import * as Meter from './Meter'
+import * as Override from './Override'
+import type { Counter } from './Preset'
+import type { Quote } from './Quote'
+import type { Counts, Usage } from './Usage'
+
+/** What an answer costs. */
+export type Charge = {
+  /** Never above the ceiling of its request. */
+  amountAtomic: bigint
+  /** What decided. */
+  by: 'usage' | 'header' | 'base' | 'missing' | 'failed'
+  /** What was charged, by unit. */
+  units: Counts
+  /** Why there is no usage, for the operator. */
+  reason?: string
+}
+
+/** The charge of an answer to a request that was quoted. */
+export function of(
+  meter: Meter.Meter,
+  { ceilingAtomic, models }: Pick<Quote, 'ceilingAtomic' | 'models'>,
+  usage: Usage,
+): Charge {
+  const atMost = (amount: bigint) => least(amount, ceilingAtomic)
+  const missing = (reason: string): Charge => ({
+    amountAtomic: meter.missing === 'max' ? ceilingAtomic : atMost(meter.baseAtomic),
+    by: 'missing',
+    units: {},
+    reason,
+  })
+  if (usage.kind === 'failed')
+    return { amountAtomic: 0n, by: 'failed', units: {}, reason: usage.reason }
+  if (usage.kind === 'named') {
+    const amount = Override.parse(usage.header, ceilingAtomic)
+    if (amount === undefined) return missing('the upstream names no amount')
+    return { amountAtomic: atMost(amount), by: 'header', units: {} }
+  }
+  if (meter.plan.counters.length === 0)
+    return { amountAtomic: atMost(meter.baseAtomic), by: 'base', units: {} }
+  if (usage.kind === 'missing') return missing(usage.reason)
+  const priced = ratesFor(meter, models, usage.model).map((rates) =>
+    price(meter, rates, usage.counts),
+  )
+  const dearest = priced.reduce((a, b) => (b.amountAtomic > a.amountAtomic ? b : a))
+  return { amountAtomic: atMost(dearest.amountAtomic), by: 'usage', units: dearest.units }
+}
+
+/**
+ * Prices of the models that may have answered. An upstream answers with a longer name than it was
+ * asked by (a version, a date), so the name counts only where the request allowed several models.
+ */
+function ratesFor(
+  meter: Meter.Meter,
+  models: readonly string[],
+  answeredBy: string | undefined,
+): readonly Meter.Rates[] {
+  const named = models.find((model) => model === answeredBy)
+  if (named !== undefined) return [Meter.ratesOf(meter, named)]
+  return models.length === 0 ? [meter.rates] : models.map((model) => Meter.ratesOf(meter, model))
+}
+
+function price(
+  meter: Meter.Meter,
+  rates: Meter.Rates,
+  counts: Counts,
+): Pick<Charge, 'amountAtomic' | 'units'> {
+  const units = distribute(meter.plan.counters, rates, counts)
+  let sum = { numerator: meter.baseAtomic, denominator: 1n }
+  for (const [unit, count] of Object.entries(units)) {
+    const rate = rates[unit]
+    if (rate !== undefined) sum = Meter.add(sum, BigInt(count), rate)
+  }
+  return { amountAtomic: Meter.roundUp(sum), units }
+}
+
+/**
+ * Each token under the one unit that charges it. A part with a price is taken out of the number that
+ * contains it; a part without one stays there, or is added to it where the service counts it beside.
+ * Parts that overlap, as cached audio does, never take more than the whole.
+ */
+export function distribute(
+  counters: readonly Counter[],
+  rates: Meter.Rates,
+  counts: Counts,
+): Counts {
+  const units: Record<string, number> = {}
+  const give = (unit: string, count: number): void => {
+    let rest = count
+    for (const part of counters) {
+      if (part.partOf !== unit || !part.isIncluded || !isSplit(counters, rates, part.unit)) continue
+      const own = Math.min(counts[part.unit] ?? 0, rest)
+      rest -= own
+      give(part.unit, own)
+    }
+    const payer = Meter.pricedUnit(counters, rates, unit)
+    if (payer !== undefined && rest > 0) units[payer] = (units[payer] ?? 0) + rest
+  }
+  for (const { unit, isIncluded } of counters) {
+    if (!isIncluded) give(unit, counts[unit] ?? 0)
+  }
+  return units
+}
+
+/** Whether a unit or something that it contains has a price of its own. */
+function isSplit(counters: readonly Counter[], rates: Meter.Rates, unit: string): boolean {
+  if (Object.hasOwn(rates, unit)) return true
+  return counters.some(
+    (part) => part.partOf === unit && part.isIncluded && isSplit(counters, rates, part.unit),
+  )
+}

@@ -1,0 +1,158 @@
+import type { Pointer } from './Pointer'
+import { format } from './Pointer'
+
+/** A member of a JSON object, as it stands in the text. */
+export type Member = {
+  /** The pointer to it, as written. */
+  pointer: string
+  /** The same for parsers that ignore case, as Go's does. */
+  folded: string
+  nameStart: number
+  nameEnd: number
+  start: number
+  end: number
+}
+
+/** Members that are looked for, and the objects that lead to them. */
+export type Wanted = { members: ReadonlySet<string>; parents: ReadonlySet<string> }
+
+export function wantedOf(pointers: readonly Pointer[]): Wanted {
+  const members = new Set<string>()
+  const parents = new Set<string>()
+  for (const pointer of pointers)
+    for (let length = 1; length <= pointer.length; length++) {
+      const folded = fold(format(pointer.slice(0, length)))
+      members.add(folded)
+      if (length < pointer.length) parents.add(folded)
+    }
+  return { members, parents }
+}
+
+/** Upper case first: a long s and the Kelvin sign are letters to some parsers. */
+export function fold(text: string): string {
+  return text.toUpperCase().toLowerCase()
+}
+
+/** All wanted members of a text that is known to be a JSON object, each as often as it is there. */
+export function find(text: string, wanted: Wanted): Member[] {
+  const found: Member[] = []
+  scanObject({ text, wanted, found }, skipBlank(text, 0), '')
+  return found
+}
+
+type Scan = { text: string; wanted: Wanted; found: Member[] }
+
+/** Reads the object at an index and gives the index behind it. Goes as deep as the longest pointer. */
+function scanObject(scan: Scan, open: number, path: string): number {
+  const { text, wanted, found } = scan
+  let at = skipBlank(text, open + 1)
+  if (text[at] === '}') return at + 1
+  for (;;) {
+    const nameStart = at
+    const nameEnd = endOfString(text, at)
+    const name: string = JSON.parse(text.slice(nameStart, nameEnd))
+    const start = skipBlank(text, skipBlank(text, nameEnd) + 1)
+    const pointer = path + format([name])
+    const folded = fold(pointer)
+    const isInside = text[start] === '{' && wanted.parents.has(folded)
+    const member = { pointer, folded, nameStart, nameEnd, start, end: start }
+    if (wanted.members.has(folded)) found.push(member)
+    member.end = isInside ? scanObject(scan, start, pointer) : endOfValue(text, start)
+    at = skipBlank(text, member.end)
+    if (text[at] !== ',') return at + 1
+    at = skipBlank(text, at + 1)
+  }
+}
+
+export function skipBlank(text: string, from: number): number {
+  let at = from
+  for (;;) {
+    const code = text.charCodeAt(at)
+    if (code !== 0x20 && code !== 0x0a && code !== 0x0d && code !== 0x09) return at
+    at++
+  }
+}
+
+function endOfValue(text: string, from: number): number {
+  const first = text[from]
+  if (first === '"') return endOfString(text, from)
+  let at = from
+  if (first !== '{' && first !== '[') {
+    while (at < text.length && !/[,\]}\s]/.test(text[at] ?? '')) at++
+    return at
+  }
+  let depth = 0
+  for (; at < text.length; at++) {
+    const code = text.charCodeAt(at)
+    if (code === 0x22) at = endOfString(text, at) - 1
+    else if (code === 0x7b || code === 0x5b) depth++
+    else if ((code === 0x7d || code === 0x5d) && --depth === 0) return at + 1
+  }
+  return at
+}
+
+/** The index behind the closing quote. */
+function endOfString(text: string, start: number): number {
+  for (let at = text.indexOf('"', start + 1); at >= 0; at = text.indexOf('"', at + 1)) {
+    let slashes = 0
+    while (text.charCodeAt(at - 1 - slashes) === 0x5c) slashes++
+    if (slashes % 2 === 0) return at + 1
+  }
+  return text.length
+}
+
+/**
+ * Whether nothing in a JSON text names what its length does not bound: no member of `unbound`, and no
+ * member `type` with another text than those of `types`. Every member counts, at any depth and also
+ * when it is there twice, because parsers differ on which one they take.
+ */
+export function isText(
+  text: string,
+  types: ReadonlySet<string>,
+  unbound: ReadonlySet<string>,
+): boolean {
+  let isType = false
+  for (let at = text.indexOf('"'); at >= 0; ) {
+    const end = endOfString(text, at)
+    const next = skipBlank(text, end)
+    const isName = text[next] === ':'
+    if (isName || isType) {
+      const word = unquote(text.slice(at, end))
+      if (!isName && !types.has(word)) return false
+      const folded = isName ? fold(word) : ''
+      if (unbound.has(folded)) return false
+      isType = folded === 'type' && text[skipBlank(text, next + 1)] === '"'
+    }
+    at = text.indexOf('"', end)
+  }
+  return true
+}
+
+function unquote(quoted: string): string {
+  return quoted.includes('\\') ? String(JSON.parse(quoted)) : quoted.slice(1, -1)
+}
+
+/** A piece of a text, and what stands there instead. */
+export type Edit = { start: number; end: number; text: string }
+
+/** Everything outside the edits stays as it was, number by number. Edits must not overlap. */
+export function apply(text: string, edits: readonly Edit[]): string {
+  let result = ''
+  let from = 0
+  for (const edit of edits.toSorted((a, b) => a.start - b.start)) {
+    result += text.slice(from, edit.start) + edit.text
+    from = edit.end
+  }
+  return result + text.slice(from)
+}
+
+/** The edit that puts members into the object that opens at an index, before its own. */
+export function insert(
+  text: string,
+  open: number,
+  members: readonly (readonly [name: string, json: string])[],
+): Edit {
+  const own = members.map(([name, json]) => `${JSON.stringify(name)}:${json}`).join(',')
+  const isEmpty = text[skipBlank(text, open + 1)] === '}'
+  return { start: open + 1, end: open + 1, text: isEmpty ? own : `${own},` }
+}

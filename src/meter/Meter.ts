@@ -1,0 +1,89 @@
+import type { Counter, Name, Preset } from './Preset'
+
+/** How a route's usage is counted and what it costs. */
+export type Meter = {
+  preset: Name
+  plan: Preset
+  /** The price of the route: no ceiling is above it. */
+  priceAtomic: bigint
+  /** Charged for every answer. */
+  baseAtomic: bigint
+  /** Of a model that the table does not have, and of requests without a model. */
+  rates: Rates
+  /** By the model's id as the upstream gets it. */
+  models: Readonly<Record<string, Rates>>
+  /** What an answer without usage costs: the ceiling or `baseAtomic`. */
+  missing: 'max' | 'base'
+  limits: Limits
+}
+
+/** By unit. */
+export type Rates = Readonly<Record<string, Rate>>
+
+/** A price for so many of a unit. */
+export type Rate = {
+  /** USD times 10^12: a token may cost less than the smallest amount that can be paid. */
+  priceScaled: bigint
+  per: number
+}
+
+export type Limits = {
+  /** Only models of the table are sold. */
+  modelsOnly: boolean
+  maxOutput: number | undefined
+  maxChoices: number | undefined
+}
+
+/** Decimals of a rate beyond those of an amount. */
+export const rateScale = 10n ** 6n
+
+/** What a model costs. */
+export function ratesOf({ models, rates }: Pick<Meter, 'models' | 'rates'>, model: string): Rates {
+  return (Object.hasOwn(models, model) ? models[model] : undefined) ?? rates
+}
+
+/** The counter's own unit, or the nearest one that contains it and has a price. */
+export function pricedUnit(
+  counters: readonly Counter[],
+  rates: Rates,
+  unit: string,
+): string | undefined {
+  let at: string | undefined = unit
+  // A cycle of an operator's own units ends after each was seen.
+  for (let step = 0; at !== undefined && step <= counters.length; step++) {
+    if (Object.hasOwn(rates, at)) return at
+    at = counters.find((counter) => counter.unit === at)?.partOf
+  }
+  return undefined
+}
+
+/** The outermost unit that contains this one. */
+export function rootOf(counters: readonly Counter[], unit: string): string {
+  let at = unit
+  for (let step = 0; step <= counters.length; step++) {
+    const parent = counters.find((counter) => counter.unit === at)?.partOf
+    if (parent === undefined) return at
+    at = parent
+  }
+  return at
+}
+
+/** An exact sum of atomic amounts, which are fractions until it is rounded once. */
+export type Sum = { numerator: bigint; denominator: bigint }
+
+export function add(sum: Sum, count: bigint, { priceScaled, per }: Rate): Sum {
+  const own = BigInt(per) * rateScale
+  return {
+    numerator: sum.numerator * own + count * priceScaled * sum.denominator,
+    denominator: sum.denominator * own,
+  }
+}
+
+export function roundUp({ numerator, denominator }: Sum): bigint {
+  return (numerator + denominator - 1n) / denominator
+}
+
+/** Whether one rate is dearer than another. */
+export function isDearer(a: Rate, b: Rate): boolean {
+  return a.priceScaled * BigInt(b.per) > b.priceScaled * BigInt(a.per)
+}

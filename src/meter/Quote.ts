@@ -1,0 +1,324 @@
+import * as Json from '../protocol/Json'
+import * as Ceiling from './Ceiling'
+import * as Members from './Members'
+import type * as Meter from './Meter'
+import { format, type Pointer } from './Pointer'
+import type { OutputNames, RequestPlan } from './Preset'
+
+/** What a request costs at most, and how it is forwarded. */
+export type Quote = {
+  ceilingAtomic: bigint
+  /** Models that may answer: the one that is asked for, then those that stand in for it. */
+  models: readonly string[]
+  /** With its limits and what makes the upstream report usage; all else byte for byte. */
+  body: Uint8Array
+  /** Why it is not sold. The ceiling is then the price of the route. */
+  faults: readonly Fault[]
+}
+
+/** `reason` completes "name ...". */
+export type Fault = { name: string; reason: string }
+
+export type Asked = {
+  /** The upstream's path, encoded as it is forwarded. */
+  path: string
+  /** As it is forwarded, but for what is set here. */
+  body: Uint8Array
+}
+
+type Compiled = { wanted: Members.Wanted; spelling: ReadonlyMap<string, readonly string[]> }
+
+const compiled = new WeakMap<RequestPlan, Compiled>()
+
+/** Looks into a request before it is paid for. Never throws for what a buyer sends. */
+export function of(meter: Meter.Meter, { path, body }: Asked): Quote {
+  const { plan, priceAtomic } = meter
+  const request = plan.request
+  if (request === undefined) {
+    const most = { models: [], inputTokens: undefined, outputTokens: undefined, choices: 1 }
+    return { ceilingAtomic: Ceiling.of(meter, most), models: [], body, faults: [] }
+  }
+  const refused = (...faults: readonly Fault[]): Quote => ({
+    ceilingAtomic: priceAtomic,
+    models: [],
+    body,
+    faults,
+  })
+  const text = read(body)
+  if (typeof text !== 'string') return refused(text)
+  const reading = readMembers(request, text)
+  if (reading.faults.length > 0) return refused(...reading.faults)
+  const models = modelsOf(meter, request, reading, path)
+  const output = outputOf(meter, namesFor(request, path), reading)
+  const choices = choicesOf(meter, request, reading)
+  const faults = [...models.faults, ...output.faults, ...choices.faults]
+  if (faults.length > 0) return refused(...faults)
+  const isStream = request.stream.some((at) => reading.valueOf(format(at)) === true)
+  const sets = isStream ? namesFor(request, path).onStream : []
+  const edits = [...output.edits, ...place(reading, [...output.sets, ...sets])]
+  const isText = Members.isText(text, request.textTypes, request.unboundNames)
+  const ceilingAtomic = Ceiling.of(meter, {
+    models: models.names,
+    // Every token stands for a byte at least: the vocabularies are of bytes or fall back to them. The
+    // JSON around a text is longer than the tokens that separate messages.
+    inputTokens: isText ? body.byteLength + request.overheadTokens : undefined,
+    outputTokens: output.most,
+    choices: choices.most,
+  })
+  return {
+    ceilingAtomic,
+    models: models.names,
+    body: edits.length === 0 ? body : new TextEncoder().encode(Members.apply(text, edits)),
+    faults: [],
+  }
+}
+
+function read(body: Uint8Array): string | Fault {
+  if (body.byteLength === 0) return { name: 'body', reason: 'is required, a JSON object' }
+  try {
+    const text = new TextDecoder('utf-8', { fatal: true }).decode(body)
+    if (Json.isHeavy(text)) return { name: 'body', reason: 'has too many parts' }
+    if (text[Members.skipBlank(text, 0)] === '{') {
+      JSON.parse(text)
+      return text
+    }
+  } catch {
+    // Not UTF-8, or not JSON.
+  }
+  return { name: 'body', reason: 'must be a JSON object' }
+}
+
+/** The members of a request that the meter knows. */
+type Reading = {
+  text: string
+  found: ReadonlyMap<string, Members.Member>
+  faults: Fault[]
+  /** Undefined for what is not there. */
+  valueOf(pointer: string): unknown
+}
+
+function readMembers(request: RequestPlan, text: string): Reading {
+  const { wanted, spelling } = compile(request)
+  const found = new Map<string, Members.Member>()
+  const faults: Fault[] = []
+  for (const member of Members.find(text, wanted)) {
+    const name = nameOf(member.pointer)
+    const before = found.get(member.folded)
+    const right = spelling.get(member.folded) ?? []
+    // Parsers differ on which one of two counts, and some ignore case.
+    if (before !== undefined && before.pointer === member.pointer) {
+      faults.push({ name, reason: 'is there twice' })
+    } else if (!right.includes(member.pointer)) {
+      faults.push({ name, reason: `must be written ${right.map(nameOf).join(' or ')}` })
+    } else if (before !== undefined) {
+      faults.push({ name, reason: `is there twice, as ${nameOf(before.pointer)}, too` })
+    }
+    found.set(member.folded, member)
+  }
+  return {
+    text,
+    found,
+    faults,
+    valueOf(pointer) {
+      const member = found.get(Members.fold(pointer))
+      if (member === undefined || member.pointer !== pointer) return undefined
+      return JSON.parse(text.slice(member.start, member.end))
+    },
+  }
+}
+
+function compile(request: RequestPlan): Compiled {
+  const known = compiled.get(request)
+  if (known !== undefined) return known
+  const wanted = Members.wantedOf(pointersOf(request))
+  const made = { wanted, spelling: spellingOf(request) }
+  compiled.set(request, made)
+  return made
+}
+
+function pointersOf(request: RequestPlan): readonly Pointer[] {
+  const { model, fallbacks, output, choices, stream } = request
+  const outputs = output.flatMap(({ names, onStream }) => [...names, ...onStream.map((s) => s.at)])
+  return [...model, ...fallbacks, ...outputs, ...choices, ...stream]
+}
+
+/** How members, and the objects that lead to them, are written. */
+function spellingOf(request: RequestPlan): ReadonlyMap<string, readonly string[]> {
+  const right = new Map<string, string[]>()
+  for (const pointer of pointersOf(request))
+    for (let length = 1; length <= pointer.length; length++) {
+      const written = format(pointer.slice(0, length))
+      const all = right.get(Members.fold(written)) ?? []
+      if (!all.includes(written)) right.set(Members.fold(written), [...all, written])
+    }
+  return right
+}
+
+/** `generationConfig/maxOutputTokens`. */
+function nameOf(pointer: string): string {
+  return pointer.slice(1)
+}
+
+function namesFor(request: RequestPlan, path: string): OutputNames {
+  const found = request.output.find((each) => each.path.test(path))
+  return found ?? { path: /^/, names: [], onStream: [] }
+}
+
+type Models = { names: readonly string[]; faults: readonly Fault[] }
+
+function modelsOf(
+  meter: Meter.Meter,
+  request: RequestPlan,
+  reading: Reading,
+  path: string,
+): Models {
+  const names: string[] = []
+  const faults: Fault[] = []
+  const take = (name: string, value: unknown) => {
+    if (typeof value !== 'string') faults.push({ name, reason: 'must be a string' })
+    else if (!names.includes(value)) names.push(value)
+  }
+  if (request.path !== undefined) {
+    const encoded = request.path.exec(path)?.[1]
+    const model = encoded === undefined ? undefined : decode(encoded)
+    if (model === undefined) faults.push({ name: 'path', reason: 'must name a model and a method' })
+    else take('path', model)
+  }
+  const modelName = nameOf(format(request.model[0] ?? ['path']))
+  for (const at of request.model) {
+    const value = reading.valueOf(format(at))
+    if (value !== undefined && value !== null) take(nameOf(format(at)), value)
+  }
+  for (const at of request.fallbacks) {
+    const value = reading.valueOf(format(at))
+    if (value === undefined || value === null) continue
+    if (!Array.isArray(value)) faults.push({ name: nameOf(format(at)), reason: 'must be an array' })
+    else for (const each of value) take(nameOf(format(at)), each)
+  }
+  if (!meter.limits.modelsOnly || faults.length > 0) return { names, faults }
+  const sold = Object.keys(meter.models)
+  const isSold = (name: string) => Object.hasOwn(meter.models, name)
+  if (names.length > 0 && names.every(isSold)) return { names, faults }
+  const reason = `must be a model that is sold here: ${sold.slice(0, namedMax).join(', ')}`
+  return { names, faults: [{ name: modelName, reason }] }
+}
+
+/** Models that a fault names. */
+const namedMax = 20
+
+function decode(encoded: string): string | undefined {
+  try {
+    return decodeURIComponent(encoded)
+  } catch {
+    return undefined
+  }
+}
+
+type Set = { at: Pointer; value: boolean | number | string }
+type Output = {
+  most: number | undefined
+  edits: readonly Members.Edit[]
+  sets: readonly Set[]
+  faults: readonly Fault[]
+}
+
+/**
+ * The output limit under the name that the upstream obeys: a limit under another name would be
+ * ignored there, and the answer would be longer than what was paid for.
+ */
+function outputOf(meter: Meter.Meter, { names }: OutputNames, reading: Reading): Output {
+  const nothing = { edits: [], sets: [], faults: [] }
+  const { maxOutput } = meter.limits
+  const [main] = names
+  if (main === undefined) return { ...nothing, most: undefined }
+  const parents = new Set(names.map((at) => format(at.slice(0, -1))))
+  const [, extra] = [...parents].filter((each) => reading.found.has(Members.fold(each)))
+  if (extra !== undefined) {
+    const reason = 'is there twice, in another spelling, too'
+    return { ...nothing, most: undefined, faults: [{ name: nameOf(extra), reason }] }
+  }
+  const given = names.filter((at) => (reading.valueOf(format(at)) ?? null) !== null)
+  const [at, second] = given
+  if (at === undefined) {
+    const place = placeOf(names, reading)
+    const sets = maxOutput === undefined ? [] : [{ at: place, value: maxOutput }]
+    return { ...nothing, most: maxOutput, sets }
+  }
+  const name = nameOf(format(at))
+  const fault = (reason: string): Output => ({
+    ...nothing,
+    most: undefined,
+    faults: [{ name, reason }],
+  })
+  if (second !== undefined) return fault(`and ${nameOf(format(second))} exclude each other`)
+  const value = reading.valueOf(format(at))
+  if (!isCount(value)) return fault('must be an integer from 1')
+  if (maxOutput !== undefined && value > maxOutput) return fault(`must be at most ${maxOutput}`)
+  const member = reading.found.get(Members.fold(format(at)))
+  const right = main.at(-1)
+  if (member === undefined || at.at(-1) === right) return { ...nothing, most: value }
+  const renamed = { start: member.nameStart, end: member.nameEnd, text: JSON.stringify(right) }
+  // A null under the right name would be a second member of it.
+  const empty = reading.found.get(Members.fold(format([...at.slice(0, -1), right ?? ''])))
+  if (empty === undefined) return { ...nothing, most: value, edits: [renamed] }
+  const filled = { start: empty.start, end: empty.end, text: String(value) }
+  const cleared = { start: member.start, end: member.end, text: 'null' }
+  return { ...nothing, most: value, edits: [filled, cleared] }
+}
+
+/** The first name whose object is there, else the first. */
+function placeOf(names: readonly Pointer[], reading: Reading): Pointer {
+  const hasParent = (at: Pointer) =>
+    at.length === 1 || reading.found.has(Members.fold(format(at.slice(0, -1))))
+  return names.find(hasParent) ?? names[0] ?? []
+}
+
+function isCount(value: unknown): value is number {
+  return Number.isSafeInteger(value) && Number(value) >= 1
+}
+
+type Choices = { most: number; faults: readonly Fault[] }
+
+function choicesOf(meter: Meter.Meter, request: RequestPlan, reading: Reading): Choices {
+  const { maxChoices } = meter.limits
+  let most = 1
+  for (const at of request.choices) {
+    const value = reading.valueOf(format(at)) ?? null
+    if (value === null) continue
+    const name = nameOf(format(at))
+    if (!isCount(value)) return { most, faults: [{ name, reason: 'must be an integer from 1' }] }
+    if (maxChoices !== undefined && value > maxChoices)
+      return { most, faults: [{ name, reason: `must be at most ${maxChoices}` }] }
+    most = Math.max(most, value)
+  }
+  return { most, faults: [] }
+}
+
+/** Edits that put values where they belong, and the objects around them where those are missing. */
+function place(reading: Reading, sets: readonly Set[]): Members.Edit[] {
+  const { text, found } = reading
+  const edits: Members.Edit[] = []
+  const inserts = new Map<number, [string, string][]>()
+  for (const { at, value } of sets) {
+    const json = JSON.stringify(value)
+    let depth = at.length
+    while (depth > 0 && !found.has(Members.fold(format(at.slice(0, depth))))) depth--
+    const member = found.get(Members.fold(format(at.slice(0, depth))))
+    const nested = at
+      .slice(depth + 1)
+      .reduceRight((inner, name) => `{${JSON.stringify(name)}:${inner}}`, json)
+    const name = at[depth] ?? ''
+    if (depth === at.length && member !== undefined) {
+      edits.push({ start: member.start, end: member.end, text: json })
+    } else if (member !== undefined && text[member.start] !== '{') {
+      // Null, or what the upstream refuses in any case.
+      const object = `{${JSON.stringify(name)}:${nested}}`
+      edits.push({ start: member.start, end: member.end, text: object })
+    } else {
+      const open = member?.start ?? Members.skipBlank(text, 0)
+      inserts.set(open, [...(inserts.get(open) ?? []), [name, nested]])
+    }
+  }
+  for (const [open, members] of inserts) edits.push(Members.insert(text, open, members))
+  return edits
+}

@@ -1,0 +1,209 @@
+import { createBytes, createLines } from './Lines'
+import type * as Meter from './Meter'
+import * as Override from './Override'
+import type { Preset } from './Preset'
+import * as Usage from './Usage'
+
+/** Longest event, or JSON answer, that is looked into; a longer one counts as without usage. */
+export const eventMaxBytes = 4 * 1024 * 1024
+
+export type Head = { status: number; headers: Headers }
+
+/** Reads the usage of an answer while it passes. Keeps no chunk and changes none. */
+export type Reader = {
+  add(chunk: Uint8Array): void
+  /** The usage, once nothing more comes. */
+  end(): Usage.Usage
+}
+
+/**
+ * Follows an answer as it comes from the upstream, unencoded: an event stream, a JSON object, a JSON
+ * array of events or JSON objects one after the other.
+ */
+export function createReader({ preset, plan }: Meter.Meter, { status, headers }: Head): Reader {
+  const isFailure = status < 200 || status > 299
+  if (isFailure) return constant({ kind: 'failed', reason: `the status is ${status}` })
+  if (preset === 'header') return constant({ kind: 'named', header: headers.get(Override.name) })
+  if (plan.counters.length === 0)
+    return constant({ kind: 'missing', reason: 'this meter has no units' })
+  if (/\S/.test((headers.get('content-encoding') ?? '').replace(/^identity$/i, '')))
+    return constant({ kind: 'missing', reason: 'the answer is encoded' })
+  const isEvents = /^\s*text\/event-stream\s*(?:;|$)/i.test(headers.get('content-type') ?? '')
+  const seen = Usage.nothing()
+  const source = isEvents ? createEvents(plan, seen) : createObjects(plan, seen)
+  return {
+    add: source.add,
+    end() {
+      source.end()
+      return Usage.conclude(seen, plan.counters)
+    },
+  }
+}
+
+function constant(usage: Usage.Usage): Reader {
+  return { add: () => {}, end: () => usage }
+}
+
+type Source = { add(chunk: Uint8Array): void; end(): void }
+
+/** Takes one JSON text, if it may say anything of interest. */
+type Take = (json: Uint8Array | undefined, from: 'answer' | 'event') => void
+
+function createTake(plan: Preset, seen: Usage.Seen): Take {
+  // Parsing all events costs more than everything else: look for a name first.
+  const needles = needlesOf(plan)
+  const decoder = new TextDecoder()
+  return (json, from) => {
+    if (json === undefined || !needles.some((needle) => includes.call(json, needle))) return
+    let value: unknown
+    try {
+      value = JSON.parse(decoder.decode(json))
+    } catch {
+      return
+    }
+    Usage.collect(seen, plan, value, from)
+  }
+}
+
+/** Also searches arrays that are no buffers: to make one of each event takes longer than the search. */
+const { includes } = Buffer.prototype
+
+/** How the last names of all pointers end in the text: `_tokens"` instead of nine names. */
+function needlesOf({ counters, failures }: Preset): readonly Buffer[] {
+  const pointers = counters.flatMap(({ event, answer }) => [...event, ...answer])
+  const ends = pointers.map((pointer) => JSON.stringify(pointer.at(-1) ?? ''))
+  const common = ends.reduce(commonEnd)
+  const names = common.length >= endMin ? [common] : ends
+  const all = [...names, ...failures.map((pointer) => JSON.stringify(pointer.at(-1) ?? ''))]
+  return [...new Set(all)].map((needle) => Buffer.from(needle))
+}
+
+/** Shorter ends are found in every event. */
+const endMin = 5
+
+function commonEnd(a: string, b: string): string {
+  let length = 0
+  while (length < Math.min(a.length, b.length) && a.at(-length - 1) === b.at(-length - 1)) length++
+  return a.slice(a.length - length)
+}
+
+/** Server-sent events: the data lines of an event are one text. */
+function createEvents(plan: Preset, seen: Usage.Seen): Source {
+  const take = createTake(plan, seen)
+  const event = createBytes(eventMaxBytes)
+  const lineEnd = new Uint8Array([0x0a])
+  /** The only data line so far, in the chunk that is read: most events need no copy. */
+  let only: Uint8Array | undefined
+  let isFirst = true
+  let isDropped = false
+  const keep = () => {
+    if (only !== undefined) event.add(only, 0, only.byteLength)
+    only = undefined
+  }
+  const dispatch = () => {
+    const bytes = only ?? event.take()
+    only = undefined
+    if (!isDropped) take(bytes, 'event')
+    isDropped = false
+  }
+  const lines = createLines(eventMaxBytes, (whole) => {
+    if (whole === undefined) {
+      isDropped = true
+      return
+    }
+    const line = isFirst ? withoutMark(whole) : whole
+    isFirst = false
+    if (line.byteLength === 0) return dispatch()
+    if (!isData(line)) return
+    const text = line.subarray(line[5] === space ? 6 : 5)
+    if (only === undefined && event.isEmpty()) {
+      only = text
+      return
+    }
+    keep()
+    event.add(lineEnd, 0, 1)
+    event.add(text, 0, text.byteLength)
+  })
+  return {
+    add(chunk) {
+      lines.add(chunk)
+      keep()
+    },
+    end() {
+      lines.end()
+      // A stream that was cut behind its last line has said all the same.
+      dispatch()
+    },
+  }
+}
+
+const space = 0x20
+
+/** Whether a line begins with `data:`. */
+function isData(line: Uint8Array): boolean {
+  return (
+    line[0] === 0x64 && line[1] === 0x61 && line[2] === 0x74 && line[3] === 0x61 && line[4] === 0x3a
+  )
+}
+
+/** Without a byte order mark. */
+function withoutMark(line: Uint8Array): Uint8Array {
+  return line[0] === 0xef && line[1] === 0xbb && line[2] === 0xbf ? line.subarray(3) : line
+}
+
+const quote = 0x22
+const backslash = 0x5c
+
+/** JSON objects, alone, one after the other, or as the elements of one array. */
+function createObjects(plan: Preset, seen: Usage.Seen): Source {
+  const take = createTake(plan, seen)
+  const object = createBytes(eventMaxBytes)
+  let isArray: boolean | undefined
+  let depth = 0
+  let isString = false
+  let isEscaped = false
+  const close = (chunk: Uint8Array, start: number, end: number) => {
+    const from = isArray ? 'event' : 'answer'
+    if (object.isEmpty()) return take(chunk.subarray(start, end), from)
+    object.add(chunk, start, end)
+    take(object.take(), from)
+  }
+  /** Steps over the rest of a string, and gives the index of its last byte here. */
+  const skipString = (chunk: Uint8Array, from: number) => {
+    for (let at = from; at < chunk.byteLength; at++) {
+      const code = chunk[at]
+      if (isEscaped) isEscaped = false
+      else if (code === backslash) isEscaped = true
+      else if (code === quote) {
+        isString = false
+        return at
+      }
+    }
+    return chunk.byteLength
+  }
+  return {
+    add(chunk) {
+      let start = depth > 0 ? 0 : -1
+      for (let at = isString ? skipString(chunk, 0) + 1 : 0; at < chunk.byteLength; at++) {
+        const code = chunk[at]
+        if (code === quote) {
+          isString = true
+          at = skipString(chunk, at + 1)
+        } else if (code === 0x7b || code === 0x5b) {
+          const isOutermost = isArray === undefined
+          isArray ??= code === 0x5b
+          if (isOutermost && isArray) continue
+          if (depth === 0) start = at
+          depth++
+        } else if ((code === 0x7d || code === 0x5d) && depth > 0) {
+          depth--
+          if (depth > 0) continue
+          close(chunk, start, at + 1)
+          start = -1
+        }
+      }
+      if (start >= 0) object.add(chunk, start, chunk.byteLength)
+    },
+    end() {},
+  }
+}

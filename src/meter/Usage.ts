@@ -1,0 +1,68 @@
+import { first } from './Pointer'
+import type { Counter, Preset } from './Preset'
+
+/** What an answer says of itself, from its one object or from the events so far. */
+export type Seen = {
+  /** By unit, as it came: the last number counts, since services send running totals. */
+  numbers: Map<string, unknown>
+  model: string | undefined
+  hasFailed: boolean
+}
+
+/** By unit. */
+export type Counts = Readonly<Record<string, number>>
+
+/** What an answer used. */
+export type Usage =
+  | { kind: 'used'; counts: Counts; model: string | undefined }
+  /** It says nothing, or what cannot be: `reason` is for the operator. */
+  | { kind: 'missing'; reason: string }
+  /** Nothing is charged for it. */
+  | { kind: 'failed'; reason: string }
+  /** The upstream names the charge in a header. */
+  | { kind: 'named'; header: string | null }
+
+export function nothing(): Seen {
+  return { numbers: new Map(), model: undefined, hasFailed: false }
+}
+
+/** Takes in a whole answer, or one event of a stream. */
+export function collect(
+  seen: Seen,
+  { counters, failures, answeredBy }: Preset,
+  value: unknown,
+  from: 'answer' | 'event',
+): void {
+  const failure = first(value, failures)
+  if (failure !== undefined && failure !== false) seen.hasFailed = true
+  const model = first(value, answeredBy)
+  if (typeof model === 'string') seen.model = model
+  for (const counter of counters) {
+    const number = first(value, counter[from])
+    if (number !== undefined) seen.numbers.set(counter.unit, number)
+  }
+}
+
+/** The usage when nothing more comes. */
+export function conclude({ numbers, model, hasFailed }: Seen, counters: readonly Counter[]): Usage {
+  if (hasFailed) return { kind: 'failed', reason: 'the answer is an error' }
+  if (numbers.size === 0) return { kind: 'missing', reason: 'the answer has no usage' }
+  const counts: Record<string, number> = {}
+  for (const { unit, isRequired } of counters) {
+    const number = numbers.get(unit)
+    if (number === undefined) {
+      if (isRequired) return { kind: 'missing', reason: `the usage lacks ${unit}` }
+    } else if (Number.isSafeInteger(number) && Number(number) >= 0) counts[unit] = Number(number)
+    else return { kind: 'missing', reason: `${unit} is no count: ${shown(number)}` }
+  }
+  for (const { unit, partOf, isIncluded } of counters) {
+    // A number that does not fit shows that the upstream counts in another way than the preset.
+    if (isIncluded && (counts[unit] ?? 0) > (counts[partOf ?? ''] ?? 0))
+      return { kind: 'missing', reason: `${unit} is more than ${partOf}, which contains it` }
+  }
+  return { kind: 'used', counts, model }
+}
+
+function shown(value: unknown): string {
+  return (JSON.stringify(value) ?? String(value)).slice(0, 40)
+}
