@@ -16,7 +16,23 @@ type Raw = Record<string, unknown>
 /** The shipped file with every table that there is. */
 function file(): Raw {
   const raw = parseToml(shipped) as Raw
-  Object.assign(tableAt(raw, '[[merchants.routes]]'), { rewrite: { units: { a: 'b' } } })
+  // Built-in merchants have no meter, so another one comes first.
+  const merchants = raw.merchants as Raw[]
+  merchants.sort((a, b) => Number(b.slug === 'weather') - Number(a.slug === 'weather'))
+  const price = { input: '1', output: '1' }
+  const meter = {
+    preset: 'none',
+    units: [
+      { name: 'input', price: '1' },
+      { name: 'output', price: '1' },
+    ],
+    models: { 'a-model': price },
+    answer: { input: '/in', output: '/out' },
+    request: { model: '/model', max_output: ['/max'], choices: ['/n'], stream: '/stream' },
+    limits: { models_only: false, max_output: 10, max_choices: 1 },
+  }
+  const route = { rewrite: { units: { a: 'b' } }, methods: ['POST'], meter }
+  Object.assign(tableAt(raw, '[[merchants.routes]]'), route)
   return raw
 }
 

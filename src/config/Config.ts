@@ -1,4 +1,5 @@
 import type { Address, Hex } from 'viem'
+import type { Meter } from '../meter/Meter'
 import type * as Network from '../protocol/Network'
 
 /** merchants.toml after parsing, defaults and cross-checks. Prices and limits are atomic. */
@@ -140,6 +141,8 @@ export type Route = {
   bodyRequired: boolean
   /** JSON Schema of the upstream's answer, for documents only; undefined means an object. */
   answer: Readonly<Record<string, unknown>> | undefined
+  /** How use is counted; undefined for a fixed price. */
+  meter: Meter | undefined
 }
 
 export type Param = {

@@ -181,11 +181,75 @@ const param = Type.Object(
   closed,
 )
 
+const unit = Type.Object(
+  {
+    name: Type.String({ description: 'Unit, such as input or output.' }),
+    price: Type.String({ description: 'USD for `per` of it; up to 12 decimals.' }),
+    per: integer('How many the price is for.', 1, 1_000_000_000, 1_000_000),
+  },
+  closed,
+)
+
+const limits = Type.Object(
+  {
+    models_only: flag('Refuses models that are not in the table.', false),
+    max_output: optional(
+      Type.Integer({
+        description: 'Largest output limit of a request; set where it has none.',
+        minimum: 1,
+        maximum: 100_000_000,
+      }),
+    ),
+    max_choices: optional(
+      Type.Integer({ description: 'Most answers of a request.', minimum: 1, maximum: 1000 }),
+    ),
+  },
+  closed,
+)
+
+const meterRequest = Type.Object(
+  {
+    model: text('JSON pointer to the model.'),
+    max_output: texts('JSON pointers to the output limit; the upstream obeys the first.'),
+    choices: texts('JSON pointers to the number of answers.'),
+    stream: text('JSON pointer to what is true for a stream.'),
+    on_stream: texts('JSON pointers that are set to true for a stream.'),
+  },
+  closed,
+)
+
+const meter = Type.Object(
+  {
+    preset: Type.Union(
+      ['openai', 'anthropic', 'gemini', 'header', 'none'].map((word) => Type.Literal(word)),
+      { description: 'Where an answer says what it used; see [pricing.md](pricing.md).' },
+    ),
+    base: text('Charged for every answer, in USD.', '0'),
+    units: optional(Type.Array(unit)),
+    missing: oneOf(
+      'What an answer without usage costs: the ceiling or base.',
+      ['max', 'base'],
+      'max',
+    ),
+    models: optional(
+      Type.Record(Type.String(), Type.Record(Type.String(), Type.String()), {
+        description: 'By model: USD by unit, for the `per` of the unit above or 1,000,000.',
+      }),
+    ),
+    limits: optional(limits),
+    answer: byName('Preset "none": JSON pointer of each unit in a whole answer.'),
+    events: byName('Preset "none": the same in an event of a stream; those of answer by default.'),
+    part_of: byName('Preset "none": units that the number of another unit contains.'),
+    request: optional(meterRequest),
+  },
+  closed,
+)
+
 const route = Type.Object(
   {
     path: Type.String({ description: 'Path below /m/{slug}.' }),
     methods: texts('Methods; GET by default.'),
-    price: Type.String({ description: 'Price, in USD.' }),
+    price: Type.String({ description: 'Price, in USD; with a meter, the most of a request.' }),
     summary: text('Summary in documents.', ''),
     description: text('Description in documents.', ''),
     upstream: text('Upstream of this route.'),
@@ -204,6 +268,7 @@ const route = Type.Object(
     body: jsonSchema('JSON Schema of the request body.'),
     body_required: flag('A request needs a body.', false),
     answer: jsonSchema('JSON Schema of the answer, for documents.'),
+    meter: optional(meter),
   },
   closed,
 )

@@ -47,7 +47,14 @@ const forbiddenResponse = new Set([
   'upgrade',
 ])
 
-const forbiddenPrefixes = ['payment-', 'x-payment', 'access-control-', 'proxy-', 'idempotency-']
+const forbiddenPrefixes = [
+  'payment-',
+  'x-payment',
+  'settlement-',
+  'access-control-',
+  'proxy-',
+  'idempotency-',
+]
 
 /** Why a merchant may not send this request header; undefined when it may. */
 export function requestNameFault(name: string): string | undefined {

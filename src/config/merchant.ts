@@ -130,6 +130,10 @@ function checkRoutes(table: Table, merchant: Merchant, tables: readonly Table[])
       const message = `path is none of builtin ${merchant.builtin}: ${served.join(', ')}`
       report(source, at(route, 'path'), message)
     }
+    if (served && merchant.routes[i]?.meter !== undefined) {
+      const message = 'a builtin merchant has fixed prices: remove the meter'
+      report(source, at(route, 'meter'), message)
+    }
     // The longest literal path decides alone, before the method: only equal paths are ambiguous.
     const first = firsts.get(path)
     if (first === undefined) {

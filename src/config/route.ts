@@ -1,5 +1,6 @@
 import type { Merchant, Method, Param, Route, Service } from './Config'
 import * as Headers from './headers'
+import { readMeter } from './meter'
 import {
   at,
   child,
@@ -59,7 +60,9 @@ export function readRoute(table: Table, around: Around): Route {
     body: readSchema(table, 'body'),
     bodyRequired: field(table, 'body_required', V.flag, false),
     answer: readSchema(table, 'answer'),
+    meter: undefined,
   }
+  route.meter = readMeter(child(table, 'meter'), route)
   checkUpstreamPath(table, upstreamPath, route.tail)
   checkQuery(table, route)
   if (route.bodyRequired && !route.methods.some((each) => withBody.includes(each))) {

@@ -68,6 +68,12 @@ export const price: Read<bigint> = (value) => {
   return atomic === 0n ? { wrong: 'must be above zero: the smallest is "0.000001"' } : atomic
 }
 
+/** Decimals of a price per unit, which may be less than the smallest amount. */
+const rateDecimals = 12
+
+/** A price of so many units, times 10^12. */
+export const rate: Read<bigint> = (value) => scaled(value, rateDecimals, '0.25')
+
 /** A gas price given in gwei, as wei, above zero. */
 export const gwei: Read<bigint> = (value) => {
   const wei = scaled(value, 9, '50')

@@ -21,6 +21,7 @@ export function route(path: string, fields: Partial<Route> = {}): Route {
     body: undefined,
     bodyRequired: false,
     answer: undefined,
+    meter: undefined,
     ...fields,
   }
 }

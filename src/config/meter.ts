@@ -1,0 +1,241 @@
+import type { Limits, Meter, Rate, Rates } from '../meter/Meter'
+import { format, type Pointer, parse as parsePointer } from '../meter/Pointer'
+import * as Preset from '../meter/Preset'
+import type { Method, Route } from './Config'
+import {
+  at,
+  child,
+  children,
+  close,
+  field,
+  list,
+  optional,
+  type Read,
+  record,
+  report,
+  required,
+  type Table,
+} from './reader'
+import * as V from './values'
+
+const withBody: readonly Method[] = ['POST', 'PUT', 'PATCH']
+
+/** Reads `[merchants.routes.meter]`. */
+export function readMeter(
+  table: Table | undefined,
+  route: Pick<Route, 'priceAtomic' | 'methods'>,
+): Meter | undefined {
+  if (table === undefined) return undefined
+  const preset = required(table, 'preset', V.oneOf(Preset.names), '"openai"') ?? 'none'
+  const plan = readPlan(table, preset)
+  const rates = readUnits(table, plan)
+  const meter: Meter = {
+    preset,
+    plan,
+    priceAtomic: route.priceAtomic,
+    baseAtomic: field(table, 'base', V.amount, 0n),
+    rates,
+    models: readModels(table, plan, rates),
+    missing: field(table, 'missing', V.oneOf(['max', 'base']), 'max'),
+    limits: readLimits(table),
+  }
+  checkBase(table, meter)
+  checkCounted(table, meter)
+  if (plan.request !== undefined && route.methods.some((each) => !withBody.includes(each))) {
+    const message = `preset "${preset}" reads bodies: methods must be POST, PUT or PATCH`
+    report(table.source, at(table, 'preset'), message)
+  }
+  close(table)
+  return meter
+}
+
+const pointer: Read<Pointer> = (value) =>
+  (typeof value === 'string' ? parsePointer(value) : undefined) ?? {
+    wrong: 'must be a JSON pointer, such as "/usage/input_tokens"',
+  }
+
+/** The preset, or what an operator writes instead. */
+function readPlan(table: Table, preset: Preset.Name): Preset.Preset {
+  const answer = record(table, 'answer', pointer)
+  const events = record(table, 'events', pointer)
+  const partOf = record(table, 'part_of', V.filled)
+  const request = child(table, 'request')
+  const own = request === undefined ? undefined : readRequest(request)
+  const isOwn = Object.keys(answer).length > 0
+  for (const key of ['answer', 'events', 'part_of', 'request']) {
+    if (table.raw[key] === undefined) continue
+    const message = `${key} needs preset = "none"; other presets have their own`
+    if (preset !== 'none') report(table.source, at(table, key), message)
+    else if (!isOwn && key !== 'answer')
+      report(table.source, at(table, key), `${key} needs pointers in answer`)
+  }
+  if (preset !== 'none' || !isOwn) return Preset.presets[preset]
+  const units = Object.keys(answer)
+  for (const name of Object.keys(events)) {
+    if (units.includes(name)) continue
+    report(table.source, [...table.path, 'events', name], `${name} is no unit of answer`)
+  }
+  for (const [name, whole] of Object.entries(partOf)) {
+    const isFlat = units.includes(name) && units.includes(whole) && !Object.hasOwn(partOf, whole)
+    const message = `${name} and ${whole} must be units of answer, ${whole} part of no other`
+    if (!isFlat) report(table.source, [...table.path, 'part_of', name], message)
+  }
+  const counters = units.map((unit): Preset.Counter => {
+    const inAnswer = [answer[unit] ?? []]
+    const inEvent = events[unit] === undefined ? inAnswer : [events[unit]]
+    const whole = partOf[unit]
+    return {
+      unit,
+      answer: inAnswer,
+      event: inEvent,
+      isRequired: whole === undefined,
+      ...(whole !== undefined && { partOf: whole, isIncluded: true }),
+    }
+  })
+  return { ...Preset.empty, counters, request: own ?? Preset.empty.request }
+}
+
+function readRequest(table: Table): Preset.RequestPlan {
+  const one = (found: Pointer | undefined) => (found === undefined ? [] : [found])
+  const onStream = list(table, 'on_stream', pointer) ?? []
+  const names = list(table, 'max_output', pointer) ?? []
+  const plan: Preset.RequestPlan = {
+    ...Preset.noRequest,
+    model: one(optional(table, 'model', pointer)),
+    choices: list(table, 'choices', pointer) ?? [],
+    stream: one(optional(table, 'stream', pointer)),
+    output: [{ path: /^/, names, onStream: onStream.map((at) => ({ at, value: true })) }],
+  }
+  const parents = new Set(names.map((each) => format(each.slice(0, -1))))
+  if (parents.size > 1) {
+    report(table.source, at(table, 'max_output'), 'max_output must name members of one object')
+  }
+  close(table)
+  return plan
+}
+
+const perDefault = 1_000_000
+
+function readUnits(table: Table, plan: Preset.Preset): Rates {
+  const rates: Record<string, Rate> = {}
+  for (const inner of children(table, 'units')) {
+    const name = required(inner, 'name', V.filled, '"input"') ?? ''
+    const priceScaled = required(inner, 'price', V.rate, '"0.25"') ?? 0n
+    const per = field(inner, 'per', V.integer(1, 1_000_000_000), perDefault)
+    const fault = unitFault(plan, name)
+    if (Object.hasOwn(rates, name)) {
+      report(inner.source, at(inner, 'name'), `${name} is there twice: remove one of them`)
+    } else if (fault !== undefined && name !== '') {
+      report(inner.source, at(inner, 'name'), fault)
+    }
+    rates[name] = { priceScaled, per }
+    close(inner)
+  }
+  return rates
+}
+
+function unitFault({ counters }: Preset.Preset, name: string): string | undefined {
+  const known = counters.map(({ unit }) => unit)
+  if (known.includes(name)) return undefined
+  const names = known.length === 0 ? 'this preset has none' : `known here: ${known.join(', ')}`
+  return `${name} is no unit of the preset; ${names}`
+}
+
+/** Prices by model; a unit that a model does not name keeps its price of `units`. */
+function readModels(table: Table, plan: Preset.Preset, rates: Rates): Meter['models'] {
+  const inner = child(table, 'models')
+  if (inner === undefined) return {}
+  const names = Object.keys(inner.raw)
+  return Object.fromEntries(
+    names.map((model) => {
+      const prices = record(inner, model, V.rate)
+      const own: Record<string, Rate> = {}
+      for (const [unit, priceScaled] of Object.entries(prices)) {
+        const fault = unitFault(plan, unit)
+        if (fault !== undefined) report(inner.source, [...inner.path, model, unit], fault)
+        own[unit] = { priceScaled, per: rates[unit]?.per ?? perDefault }
+      }
+      return [model, { ...rates, ...own }]
+    }),
+  )
+}
+
+function readLimits(table: Table): Limits {
+  const inner = child(table, 'limits')
+  if (inner === undefined) return { modelsOnly: false, maxOutput: undefined, maxChoices: undefined }
+  const limits: Limits = {
+    modelsOnly: field(inner, 'models_only', V.flag, false),
+    maxOutput: optional(inner, 'max_output', V.integer(1, 100_000_000)),
+    maxChoices: optional(inner, 'max_choices', V.integer(1, 1000)),
+  }
+  close(inner)
+  return limits
+}
+
+function checkBase(table: Table, { baseAtomic, priceAtomic, preset, plan }: Meter): void {
+  if (baseAtomic > priceAtomic) {
+    const message = 'base is above price, which is the most that a request can cost'
+    report(table.source, at(table, 'base'), message)
+  }
+  if (preset === 'none' && plan.counters.length === 0 && baseAtomic === 0n) {
+    const message = 'base is missing; preset "none" charges it, or the units of answer'
+    report(table.source, at(table, 'base'), message)
+  }
+}
+
+/** Whether everything that is counted has a price, and every limit something to limit. */
+function checkCounted(table: Table, meter: Meter): void {
+  const { preset, plan, rates, models, limits } = meter
+  const { source } = table
+  const names = Object.keys(models)
+  if (plan.counters.length === 0) {
+    for (const key of ['units', 'models', 'limits']) {
+      if (table.raw[key] === undefined) continue
+      report(source, at(table, key), `${key} has no meaning with preset "${preset}": remove it`)
+    }
+    return
+  }
+  if (limits.modelsOnly && names.length === 0) {
+    const message = 'models_only needs models: write [merchants.routes.meter.models."ID"]'
+    report(source, [...table.path, 'limits', 'models_only'], message)
+  }
+  const { request } = plan
+  const hasModel = request !== undefined && (request.model.length > 0 || request.path !== undefined)
+  if (names.length > 0 && !hasModel) {
+    report(source, at(table, 'models'), 'models needs model in request, a JSON pointer')
+  }
+  if (limits.maxOutput !== undefined && request?.output.every((each) => each.names.length === 0)) {
+    const message = 'max_output needs max_output in request, JSON pointers'
+    report(source, [...table.path, 'limits', 'max_output'], message)
+  }
+  if (limits.maxChoices !== undefined && request?.choices.length === 0 && preset === 'none') {
+    const message = 'max_choices needs choices in request, JSON pointers'
+    report(source, [...table.path, 'limits', 'max_choices'], message)
+  }
+  checkPrices(table, plan, { rates, models, isDefault: !limits.modelsOnly })
+}
+
+/** An unpriced unit would be given away, so it is written as "0" or it is a fault. */
+function checkPrices(
+  table: Table,
+  { counters }: Preset.Preset,
+  { rates, models, isDefault }: Pick<Meter, 'rates' | 'models'> & { isDefault: boolean },
+): void {
+  const { source } = table
+  const needed = counters.filter(
+    ({ unit, isRequired }) => isRequired || unit === 'input' || unit === 'output',
+  )
+  const missing = (of: Rates) =>
+    needed.map(({ unit }) => unit).filter((unit) => !Object.hasOwn(of, unit))
+  for (const [model, own] of Object.entries(models)) {
+    const names = missing(own)
+    const message = `${model} has no price for ${names.join(', ')}; write "0" for what is free`
+    if (names.length > 0) report(source, [...table.path, 'models', model], message)
+  }
+  const names = isDefault ? missing(rates) : []
+  if (names.length === 0) return
+  const message =
+    `units has no price for ${names.join(', ')}; write units = [{ name = "${names[0]}", ` +
+    'price = "0.25" }], or sell only models of the table with models_only = true of limits'
+  report(source, at(table, 'units'), message)
+}
