@@ -16,6 +16,8 @@ Usage: turnpike [command] [options]
   orders list      stock orders: those that are held first, then the unfinished and the newest
   orders show ID   one order with every transaction of it
   orders retry ID  go on with a held order; serve may be running
+  meter FILE       what a stored answer (JSON or an event stream) costs at --route MERCHANT/ROUTE;
+                   --request FILE is the body that it answered
   backup FILE      consistent copy of the live database; serve may be running
   version          print the version
 
@@ -35,6 +37,8 @@ Options
   --max AMOUNT     pay: refuse to pay more dollars (default: 1)
   --rpc URL        pay: node of the network, if the wallet must approve Permit2 first
   --redeem TOKEN   pay: ask again for what was paid for and not delivered
+  --route NAME     meter: MERCHANT/ROUTE, e.g. assistant/chat
+  --request FILE   meter: the request body (default: any request, at the price of the route)
   --help           this text
 `
 
@@ -45,6 +49,7 @@ const commands = [
   'pay',
   'receipt',
   'orders',
+  'meter',
   'backup',
   'version',
 ] as const
@@ -57,6 +62,7 @@ const allowed: Readonly<Record<Command, readonly string[]>> = {
   pay: ['protocol', 'network', 'transfer', 'method', 'data', 'key', 'max', 'redeem', 'rpc'],
   receipt: ['key', 'url'],
   orders: ['data'],
+  meter: ['config', 'route', 'request'],
   backup: ['data'],
   version: [],
 }
@@ -66,6 +72,7 @@ const operandsOf: Partial<Readonly<Record<Command, readonly string[]>>> = {
   pay: ['a URL'],
   receipt: ['verify', 'a receipt'],
   orders: ['list, show or retry', 'the id of an order'],
+  meter: ['a file'],
   backup: ['a file'],
 }
 
@@ -137,6 +144,10 @@ async function main(argv: string[]): Promise<number> {
       const { orders } = await import('./cli/orders')
       return orders({ dataDir, verb: word, id: operand, now: Date.now, out: print })
     }
+    case 'meter': {
+      const { meterAnswer } = await import('./cli/meter')
+      return meterAnswer({ ...values, file, env: process.env, answer: operand, out: print })
+    }
     case 'backup': {
       const { backup } = await import('./cli/backup')
       return backup({ dataDir, file: operand, out: print })
@@ -169,6 +180,8 @@ type Values = {
   max?: string
   redeem?: string
   rpc?: string
+  route?: string
+  request?: string
   help?: boolean
 }
 
@@ -197,6 +210,8 @@ function parse(argv: string[]): Parsed | string {
         max: { type: 'string' },
         redeem: { type: 'string' },
         rpc: { type: 'string' },
+        route: { type: 'string' },
+        request: { type: 'string' },
         help: { type: 'boolean', short: 'h' },
       },
     })

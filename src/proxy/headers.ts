@@ -26,7 +26,7 @@ const responseAllowed = [
  * would act on the origin that all merchants share.
  */
 const responseForbidden =
-  /^(?:connection|keep-alive|te|trailer|transfer-encoding|upgrade|content-length|location|refresh|set-cookie2?|www-authenticate|authorization|cache-control|expires|pragma|vary|alt-svc|alt-used|clear-site-data|service-worker-allowed|strict-transport-security|public-key-pins|x-content-type-options|x-frame-options|nel|report-to|reporting-endpoints|origin-agent-cluster|idempotency-replayed|x-request-id)$|^(?:proxy|payment|x-payment|access-control|content-security-policy|cross-origin|permissions-policy|speculation-rules|x-accel|x-sendfile)/
+  /^(?:connection|keep-alive|te|trailer|transfer-encoding|upgrade|content-length|location|refresh|set-cookie2?|www-authenticate|authorization|cache-control|expires|pragma|vary|alt-svc|alt-used|clear-site-data|service-worker-allowed|strict-transport-security|public-key-pins|x-content-type-options|x-frame-options|nel|report-to|reporting-endpoints|origin-agent-cluster|idempotency-replayed|x-request-id)$|^(?:proxy|payment|x-payment|settlement-|access-control|content-security-policy|cross-origin|permissions-policy|speculation-rules|x-accel|x-sendfile)/
 
 /**
  * Headers of the upstream request: the allowed ones of the buyer, then the merchant's, which win.
