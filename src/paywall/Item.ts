@@ -2,7 +2,7 @@ import type * as Network from '../protocol/Network'
 import type { Offer } from '../protocol/Offer'
 import type { Declaration } from '../protocol/X402'
 
-/** One thing for sale at a fixed price: a route with one method (HEAD is sold as GET). */
+/** One thing for sale: a route with one method (HEAD is sold as GET). */
 export type Item = {
   /** `slug:GET /path`; bound into every MPP challenge, so that a credential opens no other route. */
   id: string
@@ -29,12 +29,39 @@ export type Item = {
   besideBytes?: number
   /** What was offered here before the configuration changed. */
   retired?: readonly RetiredOffer[]
+  /**
+   * Of a route whose price depends on the request: the most that any request costs. The offers are
+   * those of one request, and a payment of more than its price pays for it, too.
+   */
+  mostAtomic?: bigint
 }
 
 /** An offer that is no longer made. */
 export type RetiredOffer = Offer & {
   /** Unix ms up to which a new payment may take it; a payment that is known already always may. */
   until: number
+}
+
+/**
+ * The offers that a payment of this amount may take. Where the price depends on the request, these are
+ * all, so that a payment that is known is recognised whatever its request costs now.
+ */
+export function offersFor(
+  { offers, retired = [], mostAtomic }: Item,
+  amountAtomic: bigint,
+): readonly (Offer | RetiredOffer)[] {
+  if (mostAtomic === undefined) return retired.length === 0 ? offers : [...offers, ...retired]
+  const others = retired.filter(
+    (before) => !offers.some((o) => o.network === before.network && o.payTo === before.payTo),
+  )
+  return [...offers, ...others].map((offer) => ({ ...offer, amountAtomic }))
+}
+
+/** Whether an amount does not pay for the request that an item is offered for. */
+export function isOutside({ offers, mostAtomic }: Item, amountAtomic: bigint): boolean {
+  const least = offers[0]?.amountAtomic
+  if (mostAtomic === undefined || least === undefined) return false
+  return amountAtomic < least || amountAtomic > mostAtomic
 }
 
 /** Orders offers by the networks of `mppOrder`; networks it does not name keep their order behind. */

@@ -12,7 +12,7 @@ import * as X402 from '../protocol/X402'
 import type { Protocol, Reason } from '../settlement/Payment'
 import type { Presented } from './extract'
 import { credentialHash } from './fingerprint'
-import type { Item, RetiredOffer } from './Item'
+import { type Item, isOutside, offersFor, type RetiredOffer } from './Item'
 
 /** A credential that pays an offer of the item exactly, as far as can be told without the chain. */
 export type Presentation = {
@@ -143,6 +143,7 @@ function mpp(value: string, context: CredentialContext): Presentation {
     alternatives: [],
     window:
       Challenge.checkExpiry(challenge, now()) ??
+      checkAmount(item, request.amountAtomic, 'invalid-challenge') ??
       checkOffer(offer, now(), 'invalid-challenge') ??
       Transfer.checkWindow(parsed.transfer, now()),
     bound: true,
@@ -157,13 +158,13 @@ function x402(value: string, context: CredentialContext): Omit<Presentation, 'cr
   const parsed = X402.parsePayload(value)
   if (Problem.isFault(parsed)) throw Problem.ofFault(parsed, 'malformed-payment-signature')
   const { item, url, now, takesApprovals } = context
-  const offers = item.retired === undefined ? item.offers : [...item.offers, ...item.retired]
-  const matches = X402.matchOffer(parsed, offers)
+  const matches = X402.matchOffer(parsed, offersFor(item, parsed.signed.amountAtomic))
   if ('code' in matches) throw Problem.ofFault(matches, 'verification-failed')
   const presented = matches.map(({ transfer, offer }) => ({
     ...signed(transfer, offer),
     window:
       checkOffer(offer, now(), 'invalid_payment_requirements') ??
+      checkAmount(item, transfer.amountAtomic, 'invalid_payment_requirements') ??
       Transfer.checkWindow(transfer, now()),
   }))
   const isOnly = presented.length === 1
@@ -200,6 +201,15 @@ function checkOffer(
 ): Problem.Fault | undefined {
   if (!('until' in offer) || offer.until > now) return undefined
   return { code, detail: 'This offer is no longer made.' }
+}
+
+/**
+ * Whether an amount pays for a request whose price depends on it. A payment that is known already does
+ * not care: it was checked when it was new, and prices may have changed since.
+ */
+function checkAmount(item: Item, amountAtomic: bigint, code: string): Problem.Fault | undefined {
+  if (!isOutside(item, amountAtomic)) return undefined
+  return { code, detail: 'The amount is not the price of this request.' }
 }
 
 function signed(

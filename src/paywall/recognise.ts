@@ -4,7 +4,7 @@ import * as Problem from '../protocol/Problem'
 import * as X402 from '../protocol/X402'
 import type { Settlement } from '../settlement/settlement'
 import type { Presented } from './extract'
-import type { Item } from './Item'
+import { type Item, offersFor } from './Item'
 import { sha256 } from './undelivered'
 
 type Options = {
@@ -33,7 +33,8 @@ export function createRecognise({ settlement, challengeSecrets, realm }: Options
       case 'x402': {
         const parsed = X402.parsePayload(presented.value)
         if (Problem.isFault(parsed)) return false
-        return !('code' in X402.matchOffer(parsed, [...item.offers, ...(item.retired ?? [])]))
+        const offers = offersFor(item, parsed.signed.amountAtomic)
+        return !('code' in X402.matchOffer(parsed, offers))
       }
       case 'redeem':
         return settlement.findByRedeemToken(sha256(presented.token)) !== undefined

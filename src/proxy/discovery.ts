@@ -1,6 +1,6 @@
 import type { Address } from 'viem'
 import type { Config, Merchant, Method, NetworkConfig, Param, Route } from '../config/Config'
-import * as Amount from '../protocol/Amount'
+import * as Price from '../meter/Price'
 import * as Permit from '../protocol/Permit'
 import * as Catalogue from './Catalogue'
 
@@ -204,7 +204,7 @@ function requestBodyOf(route: Route): Json {
 /** Price and protocols, as payment indexers read them beside either form of offers. */
 function priceOf({ route }: Context, networks: readonly NetworkConfig[]): Json {
   return {
-    price: { mode: 'fixed', currency: 'USD', amount: Amount.toDecimal(route.priceAtomic, 6) },
+    price: Price.toJson(route),
     protocols: [
       ...networks.map(({ asset }) => ({
         mpp: { method: 'evm', intent: 'charge', currency: asset.address },

@@ -60,12 +60,38 @@ function itemsOf(
       },
       offers,
       mppOffers,
+      ...(route.meter === undefined ? {} : { mostAtomic: route.priceAtomic }),
       extensions: [Bazaar.extension(merchant, route, method)],
       ...(twin !== undefined && route.methods.includes(twin) ? { twin: idOf(twin) } : {}),
       ...(retired.length === 0 ? {} : { retired }),
     }
   }
   return items
+}
+
+/** Of one item: each has a compiled 402 besides. */
+const ceilingsMax = 128
+const byCeiling = new WeakMap<Item, Map<bigint, Item>>()
+
+/** A metered item as it is sold to a request with this ceiling; the newest ceilings are kept. */
+export function atCeiling(item: Item, ceilingAtomic: bigint): Item {
+  if (item.mostAtomic === undefined || item.mostAtomic === ceilingAtomic) return item
+  const known = byCeiling.get(item) ?? new Map<bigint, Item>()
+  byCeiling.set(item, known)
+  const found = known.get(ceilingAtomic)
+  known.delete(ceilingAtomic)
+  const [oldest] = known.keys()
+  if (oldest !== undefined && known.size >= ceilingsMax) known.delete(oldest)
+  const made = found ?? withAmount(item, ceilingAtomic)
+  known.set(ceilingAtomic, made)
+  return made
+}
+
+function withAmount(item: Item, amountAtomic: bigint): Item {
+  const made = new Map(item.offers.map((offer) => [offer, { ...offer, amountAtomic }]))
+  const same = (offers: readonly Offer[]) =>
+    offers.map((offer) => made.get(offer) ?? { ...offer, amountAtomic })
+  return { ...item, offers: same(item.offers), mppOffers: same(item.mppOffers) }
 }
 
 /** Specification 4.1: where a route accepts both, both have the same price and challenge. */

@@ -1,5 +1,5 @@
 import type { Config } from '../config/Config'
-import * as Amount from '../protocol/Amount'
+import * as Price from '../meter/Price'
 import * as X402 from '../protocol/X402'
 import * as Bazaar from './Bazaar'
 import * as Catalogue from './Catalogue'
@@ -77,8 +77,8 @@ export function llms(config: Config, options: DiscoveryOptions): string {
     const lines = routes.map((route) => {
       const [form] = Catalogue.formsOf(route)
       const url = `${baseUrl}/m/${slug}${route.path}${form?.path ?? ''}`
-      const price = `$${Amount.toDecimal(route.priceAtomic, 6).replace(/(\.\d\d\d*?)0+$/, '$1')}`
-      return `- ${route.methods.join(', ')} ${url} - ${price} - ${oneLine(route.summary)}`
+      const what = [route.summary, Price.sentence(route)].filter(Boolean).map(oneLine).join('. ')
+      return `- ${route.methods.join(', ')} ${url} - ${Price.short(route)} - ${what}`
     })
     return [
       `## ${oneLine(name)}`,

@@ -3,7 +3,10 @@ import type { PaidRequest, Paywall } from '../paywall/paywall'
 import { invalidInputs } from './builtin/serve'
 import { acquire, type Concurrency } from './concurrency'
 import type { IncomingRequest } from './incoming'
+import { atCeiling } from './items'
+import { quoteFor } from './metering'
 import { assertReachable, fulfil, type Sources, unavailable, unreachable } from './source'
+import type { InvalidParam } from './validate'
 
 /** What a sale takes: the paywall, a place, and the source of the answer. */
 export type Sales = {
@@ -28,6 +31,9 @@ export function sell(
   incoming: IncomingRequest,
   body: Uint8Array,
 ): Response | Promise<Response> {
+  // Without the whole body the price is the most that a request costs.
+  const quote = body === droppedBody ? undefined : quoteFor(incoming.match, body)
+  if (quote !== undefined) incoming.item = atCeiling(incoming.item, quote.ceilingAtomic)
   // Nothing is made for it that only a sale needs: this is answered more often than all else.
   if (incoming.presented.kind === 'none') return ask(sales, incoming, body)
   const { request, match, path } = incoming
@@ -48,7 +54,7 @@ export function sell(
       return request.signal
     },
     get invalidParams() {
-      return invalidInputs(sources, incoming, body)
+      return invalidIn(sources, incoming, body)
     },
     unavailable: () =>
       unavailable(sources, match.merchant, match.route) ?? unreachable(sources, match),
@@ -76,8 +82,20 @@ function ask(
     invalidParams: () =>
       body.byteLength > hintMaxBytes || body === droppedBody
         ? []
-        : invalidInputs(sources, incoming, body),
+        : invalidIn(sources, incoming, body),
   })
+}
+
+/** What of a request is not served: by the route's schemas, then by the limits of its meter. */
+function invalidIn(
+  sources: Sources,
+  incoming: IncomingRequest,
+  body: Uint8Array,
+): readonly InvalidParam[] {
+  const found = invalidInputs(sources, incoming, body)
+  if (found.length > 0) return found
+  const faults = quoteFor(incoming.match, body)?.faults ?? []
+  return faults.map((fault) => ({ ...fault, in: 'body' }))
 }
 
 /** Acquires a slot for a sale and its delivery; throws when there is none. */

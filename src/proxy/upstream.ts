@@ -3,12 +3,12 @@ import { net } from '../http/runtime'
 import { type Environment, proxyFor } from './envproxy'
 import { toBuyer, toUpstream } from './headers'
 import * as Ip from './Ip'
+import { forwardedBody } from './metering'
 import * as Redirect from './Redirect'
 import * as Route from './Route'
 import { redactAnswer, redactHeaders, redactStream, UnreadableError } from './redact'
 import type { Secret } from './redactor'
 import { createResolver, type Resolve, type Resolver } from './resolve'
-import { rewriteBody } from './rewrite'
 import { secretsOf } from './secrets'
 import { createSharing, type Sharing } from './sharing'
 import { readStart } from './start'
@@ -182,7 +182,7 @@ function initOf(
   signal: AbortSignal,
 ): BunFetchRequestInit {
   const { env, ca } = state
-  const { merchant, route } = input.match
+  const { merchant } = input.match
   const headers = toUpstream(input.headers, merchant)
   // Ask for an unencoded answer, so that secrets can be found in it.
   if (secretsFor(state, input.match).length > 0) headers.set('accept-encoding', 'identity')
@@ -203,7 +203,7 @@ function initOf(
   }
   if (hasProxy(env)) Object.assign(init, { proxy: proxyFor(new URL(target.origin), env) })
   if (input.method !== 'GET' && input.method !== 'HEAD')
-    init.body = rewriteBody(input.body, route.rewrite)
+    init.body = forwardedBody(input.match, input.body)
   return init
 }
 

@@ -1,4 +1,5 @@
 import type { Config, Merchant, NetworkConfig, Param, Route } from '../config/Config'
+import * as Price from '../meter/Price'
 import * as Amount from '../protocol/Amount'
 import * as Example from './Example'
 import { type Html, html } from './html'
@@ -149,12 +150,14 @@ function routeItem(config: Config, { merchant, route }: Entry): Html {
   const { baseUrl } = config.service
   const commands = Example.commands(example, { baseUrl, network, priceAtomic: route.priceAtomic })
   return html`<details class="route">
-<summary><span class="methods">${route.methods.join(' ')}</span> <code>/m/${merchant.slug}${route.path}${tailOf(route)}</code> <span class="what">${route.summary}</span> <span class="price">$${dollars(route.priceAtomic)}</span></summary>
+<summary><span class="methods">${route.methods.join(' ')}</span> <code>/m/${merchant.slug}${route.path}${tailOf(route)}</code> <span class="what">${route.summary}</span> <span class="price">${Price.short(route)}</span></summary>
 <div class="inside">
 <p>${route.description}</p>
 <h4>Price</h4>
+${route.meter !== undefined && html`<p>${Price.sentence(route)}</p>`}
 <ul>${networks.map(
-    ({ name, asset }) => html`<li>${dollars(route.priceAtomic)} ${asset.symbol} on ${name}</li>`,
+    ({ name, asset }) =>
+      html`<li>${Price.short(route).replace('$', '')} ${asset.symbol} on ${name}</li>`,
   )}</ul>
 ${route.params.length > 0 && html`<h4>Parameters</h4><dl class="params">${route.params.map(paramItem)}</dl>`}
 <div class="try" data-method="${example.method}" data-target="${example.target}" data-body="${example.body ?? ''}"></div>

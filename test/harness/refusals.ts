@@ -67,13 +67,23 @@ export const taken: readonly string[] = [
 export const refusedChats: readonly (readonly [body: string, ...names: string[]])[] = [
   ['model=assistant-fast', ''],
   ['[]', ''],
-  ['{"messages":"hello"}', 'messages'],
-  ['{"messages":[{"content":"x"}]}', 'messages/0/role'],
-  ['{"messages":[{"role":"user","content":{}}],"stream":"yes"}', 'stream', 'messages/0/content'],
+  ['{"model":"x","messages":"hello"}', 'messages'],
+  ['{"model":"x","messages":[{"content":"x"}]}', 'messages/0/role'],
+  [
+    '{"model":"x","messages":[{"role":"user","content":{}}],"stream":"yes"}',
+    'stream',
+    'messages/0/content',
+  ],
+  ['{"model":"x","messages":[],"plugins":[]}', 'plugins'],
+  // Not of the schema but of the meter.
+  ['{"model":"x","messages":[]}', 'model'],
+  ['{"model":"assistant-fast","messages":[],"max_tokens":2001}', 'max_tokens'],
+  ['{"model":"assistant-fast","messages":[],"n":2}', 'n'],
+  ['{"model":"assistant-fast","model":"x","messages":[]}', 'model'],
   ['{"model":"","messages":[]}', 'model'],
   ['{"model":"assistant-fast"}', 'messages'],
-  ['{}', 'messages'],
-  ['', 'messages'],
+  ['{}', 'model', 'messages'],
+  ['', 'model', 'messages'],
 ]
 
 /** Inputs of `chain-stocks/quote` and `token`, with the names that are refused: none when it is good. */

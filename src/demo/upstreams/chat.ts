@@ -71,13 +71,24 @@ function chunks(head: object, words: readonly string[], usage: object): string[]
   ]
 }
 
+/** Every name is answered by the same sample: these are the ones that the shipped file sells. */
+const models = [
+  'demo/echo-1',
+  '~google/gemini-flash-latest',
+  '~anthropic/claude-sonnet-latest',
+  '~openai/gpt-latest',
+  '~moonshotai/kimi-latest',
+]
+
 /** An OpenAI-compatible chat service, under its own prefix and under OpenRouter's. */
 export const routes: readonly Route[] = [
   { method: 'POST', path: /^(?:\/api)?\/v1\/chat\/completions$/, answer: complete },
   {
     path: /^(?:\/api)?\/v1\/models$/,
     answer: () => ({
-      body: { data: [{ id: 'demo/echo-1', name: 'Echo 1', context_length: 8192 }] },
+      body: {
+        data: models.map((id) => ({ id, name: id, context_length: 8192 })),
+      },
     }),
   },
 ]

@@ -1,4 +1,5 @@
 import type { Config, Merchant, Method, NetworkConfig, Param, Route } from '../../config/Config'
+import * as Price from '../../meter/Price'
 import * as Amount from '../../protocol/Amount'
 import * as Catalogue from '../Catalogue'
 import { offerOf } from '../discovery'
@@ -71,9 +72,12 @@ export function describe(tool: Tool, networks: readonly NetworkConfig[]) {
   const { name, merchant, route } = tool
   const properties = [...tool.slots].map(([argument, slot]) => [argument, schemaOf(tool, slot)])
   const required = [...tool.slots].filter(([, slot]) => isRequired(tool, slot)).map(([key]) => key)
-  const price = Amount.toDecimal(route.priceAtomic, 6)
   const coins = networks.map((network) => `${network.asset.symbol} on ${network.name}`)
-  const cost = `Costs ${price} USD per call, paid in ${coins.join(' or ')}.`
+  const kinds = coins.join(' or ')
+  const cost =
+    route.meter === undefined
+      ? `Costs ${Amount.toDecimal(route.priceAtomic, 6)} USD per call, paid in ${kinds}.`
+      : `${Price.sentence(route)} Paid in ${kinds}.`
   return {
     name,
     title: `${merchant.title}: ${route.summary}`,
@@ -94,7 +98,7 @@ export function describe(tool: Tool, networks: readonly NetworkConfig[]) {
     },
     _meta: {
       'turnpike/x-payment-info': {
-        price: { mode: 'fixed', currency: 'USD', amount: price },
+        price: Price.toJson(route),
         offers: networks.map((network) => offerOf(merchant, route, network)),
       },
     },
