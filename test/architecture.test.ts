@@ -101,7 +101,7 @@ test('behavior: no stage of a paid request imports a stage above it', () => {
 })
 
 test('behavior: the README and the pages of docs link each other, and no link is dead', async () => {
-  const pages = ['README.md', 'docs/architecture.md', 'docs/configuration.md']
+  const pages = ['README.md', 'docs/architecture.md', 'docs/configuration.md', 'docs/pricing.md']
   for (const from of pages) {
     const text = await Bun.file(join(root, from)).text()
     const links = [...text.matchAll(/\]\(([^)#:]+\.md)\)/g)].map(([, link = '']) => link)

@@ -215,6 +215,17 @@ describe('check --online', () => {
       expect(lines.join('')).not.toContain('http://')
     })
 
+  test('behavior: warns of models that the upstream does not list', async () => {
+    const id = '"~openai/gpt-latest"'
+    const text = file.replaceAll(id, '"gone/model-1"')
+    const { code, lines } = await run(text)
+    const line = lineWith(text, '"gone/model-1" = {')
+    const message = 'the upstream of assistant does not list the model gone/model-1'
+    const about = lines.filter((each) => each.includes('does not list'))
+    expect([code, about]).toEqual([0, [`warning: check.toml:${line}: ${message}`]])
+    expect((await run(file)).lines.join()).not.toContain('does not list')
+  })
+
   test('behavior: what a sale costs in gas is said beside faults, too', async () => {
     const away = edited(`upstream = "${world.upstreams.url}`, 'upstream = "http://127.0.0.1:1')
     const { code, lines } = await run(away)

@@ -31,6 +31,9 @@ const chat = (stream: boolean): RequestInit => ({
   }),
 })
 
+/** Base 500, about 1,150 tokens of input at 0.6 and 2,000 of output at 3.6, rounded up by steps of 128. */
+const chatAtomic = 8_448n
+
 type Good = {
   name: string
   path: string
@@ -55,14 +58,14 @@ const summary: Good = {
 const completion: Good = {
   name: 'POST',
   path: '/m/assistant/chat',
-  priceAtomic: 50_000n,
+  priceAtomic: chatAtomic,
   init: chat(false),
   isRight: (body) => JSON.parse(body).choices[0].message.role === 'assistant',
 }
 const stream: Good = {
   name: 'POST that streams',
   path: '/m/assistant/chat',
-  priceAtomic: 50_000n,
+  priceAtomic: chatAtomic,
   init: chat(true),
   isRight: (body) => body.endsWith('data: [DONE]\n\n') && body.split('\n\n').length > 5,
 }

@@ -115,7 +115,11 @@ describe('the tools', () => {
     for (const { name, inputSchema, description, annotations } of tools) {
       expect(ids.has(name), name).toBe(true)
       expect(name).toMatch(/^[A-Za-z0-9_-]{1,64}$/)
-      expect(description).toMatch(/Costs \d+\.\d{6} USD per call, paid in /)
+      expect(description).toMatch(
+        name === 'assistant-chat'
+          ? /Up to 0\.050000 USD per request: .* Paid in /
+          : /Costs \d+\.\d{6} USD per call, paid in /,
+      )
       expect(annotations).toMatchObject({ readOnlyHint: false, openWorldHint: true })
       const { properties = {}, required = [] } = inputSchema
       for (const key of Object.keys(properties)) expect(key).toMatch(/^[A-Za-z0-9_-]{1,64}$/)

@@ -158,16 +158,28 @@ describe('a payment of another amount', () => {
     })
 
   test('error: an MPP challenge without a digest is held to the amount, too', async () => {
-    // A URL that leaves no room for the digest in the header.
-    const url = `${chat()}?x=${'x'.repeat(3500)}`
-    const asked = await ask(url, posting(small))
-    const init = posting(small)
-    const credential = await sign(url, { init })
+    // A URL of this length leaves no room for the digest in the header.
+    const url = await urlWithoutDigest()
+    const before = shop.counts()
+    const credential = await sign(url, { init: posting(small) })
     const response = await fetch(url, { ...posting(large), headers: credential })
-    expect([asked.status, response.status]).toEqual([402, 402])
-    expect(shop.upstream.requests.length).toBe(0)
+    const { detail } = (await response.json()) as { detail: string }
+    expect([response.status, detail]).toEqual([402, 'The amount is not the price of this request.'])
+    expect([shop.counts(), shop.upstream.requests.length]).toEqual([before, 0])
+    const paid = await fetch(url, { ...posting(small), headers: credential })
+    expect(paid.status).toBe(200)
   })
 })
+
+/** A URL with which the challenges of the small body have no digest. */
+async function urlWithoutDigest(): Promise<string> {
+  for (let length = 500; length < 8000; length += 250) {
+    const url = `${chat()}?x=${'x'.repeat(length)}`
+    const { challenges } = await ask(url, posting(small))
+    if (challenges.length > 0 && challenges.every(({ raw }) => raw.digest === undefined)) return url
+  }
+  throw new Error('every challenge has a digest')
+}
 
 describe('limits', () => {
   const bodies: readonly (readonly [body: string, name: string])[] = [

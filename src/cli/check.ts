@@ -7,6 +7,7 @@ import { warningsOf } from '../config/warnings'
 import { hostOf } from '../http/url'
 import * as Crypto from '../protocol/Crypto'
 import { readCosts } from './gascost'
+import { type Finding, findMissingModels } from './models'
 import { findOnline } from './online'
 
 export type Options = {
@@ -50,7 +51,8 @@ export async function check({ file, env, online, dataDir, now, out }: Options): 
   if (config && problems.length === 0) {
     for (const line of summarize(config)) out(line)
     for (const line of costs) out(line)
-    for (const line of warn(config, { file, text })) out(line)
+    const missing = online ? await findMissingModels(config) : []
+    for (const line of warn([...warningsOf(config), ...missing], { file, text })) out(line)
     out('ok')
   }
   if (problems.length > 0) for (const line of costs) out(line)
@@ -83,8 +85,10 @@ function summarize(config: Config): string[] {
 }
 
 /** Unlike faults, warnings do not change the exit code. */
-function warn(config: Config, { file, text }: { file: string; text: string }): string[] {
-  const warnings = warningsOf(config)
+function warn(
+  warnings: readonly Finding[],
+  { file, text }: { file: string; text: string },
+): string[] {
   // The index of a large file takes half a second.
   if (warnings.length === 0) return []
   const lines = index(text)

@@ -74,7 +74,8 @@ export function renderReference(): string {
 
 Written from \`src/config/FileSchema.ts\` by \`bun test/harness/configreference.ts\`. Amounts, sizes and
 wei are strings; \`turnpike check\` names what is wrong with its line. The [README](../README.md) says
-what the service does, and [architecture.md](architecture.md) follows a request through the code.
+what the service does, [pricing.md](pricing.md) explains meters, and
+[architecture.md](architecture.md) follows a request through the code.
 
 ${parts.join('\n\n')}
 `
