@@ -31,7 +31,7 @@ const chat = (stream: boolean): RequestInit => ({
   }),
 })
 
-/** Base 500, about 1,150 tokens of input at 0.6 and 2,000 of output at 3.6, rounded up by steps of 128. */
+/** Base 500, about 1,150 tokens of input at 0.6 and 2,000 of output at 3.6, rounded up by steps of 256. */
 const chatAtomic = 8_448n
 
 type Good = {

@@ -50,7 +50,7 @@ function run(route: string | undefined, answer: string, body?: string) {
 
 describe('the charge of a stored answer', () => {
   test('behavior: with its request', () => {
-    const ceiling = 'ceiling  0.003616 USD (3616 atomic)'
+    const ceiling = 'ceiling  0.003648 USD (3648 atomic)'
     for (const [answer, input, output, reasoning] of [
       ['openai-chat.json', 19, 10, 0],
       ['openai-chat-stream.sse', 31, 14, 8],

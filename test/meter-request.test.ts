@@ -203,7 +203,7 @@ describe('the ceiling', () => {
     const { ceilingAtomic, faults } = quote(meter, body)
     expect(faults).toEqual([])
     expect(Number(ceilingAtomic)).toBeGreaterThanOrEqual(exact)
-    expect(Number(ceilingAtomic)).toBeLessThanOrEqual(exact * (1 + 1 / 64))
+    expect(Number(ceilingAtomic)).toBeLessThanOrEqual(exact * (1 + 1 / 32))
   }
 
   test('behavior: is input by bytes plus the output limit times the choices', () => {

@@ -13,8 +13,8 @@ export type Most = {
 
 /**
  * The most that a request can cost, never above the price of the route: base, input and output, each
- * at the dearest price that its tokens may have. Rounded up by less than 2 percent, so that
- * requests of nearly the same length share their offers.
+ * at the dearest price that its tokens may have. Rounded up by at most a 32nd, so that requests of
+ * nearly the same length share their offers: to sign them takes longer than the rest of a 402.
  */
 export function of(meter: Meter.Meter, most: Most): bigint {
   const { priceAtomic, baseAtomic, plan } = meter
@@ -66,7 +66,7 @@ function product(tokens: number | undefined, choices: number): number | undefine
 }
 
 /** Binary digits of a ceiling that are kept. */
-const digits = 7n
+const digits = 6n
 
 function stepUp(amount: bigint): bigint {
   const length = BigInt(amount.toString(2).length)

@@ -69,8 +69,11 @@ function itemsOf(
   return items
 }
 
-/** Of one item: each has a compiled 402 besides. */
-const ceilingsMax = 128
+/**
+ * Of one item, each with a compiled 402. A price of 100 times the base has 220 ceilings: fewer places
+ * would let a stranger have all of them compiled again and again.
+ */
+const ceilingsMax = 256
 const byCeiling = new WeakMap<Item, Map<bigint, Item>>()
 
 /** A metered item as it is sold to a request with this ceiling; the newest ceilings are kept. */
