@@ -207,6 +207,11 @@ describe('what is not read', () => {
     expect(charge(meter, events, [bytes(first)]).by).toBe('usage')
   })
 
+  test('behavior: a line of two chunks stays what it is while the next line begins', () => {
+    const chunks = ['data: {"usage":', `${used}\ndata: }`, '\n\n'].map(bytes)
+    expect(charge(meter, events, chunks)).toMatchObject({ amountAtomic: 565n, by: 'usage' })
+  })
+
   test('behavior: JSON objects one after the other are read, too', () => {
     const lines = `{"x":"}{"}\n{"usage":${used}}\n`
     expect(usage(meter, json, [bytes(lines)])).toMatchObject({ counts: { input: 5, output: 6 } })
