@@ -163,7 +163,7 @@ describe.skipIf(isMissing)('the try-it panel', () => {
   test('behavior: a POST is tried with its body, and a missing parameter is named', () =>
     look({}, '/', async (page, found) => {
       const chat = await tryOut(page, '/m/assistant/chat')
-      expect(await chat.locator('.answer').textContent()).toContain('0.05 USDC on Base')
+      expect(await chat.locator('.answer').textContent()).toContain('0.003008 USDC on Base')
       const route = routeOf(page, '/m/weather/forecast')
       await route.locator('summary').first().click()
       await route.locator('[name=target]').fill('/m/weather/forecast?longitude=1')

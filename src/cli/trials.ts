@@ -5,9 +5,11 @@ import { buyWithMppx, buyWithX402, type Purchase } from '../demo/buyers'
 import { balanceOf, type Chain } from '../demo/chains'
 import type { World } from '../demo/world'
 import type * as Network from '../protocol/Network'
+import { quoteFor } from '../proxy/metering'
+import * as Route from '../proxy/Route'
 import { type Balances, tell, tellDelivery } from './transcript'
 
-/** Something that costs half a cent, a cent or five, with every network and both protocols. */
+/** Half a cent, a cent, and what a request may use, with every network and both protocols. */
 export const goods = {
   forecast: '/m/weather/forecast?latitude=52.52&longitude=13.41&current=temperature_2m',
   price: '/m/crypto-prices/current/coingecko:ethereum',
@@ -49,7 +51,7 @@ const trials: readonly Trial[] = [
   },
   {
     client: '@x402/fetch with permit2',
-    sold: routeOf('assistant', '/chat'),
+    sold: routeOf('assistant', '/chat', question),
     network: 'eip155:4663',
     buyer: account(1),
     buy: (world, base, buyer) =>
@@ -82,11 +84,15 @@ const trials: readonly Trial[] = [
   },
 ]
 
-function routeOf(slug: string, path: string) {
+/** A route of the file; `body` decides the price of one with a meter. */
+function routeOf(slug: string, path: string, body = '') {
   return ({ merchants }: Config) => {
     const merchant = merchants.find((each) => each.slug === slug)
     const route = merchant?.routes.find((each) => each.path === path)
-    return merchant && route && { priceAtomic: route.priceAtomic, payee: merchant.payout }
+    if (merchant === undefined || route === undefined) return undefined
+    const match = Route.match(Route.compile([merchant]), `/m/${slug}${path}`)
+    const quote = match && quoteFor(match, new TextEncoder().encode(body))
+    return { priceAtomic: quote?.ceilingAtomic ?? route.priceAtomic, payee: merchant.payout }
   }
 }
 
