@@ -1,4 +1,4 @@
-import { unused } from '../db/statement'
+import { unused } from '../db/sqlite/statement'
 import { type Base, type Clocks, openBase } from './app/base'
 import { type Door, openDoor } from './app/door'
 import { createHandlers } from './app/handlers'

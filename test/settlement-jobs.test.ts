@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'bun:test'
 import { encodeFunctionData, type Hex, parseAbi, parseTransaction } from 'viem'
-import { createJobs } from '../db/jobs'
+import { createJobs } from '../db/sqlite/jobs'
 import { account } from '../src/demo/accounts'
 import { mine, setAutomine } from '../src/demo/chains'
 import * as Crypto from '../src/protocol/Crypto'

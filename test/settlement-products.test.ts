@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, test } from 'bun:test'
 import { encodeFunctionData, parseAbi, parseTransaction } from 'viem'
-import { write } from '../db/write'
+import { write } from '../db/sqlite/write'
 import { RpcError, RpcFault } from '../src/chain/client'
 import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'

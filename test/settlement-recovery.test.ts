@@ -1,9 +1,9 @@
 import { describe, expect, test } from 'bun:test'
+import type { Payment } from '../db/Payment'
 import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
 import { execute, mine, receiptOf, setAutomine } from '../src/demo/chains'
 import * as Transfer from '../src/protocol/Transfer'
-import type { Payment } from '../src/settlement/Payment'
 import {
   isSend,
   losing,

@@ -1,9 +1,9 @@
 import { describe, expect, test } from 'bun:test'
+import type { Payment } from '../db/Payment'
 import { account } from '../src/demo/accounts'
 import { execute, mine } from '../src/demo/chains'
 import { createRegistry } from '../src/http/metrics'
 import * as Transfer from '../src/protocol/Transfer'
-import type { Payment } from '../src/settlement/Payment'
 import { losing, ownSettlement } from './harness/ownsettlement'
 import { signTransfer, until } from './harness/settlement'
 

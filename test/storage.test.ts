@@ -12,11 +12,11 @@ import {
   writeSync,
 } from 'node:fs'
 import { join } from 'node:path'
-import { createGroup } from '../db/group'
-import { DatabaseLostError } from '../db/marker'
-import { type Db, open } from '../db/open'
-import { storageCode } from '../db/storage'
-import { write } from '../db/write'
+import { createGroup } from '../db/sqlite/group'
+import { DatabaseLostError } from '../db/sqlite/marker'
+import { type Db, open } from '../db/sqlite/open'
+import { storageCode } from '../db/sqlite/storage'
+import { write } from '../db/sqlite/write'
 import { temporary, until } from './harness/settlement'
 
 /** What the database does when its file cannot be written, is damaged or is gone. */
@@ -131,7 +131,7 @@ describe('faults of the storage', () => {
     damage()
     // It was sound when it was opened.
     const sqlite = new Database(file, { strict: true })
-    const { watchStorage } = await import('../db/storage')
+    const { watchStorage } = await import('../db/sqlite/storage')
     const storage = watchStorage(sqlite, file)
     expect(() => sqlite.prepare('SELECT sum(length(value)) FROM meta').get()).toThrow('malformed')
     expect(storage.fault()).toStartWith('SQLITE_CORRUPT')

@@ -1,4 +1,6 @@
-import { type Db, open } from '../../db/open'
+import type { Ledger } from '../../db/Ledger'
+import { createLedger } from '../../db/sqlite/ledger'
+import { type Db, open } from '../../db/sqlite/open'
 import type { Config } from '../config/Config'
 import { createEntrance, type Entrance } from '../http/entrance'
 import { requestIds } from '../http/ids'
@@ -22,7 +24,9 @@ export type Base = {
   options: AppOptions
   current: Current
   entrance: Entrance
+  /** The open database: for the life of the process only. */
   db: Db
+  ledger: Ledger
   registry: Registry
   requestId: () => string
   /** Unix ms. */
@@ -51,5 +55,6 @@ export function openBase(
   const requestId = requestIds()
   const entrance = createEntrance({ baseUrl: config.service.baseUrl, requestId, now })
   const current = { config, app: startingRoutes(entrance), isStopping: false }
-  return { options, current, entrance, db, registry, requestId, now, monotonic, log, onFailure }
+  const ledger = createLedger(db)
+  return { options, current, entrance, db, ledger, registry, requestId, now, monotonic, log, onFailure }
 }

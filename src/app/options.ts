@@ -1,4 +1,4 @@
-import type { open } from '../../db/open'
+import type { open } from '../../db/sqlite/open'
 import type { Config } from '../config/Config'
 import type { Secrets } from '../config/env'
 import type { Log } from '../log'

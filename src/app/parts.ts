@@ -1,4 +1,4 @@
-import { readPending } from '../../db/pending'
+import { readPending } from '../../db/sqlite/pending'
 import { bufferedBytes } from '../facilitator/handler'
 import { createPayees } from '../facilitator/payees'
 import { createSettling, type Settling } from '../facilitator/settle'

@@ -1,4 +1,4 @@
-import type { Storage } from '../../db/storage'
+import type { Storage } from '../../db/sqlite/storage'
 import type { Registry } from '../http/metrics'
 import type { Log } from '../log'
 

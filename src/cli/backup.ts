@@ -1,4 +1,4 @@
-import { BackupError, backup as copy } from '../../db/backup'
+import { BackupError, backup as copy } from '../../db/sqlite/backup'
 
 export type BackupOptions = {
   dataDir: string

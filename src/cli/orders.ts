@@ -1,5 +1,5 @@
-import { type Db, openBeside } from '../../db/open'
-import { write } from '../../db/write'
+import { type Db, openBeside } from '../../db/sqlite/open'
+import { write } from '../../db/sqlite/write'
 import * as Amount from '../protocol/Amount'
 import * as Order from '../stock/Order'
 import { createStore, type Store } from '../stock/store'

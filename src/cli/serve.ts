@@ -1,5 +1,5 @@
 import { readFile } from 'node:fs/promises'
-import { DatabaseLockedError } from '../../db/lock'
+import { DatabaseLockedError } from '../../db/sqlite/lock'
 import * as App from '../app'
 import type { Config } from '../config/Config'
 import { type Env, EnvironmentError, loadSecrets, ownKeys, type Secrets } from '../config/env'

@@ -1,7 +1,7 @@
 import type { Address } from 'viem'
-import { createGas } from '../../db/gas'
-import type { Db } from '../../db/open'
-import { createPayeeGas } from '../../db/payee-gas'
+import { createGas } from '../../db/sqlite/gas'
+import type { Db } from '../../db/sqlite/open'
+import { createPayeeGas } from '../../db/sqlite/payee-gas'
 import type { NetworkConfig } from '../config/Config'
 import type * as Network from '../protocol/Network'
 

@@ -1,5 +1,6 @@
+import type { Payment, Protocol } from '../../db/Payment'
 import * as Crypto from '../protocol/Crypto'
-import type { Outcome, Payment, Protocol } from '../settlement/Payment'
+import type { Outcome } from '../settlement/Outcome'
 import type { Settlement } from '../settlement/settlement'
 import { createPaces, type PaceMin, type Paces } from './pace'
 import { createReceipts, type Receipts } from './receipts'

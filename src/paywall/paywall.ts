@@ -1,5 +1,5 @@
+import type { Payment } from '../../db/Payment'
 import * as Problem from '../protocol/Problem'
-import type { Payment } from '../settlement/Payment'
 import { type CheckoutOptions, type Checkouts, challenge, createCheckouts } from './checkout'
 import { mayContinue } from './continuation'
 import * as Denial from './Denial'

@@ -1,9 +1,9 @@
 import { eq, lte, min, sql } from 'drizzle-orm'
-import type { Db } from '../../db/open'
+import type { Payment } from '../../db/Payment'
 import { answers, payments } from '../../db/schema'
-import { later } from '../../db/statement'
-import { write } from '../../db/write'
-import type { Payment } from '../settlement/Payment'
+import type { Db } from '../../db/sqlite/open'
+import { later } from '../../db/sqlite/statement'
+import { write } from '../../db/sqlite/write'
 
 /** An answer as it was delivered. */
 export type Answer = { status: number; headers: Headers; body: Uint8Array }

@@ -1,13 +1,14 @@
-import { isDuplicate, write } from '../../db/write'
+import type { Purpose } from '../../db/Payment'
+import type { Evidence } from '../../db/sqlite/payments'
+import { isDuplicate, write } from '../../db/sqlite/write'
 import { moneyKey, type Transfer } from '../protocol/Transfer'
 import { about, type Context } from './context'
 import * as External from './external'
-import type { Outcome, Purpose } from './Payment'
+import type { Outcome } from './Outcome'
 import { assertConfirmed } from './reads'
 import * as Refusals from './refusals'
 import * as Resolve from './resolve'
 import type { ChainState } from './state'
-import type { Evidence } from './store'
 import { alsoWrite, rowOf, WriteError } from './transaction'
 
 /**

@@ -1,4 +1,5 @@
 import type { Address } from 'viem'
+import type { Product } from '../../db/Payment'
 import type { GasProduct } from '../../db/schema'
 import type { Ahead } from '../chain/clock'
 import { priceOf } from '../chain/head'
@@ -8,7 +9,6 @@ import type * as Network from '../protocol/Network'
 import { type Context, chainOf } from './context'
 import * as Gas from './gas'
 import type { Sources } from './metrics'
-import type { Product } from './Payment'
 import { isReady, pausedBy } from './relayer'
 import { aheadOf, type ChainState, skewOf } from './state'
 

@@ -1,6 +1,6 @@
 import { parseTransaction } from 'viem'
 import type { TransactionRow } from '../../db/schema'
-import { write } from '../../db/write'
+import { write } from '../../db/sqlite/write'
 import { fees, pollMs } from '../chain/head'
 import type * as Receipt from '../chain/receipt'
 import type { Context, Policy } from './context'

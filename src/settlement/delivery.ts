@@ -1,6 +1,6 @@
-import { storageCode } from '../../db/storage'
+import type { Payment } from '../../db/Payment'
+import { storageCode } from '../../db/sqlite/storage'
 import type { Context } from './context'
-import type { Payment } from './Payment'
 
 /** The delivery state of payments. All that are changed at the same time share a commit. */
 export type Deliveries = {

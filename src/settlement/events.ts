@@ -1,5 +1,5 @@
-import type { JobStatements } from '../../db/jobs'
-import type { Store } from './store'
+import type { JobStatements } from '../../db/sqlite/jobs'
+import type { Store } from '../../db/sqlite/payments'
 
 type Listener = (id: string) => void
 

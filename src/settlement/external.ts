@@ -1,4 +1,6 @@
 import type { Hex } from 'viem'
+import type { Payment } from '../../db/Payment'
+import type { Assignment, Evidence } from '../../db/sqlite/payments'
 import { type Node, RpcFault } from '../chain/client'
 import * as Clock from '../chain/clock'
 import * as Logs from '../chain/logs'
@@ -7,9 +9,7 @@ import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
 import * as Transfer from '../protocol/Transfer'
 import type { Context } from './context'
-import type { Payment } from './Payment'
 import { aheadOf, type ChainState, skewOf } from './state'
-import type { Assignment, Evidence } from './store'
 
 /** A settlement of this very authorization by a transaction that is not ours. */
 export type Found = Assignment & { timestamp: bigint }

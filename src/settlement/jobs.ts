@@ -1,7 +1,7 @@
 import type { Hex } from 'viem'
 import type { JobRow } from '../../db/jobs'
 import type { TransactionRow } from '../../db/schema'
-import { write } from '../../db/write'
+import { write } from '../../db/sqlite/write'
 import * as Receipt from '../chain/receipt'
 import * as Crypto from '../protocol/Crypto'
 import * as Confirm from './confirm'
@@ -14,15 +14,16 @@ import type { ChainState, Relayer, WaitingJob } from './state'
 /** Transactions of our own that carry no payment. */
 export type Jobs = {
   /**
-   * Sends a transaction of our own, exactly once for its id: `write` runs inside the database
+   * Sends a transaction of our own, exactly once for its id: the rider is written in the database
    * transaction that stores the signed bytes, before they leave; the same id again, with any other
    * content, waits for what is under way or answers how it ended. `waitMs` bounds the wait, not the
-   * work: it is driven to its end in the background and after a restart. Rejects with what `write`
-   * throws (nothing was written or sent then), and for an account that is no relayer of the network.
+   * work: it is driven to its end in the background and after a restart. `refused`: the rider could
+   * not be written, and nothing was written or sent. Rejects for an account that is no relayer of the
+   * network.
    */
   run(job: Job, options: RunOptions): Promise<JobEnd>
   /** How a job stands, from the database. Undefined when it was never written. */
-  job(id: string): JobStatus | undefined
+  job(id: string): Promise<JobStatus | undefined>
   /**
    * Calls back after every change of a job's state or newest transaction (also when a reorganisation
    * takes it back to broadcast), with its id. May call without a change: read it.
@@ -30,7 +31,7 @@ export type Jobs = {
   onJob(listener: (id: string) => void): void
 }
 
-type RunOptions = { waitMs: number; write?: (transaction: Hex) => void }
+type RunOptions = { waitMs: number; rider?: JobRider }
 
 /** Chains that fold L1 data into gas refuse less, and a refused nonce holds up all above it. */
 const gasLimitMin = 100_000n

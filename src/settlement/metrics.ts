@@ -1,4 +1,5 @@
-import type { Outcome, Payment } from './Payment'
+import type { Payment } from '../../db/Payment'
+import type { Outcome } from './Outcome'
 
 /** The part of a metrics registry that settlement needs. */
 export type Meter = {

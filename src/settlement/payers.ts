@@ -1,6 +1,6 @@
+import type { Store } from '../../db/sqlite/payments'
 import { type AccountCode, type IdentifiedCode, isIdentified } from '../chain/code'
 import type { Transfer } from '../protocol/Transfer'
-import type { Store } from './store'
 
 /** What settlement remembers of payers, in memory: a restart forgives. */
 export type Payers = {

@@ -1,6 +1,6 @@
 import type { Hex } from 'viem'
-import type { Included } from '../../db/recent'
-import { write } from '../../db/write'
+import type { Included } from '../../db/sqlite/recent'
+import { write } from '../../db/sqlite/write'
 import * as Receipt from '../chain/receipt'
 import type { Context } from './context'
 import type { ChainState, Watch } from './state'

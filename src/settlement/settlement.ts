@@ -1,4 +1,6 @@
 import type { Address } from 'viem'
+import type { Payment, Purpose } from '../../db/Payment'
+import type { KeyScope } from '../../db/sqlite/payments'
 import type { Asset } from '../protocol/Asset'
 import * as Crypto from '../protocol/Crypto'
 import { type Money, moneyKey, type Transfer } from '../protocol/Transfer'
@@ -8,12 +10,11 @@ import { type Context, chainOf } from './context'
 import { createDeliveries, type Deliveries } from './delivery'
 import * as Intake from './intake'
 import { createJobRunner, type Jobs } from './jobs'
-import type { Outcome, Payment, Purpose } from './Payment'
+import type { Outcome } from './Outcome'
 import { pump } from './queue'
 import { type ChainReads, createChainReads } from './reads'
 import * as Refusals from './refusals'
 import { type Background, createContext, type SettlementOptions, start } from './start'
-import type { KeyScope } from './store'
 import { verify } from './verify'
 import { within } from './wait'
 import * as Witnesses from './witnesses'
@@ -39,13 +40,10 @@ import * as Witnesses from './witnesses'
 /** Exclusive hold on money, in memory: one process owns the database. */
 export type Claim = { release(): void }
 
-export type Payments = {
-  /** The payment of this money; one indexed read. */
-  find(money: Money): Payment | undefined
-  findById(id: string): Payment | undefined
-  findByRedeemToken(tokenHash: string): Payment | undefined
-  /** Newest payment of the key that is not expired. */
-  findByIdempotencyKey(scope: KeyScope): Payment | undefined
+export type Payments = Pick<
+  PaymentReads,
+  'find' | 'findById' | 'findByRedeemToken' | 'findByIdempotencyKey'
+> & {
   /** Undefined while another request holds the money. */
   claim(money: Money): Claim | undefined
   /**
@@ -87,10 +85,10 @@ export type SettleOptions = {
   isKeySigned?: Intake.KeySigned
   requestId?: string
   /**
-   * Runs inside the database transaction that inserts the payment, once, and not when the money is
-   * known; what it throws is what `settle` rejects with, and nothing is written or sent then.
+   * Written in the database transaction that inserts the payment, and not when the money is known.
+   * `settle` rejects with RowsRefusedError when they are refused: nothing is written or sent then.
    */
-  write?: (paymentId: string) => void
+  rows?: Rows | undefined
   /** Called when the transaction has left: what it computes then costs no time. Must not throw. */
   onSent?: (payment: Payment) => void
   /**

@@ -1,10 +1,11 @@
 import type { Address } from 'viem'
-import { createGas } from '../../db/gas'
-import { createGroup } from '../../db/group'
-import { createJobs } from '../../db/jobs'
-import type { Db } from '../../db/open'
-import { createRecent } from '../../db/recent'
-import { createTransactions } from '../../db/transactions'
+import { createGas } from '../../db/sqlite/gas'
+import { createGroup } from '../../db/sqlite/group'
+import { createJobs } from '../../db/sqlite/jobs'
+import type { Db } from '../../db/sqlite/open'
+import { createStore } from '../../db/sqlite/payments'
+import { createRecent } from '../../db/sqlite/recent'
+import { createTransactions } from '../../db/sqlite/transactions'
 import { createClient } from '../chain/client'
 import { announced, createClock } from '../chain/clock'
 import { createHead, observe } from '../chain/head'
@@ -25,13 +26,12 @@ import { createRelayer, isReady } from './relayer'
 import * as Reorg from './reorg'
 import { revive } from './revive'
 import type { ChainState, Relayer } from './state'
-import { createStore } from './store'
 
 /** Per attempt; a settlement waits longer than several of them. */
 const rpcTimeoutMs = 8_000
 
 export type SettlementOptions = {
-  db: Db
+  ledger: Ledger
   networks: readonly NetworkConfig[]
   /** Each is a relayer on every network. */
   relayerKeys: readonly Uint8Array[]

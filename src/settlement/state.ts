@@ -1,5 +1,6 @@
 import type { Address, Hex } from 'viem'
 import type { JobRow } from '../../db/jobs'
+import type { Payment, Purpose } from '../../db/Payment'
 import type { TransactionRow } from '../../db/schema'
 import type { Client } from '../chain/client'
 import * as Clock from '../chain/clock'
@@ -10,7 +11,7 @@ import type { NetworkConfig } from '../config/Config'
 import type { Transfer } from '../protocol/Transfer'
 import type { Signal } from './events'
 import type { Job, JobEnd } from './Job'
-import type { Ending, Outcome, Payment, Purpose, Underway } from './Payment'
+import type { Ending, Outcome, Underway } from './Outcome'
 import type { PaymentRefusal } from './refusals'
 
 /** What settlement knows of one network while it runs. */

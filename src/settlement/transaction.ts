@@ -1,13 +1,14 @@
+import type { Payment } from '../../db/Payment'
 import type { TransactionRow } from '../../db/schema'
-import { isDuplicate, write } from '../../db/write'
+import type { PaymentRow } from '../../db/sqlite/payments'
+import { isDuplicate, write } from '../../db/sqlite/write'
 import * as Multicall from '../chain/multicall'
 import { launch, slotOf } from './confirm'
 import type { Context } from './context'
 import * as Gas from './gas'
-import type { Payment, Underway } from './Payment'
+import type { Underway } from './Outcome'
 import { feesNow, freeNonce, type Payload, sign } from './relayer'
 import type { ChainState, QueuedPayment, Relayer } from './state'
-import type { PaymentRow } from './store'
 
 type Uses = Pick<Context, 'ledger' | 'now'>
 

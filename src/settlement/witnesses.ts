@@ -1,3 +1,5 @@
+import type { Payment, Purpose } from '../../db/Payment'
+import type { Assignment } from '../../db/sqlite/payments'
 import type { CallOptions, Node } from '../chain/client'
 import { pollMs } from '../chain/head'
 import * as Receipt from '../chain/receipt'
@@ -5,11 +7,9 @@ import * as Token from '../chain/token'
 import { about, type Context } from './context'
 import { readMoney } from './ethcall'
 import * as External from './external'
-import type { Payment, Purpose } from './Payment'
 import { readReceipt, readTop } from './reads'
 import * as Reorg from './reorg'
 import type { ChainState } from './state'
-import type { Assignment } from './store'
 import { pause } from './wait'
 
 type Uses = Pick<Context, 'ledger' | 'progress' | 'policy' | 'now' | 'monotonic' | 'log'>

@@ -1,5 +1,5 @@
 import type { Address } from 'viem'
-import type { Db } from '../../db/open'
+import type { Db } from '../../db/sqlite/open'
 import * as Multicall from '../chain/multicall'
 import type { NetworkConfig } from '../config/Config'
 import type { Log } from '../log'

@@ -1,8 +1,8 @@
 import { and, eq, gte, sql } from 'drizzle-orm'
 import type { Address } from 'viem'
 import { type GrantRow, grants, grantTopUps, type TopUpRow } from '../../db/grants'
-import type { Db } from '../../db/open'
-import { later } from '../../db/statement'
+import type { Db } from '../../db/sqlite/open'
+import { later } from '../../db/sqlite/statement'
 import type * as Network from '../protocol/Network'
 import type { Tally } from './Grant'
 

@@ -1,5 +1,5 @@
 import type { Address } from 'viem'
-import type { OrderQuota } from '../../db/rows'
+import type { OrderQuota } from '../../db/sqlite/rows'
 import { RpcFault } from '../chain/client'
 import type { NetworkConfig, Stock } from '../config/Config'
 import * as Amount from '../protocol/Amount'

@@ -1,11 +1,11 @@
 import type { Address } from 'viem'
-import type { Db } from '../../db/open'
+import type { Order } from '../../db/Order'
+import type { Db } from '../../db/sqlite/open'
 import type * as Logs from '../chain/logs'
 import type { Stock, StockToken } from '../config/Config'
 import type { Asset } from '../protocol/Asset'
 import type { Settlement } from '../settlement/settlement'
 import type { Market } from './market'
-import type { Order } from './Order'
 import type { Store } from './store'
 import type { Verdict } from './Verdict'
 

@@ -1,5 +1,5 @@
+import type { Order } from '../../db/Order'
 import type { Log } from './context'
-import type { Order } from './Order'
 import type { Next } from './steps'
 
 export type DriverOptions = {

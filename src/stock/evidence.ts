@@ -1,11 +1,12 @@
 import type { Hex } from 'viem'
+import type { Order } from '../../db/Order'
 import { type Node, RpcError } from '../chain/client'
 import * as Logs from '../chain/logs'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
 import type * as Network from '../protocol/Network'
 import type { Context } from './context'
-import { nonceOf, type Order, refundId, swapId } from './Order'
+import { nonceOf, refundId, swapId } from './Order'
 
 /** What the chain shows now of the transactions that an order rests on. */
 

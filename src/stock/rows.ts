@@ -1,5 +1,5 @@
+import type { HeldReason, Order, RefundReason } from '../../db/Order'
 import type { OrderRow } from '../../db/orders'
-import type { HeldReason, Order, RefundReason } from './Order'
 
 export function toOrder(row: OrderRow | undefined): Order | undefined {
   return row && fromRow(row)

@@ -1,6 +1,6 @@
 import type { Address } from 'viem'
-import type { Db } from '../../db/open'
-import { createWriteRows } from '../../db/rows'
+import type { Db } from '../../db/sqlite/open'
+import { createWriteRows } from '../../db/sqlite/rows'
 import type { Quoter } from '../paywall/quote'
 import * as Crypto from '../protocol/Crypto'
 import type { Meter } from '../settlement/metrics'

@@ -1,6 +1,7 @@
 import type { Hex } from 'viem'
+import type { HeldReason, Order, RefundReason } from '../../db/Order'
+import type { Payment } from '../../db/Payment'
 import * as Address from '../protocol/Address'
-import type { Payment } from '../settlement/Payment'
 import { disputesMax, type Sight } from '../settlement/witnesses'
 import { type Context, tokenOf } from './context'
 import {
@@ -14,7 +15,7 @@ import {
   returnedBy,
 } from './evidence'
 import { refundOf, swapOf } from './jobs'
-import { type HeldReason, type Order, type RefundReason, refundId, swapId } from './Order'
+import { refundId, swapId } from './Order'
 
 /**
  * One step of an order, decided only from what the database and the chain say now, so that it may be

@@ -1,10 +1,6 @@
 import { and, desc, eq, inArray, isNull, lt, type SQL, sql } from 'drizzle-orm'
 import type { SQLiteUpdateSetSource } from 'drizzle-orm/sqlite-core'
 import type { Address, Hex } from 'viem'
-import type { Db } from '../../db/open'
-import { orders } from '../../db/orders'
-import { createOrderCounts } from '../../db/rows'
-import { later, parameter, placeholders } from '../../db/statement'
 import {
   type HeldReason,
   type Order,
@@ -12,7 +8,11 @@ import {
   type State,
   transitions,
   unfinished,
-} from './Order'
+} from '../../db/Order'
+import { orders } from '../../db/orders'
+import type { Db } from '../../db/sqlite/open'
+import { createOrderCounts } from '../../db/sqlite/rows'
+import { later, parameter, placeholders } from '../../db/sqlite/statement'
 import { fromRow, toOrder, toRow } from './rows'
 
 /**

@@ -1,4 +1,4 @@
-import type { Order } from './Order'
+import type { Order } from '../../db/Order'
 
 /** Requests that wait for orders to change. */
 export type Waiters = {

@@ -1,6 +1,6 @@
 import { Database } from 'bun:sqlite'
 import { readFileSync } from 'node:fs'
-import { type Db, open } from '../../db/open'
+import { type Db, open } from '../../db/sqlite/open'
 
 /** What the gateway did in its database. */
 export type SqlCosts = {

@@ -1,4 +1,5 @@
 import type { Address, Hex } from 'viem'
+import type { Order } from '../../db/Order'
 import type { Receipt } from '../../src/chain/receipt'
 import * as Token from '../../src/chain/token'
 import * as Abi from '../../src/protocol/Abi'
@@ -6,7 +7,6 @@ import type * as Authorization from '../../src/protocol/Authorization'
 import * as Crypto from '../../src/protocol/Crypto'
 import type { Job } from '../../src/settlement/Job'
 import type { SwapTerms } from '../../src/stock/market'
-import type { Order } from '../../src/stock/Order'
 import type { Random } from '../soak/random'
 import { asset, deskAddress, orderOfJob, stock, token } from './deskorders'
 

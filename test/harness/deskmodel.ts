@@ -1,9 +1,9 @@
-import type { Db } from '../../db/open'
+import type { Order } from '../../db/Order'
 import { payments } from '../../db/schema'
-import { createTransactions } from '../../db/transactions'
-import { write } from '../../db/write'
-import { createStore } from '../../src/settlement/store'
-import type { Order } from '../../src/stock/Order'
+import type { Db } from '../../db/sqlite/open'
+import { createStore } from '../../db/sqlite/payments'
+import { createTransactions } from '../../db/sqlite/transactions'
+import { write } from '../../db/sqlite/write'
 import type { Random } from '../soak/random'
 import {
   type Chain,

@@ -1,7 +1,7 @@
+import type { Payment, Purpose } from '../../db/Payment'
 import type { NetworkConfig } from '../../src/config/Config'
 import { balanceOf } from '../../src/demo/chains'
 import type * as Transfer from '../../src/protocol/Transfer'
-import type { Payment, Purpose } from '../../src/settlement/Payment'
 import {
   networkOf,
   payee,

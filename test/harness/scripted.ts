@@ -1,9 +1,9 @@
 import type { Address } from 'viem'
-import { openInMemory } from '../../db/open'
+import type { Payment, Purpose } from '../../db/Payment'
+import { openInMemory } from '../../db/sqlite/open'
 import type { NetworkConfig } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
 import type { Transfer } from '../../src/protocol/Transfer'
-import type { Payment, Purpose } from '../../src/settlement/Payment'
 import {
   createSettlement,
   type Settlement,

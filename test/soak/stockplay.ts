@@ -1,6 +1,6 @@
-import { type Db, open } from '../../db/open'
+import type { Order } from '../../db/Order'
+import { type Db, open } from '../../db/sqlite/open'
 import { createDesk, type Desk } from '../../src/stock/desk'
-import type { Order } from '../../src/stock/Order'
 import { createStore, type Store } from '../../src/stock/store'
 import { createModel } from '../harness/deskmodel'
 import { network, orderOf, stock } from '../harness/deskorders'

@@ -1,4 +1,4 @@
-import { open } from '../../../db/open'
+import { open } from '../../../db/sqlite/open'
 import { account } from '../../../src/demo/accounts'
 import { network } from './network'
 

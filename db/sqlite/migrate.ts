@@ -1,18 +1,18 @@
 import type { Database } from 'bun:sqlite'
-import payments from './migrations/0001_payments.sql' with { type: 'text' }
-import errands from './migrations/0002_errands.sql' with { type: 'text' }
-import nonceUsed from './migrations/0003_nonce_used.sql' with { type: 'text' }
-import offers from './migrations/0004_offers.sql' with { type: 'text' }
-import orders from './migrations/0005_orders.sql' with { type: 'text' }
-import grants from './migrations/0006_grants.sql' with { type: 'text' }
-import orderChange from './migrations/0007_order_change.sql' with { type: 'text' }
-import slimIndexes from './migrations/0008_slim_indexes.sql' with { type: 'text' }
-import credentialHash from './migrations/0009_credential_hash.sql' with { type: 'text' }
-import ordersDisputed from './migrations/0010_orders_disputed.sql' with { type: 'text' }
-import wastedGas from './migrations/0011_wasted_gas.sql' with { type: 'text' }
-import grantTopUps from './migrations/0012_grant_top_ups.sql' with { type: 'text' }
-import transactionsSent from './migrations/0013_transactions_sent.sql' with { type: 'text' }
-import jobs from './migrations/0014_jobs.sql' with { type: 'text' }
+import payments from '../migrations/0001_payments.sql' with { type: 'text' }
+import errands from '../migrations/0002_errands.sql' with { type: 'text' }
+import nonceUsed from '../migrations/0003_nonce_used.sql' with { type: 'text' }
+import offers from '../migrations/0004_offers.sql' with { type: 'text' }
+import orders from '../migrations/0005_orders.sql' with { type: 'text' }
+import grants from '../migrations/0006_grants.sql' with { type: 'text' }
+import orderChange from '../migrations/0007_order_change.sql' with { type: 'text' }
+import slimIndexes from '../migrations/0008_slim_indexes.sql' with { type: 'text' }
+import credentialHash from '../migrations/0009_credential_hash.sql' with { type: 'text' }
+import ordersDisputed from '../migrations/0010_orders_disputed.sql' with { type: 'text' }
+import wastedGas from '../migrations/0011_wasted_gas.sql' with { type: 'text' }
+import grantTopUps from '../migrations/0012_grant_top_ups.sql' with { type: 'text' }
+import transactionsSent from '../migrations/0013_transactions_sent.sql' with { type: 'text' }
+import jobs from '../migrations/0014_jobs.sql' with { type: 'text' }
 
 /** In order. Embedded as text, so that the compiled binary carries them. */
 export const migrations: readonly { name: string; sql: string }[] = [

@@ -1,8 +1,8 @@
 import { and, eq, gte, ne, sql } from 'drizzle-orm'
 import type { Address } from 'viem'
-import type * as Network from '../src/protocol/Network'
+import type * as Network from '../../src/protocol/Network'
+import { payments, transactionMembers, transactions } from '../schema'
 import type { Db } from './open'
-import { payments, transactionMembers, transactions } from './schema'
 import { later, parameter } from './statement'
 
 /** Gas that was set aside for the payments of a payee. */

@@ -1,8 +1,8 @@
 import { and, eq, gte, isNotNull, sql } from 'drizzle-orm'
 import type { Address, Hex } from 'viem'
-import type * as Network from '../src/protocol/Network'
+import type * as Network from '../../src/protocol/Network'
+import { payments, transactions } from '../schema'
 import type { Db } from './open'
-import { payments, transactions } from './schema'
 import { later, parameter } from './statement'
 
 /** An included transaction; without a relayer it is an external one. */

@@ -1,7 +1,7 @@
 import { and, eq, sql } from 'drizzle-orm'
-import type * as Network from '../src/protocol/Network'
+import type * as Network from '../../src/protocol/Network'
+import { type GasProduct, gasSpent } from '../schema'
 import type { Db } from './open'
-import { type GasProduct, gasSpent } from './schema'
 import { later, parameter, placeholders } from './statement'
 
 type Spent = {

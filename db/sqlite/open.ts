@@ -3,10 +3,10 @@ import { chmodSync, existsSync, mkdirSync } from 'node:fs'
 import { open as openFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { type BunSQLiteDatabase, drizzle } from 'drizzle-orm/bun-sqlite'
+import * as schema from '../schema'
 import { lock } from './lock'
 import { assertNotLost, markUsed } from './marker'
 import { migrate } from './migrate'
-import * as schema from './schema'
 import { isDamage, type Storage, storageCode, watchStorage } from './storage'
 
 /** The open database. Statements through `orm`, changes inside `write`. */

@@ -1,8 +1,8 @@
 import { and, eq, gt, sql } from 'drizzle-orm'
 import type { Address } from 'viem'
+import { type OrderRow, orders } from '../orders'
+import { payments } from '../schema'
 import type { Db } from './open'
-import { type OrderRow, orders } from './orders'
-import { payments } from './schema'
 import { later, parameter, placeholders } from './statement'
 
 /** Rows that a product writes in the transaction that inserts its payment: data, no code. */

@@ -1,8 +1,8 @@
 import { and, eq, inArray, ne, sql } from 'drizzle-orm'
 import type { Hex } from 'viem'
-import type * as Network from '../src/protocol/Network'
+import type * as Network from '../../src/protocol/Network'
+import { payments, type TransactionRow, transactionMembers, transactions } from '../schema'
 import type { Db } from './open'
-import { payments, type TransactionRow, transactionMembers, transactions } from './schema'
 import { later, parameter, placeholders } from './statement'
 
 export type TransactionStatements = ReturnType<typeof createTransactions>

@@ -1,12 +1,12 @@
 import { and, desc, eq, inArray, ne, sql } from 'drizzle-orm'
 import type { SQLiteUpdateSetSource } from 'drizzle-orm/sqlite-core'
 import type { Address, Hex } from 'viem'
-import type { Db } from '../../db/open'
-import { type PaymentRow, payments, type TransactionRow } from '../../db/schema'
-import { later, parameter, placeholders } from '../../db/statement'
-import type * as Network from '../protocol/Network'
-import type { Money, Transfer } from '../protocol/Transfer'
-import { type Payment, type State, transitions } from './Payment'
+import type * as Network from '../../src/protocol/Network'
+import type { Money, Transfer } from '../../src/protocol/Transfer'
+import { type Payment, type State, transitions } from '../Payment'
+import { type PaymentRow, payments, type TransactionRow } from '../schema'
+import type { Db } from './open'
+import { later, parameter, placeholders } from './statement'
 
 /** Prepared statements on payments; every change is a compare-and-swap on the state. Call inside `write`. */
 export type Store = ReturnType<typeof createStore>

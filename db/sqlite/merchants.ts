@@ -1,6 +1,6 @@
 import { notInArray } from 'drizzle-orm'
+import { merchants } from '../schema'
 import type { Db } from './open'
-import { merchants } from './schema'
 import { write } from './write'
 
 /** A merchant as the table keeps it; `json` must be without secrets. */

@@ -1,6 +1,6 @@
 import { asc, count, sql } from 'drizzle-orm'
+import { payments } from '../schema'
 import type { Db } from './open'
-import { payments } from './schema'
 
 // As text: only so is the partial index used.
 const isUnfinished = sql`state IN ('broadcast', 'reverted')`

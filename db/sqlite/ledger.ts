@@ -1,0 +1,46 @@
+import type { ChangeListener, Ledger } from '../Ledger'
+import { createAnswers } from './answers'
+import { createDeliveries } from './deliveries'
+import { createGas } from './gas'
+import { createGrants } from './grants'
+import { createGroup } from './group'
+import { createJobReads } from './jobs'
+import { createOffers } from './offers'
+import type { Db } from './open'
+import { createOrders } from './orders'
+import { createPaymentReads } from './payments'
+import { createSettling } from './settling'
+import { createTransactionReads } from './transactions'
+
+/** The ledger of an open SQLite database: every function has done its work when it returns. */
+export function createLedger(db: Db): Ledger {
+  const listeners: ChangeListener[] = []
+  const changes: ChangeListener = {
+    payment(id) {
+      for (const listener of listeners) listener.payment(id)
+    },
+    job(id) {
+      for (const listener of listeners) listener.job(id)
+    },
+  }
+  const group = createGroup(db)
+  const orders = createOrders(db)
+  const grants = createGrants(db)
+  const riders = { orders: orders.riders, grants: grants.riders }
+  return {
+    payments: createPaymentReads(db),
+    transactions: createTransactionReads(db),
+    jobs: createJobReads(db),
+    settling: createSettling({ db, group, changes, riders }),
+    deliveries: createDeliveries(db, group),
+    gas: createGas(db),
+    answers: createAnswers(db),
+    offers: createOffers(db),
+    orders: orders.ledger,
+    grants: grants.ledger,
+    fault: () => db.storage.fault(),
+    writable: (signal) => db.storage.writable(signal),
+    onChange: (listener) => void listeners.push(listener),
+    flush: group.flush,
+  }
+}
