@@ -15,7 +15,7 @@ import { join } from 'node:path'
 import { createGroup } from '../db/sqlite/group'
 import { DatabaseLostError } from '../db/sqlite/marker'
 import { type Db, open } from '../db/sqlite/open'
-import { storageCode } from '../db/sqlite/storage'
+import { storageCode } from '../db/faults'
 import { write } from '../db/sqlite/write'
 import { temporary, until } from './harness/settlement'
 
