@@ -138,14 +138,19 @@ export type NewPayment = { row: PaymentRow; rows?: Rows | undefined }
 
 /** What a product wants written with a job, or the job is not sent. */
 export type JobRider =
-  /** The order must be able to make this change; `confirmed`: only while that payment is confirmed. */
-  { kind: 'order'; ride: OrderRide; confirmed?: string } | { kind: 'grant'; grant: NewGrant }
+  /**
+   * The order must be able to make this change. `confirmed`: only while that payment is confirmed;
+   * `withoutEffect`: only while each of these jobs is `failed` or `replaced`.
+   */
+  | { kind: 'order'; ride: OrderRide; confirmed?: string; withoutEffect?: readonly string[] }
+  | { kind: 'grant'; grant: NewGrant }
 
 /** Why the rows of a product were not written; nothing else of the commit was either. */
 export type RowsRefusal =
   | 'order-quota'
   | 'order-changed'
   | 'payment-not-confirmed'
+  | 'job-may-have-effect'
   | 'grant-exists'
   | 'grants-spent'
   | 'grants-signed-only'
