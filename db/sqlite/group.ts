@@ -1,4 +1,4 @@
-import { storageCode } from '../faults'
+import { storageCode } from '../fault'
 import type { Db } from './open'
 import { write } from './write'
 

@@ -1,6 +1,6 @@
 import type { Database } from 'bun:sqlite'
 import { basename } from 'node:path'
-import { storageCode } from '../faults'
+import { storageCode } from '../fault'
 
 /** Whether the database file can be read and written, as far as the last attempts tell. */
 export type Storage = {

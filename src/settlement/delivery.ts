@@ -1,4 +1,4 @@
-import { storageCode } from '../../db/faults'
+import { storageCode } from '../../db/fault'
 import type { Payment } from '../../db/Payment'
 import type { Context } from './context'
 

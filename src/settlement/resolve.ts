@@ -1,4 +1,4 @@
-import { storageCode } from '../../db/faults'
+import { storageCode } from '../../db/fault'
 import type { Assignment } from '../../db/Ledger'
 import type { Payment } from '../../db/Payment'
 import { about, type Context, chainOf } from './context'

@@ -1,5 +1,5 @@
 /**
- * Codes that say that the file cannot be read or written: a full disk, an I/O error, a read-only
+ * Codes that say that the storage cannot be read or written: a full disk, an I/O error, a read-only
  * volume, a damaged file. Not BUSY and not CONSTRAINT. https://sqlite.org/rescode.html
  */
 const faultCodes = /^SQLITE_(?:FULL|IOERR|READONLY|CORRUPT|NOTADB|CANTOPEN)(?:_|$)/
