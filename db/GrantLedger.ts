@@ -1,9 +1,7 @@
 import type { Address } from 'viem'
 import type * as Network from '../src/protocol/Network'
+import type { Budget, Tally } from './GrantBudget'
 import type { GrantRow, TopUpRow } from './grants'
-
-/** What was given on one day, gas included. */
-export type Tally = { grants: number; wei: bigint }
 
 /** A grant or a top-up whose transfer is written with it: the job's transaction is its hash. */
 export type NewGrant = (
@@ -11,7 +9,7 @@ export type NewGrant = (
   | { isTopUp: true; row: Omit<TopUpRow, 'transactionHash'> }
 ) & {
   /** Most grants and wei of the UTC day that began at `from` (unix ms). */
-  budget: { from: number; grants: number; wei: bigint }
+  budget: Budget & { from: number }
   /** Half of the day's budget is for requests that the address signed. */
   isSigned: boolean
 }

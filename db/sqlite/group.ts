@@ -1,5 +1,5 @@
+import { storageCode } from '../fault'
 import type { Db } from './open'
-import { storageCode } from './storage'
 import { write } from './write'
 
 /** Shares commits: a commit costs a flush of the disk, however many changes are in it. */

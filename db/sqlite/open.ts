@@ -3,11 +3,12 @@ import { chmodSync, existsSync, mkdirSync } from 'node:fs'
 import { open as openFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { type BunSQLiteDatabase, drizzle } from 'drizzle-orm/bun-sqlite'
+import { storageCode } from '../fault'
 import * as schema from '../schema'
 import { lock } from './lock'
 import { assertNotLost, markUsed } from './marker'
 import { migrate } from './migrate'
-import { isDamage, type Storage, storageCode, watchStorage } from './storage'
+import { isDamage, type Storage, watchStorage } from './storage'
 
 /** The open database. Statements through `orm`, changes inside `write`. */
 export type Db = {

@@ -1,5 +1,6 @@
 import type { Database } from 'bun:sqlite'
 import { basename } from 'node:path'
+import { storageCode } from '../fault'
 
 /** Whether the database file can be read and written, as far as the last attempts tell. */
 export type Storage = {
@@ -21,26 +22,9 @@ export type Storage = {
   close(): void
 }
 
-/**
- * Codes that say that the file cannot be read or written: a full disk, an I/O error, a read-only
- * volume, a damaged file. Not BUSY and not CONSTRAINT. https://sqlite.org/rescode.html
- */
-const faultCodes = /^SQLITE_(?:FULL|IOERR|READONLY|CORRUPT|NOTADB|CANTOPEN)(?:_|$)/
 const damageCodes = /^SQLITE_(?:CORRUPT|NOTADB)(?:_|$)/
 /** Errors of the system that a flush of the log reports. */
 const systemCodes = new Set(['EIO', 'ENOSPC', 'EDQUOT', 'EROFS'])
-const causesMax = 8
-
-/** Code of a fault of the storage, of the error itself or of a cause; undefined for any other error. */
-export function storageCode(error: unknown): string | undefined {
-  let each = error
-  for (let depth = 0; depth < causesMax && each instanceof Error; depth++) {
-    const code = 'code' in each ? each.code : undefined
-    if (typeof code === 'string' && faultCodes.test(code)) return code
-    each = each.cause
-  }
-  return undefined
-}
 
 /** Whether a code says that the file is damaged, which no attempt to write mends. */
 export function isDamage(code: string): boolean {

@@ -1,5 +1,5 @@
 import { Elysia, ValidationError } from 'elysia'
-import { storageCode } from '../../db/sqlite/storage'
+import { storageCode } from '../../db/fault'
 import type { Log } from '../log'
 import * as Problem from '../protocol/Problem'
 
