@@ -87,13 +87,13 @@ describe('a facilitator that settles for anybody', () => {
 
     // Whoever answers for its payees is not bounded so.
     const listed = withFacilitator(tight, { payTo: [stranger, other] })
-    expect(shop.app.reload(listed)).toEqual([])
+    expect(await shop.app.reload(listed)).toEqual([])
     expect((await settle(stranger)).json).toMatchObject({ success: true })
     const hash: Hex = `0x${new Bun.CryptoHasher('sha256').update('key').digest('hex')}`
-    expect(shop.app.reload(withFacilitator(tight, { apiKeyHashes: [hash] }))).toEqual([])
+    expect(await shop.app.reload(withFacilitator(tight, { apiKeyHashes: [hash] }))).toEqual([])
     const keyed = await settle(stranger, { headers: { 'x-api-key': 'key' } })
     expect(keyed.json).toMatchObject({ success: true })
-    expect(shop.app.reload(tight)).toEqual([])
+    expect(await shop.app.reload(tight)).toEqual([])
     expect((await settle(stranger)).status).toBe(503)
 
     shop.advance(dayMs)

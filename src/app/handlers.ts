@@ -58,7 +58,10 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Pa
     orders:
       exchange && startedStock && createOrderHandlers({ ...exchange, ...serving, ...startedStock }),
     sponsor: (request) => sponsorApprove({ ...serving, granting, trustProxy }, request),
-    metrics: () => renderMetrics(parts.registry),
+    async metrics() {
+      await parts.sponsoring.measure()
+      return renderMetrics(parts.registry)
+    },
     pages: createPages({ ...serving, ...state }),
     health: createHealth(state),
   }
