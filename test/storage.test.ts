@@ -12,10 +12,10 @@ import {
   writeSync,
 } from 'node:fs'
 import { join } from 'node:path'
+import { storageCode } from '../db/fault'
 import { createGroup } from '../db/sqlite/group'
 import { DatabaseLostError } from '../db/sqlite/marker'
 import { type Db, open } from '../db/sqlite/open'
-import { storageCode } from '../db/fault'
 import { write } from '../db/sqlite/write'
 import { temporary, until } from './harness/settlement'
 
@@ -131,7 +131,7 @@ describe('faults of the storage', () => {
     damage()
     // It was sound when it was opened.
     const sqlite = new Database(file, { strict: true })
-    const { watchStorage } = await import('../db/fault')
+    const { watchStorage } = await import('../db/sqlite/storage')
     const storage = watchStorage(sqlite, file)
     expect(() => sqlite.prepare('SELECT sum(length(value)) FROM meta').get()).toThrow('malformed')
     expect(storage.fault()).toStartWith('SQLITE_CORRUPT')
