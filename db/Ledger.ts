@@ -104,18 +104,16 @@ export type Included = {
   nonce: number
 }
 
-/** The unfinished transactions at one account nonce, oldest first, and what they are for. */
-export type StoredSlot = {
-  transactions: readonly TransactionRow[]
-  members: readonly Payment[]
-  job: JobRow | undefined
-}
+/** `job`: the id of the job that it is for. */
+export type Unfinished = { transaction: TransactionRow; job: string | undefined }
 
 export type TransactionReads = {
-  /** By network, relayer and nonce, lower nonces first. A job has all that was ever signed for it. */
-  unfinished(): Promise<readonly StoredSlot[]>
-  /** Ids of the payments that a transaction contains. */
-  membersOf(hash: Hex): Promise<readonly string[]>
+  /** Lower account nonces first, then the older. */
+  unfinished(): Promise<readonly Unfinished[]>
+  /** The payments that one of these transactions contains. */
+  paymentsOf(hashes: readonly Hex[]): Promise<readonly Payment[]>
+  /** Whether a transaction contains this payment, or any when none is named. */
+  hasPayment(hash: Hex, id?: string): Promise<boolean>
   /** Every transaction that ever contained the payment. */
   ofPayment(
     id: string,
@@ -140,14 +138,19 @@ export type NewPayment = { row: PaymentRow; rows?: Rows | undefined }
 
 /** What a product wants written with a job, or the job is not sent. */
 export type JobRider =
-  /** The order must be able to make this change; `confirmed`: only while that payment is confirmed. */
-  { kind: 'order'; ride: OrderRide; confirmed?: string } | { kind: 'grant'; grant: NewGrant }
+  /**
+   * The order must be able to make this change. `confirmed`: only while that payment is confirmed;
+   * `withoutEffect`: only while each of these jobs is `failed` or `replaced`.
+   */
+  | { kind: 'order'; ride: OrderRide; confirmed?: string; withoutEffect?: readonly string[] }
+  | { kind: 'grant'; grant: NewGrant }
 
 /** Why the rows of a product were not written; nothing else of the commit was either. */
 export type RowsRefusal =
   | 'order-quota'
   | 'order-changed'
   | 'payment-not-confirmed'
+  | 'job-may-have-effect'
   | 'grant-exists'
   | 'grants-spent'
   | 'grants-signed-only'
@@ -239,6 +242,11 @@ export type SettlingCommits = {
   expire(id: string, isUsed: boolean): Promise<void>
   /** Only what still hangs on one of these transactions. */
   revert(id: string, hashes: readonly Hex[]): Promise<void>
+  /**
+   * All transactions of a job that is under way may be included, also those that were given up for a
+   * sibling that a reorganisation took away. Answers with them, the oldest first.
+   */
+  resendJob(id: string): Promise<readonly TransactionRow[]>
   /** A reorganisation took the transaction away: it and what it paid are under way again. */
   reopen(
     network: Network.Id,

@@ -74,8 +74,6 @@ export type OrderLedger = {
   findByPayment(paymentId: string): Promise<Order | undefined>
   /** Everything that is not at an end, oldest first. */
   open(): Promise<readonly Order[]>
-  /** What the desk has to do: those that are held only when an operator asks to go on. */
-  toDrive(): Promise<readonly Order[]>
   /** Those among the newest that have ended on a transaction that has not, or not so any more. */
   toRecheck(): Promise<readonly string[]>
   /** Orders that are under way. */

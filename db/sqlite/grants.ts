@@ -90,8 +90,16 @@ function createRows(db: Db) {
     /** Refused when the address has a row. Throws for a top-up without a grant. */
     insert(grant: NewGrant, transactionHash: Hex): void {
       try {
-        if (grant.isTopUp) orm.insert(grantTopUps).values({ ...grant.row, transactionHash }).run()
-        else orm.insert(grants).values({ ...grant.row, transactionHash }).run()
+        if (grant.isTopUp)
+          orm
+            .insert(grantTopUps)
+            .values({ ...grant.row, transactionHash })
+            .run()
+        else
+          orm
+            .insert(grants)
+            .values({ ...grant.row, transactionHash })
+            .run()
       } catch (error) {
         throw isDuplicate(error) ? new RefusedError('grant-exists') : error
       }

@@ -1,16 +1,14 @@
 import type { ChangeListener, Ledger } from '../Ledger'
 import { createAnswers } from './answers'
 import { createDeliveries } from './deliveries'
-import { createGas } from './gas'
 import { createGrants } from './grants'
 import { createGroup } from './group'
-import { createJobReads } from './jobs'
 import { createOffers } from './offers'
 import type { Db } from './open'
 import { createOrders } from './orders'
-import { createPaymentReads } from './payments'
+import { createJobReads, createPaymentReads, createTransactionReads } from './reads'
 import { createSettling } from './settling'
-import { createTransactionReads } from './transactions'
+import { createStatements } from './statements'
 
 /** The ledger of an open SQLite database: every function has done its work when it returns. */
 export function createLedger(db: Db): Ledger {
@@ -24,16 +22,17 @@ export function createLedger(db: Db): Ledger {
     },
   }
   const group = createGroup(db)
+  const statements = createStatements(db)
   const orders = createOrders(db)
   const grants = createGrants(db)
   const riders = { orders: orders.riders, grants: grants.riders }
   return {
-    payments: createPaymentReads(db),
-    transactions: createTransactionReads(db),
-    jobs: createJobReads(db),
-    settling: createSettling({ db, group, changes, riders }),
-    deliveries: createDeliveries(db, group),
-    gas: createGas(db),
+    payments: createPaymentReads(db, statements),
+    transactions: createTransactionReads(statements),
+    jobs: createJobReads(statements),
+    settling: createSettling({ db, group, statements, changes, riders }),
+    deliveries: createDeliveries(group, statements),
+    gas: { spentOn: statements.gas.gasSpentOn, wastedOn: statements.gas.gasWastedOn },
     answers: createAnswers(db),
     offers: createOffers(db),
     orders: orders.ledger,

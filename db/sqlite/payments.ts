@@ -1,28 +1,18 @@
 import { and, desc, eq, inArray, ne, sql } from 'drizzle-orm'
 import type { SQLiteUpdateSetSource } from 'drizzle-orm/sqlite-core'
-import type { Address, Hex } from 'viem'
+import type { Hex } from 'viem'
 import type * as Network from '../../src/protocol/Network'
 import type { Money, Transfer } from '../../src/protocol/Transfer'
+import type { Assignment, Evidence, KeyScope, PayerOfAsset } from '../Ledger'
 import { type Payment, type State, transitions } from '../Payment'
-import { type PaymentRow, payments, type TransactionRow } from '../schema'
+import { type PaymentRow, payments } from '../schema'
 import type { Db } from './open'
 import { later, parameter, placeholders } from './statement'
 
 /** Prepared statements on payments; every change is a compare-and-swap on the state. Call inside `write`. */
-export type Store = ReturnType<typeof createStore>
+export type PaymentStatements = ReturnType<typeof createPayments>
 
-export type { PaymentRow, TransactionRow }
-
-/** What was known when the request came in whose simulation passed. */
-export type Evidence = Pick<PaymentRow, 'receivedAt' | 'knownBlock'>
-
-/** A buyer's own key means something only together with these. */
-export type KeyScope = { merchant: string; route: string; payer: Address; key: string }
-
-/** Which Transfer log pays. */
-export type Assignment = { transaction: Hex; logIndex: number; blockNumber: bigint }
-
-export function createStore(db: Db) {
+export function createPayments(db: Db) {
   return { ...readPayments(db), ...searchPayments(db), ...changePayments(db) }
 }
 
@@ -48,20 +38,32 @@ function readPayments(db: Db) {
     ),
   )
   const unfinished = one(sql`state IN ('broadcast', 'reverted')`)
+  const broadcast = later(orm, () =>
+    orm
+      .select({ network: payments.network, count: sql<number>`count(*)` })
+      .from(payments)
+      // The states of the partial index, word for word: only so is it used.
+      .where(sql`state IN ('broadcast', 'reverted') AND state = 'broadcast'`)
+      .groupBy(payments.network)
+      .prepare(),
+  )
   return {
     find: ({ network, asset, payer, nonce }: Money) =>
       toPayment(byMoney.get({ network, asset, payer, nonce: nonce.toLowerCase() })),
     findById: (id: string) => toPayment(byId.get({ id })),
     findByRedeemToken: (hash: string) => toPayment(byRedeem.get({ hash })),
-    /** Payment that a Transfer log is assigned to. */
-    findByLog: (network: Network.Id, hash: Hex, index: number) =>
-      toPayment(byLog.get({ network, hash, index })),
+    /** Id of the payment that a Transfer log is assigned to. */
+    logOwner: (network: Network.Id, hash: Hex, index: number): string | undefined =>
+      byLog.get({ network, hash, index })?.id,
     evidenceOf(id: string): Evidence {
       const row = byId.get({ id })
       if (!row) throw new Error(`no payment ${id}`)
       return { receivedAt: row.receivedAt, knownBlock: row.knownBlock }
     },
     unfinishedPayments: () => unfinished.all().map(fromRow),
+    /** Of those that are `broadcast`. */
+    countBroadcast: (): Map<Network.Id, number> =>
+      new Map(broadcast.all().map(({ network, count }) => [network, count])),
   }
 }
 
@@ -118,7 +120,7 @@ function searchPayments(db: Db) {
     takenLogs: (network: Network.Id, hash: Hex): Set<number> =>
       new Set(taken.all({ network, hash }).flatMap(({ index }) => index ?? [])),
     /** Whether a payment of the payer is confirmed. */
-    hasPaid: ({ network, asset, payer }: Pick<Money, 'network' | 'asset' | 'payer'>): boolean =>
+    hasPaid: ({ network, asset, payer }: PayerOfAsset): boolean =>
       paid.get({ network, asset, payer }) !== undefined,
   }
 }
@@ -245,7 +247,7 @@ function toPayment(row: PaymentRow | undefined): Payment | undefined {
   return row && fromRow(row)
 }
 
-function fromRow(row: PaymentRow): Payment {
+export function fromRow(row: PaymentRow): Payment {
   const { id, state, nonceUsed, delivery, attempts, truncated, answered, createdAt } = row
   return {
     id,

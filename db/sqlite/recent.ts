@@ -1,18 +1,10 @@
 import { and, eq, gte, isNotNull, sql } from 'drizzle-orm'
-import type { Address, Hex } from 'viem'
+import type { Hex } from 'viem'
 import type * as Network from '../../src/protocol/Network'
+import type { Included } from '../Ledger'
 import { payments, transactions } from '../schema'
 import type { Db } from './open'
 import { later, parameter } from './statement'
-
-/** An included transaction; without a relayer it is an external one. */
-export type Included = {
-  hash: Hex
-  blockNumber: number
-  relayer: Address | undefined
-  /** Account nonce of the relayer. */
-  nonce: number
-}
 
 /** Reads what a reorganisation can take away. */
 export type Recent = ReturnType<typeof createRecent>

@@ -56,5 +56,17 @@ export function openBase(
   const entrance = createEntrance({ baseUrl: config.service.baseUrl, requestId, now })
   const current = { config, app: startingRoutes(entrance), isStopping: false }
   const ledger = createLedger(db)
-  return { options, current, entrance, db, ledger, registry, requestId, now, monotonic, log, onFailure }
+  return {
+    options,
+    current,
+    entrance,
+    db,
+    ledger,
+    registry,
+    requestId,
+    now,
+    monotonic,
+    log,
+    onFailure,
+  }
 }

@@ -116,26 +116,23 @@ function topicOf(signature: string): Hex {
 type Sought = Pick<Transfer, 'asset' | 'payer' | 'payee' | 'amountAtomic'>
 
 /**
- * For each transfer the index of a Transfer log of exactly this money, undefined when there is none
- * left: no log pays twice, and `taken` pay for others already. Which of several equal logs pays for
- * which of several equal transfers does not matter.
+ * For each transfer the indexes of the Transfer logs of exactly this money. Equal transfers have the
+ * same: which of several equal logs pays for which of them does not matter, but no log pays twice.
  */
-export function assignTransfers(
+export function findTransfers(
   logs: readonly Log[],
   transfers: readonly Sought[],
-  taken: ReadonlySet<number>,
-): (number | undefined)[] {
-  const free = new Map<string, number[]>()
+): (readonly number[])[] {
+  const found = new Map<string, number[]>()
   for (const log of logs) {
     const [topic, payer, payee] = log.topics
     if (topic !== transferTopic || log.topics.length !== 3 || log.data.length !== 66) continue
-    if (taken.has(log.index)) continue
     const key = `${log.address.toLowerCase()} ${payer} ${payee} ${log.data}`
-    const indexes = free.get(key)
+    const indexes = found.get(key)
     if (indexes) indexes.push(log.index)
-    else free.set(key, [log.index])
+    else found.set(key, [log.index])
   }
-  return transfers.map((transfer) => free.get(transferKey(transfer))?.shift())
+  return transfers.map((transfer) => found.get(transferKey(transfer)) ?? [])
 }
 
 /** Equal for transfers whose Transfer logs cannot be told apart. */

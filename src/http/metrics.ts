@@ -15,9 +15,9 @@ export type Registry = {
     labels?: readonly string[],
   ): Histogram
   /** Called before each rendering, to set gauges from values that other modules keep. */
-  onRender(update: () => void): void
+  onRender(update: () => void | Promise<void>): void
   /** Prometheus text exposition format 0.0.4. */
-  render(): string
+  render(): Promise<string>
 }
 
 // A label that somebody outside can vary must not grow the memory.
@@ -26,7 +26,7 @@ const seriesMax = 1000
 /** An empty registry. */
 export function createRegistry(): Registry {
   const families = new Map<string, () => string[]>()
-  const updates: (() => void)[] = []
+  const updates: (() => void | Promise<void>)[] = []
   const register = (
     name: string,
     help: string,
@@ -84,16 +84,16 @@ export function createRegistry(): Registry {
     onRender(update) {
       updates.push(update)
     },
-    render() {
-      for (const update of updates) update()
+    async render() {
+      for (const update of updates) await update()
       return `${[...families.values()].flatMap((lines) => lines()).join('\n')}\n`
     },
   }
 }
 
 /** `GET /metrics` of a registry. */
-export function renderMetrics(registry: Registry): Response {
-  return new Response(registry.render(), {
+export async function renderMetrics(registry: Registry): Promise<Response> {
+  return new Response(await registry.render(), {
     headers: {
       'Content-Type': 'text/plain; version=0.0.4; charset=utf-8',
       'Cache-Control': 'no-store',

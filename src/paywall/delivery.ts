@@ -75,9 +75,9 @@ export type Deliveries = {
   ): Promise<Response>
   /** The stored answer of an idempotency key, marked as a replay. */
   replay(answer: Answer, payment: Payment, protocol: Protocol): Response
-  findByToken(token: string): Payment | undefined
+  findByToken(token: string): Promise<Payment | undefined>
   /** Whether a failed delivery of the payment was answered, with the token that redeems it. */
-  wasAnswered(payment: Payment): boolean
+  wasAnswered(payment: Payment): Promise<boolean>
   inFlight(): number
   /** Gives up the rests of answers that are read for keys. */
   stop(): void
@@ -140,7 +140,11 @@ export function createDeliveries(options: DeliveryOptions): Deliveries {
       return new Response(answer.body, { status: answer.status, headers })
     },
     findByToken: (token) => settlement.findByRedeemToken(sha256(token)),
-    wasAnswered: ({ id, answered }) => answered || answering.has(id),
+    async wasAnswered({ id, answered }) {
+      if (answered || answering.has(id)) return true
+      // It may have been written since the payment was read.
+      return (await settlement.findById(id))?.answered === true
+    },
     inFlight: () => context.open,
     stop: rests.stop,
   }
@@ -212,7 +216,7 @@ async function deliver(context: Context, delivery: Delivery): Promise<Response> 
   const { body } = made
   if (body instanceof Uint8Array) {
     // The answer is stored for the key: an abort does not count another delivery.
-    const isStored = keep?.(body) === true
+    const isStored = (await keep?.(body)) === true
     const isTaken = () => isStored || !request.signal.aborted
     return answer(context, delivery, { ...made, body }, () => {
       // The answer is written in this turn of the event loop; recording it afterwards means that a
@@ -233,7 +237,7 @@ async function deliver(context: Context, delivery: Delivery): Promise<Response> 
   return new Response(observed(body, request.signal, observer), { status, headers })
 }
 
-type Keep = ((body: Uint8Array) => boolean) | undefined
+type Keep = ((body: Uint8Array) => Promise<boolean>) | undefined
 
 /** Reads an answer completely and passes it on inside a message. Throws ProblemError. */
 async function enclose(
@@ -314,9 +318,9 @@ function keeper(
 ): Keep {
   if (payment.purpose.idempotencyKey === undefined) return undefined
   const own = new Headers(headers)
-  return (body) => {
+  return async (body) => {
     try {
-      return answers.store(payment, { status, headers: own, body }, now())
+      return await answers.store(payment, { status, headers: own, body }, now())
     } catch (error) {
       log('answer-not-kept', { requestId, payment: payment.id, error })
       return false

@@ -81,7 +81,7 @@ async function readRest(reader: Reader, kept: Kept, isOver: () => boolean): Prom
     while (kept.isOpen()) {
       const { done, value } = await reader.read()
       if (isOver()) return false
-      if (done || value === undefined) return kept.store()
+      if (done || value === undefined) return await kept.store()
       kept.add(value)
     }
     reader.cancel().catch(() => {})
@@ -96,14 +96,16 @@ export type Kept = {
   /** Whether all that came so far is here. */
   isOpen(): boolean
   add(chunk: Uint8Array): void
-  /** Stores it as the whole answer. False when it is not stored. */
-  store(): boolean
+  /** Stores it as the whole answer, once. False when it is not stored. */
+  store(): Promise<boolean>
 }
 
 /** `keep` stores a whole answer and says whether it did; undefined when nothing is to be stored. */
-export function createKept(keep: ((body: Uint8Array) => boolean) | undefined): Kept {
+export function createKept(keep: ((body: Uint8Array) => Promise<boolean>) | undefined): Kept {
   let chunks: Uint8Array[] = []
   let size = 0
+  let stored: Promise<boolean> | undefined
+  const storeOnce = async () => isOpen() && (await keep?.(Buffer.concat(chunks))) === true
   const isOpen = () => keep !== undefined && size <= answerMaxBytes
   return {
     isOpen,
@@ -112,7 +114,10 @@ export function createKept(keep: ((body: Uint8Array) => boolean) | undefined): K
       if (isOpen()) chunks.push(chunk.slice())
       else if (chunks.length > 0) chunks = []
     },
-    store: () => isOpen() && keep?.(Buffer.concat(chunks)) === true,
+    store() {
+      stored ??= storeOnce()
+      return stored
+    },
   }
 }
 
@@ -154,7 +159,9 @@ export async function readWhole(
       if (value !== undefined) kept.add(value)
       if (signal.aborted) return await left()
       if (done || value === undefined) {
-        const isStored = kept.store()
+        // It is whole now: a buyer that leaves meanwhile changes nothing about it.
+        signal.removeEventListener('abort', leave)
+        const isStored = await kept.store()
         return { kind: 'whole', bytes: Buffer.concat(chunks), truncated: false, isStored }
       }
       const room = envelope.maxBytes - size

@@ -76,11 +76,15 @@ function open(admission: Admission, incoming: IncomingRequest): Response | Promi
   }
   const client = clientOf(incoming.peer, request.headers, limits.trustProxy)
   const pays = presented.kind !== 'none'
-  const owner = { client, isPaid: pays && admission.recognise(presented, incoming.item) }
-  if (pays) return readBody(request, bodyMaxBytes, budget, owner).then(sellWith)
+  if (pays) {
+    return admission
+      .recognise(presented, incoming.item)
+      .then((isPaid) => readBody(request, bodyMaxBytes, budget, { client, isPaid }))
+      .then(sellWith)
+  }
   // Without a credential the body is only digested; without room the 402 has no digest.
   const most = Math.min(limits.unpaidBodyMaxBytes, bodyMaxBytes)
-  return readBody(request, most, budget, owner).then(sellWith, (error) => {
+  return readBody(request, most, budget, { client, isPaid: false }).then(sellWith, (error) => {
     const isLeftOut = error instanceof Problem.ProblemError && [413, 503].includes(error.status)
     if (isLeftOut) return sell(sales, incoming, droppedBody)
     throw error

@@ -33,6 +33,8 @@ export type DeliverOnConfirm = {
   isWanted: () => boolean
   /** The caller still waits. */
   isOpen: boolean
+  /** The commit that starts it; its caller waits for that, because it may have been started. Never rejects. */
+  commit: Promise<void> | undefined
   /** It was done, for this caller. */
   isStarted: boolean
 }

@@ -1,12 +1,6 @@
 import type { Address } from 'viem'
+import type { Ledger } from '../../db/Ledger'
 import type { Payment } from '../../db/Payment'
-import type { GasStatements } from '../../db/sqlite/gas'
-import type { Group } from '../../db/sqlite/group'
-import type { JobStatements } from '../../db/sqlite/jobs'
-import type { Db } from '../../db/sqlite/open'
-import type { Store } from '../../db/sqlite/payments'
-import type { Recent } from '../../db/sqlite/recent'
-import type { TransactionStatements } from '../../db/sqlite/transactions'
 import type * as Network from '../protocol/Network'
 import type { Events } from './events'
 import type { Metrics } from './metrics'
@@ -35,18 +29,6 @@ export type Context = Readonly<{
   /** Ms from any start; shows that `now` was set. */
   monotonic: () => number
   log: Log
-}>
-
-/** What the database keeps of money. */
-export type Ledger = Readonly<{
-  db: Db
-  payments: Store
-  transactions: TransactionStatements
-  jobs: JobStatements
-  gas: GasStatements
-  recent: Recent
-  /** Shares commits. */
-  group: Group
 }>
 
 /** What is under way. The promises never reject. */

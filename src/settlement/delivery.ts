@@ -1,5 +1,5 @@
+import { storageCode } from '../../db/fault'
 import type { Payment } from '../../db/Payment'
-import { storageCode } from '../../db/sqlite/storage'
 import type { Context } from './context'
 
 /** The delivery state of payments. All that are changed at the same time share a commit. */
@@ -40,55 +40,54 @@ export function createDeliveries({
   now,
   log,
 }: Pick<Context, 'ledger' | 'progress' | 'now' | 'log'>): Deliveries {
-  const { db, group, payments } = ledger
+  const { deliveries } = ledger
 
   /**
    * The caller keeps its claim until this is written, so the same credential gets no second answer.
    */
-  async function persist<T>(add: () => Promise<T>): Promise<T> {
+  async function persist(write: () => Promise<boolean>): Promise<boolean> {
     for (;;) {
       try {
-        return await add()
+        return await write()
       } catch (error) {
         if (storageCode(error) === undefined) throw error
-        await db.storage.writable(progress.signal)
+        await ledger.writable(progress.signal)
       }
     }
   }
 
+  /** A token must be on the disk before its buyer has it: while that cannot be, this rejects. */
+  function end(id: string, told: Delivered | (() => Delivered)): Promise<boolean> {
+    if (typeof told !== 'function' && !told.delivered) return deliveries.fail(id, told)
+    return persist(async () => {
+      const result = typeof told === 'function' ? await afterTurn(told) : told
+      return result.delivered ? deliveries.deliver(id, result, now()) : deliveries.fail(id, result)
+    })
+  }
+
   return {
     async beginDelivery(id) {
-      const payment = await group.add(() => payments.beginDelivery(id))
+      const payment = await deliveries.begin(id)
       if (!payment) throw new Error(`payment ${id} is not to be delivered`)
       return payment
     },
     async endDelivery(id, told) {
-      // A token must be on the disk before its buyer has it. What was delivered has left already: its
-      // record comes after the fact anyway.
-      const isToken = typeof told !== 'function' && !told.delivered
-      const add = isToken ? group.add : group.addSoon
-      const change = () =>
-        add(() => {
-          const result = typeof told === 'function' ? told() : told
-          const { upstreamStatus } = result
-          return result.delivered
-            ? payments.deliver(id, result.upstreamStatus, result.truncated, now())
-            : payments.failDelivery(id, upstreamStatus, result.redeemTokenHash, result.redeemUntil)
-        })
-      const isChanged = await (isToken ? change() : persist(change))
-      if (!isChanged) throw new Error(`no delivery of payment ${id} was started`)
+      if (!(await end(id, told))) throw new Error(`no delivery of payment ${id} was started`)
     },
     async handOver(id) {
       try {
-        return await group.add(() => payments.handOver(id, now()))
+        return await deliveries.handOver(id, now())
       } catch (error) {
         // That no caller knows it is better than that two do.
         log('settlement-fault', { payment: id, error })
         return undefined
       }
     },
-    async markAnswered(id) {
-      await group.add(() => payments.markAnswered(id))
-    },
+    markAnswered: (id) => deliveries.markAnswered(id),
   }
+}
+
+/** What is told once this turn of the event loop is over. */
+function afterTurn<T>(tell: () => T): Promise<T> {
+  return new Promise((resolve) => setImmediate(() => resolve(tell())))
 }

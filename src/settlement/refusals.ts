@@ -1,4 +1,4 @@
-import { storageCode } from '../../db/sqlite/storage'
+import { storageCode } from '../../db/fault'
 import { RpcError, RpcFault } from '../chain/client'
 import type { Head } from '../chain/head'
 import type { NetworkConfig } from '../config/Config'

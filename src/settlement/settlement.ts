@@ -1,6 +1,6 @@
 import type { Address } from 'viem'
+import type { PaymentReads, Rows } from '../../db/Ledger'
 import type { Payment, Purpose } from '../../db/Payment'
-import type { KeyScope } from '../../db/sqlite/payments'
 import type { Asset } from '../protocol/Asset'
 import * as Crypto from '../protocol/Crypto'
 import { type Money, moneyKey, type Transfer } from '../protocol/Transfer'
@@ -122,7 +122,7 @@ export type { SettlementOptions }
 /** How money moves: one per process and database. Throws when there is no relayer key. */
 export async function createSettlement(options: SettlementOptions): Promise<Settlement> {
   const controller = new AbortController()
-  const context = createContext(options, controller.signal)
+  const context = await createContext(options, controller.signal)
   const background = start(context, options.checkMs ?? 15_000)
   const random = options.random ?? ((length) => crypto.getRandomValues(new Uint8Array(length)))
   return {
@@ -154,14 +154,14 @@ function createPayments(context: Context, random: (length: number) => Uint8Array
     claim: createClaims(),
     verify: (transfer, eip712) => verify(context, transfer, eip712),
     async settle(transfer, purpose, options) {
-      const { waitMs, receivedAt, requestId, isKeySigned = false, write, onSent } = options
+      const { waitMs, receivedAt, requestId, isKeySigned = false, rows, onSent } = options
       const { deliverOnConfirm } = options
       if (context.progress.isStopping) return Refusals.unavailable(undefined)
-      const known = payments.find(transfer)
+      const known = await payments.find(transfer)
       const knownBlock = headOf(transfer)
       const id = paymentId(now(), random)
       const about = { id, requestId, transfer, purpose, receivedAt, isKeySigned }
-      const request = { ...about, write, onSent, deliverOnConfirm }
+      const request = { ...about, rows, onSent, deliverOnConfirm }
       const outcome = await (known
         ? Intake.meet(context, known, request, waitMs)
         : Intake.settle(intake, request, waitMs))
@@ -204,8 +204,9 @@ async function stop(
     clearTimeout(chain.queue.collecting)
     pump(context, chain)
   }
+  await Promise.all([...chains.values()].map(({ queue }) => queue.dispatching))
   await Promise.all([background.stopped, ...underWay()])
-  ledger.group.flush()
+  ledger.flush()
 }
 
 function createClaims(): Payments['claim'] {

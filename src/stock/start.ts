@@ -1,6 +1,5 @@
 import type { Address } from 'viem'
-import type { Db } from '../../db/sqlite/open'
-import { createWriteRows } from '../../db/sqlite/rows'
+import type { OrderLedger } from '../../db/OrderLedger'
 import type { Quoter } from '../paywall/quote'
 import * as Crypto from '../protocol/Crypto'
 import type { Meter } from '../settlement/metrics'
@@ -16,7 +15,7 @@ import { createPurchase, type Purchase } from './purchase'
 export type StartedStock = { desk: Desk; purchase: Purchase; orderResponse: OrderResponse }
 
 export type StartOptions = {
-  db: Db
+  orders: OrderLedger
   settlement: Settlement
   quoter: Quoter
   exchange: OpenMarket
@@ -49,8 +48,7 @@ export function startStock(options: StartOptions): StartedStock {
     now,
   })
   const own = [...options.relayerKeys.map(Crypto.addressOf), desk.address]
-  const common = { ...options, ...exchange, desk, orderResponse, own, baseUrl }
-  const purchase = createPurchase({ ...common, writeRows: createWriteRows(options.db) })
+  const purchase = createPurchase({ ...options, ...exchange, desk, orderResponse, own, baseUrl })
   const gauge = options.meter.gauge('stock_orders', 'Stock orders that are at no end.', ['state'])
   options.meter.onRender(() => {
     for (const [state, count] of desk.counts()) gauge.set(count, { state })
