@@ -107,8 +107,7 @@ test('behavior: killed between the reservation and the send, it is sent after th
     members: { transaction: row?.transaction_hash },
   })
   // The budget knows of it too.
-  await sponsoring.measure()
-  expect(sponsoring.registry.render()).toContain(`sponsor_grants_today{network="${id}"} 1`)
+  expect(await sponsoring.registry.render()).toContain(`sponsor_grants_today{network="${id}"} 1`)
 })
 
 test('behavior: a grant whose transaction is dropped is sent again, never a second one', async () => {

@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'bun:test'
 import { maxUint256, type TransactionSerializableEIP1559 } from 'viem'
+import { roomFor } from '../db/GrantBudget'
 import * as Token from '../src/chain/token'
 import * as Transaction from '../src/chain/transaction'
 import { account } from '../src/demo/accounts'

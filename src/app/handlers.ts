@@ -58,10 +58,7 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Pa
     orders:
       exchange && startedStock && createOrderHandlers({ ...exchange, ...serving, ...startedStock }),
     sponsor: (request) => sponsorApprove({ ...serving, granting, trustProxy }, request),
-    async metrics() {
-      await parts.sponsoring.measure()
-      return renderMetrics(parts.registry)
-    },
+    metrics: () => renderMetrics(parts.registry),
     pages: createPages({ ...serving, ...state }),
     health: createHealth(state),
   }

@@ -60,7 +60,7 @@ export async function startSales(base: Base, money: Money): Promise<Sales> {
     exchange &&
     startStock({
       ...terms,
-      ledger: base.ledger,
+      orders: base.ledger.orders,
       settlement,
       quoter,
       exchange,

@@ -1,6 +1,7 @@
 import type { Hex } from 'viem'
+import type { KeyScope } from '../../db/Ledger'
 import type { Payment, Purpose } from '../../db/Payment'
-import { holdMoney, type KeyScope, scopeKey } from '../paywall/hold'
+import { holdMoney, scopeKey } from '../paywall/hold'
 import { moneyKey } from '../protocol/Transfer'
 import type { Outcome } from '../settlement/Outcome'
 import * as Refusals from '../settlement/refusals'
