@@ -209,7 +209,7 @@ describe('health', () => {
       ],
       merchantsOutOfService: () =>
         broken ? [{ merchant: 'assistant', reason: 'ASSISTANT_KEY is not set' }] : [],
-      spentBudgets: () => (broken ? [{ network: 'eip155:4663', reason: 'spent' }] : []),
+      spentBudgets: async () => (broken ? [{ network: 'eip155:4663', reason: 'spent' }] : []),
       openCircuits: () => (broken ? ['assistant'] : []),
       storageFaults: () => (broken ? [{ file: 'turnpike.sqlite', reason: 'SQLITE_FULL' }] : []),
     })
@@ -256,7 +256,7 @@ describe('metrics', () => {
     requests.inc({ status: 'a"b\n\\' })
     registry.onRender(() => balance.set(7))
     for (const value of [0.05, 0.1, 0.5, 9]) latency.observe(value, { network: 'eip155:1' })
-    const response = renderMetrics(registry)
+    const response = await renderMetrics(registry)
     expect(response.headers.get('Content-Type')).toStartWith('text/plain; version=0.0.4')
     expect(await response.text()).toBe(`# HELP turnpike_requests_total Requests.
 # TYPE turnpike_requests_total counter
@@ -275,12 +275,12 @@ turnpike_settle_seconds_count{network="eip155:1"} 4
 `)
   })
 
-  test('behavior: an endless label shares one series, and a name is registered once', () => {
+  test('behavior: an endless label shares one series, and a name is registered once', async () => {
     const registry = createRegistry()
     const counter = registry.counter('x_total', 'X.', ['path'])
     for (let index = 0; index < 5000; index++) counter.inc({ path: String(index) })
-    expect(registry.render().split('\n').length).toBeLessThan(1010)
-    expect(registry.render()).toContain('turnpike_x_total{path="other"} 4000')
+    expect((await registry.render()).split('\n').length).toBeLessThan(1010)
+    expect(await registry.render()).toContain('turnpike_x_total{path="other"} 4000')
     expect(() => registry.gauge('x_total', 'X.')).toThrow('registered twice')
   })
 })
