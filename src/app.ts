@@ -22,11 +22,12 @@ export type App = {
   receiptAddress: `0x${string}`
   settlement: Settlement
   /**
-   * Takes over another configuration for requests from now on; those under way end under the old
-   * one. Changes nothing and returns the places when something needs a restart; throws, with nothing
-   * changed for requests, when the database cannot be written.
+   * Takes over another configuration for the requests after it; those under way end under the old
+   * one. Changes nothing and returns the places when something needs a restart; rejects, with nothing
+   * changed for requests, when the database cannot be written. One after the other, in the order of
+   * the calls.
    */
-  reload(config: Config): readonly Path[]
+  reload(config: Config): Promise<readonly Path[]>
   /** Begins nothing new, lets what is paid finish within the configured limit, then closes. */
   stop(): Promise<void>
 }
@@ -59,35 +60,48 @@ async function begin(
   // Bind first: a start without its address fails before other parts run.
   const door = openDoor(base)
   const money = await startMoney(base)
-  const sales = startSales(base, money)
+  const sales = await startSales(base, money)
   const parts = createParts(base, door, money, sales)
-  const first = prepare(base, parts, options.config)
+  const first = await prepare(base, parts, options.config)
   base.current.app = first.app
   // Behind the socket: a chain that hangs must not keep the health endpoints from saying so.
   await money.settlement.recover()
   sales.startedStock?.desk.recover()
-  first.write()
+  await first.write()
   warmUp(base)
   return {
     url: door.listener.url,
     receiptAddress: sales.receiptAddress,
     settlement: money.settlement,
-    reload(config) {
-      const places = needsRestart(base.current.config, config)
-      if (places.length > 0) return places
-      const { app, write } = prepare(base, parts, config)
-      write()
-      Object.assign(base.current, { config, app })
-      return []
-    },
+    // What ends with a configuration is found by comparing it with the one before.
+    reload: inTurn((config) => reload(base, parts, config)),
     stop: () => stop(base, door, parts),
   }
 }
 
 /** The routes under a configuration, and what makes the database know it as the one that is served. */
-function prepare({ db, now }: Base, parts: Parts, config: Config) {
-  const { retired, write } = succeed(db, config, now())
+async function prepare({ ledger, now }: Base, parts: Parts, config: Config) {
+  const { retired, write } = await succeed(ledger.offers, config, now())
   return { app: createRoutes(createHandlers(config, retired, parts)), write }
+}
+
+async function reload(base: Base, parts: Parts, config: Config): Promise<readonly Path[]> {
+  const places = needsRestart(base.current.config, config)
+  if (places.length > 0) return places
+  const { app, write } = await prepare(base, parts, config)
+  await write()
+  Object.assign(base.current, { config, app })
+  return []
+}
+
+/** Runs one call after the other, in their order. */
+function inTurn<In, Out>(run: (input: In) => Promise<Out>): (input: In) => Promise<Out> {
+  let last: Promise<unknown> = Promise.resolve()
+  return (input) => {
+    const next = last.then(() => run(input))
+    last = next.catch(() => undefined)
+    return next
+  }
 }
 
 /** Prepares, between requests, what the first ones would wait for. */

@@ -246,7 +246,7 @@ describe('settled before it is shown to us', () => {
 
   for (const way of [mppUsdc, mppUsdg, mppPermit]) {
     test(`attack 12: where others may sell for the payout, no proof that it was unspent, ${way.name}`, async () => {
-      target.reload({ payoutExclusive: false })
+      await target.reload({ payoutExclusive: false })
       try {
         const headers = await pay(way)
         await settleAsStranger(way, headers)
@@ -255,7 +255,7 @@ describe('settled before it is shown to us', () => {
           expect({ status: result.status, ...caused }).toEqual({ status: 402, ...nothing })
         }
       } finally {
-        target.reload({ payoutExclusive: true })
+        await target.reload({ payoutExclusive: true })
       }
     })
   }

@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import type { Payment } from '../db/Payment'
+import { createAnswers as createLedger } from '../db/sqlite/answers'
 import { open } from '../db/sqlite/open'
 import { account } from '../src/demo/accounts'
 import { createBudget, readBody } from '../src/http/body'
@@ -135,54 +136,57 @@ describe('bodies that are wrong at every byte', () => {
 })
 
 describe('the store of answers', () => {
-  test('attack 33: is capped; what has expired makes room', () => {
+  test('attack 33: is capped; what has expired makes room', async () => {
     const directory = temporary()
     const db = open({ dataDir: directory.path, now: () => 0 })
     // Only the answers are looked at: they may belong to no payment.
     db.sqlite.run('PRAGMA foreign_keys = OFF')
-    const answers = createAnswers(db, 2 * answerMaxBytes)
+    const ledger = createLedger(db)
+    const answers = await createAnswers(ledger, 2 * answerMaxBytes)
     const store = (id: string, bytes: number, now: number) =>
       answers.store(
         { id, transfer: { payer: id } } as unknown as Payment,
         { status: 200, headers: new Headers(), body: new Uint8Array(bytes) },
         now,
       )
-    const isFull = (now: number, own = answers) => {
-      const free = own.reserve('0xother', now)
+    const isFull = async (now: number, own = answers) => {
+      const free = await own.reserve('0xother', now)
       free?.()
       return free === undefined
     }
-    store('a', answerMaxBytes - 1024, 0)
-    expect(isFull(0)).toBe(false)
-    store('too long', answerMaxBytes + 1, 0)
-    expect(answers.find('too long', 0)).toBeUndefined()
-    store('b', 1000, 1)
-    expect(isFull(1)).toBe(true)
-    expect(isFull(1, createAnswers(db, 2 * answerMaxBytes))).toBe(true)
+    await store('a', answerMaxBytes - 1024, 0)
+    expect(await isFull(0)).toBe(false)
+    expect(await store('too long', answerMaxBytes + 1, 0)).toBe(false)
+    expect(await answers.find('too long', 0)).toBeUndefined()
+    await store('b', 1000, 1)
+    expect(await isFull(1)).toBe(true)
+    expect(await isFull(1, await createAnswers(ledger, 2 * answerMaxBytes))).toBe(true)
     const day = 24 * 60 * 60 * 1000
-    expect(answers.find('b', day)).toBeDefined()
-    expect(answers.find('a', day)).toBeUndefined()
-    expect(isFull(day + 1)).toBe(false)
+    expect(await answers.find('b', day)).toBeDefined()
+    expect(await answers.find('a', day)).toBeUndefined()
+    expect(await isFull(day + 1)).toBe(false)
     db.close()
     directory.remove()
   })
 })
 
 describe('the shares of the store', () => {
-  test('attack 33: one payer fills a share at most, what is under way included', () => {
+  test('attack 33: one payer fills a share at most, what is under way included', async () => {
     const directory = temporary()
     const db = open({ dataDir: directory.path, now: () => 0 })
     // 2 MiB each; what is under way is held as 256 KiB.
-    const answers = createAnswers(db, 16 * answerMaxBytes)
-    const held = Array.from({ length: 8 }, () => answers.reserve('0xAb', 0))
+    const answers = await createAnswers(createLedger(db), 16 * answerMaxBytes)
+    const asked = Array.from({ length: 9 }, () => answers.reserve('0xAb', 0))
+    const [last, ...held] = (await Promise.all(asked)).toReversed()
+    expect(last).toBeUndefined()
     expect(held.every((free) => free !== undefined)).toBe(true)
-    expect(answers.reserve('0xaB', 0)).toBeUndefined()
-    const other = answers.reserve('0xcd', 0)
+    expect(await answers.reserve('0xaB', 0)).toBeUndefined()
+    const other = await answers.reserve('0xcd', 0)
     expect(other).toBeDefined()
     held[0]?.()
     held[0]?.()
-    expect(answers.reserve('0xab', 0)).toBeDefined()
-    expect(answers.reserve('0xab', 0)).toBeUndefined()
+    expect(await answers.reserve('0xab', 0)).toBeDefined()
+    expect(await answers.reserve('0xab', 0)).toBeUndefined()
     db.close()
     directory.remove()
   })

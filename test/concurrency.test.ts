@@ -79,7 +79,7 @@ describe('concurrency', () => {
   })
 
   test('behavior: all merchants have one limit together', async () => {
-    target.reload({ concurrencyMax: 1 })
+    await target.reload({ concurrencyMax: 1 })
     const gate = hold('total')
     const first = fetch(at('a/get?total'), { headers: await headersFor('a/get?total') })
     await gate.arrives()
@@ -90,7 +90,7 @@ describe('concurrency', () => {
       expect((await first).status).toBe(200)
       return refused
     })
-    target.reload({})
+    await target.reload({})
     expect([result.status, await result.json()]).toMatchObject([503, { code: 'not-ready' }])
     expect(caused.forwarded).toBe(0)
     expect(caused.paidAtomic).toBe(0n)

@@ -179,7 +179,7 @@ test('attack 12: an external settlement for another payee is no success, as anot
   const to = account(8).address
   const { config } = shop
   const facilitator = { ...config.facilitator, payTo: [to, payee] }
-  expect(shop.app.reload({ ...config, facilitator })).toEqual([])
+  expect(await shop.app.reload({ ...config, facilitator })).toEqual([])
   const body = await make(base, { to, requirements: { payTo: to } })
   const before = await shop.balance(base, to)
   beforeSend(base, () => call(base, account(9).address, settlingCall(body)))
@@ -190,7 +190,7 @@ test('attack 12: an external settlement for another payee is no success, as anot
     errorMessage: expect.stringMatching(/transaction 0x[0-9a-f]{64}, which is not ours, settled/),
   })
   expect((await shop.balance(base, to)) - before).toBe(5_000n)
-  expect(shop.app.reload(config)).toEqual([])
+  expect(await shop.app.reload(config)).toEqual([])
 })
 
 test('attack 12: a payment settled before the call is no success', async () => {

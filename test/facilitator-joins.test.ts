@@ -19,7 +19,7 @@ afterAll(() => shop?.stop())
 afterEach(async () => {
   if (shop.taps[base]) shop.taps[base].intercept = undefined
   await mine()
-  expect(shop.app.reload(shop.config)).toEqual([])
+  expect(await shop.app.reload(shop.config)).toEqual([])
 })
 
 function make(made?: Made) {
@@ -81,14 +81,14 @@ describe('a reload while a settlement is under way', () => {
     const body = await make()
     await hold()
     const first = await begin(body)
-    expect(shop.app.reload(shop.config)).toEqual([])
+    expect(await shop.app.reload(shop.config)).toEqual([])
     const pending = await settle(withWait(body, 0.2))
     expect(pending.json).toMatchObject({ success: false, status: 'pending' })
     const other = structuredClone(body)
     other.paymentRequirements.extra.more = true
     expect((await settle(other)).json).toMatchObject({ success: false, errorReason: used })
     const second = settle(body)
-    expect(shop.app.reload(shop.config)).toEqual([])
+    expect(await shop.app.reload(shop.config)).toEqual([])
     const third = settle(body)
     await mine()
     const answers = await Promise.all([first.answer, second, third])
@@ -110,7 +110,7 @@ describe('a reload while a settlement is under way', () => {
       { assets: ['0x5fc5360D0400a0Fd4f2af552ADD042D716F1d168'] as const },
     ]) {
       const stricter = { ...shop.config, facilitator: { ...facilitator, ...changes } }
-      expect(shop.app.reload(stricter)).toEqual([])
+      expect(await shop.app.reload(stricter)).toEqual([])
       expect((await settle(withWait(body, 0.1))).json).toMatchObject({ status: 'pending' })
       expect((await post(`${shop.url}/verify`, body)).json).toMatchObject({ isValid: true })
       expect((await post(`${shop.url}/verify`, await make())).json.isValid).toBe(false)
@@ -124,7 +124,7 @@ describe('a reload while a settlement is under way', () => {
     const body = await make()
     await hold()
     const first = await begin(body)
-    expect(shop.app.reload(shop.config)).toEqual([])
+    expect(await shop.app.reload(shop.config)).toEqual([])
     const restarting = shop.restart()
     await mine()
     expect((await first.answer).json).toMatchObject({ success: true })

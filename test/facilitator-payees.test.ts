@@ -1,6 +1,7 @@
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import type { Address, Hex } from 'viem'
 import { createGas } from '../db/sqlite/gas'
+import { createLedger } from '../db/sqlite/ledger'
 import { type Db, open } from '../db/sqlite/open'
 import type { Config } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
@@ -87,13 +88,13 @@ describe('a facilitator that settles for anybody', () => {
 
     // Whoever answers for its payees is not bounded so.
     const listed = withFacilitator(tight, { payTo: [stranger, other] })
-    expect(shop.app.reload(listed)).toEqual([])
+    expect(await shop.app.reload(listed)).toEqual([])
     expect((await settle(stranger)).json).toMatchObject({ success: true })
     const hash: Hex = `0x${new Bun.CryptoHasher('sha256').update('key').digest('hex')}`
-    expect(shop.app.reload(withFacilitator(tight, { apiKeyHashes: [hash] }))).toEqual([])
+    expect(await shop.app.reload(withFacilitator(tight, { apiKeyHashes: [hash] }))).toEqual([])
     const keyed = await settle(stranger, { headers: { 'x-api-key': 'key' } })
     expect(keyed.json).toMatchObject({ success: true })
-    expect(shop.app.reload(tight)).toEqual([])
+    expect(await shop.app.reload(tight)).toEqual([])
     expect((await settle(stranger)).status).toBe(503)
 
     shop.advance(dayMs)
@@ -179,25 +180,29 @@ describe('what a payee is counted', () => {
 
   function start(budgetWei: bigint): Payees {
     const { networks } = withBudget(configOf(small), budgetWei)
-    return createPayees({ db, networks, priceOf: () => 2n, now: () => clock })
+    return createPayees({ ledger: createLedger(db), networks, priceOf: () => 2n, now: () => clock })
   }
 
   /** The largest budget of whose quarter the payee has had its part. */
-  function costOf(payee: Address): bigint {
-    let cost = 0n
-    for (let wei = 1n; start(wei * 4n).isSpent(base, payee); wei++) cost = wei
-    return cost
+  async function costOf(payee: Address): Promise<bigint> {
+    for (let wei = 1n; ; wei++) {
+      const payees = start(wei * 4n)
+      await payees.load()
+      if (!payees.isSpent(base, payee)) return wei - 1n
+    }
   }
 
-  test('behavior: members of a batch share its cost, a wallet that may burn more is counted more', () => {
+  const costsOf = (payees: readonly Address[]) => Promise.all(payees.map(costOf))
+
+  test('behavior: members of a batch share its cost, a wallet that may burn more is counted more', async () => {
     const batch = [pay(stranger), pay(other), pay(other), pay(own)]
     send(batch, 400, 0)
     send([pay(stranger)], 600, 1)
     spend(100n)
-    expect([stranger, other, own].map((each) => costOf(each))).toEqual([70n, 20n, 10n])
+    expect(await costsOf([stranger, other, own])).toEqual([70n, 20n, 10n])
   })
 
-  test('behavior: a replacement counts once, what is sent again counts again', () => {
+  test('behavior: a replacement counts once, what is sent again counts again', async () => {
     const [first, second] = [pay(stranger), pay(other)]
     send([first], 300, 0)
     send([first], 300, 0)
@@ -205,48 +210,53 @@ describe('what a payee is counted', () => {
     send([second], 300, 1)
     send([second], 300, 2)
     spend(90n)
-    expect([stranger, other].map((each) => costOf(each))).toEqual([30n, 60n])
+    expect(await costsOf([stranger, other])).toEqual([30n, 60n])
   })
 
-  test('behavior: neither the day before nor the gateway counts', () => {
+  test('behavior: neither the day before nor the gateway counts', async () => {
     send([pay(stranger, at - dayMs)], 300, 0)
     send([pay(stranger, at, 'gateway')], 300, 1)
     send([pay(other)], 300, 2)
     spend(90n)
-    expect([stranger, other].map((each) => costOf(each))).toEqual([0n, 90n])
+    expect(await costsOf([stranger, other])).toEqual([0n, 90n])
   })
 
-  test('attack: what is under way counts at the price of now, so that many at once do not pass it', () => {
+  test('attack: what is under way counts at the price of now, so that many at once do not pass it', async () => {
     // A quarter is three times what one under way may cost.
     const payees = start(3n * 300_000n * 2n * 4n)
-    const ends = []
+    await payees.load()
+    const counts = []
     for (; !payees.isSpent(base, stranger); )
-      ends.push(payees.begin({ network: base, payee: stranger, known: undefined }))
-    expect(ends).toHaveLength(3)
+      counts.push(payees.begin({ network: base, payee: stranger, known: undefined }))
+    expect(counts).toHaveLength(3)
     expect(payees.isSpent(base, other)).toBe(false)
-    ends[0]?.(undefined)
+    await counts[0]?.end(undefined)
     expect(payees.isSpent(base, stranger)).toBe(false)
-    for (const end of ends.slice(1)) end(undefined)
+    for (const count of counts.slice(1)) await count.end(undefined)
     expect(payees.isSpent(base, stranger)).toBe(false)
   })
 
-  test('behavior: what comes later is added, once, and ends with the day', () => {
+  test('behavior: what comes later is added, once, and ends with the day', async () => {
     send([pay(other)], 100, 0)
     spend(100n)
     const [low, high] = [start(70n * 4n), start(80n * 4n)]
-    const spent = (of: Payees) => [stranger, other].map((each) => of.isSpent(base, each))
-    expect([spent(low), spent(high)]).toEqual([
+    const spent = async (of: Payees) => {
+      await of.load()
+      return [stranger, other].map((each) => of.isSpent(base, each))
+    }
+    expect([await spent(low), await spent(high)]).toEqual([
       [false, true],
       [false, true],
     ])
-    const settle = (known: string | undefined, act: () => string) => {
+    const settle = async (known: string | undefined, act: () => string) => {
       const payment = { network: base, payee: stranger, known }
-      const ends = [low, high].map((each) => each.begin(payment))
+      const counts = [low, high].map((each) => each.begin(payment))
+      for (const { ready } of counts) await ready
       const id = act()
-      for (const end of ends) end?.(id)
+      for (const { end } of counts) await end(id)
       return id
     }
-    const id = settle(undefined, () => {
+    const id = await settle(undefined, () => {
       const written = pay(stranger)
       send([written], 300, 1)
       return written
@@ -256,18 +266,21 @@ describe('what a payee is counted', () => {
       [true, false],
       [false, false],
     ]
-    expect([spent(low), spent(high)]).toEqual(after)
-    settle(id, () => id)
-    expect([spent(low), spent(high)]).toEqual(after)
+    expect([await spent(low), await spent(high)]).toEqual(after)
+    await settle(id, () => id)
+    expect([await spent(low), await spent(high)]).toEqual(after)
     clock += dayMs
-    expect(spent(low)).toEqual([false, false])
+    expect(await spent(low)).toEqual([false, false])
   })
-  test('behavior: yesterday, asked for again today, is no share of today', () => {
+  test('behavior: yesterday, asked for again today, is no share of today', async () => {
     const id = pay(stranger, at - 10)
     send([id], 300, 0)
     const payees = start(1_000_000n)
+    await payees.load()
     expect(payees.isSpent(base, stranger)).toBe(false)
-    payees.begin({ network: base, payee: stranger, known: id })?.(id)
+    const count = payees.begin({ network: base, payee: stranger, known: id })
+    await count.ready
+    await count.end(id)
     expect(payees.isSpent(base, stranger)).toBe(false)
   })
 })

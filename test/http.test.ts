@@ -209,7 +209,7 @@ describe('health', () => {
       ],
       merchantsOutOfService: () =>
         broken ? [{ merchant: 'assistant', reason: 'ASSISTANT_KEY is not set' }] : [],
-      spentBudgets: () => (broken ? [{ network: 'eip155:4663', reason: 'spent' }] : []),
+      spentBudgets: async () => (broken ? [{ network: 'eip155:4663', reason: 'spent' }] : []),
       openCircuits: () => (broken ? ['assistant'] : []),
       storageFaults: () => (broken ? [{ file: 'turnpike.sqlite', reason: 'SQLITE_FULL' }] : []),
     })

@@ -93,9 +93,9 @@ async function pendingOnce(): Promise<void> {
   await chain?.rpc('evm_setAutomine', [false])
   const credential = await sign(item(), { scheme: 'x402-eip3009' })
   credentials.push(credential)
-  setSettleWait(shop, 0.3)
+  await setSettleWait(shop, 0.3)
   expect((await send(item(), { headers: credential })).status).toBe(503)
-  setSettleWait(shop, 25)
+  await setSettleWait(shop, 25)
   await chain?.rpc('evm_setAutomine', [true])
   await chain?.rpc('anvil_mine', ['0x1'])
   await until(

@@ -28,7 +28,7 @@ function pages(options: Partial<PagesOptions> = {}) {
   const made = createPages({
     config,
     adminToken: token,
-    adminState: () => ({
+    adminState: async () => ({
       networks: [],
       pending: { count: 0, oldest: [] },
       openCircuits: [],
@@ -206,7 +206,7 @@ describe('what a page may do', () => {
     const app = pages({
       config,
       hasMarket: true,
-      adminState: () => ({
+      adminState: async () => ({
         networks: [
           {
             network: hostile,
@@ -265,7 +265,7 @@ describe('the state of relayers', () => {
       const relayers = [relayer('0xa', 'no gas'), relayer('0xb', 'a gap'), relayer('0xc', last)]
       const networks = [{ network: 'eip155:1', ready, reason, relayers }]
       const nothing = { pending: { count: 0, oldest: [] }, openCircuits: [], outOfService: [] }
-      const adminState = () => ({ networks, heldOrders: undefined, ...nothing })
+      const adminState = async () => ({ networks, heldOrders: undefined, ...nothing })
       const { get } = pages({ adminState })
       const text = await (await get('/admin', { authorization: `Bearer ${token}` })).text()
       const rows = text.match(/<tr><td>.*?<\/tr>/g) ?? []

@@ -74,7 +74,7 @@ describe('a transfer that takes its time', () => {
       const payments = shop.counts().payments ?? 0
       await setAutomine(chainOf(network), false)
       // Long enough for the second request to come while the first one waits.
-      setSettleWait(shop, 1)
+      await setSettleWait(shop, 1)
       const first = fetch(item(), { headers: credential })
       await inPool(network, 1)
 
@@ -84,7 +84,7 @@ describe('a transfer that takes its time', () => {
       expect(await meanwhile.json()).toMatchObject({ code: 'payment-in-progress' })
 
       const pending = await first
-      setSettleWait(shop, 0.3)
+      await setSettleWait(shop, 0.3)
       expect(pending.status).toBe(503)
       expect(pending.headers.get('retry-after')).toBe('2')
       expect(pending.headers.has('www-authenticate')).toBe(false)

@@ -9,11 +9,11 @@ beforeAll(async () => {
   shop = await startShop()
 })
 afterAll(() => shop.stop())
-beforeEach(() => {
+beforeEach(async () => {
   // Far enough for every offer of the test before to be forgotten by new payments.
   shop.advance(400_000)
   shop.upstream.script = undefined
-  expect(shop.app.reload(shop.config)).toEqual([])
+  expect(await shop.app.reload(shop.config)).toEqual([])
   shop.advance(400_000)
 })
 
@@ -67,7 +67,7 @@ describe('a price that changes', () => {
         (terms) => sign(item(), { ...terms, ...validAfter(0) }),
       ),
     )
-    expect(shop.app.reload(dearer())).toEqual([])
+    expect(await shop.app.reload(dearer())).toEqual([])
     expect(await pricesOf(item())).toEqual(['7000'])
     for (const headers of signed) expect((await pay(headers)).status).toBe(200)
     const answer = await buy(item(), { ...x402, ...validAfter(0) })
@@ -78,7 +78,7 @@ describe('a price that changes', () => {
   test('behavior: an x402 offer is honoured 360 seconds and not longer', async () => {
     const early = await sign(item(), { ...x402, ...validAfter(359_000) })
     const late = await sign(item(), { ...permit2, ...validAfter(361_000) })
-    shop.app.reload(dearer())
+    await shop.app.reload(dearer())
     shop.advance(359_000)
     const honoured = await pay(early)
     expect(honoured.status).toBe(200)
@@ -93,7 +93,7 @@ describe('a price that changes', () => {
   })
 
   test('behavior: an amount that was never offered is refused as before', async () => {
-    shop.app.reload(dearer())
+    await shop.app.reload(dearer())
     const response = await buy(item(), { ...x402, ...validAfter(0), value: 6000n, bare: true })
     expect(response.status).toBe(402)
   })
@@ -103,7 +103,7 @@ describe('a price that changes', () => {
     const headers = await sign(item(), validAfter(0))
     const failed = await pay(headers)
     expect(failed.status).toBe(502)
-    shop.app.reload(paidToWallet())
+    await shop.app.reload(paidToWallet())
     shop.advance(500_000)
     shop.upstream.script = undefined
     expect((await pay(headers)).status).toBe(200)
@@ -113,7 +113,7 @@ describe('a price that changes', () => {
     const first = await sign(item(), { ...x402, ...validAfter(0) })
     const second = await sign(item(), { ...permit2, ...validAfter(0) })
     const third = await sign(item(), { ...x402, ...validAfter(400_000) })
-    shop.app.reload(dearer())
+    await shop.app.reload(dearer())
     await shop.restart(dearer())
     const afterReload = await pay(first)
     expect(afterReload.status).toBe(200)
@@ -136,7 +136,7 @@ describe('a payout that changes', () => {
       await sign(item(), validAfter(0)),
       await sign(item(), { ...x402, ...validAfter(0) }),
     ]
-    expect(shop.app.reload(paidToWallet())).toEqual([])
+    expect(await shop.app.reload(paidToWallet())).toEqual([])
     const refused = await pay(mpp)
     expect(refused.status).toBe(402)
     expect(await refused.json()).toMatchObject({ code: 'invalid-challenge' })
@@ -152,11 +152,11 @@ describe('routes and networks that come and go', () => {
     const url = `${shop.url}/m/shop${other.path}`
     const mpp = await sign(url, validAfter(0))
     const offer = await sign(url, { ...x402, ...validAfter(0) })
-    shop.app.reload(withoutOther())
+    await shop.app.reload(withoutOther())
     expect((await pay(mpp, url)).status).toBe(404)
     expect((await fetch(url)).status).toBe(404)
     // Back at another price: what was asked for is still what is paid.
-    shop.app.reload(changed(routeText(other.path, '0.005'), routeText(other.path, '0.009')))
+    await shop.app.reload(changed(routeText(other.path, '0.005'), routeText(other.path, '0.009')))
     expect(await pricesOf(url)).toEqual(['9000'])
     expect((await pay(mpp, url)).status).toBe(200)
     expect((await pay(offer, url)).status).toBe(200)
@@ -176,7 +176,7 @@ price = "0.001"
 `,
     )
     expect((await fetch(`${shop.url}/m/fresh/new`)).status).toBe(404)
-    expect(shop.app.reload(config)).toEqual([])
+    expect(await shop.app.reload(config)).toEqual([])
     expect((await buy(`${shop.url}/m/fresh/new`, validAfter(0))).status).toBe(200)
     const listed = await fetch(`${shop.url}/openapi.json`, {
       headers: { 'if-none-match': etag ?? '' },
@@ -194,7 +194,7 @@ price = "0.001"
       await sign(item(), { ...testnet, ...validAfter(400_000), bare: true }),
     ]
     const mainnets = '"eip155:4663", "eip155:8453"]\n'
-    shop.app.reload(
+    await shop.app.reload(
       changed(`${shopHead}"eip155:8453", "eip155:84532"]\n`, `${shopOrigin}${mainnets}`),
     )
     expect((await pay(mpp)).status).toBe(200)
@@ -213,7 +213,7 @@ describe('requests under way', () => {
     const url = `${shop.url}/m/shop${other.path}`
     const waiting = buy(url, validAfter(0))
     await until('the upstream is asked', () => answer !== undefined)
-    shop.app.reload(withoutOther())
+    await shop.app.reload(withoutOther())
     expect((await fetch(url)).status).toBe(404)
     answer?.()
     const response = await waiting
@@ -248,7 +248,7 @@ describe('requests under way', () => {
       stopped = true
     })
     for (let turn = 0; !stopped; turn++) {
-      expect(shop.app.reload(configs[turn % 2] ?? shop.config)).toEqual([])
+      expect(await shop.app.reload(configs[turn % 2] ?? shop.config)).toEqual([])
       await Bun.sleep(2)
     }
     await buyers
@@ -259,7 +259,7 @@ describe('requests under way', () => {
 })
 
 describe('what a running process cannot change', () => {
-  test('behavior: the facilitator and the limits are not among it', () => {
+  test('behavior: the facilitator and the limits are not among it', async () => {
     const config = shop.edited((text) =>
       text
         .replace('verify_per_minute = 120', 'verify_per_minute = 7')
@@ -267,7 +267,7 @@ describe('what a running process cannot change', () => {
         .replace('settle_wait_seconds = 25', 'settle_wait_seconds = 24'),
     )
     expect(config.facilitator.verifyPerMinute).toBe(7)
-    expect(shop.app.reload(config)).toEqual([])
+    expect(await shop.app.reload(config)).toEqual([])
   })
 
   const cases: readonly (readonly [string, string, string])[] = [
@@ -282,7 +282,8 @@ describe('what a running process cannot change', () => {
       const both = shop.edited((text) =>
         text.replace(from, to).replace(routeText('/item', '0.005'), routeText('/item', '0.007')),
       )
-      expect(shop.app.reload(both).map((path) => path.join('.'))).toEqual([place])
+      const places = await shop.app.reload(both)
+      expect(places.map((path) => path.join('.'))).toEqual([place])
       expect(await pricesOf(item())).toEqual(['5000'])
     })
 })

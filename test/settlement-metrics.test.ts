@@ -73,9 +73,9 @@ test('behavior: what waits, is replaced or fails to answer is seen', async () =>
   // A node that holds the call until the block comes is asked for receipts after seconds.
   tap.intercept = withoutSync
   await setAutomine(chain, false)
-  setSettleWait(shop, 0.3)
+  await setSettleWait(shop, 0.3)
   expect((await fetch(item(), { headers: credential })).status).toBe(503)
-  setSettleWait(shop, 25)
+  await setSettleWait(shop, 25)
   expect(await more(`payments_total{network="${base}",protocol="mpp",outcome="pending"}`)).toBe(1)
   expect((await read()).get(`pending_payments{network="${base}"}`)).toBe(1)
   expect(

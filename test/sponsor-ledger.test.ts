@@ -107,7 +107,7 @@ test('behavior: killed between the reservation and the send, it is sent after th
     members: { transaction: row?.transaction_hash },
   })
   // The budget knows of it too.
-  expect(sponsoring.registry.render()).toContain(`sponsor_grants_today{network="${id}"} 1`)
+  expect(await sponsoring.registry.render()).toContain(`sponsor_grants_today{network="${id}"} 1`)
 })
 
 test('behavior: a grant whose transaction is dropped is sent again, never a second one', async () => {
@@ -148,11 +148,11 @@ describe('the day', () => {
     expect(await one(2, false)).toBe('signature-required')
     expect([await one(2, true), await one(3, true)]).toEqual(['granted', 'granted'])
     expect([await one(4, true), await one(4, false)]).toEqual(['budget-spent', 'budget-spent'])
-    expect(sponsoring.spent()).toEqual([
+    expect(await sponsoring.spent()).toEqual([
       { network: id, reason: 'the sponsoring budget of today is spent' },
     ])
     at += 86_400_000
-    expect(sponsoring.spent()).toEqual([])
+    expect(await sponsoring.spent()).toEqual([])
     expect(await one(4, false)).toBe('granted')
     expect(await one(0, false)).toBe('already-sponsored')
   })

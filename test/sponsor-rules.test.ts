@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'bun:test'
 import { maxUint256, type TransactionSerializableEIP1559 } from 'viem'
+import { roomFor } from '../db/GrantBudget'
 import * as Token from '../src/chain/token'
 import * as Transaction from '../src/chain/transaction'
 import { account } from '../src/demo/accounts'
@@ -125,13 +126,13 @@ describe('who is sponsored', () => {
 
   test('behavior: after half of the day, by grants or by wei, only who signs; then nobody', () => {
     const budget = { grants: 4, wei: 1_000n }
-    expect(Grant.roomFor({ grants: 0, wei: 0n }, budget, 100n)).toBe('open')
-    expect(Grant.roomFor({ grants: 1, wei: 499n }, budget, 100n)).toBe('open')
-    expect(Grant.roomFor({ grants: 2, wei: 0n }, budget, 100n)).toBe('signed')
-    expect(Grant.roomFor({ grants: 1, wei: 500n }, budget, 100n)).toBe('signed')
-    expect(Grant.roomFor({ grants: 1, wei: 901n }, budget, 100n)).toBe('spent')
-    expect(Grant.roomFor({ grants: 4, wei: 0n }, budget, 0n)).toBe('spent')
-    expect(Grant.roomFor({ grants: 0, wei: 0n }, { grants: 0, wei: 0n }, 0n)).toBe('spent')
+    expect(roomFor({ grants: 0, wei: 0n }, budget, 100n)).toBe('open')
+    expect(roomFor({ grants: 1, wei: 499n }, budget, 100n)).toBe('open')
+    expect(roomFor({ grants: 2, wei: 0n }, budget, 100n)).toBe('signed')
+    expect(roomFor({ grants: 1, wei: 500n }, budget, 100n)).toBe('signed')
+    expect(roomFor({ grants: 1, wei: 901n }, budget, 100n)).toBe('spent')
+    expect(roomFor({ grants: 4, wei: 0n }, budget, 0n)).toBe('spent')
+    expect(roomFor({ grants: 0, wei: 0n }, { grants: 0, wei: 0n }, 0n)).toBe('spent')
   })
 
   test('behavior: the message is signed as wallets sign it, in either spelling', async () => {

@@ -108,7 +108,7 @@ test('behavior: it then pays for what viem sends by default; and never again', a
   const given = BigInt(first.amountWei) + BigInt(second.body.amountWei)
   expect(await weiOf(net.chain, address)).toBe(given)
   expect(given).toBeLessThanOrEqual(sponsorDefaults.maxGrantWei)
-  expect(sponsoring.registry.render()).toContain(`sponsor_grants_today{network="${id}"} 2`)
+  expect(await sponsoring.registry.render()).toContain(`sponsor_grants_today{network="${id}"} 2`)
 
   // At any fee: it happens once.
   await setBaseFee(high * 2n)
@@ -209,5 +209,5 @@ test('behavior: killed between the reservation and the send, it is sent after th
   const again = await ask(address)
   expect(again).toMatchObject({ kind: 'refused', code: 'already-sponsored' })
   expect(await weiOf(net.chain, address)).toBe(given)
-  expect(sponsoring.registry.render()).toContain(`sponsor_grants_today{network="${id}"} 2`)
+  expect(await sponsoring.registry.render()).toContain(`sponsor_grants_today{network="${id}"} 2`)
 })

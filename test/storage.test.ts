@@ -131,7 +131,7 @@ describe('faults of the storage', () => {
     damage()
     // It was sound when it was opened.
     const sqlite = new Database(file, { strict: true })
-    const { watchStorage } = await import('../db/fault')
+    const { watchStorage } = await import('../db/sqlite/storage')
     const storage = watchStorage(sqlite, file)
     expect(() => sqlite.prepare('SELECT sum(length(value)) FROM meta').get()).toThrow('malformed')
     expect(storage.fault()).toStartWith('SQLITE_CORRUPT')

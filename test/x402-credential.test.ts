@@ -170,14 +170,14 @@ describe('a payment that is on its way', () => {
   test('attack: polling with a rebuilt credential does not take the place of the buyer', async () => {
     const own = await sign(item(), x402)
     await setAutomine(chain(), false)
-    setSettleWait(shop, 0.3)
+    await setSettleWait(shop, 0.3)
     expect((await fetch(item(), { headers: own })).status).toBe(503)
     const forms = await stolen()
     const polls = [...forms, ...forms].map((headers) => fetch(item(), { headers }))
     // Were one of them waiting for the transfer in the buyer's stead, this would be 409.
     expect((await fetch(item(), { headers: own })).status).toBe(503)
     for (const { status } of await Promise.all(polls)) expect(status).toBe(409)
-    setSettleWait(shop, 25)
+    await setSettleWait(shop, 25)
     await confirm()
     await expectNothing(forms)
     await expectAnswer(own)

@@ -24,7 +24,7 @@ export type Base = {
   options: AppOptions
   current: Current
   entrance: Entrance
-  /** The open database: for the life of the process only. */
+  /** The open file of the ledger: for the life of the process only. */
   db: Db
   ledger: Ledger
   registry: Registry

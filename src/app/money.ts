@@ -13,10 +13,10 @@ export type Money = {
 
 /** Starts the settlement, which drives on what is unfinished after `recover`, and sponsoring. */
 export async function startMoney(base: Base): Promise<Money> {
-  const { options, current, db, registry, now, log } = base
+  const { options, current, ledger, registry, now, log } = base
   const { config, secrets } = options
   const settlement = await createSettlement({
-    db,
+    ledger,
     meter: registry,
     payerFailuresMax: options.payerFailuresMax,
     blockTimeMs: options.blockTimeMs,
@@ -37,7 +37,7 @@ export async function startMoney(base: Base): Promise<Money> {
   base.onFailure(() => settlement.stop(0))
   const relayers = secrets.relayerKeys.map(Crypto.addressOf)
   const sponsoring = createSponsor({
-    db,
+    grants: ledger.grants,
     settlement,
     networks: config.networks,
     accounts: [...relayers, settlement.desk],

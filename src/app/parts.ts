@@ -1,4 +1,4 @@
-import { readPending } from '../../db/sqlite/pending'
+import type { Pending } from '../../db/Ledger'
 import { bufferedBytes } from '../facilitator/handler'
 import { createPayees } from '../facilitator/payees'
 import { createSettling, type Settling } from '../facilitator/settle'
@@ -11,7 +11,6 @@ import { createBreaker } from '../proxy/breaker'
 import { createConcurrency } from '../proxy/concurrency'
 import type { GatewayOptions } from '../proxy/merchant'
 import { createUpstream } from '../proxy/upstream'
-import type { AdminState } from '../web/admin'
 import type { Base } from './base'
 import type { Door } from './door'
 import type { Money } from './money'
@@ -37,16 +36,16 @@ export type Parts = Pick<Base, 'entrance' | 'db' | 'registry' | 'requestId' | 'n
     /** The other end of the connection of a request that a route received. */
     peerOf: (request: Request) => Peer
     adminToken: string
-    pending: () => AdminState['pending']
+    pending: () => Promise<Pending>
   }
 
 /** Makes what the requests of all products share. */
 export function createParts(base: Base, door: Door, money: Money, sales: Sales): Parts {
-  const { options, current, db, registry, requestId, now, log } = base
+  const { options, current, db, ledger, registry, requestId, now, log } = base
   const { config, secrets } = options
   const { settlement } = money
   const payees = createPayees({
-    db,
+    ledger,
     networks: config.networks,
     priceOf: (network) => settlement.costOf(network).priceWei,
     now,
@@ -75,6 +74,6 @@ export function createParts(base: Base, door: Door, money: Money, sales: Sales):
     rateLimit: createRateLimit(),
     accepts: () => !current.isStopping,
     adminToken: secrets.adminToken,
-    pending: () => readPending(db, pendingShown),
+    pending: () => ledger.payments.pending(pendingShown),
   }
 }

@@ -1,9 +1,9 @@
-import type { Storage } from '../../db/sqlite/storage'
 import type { Registry } from '../http/metrics'
 import type { Log } from '../log'
+import type { Base } from './base'
 
 /** Reports faults of the database file by an error in the log and two metrics. */
-export function reportStorage(storage: Storage, registry: Registry, log: Log): void {
+export function reportStorage(storage: Base['db']['storage'], registry: Registry, log: Log): void {
   const { file } = storage
   storage.onChange((code) => {
     if (code === undefined) log('storage-recovered', { file })

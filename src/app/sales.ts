@@ -24,7 +24,7 @@ export type Sales = {
 }
 
 /** Starts the paywall and, where the configuration has `[stock]`, the stock desk. */
-export function startSales(base: Base, money: Money): Sales {
+export async function startSales(base: Base, money: Money): Promise<Sales> {
   const { options, current, registry, now, log } = base
   const { settlement, sponsoring } = money
   const { challengeSecrets, receiptKey } = options.secrets
@@ -43,7 +43,7 @@ export function startSales(base: Base, money: Money): Sales {
     ...terms,
     sponsor: sponsoring.approvals,
     quoter,
-    answers: createAnswers(base.db, options.answersMaxBytes),
+    answers: await createAnswers(base.ledger.answers, options.answersMaxBytes),
     paceMin: {
       stalledMax: options.config.service.stalledStreamsMax,
       reclaim: createReclaim(() => collect(base.monotonic)),
@@ -60,7 +60,7 @@ export function startSales(base: Base, money: Money): Sales {
     exchange &&
     startStock({
       ...terms,
-      db: base.db,
+      orders: base.ledger.orders,
       settlement,
       quoter,
       exchange,

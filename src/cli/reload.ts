@@ -18,9 +18,9 @@ export type ReloadOptions = {
 
 /**
  * Reads the file again and takes it over, or keeps what is served and logs every reason as
- * `file:line: message`. Returns whether it was taken over. Never throws.
+ * `file:line: message`. Returns whether it was taken over. Never rejects.
  */
-export function reload(options: ReloadOptions): boolean {
+export async function reload(options: ReloadOptions): Promise<boolean> {
   const { app, file, log } = options
   try {
     const text = readFileSync(file, 'utf8')
@@ -28,7 +28,7 @@ export function reload(options: ReloadOptions): boolean {
     const result = parse(text, { file, env: options.env, relayers: () => options.relayers })
     faults.push(...result.faults.map(format))
     if (result.config !== undefined && faults.length === 0) {
-      const places = app.reload(result.config)
+      const places = await app.reload(result.config)
       if (places.length === 0) {
         const { merchants, hash } = result.config
         const routes = merchants.reduce((sum, merchant) => sum + merchant.routes.length, 0)

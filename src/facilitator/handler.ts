@@ -14,7 +14,7 @@ import * as Sponsoring from '../protocol/Sponsoring'
 import type { Settlement } from '../settlement/settlement'
 import type { ApprovalSponsor } from '../settlement/sponsorship'
 import { conflict, malformed, notReady, type Operation, toJson, told } from './answers'
-import { type Case, type JudgeOptions, judge, open } from './judge'
+import { type Case, identify, type JudgeOptions, judge, open, type Unidentified } from './judge'
 import * as Policy from './Policy'
 import { createSettler, type SettleCall, type Settler, type Settling } from './settle'
 import { supported } from './supported'
@@ -177,7 +177,7 @@ async function answer(facilitating: Facilitating, call: Call): Promise<Response>
   return settle(facilitating, { subject, idempotencyKey, requestId }, headers)
 }
 
-/** The bytes are given back before anything waits for a chain. */
+/** The bytes are given back before anything waits. */
 async function read(
   { judging, budget }: Facilitating,
   request: Request,
@@ -186,13 +186,15 @@ async function read(
   assertUnpacked(request.headers)
   const owner = { client: caller.key, isPaid: true }
   const body = await readBody(request, bodyMaxBytes, budget, owner)
+  let subject: Unidentified
   try {
-    const subject = open(judging, body.bytes, caller.keyHash)
-    if (!('code' in subject)) return subject
-    return { ...subject, network: Facilitation.networkNamed(body.bytes) }
+    const opened = open(judging, body.bytes, caller.keyHash)
+    if ('code' in opened) return { ...opened, network: Facilitation.networkNamed(body.bytes) }
+    subject = opened
   } finally {
     body.release()
   }
+  return identify(judging, subject)
 }
 
 async function verify(

@@ -40,6 +40,9 @@ export type Case = {
   keyHash: Hex | undefined
 }
 
+/** Before it is known whether there is a payment of its money. */
+export type Unidentified = Omit<Case, 'known'>
+
 export type Judgement =
   | { kind: 'good' }
   | { kind: 'bad'; reason: string; detail: string }
@@ -47,10 +50,10 @@ export type Judgement =
 
 /** Reads what a request asks for. Faults are answered 400: `invalid_network` and those of `parse`. */
 export function open(
-  { settlement, sponsor, networks, now }: JudgeOptions,
+  { sponsor, networks, now }: JudgeOptions,
   body: Uint8Array,
   keyHash: Hex | undefined,
-): Case | Fault {
+): Unidentified | Fault {
   const parsed = Facilitation.parse(body)
   if ('code' in parsed) return parsed
   const { request, extensions } = parsed
@@ -81,9 +84,18 @@ export function open(
     isOwnDomain:
       transfer.method === 'permit2' || (eip712.name === name && eip712.version === version),
     sponsored,
-    known: transfer.asset === network.asset.address ? settlement.find(transfer) : undefined,
     keyHash,
   }
+}
+
+/** With the payment of its money as it is now. */
+export async function identify(
+  { settlement }: Pick<JudgeOptions, 'settlement'>,
+  subject: Unidentified,
+): Promise<Case> {
+  const { transfer, network } = subject
+  const isKnowable = transfer.asset === network.asset.address
+  return { ...subject, known: isKnowable ? await settlement.find(transfer) : undefined }
 }
 
 /** The EIP-712 domain that the payer was told to sign. */

@@ -1,6 +1,7 @@
 import type { Hex } from 'viem'
+import type { KeyScope } from '../../db/Ledger'
 import type { Payment, Purpose } from '../../db/Payment'
-import { holdMoney, type KeyScope, scopeKey } from '../paywall/hold'
+import { holdMoney, scopeKey } from '../paywall/hold'
 import { moneyKey } from '../protocol/Transfer'
 import type { Outcome } from '../settlement/Outcome'
 import * as Refusals from '../settlement/refusals'
@@ -9,6 +10,7 @@ import { settleSponsored } from '../settlement/sponsorship'
 import { within } from '../settlement/wait'
 import {
   type Case,
+  identify,
   isGenuine,
   isSame,
   type JudgeOptions,
@@ -66,8 +68,11 @@ type Run = {
   /** Of the call that began it. */
   form: string
   /** Resolves when the money is free again. */
-  outcome: Promise<Outcome>
+  end: Promise<RunEnd>
 }
+
+/** `answer`: nothing was asked of the settlement, for a reason of this one call. */
+type RunEnd = { outcome: Outcome } | { answer: Settled }
 
 /**
  * Settles for other resource servers: one authorization gives one success, ever. It shares the holds
@@ -87,9 +92,9 @@ export function createSettler(options: SettleOptions): Settler {
 async function settle(options: SettleOptions, first: SettleCall): Promise<Settled> {
   const { settlement, settling, now } = options
   const deadline = now() + waitOf(options, first.subject)
-  for (let call = first; ; call = renew(settlement, call)) {
+  for (let call = first; ; call = await renew(settlement, call)) {
     const { subject } = call
-    const refusal = (await refuse(options, subject)) ?? findConflict(options, call)
+    const refusal = await refuse(options, subject)
     if (refusal !== undefined) return refusal
     const leftMs = deadline - now()
     const run = settling.runs.get(moneyKey(subject.transfer))
@@ -97,22 +102,25 @@ async function settle(options: SettleOptions, first: SettleCall): Promise<Settle
       // Begin nothing for a call that has waited in vain and is about to be told to come again.
       const isLate = call !== first && leftMs <= 0
       if (isLate && subject.known === undefined) return finish(options, call, Refusals.busy)
-      if (isOverShare(options, subject)) return overShare
-      const outcome = begin(options, call, Math.max(0, leftMs))
-      const ended = await within(outcome, leftMs)
-      return finish(options, call, ended ?? standing(settlement, subject))
+      const end = await within(begin(options, call, Math.max(0, leftMs)), leftMs)
+      if (end !== undefined && 'answer' in end) return end.answer
+      return finish(options, call, end?.outcome ?? (await standing(settlement, subject)))
     }
-    if (leftMs <= 0) return finish(options, call, standing(settlement, subject))
-    const outcome = await within(run.outcome, leftMs)
+    const conflict = await findConflict(options, call)
+    if (conflict !== undefined) return conflict
+    if (leftMs <= 0) return finish(options, call, await standing(settlement, subject))
+    const end = await within(run.end, leftMs)
     // Share only final results of an identical call.
     const isShared = run.form === formOf(subject)
-    if (isShared && outcome && outcome.kind !== 'pending') return finish(options, call, outcome)
+    if (isShared && end && 'outcome' in end && end.outcome.kind !== 'pending') {
+      return finish(options, call, end.outcome)
+    }
   }
 }
 
 /** The same after others were waited for. */
-function renew(settlement: Settlement, { subject, ...call }: SettleCall): SettleCall {
-  return { ...call, subject: { ...subject, known: settlement.find(subject.transfer) } }
+async function renew(settlement: Settlement, { subject, ...call }: SettleCall): Promise<SettleCall> {
+  return { ...call, subject: await identify({ settlement }, subject) }
 }
 
 /** What stands against it, as far as that is known before it is settled. */
@@ -134,34 +142,57 @@ async function refuse(options: SettleOptions, subject: Case): Promise<Settled | 
   return judgement.kind === 'unavailable' ? judgement : undefined
 }
 
-/** Takes the money and registers what is under way, before the first await. */
-async function begin(options: SettleOptions, call: SettleCall, waitMs: number): Promise<Outcome> {
+/** Takes the money and the caller's own key: both are registered before anything is read. */
+async function begin(options: SettleOptions, call: SettleCall, waitMs: number): Promise<RunEnd> {
   const { settlement, settling } = options
-  const { runs, keys, payees } = settling
-  const { subject } = call
-  const { transfer, known } = subject
-  const hold = holdMoney(settlement, transfer)
-  // Another product holds the money: what becomes of it is not known yet.
-  if (hold === undefined) return Refusals.busy
-  try {
-    // It reads the database, which may fail.
-    const end = payees.begin({ ...transfer, known: known?.id })
-    const money = moneyKey(transfer)
-    const scope = scopeOf(call)
-    const reserved = scope && scopeKey(scope)
-    const outcome = send(options, call, waitMs).finally(hold.release)
-    runs.set(money, { form: formOf(subject), outcome })
-    hold.add(() => runs.delete(money))
-    if (reserved !== undefined) {
-      keys.set(reserved, money)
-      hold.add(() => keys.delete(reserved))
-    }
-    hold.add(() => end(settlement.find(transfer)?.id))
-    return await outcome
-  } catch (error) {
-    hold.release()
-    throw error
+  const { runs, keys } = settling
+  const { transfer } = call.subject
+  const money = moneyKey(transfer)
+  const scope = scopeOf(call)
+  const reserved = scope && scopeKey(scope)
+  if (reserved !== undefined && (keys.get(reserved) ?? money) !== money) {
+    return { answer: otherMoney }
   }
+  const hold = holdMoney(settlement, transfer)
+  if (hold === undefined) {
+    const conflict = await findConflict(options, call)
+    // Another product holds the money: what becomes of it is not known yet.
+    return conflict ? { answer: conflict } : { outcome: Refusals.busy }
+  }
+  const end = run(options, call, waitMs).finally(hold.release)
+  runs.set(money, { form: formOf(call.subject), end })
+  hold.add(() => runs.delete(money))
+  if (reserved !== undefined) {
+    keys.set(reserved, money)
+    hold.add(() => keys.delete(reserved))
+  }
+  return end
+}
+
+/** Settles money that is held. */
+async function run(options: SettleOptions, call: SettleCall, waitMs: number): Promise<RunEnd> {
+  const { settlement, settling } = options
+  const { payees } = settling
+  const { subject } = call
+  const conflict = await findConflict(options, call)
+  if (conflict !== undefined) return { answer: conflict }
+  // It may have changed before the money was held.
+  const known = subject.known && ((await settlement.findById(subject.known.id)) ?? subject.known)
+  if (isOfStranger(options, subject)) await payees.load()
+  // From here to the count nothing waits: calls for one payee must not pass its share together.
+  if (isOverShare(options, { ...subject, known })) return { answer: overShare }
+  const count = payees.begin({ ...subject.transfer, known: known?.id })
+  try {
+    await count.ready
+    return { outcome: await send(options, { ...call, subject: { ...subject, known } }, waitMs) }
+  } finally {
+    await count.end((await findAgain(settlement, subject))?.id)
+  }
+}
+
+/** The payment of the money; undefined also when the database cannot be read. Never rejects. */
+function findAgain(settlement: Settlement, { transfer }: Case): Promise<Payment | undefined> {
+  return settlement.find(transfer).catch(() => undefined)
 }
 
 function send(options: SettleOptions, call: SettleCall, waitMs: number): Promise<Outcome> {
@@ -189,18 +220,21 @@ function send(options: SettleOptions, call: SettleCall, waitMs: number): Promise
 }
 
 /** Whether gas would be spent for a stranger's payee that has had its part of the day. */
-function isOverShare(
-  { policy, settling: { payees } }: SettleOptions,
-  { known, network, request }: Case,
-): boolean {
-  const isSent = known !== undefined && known.state !== 'reverted'
+function isOverShare(options: SettleOptions, subject: Case): boolean {
+  const { network, request } = subject
   const { payTo } = request.requirements
-  return !isSent && Policy.isStranger(policy, payTo) && payees.isSpent(network.id, payTo)
+  return isOfStranger(options, subject) && options.settling.payees.isSpent(network.id, payTo)
+}
+
+/** Whether gas would be spent for a payee that this facilitator does not know. */
+function isOfStranger({ policy }: SettleOptions, { known, request }: Case): boolean {
+  const isSent = known !== undefined && known.state !== 'reverted'
+  return !isSent && Policy.isStranger(policy, request.requirements.payTo)
 }
 
 /** What is said of a settlement that is still under way. */
-function standing(settlement: Settlement, { transfer }: Case): Outcome {
-  const payment = settlement.find(transfer)
+async function standing(settlement: Settlement, { transfer }: Case): Promise<Outcome> {
+  const payment = await settlement.find(transfer)
   return payment === undefined ? Refusals.busy : { kind: 'pending', payment }
 }
 
@@ -247,7 +281,7 @@ async function handOver(
   if (isHanded === undefined) return { kind: 'pending', payment }
   const { idempotencyKey } = payment.purpose
   const isOwn = idempotencyKey !== undefined && idempotencyKey === own
-  const stored = settlement.findById(payment.id)
+  const stored = await settlement.findById(payment.id)
   if (isOwn && stored?.delivery === 'delivered' && stored.state === 'confirmed') {
     return { kind: 'success', payment: stored, isReplay: true }
   }
@@ -259,16 +293,16 @@ async function handOver(
 }
 
 /** The caller's own key has paid, or is about to, with other money. */
-function findConflict(
+async function findConflict(
   { settlement, settling }: SettleOptions,
   call: SettleCall,
-): Settled | undefined {
+): Promise<Settled | undefined> {
   const scope = scopeOf(call)
   if (scope === undefined) return undefined
-  const previous = settlement.findByIdempotencyKey(scope)
+  const previous = await settlement.findByIdempotencyKey(scope)
   const used = previous ? moneyKey(previous.transfer) : settling.keys.get(scopeKey(scope))
   if (used === undefined || used === moneyKey(call.subject.transfer)) return undefined
-  return { kind: 'conflict', detail: 'Idempotency-Key was used for another authorization.' }
+  return otherMoney
 }
 
 /** Where a caller's own key means something; undefined without one. */
@@ -276,6 +310,11 @@ function scopeOf({ subject, idempotencyKey: key }: SettleCall): KeyScope | undef
   if (key === undefined) return undefined
   const { payer } = subject.transfer
   return { merchant: '', route: routeOf(subject.keyHash), payer, key }
+}
+
+const otherMoney: Settled = {
+  kind: 'conflict',
+  detail: 'Idempotency-Key was used for another authorization.',
 }
 
 const overShare: Settled = {

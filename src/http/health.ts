@@ -14,7 +14,7 @@ export type Sources = {
   /** Merchants that are configured but not served, with the reason (a variable's name, never its value). */
   merchantsOutOfService(): readonly { merchant: string; reason: string }[]
   /** Networks whose budget for sponsoring is spent. */
-  spentBudgets(): readonly { network: string; reason: string }[]
+  spentBudgets(): Promise<readonly { network: string; reason: string }[]>
   /** Merchants of which an upstream's circuit is open. */
   openCircuits(): readonly string[]
   /** The database file that cannot be read or written, with the code of SQLite. */
@@ -33,7 +33,7 @@ export function createHealth(sources: Sources) {
     const ok = sources.canSell()
     return answer(ok, { status: ok ? 'ok' : 'unavailable' })
   }
-  const readyz = (): Response => {
+  const readyz = async (): Promise<Response> => {
     const notReady = {
       networks: sources
         .networks()
@@ -42,7 +42,7 @@ export function createHealth(sources: Sources) {
       merchants: sources
         .merchantsOutOfService()
         .map(({ merchant, reason }) => ({ merchant, reason: scrub(reason) })),
-      sponsor: sources.spentBudgets(),
+      sponsor: await sources.spentBudgets(),
       circuits: sources.openCircuits(),
       storage: sources.storageFaults(),
     }

@@ -213,9 +213,7 @@ function refusedFor(reason: RowsRefusal): Funded {
       return { kind: 'full', room: 'spent' }
     case 'grants-signed-only':
       return { kind: 'full', room: 'signed' }
-    case 'order-quota':
-    case 'order-changed':
-    case 'payment-not-confirmed':
+    default:
       throw new Error(`a grant was refused: ${reason}`)
   }
 }

@@ -18,8 +18,6 @@ export type Sponsor = {
   approvals: ApprovalSponsor | undefined
   /** Networks whose budget of today is spent, for health. */
   spent: Ledger['spent']
-  /** Sets the metrics of what was given today: call it before they are read. */
-  measure(): Promise<void>
 }
 
 export type SponsorOptions = {
@@ -46,6 +44,13 @@ export function createSponsor(options: SponsorOptions): Sponsor {
   const spent = meter.gauge('sponsor_spent_wei_today', 'Given on this UTC day, gas included.', [
     'network',
   ])
+  meter.onRender(async () => {
+    for (const { id: network } of networks) {
+      const { grants: given, wei } = await ledger.tally(network)
+      count.set(given, { network })
+      spent.set(Number(wei), { network })
+    }
+  })
   const excluded = [
     ...options.accounts,
     Permit.permit2Address,
@@ -61,13 +66,6 @@ export function createSponsor(options: SponsorOptions): Sponsor {
         ? createApprovalSponsor({ settlement, ledger, networks, meter, now })
         : undefined,
     spent: ledger.spent,
-    async measure() {
-      for (const { id: network } of networks) {
-        const { grants: given, wei } = await ledger.tally(network)
-        count.set(given, { network })
-        spent.set(Number(wei), { network })
-      }
-    },
   }
 }
 

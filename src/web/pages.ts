@@ -18,7 +18,7 @@ export type PagesOptions = Live & {
   config: Config
   adminToken: string
   /** Asked only for those who have the token. */
-  adminState: () => AdminState
+  adminState: () => Promise<AdminState>
   /** Whether `GET /api/stock/list` is served. */
   hasMarket: boolean
   rateLimit: RateLimit.RateLimit
@@ -51,11 +51,11 @@ export function createPages(options: PagesOptions) {
     })
   }
 
-  const admin = (request: Request, token: string) => {
+  const admin = async (request: Request, token: string): Promise<Response> => {
     const isRight = Crypto.equal(digest(token), digest(options.adminToken))
     const headers = isRight ? {} : { 'www-authenticate': 'Bearer realm="admin"' }
     const main = isRight
-      ? adminPage(config, options.adminState(), now())
+      ? adminPage(config, await options.adminState(), now())
       : adminForm('This is not the token.')
     return respond(request, layout(config, { title: 'Operation', path: '/admin', main }), {
       status: isRight ? 200 : 401,
@@ -83,7 +83,7 @@ export function createPages(options: PagesOptions) {
     if (found === undefined) throw Problem.of('not-found', 'There is no such file.')
     return found
   }
-  const operation = (request: Request): Response => {
+  const operation = async (request: Request): Promise<Response> => {
     const authorization = request.headers.get('authorization')
     if (authorization === null) {
       const page = { title: 'Operation', path: '/admin', main: adminForm() } as const
@@ -96,12 +96,13 @@ export function createPages(options: PagesOptions) {
     limit(request, 'admin', adminPerMinute)
     assertUnpacked(request.headers)
     const body = await readBody(request, formMaxBytes, options.budget)
+    let form: URLSearchParams
     try {
-      const form = new URLSearchParams(new TextDecoder().decode(body.bytes))
-      return admin(request, Schema.readQuery(adminFields, form).values.token ?? '')
+      form = new URLSearchParams(new TextDecoder().decode(body.bytes))
     } finally {
       body.release()
     }
+    return admin(request, Schema.readQuery(adminFields, form).values.token ?? '')
   }
   return { home, stocks, asset, operation, signIn }
 }

@@ -293,8 +293,11 @@ function configOf(text: string, rpcUrls: Record<string, string>, upstream: URL |
  * How long a buyer waits for its settlement from now on. Short only around an answer that must be
  * pending: a payment that must succeed would fail on a busy machine.
  */
-export function setSettleWait({ app, config }: Shop, settleWaitSeconds: number): void {
-  const places = app.reload({ ...config, service: { ...config.service, settleWaitSeconds } })
+export async function setSettleWait(
+  { app, config }: Shop,
+  settleWaitSeconds: number,
+): Promise<void> {
+  const places = await app.reload({ ...config, service: { ...config.service, settleWaitSeconds } })
   if (places.length > 0) throw new Error(`needs a restart: ${places.join()}`)
 }
 

@@ -62,7 +62,7 @@ export async function startSponsoring(
   const fixture = await startFixture(networks, dataDir, { now, meter: registry, recover })
   const logged: string[] = []
   const sponsor = createSponsor({
-    db: fixture.db,
+    grants: fixture.ledger.grants,
     settlement: fixture.settlement,
     networks,
     accounts: [account(0).address],

@@ -28,7 +28,7 @@ export type Target = {
   /** The gateway's clock, unix ms. */
   clock: { offsetMs: number }
   /** Takes over a change of `[service]`, as a reload of the file does. */
-  reload(changes: Partial<Config['service']>): void
+  reload(changes: Partial<Config['service']>): Promise<void>
   /** Rows of the tables that a payment writes to. */
   rows(): number
   payments(): PaymentRow[]
@@ -167,8 +167,8 @@ export async function startTarget(
     upstream,
     logged,
     clock,
-    reload(changes) {
-      const places = app.reload({ ...config, service: { ...config.service, ...changes } })
+    async reload(changes) {
+      const places = await app.reload({ ...config, service: { ...config.service, ...changes } })
       if (places.length > 0) throw new Error(`needs a restart: ${places.join()}`)
     },
     ...readers(database),
