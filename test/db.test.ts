@@ -149,7 +149,7 @@ describe('open', () => {
       [
         process.execPath,
         '-e',
-        `const { open } = await import(${JSON.stringify(join(import.meta.dir, '../db/open.ts'))})
+        `const { open } = await import(${JSON.stringify(join(import.meta.dir, '../db/sqlite/open.ts'))})
          // Whoever drops it may lose the lock with it.
          globalThis.db = open({ dataDir: ${JSON.stringify(path)}, now: Date.now })
          console.log('open')
