@@ -49,6 +49,8 @@ export async function startLatePaywall(shop: Shop) {
   })
   const late = {
     hold: gates.hold,
+    /** Answers of a kind that have passed. */
+    passed: gates.passed,
     /** Forwards to the upstream. */
     forwards: 0,
     upstream: (): Made | Promise<Made> => answerOf('goods'),
@@ -141,7 +143,9 @@ type Gates = ReturnType<typeof createGates>
 
 function createGates() {
   const waiting = new Map<string, { arrive(): void; opened: Promise<void> }>()
+  const counts = new Map<string, number>()
   return {
+    passed: (kind: string): number => counts.get(kind) ?? 0,
     /** Holds the next answer of this kind. */
     hold(kind: string): Held {
       const [arrival, opening] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
@@ -154,6 +158,7 @@ function createGates() {
       waiting.delete(kind)
       gate?.arrive()
       await gate?.opened
+      counts.set(kind, (counts.get(kind) ?? 0) + 1)
     },
   }
 }
