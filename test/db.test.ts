@@ -5,10 +5,10 @@ import { join } from 'node:path'
 import type { Hex } from 'viem'
 import { createJobs } from '../db/sqlite/jobs'
 import { DatabaseLockedError } from '../db/sqlite/lock'
-import { mirrorMerchants } from '../db/sqlite/merchants'
 import { MigrationError, migrate, migrations } from '../db/sqlite/migrate'
+import { createOffers } from '../db/sqlite/offers'
 import { type Db, databaseName, open, openInMemory } from '../db/sqlite/open'
-import { createStore } from '../db/sqlite/payments'
+import { createPayments } from '../db/sqlite/payments'
 import { isDuplicate, write } from '../db/sqlite/write'
 import { temporary } from './harness/settlement'
 
@@ -149,7 +149,7 @@ describe('open', () => {
       [
         process.execPath,
         '-e',
-        `const { open } = await import(${JSON.stringify(join(import.meta.dir, '../db/open.ts'))})
+        `const { open } = await import(${JSON.stringify(join(import.meta.dir, '../db/sqlite/open.ts'))})
          // Whoever drops it may lose the lock with it.
          globalThis.db = open({ dataDir: ${JSON.stringify(path)}, now: Date.now })
          console.log('open')
@@ -314,7 +314,7 @@ describe('the tables', () => {
 
   test('behavior: a transaction that no longer carries a payment cannot revert or renew it', () => {
     insert()
-    const store = createStore(db)
+    const store = createPayments(db)
     const [older, newer] = [hash('b'), hash('a')] as [`0x${string}`, `0x${string}`]
     expect(store.renew('pay_1', hash('c') as `0x${string}`, [older])).toBe(false)
     expect(store.revert('pay_1', [older])).toBe(false)
@@ -322,10 +322,12 @@ describe('the tables', () => {
     expect(store.revert('pay_1', [older, newer])).toBe(true)
   })
 
-  test('behavior: merchants mirror the configuration', () => {
+  test('behavior: merchants mirror the configuration', async () => {
     const row = { slug: 'a', title: 'A', hash: '1', json: '{}' }
-    mirrorMerchants(db, [row, { ...row, slug: 'b' }], 1)
-    mirrorMerchants(db, [row, { ...row, slug: 'c' }], 2)
+    const { replace } = createOffers(db)
+    const ended = { ended: [], keptFrom: 0 }
+    await replace({ merchants: [row, { ...row, slug: 'b' }], ...ended, now: 1 })
+    await replace({ merchants: [row, { ...row, slug: 'c' }], ...ended, now: 2 })
     expect(db.sqlite.query('SELECT slug, updated_at FROM merchants ORDER BY slug').all()).toEqual([
       { slug: 'a', updated_at: 1 },
       { slug: 'c', updated_at: 2 },
@@ -338,7 +340,7 @@ describe('the tables', () => {
     db.reserveLog()
     expect(log()).toBeGreaterThan(before + 10_000_000)
     const reserved = log()
-    const store = createStore(db)
+    const store = createPayments(db)
     expect(store.findById('pay_1')?.state).toBe('broadcast')
     insert({ id: 'pay_2', nonce: hash('2'), transaction_hash: hash('b') })
     // As after kill -9: the copy has the log as it stands.

@@ -140,7 +140,7 @@ describe.concurrent('a credential', () => {
         const again = await other.pay(transfer, { bound: true })
         expect(again).toMatchObject({ kind: 'refused', reason: expect.stringMatching(/nonce/) })
       }
-      expect(other.settlement.find(transfers[0] as Transfer.Transfer)).toBeUndefined()
+      expect(await other.settlement.find(transfers[0] as Transfer.Transfer)).toBeUndefined()
     } finally {
       await other.stop()
       directory.remove()
@@ -270,7 +270,7 @@ describe.concurrent('logs', () => {
     // Without the limit the range grows again from search to search.
     net.tap.intercept = undefined
     await until(async () => (await own.fixture.pay(transfer, { bound: true })).kind === 'confirmed')
-    expect(own.fixture.settlement.find(transfer)).toMatchObject({ transaction })
+    expect(await own.fixture.settlement.find(transfer)).toMatchObject({ transaction })
   })
 
   test('error: a node that refuses every range leaves the payment open, after a few calls', async () => {
@@ -298,7 +298,7 @@ describe.concurrent('a node that hides', () => {
     net.tap.intercept = hiding
     const transfer = signTransfer(own.network, { validBefore: soon() })
     const paying = own.fixture.pay(transfer)
-    await until(() => own.fixture.settlement.find(transfer) !== undefined)
+    await until(async () => (await own.fixture.settlement.find(transfer)) !== undefined)
     await until(async () => (await own.paid()) === 5_000n)
     await pass(own, 120)
     expect((await paying).kind).toBe('confirmed')
@@ -317,7 +317,7 @@ describe.concurrent('a node that hides', () => {
     await pass(own, 80_000)
     const looks = own.asked('eth_chainId')
     await until(() => own.asked('eth_chainId') > looks + 3)
-    expect(fixture.settlement.find(transfer)?.state).toBe('reverted')
+    expect((await fixture.settlement.find(transfer))?.state).toBe('reverted')
     net.tap.intercept = undefined
     // The same credential is answered.
     expect((await fixture.pay(transfer)).kind).toBe('confirmed')
@@ -333,8 +333,8 @@ describe.concurrent('a node that hides', () => {
     await until(async () => (await own.paid()) === 5_000n)
     await pass(own, 90_000)
     await paying
-    await until(() => fixture.settlement.find(transfer)?.state === 'expired')
-    expect(fixture.settlement.find(transfer)?.nonceUsed).toBe(true)
+    await until(async () => (await fixture.settlement.find(transfer))?.state === 'expired')
+    expect((await fixture.settlement.find(transfer))?.nonceUsed).toBe(true)
   })
 
   test('behavior: one node that alone says that the time is over ends nothing', async () => {
@@ -352,11 +352,11 @@ describe.concurrent('a node that hides', () => {
     }
     const transfer = signTransfer(own.network, { validBefore: soon() })
     const paying = fixture.pay(transfer)
-    await until(() => fixture.settlement.find(transfer)?.state === 'broadcast')
+    await until(async () => (await fixture.settlement.find(transfer))?.state === 'broadcast')
     time.aheadMs = 100_000
     const looks = own.asked('eth_call')
     await until(() => own.asked('eth_call') > looks + 2)
-    expect(fixture.settlement.find(transfer)?.state).toBe('broadcast')
+    expect((await fixture.settlement.find(transfer))?.state).toBe('broadcast')
     time.aheadMs = 0
     net.tap.intercept = undefined
     expect((await paying).kind).toBe('confirmed')

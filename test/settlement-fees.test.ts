@@ -157,7 +157,7 @@ describe.concurrent('a budget of gas', () => {
       if (outcome.kind === 'pending') await own.untilSent(outcome.payment.transaction)
       if (outcome.kind !== 'unavailable' || !outcome.detail.includes('budget')) continue
       expect(outcome.retryAfterSeconds).toBeLessThan(10)
-      expect(own.fixture.settlement.find(transfer)).toBeUndefined()
+      expect(await own.fixture.settlement.find(transfer)).toBeUndefined()
     }
     const open = sent(own).reduce((sum, { gas = 0n }) => sum + gas, 0n)
     expect(open * gwei).toBeLessThanOrEqual(6n * 200_000n * gwei)
@@ -166,7 +166,9 @@ describe.concurrent('a budget of gas', () => {
     await own.begin(signTransfer(own.network, { amountAtomic: 77n }), { product: 'facilitator' })
     await setAutomine(own.net.chain, true)
     await mine(own.net.chain)
-    await until(() => own.fixture.settlement.findById(first.id)?.state === 'confirmed')
+    await until(
+      async () => (await own.fixture.settlement.findById(first.id))?.state === 'confirmed',
+    )
     // What they did not use is there again.
     const last = transfers.at(-1)
     if (!last) throw new Error('no transfer')

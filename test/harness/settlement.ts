@@ -2,7 +2,9 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Address, Hex } from 'viem'
+import type { Ledger } from '../../db/Ledger'
 import type { Purpose } from '../../db/Payment'
+import { createLedger } from '../../db/sqlite/ledger'
 import { type Db, open } from '../../db/sqlite/open'
 import type { NetworkConfig } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
@@ -132,6 +134,7 @@ export function jobOf({ id: network }: NetworkConfig, changes: Partial<Job> = {}
 
 export type SettlementFixture = {
   db: Db
+  ledger: Ledger
   settlement: Settlement
   events: { event: string; fields: Readonly<Record<string, unknown>> | undefined }[]
   /** Settles with the usual options. */
@@ -168,9 +171,10 @@ export async function startFixture(
 ): Promise<SettlementFixture> {
   const now = options.now ?? Date.now
   const db = open({ dataDir, now })
+  const ledger = createLedger(db)
   const events: SettlementFixture['events'] = []
   const settlement = await createSettlement({
-    db,
+    ledger,
     networks,
     relayerKeys: options.relayerKeys ?? [relayerKey],
     now,
@@ -197,6 +201,7 @@ export async function startFixture(
   }
   return {
     db,
+    ledger,
     settlement,
     events,
     pay: (transfer, changes, { waitMs = 20_000, receivedAt = now() } = {}) =>
