@@ -73,7 +73,12 @@ export async function startLatePaywall(shop: Shop) {
     },
     /** The response to a request, or the problem. */
     serve: (headers: Record<string, string>): Promise<Response> =>
-      late.paywall.serve(requestOf(new Headers(headers))),
+      late.paywall.serve(
+        requestOf(item, new Headers(headers), async () => {
+          late.forwards++
+          return late.upstream()
+        }),
+      ),
     async buy(headers: Record<string, string>): Promise<Answered> {
       try {
         const response = await late.serve(headers)
@@ -89,15 +94,16 @@ export async function startLatePaywall(shop: Shop) {
       }
     },
   }
-  const requestOf = (headers: Headers): PaidRequest => ({
+  return late
+}
+
+function requestOf(item: Item, headers: Headers, fulfil: PaidRequest['fulfil']): PaidRequest {
+  return {
     method: 'GET',
     resource: item.resource.url,
     requestId: 'request',
     signal: new AbortController().signal,
-    fulfil: async () => {
-      late.forwards++
-      return late.upstream()
-    },
+    fulfil,
     item,
     path: '/m/late/item',
     search: '',
@@ -107,8 +113,7 @@ export async function startLatePaywall(shop: Shop) {
     invalidParams: [],
     unavailable: () => undefined,
     reserve: () => () => undefined,
-  })
-  return late
+  }
 }
 
 /** A whole answer, or one that comes as a stream. */
