@@ -8,7 +8,7 @@ import { DatabaseLockedError } from '../db/sqlite/lock'
 import { mirrorMerchants } from '../db/sqlite/merchants'
 import { MigrationError, migrate, migrations } from '../db/sqlite/migrate'
 import { type Db, databaseName, open, openInMemory } from '../db/sqlite/open'
-import { createStore } from '../db/sqlite/payments'
+import { createPayments } from '../db/sqlite/payments'
 import { isDuplicate, write } from '../db/sqlite/write'
 import { temporary } from './harness/settlement'
 
@@ -314,7 +314,7 @@ describe('the tables', () => {
 
   test('behavior: a transaction that no longer carries a payment cannot revert or renew it', () => {
     insert()
-    const store = createStore(db)
+    const store = createPayments(db)
     const [older, newer] = [hash('b'), hash('a')] as [`0x${string}`, `0x${string}`]
     expect(store.renew('pay_1', hash('c') as `0x${string}`, [older])).toBe(false)
     expect(store.revert('pay_1', [older])).toBe(false)
@@ -338,7 +338,7 @@ describe('the tables', () => {
     db.reserveLog()
     expect(log()).toBeGreaterThan(before + 10_000_000)
     const reserved = log()
-    const store = createStore(db)
+    const store = createPayments(db)
     expect(store.findById('pay_1')?.state).toBe('broadcast')
     insert({ id: 'pay_2', nonce: hash('2'), transaction_hash: hash('b') })
     // As after kill -9: the copy has the log as it stands.

@@ -27,7 +27,7 @@ describe.concurrent('a payment', () => {
     const transfer = own.sign()
     own.chain.failing.add(transfer.nonce)
     expect((await own.pay(transfer)).kind).toBe('reverted')
-    expect(own.stateOf(transfer)).toBe('reverted')
+    expect(await own.stateOf(transfer)).toBe('reverted')
     expect(own.node.sends).toHaveLength(1)
     expect((await own.pay(transfer)).kind).toBe('confirmed')
     expect(own.rows()).toMatchObject([
@@ -99,7 +99,7 @@ describe.concurrent('an authorization that an external transaction used', () => 
     }
     const outcome = await own.pay(transfer)
     expect(outcome).toMatchObject({ kind: 'dead', reason: usedReason })
-    expect(own.payment(transfer)).toMatchObject({ state: 'expired', nonceUsed: true })
+    expect(await own.payment(transfer)).toMatchObject({ state: 'expired', nonceUsed: true })
   })
 
   test('behavior: without a transfer ends as used', async () => {
@@ -110,7 +110,7 @@ describe.concurrent('an authorization that an external transaction used', () => 
       return 'include'
     }
     expect(await own.pay(transfer)).toMatchObject({ kind: 'dead', reason: usedReason })
-    expect(own.payment(transfer)).toMatchObject({ state: 'expired', nonceUsed: true })
+    expect(await own.payment(transfer)).toMatchObject({ state: 'expired', nonceUsed: true })
     expect(own.rows()).toMatchObject([{ state: 'failed' }])
   })
 
@@ -144,11 +144,11 @@ describe.concurrent('the time of an authorization', () => {
     await own.pay(transfer)
     clock.ms += 400_000
     expect((await own.pay(transfer)).kind).toBe('reverted')
-    expect(own.stateOf(transfer)).toBe('reverted')
+    expect(await own.stateOf(transfer)).toBe('reverted')
     chain.seconds += 400n
     chain.mine([])
     expect(await own.pay(transfer)).toMatchObject({ kind: 'dead', reason: overReason })
-    expect(own.payment(transfer)).toMatchObject({ state: 'expired', nonceUsed: false })
+    expect(await own.payment(transfer)).toMatchObject({ state: 'expired', nonceUsed: false })
     expect(own.node.sends).toHaveLength(1)
   })
 
@@ -175,11 +175,11 @@ describe.concurrent('the time of an authorization', () => {
     await own.begin(transfer)
     clock.ms += 400_000
     await own.checked()
-    expect(own.stateOf(transfer)).toBe('broadcast')
+    expect(await own.stateOf(transfer)).toBe('broadcast')
     chain.seconds += 400n
     chain.mine([])
     await own.reaches(transfer, 'expired')
-    expect(own.payment(transfer).nonceUsed).toBe(false)
+    expect((await own.payment(transfer)).nonceUsed).toBe(false)
   })
 })
 
@@ -193,7 +193,7 @@ describe.concurrent('a hidden receipt', () => {
     node.answer = hiding
     const transfer = own.sign()
     expect((await own.pay(transfer)).kind).toBe('reverted')
-    expect(own.stateOf(transfer)).toBe('reverted')
+    expect(await own.stateOf(transfer)).toBe('reverted')
     node.answer = undefined
     expect(await own.pay(transfer)).toMatchObject({
       kind: 'confirmed',
@@ -242,7 +242,7 @@ describe.concurrent('nodes that disagree', () => {
     chain.mine([])
     second.answer = lagging(chain, second)
     expect((await own.pay(transfer)).kind).toBe('reverted')
-    expect(own.stateOf(transfer)).toBe('reverted')
+    expect(await own.stateOf(transfer)).toBe('reverted')
     second.answer = undefined
     expect((await own.pay(transfer)).kind).toBe('dead')
   })

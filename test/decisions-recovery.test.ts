@@ -76,7 +76,7 @@ describe.concurrent('a start', () => {
     pass(own)
     await own.restart({ checkMs: 10 })
     await own.reaches(transfer, 'expired')
-    expect(own.payment(transfer).nonceUsed).toBe(false)
+    expect((await own.payment(transfer)).nonceUsed).toBe(false)
   })
 
   test('behavior: confirms a reverted payment whose own transaction paid after all', async () => {
@@ -88,7 +88,7 @@ describe.concurrent('a start', () => {
     own.node.answer = ({ method }) =>
       method === 'eth_getLogs' ? errorOf('logs are not searched here') : undefined
     await own.restart()
-    expect(own.stateOf(transfer)).toBe('confirmed')
+    expect(await own.stateOf(transfer)).toBe('confirmed')
     expect(hashes(own)).toBe(1)
   })
 
@@ -100,7 +100,7 @@ describe.concurrent('a start', () => {
     await own.crash()
     const transaction = own.chain.settleExternally(transfer)
     await own.restart()
-    expect(own.payment(transfer)).toMatchObject({ state: 'confirmed', transaction })
+    expect(await own.payment(transfer)).toMatchObject({ state: 'confirmed', transaction })
   })
 
   test('behavior: leaves a reverted payment alone that can still pay, and ends it when it cannot', async () => {
@@ -109,12 +109,12 @@ describe.concurrent('a start', () => {
     own.chain.failing.add(transfer.nonce)
     await own.pay(transfer)
     await own.restart()
-    expect(own.stateOf(transfer)).toBe('reverted')
+    expect(await own.stateOf(transfer)).toBe('reverted')
     expect(own.node.sends).toHaveLength(1)
     await own.crash()
     pass(own)
     await own.restart()
-    expect(own.stateOf(transfer)).toBe('expired')
+    expect(await own.stateOf(transfer)).toBe('expired')
   })
 
   test('behavior: sends nothing for what has ended', async () => {
@@ -128,7 +128,7 @@ describe.concurrent('a start', () => {
     await own.pay(used)
     const before = own.rows()
     await own.restart()
-    expect([paid, used].map(own.stateOf)).toEqual(['confirmed', 'expired'])
+    expect(await Promise.all([paid, used].map(own.stateOf))).toEqual(['confirmed', 'expired'])
     // What the start sent would have left before this one.
     expect((await own.pay(own.sign({ from: 3 }))).kind).toBe('confirmed')
     expect(own.rows().slice(0, -1)).toEqual(before)
@@ -144,12 +144,12 @@ describe.concurrent('a start', () => {
     own.chain.mine([])
     own.node.onSend = () => 'keep'
     await own.restart()
-    expect(own.stateOf(transfer)).toBe('broadcast')
+    expect(await own.stateOf(transfer)).toBe('broadcast')
     await until(() => own.chain.pool.length > 0)
     own.chain.mine()
     await own.reaches(transfer, 'confirmed')
     expect(hashes(own)).toBe(1)
-    expect(own.payment(transfer).blockNumber).toBe(1_002n)
+    expect((await own.payment(transfer)).blockNumber).toBe(1_002n)
   })
 
   test('behavior: sends the bytes of a key that is no longer configured, and confirms what they pay', async () => {
@@ -168,7 +168,7 @@ describe.concurrent('a start', () => {
     await own.crash()
     own.node.onSend = () => 'include'
     await own.restart()
-    await until(() => own.settlement.job('refund:1')?.state === 'confirmed')
+    await until(async () => (await own.settlement.job('refund:1'))?.state === 'confirmed')
     expect(hashes(own)).toBe(1)
   })
 })
@@ -190,7 +190,7 @@ describe.concurrent('a reorganisation', () => {
     chain.mine()
     await own.reaches(transfer, 'confirmed')
     expect(hashes(own)).toBe(1)
-    expect(own.payment(transfer).blockNumber).toBe(1_002n)
+    expect((await own.payment(transfer)).blockNumber).toBe(1_002n)
   })
 
   test('behavior: that moves a transaction to another block records it there', async () => {
@@ -201,8 +201,8 @@ describe.concurrent('a reorganisation', () => {
     chain.drop(1)
     chain.mine([])
     chain.include(node.sends[0]?.raw ?? '0x')
-    await until(() => own.payment(transfer).blockNumber === 1_002n)
-    expect(own.stateOf(transfer)).toBe('confirmed')
+    await until(async () => (await own.payment(transfer)).blockNumber === 1_002n)
+    expect(await own.stateOf(transfer)).toBe('confirmed')
     expect(hashes(own)).toBe(1)
   })
 
@@ -214,7 +214,7 @@ describe.concurrent('a reorganisation', () => {
     own.chain.drop(1)
     own.chain.mine([])
     await own.checked()
-    expect(own.stateOf(transfer)).toBe('confirmed')
+    expect(await own.stateOf(transfer)).toBe('confirmed')
     expect(own.heard('transaction-reorganised')).toEqual([])
   })
 
@@ -236,6 +236,6 @@ describe.concurrent('a reorganisation', () => {
     chain.mine([])
     await until(() => own.heard('payment-reorganised').length > 0)
     await own.reaches(transfer, 'confirmed')
-    expect(own.payment(transfer).transaction as string).toBe(external ?? '')
+    expect((await own.payment(transfer)).transaction as string).toBe(external ?? '')
   })
 })

@@ -42,10 +42,9 @@ describe.concurrent('a batch', () => {
       { nonce: first + 2, kind: 'payment', state: 'mined' },
     ])
     const [, batch, alone] = sent
-    expect(transfers.map((each) => own.payment(each).transaction as string)).toEqual(
-      Array(3).fill(batch?.hash),
-    )
-    expect(own.payment(failed).transaction as string).toBe(alone?.hash ?? '')
+    const stored = await Promise.all(transfers.map(own.payment))
+    expect(stored.map((each) => each.transaction as string)).toEqual(Array(3).fill(batch?.hash))
+    expect((await own.payment(failed)).transaction as string).toBe(alone?.hash ?? '')
   })
 
   test('behavior: is not shared again by a payer that made one fail', async () => {
@@ -59,10 +58,12 @@ describe.concurrent('a batch', () => {
     const again = own.sign({ from: 1 })
     const others = [2, 3].map((from) => own.sign({ from }))
     await Promise.all([again, ...others].map((each) => own.pay(each)))
-    const kindOf = (transfer: typeof again) =>
-      own.rows().find(({ hash }) => hash === own.payment(transfer).transaction)?.kind
-    expect(kindOf(again)).toBe('payment')
-    expect(others.map(kindOf)).toEqual(['batch', 'batch'])
+    const kindOf = async (transfer: typeof again) => {
+      const { transaction } = await own.payment(transfer)
+      return own.rows().find(({ hash }) => hash === transaction)?.kind
+    }
+    expect(await kindOf(again)).toBe('payment')
+    expect(await Promise.all(others.map(kindOf))).toEqual(['batch', 'batch'])
   })
 
   test('behavior: with an authorization that is used meanwhile pays the others', async () => {
@@ -76,7 +77,7 @@ describe.concurrent('a batch', () => {
     const outcomes = await Promise.all([used, left].map((each) => own.pay(each)))
     expect(kinds(outcomes)).toEqual(['dead', 'confirmed'])
     expect(own.rows().slice(first)).toMatchObject([{ kind: 'payment' }, { kind: 'batch' }])
-    const { transaction } = own.payment(left)
+    const { transaction } = await own.payment(left)
     const batch = own
       .heard('transaction-included')
       .find(({ fields }) => fields?.transaction === transaction)
@@ -122,7 +123,7 @@ describe.concurrent('a transaction that stays out', () => {
       { nonce: 0, kind: 'payment', state: 'mined' },
     ])
     expect(second.maxFeeWei).toBeGreaterThanOrEqual((first.maxFeeWei * 9n) / 8n)
-    expect(own.payment(transfer).transaction as string).toBe(second.hash)
+    expect((await own.payment(transfer)).transaction as string).toBe(second.hash)
   })
 
   test('behavior: pays all the same when the chain includes it after its replacement', async () => {
@@ -136,7 +137,7 @@ describe.concurrent('a transaction that stays out', () => {
     }
     const transfer = own.sign()
     expect((await own.pay(transfer)).kind).toBe('confirmed')
-    expect(own.payment(transfer).transaction).toBe(node.sends[0]?.hash ?? '0x')
+    expect((await own.payment(transfer)).transaction).toBe(node.sends[0]?.hash ?? '0x')
     expect(own.rows()).toMatchObject([{ state: 'mined' }, { state: 'replaced' }])
   })
 

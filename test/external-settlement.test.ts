@@ -317,7 +317,7 @@ describe.concurrent('a node that hides', () => {
     await pass(own, 80_000)
     const looks = own.asked('eth_chainId')
     await until(() => own.asked('eth_chainId') > looks + 3)
-    expect(fixture.settlement.find(transfer)?.state).toBe('reverted')
+    expect((await fixture.settlement.find(transfer))?.state).toBe('reverted')
     net.tap.intercept = undefined
     // The same credential is answered.
     expect((await fixture.pay(transfer)).kind).toBe('confirmed')
@@ -333,8 +333,8 @@ describe.concurrent('a node that hides', () => {
     await until(async () => (await own.paid()) === 5_000n)
     await pass(own, 90_000)
     await paying
-    await until(() => fixture.settlement.find(transfer)?.state === 'expired')
-    expect(fixture.settlement.find(transfer)?.nonceUsed).toBe(true)
+    await until(async () => (await fixture.settlement.find(transfer))?.state === 'expired')
+    expect((await fixture.settlement.find(transfer))?.nonceUsed).toBe(true)
   })
 
   test('behavior: one node that alone says that the time is over ends nothing', async () => {
@@ -352,11 +352,11 @@ describe.concurrent('a node that hides', () => {
     }
     const transfer = signTransfer(own.network, { validBefore: soon() })
     const paying = fixture.pay(transfer)
-    await until(() => fixture.settlement.find(transfer)?.state === 'broadcast')
+    await until(async () => (await fixture.settlement.find(transfer))?.state === 'broadcast')
     time.aheadMs = 100_000
     const looks = own.asked('eth_call')
     await until(() => own.asked('eth_call') > looks + 2)
-    expect(fixture.settlement.find(transfer)?.state).toBe('broadcast')
+    expect((await fixture.settlement.find(transfer))?.state).toBe('broadcast')
     time.aheadMs = 0
     net.tap.intercept = undefined
     expect((await paying).kind).toBe('confirmed')

@@ -2,7 +2,7 @@ import { describe, expect, test } from 'bun:test'
 import { type Address, encodeFunctionData, type Hex, parseAbi } from 'viem'
 import { createGroup } from '../db/sqlite/group'
 import * as Token from '../src/chain/token'
-import { assignTransfers } from '../src/chain/token'
+import { findTransfers } from '../src/chain/token'
 import { account } from '../src/demo/accounts'
 import { balanceOf, deploy, execute, mine, setAutomine } from '../src/demo/chains'
 import * as Artifacts from '../src/demo/contracts/artifacts'
@@ -249,7 +249,7 @@ describe.concurrent('a batch that fails as a whole', () => {
     // Those that were looked at while the token was paused may be tried again by their buyers.
     for (const transfer of transfers) {
       await until(async () => {
-        const payment = own.fixture.settlement.find(transfer)
+        const payment = await own.fixture.settlement.find(transfer)
         if (!payment) throw new Error('no payment')
         const again = await own.fixture.settlement.resume(payment, transfer, { waitMs: 10_000 })
         return again.kind === 'confirmed'
@@ -337,7 +337,7 @@ describe.concurrent('several relayers', () => {
     )
     expect(own.fixture.settlement.isReady(network.id)).toBe(true)
     expect(kinds(await pay(own, amounts(own, 4, 2)))).toEqual(Array(4).fill('confirmed'))
-    expect(own.fixture.settlement.findById(waiting.id)?.state).toBe('broadcast')
+    expect((await own.fixture.settlement.findById(waiting.id))?.state).toBe('broadcast')
   })
 
   test('error: when none can send, nothing is written', async () => {
@@ -393,18 +393,11 @@ describe.concurrent('logs', () => {
     index,
   })
 
-  test('behavior: one pays for one, and never for a second', () => {
-    expect(assignTransfers([log(3), log(5)], [transfer, transfer, transfer], new Set())).toEqual([
-      3,
-      5,
-      undefined,
-    ])
-    expect(assignTransfers([log(3), log(5)], [transfer, transfer], new Set([3]))).toEqual([
-      5,
-      undefined,
-    ])
+  test('behavior: equal transfers have the same, others have none', () => {
+    const both = [3, 5]
+    expect(findTransfers([log(3), log(5)], [transfer, transfer])).toEqual([both, both])
     const other = { ...transfer, amountAtomic: transfer.amountAtomic + 1n }
-    expect(assignTransfers([log(3)], [other, transfer], new Set())).toEqual([undefined, 3])
+    expect(findTransfers([log(3)], [other, transfer])).toEqual([[], [3]])
   })
 })
 

@@ -143,7 +143,7 @@ describe('a wallet that costs gas in vain (attack 13)', () => {
       const old = fixture.db.sqlite
         .query<{ id: string }, []>("SELECT id FROM payments WHERE state = 'reverted' LIMIT 1")
         .get()
-      const known = fixture.settlement.findById(old?.id ?? '')
+      const known = await fixture.settlement.findById(old?.id ?? '')
       if (!known) throw new Error('no payment')
       expect(
         await fixture.settlement.resume(known, known.transfer, { waitMs: 5_000 }),
@@ -339,7 +339,9 @@ describe('the budget of a payer', () => {
     ends[0]?.()
     ends[0]?.()
     expect(failures.waitSeconds(wallet('0xa'))).toBe(0)
-    expect(failures.waitSeconds(wallet('0xa'), 1)).toBe(1)
+    const oneMore = failures.begin(wallet('0xa'))
+    expect(failures.waitSeconds(wallet('0xa'))).toBe(1)
+    oneMore()
     failures.record(key('0xa'))
     expect(failures.waitSeconds(key('0xa'))).toBe(1)
     for (const end of ends) end()

@@ -62,9 +62,9 @@ describe.concurrent('an authorization that was cancelled', () => {
     const undecided = () =>
       own.fixture.events.filter(({ event }) => event === 'payment-undecided').length
     await until(() => undecided() > 0)
-    expect(own.fixture.settlement.find(transfer)?.state).toBe('broadcast')
+    expect((await own.fixture.settlement.find(transfer))?.state).toBe('broadcast')
     await mine(net.chain, 5)
-    await until(() => own.fixture.settlement.find(transfer)?.state === 'expired')
+    await until(async () => (await own.fixture.settlement.find(transfer))?.state === 'expired')
     const looks = own.asked('eth_getLogs')
     const checks = own.asked('eth_chainId')
     await until(() => own.asked('eth_chainId') > checks + 3)

@@ -83,7 +83,7 @@ describe.concurrent('the relayers', () => {
     await until(() => !own.fixture.settlement.isReady(network.id))
     expect((await own.run({ id: 'refund:2' }, 100)).kind).toBe('unavailable')
     net.tap.intercept = undefined
-    await until(() => own.stateOf() === 'confirmed')
+    await until(async () => (await own.stateOf()) === 'confirmed')
     expect(own.fixture.settlement.job('refund:2')).toBeUndefined()
     expect(await own.moved()).toBe(7n)
   })
@@ -100,7 +100,7 @@ describe.concurrent('the relayers', () => {
     const waiting = [own.run({ id: 'next' }), own.run({ id: 'next' })]
     await until(async () => {
       await mine(net.chain)
-      return own.stateOf('next') === 'confirmed'
+      return (await own.stateOf('next')) === 'confirmed'
     })
     expect((await Promise.all(waiting)).map(({ kind }) => kind)).toEqual(['confirmed', 'confirmed'])
     expect(own.transactions()).toHaveLength(17)
@@ -138,7 +138,7 @@ describe.concurrent('the gas budget', () => {
     expect((await own.run({ ...grant, id: 'grant:2' }, 20)).kind).toBe('unavailable')
     await until(async () => {
       await mine(net.chain)
-      return own.stateOf('grant:1') === 'confirmed'
+      return (await own.stateOf('grant:1')) === 'confirmed'
     })
     expect((await own.run({ ...grant, id: 'grant:2' }, 20)).kind).toBe('unavailable')
     expect(await own.moved()).toBe(10n ** 15n)

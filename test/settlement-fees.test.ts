@@ -166,7 +166,9 @@ describe.concurrent('a budget of gas', () => {
     await own.begin(signTransfer(own.network, { amountAtomic: 77n }), { product: 'facilitator' })
     await setAutomine(own.net.chain, true)
     await mine(own.net.chain)
-    await until(() => own.fixture.settlement.findById(first.id)?.state === 'confirmed')
+    await until(
+      async () => (await own.fixture.settlement.findById(first.id))?.state === 'confirmed',
+    )
     // What they did not use is there again.
     const last = transfers.at(-1)
     if (!last) throw new Error('no transfer')

@@ -1,6 +1,8 @@
 import { describe, expect, test } from 'bun:test'
 import { encodeFunctionData, type Hex, parseAbi, parseTransaction } from 'viem'
+import type { JobRider } from '../db/Ledger'
 import { createJobs } from '../db/sqlite/jobs'
+import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
 import { mine, setAutomine } from '../src/demo/chains'
 import * as Crypto from '../src/protocol/Crypto'
@@ -23,30 +25,51 @@ const sendForeign = ({ net }: OwnJobs, nonce: number) =>
     },
   ])
 
+/** A grant to be written with a job, where the day has room for so many. */
+function grantOf({ id, asset }: NetworkConfig, grants = 100): JobRider {
+  const row = {
+    network: id,
+    address: account(8).address,
+    token: asset.address,
+    kind: 'grant' as const,
+    amountWei: 7n,
+    feeWei: 1n,
+    approveHash: null,
+    createdAt: Date.now(),
+  }
+  const budget = { from: 0, grants, wei: 1_000_000n }
+  return { kind: 'grant', grant: { isTopUp: false, row, budget, isSigned: true } }
+}
+
+const grants = ({ fixture }: OwnJobs) =>
+  fixture.db.sqlite.query('SELECT transaction_hash hash FROM grants').all()
+const job = ({ fixture }: OwnJobs) =>
+  fixture.db.sqlite
+    .query("SELECT state, transaction_hash hash FROM jobs WHERE id = 'refund:1'")
+    .get()
+
 describe.concurrent('a job', () => {
   test('behavior: is written before its bytes leave, with what its owner writes', async () => {
     await using own = await ownJobs()
     const { net, network } = own
-    own.fixture.db.sqlite.run('CREATE TABLE noted (hash TEXT)')
     let onDisk: unknown
     net.tap.intercept = ({ method }) => {
-      if (isSend(method)) onDisk ??= [own.transactions(), own.fixture.settlement.job('refund:1')]
+      if (isSend(method)) onDisk ??= [own.transactions(), grants(own), job(own)]
       return undefined
     }
     const end = await own.fixture.settlement.run(jobOf(network), {
       waitMs: 10_000,
-      write: (hash) => own.fixture.db.sqlite.run('INSERT INTO noted VALUES (?)', [hash]),
+      rider: grantOf(network),
     })
     if (end.kind !== 'confirmed') throw new Error(end.kind)
     expect(end.receipt).toMatchObject({ hash: end.transaction, success: true, logs: [] })
     expect(onDisk).toMatchObject([
       [{ state: 'sent', kind: 'refund', hash: end.transaction }],
-      { state: 'broadcast', transaction: end.transaction, blockNumber: undefined },
+      [{ hash: end.transaction }],
+      { state: 'broadcast', hash: end.transaction },
     ])
-    expect(own.fixture.db.sqlite.query('SELECT hash FROM noted').all()).toEqual([
-      { hash: end.transaction },
-    ])
-    expect(own.fixture.settlement.job('refund:1')).toEqual({
+    expect(grants(own)).toEqual([{ hash: end.transaction }])
+    expect(await own.fixture.settlement.job('refund:1')).toEqual({
       state: 'confirmed',
       transaction: end.transaction,
       blockNumber: end.receipt.blockNumber,
@@ -58,13 +81,12 @@ describe.concurrent('a job', () => {
   test('error: what its owner cannot write is neither written nor sent, and may come again', async () => {
     await using own = await ownJobs()
     const { network } = own
-    const write = () => {
-      throw new Error('the order is gone')
-    }
-    const running = own.fixture.settlement.run(jobOf(network), { waitMs: 10_000, write })
-    await expect(running).rejects.toThrow('the order is gone')
+    const rider = grantOf(network, 0)
+    const end = await own.fixture.settlement.run(jobOf(network), { waitMs: 10_000, rider })
+    expect(end).toEqual({ kind: 'refused', reason: 'grants-spent' })
     expect(own.transactions()).toEqual([])
-    expect(own.fixture.settlement.job('refund:1')).toBeUndefined()
+    expect(grants(own)).toEqual([])
+    expect(await own.fixture.settlement.job('refund:1')).toBeUndefined()
     expect((await own.run()).kind).toBe('confirmed')
     expect(await own.moved()).toBe(7n)
   })
@@ -72,15 +94,14 @@ describe.concurrent('a job', () => {
   test('behavior: many at once under one id are one transaction', async () => {
     await using own = await ownJobs()
     const { network } = own
-    let writes = 0
     const ends = await Promise.all(
       Array.from({ length: 20 }, () =>
-        own.fixture.settlement.run(jobOf(network), { waitMs: 10_000, write: () => void writes++ }),
+        own.fixture.settlement.run(jobOf(network), { waitMs: 10_000, rider: grantOf(network) }),
       ),
     )
     expect(new Set(ends.map((end) => 'transaction' in end && end.transaction)).size).toBe(1)
     expect(ends.every(({ kind }) => kind === 'confirmed')).toBe(true)
-    expect(writes).toBe(1)
+    expect(grants(own)).toHaveLength(1)
     expect(own.transactions()).toHaveLength(1)
     expect(await own.moved()).toBe(7n)
   })
@@ -169,7 +190,7 @@ describe.concurrent('a stuck job', () => {
     await own.reopen({ replaceAfterSeconds: 0.2 })
     const running = own.run()
     await until(() => own.transactions().length > 1)
-    expect(own.fixture.settlement.job('refund:1')?.transaction).toBe(
+    expect((await own.fixture.settlement.job('refund:1'))?.transaction).toBe(
       own.transactions().at(-1)?.hash ?? '0x',
     )
     const end = await mineWhile(net.chain, running)
@@ -217,7 +238,7 @@ describe.concurrent('a stuck job', () => {
 async function mineUntil({ net, stateOf }: OwnJobs, id: string): Promise<void> {
   await until(async () => {
     await mine(net.chain)
-    return stateOf(id) === 'confirmed'
+    return (await stateOf(id)) === 'confirmed'
   })
 }
 
@@ -230,7 +251,7 @@ describe.concurrent('after a crash', () => {
     await own.fixture.crash()
     net.tap.intercept = undefined
     await own.open()
-    await until(() => own.stateOf() === 'confirmed')
+    await until(async () => (await own.stateOf()) === 'confirmed')
     expect(own.transactions()).toMatchObject([{ hash, state: 'mined' }])
     expect(await own.run()).toMatchObject({ kind: 'confirmed', transaction: hash })
     expect(await own.moved()).toBe(7n)
@@ -245,7 +266,7 @@ describe.concurrent('after a crash', () => {
     await own.fixture.crash()
     net.tap.intercept = undefined
     await own.open()
-    await until(() => own.stateOf() === 'confirmed')
+    await until(async () => (await own.stateOf()) === 'confirmed')
     expect(own.transactions()).toMatchObject([{ hash, state: 'mined' }])
     expect(await own.moved()).toBe(7n)
   })
@@ -261,8 +282,11 @@ describe.concurrent('after a crash', () => {
     await own.fixture.crash()
     net.tap.intercept = undefined
     await own.open()
-    await until(() => own.fixture.settlement.find(transfer)?.state === 'confirmed')
-    await until(() => own.stateOf() === 'confirmed' && own.stateOf('refund:2') === 'confirmed')
+    await until(async () => (await own.fixture.settlement.find(transfer))?.state === 'confirmed')
+    await until(
+      async () =>
+        (await own.stateOf()) === 'confirmed' && (await own.stateOf('refund:2')) === 'confirmed',
+    )
     expect(own.transactions()).toMatchObject([
       { kind: 'refund', state: 'mined' },
       { kind: 'payment', state: 'mined' },
@@ -285,8 +309,8 @@ describe.concurrent('after a crash', () => {
     await mine(net.chain)
     net.tap.intercept = undefined
     await own.open()
-    await until(() => own.stateOf() === 'confirmed')
-    expect(own.fixture.settlement.job('refund:1')?.transaction).toBe(hash)
+    await until(async () => (await own.stateOf()) === 'confirmed')
+    expect((await own.fixture.settlement.job('refund:1'))?.transaction).toBe(hash)
     expect(await own.moved()).toBe(7n)
   })
 
@@ -299,7 +323,7 @@ describe.concurrent('after a crash', () => {
     const transfer = signTransfer(network)
     const paying = own.fixture.pay(transfer)
     expect((await mineWhile(net.chain, paying)).kind).toBe('confirmed')
-    await until(() => own.stateOf() === 'confirmed')
+    await until(async () => (await own.stateOf()) === 'confirmed')
     expect(own.transactions().map(({ nonce }) => nonce)).toEqual(
       [0, 1].map((each) => each + (own.transactions()[0]?.nonce ?? 0)),
     )
@@ -313,7 +337,7 @@ describe.concurrent('after a crash', () => {
     await own.fixture.crash()
     net.tap.intercept = undefined
     await own.open({}, { relayerKeys: [Crypto.bytes(account(5).privateKey)] })
-    await until(() => own.stateOf() === 'confirmed')
+    await until(async () => (await own.stateOf()) === 'confirmed')
     expect(await own.run()).toMatchObject({ kind: 'confirmed', receipt: { success: true } })
     expect(await own.moved()).toBe(7n)
   })
@@ -371,9 +395,11 @@ describe.concurrent('a reorganisation', () => {
     await mine(net.chain)
     expect(await own.moved()).toBe(7n)
     await own.open()
-    await until(() => own.fixture.settlement.job('refund:1')?.transaction === oldest?.hash)
+    await until(
+      async () => (await own.fixture.settlement.job('refund:1'))?.transaction === oldest?.hash,
+    )
     expect(end.kind).toBe('confirmed')
-    expect(own.stateOf()).toBe('confirmed')
+    expect(await own.stateOf()).toBe('confirmed')
     expect(await own.moved()).toBe(7n)
   })
 })
@@ -404,9 +430,9 @@ describe.concurrent("another transaction at a job's nonce", () => {
     // The relayer goes on above it.
     expect((await own.fixture.pay(signTransfer(network))).kind).toBe('confirmed')
     await until(() => looks(own) > 3)
-    expect(own.stateOf()).toBe('broadcast')
+    expect(await own.stateOf()).toBe('broadcast')
     await mine(net.chain, 16)
-    await until(() => own.stateOf() === 'replaced')
+    await until(async () => (await own.stateOf()) === 'replaced')
     expect(await own.run()).toMatchObject({ kind: 'replaced' })
     expect(own.told).toEqual(['refund:1 replaced'])
     expect(own.transactions()).toMatchObject([{ state: 'replaced' }, { state: 'mined' }])
@@ -419,9 +445,9 @@ describe.concurrent("another transaction at a job's nonce", () => {
     const snapshot = await net.chain.rpc('evm_snapshot', [])
     await steal(own)
     await until(() => looks(own) > 3)
-    expect(own.stateOf()).toBe('broadcast')
+    expect(await own.stateOf()).toBe('broadcast')
     await net.chain.rpc('evm_revert', [snapshot])
-    await until(() => own.stateOf() === 'confirmed')
+    await until(async () => (await own.stateOf()) === 'confirmed')
     expect(await own.moved()).toBe(7n)
   })
 })

@@ -41,9 +41,9 @@ test.concurrent('error: a job is not given up for a receipt that is late', async
   // On a chain of ten blocks a second that is the work of two seconds.
   await mine(net.chain, 40)
   const seen = own.looks()
-  const state = () => own.fixture.settlement.job('refund:1')?.state
-  await until(() => own.looks() > seen + 3 || state() !== 'broadcast')
-  expect(state()).toBe('broadcast')
+  const state = async () => (await own.fixture.settlement.job('refund:1'))?.state
+  await until(async () => own.looks() > seen + 3 || (await state()) !== 'broadcast')
+  expect(await state()).toBe('broadcast')
   own.lag.isOver = true
   expect((await running).kind).toBe('confirmed')
 })
@@ -53,12 +53,12 @@ test.concurrent('error: a payment is not given up for a receipt that is late', a
   const { network } = own
   const transfer = signTransfer(network)
   const paying = own.fixture.pay(transfer)
-  const state = () => own.fixture.settlement.find(transfer)?.state
+  const state = async () => (await own.fixture.settlement.find(transfer))?.state
   await until(() => own.looks() >= 3)
   const first = await paying
-  const between = state()
+  const between = await state()
   own.lag.isOver = true
-  const payment = own.fixture.settlement.find(transfer)
+  const payment = await own.fixture.settlement.find(transfer)
   if (payment === undefined) throw new Error('no payment')
   const end = await own.fixture.settlement.resume(payment, transfer, { waitMs: 10_000 })
   // Nothing that would make the buyer pay again.

@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, describe, expect, test } from 'bun:test'
 import { encodeFunctionData, parseAbi, parseTransaction } from 'viem'
+import type { Rows } from '../db/Ledger'
 import { write } from '../db/sqlite/write'
 import { RpcError, RpcFault } from '../src/chain/client'
 import type { NetworkConfig } from '../src/config/Config'
@@ -7,6 +8,7 @@ import { account } from '../src/demo/accounts'
 import { balanceOf, execute, mine, setAutomine } from '../src/demo/chains'
 import * as Permit from '../src/protocol/Permit'
 import * as Transfer from '../src/protocol/Transfer'
+import { orderOf } from './harness/deskorders'
 import {
   mineWhile,
   networkOf,
@@ -20,6 +22,7 @@ import {
   until,
 } from './harness/settlement'
 import { later, robinhood, sign } from './harness/stablecoin'
+import { createRandom } from './soak/random'
 
 let net: Awaited<ReturnType<typeof startNetwork>>
 let network: NetworkConfig
@@ -82,7 +85,7 @@ describe('a transfer with an EIP-2612 permit', () => {
     await fixture.crash()
     net.tap.intercept = undefined
     fixture = await startFixture([network], directory.path, { payoutExclusive: true })
-    const payment = fixture.settlement.find(transfer)
+    const payment = await fixture.settlement.find(transfer)
     if (!payment) throw new Error('the payment is gone')
     expect(payment.transfer.permit2612).toEqual(transfer.permit2612)
     expect(Transfer.call(payment.transfer)).toEqual(Transfer.call(transfer))
@@ -126,30 +129,35 @@ describe('a transfer with an EIP-2612 permit', () => {
   })
 })
 
+/** An order to be written with a payment; `max`: the payer's quota. */
+function rowsOf(transfer: Transfer.Transfer, max?: number): Rows {
+  const { payer, network, amountAtomic: totalAtomic } = transfer
+  const changes = { network, payer, recipient: payer, totalAtomic }
+  const order = orderOf(createRandom(Transfer.moneyKey(transfer)), changes)
+  return { order, quota: max === undefined ? undefined : { payer, since: 'ord_', max } }
+}
+
 describe('what is written beside a payment', () => {
-  beforeEach(
-    () => void fixture.db.sqlite.run('CREATE TABLE notes (payment TEXT UNIQUE, name TEXT UNIQUE)'),
-  )
-  const notes = () => fixture.db.sqlite.query('SELECT payment, name FROM notes').all()
-  const settle = (transfer: Transfer.Transfer, name: string) =>
+  const orders = () => fixture.db.sqlite.query('SELECT payment_id payment, id FROM orders').all()
+  const settle = (transfer: Transfer.Transfer, max?: number) =>
     fixture.settlement.settle(transfer, purposeOf({ product: 'desk' }), {
       waitMs: 10_000,
       receivedAt: Date.now(),
-      write: (id) => fixture.db.sqlite.run('INSERT INTO notes VALUES (?, ?)', [id, name]),
+      rows: rowsOf(transfer, max),
     })
 
   test('behavior: is there before the bytes leave, once', async () => {
     const transfer = signTransfer(network)
     let onDisk: unknown
     net.tap.intercept = ({ method }) => {
-      if (isSend(method)) onDisk ??= notes()
+      if (isSend(method)) onDisk ??= orders()
       return undefined
     }
-    const outcome = await settle(transfer, 'one')
+    const outcome = await settle(transfer)
     if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
-    expect(onDisk).toEqual([{ payment: outcome.payment.id, name: 'one' }])
-    expect((await settle(transfer, 'two')).kind).toBe('confirmed')
-    expect(notes()).toHaveLength(1)
+    expect(onDisk).toMatchObject([{ payment: outcome.payment.id }])
+    expect((await settle(transfer)).kind).toBe('confirmed')
+    expect(orders()).toHaveLength(1)
   })
 
   test('behavior: is there for money that was settled externally', async () => {
@@ -160,19 +168,20 @@ describe('what is written beside a payment', () => {
     const settling = fixture.settlement.settle(transfer, purposeOf({ bound: true }), {
       waitMs: 10_000,
       receivedAt: Date.now(),
-      write: (id) => fixture.db.sqlite.run('INSERT INTO notes VALUES (?, ?)', [id, 'one']),
+      rows: rowsOf(transfer),
     })
     expect((await settling).kind).toBe('confirmed')
-    expect(notes()).toHaveLength(1)
+    expect(orders()).toHaveLength(1)
   })
 
   test('error: that is refused leaves nothing behind, and harms no other payment of the batch', async () => {
-    await settle(signTransfer(network), 'taken')
+    await settle(signTransfer(network))
     await setAutomine(net.chain, false)
     // A relayer that is busy lets the next ones collect.
-    const first = settle(signTransfer(network), 'first')
-    await until(() => notes().length === 2)
-    const others = ['a', 'taken', 'b'].map((name) => settle(signTransfer(network), name))
+    const first = settle(signTransfer(network))
+    await until(() => orders().length === 2)
+    // The second one is refused: its payer may have none.
+    const others = [undefined, 0, undefined].map((max) => settle(signTransfer(network), max))
     const settled = Promise.allSettled([first, ...others])
     const ends = (await mineWhile(net.chain, settled)).map((end) =>
       end.status === 'fulfilled' ? end.value.kind : String(end.reason),
@@ -180,10 +189,10 @@ describe('what is written beside a payment', () => {
     expect(ends).toEqual([
       'confirmed',
       'confirmed',
-      expect.stringContaining('UNIQUE constraint failed: notes.name'),
+      expect.stringContaining('order-quota'),
       'confirmed',
     ])
-    expect(notes()).toHaveLength(4)
+    expect(orders()).toHaveLength(4)
     expect(await paid()).toBe(20_000n)
   })
 })
@@ -202,7 +211,7 @@ describe('handing over', () => {
     await until(() => fixture.events.some(({ event }) => event === 'payment-reorganised'))
     await fixture.crash()
     fixture = await startFixture([network], directory.path, { payoutExclusive: true })
-    await until(() => fixture.settlement.findById(id)?.state === 'confirmed')
+    await until(async () => (await fixture.settlement.findById(id))?.state === 'confirmed')
     expect(await fixture.settlement.handOver(id)).toBe(false)
   })
 
@@ -214,7 +223,7 @@ describe('handing over', () => {
     expect(await fixture.settlement.handOver('pay_none')).toBe(false)
     await until(async () => {
       await mine(net.chain)
-      return fixture.settlement.findById(outcome.payment.id)?.state === 'confirmed'
+      return (await fixture.settlement.findById(outcome.payment.id))?.state === 'confirmed'
     })
     expect(await fixture.settlement.handOver(outcome.payment.id)).toBe(true)
   })
@@ -226,10 +235,10 @@ test('behavior: a listener hears of every state of a payment, after it is on the
   settlement.onPayment(() => {
     throw new Error('a bad listener')
   })
-  settlement.onPayment((id) => {
+  settlement.onPayment(async (id) => {
     // Nothing may be read in the middle of a change.
     write(fixture.db, () => undefined)
-    heard.push(settlement.findById(id)?.state)
+    heard.push((await settlement.findById(id))?.state)
   })
   const transfer = signTransfer(network)
   expect((await fixture.pay(transfer)).kind).toBe('confirmed')

@@ -15,11 +15,11 @@ import { type SettlementFixture, signTransfer, until, untilKnown } from './harne
 
 const rejection = (message: string) => ({ error: { code: -32000, message } })
 
-function stateOf(
+async function stateOf(
   { fixture }: OwnSettlement,
   transfer: Parameters<SettlementFixture['settlement']['find']>[0],
 ) {
-  return fixture.settlement.find(transfer)?.state
+  return (await fixture.settlement.find(transfer))?.state
 }
 
 function transactionRows({ fixture }: OwnSettlement) {
@@ -106,7 +106,7 @@ describe.concurrent('after a restart', () => {
     await own.fixture.crash()
     net.tap.intercept = undefined
     await own.open()
-    await until(() => stateOf(own, transfer) === 'confirmed')
+    await until(async () => (await stateOf(own, transfer)) === 'confirmed')
     expect(await own.paid()).toBe(5_000n)
     expect(transactionRows(own)).toMatchObject([{ state: 'mined' }])
   })
@@ -121,7 +121,7 @@ describe.concurrent('after a restart', () => {
     await mine(net.chain)
     await setAutomine(net.chain, true)
     await own.open()
-    await until(() => stateOf(own, transfer) === 'confirmed')
+    await until(async () => (await stateOf(own, transfer)) === 'confirmed')
     expect(await own.fixture.pay(signTransfer(network))).toMatchObject({ kind: 'confirmed' })
     expect(transactionRows(own)).toMatchObject([{ state: 'mined' }, { state: 'mined' }])
     expect(await own.paid()).toBe(10_000n)
@@ -136,11 +136,14 @@ describe.concurrent('after a restart', () => {
     await own.reopen()
     const late = signTransfer(network)
     const paying = own.fixture.pay(late)
-    await until(() => stateOf(own, late) === 'broadcast')
+    await until(async () => (await stateOf(own, late)) === 'broadcast')
     await setAutomine(net.chain, true)
     await mine(net.chain)
     expect((await paying).kind).toBe('confirmed')
-    await until(() => transfers.every((transfer) => stateOf(own, transfer) === 'confirmed'))
+    await until(async () => {
+      const states = await Promise.all(transfers.map((each) => stateOf(own, each)))
+      return states.every((state) => state === 'confirmed')
+    })
     expect(await own.paid()).toBe(20_000n)
     expect(new Set(transactionRows(own).map(({ nonce }) => nonce)).size).toBe(4)
   })
@@ -155,7 +158,7 @@ describe.concurrent('after a restart', () => {
     await own.fixture.crash()
     net.tap.intercept = undefined
     await own.open()
-    expect(stateOf(own, transfer)).toBe('reverted')
+    expect(await stateOf(own, transfer)).toBe('reverted')
     await net.chain.rpc('evm_increaseTime', [120])
     await mine(net.chain)
     own.fixture.db.sqlite.run('PRAGMA query_only = ON')
@@ -176,8 +179,8 @@ describe.concurrent('after a restart', () => {
     ])
     net.tap.intercept = undefined
     await own.open()
-    await until(() => stateOf(own, transfer) === 'confirmed')
-    expect(own.fixture.settlement.find(transfer)?.transaction).toBe(
+    await until(async () => (await stateOf(own, transfer)) === 'confirmed')
+    expect((await own.fixture.settlement.find(transfer))?.transaction).toBe(
       receipt?.transactionHash ?? '0x',
     )
     expect(await own.paid()).toBe(5_000n)
@@ -191,10 +194,10 @@ describe.concurrent('after a restart', () => {
     const payment = await own.begin(transfer)
     await own.fixture.crash()
     await own.open({}, { now: () => Date.now() + 120_000 })
-    expect(stateOf(own, transfer)).toBe('broadcast')
+    expect(await stateOf(own, transfer)).toBe('broadcast')
     await net.chain.rpc('evm_increaseTime', [120])
     await mine(net.chain)
-    await until(() => stateOf(own, transfer) === 'expired')
+    await until(async () => (await stateOf(own, transfer)) === 'expired')
     const dead = await own.fixture.settlement.resume(payment, transfer, { waitMs: 10 })
     expect(dead).toMatchObject({
       kind: 'dead',
@@ -232,9 +235,9 @@ describe.concurrent('the relayer', () => {
     ])
     expect((await own.fixture.pay(signTransfer(network))).kind).toBe('unavailable')
     net.tap.intercept = undefined
-    await until(() => stateOf(own, transfer) === 'confirmed')
+    await until(async () => (await stateOf(own, transfer)) === 'confirmed')
     await until(() => own.fixture.settlement.isReady(network.id))
-    expect(own.fixture.settlement.find(transfer)?.transaction).toBe(payment.transaction)
+    expect((await own.fixture.settlement.find(transfer))?.transaction).toBe(payment.transaction)
   })
 
   test('behavior: a stuck transaction is replaced at its nonce with higher fees', async () => {
@@ -279,7 +282,7 @@ describe.concurrent('the relayer', () => {
     ])
     await until(async () => {
       await mine(net.chain)
-      return stateOf(own, transfer) === 'confirmed'
+      return (await stateOf(own, transfer)) === 'confirmed'
     })
     expect((await paying).kind).toBe('confirmed')
     expect(own.fixture.settlement.isReady(network.id)).toBe(true)
@@ -295,7 +298,7 @@ describe.concurrent('the relayer', () => {
     await own.reopen({ replaceAfterSeconds: 0.2 }, { now: () => Date.now() + ahead })
     const transfer = signTransfer(network, { validBefore: seconds() + 60n })
     const paying = own.fixture.pay(transfer)
-    await until(() => stateOf(own, transfer) === 'broadcast')
+    await until(async () => (await stateOf(own, transfer)) === 'broadcast')
     ahead = 120_000
     await net.chain.rpc('evm_increaseTime', [120])
     await until(() => transactionRows(own).some(({ kind }) => kind === 'cancel'))
@@ -314,7 +317,7 @@ describe.concurrent('the relayer', () => {
     const transfer = signTransfer(network)
     await receiptOf(net.chain, (await own.begin(transfer)).transaction)
     await mine(net.chain, 2)
-    await until(() => stateOf(own, transfer) === 'confirmed')
+    await until(async () => (await stateOf(own, transfer)) === 'confirmed')
   })
 
   test('behavior: a chain that lost its blocks does not block the relayer', async () => {
@@ -348,7 +351,7 @@ describe.concurrent('the relayer', () => {
     await net.chain.rpc('evm_revert', [id])
     net.tap.intercept = withoutSync
     await own.open()
-    await until(() => stateOf(own, transfer) === 'confirmed')
+    await until(async () => (await stateOf(own, transfer)) === 'confirmed')
     expect(own.fixture.events.some(({ event }) => event === 'nonce-gap')).toBe(true)
   })
 
@@ -381,7 +384,7 @@ describe.concurrent('a reorganisation', () => {
     await net.chain.rpc('evm_revert', [id])
     expect(await own.paid()).toBe(0n)
     await until(() => own.fixture.events.some(({ event }) => event === 'transaction-reorganised'))
-    await until(() => stateOf(own, transfer) === 'confirmed')
+    await until(async () => (await stateOf(own, transfer)) === 'confirmed')
     expect(await own.paid()).toBe(5_000n)
     expect(settlement.find(transfer)).toMatchObject({
       transaction: outcome.payment.transaction,

@@ -21,8 +21,10 @@ async function ownReorg() {
     },
     eventsOf,
     reorganise: (depth: number) => net.chain.rpc('anvil_reorg', [depth, []]),
-    reorged: () =>
-      Number(/^turnpike_reorged_payments_total\{[^}]*\} (\d+)$/m.exec(registry.render())?.[1] ?? 0),
+    reorged: async () =>
+      Number(
+        /^turnpike_reorged_payments_total\{[^}]*\} (\d+)$/m.exec(await registry.render())?.[1] ?? 0,
+      ),
     async payAndDeliver(transfer: Transfer.Transfer): Promise<Payment> {
       const { pay, settlement } = own.fixture
       const outcome = await pay(transfer)
@@ -30,7 +32,7 @@ async function ownReorg() {
       const { id } = outcome.payment
       await settlement.beginDelivery(id)
       await settlement.endDelivery(id, { delivered: true, upstreamStatus: 200, truncated: false })
-      const payment = settlement.findById(id)
+      const payment = await settlement.findById(id)
       if (!payment) throw new Error('the payment is gone')
       return payment
     },
@@ -45,12 +47,16 @@ async function ownReorg() {
       return outcome.payment
     },
     // Answered, too: a node that is asked after the reorganisation has them no more.
+    stored: (all: readonly { id: string }[]) =>
+      Promise.all(all.map(({ id }) => own.fixture.settlement.findById(id))),
     hasRaw: () => net.tap.answered.some(({ method }) => method === 'eth_getRawTransactionByHash'),
-    isConfirmed: ({ id }: Payment) =>
-      own.fixture.settlement.findById(id)?.state === 'confirmed' &&
+    isConfirmed: async ({ id }: Payment) =>
+      (await own.fixture.settlement.findById(id))?.state === 'confirmed' &&
       eventsOf('payment-reorganised').length > 0,
   })
 }
+
+const isConfirmed = (payment: Payment | undefined) => payment?.state === 'confirmed'
 
 /** Everything but where and when the transfer was included. */
 function essence(payment: Payment | undefined) {
@@ -79,20 +85,16 @@ describe.concurrent('a reorganisation', () => {
       await own.reorganise(depth)
       expect(await own.paid()).toBe(before - 5_000n * BigInt(depth))
       await until(() => own.eventsOf('payment-reorganised').length === depth)
-      await until(() =>
-        payments.every(({ id }) => own.fixture.settlement.findById(id)?.state === 'confirmed'),
-      )
+      await until(async () => (await own.stored(payments)).every(isConfirmed))
       expect(await own.paid()).toBe(before)
-      expect(payments.map(({ id }) => essence(own.fixture.settlement.findById(id)))).toEqual(
-        payments.map(essence),
-      )
+      expect((await own.stored(payments)).map(essence)).toEqual(payments.map(essence))
       expect(
         own
           .eventsOf('payment-reorganised')
           .map(({ fields }) => fields?.payment)
           .sort(),
       ).toEqual(payments.map(({ id }) => id).sort())
-      expect(own.reorged()).toBe(depth)
+      expect(await own.reorged()).toBe(depth)
       const again = async () => own.fixture.settlement.beginDelivery(payments[0]?.id ?? '')
       await expect(again()).rejects.toThrow()
       // The relayer goes on.
@@ -115,14 +117,11 @@ describe.concurrent('a reorganisation', () => {
       expect(own.eventsOf('payment-reorganised')).toHaveLength(depth + 1)
       // A new payment takes no nonce of an old one.
       expect((await own.fixture.pay(signTransfer(network))).kind).toBe('confirmed')
-      const ids = [...payments, undelivered.payment].map(({ id }) => id)
-      await until(() =>
-        ids.every((id) => own.fixture.settlement.findById(id)?.state === 'confirmed'),
+      await until(async () =>
+        (await own.stored([...payments, undelivered.payment])).every(isConfirmed),
       )
       expect(await own.paid()).toBe(before + 5_000n)
-      expect(payments.map(({ id }) => essence(own.fixture.settlement.findById(id)))).toEqual(
-        payments.map(essence),
-      )
+      expect((await own.stored(payments)).map(essence)).toEqual(payments.map(essence))
       // What was not delivered is still to be had.
       expect(await own.fixture.settlement.beginDelivery(undelivered.payment.id)).toMatchObject({
         attempts: 1,
@@ -135,12 +134,16 @@ describe.concurrent('a reorganisation', () => {
     const payment = await own.payAndDeliver(signTransfer(network))
     net.tap.intercept = losing
     await own.reorganise(1)
-    await until(() => own.fixture.settlement.findById(payment.id)?.state === 'broadcast')
+    await until(
+      async () => (await own.fixture.settlement.findById(payment.id))?.state === 'broadcast',
+    )
     await own.fixture.crash()
     net.tap.intercept = undefined
     await own.open()
-    await until(() => own.fixture.settlement.findById(payment.id)?.state === 'confirmed')
-    expect(essence(own.fixture.settlement.findById(payment.id))).toEqual(essence(payment))
+    await until(
+      async () => (await own.fixture.settlement.findById(payment.id))?.state === 'confirmed',
+    )
+    expect(essence(await own.fixture.settlement.findById(payment.id))).toEqual(essence(payment))
     expect(await own.paid()).toBe(5_000n)
   })
 
@@ -156,7 +159,7 @@ describe.concurrent('a reorganisation', () => {
     expect(own.eventsOf('payment-reorganised')).toEqual([])
     const asked = net.tap.calls.filter(({ method }) => method === 'eth_getTransactionReceipt')
     expect(asked.length).toBeLessThanOrEqual(1)
-    expect(payments.map(({ id }) => own.fixture.settlement.findById(id))).toEqual(payments)
+    expect(await own.stored(payments)).toEqual(payments)
   })
 
   test('behavior: a node that lags behind takes nothing away', async () => {
@@ -175,7 +178,7 @@ describe.concurrent('a reorganisation', () => {
         ({ method, params }) => method === 'eth_getBlockByNumber' && params[0] !== 'latest',
       ).length
     await until(() => looks() > 4)
-    expect(own.fixture.settlement.findById(payment.id)).toEqual(payment)
+    expect(await own.fixture.settlement.findById(payment.id)).toEqual(payment)
     expect(own.eventsOf('payment-reorganised')).toEqual([])
   })
 
@@ -192,7 +195,9 @@ describe.concurrent('a reorganisation', () => {
     const payment = await own.payAndDeliver(signTransfer(network))
     await own.reorganise(2)
     await until(() => own.eventsOf('payment-reorganised').length === 1)
-    await until(() => own.fixture.settlement.findById(payment.id)?.state === 'confirmed')
+    await until(
+      async () => (await own.fixture.settlement.findById(payment.id))?.state === 'confirmed',
+    )
     expect(await own.paid()).toBe(5_000n)
   })
 })
@@ -205,9 +210,9 @@ describe.concurrent('an external settlement', () => {
     await own.reorganise(3)
     expect(await own.paid()).toBe(0n)
     await until(() => own.isConfirmed(payment))
-    expect(essence(own.fixture.settlement.findById(payment.id))).toEqual(essence(payment))
+    expect(essence(await own.fixture.settlement.findById(payment.id))).toEqual(essence(payment))
     expect(await own.paid()).toBe(5_000n)
-    expect(own.reorged()).toBe(1)
+    expect(await own.reorged()).toBe(1)
   })
 
   test('behavior: whose bytes no node has is settled by ourselves', async () => {
@@ -221,7 +226,9 @@ describe.concurrent('an external settlement', () => {
     await until(own.hasRaw)
     await own.reorganise(3)
     await until(() => own.isConfirmed(payment))
-    expect(own.fixture.settlement.findById(payment.id)?.transaction).not.toBe(payment.transaction)
+    expect((await own.fixture.settlement.findById(payment.id))?.transaction).not.toBe(
+      payment.transaction,
+    )
     expect(await own.paid()).toBe(5_000n)
   })
 
@@ -242,11 +249,13 @@ describe.concurrent('an external settlement', () => {
     await until(own.hasRaw)
     net.tap.intercept = losing
     await own.reorganise(3)
-    await until(() => own.fixture.settlement.findById(payment.id)?.state === 'broadcast')
+    await until(
+      async () => (await own.fixture.settlement.findById(payment.id))?.state === 'broadcast',
+    )
     expect(await own.paid()).toBe(0n)
     await until(() => own.eventsOf('rpc-fault').length > 0)
     expect(['broadcast', 'reverted']).toContain(
-      own.fixture.settlement.findById(payment.id)?.state ?? '',
+      (await own.fixture.settlement.findById(payment.id))?.state ?? '',
     )
     net.tap.intercept = undefined
     await until(() => own.isConfirmed(payment))

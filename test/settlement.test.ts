@@ -73,7 +73,7 @@ describe('a payment', () => {
           payment: { state: 'confirmed', delivery: 'none', attempts: 0, answered: false, transfer },
         })
         expect(await balanceOf(where.chain, config.asset.address, payee)).toBe(before + 12_345n)
-        expect(fixture.settlement.find(transfer)).toEqual(
+        expect(await fixture.settlement.find(transfer)).toEqual(
           outcome.kind === 'confirmed' ? outcome.payment : undefined,
         )
       })

@@ -18,7 +18,7 @@ export async function ownJobs() {
     own.fixture.settlement.run(jobOf(network, changes), { waitMs })
   const listen = ({ settlement }: SettlementFixture) => {
     told.length = 0
-    settlement.onJob((id) => void told.push(`${id} ${settlement.job(id)?.state}`))
+    settlement.onJob(async (id) => void told.push(`${id} ${(await settlement.job(id))?.state}`))
   }
   listen(own.fixture)
   const { open } = own
@@ -36,7 +36,7 @@ export async function ownJobs() {
       await own.untilSent(end.transaction)
       return end.transaction
     },
-    stateOf: (id = 'refund:1') => own.fixture.settlement.job(id)?.state,
+    stateOf: async (id = 'refund:1') => (await own.fixture.settlement.job(id))?.state,
     moved: async () => (await received()) - before,
     transactions: () =>
       own.fixture.db.sqlite

@@ -88,9 +88,9 @@ export async function ownSettlement(
       // It may end with the settlement.
       pay(transfer, changes).catch(() => undefined)
       const written = () => settlement.find(transfer)
-      await until(() => written() !== undefined)
-      await own.untilSent(written()?.transaction ?? '')
-      const payment = written()
+      await until(async () => (await written()) !== undefined)
+      await own.untilSent((await written())?.transaction ?? '')
+      const payment = await written()
       if (payment?.state !== 'broadcast') throw new Error(`the payment is ${payment?.state}`)
       return payment
     },

@@ -1,5 +1,6 @@
 import type { Address } from 'viem'
 import type { Payment, Purpose } from '../../db/Payment'
+import { createLedger } from '../../db/sqlite/ledger'
 import { openInMemory } from '../../db/sqlite/open'
 import type { NetworkConfig } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
@@ -38,7 +39,7 @@ function prepare(changes: Changes) {
   const events: { event: string; fields: Readonly<Record<string, unknown>> | undefined }[] = []
   const start = (more: Partial<SettlementOptions> = {}) =>
     createSettlement({
-      db,
+      ledger: createLedger(db),
       networks: [network],
       relayerKeys: [relayerKey],
       now,
@@ -76,21 +77,21 @@ function buyer({ network, clock, node }: Prepared, current: () => Settlement) {
     /** Pays without waiting for the end, and goes on when the bytes were offered. */
     async begin(transfer: Transfer, purpose: Partial<Purpose> = {}): Promise<Payment> {
       own.pay(transfer, purpose).catch(() => undefined)
-      await until(() => {
-        const written = current().find(transfer)
+      await until(async () => {
+        const written = await current().find(transfer)
         return node.sends.some(({ hash }) => hash === written?.transaction)
       })
       return own.payment(transfer)
     },
     /** The payment as it is stored. */
-    payment(transfer: Transfer): Payment {
-      const payment = current().find(transfer)
+    async payment(transfer: Transfer): Promise<Payment> {
+      const payment = await current().find(transfer)
       if (!payment) throw new Error('the payment was not written')
       return payment
     },
-    stateOf: (transfer: Transfer) => own.payment(transfer).state,
+    stateOf: async (transfer: Transfer) => (await own.payment(transfer)).state,
     reaches: (transfer: Transfer, state: Payment['state']) =>
-      until(() => own.stateOf(transfer) === state),
+      until(async () => (await own.stateOf(transfer)) === state),
   }
   return own
 }

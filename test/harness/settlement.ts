@@ -3,6 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Address, Hex } from 'viem'
 import type { Purpose } from '../../db/Payment'
+import { createLedger } from '../../db/sqlite/ledger'
 import { type Db, open } from '../../db/sqlite/open'
 import type { NetworkConfig } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
@@ -170,7 +171,7 @@ export async function startFixture(
   const db = open({ dataDir, now })
   const events: SettlementFixture['events'] = []
   const settlement = await createSettlement({
-    db,
+    ledger: createLedger(db),
     networks,
     relayerKeys: options.relayerKeys ?? [relayerKey],
     now,
