@@ -2,6 +2,7 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Address, Hex } from 'viem'
+import type { Ledger } from '../../db/Ledger'
 import type { Purpose } from '../../db/Payment'
 import { createLedger } from '../../db/sqlite/ledger'
 import { type Db, open } from '../../db/sqlite/open'
@@ -133,6 +134,7 @@ export function jobOf({ id: network }: NetworkConfig, changes: Partial<Job> = {}
 
 export type SettlementFixture = {
   db: Db
+  ledger: Ledger
   settlement: Settlement
   events: { event: string; fields: Readonly<Record<string, unknown>> | undefined }[]
   /** Settles with the usual options. */
@@ -170,8 +172,9 @@ export async function startFixture(
   const now = options.now ?? Date.now
   const db = open({ dataDir, now })
   const events: SettlementFixture['events'] = []
+  const ledger = createLedger(db)
   const settlement = await createSettlement({
-    ledger: createLedger(db),
+    ledger,
     networks,
     relayerKeys: options.relayerKeys ?? [relayerKey],
     now,
@@ -198,6 +201,7 @@ export async function startFixture(
   }
   return {
     db,
+    ledger,
     settlement,
     events,
     pay: (transfer, changes, { waitMs = 20_000, receivedAt = now() } = {}) =>
