@@ -5,8 +5,8 @@ import { join } from 'node:path'
 import type { Hex } from 'viem'
 import { createJobs } from '../db/sqlite/jobs'
 import { DatabaseLockedError } from '../db/sqlite/lock'
-import { mirrorMerchants } from '../db/sqlite/merchants'
 import { MigrationError, migrate, migrations } from '../db/sqlite/migrate'
+import { createOffers } from '../db/sqlite/offers'
 import { type Db, databaseName, open, openInMemory } from '../db/sqlite/open'
 import { createPayments } from '../db/sqlite/payments'
 import { isDuplicate, write } from '../db/sqlite/write'
@@ -149,7 +149,7 @@ describe('open', () => {
       [
         process.execPath,
         '-e',
-        `const { open } = await import(${JSON.stringify(join(import.meta.dir, '../db/open.ts'))})
+        `const { open } = await import(${JSON.stringify(join(import.meta.dir, '../db/sqlite/open.ts'))})
          // Whoever drops it may lose the lock with it.
          globalThis.db = open({ dataDir: ${JSON.stringify(path)}, now: Date.now })
          console.log('open')
@@ -322,10 +322,12 @@ describe('the tables', () => {
     expect(store.revert('pay_1', [older, newer])).toBe(true)
   })
 
-  test('behavior: merchants mirror the configuration', () => {
+  test('behavior: merchants mirror the configuration', async () => {
     const row = { slug: 'a', title: 'A', hash: '1', json: '{}' }
-    mirrorMerchants(db, [row, { ...row, slug: 'b' }], 1)
-    mirrorMerchants(db, [row, { ...row, slug: 'c' }], 2)
+    const { replace } = createOffers(db)
+    const ended = { ended: [], keptFrom: 0 }
+    await replace({ merchants: [row, { ...row, slug: 'b' }], ...ended, now: 1 })
+    await replace({ merchants: [row, { ...row, slug: 'c' }], ...ended, now: 2 })
     expect(db.sqlite.query('SELECT slug, updated_at FROM merchants ORDER BY slug').all()).toEqual([
       { slug: 'a', updated_at: 1 },
       { slug: 'c', updated_at: 2 },

@@ -23,7 +23,7 @@ describe.concurrent('a budget of gas', () => {
     expect((await own.pay(own.sign())).kind).toBe('confirmed')
     const transfer = own.sign()
     expect(await own.pay(transfer)).toMatchObject({ kind: 'unavailable', retryAfterSeconds: 600 })
-    expect(own.settlement.find(transfer)).toBeUndefined()
+    expect(await own.settlement.find(transfer)).toBeUndefined()
     expect((await own.pay(own.sign(), { product: 'facilitator' })).kind).toBe('confirmed')
     pass(own, daySeconds)
     expect((await own.pay(own.sign())).kind).toBe('confirmed')
@@ -46,7 +46,7 @@ describe.concurrent('a budget of gas', () => {
     await own.begin(second)
     const third = own.sign({ from: 3 })
     expect(await own.pay(third)).toMatchObject({ kind: 'unavailable', retryAfterSeconds: 2 })
-    expect(own.settlement.find(third)).toBeUndefined()
+    expect(await own.settlement.find(third)).toBeUndefined()
     own.node.onSend = () => 'include'
     own.chain.mine()
     await own.reaches(first, 'confirmed')

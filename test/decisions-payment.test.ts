@@ -119,7 +119,7 @@ describe.concurrent('an authorization that an external transaction used', () => 
     const transfer = own.sign()
     own.chain.settleExternally(transfer)
     expect(await own.pay(transfer)).toMatchObject({ kind: 'refused', reason: usedReason })
-    expect(own.settlement.find(transfer)).toBeUndefined()
+    expect(await own.settlement.find(transfer)).toBeUndefined()
     expect(own.node.sends).toEqual([])
   })
 

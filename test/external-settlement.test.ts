@@ -140,7 +140,7 @@ describe.concurrent('a credential', () => {
         const again = await other.pay(transfer, { bound: true })
         expect(again).toMatchObject({ kind: 'refused', reason: expect.stringMatching(/nonce/) })
       }
-      expect(other.settlement.find(transfers[0] as Transfer.Transfer)).toBeUndefined()
+      expect(await other.settlement.find(transfers[0] as Transfer.Transfer)).toBeUndefined()
     } finally {
       await other.stop()
       directory.remove()
@@ -270,7 +270,7 @@ describe.concurrent('logs', () => {
     // Without the limit the range grows again from search to search.
     net.tap.intercept = undefined
     await until(async () => (await own.fixture.pay(transfer, { bound: true })).kind === 'confirmed')
-    expect(own.fixture.settlement.find(transfer)).toMatchObject({ transaction })
+    expect(await own.fixture.settlement.find(transfer)).toMatchObject({ transaction })
   })
 
   test('error: a node that refuses every range leaves the payment open, after a few calls', async () => {
@@ -298,7 +298,7 @@ describe.concurrent('a node that hides', () => {
     net.tap.intercept = hiding
     const transfer = signTransfer(own.network, { validBefore: soon() })
     const paying = own.fixture.pay(transfer)
-    await until(() => own.fixture.settlement.find(transfer) !== undefined)
+    await until(async () => (await own.fixture.settlement.find(transfer)) !== undefined)
     await until(async () => (await own.paid()) === 5_000n)
     await pass(own, 120)
     expect((await paying).kind).toBe('confirmed')

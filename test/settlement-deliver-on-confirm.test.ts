@@ -1,5 +1,4 @@
 import { expect, test } from 'bun:test'
-import { createLedger } from '../db/sqlite/ledger'
 import { account } from '../src/demo/accounts'
 import { mine, setAutomine } from '../src/demo/chains'
 import { createDeliveries } from '../src/paywall/delivery'
@@ -120,7 +119,7 @@ test.concurrent('behavior: the delivery of a buyer that leaves at its start ends
   let forwards = 0
   const deliveries = createDeliveries({
     settlement: fixture.settlement,
-    answers: createAnswers(createLedger(fixture.db).answers),
+    answers: await createAnswers(fixture.ledger.answers),
     challengeSecrets: [new Uint8Array(32)],
     receiptKey: Crypto.bytes(account(9).privateKey),
     now: Date.now,

@@ -84,7 +84,7 @@ describe.concurrent('the relayers', () => {
     expect((await own.run({ id: 'refund:2' }, 100)).kind).toBe('unavailable')
     net.tap.intercept = undefined
     await until(async () => (await own.stateOf()) === 'confirmed')
-    expect(own.fixture.settlement.job('refund:2')).toBeUndefined()
+    expect(await own.fixture.settlement.job('refund:2')).toBeUndefined()
     expect(await own.moved()).toBe(7n)
   })
 
@@ -96,7 +96,7 @@ describe.concurrent('the relayers', () => {
     await Promise.all(ids.map((id) => own.run({ id }, 20)))
     expect(own.transactions()).toHaveLength(16)
     expect(await own.run({ id: 'late' }, 50)).toMatchObject({ kind: 'unavailable' })
-    expect(own.fixture.settlement.job('late')).toBeUndefined()
+    expect(await own.fixture.settlement.job('late')).toBeUndefined()
     const waiting = [own.run({ id: 'next' }), own.run({ id: 'next' })]
     await until(async () => {
       await mine(net.chain)

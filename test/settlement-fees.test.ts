@@ -157,7 +157,7 @@ describe.concurrent('a budget of gas', () => {
       if (outcome.kind === 'pending') await own.untilSent(outcome.payment.transaction)
       if (outcome.kind !== 'unavailable' || !outcome.detail.includes('budget')) continue
       expect(outcome.retryAfterSeconds).toBeLessThan(10)
-      expect(own.fixture.settlement.find(transfer)).toBeUndefined()
+      expect(await own.fixture.settlement.find(transfer)).toBeUndefined()
     }
     const open = sent(own).reduce((sum, { gas = 0n }) => sum + gas, 0n)
     expect(open * gwei).toBeLessThanOrEqual(6n * 200_000n * gwei)

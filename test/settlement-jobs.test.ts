@@ -228,7 +228,7 @@ describe.concurrent('a stuck job', () => {
     await own.start()
     await until(() => own.fixture.settlement.status()[0]?.reason?.includes('fee cap') === true)
     expect((await own.run({ id: 'refund:2' }, 20)).kind).toBe('unavailable')
-    expect(own.fixture.settlement.job('refund:2')).toBeUndefined()
+    expect(await own.fixture.settlement.job('refund:2')).toBeUndefined()
     await mineUntil(own, 'refund:1')
     expect((await mineWhile(net.chain, own.run({ id: 'refund:2' }))).kind).toBe('confirmed')
     expect(await own.moved()).toBe(14n)
@@ -352,7 +352,7 @@ describe.concurrent('a reorganisation', () => {
     await reorganise(own, 1)
     await until(() => own.told.length >= 3)
     expect(own.told).toEqual(['refund:1 confirmed', 'refund:1 broadcast', 'refund:1 confirmed'])
-    expect(own.fixture.settlement.job('refund:1')).toMatchObject({
+    expect(await own.fixture.settlement.job('refund:1')).toMatchObject({
       transaction: 'transaction' in end ? end.transaction : '',
     })
     expect(own.transactions()).toMatchObject([{ state: 'mined' }])

@@ -206,7 +206,10 @@ describe('handing over', () => {
       Array.from({ length: 9 }, () => fixture.settlement.handOver(id)),
     )
     expect(answers.filter((each) => each)).toHaveLength(1)
-    expect(fixture.settlement.findById(id)).toMatchObject({ delivery: 'delivered', attempts: 1 })
+    expect(await fixture.settlement.findById(id)).toMatchObject({
+      delivery: 'delivered',
+      attempts: 1,
+    })
     await net.chain.rpc('anvil_reorg', [1, []])
     await until(() => fixture.events.some(({ event }) => event === 'payment-reorganised'))
     await fixture.crash()

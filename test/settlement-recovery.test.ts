@@ -386,7 +386,7 @@ describe.concurrent('a reorganisation', () => {
     await until(() => own.fixture.events.some(({ event }) => event === 'transaction-reorganised'))
     await until(async () => (await stateOf(own, transfer)) === 'confirmed')
     expect(await own.paid()).toBe(5_000n)
-    expect(settlement.find(transfer)).toMatchObject({
+    expect(await settlement.find(transfer)).toMatchObject({
       transaction: outcome.payment.transaction,
       delivery: 'delivered',
       attempts: 1,

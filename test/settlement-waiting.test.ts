@@ -39,7 +39,7 @@ test.concurrent('behavior: a payment that is handed back to the queue waits no l
     detail: 'The network is busy; try again with the same credential.',
   })
   expect(looks).toBe(1)
-  expect(own.fixture.settlement.find(coded)).toBeUndefined()
+  expect(await own.fixture.settlement.find(coded)).toBeUndefined()
   expect((await mineWhile(net.chain, paying)).kind).toBe('confirmed')
   expect((await mineWhile(net.chain, own.fixture.pay(coded))).kind).toBe('confirmed')
 })
@@ -97,7 +97,7 @@ test.concurrent('behavior: a disk that refuses the replacement does not end the 
       : undefined
   const transfer = signTransfer(network)
   const paying = own.fixture.pay(transfer)
-  await until(() => own.fixture.settlement.find(transfer) !== undefined)
+  await until(async () => (await own.fixture.settlement.find(transfer)) !== undefined)
   own.fixture.db.sqlite.run(
     "CREATE TRIGGER full BEFORE INSERT ON transactions BEGIN SELECT RAISE(ABORT, 'disk full'); END",
   )
@@ -125,7 +125,7 @@ test.concurrent('error: a payment whose window closed while it waited for a rela
     kind: 'refused',
     reason: 'invalid_exact_evm_payload_authorization_valid_before',
   })
-  expect(own.fixture.settlement.find(transfer)).toBeUndefined()
+  expect(await own.fixture.settlement.find(transfer)).toBeUndefined()
 })
 
 test.concurrent('error: a balance that was read before a payment was included is not promised again', async () => {
@@ -135,7 +135,7 @@ test.concurrent('error: a balance that was read before a payment was included is
   const amountAtomic = await balanceOf(net.chain, network.asset.address, account(1).address)
   const first = signTransfer(network, { amountAtomic })
   const paying = own.fixture.pay(first)
-  await until(() => own.fixture.settlement.find(first) !== undefined)
+  await until(async () => (await own.fixture.settlement.find(first)) !== undefined)
   // The node answers the second simulation from before, and late.
   const held = Promise.withResolvers<void>()
   let isAsked = false
@@ -153,5 +153,5 @@ test.concurrent('error: a balance that was read before a payment was included is
   expect((await mineWhile(net.chain, paying)).kind).toBe('confirmed')
   held.resolve()
   expect(await late).toMatchObject({ kind: 'unavailable' })
-  expect(own.fixture.settlement.find(second)).toBeUndefined()
+  expect(await own.fixture.settlement.find(second)).toBeUndefined()
 })

@@ -106,7 +106,7 @@ describe('a wallet that is not deployed', () => {
     expect(await fixture.settlement.verify(transfer)).toMatchObject(notAllowed)
     expect(callsTo(factory)).toBe(0)
     expect(transactions()).toEqual([])
-    expect(fixture.settlement.find(transfer)).toBeUndefined()
+    expect(await fixture.settlement.find(transfer)).toBeUndefined()
   })
 
   test('error: is refused when its factory is another than the listed one', async () => {

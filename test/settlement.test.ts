@@ -194,7 +194,7 @@ describe('delivery', () => {
       redeemTokenHash: 'abc',
       redeemUntil: 5,
     })
-    expect(settlement.findByRedeemToken('abc')).toMatchObject({
+    expect(await settlement.findByRedeemToken('abc')).toMatchObject({
       id,
       delivery: 'none',
       upstreamStatus: 503,
@@ -203,7 +203,7 @@ describe('delivery', () => {
     expect(await settlement.beginDelivery(id)).toMatchObject({ attempts: 2, answered: true })
     await settlement.endDelivery(id, { delivered: true, upstreamStatus: 200, truncated: false })
     await settlement.endDelivery(id, { delivered: true, upstreamStatus: 200, truncated: true })
-    expect(settlement.findById(id)).toMatchObject({ delivery: 'delivered', truncated: true })
+    expect(await settlement.findById(id)).toMatchObject({ delivery: 'delivered', truncated: true })
     await expect(settlement.beginDelivery(id)).rejects.toThrow('not to be delivered')
   })
 })

@@ -314,7 +314,10 @@ describe('a database of an earlier version', () => {
     )
     other.close()
     await shop.restart()
-    await until('it is included', () => shop.app.settlement.job(id)?.state === 'confirmed')
+    await until(
+      'it is included',
+      async () => (await shop.app.settlement.job(id))?.state === 'confirmed',
+    )
     const { pay } = await prepare()
     expect((await pay()).status).toBe('delivered')
     expect(events('order-fault', id)).toEqual([])

@@ -22,8 +22,8 @@ export type Desk = {
   refundsOf(payer: Address, since: number): Promise<number>
   /** Orders of a payer that are at no end and not to be refunded. */
   underWay(payer: Address): Promise<number>
-  /** How many orders were in each state that is no end when they were last looked for. */
-  counts(): ReadonlyMap<State, number>
+  /** How many orders are in each state that is no end. */
+  counts(): Promise<ReadonlyMap<State, number>>
   /** How many orders are under way. */
   open(): Promise<number>
   /** Orders that wait for an operator, oldest first. */
@@ -59,15 +59,10 @@ export function createDesk(options: DeskOptions): Desk {
   const find = async (id: string) => view(await orders.find(id))
   const waiters = createWaiters(find)
   const context = createContext(options, waiters)
-  let counts = countsOf([])
   const { drive, start, stop } = createDriver({
     find: orders.find,
     step: (order) => step(context, order),
-    async toDrive() {
-      const open = await orders.open()
-      counts = countsOf(open)
-      return open.filter(isToDrive)
-    },
+    toDrive: async () => (await orders.open()).filter(isToDrive),
     laterMs,
     sweepMs,
     log,
@@ -93,7 +88,7 @@ export function createDesk(options: DeskOptions): Desk {
     },
     refundsOf: (payer, since) => orders.countRefunds(payer, idSince(since)),
     underWay: orders.countUnderWay,
-    counts: () => counts,
+    counts: async () => countsOf(await orders.open()),
     open: orders.countOpen,
     held: async () => (await orders.open()).filter(({ state }) => state === 'held'),
     drive,

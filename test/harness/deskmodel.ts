@@ -1,8 +1,8 @@
 import type { Order } from '../../db/Order'
 import { payments } from '../../db/schema'
+import { createLedger } from '../../db/sqlite/ledger'
 import type { Db } from '../../db/sqlite/open'
-import { createStore } from '../../db/sqlite/payments'
-import { createTransactions } from '../../db/sqlite/transactions'
+import { createOrders } from '../../db/sqlite/orders'
 import { write } from '../../db/sqlite/write'
 import type { Random } from '../soak/random'
 import {
@@ -26,11 +26,10 @@ import { asset, deskAddress, network, paymentRow } from './deskorders'
 /** The world as it is, and levers to change it. */
 export function createModel(db: Db, random: Random) {
   const chain = createChain(random)
-  const store = createStore(db)
   const world: World = {
     db,
-    store,
-    transactions: createTransactions(db),
+    ledger: createLedger(db),
+    riders: createOrders(db).riders,
     chain,
     generation: 0,
     nonce: 0,
@@ -38,6 +37,8 @@ export function createModel(db: Db, random: Random) {
   }
   const { state, swaps, refunds, paid } = chain
   return {
+    /** Without a detour. */
+    orders: world.ledger.orders,
     state,
     swaps,
     refunds,
@@ -47,7 +48,7 @@ export function createModel(db: Db, random: Random) {
     /** Ends the process that was connected, wherever it is. */
     kill: () => void world.generation++,
     /** A payment and its order, as the settlement writes them together. */
-    buy: (order: NewOrder, insert: (order: Order) => void) => buy(world, order, insert),
+    buy: (order: NewOrder) => buy(world, order),
     /** Payments that are not on the chain. */
     unpaid: () => [...paid].filter(([, each]) => !each.isPaid).map(([id]) => id),
     /** Includes a payment, or proves that it never will be. */
@@ -72,20 +73,21 @@ export function createModel(db: Db, random: Random) {
 
 type NewOrder = Omit<Order, 'paymentId' | 'settlementTx'>
 
-function buy({ db, chain }: World, order: NewOrder, insert: (order: Order) => void): Order {
+function buy({ db, chain, riders }: World, order: NewOrder): Order {
   const transaction = newHash(chain)
   const full: Order = { ...order, paymentId: `pay_${++chain.serial}`, settlementTx: transaction }
   write(db, () => {
     db.orm.insert(payments).values(paymentRow(full)).run()
-    insert(full)
+    riders.insert({ order: full, quota: undefined }, { id: full.paymentId, transaction })
   })
   chain.paid.set(full.paymentId, { order: full, transaction, isPaid: false, wasPaid: false })
   return full
 }
 
-function endPayment({ db, store, chain }: World, id: string, isPaid: boolean): void {
+async function endPayment({ ledger, chain }: World, id: string, isPaid: boolean): Promise<void> {
+  const { payments, settling } = ledger
   const payment = chain.paid.get(id)
-  if (payment === undefined || store.findById(id)?.state !== 'broadcast') return
+  if (payment === undefined || (await payments.findById(id))?.state !== 'broadcast') return
   const { transaction, order } = payment
   const blockNumber = ++chain.block
   if (isPaid) {
@@ -95,22 +97,23 @@ function endPayment({ db, store, chain }: World, id: string, isPaid: boolean): v
     const log = transferLog(order.payer, deskAddress, asset, order.totalAtomic)
     chain.receipts.set(transaction, receiptOf(chain, transaction, true, [log]))
     const logIndex = chain.serial++
-    write(db, () => store.confirm(id, { transaction, logIndex, blockNumber }, 1))
+    await settling.confirm(id, { transaction, logIndex, blockNumber }, 1)
   } else if (!payment.wasPaid) {
-    write(db, () => store.expire(id, false))
+    await settling.expire(id, false)
   }
   emit(chain.listeners.payment, id)
 }
 
-function dropPayment({ db, store, transactions, chain }: World, id: string): void {
+async function dropPayment({ ledger, chain }: World, id: string): Promise<void> {
   const { state, paid, receipts, listeners } = chain
   const payment = paid.get(id)
-  if (payment === undefined || store.findById(id)?.state !== 'confirmed') return
+  if (payment === undefined) return
+  if ((await ledger.payments.findById(id))?.state !== 'confirmed') return
   if (state.deskAtomic < payment.order.totalAtomic) return
   payment.isPaid = false
   state.deskAtomic -= payment.order.totalAtomic
   receipts.delete(payment.transaction)
-  write(db, () => transactions.reopen(network.id, payment.transaction))
+  await ledger.settling.reopen(network.id, payment.transaction)
   emit(listeners.payment, id)
 }
 

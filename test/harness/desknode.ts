@@ -1,7 +1,8 @@
 import type { Hex } from 'viem'
+import type { JobRider, Ledger, RowsRefusal } from '../../db/Ledger'
+import type { OrderLedger } from '../../db/OrderLedger'
 import type { Db } from '../../db/sqlite/open'
-import type { Store } from '../../db/sqlite/payments'
-import type { TransactionStatements } from '../../db/sqlite/transactions'
+import { RefusedError, type Riders } from '../../db/sqlite/riders'
 import { write } from '../../db/sqlite/write'
 import { RpcFault } from '../../src/chain/client'
 import * as Token from '../../src/chain/token'
@@ -16,8 +17,8 @@ import { asset, deskAddress, encode, readSigned } from './deskorders'
 
 export type World = {
   readonly db: Db
-  readonly store: Store
-  readonly transactions: TransactionStatements
+  readonly ledger: Pick<Ledger, 'payments' | 'settling' | 'orders'>
+  readonly riders: Riders['orders']
   readonly chain: Chain
   /** A process that was killed never hears an answer. */
   generation: number
@@ -28,9 +29,17 @@ export type World = {
 }
 
 /** What a process sees that is started now. */
-export function connect(world: World): { settlement: DeskSettlement; market: DeskMarket } {
+export function connect(world: World): {
+  settlement: DeskSettlement
+  market: DeskMarket
+  orders: OrderLedger
+} {
   const born = world.generation
-  return { settlement: settlementOf(world, born), market: marketOf(world, born) }
+  return {
+    settlement: settlementOf(world, born),
+    market: marketOf(world, born),
+    orders: ordersOf(world, born),
+  }
 }
 
 /** An answer of the node, a fault, or silence for a process that is gone. */
@@ -43,20 +52,57 @@ async function node<T>(world: World, born: number, answer: () => T): Promise<T> 
   return answer()
 }
 
+/**
+ * A ledger that is far away: other things happen before it does its work, and before the answer is
+ * here. A process that was killed asks for nothing more.
+ */
+async function remote<T>(world: World, born: number, work: () => T | Promise<T>): Promise<T> {
+  await pause(world)
+  if (born !== world.generation) return new Promise<T>(() => undefined)
+  const result = await work()
+  await pause(world)
+  return born === world.generation ? result : new Promise<T>(() => undefined)
+}
+
+async function pause({ chain: { random } }: World): Promise<void> {
+  for (let turn = random.between(0, 2); turn > 0; turn--) await Promise.resolve()
+  if (random.chance(0.15)) await new Promise((resolve) => setImmediate(resolve))
+}
+
+function ordersOf(world: World, born: number): OrderLedger {
+  const { orders } = world.ledger
+  const far =
+    <A extends unknown[], T>(ask: (...args: A) => Promise<T>) =>
+    (...args: A) =>
+      remote(world, born, () => ask(...args))
+  return {
+    find: far(orders.find),
+    findByPayment: far(orders.findByPayment),
+    open: far(orders.open),
+    toRecheck: far(orders.toRecheck),
+    countOpen: far(orders.countOpen),
+    history: far(orders.history),
+    countRefunds: far(orders.countRefunds),
+    countUnderWay: far(orders.countUnderWay),
+    move: far(orders.move),
+  }
+}
+
 function settlementOf(world: World, born: number): DeskSettlement {
-  const { chain, store } = world
+  const { chain, ledger } = world
   const { jobs, listeners } = chain
   const isMine = () => born === world.generation
   return {
     desk: deskAddress,
-    findById: store.findById,
-    job(id) {
-      const known = jobs.get(id)
-      return known && { ...known }
-    },
+    findById: (id) => remote(world, born, () => ledger.payments.findById(id)),
+    job: (id) =>
+      remote(world, born, () => {
+        const known = jobs.get(id)
+        return known && { ...known }
+      }),
     onJob: (listener) => void listeners.job.push((id) => isMine() && listener(id)),
     onPayment: (listener) => void listeners.payment.push((id) => isMine() && listener(id)),
-    async run(job, { waitMs, write: record }) {
+    async run(job, { waitMs, rider }) {
       if (!jobs.has(job.id)) {
         const { random, state } = chain
         const answered = node(world, born, () => !random.chance(state.faults))
@@ -64,7 +110,8 @@ function settlementOf(world: World, born: number): DeskSettlement {
           return { kind: 'unavailable', detail: 'poor', retryAfterSeconds: 1 }
         }
       }
-      if (!jobs.has(job.id)) send(world, job, record)
+      const refusal = jobs.has(job.id) ? undefined : send(world, job, rider)
+      if (refusal !== undefined) return { kind: 'refused', reason: refusal }
       if (waitMs > 0) await node(world, born, () => undefined).catch(() => undefined)
       return endOf(jobs.get(job.id))
     },
@@ -108,14 +155,31 @@ function marketOf(world: World, born: number): DeskMarket {
   }
 }
 
-/** Writes a job and what its caller records with it. */
-function send(world: World, job: Job, record: ((hash: Hex) => void) | undefined): void {
+/** Writes a job and what its caller wants written with it, and says why that was not possible. */
+function send(world: World, job: Job, rider: JobRider | undefined): RowsRefusal | undefined {
   const transaction = newHash(world.chain)
-  write(world.db, () => record?.(transaction))
+  try {
+    write(world.db, () => ride(world, rider, transaction))
+  } catch (error) {
+    if (error instanceof RefusedError) return error.reason
+    throw error
+  }
   const sent = compose(world, job)
   const unknown = { receipt: undefined, sharesAtomic: undefined, returnedAtomic: undefined }
   const row = { job, nonce: world.nonce++, transaction, blockNumber: undefined, ...sent }
   world.chain.jobs.set(job.id, { ...row, state: 'broadcast', ...unknown })
+  return undefined
+}
+
+/** The jobs of the model are not in the database: what a rider asks of them is answered here. */
+function ride({ chain, riders }: World, rider: JobRider | undefined, transaction: Hex): void {
+  if (rider?.kind !== 'order') return
+  const { withoutEffect = [], ...rest } = rider
+  const states = withoutEffect.map((id) => chain.jobs.get(id)?.state)
+  if (!states.every((state) => state === 'failed' || state === 'replaced')) {
+    throw new RefusedError('job-may-have-effect')
+  }
+  riders.ride(rest, transaction)
 }
 
 /** As the settlement would send it now. */

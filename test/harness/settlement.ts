@@ -171,6 +171,7 @@ export async function startFixture(
 ): Promise<SettlementFixture> {
   const now = options.now ?? Date.now
   const db = open({ dataDir, now })
+  const ledger = createLedger(db)
   const events: SettlementFixture['events'] = []
   const ledger = createLedger(db)
   const settlement = await createSettlement({

@@ -1,7 +1,6 @@
 import type { Order } from '../../db/Order'
-import { type Db, open } from '../../db/sqlite/open'
+import { open } from '../../db/sqlite/open'
 import { createDesk, type Desk } from '../../src/stock/desk'
-import { createStore, type Store } from '../../src/stock/store'
 import { createModel } from '../harness/deskmodel'
 import { network, orderOf, stock } from '../harness/deskorders'
 import { temporary } from '../harness/settlement'
@@ -34,10 +33,8 @@ export type Played = {
 
 /** A play under way. */
 type Game = {
-  readonly db: Db
   readonly random: Random
   readonly model: ReturnType<typeof createModel>
-  readonly store: Store
   readonly placed: Map<string, Order>
   readonly wanted: number
   /** Undefined before the first start. */
@@ -54,13 +51,10 @@ export async function play(options: PlayOptions): Promise<Played> {
   const directory = temporary()
   const db = open({ dataDir: directory.path, now: () => 1_000 })
   const model = createModel(db, random.fork('model'))
-  const store = createStore(db)
   model.state.isStrict = random.chance(0.5)
   const game: Game = {
-    db,
     random,
     model,
-    store,
     placed: new Map(),
     wanted: options.orders,
     desk: undefined,
@@ -73,7 +67,8 @@ export async function play(options: PlayOptions): Promise<Played> {
   try {
     await storm(game, options.reorganises)
     await calm(game)
-    const ended = [...game.placed.keys()].flatMap((id) => store.find(id) ?? [])
+    const found = await Promise.all([...game.placed.keys()].map(model.orders.find))
+    const ended = found.filter((order) => order !== undefined)
     return {
       orders: game.placed.size,
       events: game.events,
@@ -92,11 +87,8 @@ export async function play(options: PlayOptions): Promise<Played> {
 }
 
 function startDesk(game: Game): Desk {
-  const { settlement, market } = game.model.connect()
   const desk = createDesk({
-    db: game.db,
-    settlement,
-    market,
+    ...game.model.connect(),
     stock,
     network,
     now: () => game.clock,
@@ -104,11 +96,12 @@ function startDesk(game: Game): Desk {
     sweepMs: 5,
     laterMs: 1,
   })
-  desk.recover()
+  // What happens meanwhile is remembered.
+  void desk.recover()
   return desk
 }
 
-type Happening = readonly [weight: number, happen: () => void]
+type Happening = readonly [weight: number, happen: () => unknown]
 
 /** Until all orders are placed: whatever can happen does, as it is drawn. */
 async function storm(game: Game, reorganises: boolean): Promise<void> {
@@ -121,7 +114,7 @@ async function storm(game: Game, reorganises: boolean): Promise<void> {
       drawn -= weight
       return drawn < 0
     })
-    chosen?.[1]()
+    await chosen?.[1]()
     game.events++
     if (random.chance(0.4)) await turn()
   }
@@ -167,13 +160,16 @@ function timesOf(game: Game, reorganises: boolean): readonly Happening[] {
 
 /** The storm is over: everything must come to its end by itself. */
 async function calm(game: Game): Promise<void> {
-  const { model, store } = game
+  const { model } = game
+  const { orders } = model
   Object.assign(model.state, { isDrained: false, isPaused: false, faults: 0, silent: 0 })
   model.state.blocked.clear()
   for (let look = 0; look < 20_000; look++) {
-    const open = store.open().filter(isOpen)
-    for (const id of model.unpaid()) model.endPayment(id, true)
-    for (const { id, state: at } of open) if (at === 'held' && look % 10 === 0) retry(game, id)
+    const open = (await orders.open()).filter(isOpen)
+    for (const id of model.unpaid()) await model.endPayment(id, true)
+    for (const { id, state: at } of open) {
+      if (at === 'held' && look % 10 === 0) await retry(game, id)
+    }
     model.mine(false)
     model.pass(1n)
     await turn()
@@ -182,11 +178,11 @@ async function calm(game: Game): Promise<void> {
   await game.desk?.stop()
 }
 
-function buy({ random, model, store, placed }: Game): void {
+function buy({ random, model, placed }: Game): void {
   const order = orderOf(random, { floorAtomic: 0n })
   const quotedAtomic = (order.usdgAtomic * model.state.price) / 1_000_000n
   const floorAtomic = (quotedAtomic * 99n) / 100n
-  const full = model.buy({ ...order, quotedAtomic, floorAtomic }, store.insert)
+  const full = model.buy({ ...order, quotedAtomic, floorAtomic })
   placed.set(full.id, full)
 }
 
@@ -199,8 +195,8 @@ function toggle(blocked: Set<string>, person: string): void {
   if (!blocked.delete(person)) blocked.add(person)
 }
 
-function retry({ store, desk, clock }: Game, id: string): void {
-  store.requestRetry(id, clock)
+async function retry({ model, desk, clock }: Game, id: string): Promise<void> {
+  await model.orders.move({ kind: 'request-retry', id, at: clock })
   desk?.drive(id)
 }
 
@@ -211,12 +207,12 @@ function kill(game: Game): void {
   game.kills++
 }
 
-function reorganise(game: Game): void {
+async function reorganise(game: Game): Promise<void> {
   const { random, model } = game
   game.reorganisations++
   if (random.chance(0.3)) model.reorganiseDeeply()
   else if (random.chance(0.5) || model.paid.size === 0) model.reorganise()
-  else model.dropPayment(random.pick(newest(game, 10)))
+  else await model.dropPayment(random.pick(newest(game, 10)))
 }
 
 /** A swap whose Transfer is missing stays with the operator: it can never be refunded. */
