@@ -265,7 +265,8 @@ test('attack: of reloads that come together each one keeps the offers of the one
   expect(await Promise.all([shop.app.reload(middle), shop.app.reload(dearer())])).toEqual([[], []])
   expect(await pricesOf(item())).toEqual(['7000'])
   // What somebody was asked for between the two is not forgotten.
-  const retired = "SELECT DISTINCT amount_atomic FROM offers WHERE route = '/item' AND retired_at >= "
+  const retired =
+    "SELECT DISTINCT amount_atomic FROM offers WHERE route = '/item' AND retired_at >= "
   expect(shop.rows(`${retired}${before} ORDER BY amount_atomic`)).toEqual([
     { amount_atomic: '5000' },
     { amount_atomic: '8000' },

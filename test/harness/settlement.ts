@@ -173,7 +173,6 @@ export async function startFixture(
   const db = open({ dataDir, now })
   const ledger = createLedger(db)
   const events: SettlementFixture['events'] = []
-  const ledger = createLedger(db)
   const settlement = await createSettlement({
     ledger,
     networks,
