@@ -123,8 +123,11 @@ async function stop({ current, db, now }: Base, { listener }: Door, parts: Parts
   const inFlight = () =>
     paywall.inFlight() + settling.calls + (startedStock?.purchase.inFlight() ?? 0)
   while (inFlight() > 0 && now() < deadline) await Bun.sleep(10)
-  paywall.stop()
-  await Promise.all([startedStock?.desk.stop(), settlement.stop(Math.max(0, deadline - now()))])
+  await Promise.all([
+    paywall.stop(),
+    startedStock?.desk.stop(),
+    settlement.stop(Math.max(0, deadline - now())),
+  ])
   await Promise.race([closed, Bun.sleep(200)])
   await listener.stop(true)
   db.close()

@@ -170,6 +170,49 @@ describe('the store of answers', () => {
   })
 })
 
+describe('the room of the store', () => {
+  test('attack 33: counts what is stored while it is measured again, and is measured once', async () => {
+    const directory = temporary()
+    const db = open({ dataDir: directory.path, now: () => 0 })
+    db.sqlite.run('PRAGMA foreign_keys = OFF')
+    const ledger = createLedger(db)
+    const { promise, resolve: release } = Promise.withResolvers<void>()
+    let sweeps = 0
+    let reads = 0
+    const answers = await createAnswers(
+      {
+        ...ledger,
+        sweep(now) {
+          sweeps++
+          return ledger.sweep(now)
+        },
+        async usage(rowBytes) {
+          const found = await ledger.usage(rowBytes)
+          if (reads++ > 0) await promise
+          return found
+        },
+      },
+      2 * answerMaxBytes,
+    )
+    const answer = (bytes: number) => ({
+      status: 200,
+      headers: new Headers(),
+      body: new Uint8Array(bytes),
+    })
+    const payment = (id: string) => ({ id, transfer: { payer: id } }) as unknown as Payment
+    await answers.store(payment('a'), answer(answerMaxBytes), 0)
+    const day = 24 * 60 * 60 * 1000
+    const asked = Array.from({ length: 3 }, (_, index) => answers.reserve(`0x${index}`, day))
+    while (reads < 2) await Promise.resolve()
+    await answers.store(payment('b'), answer(answerMaxBytes), day)
+    release()
+    expect(await Promise.all(asked)).toEqual([undefined, undefined, undefined])
+    expect(sweeps).toBe(1)
+    db.close()
+    directory.remove()
+  })
+})
+
 describe('the shares of the store', () => {
   test('attack 33: one payer fills a share at most, what is under way included', async () => {
     const directory = temporary()

@@ -4,6 +4,7 @@ import { account } from '../src/demo/accounts'
 import * as Permit from '../src/protocol/Permit'
 import { type Made, makeBody, post } from './harness/facilitation'
 import { payee, type Shop, startShop } from './harness/shop'
+import { until } from './harness/world'
 
 /** Who may use the facilitator, how often, and for whom it spends its gas. */
 
@@ -224,6 +225,38 @@ describe('API keys', () => {
       first.map(({ json }) => expect.objectContaining({ success: json.success })),
     )
     expect((await shop.balance(base, payee)) - before).toBe(5_000n)
+  })
+
+  test('attack: of two authorizations whose reads of one Idempotency-Key are both late one is refused', async () => {
+    const { settlement } = shop.app
+    const find = settlement.findByIdempotencyKey
+    const { promise, resolve: release } = Promise.withResolvers<void>()
+    const read = Promise.withResolvers<void>()
+    settlement.findByIdempotencyKey = async (scope) => {
+      const found = await find(scope)
+      read.resolve()
+      await promise
+      return found
+    }
+    try {
+      const mine = { ...bearer, 'idempotency-key': 'order-4' }
+      const bodies = [await make(shop), await make(shop), await make(shop)]
+      const before = await shop.balance(base, payee)
+      const answers = bodies.map((body) => post(`${shop.url}/settle`, body, mine))
+      await read.promise
+      // All but the one that holds the key need no read to know that they come second.
+      const conflicts: number[] = []
+      for (const answer of answers) void answer.then(({ status }) => conflicts.push(status))
+      await until('the others are answered', () => conflicts.length === 2)
+      expect(conflicts).toEqual([409, 409])
+      release()
+      expect((await Promise.all(answers)).map(({ status }) => status).sort()).toEqual([
+        200, 409, 409,
+      ])
+      expect((await shop.balance(base, payee)) - before).toBe(5_000n)
+    } finally {
+      settlement.findByIdempotencyKey = find
+    }
   })
 
   test('error: an Idempotency-Key that is none is 400', async () => {

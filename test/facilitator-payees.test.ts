@@ -236,6 +236,73 @@ describe('what a payee is counted', () => {
     expect(payees.isSpent(base, stranger)).toBe(false)
   })
 
+  /** A ledger whose read of the day answers with what it found as late as `release` is called. */
+  function startSlowly(budgetWei: bigint) {
+    const { networks } = withBudget(configOf(small), budgetWei)
+    const { gas, payments } = createLedger(db)
+    const { promise, resolve: release } = Promise.withResolvers<void>()
+    let reads = 0
+    const payeeGasSince = async (since: number) => {
+      reads++
+      const found = await payments.payeeGasSince(since)
+      await promise
+      return found
+    }
+    const ledger = { gas, payments: { ...payments, payeeGasSince } }
+    const payees = createPayees({ ledger, networks, priceOf: () => 2n, now: () => clock })
+    return { payees, release, reads: () => reads }
+  }
+
+  test('attack: calls that wait together for the read of the day do not pass the share together', async () => {
+    const { payees, release, reads } = startSlowly(3n * 300_000n * 2n * 4n)
+    const call = async () => {
+      await payees.load()
+      if (payees.isSpent(base, stranger)) return 'refused'
+      await payees.begin({ network: base, payee: stranger, known: undefined }).ready
+      return 'sent'
+    }
+    const calls = Array.from({ length: 10 }, call)
+    release()
+    expect((await Promise.all(calls)).filter((each) => each === 'sent')).toHaveLength(3)
+    expect(reads()).toBe(1)
+  })
+
+  test('behavior: a payment that begins while the day is read is counted once', async () => {
+    send([pay(other)], 100, 0)
+    spend(100n)
+    const { payees, release } = startSlowly(70n * 4n)
+    const loading = payees.load()
+    const count = payees.begin({ network: base, payee: stranger, known: undefined })
+    release()
+    await Promise.all([loading, count.ready])
+    const id = pay(stranger)
+    send([id], 300, 1)
+    await count.end(id)
+    // 75 of 100 are the stranger's: of 400 only once.
+    expect([stranger, other].map((each) => payees.isSpent(base, each))).toEqual([true, false])
+  })
+
+  test('error: a day whose gas cannot be read is read again, and nothing stays under way', async () => {
+    const { networks } = withBudget(configOf(small), 300_000n * 2n * 4n)
+    const { gas, payments } = createLedger(db)
+    const failing = async () => Promise.reject(new Error('no database'))
+    const ledger = { gas, payments: { ...payments, payeeGasOf: failing } }
+    const payees = createPayees({ ledger, networks, priceOf: () => 2n, now: () => clock })
+    await payees.load()
+    const count = payees.begin({ network: base, payee: stranger, known: undefined })
+    await count.ready
+    expect(payees.isSpent(base, stranger)).toBe(true)
+    const id = pay(stranger)
+    send([id], 300, 0)
+    spend(300_000n)
+    await count.end(id)
+    expect(payees.isSpent(base, stranger)).toBe(false)
+    await payees.load()
+    expect(payees.isSpent(base, other)).toBe(false)
+    spend(300_000n)
+    expect(payees.isSpent(base, stranger)).toBe(true)
+  })
+
   test('behavior: what comes later is added, once, and ends with the day', async () => {
     send([pay(other)], 100, 0)
     spend(100n)

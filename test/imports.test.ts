@@ -34,7 +34,10 @@ const entries = /^(src\/(main|build)\.ts|(src|db)\/.*\b(build|config)\.ts|test\/
 const unicode = /^(src\/demo\/upstreams|src\/proxy\/builtin|test)\//
 const clockOwners = /^(src\/(app|main|log)\.ts|src\/demo\/.*|test\/.*)$/
 const elysiaOwners = /^(src\/app\/routes\.ts|src\/http\/problem\.ts|test\/.*)$/
-const drizzleOwners = /^(db\/.*|src\/(.*\/)?store\.ts|test\/.*)$/
+const drizzleOwners = /^(db|test)\//
+/** What opens the database or copies its file; all others are given a ledger. */
+const sqliteOwners =
+  /^(db\/sqlite\/.*|src\/app\.ts|src\/app\/(base|options)\.ts|src\/cli\/(backup|orders|serve)\.ts|test\/.*)$/
 const clientOwners = /^(src\/(chain|demo)\/.*|test\/.*)$/
 const clients = /\b(create\w*Client|http|webSocket|fallback|custom)\b/
 
@@ -130,6 +133,12 @@ const rules: Readonly<Record<string, (all: readonly Source[]) => string[]>> = {
       return `${from} must not import ${to}`
     }),
 
+  sqlite: (all) =>
+    each(all, ({ path }, { target }) => {
+      if (!target?.startsWith('db/sqlite/') || sqliteOwners.test(path)) return false
+      return `${target} is behind db/Ledger.ts`
+    }),
+
   missing: (all) =>
     each(all, (_, { specifier, target }) =>
       specifier.startsWith('.') && target === undefined ? `nothing at ${specifier}` : false,
@@ -140,7 +149,7 @@ const rules: Readonly<Record<string, (all: readonly Source[]) => string[]>> = {
       if (typeOnly || specifier.startsWith('.')) return false
       const name = specifier.split('/', specifier.startsWith('@') ? 2 : 1).join('/')
       if (name === 'elysia' && !elysiaOwners.test(path)) return 'Elysia outside the table of routes'
-      if (name === 'drizzle-orm' && !drizzleOwners.test(path)) return 'drizzle outside the stores'
+      if (name === 'drizzle-orm' && !drizzleOwners.test(path)) return 'drizzle outside db/'
       const isClient = name === 'viem' && (specifier === 'viem/actions' || clients.test(clause))
       if (isClient && !clientOwners.test(path)) return 'a viem client outside chain/'
       const shipped = path.startsWith('src/') && !entries.test(path.replace('main.ts', 'x'))
@@ -211,7 +220,7 @@ const rules: Readonly<Record<string, (all: readonly Source[]) => string[]>> = {
   words: (all) =>
     all.flatMap(({ path, text }) => {
       if (wordOwners.test(path)) return []
-      const isOld = path === 'db/migrate.ts' || path === 'test/db.test.ts'
+      const isOld = path === 'db/sqlite/migrate.ts' || path === 'test/db.test.ts'
       const read = isOld ? text.replaceAll(oldNames, '') : text
       return retiredWords.flatMap(([word, instead]) => {
         const line = read.split('\n').findIndex((each) => word.test(each))
@@ -309,6 +318,23 @@ describe('the rules', () => {
     ['packages', { 'src/proxy/routes.ts': "import { Elysia } from 'elysia'" }, 1],
     ['packages', { 'src/app/routes.ts': "import { Elysia } from 'elysia'" }, 0],
     ['packages', { 'src/settlement/a.ts': "import { eq } from 'drizzle-orm'" }, 1],
+    ['packages', { 'src/stock/store.ts': "import { eq } from 'drizzle-orm'" }, 1],
+    ['packages', { 'db/sqlite/a.ts': "import { eq } from 'drizzle-orm'" }, 0],
+    [
+      'sqlite',
+      {
+        'src/stock/a.ts': "import type { Db } from '../../db/sqlite/open'",
+        'db/sqlite/open.ts': '',
+      },
+      1,
+    ],
+    ['sqlite', { 'db/Ledger.ts': "import { a } from './sqlite/a'", 'db/sqlite/a.ts': '' }, 1],
+    ['sqlite', { 'db/sqlite/b.ts': "import { a } from './a'", 'db/sqlite/a.ts': '' }, 0],
+    [
+      'sqlite',
+      { 'src/app/base.ts': "import { a } from '../../db/sqlite/a'", 'db/sqlite/a.ts': '' },
+      0,
+    ],
     ['packages', { 'src/settlement/a.ts': "import { createPublicClient } from 'viem'" }, 1],
     ['packages', { 'src/settlement/a.ts': "import { keccak256 } from 'viem'" }, 0],
     ['packages', { 'src/cli/a.ts': "import { x } from '@x402/core/client'" }, 1],

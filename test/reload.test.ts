@@ -258,6 +258,22 @@ describe('requests under way', () => {
   })
 })
 
+test('attack: of reloads that come together each one keeps the offers of the one before', async () => {
+  const middle = changed(routeText('/item', '0.005'), routeText('/item', '0.008'))
+  const early = await sign(item(), { ...x402, ...validAfter(0) })
+  const before = shop.now()
+  expect(await Promise.all([shop.app.reload(middle), shop.app.reload(dearer())])).toEqual([[], []])
+  expect(await pricesOf(item())).toEqual(['7000'])
+  // What somebody was asked for between the two is not forgotten.
+  const retired =
+    "SELECT DISTINCT amount_atomic FROM offers WHERE route = '/item' AND retired_at >= "
+  expect(shop.rows(`${retired}${before} ORDER BY amount_atomic`)).toEqual([
+    { amount_atomic: '5000' },
+    { amount_atomic: '8000' },
+  ])
+  expect((await pay(early)).status).toBe(200)
+})
+
 describe('what a running process cannot change', () => {
   test('behavior: the facilitator and the limits are not among it', async () => {
     const config = shop.edited((text) =>

@@ -9,8 +9,11 @@ import {
   test,
 } from 'bun:test'
 import { join } from 'node:path'
+import type { Hex } from 'viem'
 import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
+import { createLog } from '../src/log'
+import { createLedger } from '../src/sponsor/ledger'
 import { startNetwork, temporary, until } from './harness/settlement'
 import {
   age,
@@ -127,6 +130,37 @@ test('behavior: a grant whose transaction is dropped is sent again, never a seco
   expect(raws.size).toBe(1)
   expect(sponsoring.rows()).toHaveLength(1)
   expect(String(await weiOf(net.chain, address))).toBe(String(sponsoring.rows()[0]?.amount_wei))
+})
+
+test('attack: of a request and a signed approve that both find no grant one is given', async () => {
+  sponsoring = await startSponsoring([network], directory.path)
+  const { address } = await candidate()
+  const { sponsor } = network
+  if (sponsor === undefined) throw new Error('not sponsored')
+  const { ledger, settlement } = sponsoring.desk
+  const found: unknown[] = []
+  const grants = {
+    ...ledger.grants,
+    // Each reads before the other one writes.
+    async find(...asked: Parameters<typeof ledger.grants.find>) {
+      const row = await ledger.grants.find(...asked)
+      if (found.push(row) <= 2) await until(() => found.length >= 2)
+      return row
+    },
+  }
+  const log = createLog({ write: () => undefined, pretty: false })
+  const networks = [{ ...network, sponsor }]
+  const funds = createLedger({ grants, settlement, networks, now: Date.now, log })
+  const fund = (amountWei: bigint, approveHash: Hex | undefined) =>
+    funds.fund(
+      { network: { ...network, sponsor }, address, amountWei, isSigned: false, approveHash },
+      { waitMs: 20_000 },
+    )
+  const ends = await Promise.all([fund(1_000n, undefined), fund(1_000n, `0x${'ab'.repeat(32)}`)])
+  expect(found.slice(0, 2)).toEqual([undefined, undefined])
+  expect(ends.map(({ kind }) => kind).sort()).toEqual(['funded', 'taken'])
+  expect(sponsoring.rows()).toHaveLength(1)
+  expect(await weiOf(net.chain, address)).toBe(1_000n)
 })
 
 describe('the day', () => {

@@ -10,10 +10,10 @@ import {
 import { join } from 'node:path'
 import { type Address, createWalletClient, defineChain, http, numberToHex } from 'viem'
 import { privateKeyToAccount } from 'viem/accounts'
+import { createGrants } from '../db/sqlite/grants'
 import type { NetworkConfig } from '../src/config/Config'
 import { receiptOf } from '../src/demo/chains'
 import { approveCall } from '../src/sponsor/facts'
-import { createStore } from '../src/sponsor/store'
 import { startNetwork, temporary, until } from './harness/settlement'
 import {
   age,
@@ -159,18 +159,16 @@ test('behavior: of many requests at once one adds to it', async () => {
 
 test('error: the ledger takes one for each address, and none without a grant', async () => {
   const { address, first } = await sponsored()
-  const store = createStore(sponsoring.desk.db)
-  const row = {
-    network: id,
-    transactionHash: first.transaction,
-    amountWei: 1n,
-    feeWei: 0n,
-    createdAt: 1,
-  } as const
-  store.insertTopUp({ ...row, address })
-  expect(() => store.insertTopUp({ ...row, address })).toThrow()
-  const stranger = freshWallet().address
-  expect(() => store.insertTopUp({ ...row, address: stranger })).toThrow()
+  const { riders } = createGrants(sponsoring.desk.db)
+  const ride = (to: Address) => {
+    const row = { network: id, address: to, amountWei: 1n, feeWei: 0n, createdAt: 1 } as const
+    const budget = { from: 0, grants: 100, wei: 10n ** 18n }
+    const grant = { isTopUp: true, row, budget, isSigned: true } as const
+    riders.ride({ kind: 'grant', grant }, first.transaction)
+  }
+  ride(address)
+  expect(() => ride(address)).toThrow('grant-exists')
+  expect(() => ride(freshWallet().address)).toThrow('FOREIGN KEY')
 })
 
 /** Asks in a process of its own. */

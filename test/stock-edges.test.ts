@@ -83,6 +83,19 @@ describe('a stranger settles in front of us', () => {
   })
 })
 
+describe('a payment that is refused', () => {
+  test('behavior: all that show it at once are told why, one after the other', async () => {
+    await freeze(shop, buyer)
+    try {
+      const responses = await Promise.all(Array.from({ length: 6 }, pay))
+      expect(responses.map(({ status }) => status)).toEqual(Array(6).fill(402))
+    } finally {
+      await freeze(shop, buyer, false)
+    }
+    expect((await pay()).status).toBe(200)
+  })
+})
+
 describe('a market that nobody can read', () => {
   test('behavior: the money goes back after a quarter of an hour all the same', async () => {
     const late = 16 * 60 * 1000

@@ -1,9 +1,17 @@
 import type { Registry } from '../http/metrics'
 import type { Log } from '../log'
-import type { Base } from './base'
+
+/** The file of the ledger, as far as it is reported. */
+type ReportedStorage = {
+  file: string
+  fault(): string | undefined
+  /** Faults since the start, by code. */
+  counts(): ReadonlyMap<string, number>
+  onChange(listener: (code: string | undefined) => void): void
+}
 
 /** Reports faults of the database file by an error in the log and two metrics. */
-export function reportStorage(storage: Base['db']['storage'], registry: Registry, log: Log): void {
+export function reportStorage(storage: ReportedStorage, registry: Registry, log: Log): void {
   const { file } = storage
   storage.onChange((code) => {
     if (code === undefined) log('storage-recovered', { file })

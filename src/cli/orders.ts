@@ -122,7 +122,10 @@ async function show(
 
 /** The swap and the refunds of an order, by account nonce. */
 async function jobsOf({ jobs }: Ledger, order: StoredOrder): Promise<JobRow[]> {
-  const attempts = Array.from({ length: Math.max(1, order.refundAttempts) }, (_, index) => index + 1)
+  const attempts = Array.from(
+    { length: Math.max(1, order.refundAttempts) },
+    (_, index) => index + 1,
+  )
   const ids = [
     Order.swapId(order),
     ...attempts.map((refundAttempts) => Order.refundId({ ...order, refundAttempts })),

@@ -60,40 +60,11 @@ export function createPayees({ ledger, networks, priceOf, now }: PayeesOptions):
   const { gas, payments } = ledger
   const budgets = new Map(networks.map(({ id, gasPerDayWei }) => [id, gasPerDayWei.facilitator]))
   const underWay = new Map<string, number>()
-  let day: Day | undefined
-  /** The read of a day that is under way. */
-  let loading: { from: number; done: Promise<void> } | undefined
-
-  function today(): Day | undefined {
-    return day?.from === dayOf(now()) ? day : undefined
-  }
-
-  /** Filled when it is first asked for: a facilitator that is not open never does. */
-  async function fill(from: number): Promise<void> {
-    const filled: Day = { from, networks: new Map() }
-    for (const { network, payee, gas: spent } of await payments.payeeGasSince(from)) {
-      add(filled, network, payee, spent)
-    }
-    // Midnight may have passed meanwhile.
-    if (loading?.from === from) day = filled
-  }
-
-  async function load(): Promise<void> {
-    if (today() !== undefined) return
-    const from = dayOf(now())
-    if (loading?.from !== from) {
-      const done = fill(from).finally(() => {
-        if (loading?.done === done) loading = undefined
-      })
-      loading = { from, done }
-    }
-    await loading.done
-  }
-
+  const days = createDays(payments, now)
   return {
-    load,
+    load: days.load,
     isSpent(network, payee) {
-      const part = today()?.networks.get(network)
+      const part = days.today()?.networks.get(network)
       const open = BigInt(underWay.get(`${network} ${payee}`) ?? 0)
       // Of a payment of yesterday that is asked for again, today knows nothing.
       const own = BigInt(part?.byPayee.get(payee) ?? 0)
@@ -110,10 +81,7 @@ export function createPayees({ ledger, networks, priceOf, now }: PayeesOptions):
       let filled: Day | undefined
       let before = 0
       const prepare = async () => {
-        // A day that is being read may or may not get to see this one.
-        await loading?.done.catch(() => undefined)
-        // Filled later, it holds this one.
-        filled = day
+        filled = await days.settled()
         if (known !== undefined && filled !== undefined) before = await payments.payeeGasOf(known)
       }
       return {
@@ -123,8 +91,7 @@ export function createPayees({ ledger, networks, priceOf, now }: PayeesOptions):
           try {
             if (filled && id !== undefined) more = (await payments.payeeGasOf(id)) - before
           } catch {
-            // Read again when it is asked for.
-            if (day === filled) day = undefined
+            if (filled) days.forget(filled)
           }
           // In one turn: it always counts as under way or as spent.
           const left = (underWay.get(key) ?? 0) - 1
@@ -133,6 +100,47 @@ export function createPayees({ ledger, networks, priceOf, now }: PayeesOptions):
           if (filled) add(filled, network, payee, more)
         },
       }
+    },
+  }
+}
+
+/** Keeps one day, filled when it is first asked for: a facilitator that is not open never does. */
+function createDays(payments: PayeesOptions['ledger']['payments'], now: () => number) {
+  let day: Day | undefined
+  let loading: { from: number; done: Promise<void> } | undefined
+
+  async function fill(from: number): Promise<void> {
+    const filled: Day = { from, networks: new Map() }
+    for (const { network, payee, gas } of await payments.payeeGasSince(from)) {
+      add(filled, network, payee, gas)
+    }
+    // Midnight may have passed meanwhile.
+    if (loading?.from === from) day = filled
+  }
+
+  const today = () => (day?.from === dayOf(now()) ? day : undefined)
+  return {
+    today,
+    async load(): Promise<void> {
+      if (today() !== undefined) return
+      const from = dayOf(now())
+      if (loading?.from !== from) {
+        const done = fill(from).finally(() => {
+          if (loading?.done === done) loading = undefined
+        })
+        loading = { from, done }
+      }
+      await loading.done
+    },
+    /** The day to add what is sent from now on to. Undefined: one that is filled later holds it. */
+    async settled(): Promise<Day | undefined> {
+      // A day that is being read may or may not get to see it.
+      await loading?.done.catch(() => undefined)
+      return day
+    },
+    /** Reads it again when it is asked for: something may be missing. */
+    forget(incomplete: Day): void {
+      if (day === incomplete) day = undefined
     },
   }
 }

@@ -119,7 +119,10 @@ async function settle(options: SettleOptions, first: SettleCall): Promise<Settle
 }
 
 /** The same after others were waited for. */
-async function renew(settlement: Settlement, { subject, ...call }: SettleCall): Promise<SettleCall> {
+async function renew(
+  settlement: Settlement,
+  { subject, ...call }: SettleCall,
+): Promise<SettleCall> {
   return { ...call, subject: await identify({ settlement }, subject) }
 }
 

@@ -4,6 +4,7 @@ import type { Outcome } from '../settlement/Outcome'
 import type { Settlement } from '../settlement/settlement'
 import { createPaces, type PaceMin, type Paces } from './pace'
 import { createReceipts, type Receipts } from './receipts'
+import { createRecorder, type RecordEnd, type Recorder } from './recorder'
 import { createKept, createRests, type Envelope, type Rests, readWhole } from './rest'
 import type { Answer, Answers } from './store'
 import { observed, type Reach } from './stream'
@@ -79,8 +80,8 @@ export type Deliveries = {
   /** Whether a failed delivery of the payment was answered, with the token that redeems it. */
   wasAnswered(payment: Payment): Promise<boolean>
   inFlight(): number
-  /** Gives up the rests of answers that are read for keys. */
-  stop(): void
+  /** Gives up the rests of answers that are read for keys; resolves when that is recorded. */
+  stop(): Promise<void>
 }
 
 type Context = {
@@ -91,6 +92,7 @@ type Context = {
   paces: Paces
   /** Payments whose failed delivery was answered, which is not on the disk yet. */
   answering: Set<string>
+  recorder: Recorder
   /** Deliveries under way. */
   open: number
 }
@@ -101,8 +103,7 @@ type Delivery = {
   /** With the attempt that is under way, and until when it may be redeemed. */
   payment: Payment
   protocol: Protocol
-  /** Records how much of the answer its buyer got, as asked when it is written. Never rejects. */
-  record: (status: number, decide: () => Reach) => Promise<void>
+  record: RecordEnd
   /** Ends the delivery. */
   finish: () => void
 }
@@ -112,13 +113,15 @@ export function createDeliveries(options: DeliveryOptions): Deliveries {
   const [secret] = options.challengeSecrets
   if (secret === undefined) throw new Error('no challenge secret')
   const issuer = { key: options.receiptKey, address: Crypto.addressOf(options.receiptKey) }
+  const redeeming = createRedeeming(secret, now)
   const context: Context = {
     options,
     receipts: createReceipts(issuer, now),
-    redeeming: createRedeeming(secret, now),
+    redeeming,
     rests: createRests(),
     paces: createPaces(options.paceMin),
     answering: new Set(),
+    recorder: createRecorder({ ...options, redeeming }),
     open: 0,
   }
   const { receipts, rests, answering } = context
@@ -130,7 +133,7 @@ export function createDeliveries(options: DeliveryOptions): Deliveries {
         context.open--
         release()
       }
-      const record = recorderOf(context, request, payment)
+      const record = context.recorder.of(request, payment)
       return deliver(context, { request, payment, protocol, record, finish })
     },
     replay(answer, payment, protocol) {
@@ -146,7 +149,10 @@ export function createDeliveries(options: DeliveryOptions): Deliveries {
       return (await settlement.findById(id))?.answered === true
     },
     inFlight: () => context.open,
-    stop: rests.stop,
+    async stop() {
+      await rests.stop()
+      await context.recorder.idle()
+    },
   }
 }
 
@@ -172,28 +178,6 @@ async function begin(
   const started = deliveryStarted ? payment : await settlement.beginDelivery(payment.id)
   // One time for what the buyer is told and what is stored.
   return { ...started, redeemUntil: redeeming.untilOf(started) }
-}
-
-function recorderOf(
-  { options: { settlement, log }, redeeming }: Context,
-  { requestId }: DeliveryRequest,
-  payment: Payment,
-): Delivery['record'] {
-  return async (status, decide) => {
-    const fields = { requestId, payment: payment.id, status }
-    try {
-      let outcome = decide()
-      await settlement.endDelivery(payment.id, () => {
-        outcome = decide()
-        if (outcome === 'nothing') return redeeming.undelivered(payment, status)
-        return { delivered: true, upstreamStatus: status, truncated: outcome === 'truncated' }
-      })
-      log('payment-delivery', { ...fields, outcome })
-    } catch (error) {
-      // No caller is left to report to. The buyer has the answer; at worst it is delivered again.
-      log('payment-delivery-unrecorded', { ...fields, error })
-    }
-  }
 }
 
 async function deliver(context: Context, delivery: Delivery): Promise<Response> {

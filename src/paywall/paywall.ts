@@ -50,8 +50,8 @@ export type Paywall = {
   serve(request: PaidRequest): Promise<Response>
   /** Answers and settlements under way. */
   inFlight(): number
-  /** Gives up what is still read for buyers that have left. */
-  stop(): void
+  /** Gives up what is still read for buyers that have left; resolves when that is recorded. */
+  stop(): Promise<void>
 }
 
 /** Sells the merchants' resources: each payment buys one answer of the upstream. */

@@ -33,8 +33,8 @@ export type Rests = {
    * are under way come first. Never rejects.
    */
   store(payer: string, reader: Reader, kept: Kept): Promise<boolean> | undefined
-  /** Gives up what is under way. */
-  stop(): void
+  /** Gives up what is under way; resolves when it has ended. */
+  stop(): Promise<void>
 }
 
 /** `Rests.store` for one payer: reads on when the buyer has left. */
@@ -43,7 +43,7 @@ export type StoreRest = (reader: Reader, kept: Kept) => Promise<boolean> | undef
 /** Places for 32 rests, 4 of one payer. */
 export function createRests(): Rests {
   const byPayer = new Map<string, number>()
-  const running = new Set<() => void>()
+  const running = new Map<() => void, Promise<boolean>>()
 
   function count(payer: string, change: 1 | -1): void {
     const own = (byPayer.get(payer) ?? 0) + change
@@ -61,17 +61,20 @@ export function createRests(): Rests {
         reader.cancel().catch(() => {})
       }
       const timer = setTimeout(end, readMaxMs)
-      running.add(end)
       count(payer, 1)
       // A cancelled source ends like a complete one, so mark it as failed.
-      return readRest(reader, kept, () => isOver).finally(() => {
+      const rest = readRest(reader, kept, () => isOver).finally(() => {
         clearTimeout(timer)
         running.delete(end)
         count(payer, -1)
       })
+      running.set(end, rest)
+      return rest
     },
-    stop() {
-      for (const end of running) end()
+    async stop() {
+      const rests = [...running.values()]
+      for (const end of running.keys()) end()
+      await Promise.all(rests)
     },
   }
 }
