@@ -1,4 +1,5 @@
 import type { Address } from 'viem'
+import type { Ledger } from '../../db/Ledger'
 import type { Payment, Purpose } from '../../db/Payment'
 import { createLedger } from '../../db/sqlite/ledger'
 import { openInMemory } from '../../db/sqlite/open'
@@ -19,6 +20,8 @@ type Changes = {
   settlement?: Partial<SettlementOptions>
   /** Nodes over the one chain. */
   nodes?: number
+  /** What stands between the settlement and its ledger. */
+  ledger?: (ledger: Ledger) => Ledger
 }
 type Row = { hash: string; nonce: number; kind: string; state: string; maxFeeWei: bigint }
 
@@ -39,7 +42,7 @@ function prepare(changes: Changes) {
   const events: { event: string; fields: Readonly<Record<string, unknown>> | undefined }[] = []
   const start = (more: Partial<SettlementOptions> = {}) =>
     createSettlement({
-      ledger: createLedger(db),
+      ledger: changes.ledger?.(createLedger(db)) ?? createLedger(db),
       networks: [network],
       relayerKeys: [relayerKey],
       now,

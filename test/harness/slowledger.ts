@@ -4,7 +4,7 @@ import type { Ledger } from '../../db/Ledger'
  * The ledger as one on another host would answer: turns of the event loop pass before a call is made and
  * before its answer is there. `turns`: how many of each.
  */
-export function slowLedger(ledger: Ledger, turns = () => 1): Ledger {
+export function slowLedger(ledger: Ledger, turns: () => number): Ledger {
   const late = async (call: () => unknown) => {
     for (let left = turns(); left > 0; left--) await new Promise(setImmediate)
     const answer = await call()
