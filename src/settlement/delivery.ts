@@ -56,13 +56,28 @@ export function createDeliveries({
     }
   }
 
+  const tellers: (() => void)[] = []
+
+  /** What is told when this turn of the event loop is over. All that a turn tells shares a commit. */
+  function afterTurn(write: () => Promise<boolean>): Promise<boolean> {
+    return new Promise((resolve, reject) => {
+      tellers.push(() => void write().then(resolve, reject))
+      if (tellers.length > 1) return
+      setImmediate(() => {
+        for (const tell of tellers.splice(0)) tell()
+        ledger.flush()
+      })
+    })
+  }
+
   /** A token must be on the disk before its buyer has it: while that cannot be, this rejects. */
   function end(id: string, told: Delivered | (() => Delivered)): Promise<boolean> {
     if (typeof told !== 'function' && !told.delivered) return deliveries.fail(id, told)
-    return persist(async () => {
-      const result = typeof told === 'function' ? await afterTurn(told) : told
-      return result.delivered ? deliveries.deliver(id, result, now()) : deliveries.fail(id, result)
-    })
+    const write = (result: Delivered) =>
+      result.delivered ? deliveries.deliver(id, result, now()) : deliveries.fail(id, result)
+    return persist(() =>
+      typeof told === 'function' ? afterTurn(async () => write(told())) : write(told),
+    )
   }
 
   return {
@@ -85,9 +100,4 @@ export function createDeliveries({
     },
     markAnswered: (id) => deliveries.markAnswered(id),
   }
-}
-
-/** What is told once this turn of the event loop is over. */
-function afterTurn<T>(tell: () => T): Promise<T> {
-  return new Promise((resolve) => setImmediate(() => resolve(tell())))
 }
