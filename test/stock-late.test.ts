@@ -23,7 +23,7 @@ function createReads() {
       if (!reads.isHeld) return Promise.resolve(order)
       return new Promise((resolve) => held.push(() => resolve(order)))
     },
-    begun: () => held.length,
+    asked: () => held.length,
     /** Gives the answer of the n-th read. */
     answer: (index: number) => held[index]?.(),
   }
@@ -36,10 +36,10 @@ test('behavior: a change that is told while the order is read wakes who waits fo
   const reads = createReads()
   const waiters = createWaiters(reads.find)
   const waiting = waiters.wait(id, ({ state }) => state === 'delivered', forMinutes)
-  expect(reads.begun()).toBe(1)
+  expect(reads.asked()).toBe(1)
   reads.state = 'delivered'
   waiters.tell(id)
-  expect(reads.begun()).toBe(2)
+  expect(reads.asked()).toBe(2)
   // The older answer wakes nobody.
   reads.answer(0)
   await turn()
@@ -62,10 +62,10 @@ test('behavior: news that come while an order is read for its step make another 
     log: () => undefined,
   })
   driver.start([id])
-  expect(reads.begun()).toBe(1)
+  expect(reads.asked()).toBe(1)
   reads.state = 'settled'
   driver.drive(id)
-  expect(reads.begun()).toBe(1)
+  expect(reads.asked()).toBe(1)
   reads.isHeld = false
   reads.answer(0)
   await turn()
