@@ -56,15 +56,15 @@ export function createDeliveries({
     }
   }
 
-  const tellers: (() => void)[] = []
+  const writes: (() => void)[] = []
 
   /** What is told when this turn of the event loop is over. All that a turn tells shares a commit. */
   function afterTurn(write: () => Promise<boolean>): Promise<boolean> {
     return new Promise((resolve, reject) => {
-      tellers.push(() => void write().then(resolve, reject))
-      if (tellers.length > 1) return
+      writes.push(() => void write().then(resolve, reject))
+      if (writes.length > 1) return
       setImmediate(() => {
-        for (const tell of tellers.splice(0)) tell()
+        for (const each of writes.splice(0)) each()
         ledger.flush()
       })
     })

@@ -8,7 +8,7 @@ import * as Gas from './gas'
 import type { Underway } from './Outcome'
 import type { PaymentRefusal } from './refusals'
 import { feesNow, freeNonce, occupy, type Payload, pausedBy, sign, vacate } from './relayer'
-import type { ChainState, QueuedPayment, Relayer, Slot } from './state'
+import type { ChainState, QueuedPayment, Relayer, Slot, Verdict } from './state'
 
 type Uses = Pick<Context, 'now'>
 
@@ -157,25 +157,29 @@ function dropRefused(
   members: readonly QueuedPayment[],
   result: Exclude<Result, { kind: 'stored' }>,
 ): QueuedPayment[] {
-  const [first] = members
-  return members.filter((member) => {
-    switch (result.kind) {
-      case 'known': {
-        // UNIQUE on the money is the verdict: what was written before is not sent a second time.
-        const payment = result.payments.get(member.id)
-        if (payment) member.done({ kind: 'known', payment })
-        return payment === undefined
-      }
-      case 'refused':
-        if (member.id !== result.id) return true
-        member.done({ kind: 'rows-refused', reason: result.reason })
-        return false
-      case 'over-budget':
-        if (member !== first) return true
-        member.done(result.refusal)
-        return false
-    }
+  return members.filter((member, index) => {
+    const verdict = verdictOn(result, member, index)
+    if (verdict) member.done(verdict)
+    return verdict === undefined
   })
+}
+
+function verdictOn(
+  result: Exclude<Result, { kind: 'stored' }>,
+  { id }: QueuedPayment,
+  index: number,
+): Verdict | undefined {
+  switch (result.kind) {
+    case 'known': {
+      // UNIQUE on the money is the verdict: what was written before is not sent a second time.
+      const payment = result.payments.get(id)
+      return payment && { kind: 'known', payment }
+    }
+    case 'refused':
+      return id === result.id ? { kind: 'rows-refused', reason: result.reason } : undefined
+    case 'over-budget':
+      return index === 0 ? result.refusal : undefined
+  }
 }
 
 function payloadOf(chain: ChainState, members: readonly QueuedPayment[]): Payload {
