@@ -19,7 +19,7 @@ function heldBytes(): number {
 test('attack: bodies of which a byte has arrived hold no block each', async () => {
   const bodies = 400
   const controllers: ReadableStreamDefaultController<Uint8Array>[] = []
-  const budget = createBudget(1_000_000)
+  const budget = createBudget(bodies * 2 ** 20)
   const before = heldBytes()
   const reading = Array.from({ length: bodies }, () => {
     const body = new ReadableStream<Uint8Array>({
