@@ -1,5 +1,6 @@
 import { heapStats } from 'bun:jsc'
 import { expect, spyOn, test } from 'bun:test'
+import { collect } from '../src/app/collect'
 import { createBudget, readBody } from '../src/http/body'
 import { createReclaim } from '../src/paywall/reclaim'
 import { serve } from '../src/proxy/mcp/server'
@@ -105,4 +106,9 @@ test('attack: streams that are cut are collected together, the more seldom the l
   }, 20)
   await until('more than the shortest wait is over', () => isLater)
   expect(collections).toBe(1)
+})
+
+test('behavior: a collection that waits for a busy machine does not delay the next one', () => {
+  // The process is off the CPU for as long.
+  expect(collect(() => Bun.sleepSync(100))).toBeLessThan(100)
 })
