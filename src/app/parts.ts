@@ -66,7 +66,7 @@ export function createParts(base: Base, door: Door, money: Money, sales: Sales):
     ]),
     settling: createSettling(payees),
     deskAddress: Crypto.addressOf(secrets.deskKey),
-    upstream: createUpstream({ now }),
+    upstream: createUpstream({ now, stalledMax: 2 * config.service.stalledStreamsMax }),
     breaker: createBreaker(),
     concurrency: createConcurrency(options.fetchesMax),
     budget: createBudget(config.service.bufferedMaxBytes),

@@ -9,6 +9,7 @@ import * as Crypto from '../protocol/Crypto'
 import { type OpenMarket, openMarket } from '../stock/open'
 import { type StartedStock, startStock } from '../stock/start'
 import type { Base } from './base'
+import { collect } from './collect'
 import type { Money } from './money'
 
 /** What asks for money and hands over what was paid for. */
@@ -46,7 +47,7 @@ export async function startSales(base: Base, money: Money): Promise<Sales> {
     answers: await createAnswers(base.ledger.answers, options.answersMaxBytes),
     paceMin: {
       stalledMax: options.config.service.stalledStreamsMax,
-      reclaim: createReclaim(() => collect(base.monotonic)),
+      reclaim: createReclaim(collect),
       ...options.paceMin,
     },
     get settleWaitMs() {
@@ -93,11 +94,4 @@ function startQuoter(base: Base, { settlement, sponsoring }: Money, terms: Terms
     salt: salts(),
   })
   return withChallenges(quoter, base.registry)
-}
-
-/** Collects all garbage. Returns how many ms that took. */
-function collect(monotonic: () => number): number {
-  const startedAt = monotonic()
-  Bun.gc(true)
-  return monotonic() - startedAt
 }

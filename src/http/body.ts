@@ -1,10 +1,13 @@
 import * as Problem from '../protocol/Problem'
+import { createReaders, type Readers } from './readers'
 
 /** Bytes of request bodies that are held at once, over all requests. They count when they arrive. */
 export type Budget = {
   /** Opens the account of one body, which holds nothing at first. */
   open(owner?: BodyOwner): Share
   usedBytes(): number
+  /** Of bodies that are read in pieces. */
+  readers: Readers
 }
 
 /** Whose body it is. */
@@ -26,6 +29,9 @@ export type Share = {
 const unpaidShare = 1 / 4
 /** Share of one client in the limit of its kind of bodies. */
 const clientShare = 1 / 4
+/** A budget has a place for a body that is read in pieces for each of these. */
+const bytesPerReader = 256 * 1024
+const readersMin = 16
 
 /**
  * A budget of `maxBytes`. Shares limit a body only while the client, or its kind, holds another
@@ -39,6 +45,7 @@ export function createBudget(maxBytes: number): Budget {
 
   return {
     usedBytes: () => used,
+    readers: createReaders(Math.max(readersMin, Math.floor(maxBytes / bytesPerReader))),
     open({ client, isPaid = false } = {}) {
       const kindMax = isPaid ? maxBytes : maxBytes * unpaidShare
       const key = client === undefined ? undefined : `${isPaid ? 'paid' : 'unpaid'} ${client}`
@@ -76,6 +83,8 @@ export type Body = { bytes: Uint8Array; release(): void }
 export type ReadOptions = BodyOwner & {
   /** Interval between two checks of the pace, ms. */
   paceMs?: number
+  /** Time after which a body may be given up for another one, ms. */
+  graceMs?: number
 }
 
 /** A body slower than this holds the budget of all for too long. */
@@ -102,15 +111,17 @@ export async function readBody(
   options: ReadOptions = {},
 ): Promise<Body> {
   const share = budget.open(options)
-  if (request.body === null) return { bytes: new Uint8Array(0), release: share.release }
   const announced = Number(request.headers.get('content-length') ?? 0)
   if (announced > maxBytes) throw tooLarge(maxBytes)
+  if (announced === 0 && request.body === null)
+    return { bytes: new Uint8Array(0), release: share.release }
   try {
     const isShort = announced > 0 && announced <= shortMaxBytes
-    const paceMs = options.paceMs ?? 10_000
+    const { paceMs = 10_000, graceMs = 1_000 } = options
+    const pace = { owner: options, readers: budget.readers, paceMs, graceMs }
     const bytes = await (isShort
       ? readShort(request, share, paceMs)
-      : readPieces(request.body, maxBytes, share, paceMs))
+      : readPieces(request, maxBytes, share, pace))
     return { bytes, release: share.release }
   } catch (error) {
     share.release()
@@ -119,23 +130,45 @@ export async function readBody(
   }
 }
 
+type Pace = Required<Pick<ReadOptions, 'paceMs' | 'graceMs'>> & {
+  owner: BodyOwner
+  readers: Readers
+}
+
 async function readPieces(
-  body: ReadableStream<Uint8Array>,
+  request: Request,
   maxBytes: number,
   share: Share,
-  paceMs: number,
+  { owner: { client, isPaid = false }, readers, paceMs, graceMs }: Pace,
 ): Promise<Uint8Array> {
-  const reader = body.getReader()
   const pile = createPile()
+  // Timers measure the time: no step of a clock ends a body.
+  const stepMs = Math.min(graceMs, paceMs)
+  const stepsOfPace = Math.round(paceMs / stepMs)
+  let steps = 0
   let sizeBefore = 0
-  const slow = Promise.withResolvers<never>()
+  let fault: Problem.ProblemError | undefined
+  // A cancelled stream ends; waiting for two promises would cost five more for each piece.
+  const giveUp = () => {
+    fault ??= tooSlow()
+    reader.cancel().catch(() => {})
+  }
+  const isBelow = (bytes: number, ms: number) => bytes * 1000 < bytesPerSecondMin * ms
+  const isSlow = () => steps * stepMs >= graceMs && isBelow(pile.size(), steps * stepMs)
+  const leave = readers.enter({ client, isPaid, isSlow, giveUp })
+  // The stream of a body costs more than the rest of its request: it is made only to be read.
+  if (leave === undefined) throw busy()
+  const reader = bodyOf(request).getReader()
   const watch = setInterval(() => {
-    if ((pile.size() - sizeBefore) * 1000 < bytesPerSecondMin * paceMs) slow.reject(tooSlow())
+    steps++
+    if (steps % stepsOfPace !== 0) return
+    if (isBelow(pile.size() - sizeBefore, paceMs)) giveUp()
     sizeBefore = pile.size()
-  }, paceMs)
+  }, stepMs)
   try {
     for (let pieces = 1; ; pieces++) {
-      const { done, value } = await Promise.race([reader.read(), slow.promise])
+      const { done, value } = await reader.read()
+      if (fault !== undefined) throw fault
       if (done) return pile.join()
       if (pile.size() + value.byteLength > maxBytes) throw tooLarge(maxBytes)
       if (!share.acquire(value.byteLength)) throw busy()
@@ -145,10 +178,16 @@ async function readPieces(
   } catch (error) {
     // Without waiting: a client that is still sending would hold the answer back.
     reader.cancel().catch(() => {})
-    throw error
+    throw fault ?? error
   } finally {
     clearInterval(watch)
+    leave()
   }
+}
+
+function bodyOf({ body }: Request): ReadableStream<Uint8Array> {
+  if (body === null) throw new Error('a body was announced and there is none')
+  return body
 }
 
 /** Largest body that is complete within one check at the slowest pace. */

@@ -1,3 +1,5 @@
+import type { Stalls } from './stalls'
+
 /** An answer that is no event stream is held up to here, so that a cut before is still a failure. */
 const bufferMaxBytes = 1024 * 1024
 
@@ -14,8 +16,18 @@ type Watch = {
 
 type Start = { bytes: Uint8Array } | { stream: ReadableStream<Uint8Array> }
 
+type Exchange = {
+  /** Longest silence of the upstream. */
+  idleMs: number
+  watch: Watch
+  stalls: Stalls
+}
+
+type Reader = Pick<ReadableStreamDefaultReader<Uint8Array>, 'read' | 'cancel'>
+
 /** Reads the whole body, or 1 MiB of it, or the first chunk of an event stream. */
-export async function readStart(response: Response, idleMs: number, watch: Watch): Promise<Start> {
+export async function readStart(response: Response, exchange: Exchange): Promise<Start> {
+  const { idleMs, watch } = exchange
   if (response.body === null) {
     watch.stop()
     return { bytes: new Uint8Array(0) }
@@ -36,44 +48,74 @@ export async function readStart(response: Response, idleMs: number, watch: Watch
     chunks.push(value)
   }
   watch.stop()
-  return { stream: streamOn(chunks, reader, idleMs, watch) }
+  return { stream: streamOn(chunks, reader, exchange) }
 }
 
-/** What was read, then the rest as the buyer takes it. */
+/**
+ * What was read, then the rest as the buyer takes it. An answer that is given up for others fails: the
+ * buyer gets what was handed over before.
+ */
 function streamOn(
   chunks: Uint8Array[],
-  reader: Pick<ReadableStreamDefaultReader<Uint8Array>, 'read' | 'cancel'>,
-  idleMs: number,
-  watch: Watch,
+  reader: Reader,
+  { idleMs, watch, stalls }: Exchange,
 ): ReadableStream<Uint8Array> {
+  let isReading = false
+  let fail = () => {}
+  /** Ends the exchange and gives back what nothing has seen. */
+  const drop = async () => {
+    stall.taken()
+    for (const chunk of chunks.splice(0)) free(chunk)
+    if (!isReading) await freeNext(reader)
+    watch.abort()
+    await reader.cancel().catch(() => {})
+  }
+  const stall = stalls.watch(() => {
+    fail()
+    void drop()
+  })
   return new ReadableStream(
     {
+      start(controller) {
+        fail = () => controller.error(watch.explain(new Error('the buyer stands still')))
+      },
       async pull(controller) {
-        const kept = chunks.shift()
-        if (kept !== undefined) {
-          controller.enqueue(kept)
-          return
-        }
+        stall.taken()
         try {
-          // Armed per read: a buyer that reads slowly is no upstream that sends slowly.
-          watch.arm(idleMs)
-          const { done, value } = await reader.read()
-          watch.stop()
-          if (done) controller.close()
-          else controller.enqueue(value)
+          let chunk = chunks.shift()
+          if (chunk === undefined) {
+            // Armed per read: a buyer that reads slowly is no upstream that sends slowly.
+            watch.arm(idleMs)
+            isReading = true
+            const { done, value } = await reader.read()
+            isReading = false
+            watch.stop()
+            if (done) return controller.close()
+            chunk = value
+          }
+          controller.enqueue(chunk)
+          stall.put()
         } catch (error) {
           watch.stop()
           controller.error(watch.explain(error))
         }
       },
-      async cancel() {
-        for (const chunk of chunks.splice(0)) free(chunk)
-        watch.abort()
-        await reader.cancel().catch(() => {})
-      },
+      cancel: drop,
     },
     { highWaterMark: 0 },
   )
+}
+
+/**
+ * Takes over what the runtime has read ahead, and frees it. It would keep it until the reader is
+ * collected, although it was cancelled.
+ */
+async function freeNext(reader: Reader): Promise<void> {
+  const next = reader.read().then(
+    ({ value }) => value && free(value),
+    () => {},
+  )
+  await Promise.race([next, new Promise((resolve) => setImmediate(resolve))])
 }
 
 /**

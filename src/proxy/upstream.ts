@@ -11,6 +11,7 @@ import { createResolver, type Resolve, type Resolver } from './resolve'
 import { rewriteBody } from './rewrite'
 import { secretsOf } from './secrets'
 import { createSharing, type Sharing } from './sharing'
+import { createStalls, type Stalls } from './stalls'
 import { readStart } from './start'
 
 export type UpstreamOptions = {
@@ -22,6 +23,8 @@ export type UpstreamOptions = {
   ca?: string
   /** Names the proxies; the process's by default. */
   env?: Environment
+  /** Most answers whose buyers may stand still for a second; 32 by default. */
+  stalledMax?: number
 }
 
 export type ForwardInput = {
@@ -83,6 +86,7 @@ type State = {
   readonly env: Environment
   readonly ca: string | undefined
   readonly secrets: WeakMap<RouteConfig, readonly Secret[]>
+  readonly stalls: Stalls
 }
 
 /**
@@ -96,6 +100,7 @@ export function createUpstream(options: UpstreamOptions): Upstream {
     env: options.env ?? process.env,
     ca: options.ca,
     secrets: new WeakMap(),
+    stalls: createStalls({ max: options.stalledMax ?? stalledMaxDefault }),
   }
   return {
     forward: (input) => forward(state, input),
@@ -116,7 +121,7 @@ async function forward(state: State, input: ForwardInput): Promise<Forwarded> {
     if (input.method === 'HEAD') copyLength(response.headers, headers)
     const kept = secretsFor(state, input.match)
     redactHeaders(headers, kept)
-    const read = await readStart(response, merchant.idleMs, watch)
+    const read = await readStart(response, { idleMs: merchant.idleMs, watch, stalls: state.stalls })
     const body =
       'stream' in read
         ? redactStream({ headers, body: read.stream }, kept)
@@ -243,6 +248,7 @@ async function addressesOf(
   return allowed(merchant, addresses)
 }
 
+const stalledMaxDefault = 32
 /** Longest wait for the lookup of an upstream's name before a charge. */
 const lookupMs = 2_000
 
