@@ -50,12 +50,17 @@ const concurrency = 24
 /**
  * Asks for grants from `addresses` addresses: some with enough of old, unsigned from a hundred
  * networks or signed from four, some with dust, code, gas, an approval or money that was just moved
- * there, everything twice in parallel. An honest wallet asks and signs every so often.
+ * there, everything twice in parallel. An honest wallet asks and signs every so often. The day has as
+ * many grants as in the shipped file, or fewer for fewer addresses.
  */
-export async function flood(net: Net, addresses: number): Promise<Figures> {
+export async function flood(
+  net: Net,
+  addresses: number,
+  { grantsPerDay } = sponsorDefaults,
+): Promise<Figures> {
   const directory = temporary()
   const budgetWei = 10n ** 16n
-  const network = sponsoredNetwork(net.tap.url, {}, budgetWei)
+  const network = sponsoredNetwork(net.tap.url, { grantsPerDay }, budgetWei)
   const token = network.asset.address
   const all = wallets(addresses, `flood ${addresses}`)
   const take = (percent: number) => all.splice(0, Math.floor((addresses * percent) / 100))
@@ -109,7 +114,7 @@ export async function flood(net: Net, addresses: number): Promise<Figures> {
       seconds,
       answers: countOf(answers.map(({ code }) => code)),
       grants: rows.length,
-      grantsPerDay: sponsorDefaults.grantsPerDay,
+      grantsPerDay,
       spentWei: before - (await weiOf(net.chain, relayer)),
       budgetWei,
       doubled: rows.filter((row, index) => String(given[index]) !== String(row.amount_wei)).length,
