@@ -2,7 +2,6 @@ import { afterAll, beforeAll, expect, setDefaultTimeout, test } from 'bun:test'
 import { farm, flood } from './harness/farm'
 import { describeFlood, describeGain } from './harness/farmreport'
 import { startNetwork } from './harness/settlement'
-import { sponsorDefaults } from './harness/sponsor'
 
 setDefaultTimeout(60_000)
 
@@ -14,7 +13,7 @@ afterAll(() => net?.stop())
 
 test('behavior: 2,000 addresses get what the day has, once each, and an honest wallet gets its own', async () => {
   // A day smaller than that of the shipped file; soak:farm attacks a whole one.
-  const figures = await flood(net, 2_000, { ...sponsorDefaults, grantsPerDay: 56 })
+  const figures = await flood(net, 2_000, 56)
   console.log(describeFlood(figures))
   // All that the day has for requests without a signature, and some with one.
   expect(figures.answers['signature-required']).toBeGreaterThan(0)

@@ -15,7 +15,6 @@ import {
   setAllowances,
   setTokens,
   signApprove,
-  sponsorDefaults,
   sponsoredNetwork,
   startSponsoring,
   wallets,
@@ -50,14 +49,10 @@ const concurrency = 24
 /**
  * Asks for grants from `addresses` addresses: some with enough of old, unsigned from a hundred
  * networks or signed from four, some with dust, code, gas, an approval or money that was just moved
- * there, everything twice in parallel. An honest wallet asks and signs every so often. The day has as
- * many grants as in the shipped file, or fewer for fewer addresses.
+ * there, everything twice in parallel. An honest wallet asks and signs every so often. The shipped file
+ * has 200 grants a day.
  */
-export async function flood(
-  net: Net,
-  addresses: number,
-  { grantsPerDay } = sponsorDefaults,
-): Promise<Figures> {
+export async function flood(net: Net, addresses: number, grantsPerDay = 200): Promise<Figures> {
   const directory = temporary()
   const budgetWei = 10n ** 16n
   const network = sponsoredNetwork(net.tap.url, { grantsPerDay }, budgetWei)
