@@ -27,14 +27,13 @@ let complaints: string[] = []
 beforeAll(async () => {
   if (isMissing) return
   ;[world, browser] = await Promise.all([testWorld({ exchange: true }), startBrowser()])
-  ;[scripted, scriptless] = await Promise.all(
-    [true, false].map(async (javaScriptEnabled) => {
-      const context = await browser.newContext({ javaScriptEnabled })
-      const page = await context.newPage()
-      complaintsOf(page, (text) => complaints.push(text))
-      return page
-    }),
-  ) as [Page, Page]
+  const open = async (javaScriptEnabled: boolean) => {
+    const context = await browser.newContext({ javaScriptEnabled })
+    const page = await context.newPage()
+    complaintsOf(page, (text) => complaints.push(text))
+    return page
+  }
+  ;[scripted, scriptless] = await Promise.all([open(true), open(false)])
   token = (await Bun.file(`${world.dataDir}/admin.token`).text()).trim()
 })
 afterAll(async () => {
@@ -45,14 +44,14 @@ afterAll(async () => {
 
 const paths = ['/', '/stocks', '/admin', '/?q=weather&page=1'] as const
 
-type Look = {
+type Visit = {
   viewport?: { width: number; height: number }
-  javaScriptEnabled?: false
+  javaScriptEnabled?: boolean
 }
 
 /** Opens a path as a visitor that was never here: on a new document, and without cookies. */
 async function look<T>(
-  { viewport, javaScriptEnabled = true }: Look,
+  { viewport, javaScriptEnabled = true }: Visit,
   path: string,
   see: (page: Page, complaints: string[]) => Promise<T>,
 ): Promise<T> {
@@ -286,7 +285,7 @@ function focused(page: Page): Promise<Focus> {
 }
 
 describe.skipIf(isMissing)('without JavaScript', () => {
-  const plain = { javaScriptEnabled: false } as const
+  const plain = { javaScriptEnabled: false }
 
   test('behavior: the catalogue is read, opened and searched, and says what is missing', () =>
     look(plain, '/', async (page, found) => {
