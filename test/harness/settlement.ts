@@ -5,7 +5,13 @@ import type { Address, Hex } from 'viem'
 import { type Db, open } from '../../db/open'
 import type { NetworkConfig } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
-import { type Chain, mine, prepareChain, startChain } from '../../src/demo/chains'
+import {
+  type Chain,
+  type ChainOptions,
+  mine,
+  prepareChain,
+  startChain,
+} from '../../src/demo/chains'
 import type { TransferMethod } from '../../src/protocol/Asset'
 import * as Crypto from '../../src/protocol/Crypto'
 import * as Transfer from '../../src/protocol/Transfer'
@@ -274,7 +280,7 @@ export function startTap(url: string): {
 /** A prepared chain of the network, and a tap before it. */
 export async function startNetwork(
   manners: 'usdg' | 'usdc' = 'usdg',
-  options: { blockTimeMs?: number; mineNothing?: boolean } = {},
+  options: Omit<ChainOptions, 'chainId' | 'port'> = {},
 ): Promise<{ chain: Chain; tap: ReturnType<typeof startTap>; stop(): Promise<void> }> {
   const { chainId } = networkOf('http://localhost', manners)
   const chain = await startChain({ chainId, ...options })
