@@ -19,6 +19,7 @@ import type { Job } from '../../src/settlement/Job'
 import type { Meter } from '../../src/settlement/metrics'
 import type { Purpose } from '../../src/settlement/Payment'
 import { createSettlement, type Settlement } from '../../src/settlement/settlement'
+import { placeDatabase } from './database'
 
 /** USDG's manners (a used nonce only logs) or USDC's (it reverts). */
 export function networkOf(
@@ -173,6 +174,7 @@ export async function startFixture(
   } = {},
 ): Promise<SettlementFixture> {
   const now = options.now ?? Date.now
+  placeDatabase(dataDir)
   const db = open({ dataDir, now })
   const events: SettlementFixture['events'] = []
   const settlement = await createSettlement({
