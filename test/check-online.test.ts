@@ -9,6 +9,7 @@ import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
 import * as Permit from '../src/protocol/Permit'
 import { configOf, lineWith, small } from './harness/config'
+import { main } from './harness/program'
 import { testWorld } from './harness/world'
 
 setDefaultTimeout(60_000)
@@ -99,7 +100,6 @@ describe('check --online', () => {
   test('behavior: serve says what a sale costs in gas when it starts', async () => {
     const name = join(directory, 'serve.toml')
     writeFileSync(name, file.replace(/^listen = .*$/m, 'listen = "127.0.0.1:0"'))
-    const main = join(import.meta.dir, '..', 'src/main.ts')
     const data = join(directory, 'served')
     const child = Bun.spawn([process.execPath, main, 'serve', '--config', name, '--data', data], {
       env: {

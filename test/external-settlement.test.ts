@@ -309,7 +309,8 @@ describe.concurrent('a node that hides', () => {
     const { net, fixture } = own
     net.tap.intercept = hiding
     const transfer = signTransfer(own.network, { validBefore: soon() })
-    const paying = fixture.pay(transfer)
+    // It ends after many looks.
+    const paying = fixture.pay(transfer, {}, { waitMs: 50_000 })
     await until(async () => (await own.paid()) === 5_000n)
     await pass(own, 120)
     const outcome = await paying

@@ -3,13 +3,13 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { account } from '../src/demo/accounts'
+import { main } from './harness/program'
 import { configText } from './harness/target'
 import { until } from './harness/world'
 
 const directory = mkdtempSync(join(tmpdir(), 'turnpike-limit-'))
 afterAll(() => rmSync(directory, { recursive: true, force: true }))
 
-const main = join(import.meta.dir, '../src/main.ts')
 const name = 'BUN_CONFIG_MAX_HTTP_REQUESTS'
 
 // Nothing answers there: the program listens all the same.

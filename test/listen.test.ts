@@ -107,7 +107,7 @@ test.if(isCounted)(
     const ended = hold(Number(new URL(url).port), count)
     await until(() => said().includes('full'))
     await until(() => ended() === count)
-    expect(await ask(url)).toBe(peer)
+    await until(async () => (await ask(url)) === peer)
   },
 )
 

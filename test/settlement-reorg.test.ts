@@ -10,7 +10,11 @@ import { signTransfer, until } from './harness/settlement'
 /** A desk whose meter is read, on a chain that can be reorganised. */
 async function ownReorg() {
   let registry = createRegistry()
-  const own = await ownSettlement({ settlement: { meter: registry, payoutExclusive: true } })
+  const own = await ownSettlement({
+    // The bytes of external settlements are sent again.
+    chain: { hasKeys: true },
+    settlement: { meter: registry, payoutExclusive: true },
+  })
   const { net, network } = own
   const eventsOf = (name: string) => own.fixture.events.filter(({ event }) => event === name)
   const { open } = own

@@ -1,10 +1,10 @@
 import { afterAll, describe, expect, test } from 'bun:test'
-import { join } from 'node:path'
 import * as Receipt from '../src/chain/receipt'
 import * as Token from '../src/chain/token'
 import { account } from '../src/demo/accounts'
 import { receiptOf, settlementOf } from './harness/buyer'
 import { block, pause } from './harness/exchange'
+import { main } from './harness/program'
 import type { Scheme } from './harness/shop'
 import {
   askToBuy,
@@ -251,7 +251,6 @@ describe('a purchase', () => {
     const fresh = account(6)
     await chain.rpc('anvil_setBalance', [fresh.address, '0x0'])
     await mint(shop, fresh.address, 5_000_000n)
-    const main = join(import.meta.dir, '../src/main.ts')
     const words = ['--method', 'POST', '--max', '5', '--transfer', 'permit2', '--rpc', chain.url]
     const url = shop.buyUrl({ usdg: '5' })
     const child = Bun.spawn([process.execPath, main, 'pay', url, ...words], {

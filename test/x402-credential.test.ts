@@ -233,7 +233,11 @@ describe('over MCP', () => {
   /** Pays, and is told that the transfer is on its way. */
   async function begin(meta: Meta): Promise<void> {
     await setAutomine(chain(), false)
+    const { payments = 0 } = shop.counts()
+    setSettleWait(shop, 0.3)
     expect((await call(meta)).structuredContent).toMatchObject({ code: 'settlement-pending' })
+    setSettleWait(shop, 25)
+    await until('the payment is written', () => (shop.counts().payments ?? 0) > payments)
   }
 
   test('attack: a credential rebuilt from the chain fetches nothing, before the block and behind it', async () => {

@@ -11,7 +11,7 @@ import {
 } from 'viem'
 import type { NetworkConfig } from '../config/Config'
 import * as Permit from '../protocol/Permit'
-import { account } from './accounts'
+import { account, accounts } from './accounts'
 import { startAnvil } from './anvil'
 import * as Artifacts from './contracts/artifacts'
 
@@ -36,6 +36,11 @@ export type ChainOptions = {
   blockTimeMs?: number
   /** Mine only when told to, by `mine`. */
   mineNothing?: boolean
+  /**
+   * The node has the keys of the accounts 0 to 9, so that other nodes take the bytes of their
+   * transactions. Deriving them takes 40 ms of processor time; without, they are impersonated.
+   */
+  hasKeys?: boolean
   extraArgs?: readonly string[]
 }
 
@@ -48,7 +53,7 @@ export type Receipt = {
   logs: readonly { address: Address; topics: readonly Hex[]; data: Hex }[]
 }
 
-/** A transaction of an account that the node signs for. */
+/** A transaction of an account that the node sends for. */
 export type Call = { from: Address; to?: Address; data?: Hex; value?: bigint; gas?: bigint }
 
 export type RpcCall = readonly [method: string, params: readonly unknown[]]
@@ -73,6 +78,9 @@ export const multicall3Address: Address = '0xcA11bde05977b3631167028862bE2a17397
 /** Minted to each of the accounts 1 to 5: 10,000 of a token with 6 decimals. */
 export const mintedAtomic = 10_000_000_000n
 
+/** What anvil gives to each of its accounts: 10,000 ether. */
+const fundedWei = 10n ** 22n
+
 /** The only contract anvil starts with: github.com/Arachnid/deterministic-deployment-proxy. */
 const create2Deployer: Address = '0x4e59b44847b379578588920cA78FbF26c0B4956C'
 
@@ -88,10 +96,14 @@ const abi = parseAbi([
   'function aggregate3((address target, bool allowFailure, bytes callData)[] calls)',
 ])
 
-/** Starts a local chain without our contracts. Throws when anvil is missing or does not start. */
+/**
+ * Starts a local chain without our contracts, which takes transactions of the accounts 0 to 9. Throws
+ * when anvil is missing or does not start.
+ */
 export async function startChain(options: ChainOptions): Promise<Chain> {
-  const { chainId, port = 0, blockTimeMs, mineNothing = false, extraArgs = [] } = options
-  const args = ['--port', `${port}`, '--chain-id', `${chainId}`, ...extraArgs]
+  const { chainId, port = 0, blockTimeMs, mineNothing = false, hasKeys = false } = options
+  const args = ['--port', `${port}`, '--chain-id', `${chainId}`, ...(options.extraArgs ?? [])]
+  if (!hasKeys) args.push('--accounts', '0')
   if (blockTimeMs !== undefined) args.push('--block-time', `${blockTimeMs / 1000}`)
   if (mineNothing) args.push('--no-mining')
   const anvil = await startAnvil(args)
@@ -105,7 +117,13 @@ export async function startChain(options: ChainOptions): Promise<Chain> {
     rpc: async (method, params) => (await request(url, [[method, params]]))[0],
     stop: anvil.stop,
   }
-  await chain.rpc('anvil_setLoggingEnabled', [false])
+  await request(url, [
+    ['anvil_setLoggingEnabled', [false]],
+    ...(hasKeys ? [] : accounts).flatMap(({ address }): RpcCall[] => [
+      ['anvil_impersonateAccount', [address]],
+      ['anvil_setBalance', [address, numberToHex(fundedWei)]],
+    ]),
+  ])
   return chain
 }
 

@@ -8,13 +8,20 @@ import { createLedger } from '../../db/sqlite/ledger'
 import { type Db, open } from '../../db/sqlite/open'
 import type { NetworkConfig } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
-import { type Chain, mine, prepareChain, startChain } from '../../src/demo/chains'
+import {
+  type Chain,
+  type ChainOptions,
+  mine,
+  prepareChain,
+  startChain,
+} from '../../src/demo/chains'
 import type { TransferMethod } from '../../src/protocol/Asset'
 import * as Crypto from '../../src/protocol/Crypto'
 import * as Transfer from '../../src/protocol/Transfer'
 import type { Job } from '../../src/settlement/Job'
 import type { Meter } from '../../src/settlement/metrics'
 import { createSettlement, type Settlement } from '../../src/settlement/settlement'
+import { placeDatabase } from './database'
 
 /** USDG's manners (a used nonce only logs) or USDC's (it reverts). */
 export function networkOf(
@@ -170,6 +177,7 @@ export async function startFixture(
   } = {},
 ): Promise<SettlementFixture> {
   const now = options.now ?? Date.now
+  placeDatabase(dataDir)
   const db = open({ dataDir, now })
   const ledger = createLedger(db)
   const events: SettlementFixture['events'] = []
@@ -279,7 +287,7 @@ export function startTap(url: string): {
 /** A prepared chain of the network, and a tap before it. */
 export async function startNetwork(
   manners: 'usdg' | 'usdc' = 'usdg',
-  options: { blockTimeMs?: number; mineNothing?: boolean } = {},
+  options: Omit<ChainOptions, 'chainId' | 'port'> = {},
 ): Promise<{ chain: Chain; tap: ReturnType<typeof startTap>; stop(): Promise<void> }> {
   const { chainId } = networkOf('http://localhost', manners)
   const chain = await startChain({ chainId, ...options })

@@ -22,6 +22,7 @@ import {
   type Required,
   type X402Options,
 } from './buyer'
+import { placeDatabase } from './database'
 import { connect, request } from './raw'
 import { startTap } from './settlement'
 import { type ScriptedUpstream, startScripted } from './upstream'
@@ -169,6 +170,7 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
   const parsed = configOf(text, rpcUrls, upstream.url)
   const config = options.adjust?.(parsed) ?? parsed
   const dataDir = mkdtempSync(join(tmpdir(), 'turnpike-shop-'))
+  placeDatabase(dataDir)
   const env = { RELAYER_KEYS: account(0).privateKey, ...options.env }
   const secrets = loadSecrets({ dataDir, env })
   const logged: string[] = []

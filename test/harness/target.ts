@@ -12,6 +12,7 @@ import { account } from '../../src/demo/accounts'
 import { balanceOf, type Chain } from '../../src/demo/chains'
 import { createLog } from '../../src/log'
 import { type Asked, type MppOptions, payMpp, payMppPermit2, payX402 } from './buyer'
+import { placeDatabase } from './database'
 import { networkOf, startNetwork, type startTap } from './settlement'
 import { until } from './world'
 
@@ -142,6 +143,7 @@ export async function startTarget(
   if (parsed === undefined) throw new Error(faults.map(format).join('\n'))
   const config = { ...parsed, service: { ...parsed.service, ...service } }
   const dataDir = mkdtempSync(join(tmpdir(), 'turnpike-target-'))
+  placeDatabase(dataDir)
   const logged: string[] = []
   const clock = { offsetMs: 0 }
   const app = await App.start({
