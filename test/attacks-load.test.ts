@@ -215,7 +215,7 @@ describe('attack 44: slow bodies', () => {
   test('error: a body that drips is given up and gives its bytes back', async () => {
     const budget = createBudget(1_000_000)
     const slow = dripping(10, 10, 1000)
-    const error = await readBody(slow.request, 1_000_000, budget, { paceMs: 50 }).catch(
+    const error = await readBody(slow.request, 1_000_000, budget, { rateCheckMs: 50 }).catch(
       (thrown) => thrown,
     )
     if (!(error instanceof ProblemError)) throw new Error('it was read')
@@ -227,7 +227,9 @@ describe('attack 44: slow bodies', () => {
   test('behavior: a body that keeps coming may take its time', async () => {
     const budget = createBudget(1_000_000)
     const steady = dripping(2_000, 5, 60)
-    const { bytes, release } = await readBody(steady.request, 1_000_000, budget, { paceMs: 50 })
+    const { bytes, release } = await readBody(steady.request, 1_000_000, budget, {
+      rateCheckMs: 50,
+    })
     expect(bytes.byteLength).toBe(120_000)
     release()
     expect(budget.usedBytes()).toBe(0)

@@ -2,7 +2,7 @@ import { afterAll, describe, expect, test } from 'bun:test'
 import { Elysia } from 'elysia'
 import { startingRoutes } from '../src/app/routes'
 import { account } from '../src/demo/accounts'
-import { createEntrance } from '../src/http/entrance'
+import { createMiddleware } from '../src/http/middleware'
 import { ask } from './harness/buyer'
 import { makeBody } from './harness/facilitation'
 import { buy, sign } from './harness/shop'
@@ -24,7 +24,7 @@ afterAll(() => shop.stop())
 const at = (path: string, init?: RequestInit) => fetch(shop.url + path, init)
 const codeOf = async (response: Response) => ((await response.json()) as { code: string }).code
 const entranceOf = () =>
-  createEntrance({ baseUrl: 'http://localhost', requestId: () => 'id', now: () => 0 })
+  createMiddleware({ baseUrl: 'http://localhost', requestId: () => 'id', now: () => 0 })
 const quoted = 'symbol=NVDA&usdg=25'
 
 /** Paths that are read, and whether pages of other origins may. */
@@ -215,11 +215,11 @@ describe('percent-encoded characters that need no encoding', () => {
     expect([response.status, await codeOf(response)]).toEqual([400, 'bad-request'])
     const verified = await at('/%76erify', { method: 'POST', headers: json, body: '{"x":1}' })
     expect([verified.status, await verified.json()]).toMatchObject([400, { isValid: false }])
-    const entrance = entranceOf()
+    const middleware = entranceOf()
     const seen: Request[] = []
     const app = new Elysia()
-      .wrap(entrance.enter)
-      .all('/a', ({ request }) => void seen.push(entrance.originalOf(request)), { parse: 'none' })
+      .wrap(middleware.wrapRoutes)
+      .all('/a', ({ request }) => void seen.push(middleware.originalOf(request)), { parse: 'none' })
     const request = new Request('http://localhost/%61?b=%63', { method: 'POST', body: 'text' })
     expect((await app.fetch(request)).status).toBe(200)
     expect(seen).toEqual([request])

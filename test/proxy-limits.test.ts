@@ -224,7 +224,7 @@ describe('readBody', () => {
     const idle = [16, 100_000, 900_000].map((bytes) =>
       refusal(
         readBody(post(never(), { 'content-length': `${bytes}` }), 1_000_000, budget, {
-          paceMs: 50,
+          rateCheckMs: 50,
         }),
       ),
     )

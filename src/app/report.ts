@@ -23,7 +23,7 @@ export function reportStorage(storage: Storage, registry: Registry, log: Log): v
   })
 }
 
-/** Reports that clients hold too many connections. */
+/** Reports that clients have too many connections. */
 export function connectionReports(registry: Registry, log: Log) {
   const full = registry.counter(
     'connections_full_total',

@@ -6,7 +6,7 @@ import * as Orders from '../stock/Order'
 import type { PagesOptions } from '../web/pages'
 import type { Parts } from './parts'
 
-/** How the service stands, as health endpoints and pages tell it. All answers come from memory. */
+/** The state of the service for health endpoints and pages. All values come from memory. */
 export type State = Sources &
   Pick<PagesOptions, 'hasMarket' | 'isReady' | 'healthOf' | 'adminState'>
 
