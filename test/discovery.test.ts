@@ -111,7 +111,7 @@ describe('the aggregated document', () => {
       ],
       responses: {
         200: {
-          description: 'The answer of the upstream, passed through verbatim.',
+          description: 'The answer of the upstream, forwarded verbatim.',
           content: {
             'application/json': { schema: { type: 'object', additionalProperties: true } },
           },

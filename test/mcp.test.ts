@@ -204,7 +204,7 @@ describe('an unpaid call', () => {
       ['wiki-summary', {}, 'title is missing'],
       ['wiki-summary', { title: '..' }, 'title cannot be part of a path'],
       ['wiki-summary', { title: '\ud800' }, 'not valid Unicode'],
-      ['weather-forecast', { latitude: {} }, 'must be a text'],
+      ['weather-forecast', { latitude: {} }, 'must be a string'],
       ['fx-currencies', { params: 'x' }, 'params must be an object'],
     ] as const) {
       const result = await call(name, args)
