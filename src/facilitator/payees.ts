@@ -5,14 +5,16 @@ import { createPayeeGas } from '../../db/payee-gas'
 import type { NetworkConfig } from '../config/Config'
 import type * as Network from '../protocol/Network'
 
-/** One payee may have one part in so many of the facilitator's daily gas. */
+/** One payee may use one part in so many of the facilitator's daily gas. */
 const parts = 4n
 
 /** What the gas of the day was spent for, by payee. */
 export type Payees = {
-  /** Whether the share of one payee is spent. Reads the database, one row. */
+  /** Whether the share of one payee is spent. Reads one row of the database. */
   isSpent(network: Network.Id, payee: Address): boolean
-  /** Call it before sending. Call its result once, with the payment's id, when sending is over. */
+  /**
+   * Call it before sending. Call its result once, with the payment's id, when sending has ended.
+   */
   begin(payment: PayeePayment): (id: string | undefined) => void
 }
 
@@ -26,25 +28,26 @@ export type PayeePayment = {
 export type PayeesOptions = {
   db: Db
   networks: readonly NetworkConfig[]
-  /** What a unit of gas costs now, in wei. */
+  /** Price of a unit of gas now, in wei. */
   priceOf: (network: Network.Id) => bigint
   now: () => number
 }
 
-/** Gas that a settlement under way counts as: the highest limit of a payer without code. */
+/** Gas that counts for a settlement in progress: the highest limit of a payer without code. */
 const openGas = 300_000n
 
 type Day = { from: number; networks: Map<Network.Id, Part> }
 
-/** Gas limits, by which the day's cost is divided. */
+/** Gas limits, in proportion to which the day's cost is divided. */
 type Part = { total: number; byPayee: Map<Address, number> }
 
 const dayMs = 86_400_000
 
 /**
  * Divides what was spent in the day (UTC) among payees by the gas limits of what was sent for each.
- * Keeps the day's costs in memory, filled from the database, and writes nothing. Settlements under
- * way count at the present gas price, so that concurrent ones cannot exceed the share together.
+ * Stores the day's costs in memory, filled from the database, and writes nothing. Settlements in
+ * progress count at the present gas price, so that concurrent ones cannot exceed the share
+ * together.
  */
 export function createPayees({ db, networks, priceOf, now }: PayeesOptions): Payees {
   const { gasSpentOn } = createGas(db)
@@ -53,7 +56,7 @@ export function createPayees({ db, networks, priceOf, now }: PayeesOptions): Pay
   let day: Day | undefined
   const underWay = new Map<string, number>()
 
-  /** Filled when it is first asked for: a facilitator that is not open never does. */
+  /** Filled at its first use: only an open facilitator needs it. */
   function today(): Day {
     const at = now()
     const from = at - (at % dayMs)
@@ -67,7 +70,7 @@ export function createPayees({ db, networks, priceOf, now }: PayeesOptions): Pay
     isSpent(network, payee) {
       const part = today().networks.get(network)
       const open = BigInt(underWay.get(`${network} ${payee}`) ?? 0)
-      // Of a payment of yesterday that is asked for again, today knows nothing.
+      // A payment of yesterday that is requested again has no gas in today's parts.
       const gas = BigInt(part?.byPayee.get(payee) ?? 0)
       if (gas + open === 0n) return false
       const total = BigInt(part?.total || 1)
@@ -77,7 +80,7 @@ export function createPayees({ db, networks, priceOf, now }: PayeesOptions): Pay
       return (spentWei + openWei * total) * parts >= budgetWei * total
     },
     begin({ network, payee, known }) {
-      // Filled later, it holds this one.
+      // When it is filled after this point, it already includes this payment.
       const filled = day
       const before = known === undefined || filled === undefined ? 0 : gasOf(known)
       const key = `${network} ${payee}`
