@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'bun:test'
-import { createGate } from '../src/chain/gate'
+import { createLimiter } from '../src/chain/limiter'
 import { account } from '../src/demo/accounts'
 import { mine } from '../src/demo/chains'
 import { isSend, ownSettlement, withoutSync } from './harness/ownsettlement'
@@ -154,39 +154,39 @@ describe.concurrent('a node that lags behind', () => {
 
 describe('the order of calls', () => {
   test('behavior: a send passes simulations that fill the node, and these pass health checks', async () => {
-    const gate = createGate({ payment: 1, background: 1 })
-    expect(gate.enter('payment', 1_000)).toBe(true)
+    const limiter = createLimiter({ payment: 1, background: 1 })
+    expect(limiter.acquire('payment', 1_000)).toBe(true)
     const order: string[] = []
     const waiting = [
-      Promise.resolve(gate.enter('background', 1_000)).then(() => order.push('first check')),
-      Promise.resolve(gate.enter('payment', 1_000)).then(() => order.push('simulation')),
-      Promise.resolve(gate.enter('background', 1_000)).then(() => order.push('second check')),
+      Promise.resolve(limiter.acquire('background', 1_000)).then(() => order.push('first check')),
+      Promise.resolve(limiter.acquire('payment', 1_000)).then(() => order.push('simulation')),
+      Promise.resolve(limiter.acquire('background', 1_000)).then(() => order.push('second check')),
     ]
-    expect(gate.enter('settlement', 1_000)).toBe(true)
-    gate.leave('payment')
+    expect(limiter.acquire('settlement', 1_000)).toBe(true)
+    limiter.release('payment')
     await waiting[1]
-    gate.leave('payment')
-    gate.leave('background')
+    limiter.release('payment')
+    limiter.release('background')
     await Promise.all(waiting)
     expect(order.at(-1)).toBe('second check')
   })
 
   test('behavior: no call waits for ever, and closing ends every wait', async () => {
-    const gate = createGate({ payment: 1, background: 1 })
-    gate.enter('payment', 1_000)
-    expect(await gate.enter('payment', 5)).toBe(false)
-    const waiting = gate.enter('payment', 60_000)
-    gate.close()
+    const limiter = createLimiter({ payment: 1, background: 1 })
+    limiter.acquire('payment', 1_000)
+    expect(await limiter.acquire('payment', 5)).toBe(false)
+    const waiting = limiter.acquire('payment', 60_000)
+    limiter.close()
     expect(await waiting).toBe(false)
-    expect(await gate.enter('background', 5)).toBe(false)
+    expect(await limiter.acquire('background', 5)).toBe(false)
   })
 
   test('behavior: after a limit of the node only health checks wait', async () => {
-    const gate = createGate()
-    gate.slowDown()
-    expect(gate.enter('payment', 10)).toBe(true)
-    expect(gate.enter('settlement', 10)).toBe(true)
-    expect(await gate.enter('background', 10)).toBe(false)
-    gate.close()
+    const limiter = createLimiter()
+    limiter.slowDown()
+    expect(limiter.acquire('payment', 10)).toBe(true)
+    expect(limiter.acquire('settlement', 10)).toBe(true)
+    expect(await limiter.acquire('background', 10)).toBe(false)
+    limiter.close()
   })
 })

@@ -104,7 +104,7 @@ export function toUint(data: Hex): bigint | undefined {
   return Abi.toUint(Abi.wordAt(data.slice(2), 0))
 }
 
-/** A call of a selector and words without prefix. */
+/** A call from a selector and words without prefix. */
 export function at(to: Address, words: string): Call {
   return { to, data: `0x${words}` }
 }
@@ -116,9 +116,9 @@ function topicOf(signature: string): Hex {
 type Sought = Pick<Transfer, 'asset' | 'payer' | 'payee' | 'amountAtomic'>
 
 /**
- * For each transfer the index of a Transfer log of exactly this money, undefined when there is none
- * left: no log pays twice, and `taken` pay for others already. Which of several equal logs pays for
- * which of several equal transfers does not matter.
+ * For each transfer the index of a Transfer log of exactly this money, undefined when none is left.
+ * No log counts twice, and logs in `taken` are already assigned. Which of several equal logs is
+ * assigned to which of several equal transfers does not matter.
  */
 export function assignTransfers(
   logs: readonly Log[],
@@ -138,7 +138,7 @@ export function assignTransfers(
   return transfers.map((transfer) => free.get(transferKey(transfer))?.shift())
 }
 
-/** Equal for transfers whose Transfer logs cannot be told apart. */
+/** Key that is equal for transfers whose Transfer logs cannot be distinguished. */
 export function transferKey({ asset, payer, payee, amountAtomic }: Sought): string {
   const data = amountAtomic.toString(16).padStart(64, '0')
   const [from, to] = [addressTopic(payer), addressTopic(payee)]
