@@ -194,7 +194,7 @@ describe('check --online', () => {
           () => edited(`${key} = "${stock[key]}"`, `${key} = "${no}"`),
           key === 'factory' ? 'router = ' : `${key} = "${no}"`,
           key === 'factory'
-            ? 'router: it works with the factory 0x1f7d7550B1b028f7571E69A784071F0205FD2EfA'
+            ? 'router: its factory is 0x1f7d7550B1b028f7571E69A784071F0205FD2EfA'
             : `${key}: no such contract at ${no}`,
         ] as const,
     ),
@@ -262,8 +262,8 @@ describe('check --online', () => {
     const nowhere = async () => Promise.reject(new Error('ENOTFOUND'))
     const lost = await findOnline({ ...config, networks }, { now: Date.now, resolve: nowhere })
     expect(lost.map(({ message }) => message)).toEqual([
-      'upstream of one: its name is not known',
-      'upstream of two: its name is not known',
+      'upstream of one: its name cannot be resolved',
+      'upstream of two: its name cannot be resolved',
     ])
   })
 })
