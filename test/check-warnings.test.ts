@@ -30,7 +30,7 @@ const facilitator = (more: string) => reachable(edited(own, `${own}\n${more}`))
 const plain = reachable(small)
 
 test('behavior: a facilitator that settles any amount for anybody is warned of, at its line', async () => {
-  const said = 'min_amount is 0: anybody can spend'
+  const said = 'min_amount is 0: anyone can spend'
   for (const [text, at] of [
     [facilitator('min_amount = "0"'), 'min_amount'],
     [plain, '[facilitator]'],
