@@ -30,12 +30,13 @@ const published = [
   'LiquidityProvider',
 ]
 
-/** Where the compiled contracts are kept. */
+/** Path of the compiled contracts. */
 export const artifactsPath = join(directory, 'artifacts.generated.json')
 
 /**
- * Compiles the contracts of this folder: the text of artifacts.generated.json. The same sources
- * give the same text everywhere, no metadata hash is appended. Throws with the compiler's messages.
+ * Compiles the contracts of this folder to the text of artifacts.generated.json. The same sources
+ * give the same text on every machine, because no metadata hash is appended. Throws with the
+ * compiler's messages.
  */
 export function compile(): string {
   const input = {
