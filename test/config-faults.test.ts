@@ -11,8 +11,8 @@ const directory = mkdtempSync(join(tmpdir(), 'turnpike-faults-'))
 afterAll(() => rmSync(directory, { recursive: true }))
 
 /**
- * One fault each: a name (with + when others follow from it), a text of the small file and what stands
- * in its place; below, a text of the line at fault and the pattern of its message.
+ * One fault each: a name (with + when others follow from it), a text of the small file and its
+ * replacement. Below, a text of the line at fault and the pattern of its message.
  */
 const table = String.raw`
 syntax | slug = "two" | slug = two"
@@ -255,7 +255,7 @@ describe('faults', () => {
     })
   }
 
-  test('error: all at once, in line order', () => {
+  test('error: all faults are reported at once, in line order', () => {
     let text = small
     const keys = ['checksum', 'price of zero', 'bad slug', 'listen', 'open facilitator', 'bad tail']
     for (const key of keys) {
@@ -267,7 +267,7 @@ describe('faults', () => {
     expect(lines).toEqual([...lines].sort((a, b) => a - b))
   })
 
-  test('error: an empty file says what it needs', () => {
+  test('error: an empty file is reported with the keys that it needs', () => {
     expect(linesOf('')).toEqual([
       'm.toml:1: no network is listed; write [networks."eip155:8453"]',
       'm.toml:1: payout is missing; write payout = "0x..."',
@@ -330,7 +330,7 @@ describe('payouts', () => {
 })
 
 describe('secrets stay out of messages', () => {
-  test('error: no message shows what came from the environment', () => {
+  test('error: no message shows a value from the environment', () => {
     const secret = 'S3CRET-value\n-of-the-environment'
     for (const [from, to] of [
       ['"127.0.0.1:4020"', named('X')],

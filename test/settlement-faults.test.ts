@@ -52,7 +52,7 @@ describe.concurrent('a fault of a node', () => {
     })
 
   for (const [name, answer] of faults.slice(0, 6))
-    test(`behavior: ${name} of one URL costs nothing where there are two`, async () => {
+    test(`behavior: ${name} of one URL has no effect where there are two`, async () => {
       await using own = await ownSettlement()
       const { net, network } = own
       await own.reopen({ rpcUrls: [net.tap.url, net.chain.url] })
@@ -85,7 +85,7 @@ describe.concurrent('an answer to the send', () => {
       expect(await own.paid()).toBe(before + 5_000n)
     })
 
-  test('behavior: one that never comes is found out by the receipt', async () => {
+  test('behavior: an answer that never arrives is replaced by the receipt', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const before = await own.paid()
@@ -120,7 +120,7 @@ describe.concurrent('an answer to the send', () => {
 })
 
 describe.concurrent('a node that lags behind', () => {
-  test('behavior: its receipts are waited for', async () => {
+  test('behavior: receipts of a lagging node are waited for', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const before = await own.paid()
@@ -133,7 +133,7 @@ describe.concurrent('a node that lags behind', () => {
     expect(await own.paid()).toBe(before + 5_000n)
   })
 
-  test('behavior: its count of our transactions sends nothing twice', async () => {
+  test('behavior: an old transaction count of a lagging node sends nothing twice', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const before = await own.paid()
@@ -153,7 +153,7 @@ describe.concurrent('a node that lags behind', () => {
 })
 
 describe('the order of calls', () => {
-  test('behavior: a send passes simulations that fill the node, and these pass health checks', async () => {
+  test('behavior: sends precede waiting simulations, and simulations precede health checks', async () => {
     const limiter = createLimiter({ payment: 1, background: 1 })
     expect(limiter.acquire('payment', 1_000)).toBe(true)
     const order: string[] = []
@@ -171,7 +171,7 @@ describe('the order of calls', () => {
     expect(order.at(-1)).toBe('second check')
   })
 
-  test('behavior: no call waits for ever, and closing ends every wait', async () => {
+  test('behavior: every call has a time limit, and closing ends every wait', async () => {
     const limiter = createLimiter({ payment: 1, background: 1 })
     limiter.acquire('payment', 1_000)
     expect(await limiter.acquire('payment', 5)).toBe(false)

@@ -63,7 +63,7 @@ async function withPermit(nonce: bigint, value = 5_000n): Promise<Transfer.Trans
 }
 
 describe('a transfer with an EIP-2612 permit', () => {
-  test('behavior: needs no approve before it', async () => {
+  test('behavior: a transfer with a permit needs no approve', async () => {
     const transfer = await withPermit(0n)
     const { permit2612, ...bare } = transfer
     expect(await fixture.settlement.verify(bare)).toMatchObject({
@@ -75,7 +75,7 @@ describe('a transfer with an EIP-2612 permit', () => {
     expect(await paid()).toBe(5_000n)
   })
 
-  test('behavior: is kept with the payment, and pays after a restart', async () => {
+  test('behavior: a permit is stored with the payment, and pays after a restart', async () => {
     const transfer = await withPermit(0n)
     net.tap.intercept = lost
     expect((await fixture.pay(transfer, {}, { waitMs: 50 })).kind).toBe('pending')
@@ -92,7 +92,7 @@ describe('a transfer with an EIP-2612 permit', () => {
     expect(await paid()).toBe(5_000n)
   })
 
-  test('behavior: two of one payer pay, and so does one whose permit was sent before', async () => {
+  test('behavior: two permits of one payer pay, and so does one that was sent before', async () => {
     const transfers = [await withPermit(0n), await withPermit(1n)]
     for (const transfer of transfers) expect((await fixture.pay(transfer)).kind).toBe('confirmed')
     const third = await withPermit(2n)
@@ -110,13 +110,13 @@ describe('a transfer with an EIP-2612 permit', () => {
     expect(await paid()).toBe(15_000n)
   })
 
-  test('error: a permit that is not good is refused before anything is written', async () => {
+  test('error: an invalid permit is refused before anything is written', async () => {
     for (const transfer of [await withPermit(1n), await withPermit(0n, 4_999n)])
       expect(await fixture.pay(transfer)).toMatchObject({ kind: 'refused' })
     expect(fixture.db.sqlite.query('SELECT * FROM payments').all()).toEqual([])
   })
 
-  test('behavior: an external settlement is recognised', async () => {
+  test('behavior: an external settlement with a permit is recognised', async () => {
     const transfer = await withPermit(0n)
     await execute(net.chain, [
       { from: account(8).address, ...Transfer.call(transfer), gas: 600_000n },
@@ -126,7 +126,7 @@ describe('a transfer with an EIP-2612 permit', () => {
   })
 })
 
-describe('what is written beside a payment', () => {
+describe('rows that are written with a payment', () => {
   beforeEach(
     () => void fixture.db.sqlite.run('CREATE TABLE notes (payment TEXT UNIQUE, name TEXT UNIQUE)'),
   )
@@ -138,7 +138,7 @@ describe('what is written beside a payment', () => {
       write: (id) => fixture.db.sqlite.run('INSERT INTO notes VALUES (?, ?)', [id, name]),
     })
 
-  test('behavior: is there before the bytes leave, once', async () => {
+  test('behavior: rows of a payment are written before its bytes are sent, once', async () => {
     const transfer = signTransfer(network)
     let onDisk: unknown
     net.tap.intercept = ({ method }) => {
@@ -152,7 +152,7 @@ describe('what is written beside a payment', () => {
     expect(notes()).toHaveLength(1)
   })
 
-  test('behavior: is there for money that was settled externally', async () => {
+  test('behavior: rows of a payment are written for an external settlement', async () => {
     const transfer = signTransfer(network)
     await execute(net.chain, [
       { from: account(8).address, ...Transfer.call(transfer), gas: 500_000n },
@@ -166,10 +166,10 @@ describe('what is written beside a payment', () => {
     expect(notes()).toHaveLength(1)
   })
 
-  test('error: that is refused leaves nothing behind, and harms no other payment of the batch', async () => {
+  test('error: a refused payment leaves no rows, and does not affect other payments of the batch', async () => {
     await settle(signTransfer(network), 'taken')
     await setAutomine(net.chain, false)
-    // A relayer that is busy lets the next ones collect.
+    // A busy relayer lets the next payments collect.
     const first = settle(signTransfer(network), 'first')
     await until(() => notes().length === 2)
     const others = ['a', 'taken', 'b'].map((name) => settle(signTransfer(network), name))
@@ -188,8 +188,8 @@ describe('what is written beside a payment', () => {
   })
 })
 
-describe('handing over', () => {
-  test('behavior: only once among many callers, also after a restart', async () => {
+describe('the start of a delivery', () => {
+  test('behavior: a delivery starts only once among many callers, also after a restart', async () => {
     const outcome = await fixture.pay(signTransfer(network), { product: 'facilitator' })
     if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
     const { id } = outcome.payment
@@ -206,7 +206,7 @@ describe('handing over', () => {
     expect(await fixture.settlement.handOver(id)).toBe(false)
   })
 
-  test('error: of what is not confirmed, or not there, is no', async () => {
+  test('error: a delivery does not start for an unconfirmed or unknown payment', async () => {
     await setAutomine(net.chain, false)
     const outcome = await fixture.pay(signTransfer(network), {}, { waitMs: 30 })
     if (outcome.kind !== 'pending') throw new Error(outcome.kind)
@@ -220,14 +220,14 @@ describe('handing over', () => {
   })
 })
 
-test('behavior: a listener hears of every state of a payment, after it is on the disk', async () => {
+test('behavior: a listener gets every state of a payment after it is on the disk', async () => {
   const heard: unknown[] = []
   const { settlement } = fixture
   settlement.onPayment(() => {
     throw new Error('a bad listener')
   })
   settlement.onPayment((id) => {
-    // Nothing may be read in the middle of a change.
+    // Reads in the middle of a change are not allowed.
     write(fixture.db, () => undefined)
     heard.push(settlement.findById(id)?.state)
   })
@@ -250,7 +250,7 @@ describe('reads', () => {
     data: encodeFunctionData({ abi: token, functionName: 'nothing' }),
   })
 
-  test('behavior: many in one call, each may fail, with the number of the block', async () => {
+  test('behavior: many reads share one call, each may fail, with the number of the block', async () => {
     await mine(net.chain)
     net.tap.calls.length = 0
     const { blockNumber, results } = await fixture.settlement.read(network.id, [
@@ -268,13 +268,13 @@ describe('reads', () => {
     expect((await fixture.settlement.read(network.id, [])).results).toEqual([])
   })
 
-  test('behavior: on an Arbitrum chain the number is that of its own block', async () => {
+  test('behavior: on an Arbitrum chain the number is that of the L2 block', async () => {
     // PUSH2 0x1234 PUSH0 MSTORE PUSH1 32 PUSH0 RETURN
     await net.chain.rpc('anvil_setCode', [`0x${'64'.padStart(40, '0')}`, '0x6112345f5260205ff3'])
     expect((await fixture.settlement.read(network.id, [balance()])).blockNumber).toBe(0x1234n)
   })
 
-  test('error: a node that does not answer, refuses or answers nonsense is a fault', async () => {
+  test('error: a node that does not answer, refuses or gives an invalid answer is a fault', async () => {
     const answers = [
       new Response('no', { status: 503 }),
       { error: { code: -32000, message: 'out of gas' } },
@@ -288,7 +288,7 @@ describe('reads', () => {
     }
   })
 
-  test('behavior: other requests, and the fees of now', async () => {
+  test('behavior: other requests and the present fees can be read', async () => {
     const { settlement } = fixture
     expect(await settlement.rpc(network.id, 'eth_chainId', [])).toBe('0x1237')
     const wrong = settlement.rpc(network.id, 'eth_nothing', [])

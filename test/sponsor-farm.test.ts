@@ -11,7 +11,7 @@ beforeAll(async () => {
 })
 afterAll(() => net?.stop())
 
-test('behavior: 10,000 addresses get what the day has, once each, and an honest wallet gets its own', async () => {
+test("behavior: 10,000 addresses get at most the day's grants, once each, and an honest wallet gets its grant", async () => {
   const figures = await flood(net, 10_000)
   console.log(describeFlood(figures))
   expect(figures.grants).toBeGreaterThan(100)
@@ -25,7 +25,7 @@ test('behavior: 10,000 addresses get what the day has, once each, and an honest 
     expect(figures.answers[code] ?? 0).toBe(400)
 })
 
-test('behavior: a farmer that moves its dollars on pays more than it is granted', async () => {
+test('behavior: an attacker that moves its dollars to new addresses pays more than it is granted', async () => {
   for (const baseFeeWei of [36_000_000n, 300_000_000n]) {
     const gain = await farm(net, 5, baseFeeWei)
     console.log(describeGain(gain))
