@@ -2,7 +2,7 @@ export {}
 
 declare const VERSION: string | undefined
 
-const usage = `turnpike sells any HTTP API per request to anyone who holds a stablecoin wallet.
+const usage = `turnpike sells any HTTP API per request to any client with a stablecoin wallet.
 
 Usage: turnpike [command] [options]
 

@@ -5,7 +5,7 @@ import * as Permit from '../src/protocol/Permit'
 import { type Made, makeBody, post } from './harness/facilitation'
 import { payee, type Shop, startShop } from './harness/shop'
 
-/** Limits on who may use the facilitator, how often, and for which payees it spends gas. */
+/** Limits on the facilitator's clients, on their calls, and on the payees for which it spends gas. */
 
 const base = 'eip155:8453'
 const shops: Shop[] = []
@@ -108,14 +108,14 @@ describe('attack 43: unknown clients that want their payments settled', () => {
   test('error: our own accounts and contracts are never paid, nor a payer by itself', async () => {
     const shop = await open({ payTo: 'any', minAmountAtomic: 10n })
     const { networks } = shop.config
-    const nobody = [
+    const refusedPayees = [
       account(0).address,
       ...networks.map(({ asset }) => asset.address),
       Permit.permit2Address,
       Permit.proxyAddress,
       account(1).address,
     ]
-    for (const to of nobody) {
+    for (const to of refusedPayees) {
       const body = await make(shop, { to, requirements: { payTo: to } })
       const { json } = await post(`${shop.url}/settle`, body)
       expect([to, json.errorReason]).toEqual([to, 'payee_not_allowed'])

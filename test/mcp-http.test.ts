@@ -77,7 +77,7 @@ const buy = async (name: string, args: Message = {}) => {
   return send(call(name, args, meta))
 }
 
-describe('who may connect', () => {
+describe('the allowed clients', () => {
   test('behavior: our own pages, pages of this machine, and clients without an Origin may connect', async () => {
     for (const origin of [undefined, 'http://localhost:6274', 'http://127.0.0.1', shop.url]) {
       const response = await post(call('shop-item'), origin === undefined ? {} : { origin })

@@ -42,7 +42,7 @@ const lines: Record<string, unknown>[] = []
 
 describe('the client', () => {
   const faults: [string, () => string][] = [
-    ['nobody listens', () => 'http://127.0.0.1:1/'],
+    ['a refused connection', () => 'http://127.0.0.1:1/'],
     ['status 500', () => node(() => new Response('', { status: 500 }))],
     ['status 429 with a JSON-RPC error', () => node(() => limited(429))],
     ['a JSON-RPC error of a limit', () => node(() => limited(200))],

@@ -38,7 +38,7 @@ async function arrange(token: StockToken, query: Record<string, string> = {}) {
   const url = shop.buyUrl({ symbol: token.symbol, ...query })
   const { estimatedSharesAtomic } = (await askToBuy(url)).body.quote as Record<string, string>
   const shares = (BigInt(estimatedSharesAtomic ?? 0) * 992n) / 1_000n
-  return { url, dry: (await offer(chain, asset, token, shares)).dry }
+  return { url, drain: (await offer(chain, asset, token, shares)).drain }
 }
 
 async function books() {
@@ -80,10 +80,10 @@ describe('a pool that loses its liquidity inside the swap', () => {
     const token = tokenAt(index)
     test(`behavior: input that the pool of ${token.symbol} does not take goes back in the same transaction`, async () => {
       const recipient = account(6).address
-      const { url, dry } = await arrange(token, { recipient })
+      const { url, drain } = await arrange(token, { recipient })
       const start = await books()
       const credential = await signOrder(url)
-      before(shop, 'swap', 1, dry)
+      before(shop, 'swap', 1, drain)
       const response = await fetch(url, { method: 'POST', headers: credential })
       const order = (await response.json()) as OrderJson
       expect([response.status, order.status]).toEqual([200, 'delivered'])
@@ -101,11 +101,11 @@ describe('a pool that loses its liquidity inside the swap', () => {
   }
 
   test('error: when the asset blocks the payer, the swap fails and the refund waits', async () => {
-    const { url, dry } = await arrange(tokenAt(12))
+    const { url, drain } = await arrange(tokenAt(12))
     const start = await books()
     const credential = await signOrder(url)
     before(shop, 'swap', 1, async () => {
-      await dry()
+      await drain()
       await freeze(shop, buyer)
     })
     const response = await fetch(url, { method: 'POST', headers: credential })

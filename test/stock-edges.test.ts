@@ -150,7 +150,7 @@ describe('another desk', () => {
     await shop.restart()
     try {
       expect(shop.app.settlement.desk).toBe(other.address)
-      await until('somebody is told', () =>
+      await until('the log has the order', () =>
         shop.logged.some((line) => line.includes('order-of-another-desk')),
       )
       expect(stateOf(id)).toBe('settled')
@@ -206,7 +206,7 @@ describe('a reorganisation between the decision and the refund', () => {
       return moving?.(call, forward)
     }
     const paying = pay()
-    await until('the swap is under way again', () => isBack)
+    await until('the swap is in progress again', () => isBack)
     const id = newest()?.id
     await until('the order follows', () => stateOf(id) === 'swapping' || stateOf(id) === 'refunded')
     expect(shop.rows(`SELECT * FROM jobs WHERE id LIKE 'refund:${id}%'`)).toEqual([])

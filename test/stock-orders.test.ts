@@ -11,8 +11,8 @@ import * as Orders from '../src/stock/Order'
 import { createStore, type Store } from '../src/stock/store'
 import { orderOf, paymentRow, stock } from './harness/deskorders'
 import { temporary } from './harness/settlement'
+import { runModel } from './soak/modelrun'
 import { createRandom } from './soak/random'
-import { play } from './soak/stockplay'
 
 const directory = temporary()
 let db: Db
@@ -226,12 +226,12 @@ describe('orders on a chain with faults', () => {
   for (const reorganises of [false, true]) {
     const what = reorganises ? ', reorganisations among them' : ''
     test(`behavior: with random faults${what}, each order ends delivered or refunded, once`, async () => {
-      const played = await play({ seed: `small ${reorganises}`, orders: 80, reorganises })
-      expect(played.faults).toEqual([])
-      expect(played.ends.delivered).toBeGreaterThan(5)
-      expect(played.ends.refunded).toBeGreaterThan(5)
-      expect(played.changed).toBeGreaterThan(0)
-      expect(played.kills).toBeGreaterThan(2)
+      const result = await runModel({ seed: `small ${reorganises}`, orders: 80, reorganises })
+      expect(result.faults).toEqual([])
+      expect(result.ends.delivered).toBeGreaterThan(5)
+      expect(result.ends.refunded).toBeGreaterThan(5)
+      expect(result.changed).toBeGreaterThan(0)
+      expect(result.kills).toBeGreaterThan(2)
     })
   }
 })

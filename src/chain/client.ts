@@ -181,7 +181,7 @@ async function run(state: State, call: Call): Promise<unknown> {
   const entry = state.limiter.acquire(rank, call.timeoutMs)
   // A call that does not wait is sent before this function returns.
   if (entry !== true && !(await entry)) {
-    throw new RpcFault(`no room for ${call.method}: too many calls are under way`)
+    throw new RpcFault(`no room for ${call.method}: too many calls are in progress`)
   }
   try {
     return await (call.endpoint ? askOnly(state, call.endpoint, call) : askInTurn(state, call))

@@ -100,13 +100,13 @@ function transcribeBalances(bought: Bought): Transcript {
   const { priceAtomic, before, after, symbol, decimals } = bought
   const expected = { payer: -priceAtomic, payee: priceAtomic, relayer: 0n }
   const faults: string[] = []
-  const lines = (['payer', 'payee', 'relayer'] as const).map((who) => {
-    const moved = after[who] - before[who]
-    if (moved !== expected[who])
-      faults.push(`the ${who}'s balance moved by ${moved}, not by ${expected[who]}`)
-    const from = Amount.toDecimal(before[who], decimals).padStart(12)
-    const to = Amount.toDecimal(after[who], decimals).padStart(12)
-    return `  ${who.padEnd(8)}${from} -> ${to} ${symbol}`
+  const lines = (['payer', 'payee', 'relayer'] as const).map((role) => {
+    const moved = after[role] - before[role]
+    if (moved !== expected[role])
+      faults.push(`the ${role}'s balance moved by ${moved}, not by ${expected[role]}`)
+    const from = Amount.toDecimal(before[role], decimals).padStart(12)
+    const to = Amount.toDecimal(after[role], decimals).padStart(12)
+    return `  ${role.padEnd(8)}${from} -> ${to} ${symbol}`
   })
   return { lines, faults }
 }

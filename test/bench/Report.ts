@@ -29,14 +29,14 @@ export function compare(options: {
     what,
     against,
     ratio,
-    ...judge(ratio.median, bound),
+    ...evaluate(ratio.median, bound),
     ours: format(Stats.median(ours)),
     theirs: format(Stats.median(theirs)),
   }
 }
 
 /** The target as text, and whether a value meets it. */
-export function judge(value: number, bound?: Bound): Pick<Row, 'target' | 'met'> {
+export function evaluate(value: number, bound?: Bound): Pick<Row, 'target' | 'met'> {
   if (bound === undefined) return { target: '', met: undefined }
   if ('atLeast' in bound) return { target: `>= ${bound.atLeast}`, met: value >= bound.atLeast }
   return { target: `<= ${bound.atMost}`, met: value <= bound.atMost }

@@ -45,7 +45,7 @@ export async function benchPaid(
     what: 'JSON-RPC calls per payment',
     against: '',
     ratio: undefined,
-    ...Report.judge(perPayment, { atMost: 3 }),
+    ...Report.evaluate(perPayment, { atMost: 3 }),
     ours: perPayment.toFixed(2),
     theirs: '',
   }

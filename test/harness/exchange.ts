@@ -85,8 +85,8 @@ export async function drain(chain: Chain, token: StockToken, millionths: number)
   await send(chain, providerAddress, encodeFunctionData({ abi, functionName: 'withdraw', args }))
 }
 
-/** Steps of a test: `dry` leaves only the offered liquidity, `refill` restores the pool. */
-export type Drought = { dry(): Promise<void>; refill(price: number): Promise<void> }
+/** Steps of a test: `drain` leaves only the offered liquidity, `restore` restores the pool. */
+export type PoolDrain = { drain(): Promise<void>; restore(price: number): Promise<void> }
 
 /**
  * Offers so many shares directly beside the pool's price, in the narrowest range that its fee
@@ -98,7 +98,7 @@ export async function offer(
   asset: Address,
   token: StockToken,
   sharesAtomic: bigint,
-): Promise<Drought> {
+): Promise<PoolDrain> {
   const { pool, fee, address } = token
   const deep = BigInt(await view(chain, pool, 'liquidity'))
   const widest = widestRange(fee)
@@ -124,8 +124,8 @@ export async function offer(
   }
   await change('provide', { lower, upper }, narrow)
   return {
-    dry: () => change('withdraw', widest, deep),
-    async refill(price) {
+    drain: () => change('withdraw', widest, deep),
+    async restore(price) {
       await change('withdraw', { lower, upper }, narrow)
       // The price of an empty pool can be moved without a trade, but not to its present value.
       await movePrice(chain, asset, token, price).finally(() => change('provide', widest, deep))

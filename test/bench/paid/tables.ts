@@ -119,8 +119,8 @@ type Figure = {
 
 /** A row that is not a comparison of two measured series. */
 export function judged({ what, against, value, bound, format }: Figure): Report.Row {
-  const verdict = Report.judge(value, bound)
-  return { what, against, ratio: undefined, ...verdict, ours: format(value), theirs: '' }
+  const result = Report.evaluate(value, bound)
+  return { what, against, ratio: undefined, ...result, ours: format(value), theirs: '' }
 }
 
 /** Lines with columns of the needed width. */
