@@ -171,7 +171,7 @@ describe('the aggregated document', () => {
     expect(told.paths['/m/m/chat']?.get).not.toHaveProperty('requestBody')
     const [at, others] = told.paths['/m/m/key']?.get?.parameters ?? []
     expect(at).toMatchObject({ name: 'at', style: 'form', explode: false })
-    expect(JSON.stringify(others)).toContain('but for those that the service sets itself')
+    expect(JSON.stringify(others)).toContain('except those that the service sets itself')
   })
 
   test('behavior: the shipped file declares which answers are lists, which a number, which need a body', async () => {
