@@ -67,7 +67,7 @@ export function unknownError(error: unknown, requestId: string): Problem.Problem
 
 function unrecordable(cause: unknown): Problem.ProblemError {
   const detail =
-    'The database cannot be written now; send the same request with the same credential again.'
+    'The request cannot be recorded now; send the same request with the same credential again.'
   return Problem.of('not-ready', detail, { cause, headers: { 'Retry-After': '5' } })
 }
 
