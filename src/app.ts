@@ -1,12 +1,12 @@
 import { unused } from '../db/sqlite/statement'
 import { type Base, type Clocks, openBase } from './app/base'
-import { type Door, openDoor } from './app/door'
 import { createHandlers } from './app/handlers'
 import { startMoney } from './app/money'
 import type { AppOptions } from './app/options'
 import { createParts, type Parts } from './app/parts'
 import { createRoutes } from './app/routes'
 import { startSales } from './app/sales'
+import { type HttpServer, startServer } from './app/server'
 import type { Config } from './config/Config'
 import type { Path } from './config/lines'
 import { needsRestart } from './config/restart'
@@ -22,22 +22,21 @@ export type App = {
   receiptAddress: `0x${string}`
   settlement: Settlement
   /**
-   * Takes over another configuration for the requests after it; those under way end under the old
-   * one. Changes nothing and returns the places when something needs a restart; rejects, with nothing
-   * changed for requests, when the database cannot be written. One after the other, in the order of
-   * the calls.
+   * Applies another configuration to requests from now on. Requests in progress end under the old
+   * one. When something needs a restart it changes nothing and returns those places. Rejects, and
+   * changes nothing for requests, when the database cannot be written. Calls run one after the other.
    */
   reload(config: Config): Promise<readonly Path[]>
-  /** Begins nothing new, lets what is paid finish within the configured limit, then closes. */
+  /** Starts no new work, lets paid work finish within the configured limit, then closes. */
   stop(): Promise<void>
 }
 
 /**
- * Starts the service: opens the data directory, listens, and drives on what an earlier process left
- * unfinished; resolves when every network has been looked at once. Throws DatabaseLockedError when
- * another process has the data directory, DatabaseFileError and DatabaseLostError when there is no
- * sound database, and the system's error when the address cannot be had. What was started is stopped
- * then: the process can end.
+ * Starts the service: opens the data directory, listens, and continues what an earlier process left
+ * unfinished. Resolves when every network has been read once. Throws DatabaseLockedError when
+ * another process has the data directory, and DatabaseFileError or DatabaseLostError when there is
+ * no sound database. Throws the system's error when the address is not available. Parts that were
+ * started are stopped then, so that the process can end.
  */
 export async function start(options: AppOptions): Promise<App> {
   const cleanups: (() => unknown)[] = []
@@ -50,7 +49,7 @@ export async function start(options: AppOptions): Promise<App> {
   }
 }
 
-/** Starts the parts in the order in which they need each other. */
+/** Starts the parts in the order of their dependencies. */
 async function begin(
   options: AppOptions,
   clocks: Clocks,
@@ -58,28 +57,30 @@ async function begin(
 ): Promise<App> {
   const base = openBase(options, clocks, onFailure)
   // Bind first: a start without its address fails before other parts run.
-  const door = openDoor(base)
+  const server = startServer(base)
   const money = await startMoney(base)
   const sales = await startSales(base, money)
-  const parts = createParts(base, door, money, sales)
+  const parts = createParts(base, server, money, sales)
   const first = await prepare(base, parts, options.config)
   base.current.app = first.app
-  // Behind the socket: a chain that hangs must not keep the health endpoints from saying so.
+  // Recover after binding: the health endpoints must answer while a chain does not.
   await money.settlement.recover()
   sales.startedStock?.desk.recover()
   await first.write()
   warmUp(base)
   return {
-    url: door.listener.url,
+    url: server.listener.url,
     receiptAddress: sales.receiptAddress,
     settlement: money.settlement,
-    // What ends with a configuration is found by comparing it with the one before.
     reload: inTurn((config) => reload(base, parts, config)),
-    stop: () => stop(base, door, parts),
+    stop: () => stop(base, server, parts),
   }
 }
 
-/** The routes under a configuration, and what makes the database know it as the one that is served. */
+/**
+ * Builds the routes of a configuration, and a function that records the configuration in the
+ * database.
+ */
 async function prepare({ ledger, now }: Base, parts: Parts, config: Config) {
   const { retired, write } = await succeed(ledger.offers, config, now())
   return { app: createRoutes(createHandlers(config, retired, parts)), write }
@@ -104,9 +105,9 @@ function inTurn<In, Out>(run: (input: In) => Promise<Out>): (input: In) => Promi
   }
 }
 
-/** Prepares, between requests, what the first ones would wait for. */
+/** Prepares, between requests, what the first requests would wait for. */
 function warmUp({ options, db, current }: Base): void {
-  // Before `unused`: it makes every statement prepared before it be prepared again.
+  // Before `unused`, because it invalidates every statement that was prepared earlier.
   const lasting = options.isLasting ? [db.reserveLog] : []
   // Elysia compiles an app when its `fetch` is first read, which takes milliseconds.
   const compile = () => current.app.fetch
@@ -114,7 +115,11 @@ function warmUp({ options, db, current }: Base): void {
   void whenIdle(steps, () => current.isStopping)
 }
 
-async function stop({ current, db, now }: Base, { listener }: Door, parts: Parts): Promise<void> {
+async function stop(
+  { current, db, now }: Base,
+  { listener }: HttpServer,
+  parts: Parts,
+): Promise<void> {
   if (current.isStopping) return
   current.isStopping = true
   const { paywall, settling, startedStock, settlement } = parts

@@ -26,7 +26,7 @@ test('behavior: the accounts are those of the mnemonic', () => {
   }
 })
 
-test('behavior: blocks are mined only when told to, also by prepareChain', async () => {
+test('behavior: blocks are mined only on request, also by prepareChain', async () => {
   const [chain] = await startChains([sepolia], { mineNothing: true })
   if (!chain) throw new Error('not started')
   const data = encode(token, 'transfer', [payee, 1n])
@@ -42,7 +42,7 @@ test('behavior: blocks are mined only when told to, also by prepareChain', async
   await chain.stop()
 })
 
-test('behavior: the accounts are funded, and the node has their keys when asked to', async () => {
+test('behavior: the accounts are funded, and the node has their keys only with hasKeys', async () => {
   for (const hasKeys of [false, true]) {
     const chain = await startChain({ chainId: 1, hasKeys })
     const signing = chain.rpc('eth_sign', [payee, '0x00'])
@@ -58,7 +58,7 @@ test('behavior: the accounts are funded, and the node has their keys when asked 
   }
 })
 
-test('behavior: stop leaves no process, twice is harmless', async () => {
+test('behavior: stop leaves no process and can be called twice', async () => {
   const chain = await startChain({ chainId: 1 })
   expect(await chain.rpc('eth_chainId', [])).toBe('0x1')
   await chain.stop()
@@ -85,7 +85,7 @@ test('behavior: anvil ends with its parent, even by SIGKILL', async () => {
   await closed
 })
 
-test('error: what anvil says when it does not start', async () => {
+test('error: the output of an anvil that does not start is in the error', async () => {
   await expect(startChain({ chainId: 1, extraArgs: ['--nonsense'] })).rejects.toThrow(
     "anvil did not start: error: unexpected argument '--nonsense'",
   )

@@ -65,7 +65,7 @@ function insert(changes: Readonly<Record<string, string | number | null>> = {}):
   )
 }
 
-/** Opens anew a database that stopped before the migration `name` and got its rows then. */
+/** Opens a database that stopped before the migration `name` and got its rows then. */
 function writeOld(name: string, fill: (old: Database) => void): void {
   const dataDir = join(directory.path, 'old')
   mkdirSync(dataDir, { mode: 0o700 })
@@ -111,7 +111,7 @@ describe('open', () => {
     expect(db.sqlite.query('SELECT id FROM payments').all()).toEqual([{ id: 'pay_1' }])
   })
 
-  test('behavior: a database in memory has the same schema and checks, and is nowhere else', async () => {
+  test('behavior: a database in memory has the same schema and checks, and writes no file', async () => {
     const memory = openInMemory({ now })
     try {
       const schema = ({ sqlite }: Db) =>
@@ -142,7 +142,7 @@ describe('open', () => {
     }
   })
 
-  test('behavior: the lock of a killed process is gone, that of a live one is not', async () => {
+  test('behavior: the lock of a killed process is released, that of a live one is not', async () => {
     const path = join(directory.path, 'other')
     mkdirSync(path)
     const child = Bun.spawn(
@@ -150,7 +150,7 @@ describe('open', () => {
         process.execPath,
         '-e',
         `const { open } = await import(${JSON.stringify(join(import.meta.dir, '../db/sqlite/open.ts'))})
-         // Whoever drops it may lose the lock with it.
+         // Dropping the database may release the lock.
          globalThis.db = open({ dataDir: ${JSON.stringify(path)}, now: Date.now })
          console.log('open')
          setInterval(() => undefined, 1000)`,
@@ -238,7 +238,7 @@ describe('write', () => {
     expect(db.sqlite.query('SELECT * FROM payments').all()).toEqual([])
   })
 
-  test('behavior: a duplicate is told from other faults', () => {
+  test('behavior: a duplicate is distinguished from other faults', () => {
     insert()
     const fault = (run: () => void): unknown => {
       try {
@@ -254,7 +254,7 @@ describe('write', () => {
 })
 
 describe('the tables', () => {
-  test('error: the same money is refused a second time, in any letters', () => {
+  test('error: the same money is refused a second time, in upper and lower case', () => {
     insert()
     const payer = String(payment.payer).toLowerCase()
     expect(() => insert({ id: 'pay_2', payer })).toThrow('UNIQUE')

@@ -5,7 +5,7 @@ import { until } from './harness/settlement'
 
 const kinds = (outcomes: readonly { kind: string }[]) => outcomes.map(({ kind }) => kind)
 
-/** One transaction waits for its block: what comes now collects behind it. */
+/** One transaction waits for its block, so later payments collect into a batch. */
 async function occupy(own: Scripted) {
   const { node } = own
   node.onSend = () => 'keep'
@@ -16,8 +16,8 @@ async function occupy(own: Scripted) {
 }
 
 /**
- * The same, for payers that are known to have no code: else those whose code is not read in time
- * leave alone. Returns how many transactions that took.
+ * The same, for payers that are known to have no code. Others, whose code is not read in time, are
+ * sent alone. Returns how many transactions that took.
  */
 async function occupyKnown(own: Scripted, payers: readonly number[]): Promise<number> {
   await occupy(own)
@@ -27,7 +27,7 @@ async function occupyKnown(own: Scripted, payers: readonly number[]): Promise<nu
 }
 
 describe.concurrent('a batch', () => {
-  test('behavior: pays its members when one fails, which is sent again alone', async () => {
+  test('behavior: a batch with a failing member pays the others, and the member is sent again alone', async () => {
     await using own = await scripted()
     const first = await occupyKnown(own, [1, 2, 3, 4])
     const transfers = [2, 3, 4].map((from) => own.sign({ from }))
@@ -47,7 +47,7 @@ describe.concurrent('a batch', () => {
     expect((await own.payment(failed)).transaction as string).toBe(alone?.hash ?? '')
   })
 
-  test('behavior: is not shared again by a payer that made one fail', async () => {
+  test('behavior: a payer that made a batch fail shares no other', async () => {
     await using own = await scripted()
     await occupyKnown(own, [1, 2, 3])
     const failed = own.sign({ from: 1 })
@@ -66,7 +66,7 @@ describe.concurrent('a batch', () => {
     expect(await Promise.all(others.map(kindOf))).toEqual(['batch', 'batch'])
   })
 
-  test('behavior: with an authorization that is used meanwhile pays the others', async () => {
+  test('behavior: a batch with an authorization that is used meanwhile pays the others', async () => {
     await using own = await scripted()
     const first = await occupyKnown(own, [1, 2])
     const [used, left] = [own.sign({ from: 1 }), own.sign({ from: 2 })]
@@ -84,7 +84,7 @@ describe.concurrent('a batch', () => {
     expect(batch).toMatchObject({ fields: { success: true, paid: 1, unpaid: 1 } })
   })
 
-  test('behavior: that another program displaced is sent again as single payments', async () => {
+  test('behavior: a batch that another program displaced is sent again as single payments', async () => {
     await using own = await scripted()
     const first = await occupyKnown(own, [1, 2])
     const transfers = [1, 2].map((from) => own.sign({ from }))
@@ -108,7 +108,7 @@ describe.concurrent('a batch', () => {
 describe.concurrent('a transaction that stays out', () => {
   const soon = { network: { replaceAfterSeconds: 0.02 } }
 
-  test('behavior: is replaced at its nonce with an eighth more', async () => {
+  test('behavior: a transaction that is not included is replaced at its nonce with an eighth more', async () => {
     await using own = await scripted(soon)
     const { node } = own
     node.onSend = ({ hash }) => (hash === node.sends[0]?.hash ? 'keep' : 'include')
@@ -126,7 +126,7 @@ describe.concurrent('a transaction that stays out', () => {
     expect((await own.payment(transfer)).transaction as string).toBe(second.hash)
   })
 
-  test('behavior: pays all the same when the chain includes it after its replacement', async () => {
+  test('behavior: a transaction pays when the chain includes it after its replacement', async () => {
     await using own = await scripted(soon)
     const { node, chain } = own
     node.onSend = ({ hash }) => {
@@ -141,7 +141,7 @@ describe.concurrent('a transaction that stays out', () => {
     expect(own.rows()).toMatchObject([{ state: 'mined' }, { state: 'replaced' }])
   })
 
-  test('behavior: at the fee cap stops its relayer until it is included', async () => {
+  test('behavior: a transaction at the fee cap pauses its relayer until it is included', async () => {
     const capped = { replaceAfterSeconds: 0.02, feeCapWei: 3_000_000_000n }
     await using own = await scripted({ network: capped })
     const { chain, node } = own
@@ -154,14 +154,14 @@ describe.concurrent('a transaction that stays out', () => {
     expect((await own.pay(own.sign())).kind).toBe('confirmed')
   })
 
-  test('behavior: is cancelled at its nonce when its time is over by our clock', async () => {
+  test('behavior: a transaction is cancelled at its nonce when it has expired by our clock', async () => {
     await using own = await scripted(soon)
     const { chain, clock, node } = own
     node.onSend = ({ to }) => (to === relayer ? 'include' : 'lose')
     const transfer = own.sign()
     await own.begin(transfer)
     clock.ms += 400_000
-    // The chain's clock has not reached that time: only our transaction is over.
+    // The chain's clock has not reached that time: only our transaction is too old.
     await own.reaches(transfer, 'reverted')
     expect(own.rows().at(-1)).toMatchObject({ nonce: 0, kind: 'cancel', state: 'mined' })
     chain.seconds += 400n
@@ -190,7 +190,7 @@ describe.concurrent('the answer of a node to a send', () => {
       expect(own.heard('relayer-paused')).toEqual([])
     })
 
-  test('behavior: "already known" leaves the relayer in use', async () => {
+  test('behavior: "already known" does not pause the relayer', async () => {
     await using own = await scripted()
     const { node, chain } = own
     node.onSend = ({ raw }) => {
@@ -205,7 +205,7 @@ describe.concurrent('the answer of a node to a send', () => {
     expect(own.heard('relayer-paused')).toEqual([])
   })
 
-  test('behavior: "insufficient funds" stops the relayer, and the same bytes are offered again', async () => {
+  test('behavior: "insufficient funds" pauses the relayer, and the same bytes are sent again', async () => {
     await using own = await scripted()
     const { node } = own
     let isPoor = true
@@ -235,7 +235,7 @@ describe.concurrent('the answer of a node to a send', () => {
     ])
   })
 
-  test('behavior: of no known meaning is followed by the same bytes', async () => {
+  test('behavior: an unknown error message is followed by the same bytes', async () => {
     await using own = await scripted()
     const { node } = own
     node.onSend = () => (node.sends.length < 2 ? errorOf('something odd') : 'include')

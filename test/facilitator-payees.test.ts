@@ -13,7 +13,7 @@ import { makeBody, post } from './harness/facilitation'
 import { temporary } from './harness/settlement'
 import { payee as own, type Shop, startShop } from './harness/shop'
 
-/** Attack 43: strangers who let this facilitator pay for their own merchants. */
+/** Attack 43: unknown callers that let this facilitator pay for their own merchants. */
 
 const base: Id = 'eip155:8453'
 const [stranger, other] = [account(8).address, account(6).address]
@@ -31,7 +31,7 @@ function withBudget(config: Config, wei: bigint): Config {
   return { ...config, networks }
 }
 
-describe('a facilitator that settles for anybody', () => {
+describe('a facilitator that settles for any payee', () => {
   let shop: Shop
   beforeAll(async () => {
     shop = await startShop({
@@ -58,11 +58,11 @@ describe('a facilitator that settles for anybody', () => {
       ),
     )
 
-  test('error: one payee may have a part of the gas of the day, also after a restart', async () => {
+  test('error: one payee may use its share of the gas of the day, also after a restart', async () => {
     for (let count = 0; count < 4; count++) {
       expect((await settle(stranger)).json).toMatchObject({ success: true })
     }
-    // All of it was for the stranger, and is more than a quarter of this.
+    // All of it was spent for the unlisted payee, and is more than a quarter of this budget.
     const tight = withBudget(shop.config, spentWei() * 3n)
     await shop.restart(tight)
     const rows = shop.counts()
@@ -77,7 +77,7 @@ describe('a facilitator that settles for anybody', () => {
     expect((await settle(own)).json).toMatchObject({ success: true })
     expect((await settle(stranger)).status).toBe(503)
 
-    // It is counted in memory from then on.
+    // From now on it is counted in memory.
     let refused = 0
     for (let count = 0; count < 6 && refused === 0; count++) {
       if ((await settle(other)).status === 503) refused = count
@@ -86,7 +86,7 @@ describe('a facilitator that settles for anybody', () => {
     expect(shop.app.settlement.hasBudget(base, 'facilitator')).toBe(true)
     expect((await settle(own)).json).toMatchObject({ success: true })
 
-    // Whoever answers for its payees is not bounded so.
+    // Payees that the operator lists have no such limit.
     const listed = withFacilitator(tight, { payTo: [stranger, other] })
     expect(await shop.app.reload(listed)).toEqual([])
     expect((await settle(stranger)).json).toMatchObject({ success: true })
@@ -101,7 +101,7 @@ describe('a facilitator that settles for anybody', () => {
     expect((await settle(stranger)).json).toMatchObject({ success: true })
   })
 
-  test('behavior: a call for money that another product holds costs its payee no share', async () => {
+  test('behavior: a call for money that another product has claimed costs its payee no share', async () => {
     expect((await settle(stranger)).json).toMatchObject({ success: true })
     await shop.restart(withBudget(shop.config, spentWei() * 40n))
     const [network] = shop.config.networks.filter(({ id }) => id === base)
@@ -123,7 +123,7 @@ describe('a facilitator that settles for anybody', () => {
   })
 })
 
-describe('what a payee is counted', () => {
+describe('the cost of a payee', () => {
   const at = 20_000 * dayMs + 5
   let directory: ReturnType<typeof temporary>
   let db: Db
@@ -150,7 +150,7 @@ describe('what a payee is counted', () => {
     )
   }
 
-  /** A payment that was asked for at a time. */
+  /** A payment with a request time. */
   function pay(payee: Address, createdAt = at, product = 'facilitator'): string {
     const nonce = word()
     const id = `pay_${createdAt.toString(16).padStart(12, '0')}${nonce.slice(-20)}`
@@ -183,7 +183,7 @@ describe('what a payee is counted', () => {
     return createPayees({ ledger: createLedger(db), networks, priceOf: () => 2n, now: () => clock })
   }
 
-  /** The largest budget of whose quarter the payee has had its part. */
+  /** The largest budget whose quarter the payee has used. */
   async function costOf(payee: Address): Promise<bigint> {
     for (let wei = 1n; ; wei++) {
       const payees = start(wei * 4n)
@@ -194,7 +194,7 @@ describe('what a payee is counted', () => {
 
   const costsOf = (payees: readonly Address[]) => Promise.all(payees.map(costOf))
 
-  test('behavior: members of a batch share its cost, a wallet that may burn more is counted more', async () => {
+  test('behavior: members of a batch share its cost by their gas limits', async () => {
     const batch = [pay(stranger), pay(other), pay(other), pay(own)]
     send(batch, 400, 0)
     send([pay(stranger)], 600, 1)
@@ -202,7 +202,7 @@ describe('what a payee is counted', () => {
     expect(await costsOf([stranger, other, own])).toEqual([70n, 20n, 10n])
   })
 
-  test('behavior: a replacement counts once, what is sent again counts again', async () => {
+  test('behavior: a replacement counts once, a payment that is sent again counts again', async () => {
     const [first, second] = [pay(stranger), pay(other)]
     send([first], 300, 0)
     send([first], 300, 0)
@@ -213,7 +213,7 @@ describe('what a payee is counted', () => {
     expect(await costsOf([stranger, other])).toEqual([30n, 60n])
   })
 
-  test('behavior: neither the day before nor the gateway counts', async () => {
+  test('behavior: costs of the previous day and of the gateway do not count', async () => {
     send([pay(stranger, at - dayMs)], 300, 0)
     send([pay(stranger, at, 'gateway')], 300, 1)
     send([pay(other)], 300, 2)
@@ -221,8 +221,8 @@ describe('what a payee is counted', () => {
     expect(await costsOf([stranger, other])).toEqual([0n, 90n])
   })
 
-  test('attack: what is under way counts at the price of now, so that many at once do not pass it', async () => {
-    // A quarter is three times what one under way may cost.
+  test('attack: settlements in progress count at the present price, so that concurrent ones cannot exceed the share', async () => {
+    // A quarter is three times the cost of one settlement in progress.
     const payees = start(3n * 300_000n * 2n * 4n)
     await payees.load()
     const counts = []
@@ -236,7 +236,7 @@ describe('what a payee is counted', () => {
     expect(payees.isSpent(base, stranger)).toBe(false)
   })
 
-  /** A ledger whose read of the day answers with what it found as late as `release` is called. */
+  /** A ledger whose read of the day returns its rows only after `release` is called. */
   function startSlowly(budgetWei: bigint) {
     const { networks } = withBudget(configOf(small), budgetWei)
     const { gas, payments } = createLedger(db)
@@ -253,7 +253,7 @@ describe('what a payee is counted', () => {
     return { payees, release, reads: () => reads }
   }
 
-  test('attack: calls that wait together for the read of the day do not pass the share together', async () => {
+  test('attack: concurrent calls that wait for the read of the day cannot exceed the share', async () => {
     const { payees, release, reads } = startSlowly(3n * 300_000n * 2n * 4n)
     const call = async () => {
       await payees.load()
@@ -278,11 +278,11 @@ describe('what a payee is counted', () => {
     const id = pay(stranger)
     send([id], 300, 1)
     await count.end(id)
-    // 75 of 100 are the stranger's: of 400 only once.
+    // 75 of 100 belong to the unlisted payee: its 300 of 400 gas count only once.
     expect([stranger, other].map((each) => payees.isSpent(base, each))).toEqual([true, false])
   })
 
-  test('error: a day whose gas cannot be read is read again, and nothing stays under way', async () => {
+  test('error: a day whose gas cannot be read is read again, and no settlement stays in progress', async () => {
     const { networks } = withBudget(configOf(small), 300_000n * 2n * 4n)
     const { gas, payments } = createLedger(db)
     const failing = async () => Promise.reject(new Error('no database'))
@@ -303,7 +303,7 @@ describe('what a payee is counted', () => {
     expect(payees.isSpent(base, stranger)).toBe(true)
   })
 
-  test('behavior: what comes later is added, once, and ends with the day', async () => {
+  test('behavior: later costs are added once, and end with the day', async () => {
     send([pay(other)], 100, 0)
     spend(100n)
     const [low, high] = [start(70n * 4n), start(80n * 4n)]
@@ -328,7 +328,7 @@ describe('what a payee is counted', () => {
       send([written], 300, 1)
       return written
     })
-    // 75 of 100 are the stranger's now.
+    // 75 of 100 belong to the unlisted payee now.
     const after = [
       [true, false],
       [false, false],
@@ -339,7 +339,7 @@ describe('what a payee is counted', () => {
     clock += dayMs
     expect(await spent(low)).toEqual([false, false])
   })
-  test('behavior: yesterday, asked for again today, is no share of today', async () => {
+  test('behavior: a payment of yesterday that is requested again today does not count for today', async () => {
     const id = pay(stranger, at - 10)
     send([id], 300, 0)
     const payees = start(1_000_000n)

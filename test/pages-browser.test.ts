@@ -73,7 +73,7 @@ async function expectNoViolations(page: Page, within = 'body'): Promise<void> {
 const routeOf = (page: Page, path: string) =>
   page.locator('details.route').filter({ has: page.locator(`summary code:text-is("${path}")`) })
 
-/** Opens a route and asks for its price. */
+/** Opens a route and requests its price. */
 async function tryOut(page: Page, path: string) {
   const route = routeOf(page, path)
   await route.locator('summary').first().click()
@@ -82,12 +82,12 @@ async function tryOut(page: Page, path: string) {
   return route
 }
 
-/** Chromium itself reports every answer of 400 or more; here the 402 is what was asked for. */
+/** Chromium itself reports every answer of 400 or more; here the 402 is expected. */
 const isOwn402 = (text: string) => text.includes('status of 402')
 
 describe.skipIf(isMissing)('every page', () => {
   for (const path of paths)
-    test(`behavior: ${path} gives nothing to complain about, in light, in dark, wide and at 360 pixels`, () =>
+    test(`behavior: ${path} has no fault in light, in dark, wide and at 360 pixels`, () =>
       look({ viewport: { width: 1200, height: 900 } }, path, async (page, found) => {
         await expectNoViolations(page)
         await page.setViewportSize({ width: 360, height: 740 })
@@ -97,7 +97,7 @@ describe.skipIf(isMissing)('every page', () => {
       }))
 })
 
-/** Words of up to 20 characters, outside of code, that stand on two lines. */
+/** Words of up to 20 characters, outside of code, that are broken over two lines. */
 const brokenWords = `(() => {
   const broken = []
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT)
@@ -126,7 +126,7 @@ describe.skipIf(isMissing)('words', () => {
   const whole = widths.map((width) => ({ width, broken: [], overflow: 0 }))
 
   for (const path of ['/', '/stocks', '/admin'])
-    test(`behavior: none breaks at ${path}, wide, on a tablet and on a phone`, () =>
+    test(`behavior: no word breaks at ${path}, wide, on a tablet and on a phone`, () =>
       look({}, path, async (page) => {
         if (path === '/stocks') await page.locator('[data-symbol=NVDA]').getByText('open').waitFor()
         if (path === '/admin') {
@@ -139,7 +139,7 @@ describe.skipIf(isMissing)('words', () => {
         expect(found).toEqual(whole)
       }))
 
-  test('behavior: an address stands on one line, on a phone on two', () =>
+  test('behavior: an address takes one line, on a phone two', () =>
     look({}, '/stocks', async (page) => {
       const lines = `[...document.querySelectorAll('td code')].map((code) =>
         Math.round(code.getBoundingClientRect().height / parseFloat(getComputedStyle(code).lineHeight)))`
@@ -160,7 +160,7 @@ function widthOf(page: Page): Promise<number> {
 }
 
 describe.skipIf(isMissing)('the try-it panel', () => {
-  test('behavior: it shows the live 402 of both protocols, decoded', () =>
+  test('behavior: the panel shows the live 402 of both protocols, decoded', () =>
     look({ viewport: { width: 360, height: 740 } }, '/', async (page, found) => {
       const route = await tryOut(page, '/m/weather/forecast')
       const answer = route.locator('.answer')
@@ -194,7 +194,7 @@ describe.skipIf(isMissing)('the try-it panel', () => {
       expect(found.filter((text) => !isOwn402(text))).toEqual([])
     }))
 
-  test('error: nothing but what is sold here is asked', () =>
+  test('error: the panel requests only what is sold here', () =>
     look({}, '/', async (page) => {
       const asked: string[] = []
       page.on('request', (request) => {
@@ -215,7 +215,7 @@ describe.skipIf(isMissing)('the try-it panel', () => {
       expect(asked).toEqual([])
     }))
 
-  test('behavior: commands are copied as they stand', () =>
+  test('behavior: commands are copied unchanged', () =>
     look({}, '/', async (page) => {
       await page.context().grantPermissions(['clipboard-read', 'clipboard-write'])
       const route = routeOf(page, '/m/catjoke/joke')
@@ -229,7 +229,7 @@ describe.skipIf(isMissing)('the try-it panel', () => {
 })
 
 describe.skipIf(isMissing)('the stock tokens', () => {
-  test('behavior: prices and states are those of the list', () =>
+  test('behavior: prices and states equal those of the list', () =>
     look({}, '/stocks', async (page, found) => {
       const row = page.locator('tr[data-symbol=NVDA]')
       await row.getByText('open').waitFor()
@@ -241,7 +241,7 @@ describe.skipIf(isMissing)('the stock tokens', () => {
 })
 
 describe.skipIf(isMissing)('without a mouse', () => {
-  test('behavior: everything is reached by Tab, is seen to have the focus, and works by Enter', () =>
+  test('behavior: every control is reached by Tab, shows its focus, and works by Enter', () =>
     look({ viewport: { width: 900, height: 700 } }, '/', async (page) => {
       await page.keyboard.press('Tab')
       expect(await focused(page)).toMatchObject({ text: 'Skip to the content', isVisible: true })
@@ -249,7 +249,7 @@ describe.skipIf(isMissing)('without a mouse', () => {
       expect(await page.evaluate('document.activeElement.id')).toBe('main')
       const joke = '/m/catjoke/joke'
       let last = ''
-      // From the content on: the search, the merchants, then their routes.
+      // In the content: the search, the merchants, then their routes.
       for (let step = 0; step < 60 && !last.includes(joke); step++) {
         await page.keyboard.press('Tab')
         const now = await focused(page)
@@ -287,7 +287,7 @@ function focused(page: Page): Promise<Focus> {
 describe.skipIf(isMissing)('without JavaScript', () => {
   const plain = { javaScriptEnabled: false }
 
-  test('behavior: the catalogue is read, opened and searched, and says what is missing', () =>
+  test('behavior: the catalogue can be read, opened and searched, and names what is missing', () =>
     look(plain, '/', async (page, found) => {
       const routes = world.config.merchants.flatMap((merchant) => merchant.routes)
       expect(await page.locator('details.route').count()).toBe(routes.length)
@@ -303,7 +303,7 @@ describe.skipIf(isMissing)('without JavaScript', () => {
       expect(found).toEqual([])
     }))
 
-  test('behavior: the operator gets in by the form and nothing stays behind', () =>
+  test('behavior: the operator sees the state by the form, and the browser stores nothing', () =>
     look(plain, '/admin', async (page, found) => {
       await page.getByLabel('Token').fill(token)
       await page.getByRole('button', { name: 'Show' }).click()
@@ -323,7 +323,7 @@ describe.skipIf(isMissing)('without JavaScript', () => {
 })
 
 describe.skipIf(isMissing)('what the operator sees', () => {
-  test('behavior: it has nothing to complain about, in light, in dark and on a phone', () =>
+  test("behavior: the operator's page has no fault in light, in dark and on a phone", () =>
     look({ viewport: { width: 360, height: 740 } }, '/admin', async (page, found) => {
       await page.getByLabel('Token').fill(token)
       await page.getByRole('button', { name: 'Show' }).click()

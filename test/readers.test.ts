@@ -77,7 +77,7 @@ describe('idle uploads', () => {
   test('attack: what never comes makes room for a body that does', async () => {
     // 16 places, 8 of them for bodies without a credential.
     const budget = createBudget(1_000)
-    const options = { graceMs: 1, paceMs: 60_000 }
+    const options = { graceMs: 1, rateCheckMs: 60_000 }
     const idle = Array.from({ length: 8 }, (_, i) =>
       status(readBody(never(), 100, budget, { ...options, client: `c${i}` })),
     )
@@ -91,13 +91,13 @@ describe('idle uploads', () => {
 
   test('attack: a client that has its places is refused before its body is looked at', async () => {
     const budget = createBudget(64 * 2 ** 20)
-    const own = { client: 'a', paceMs: 60_000 }
+    const own = { client: 'a', rateCheckMs: 60_000 }
     for (let body = 0; body < 16; body++) void status(readBody(never(), 100, budget, own))
     const request = never()
     expect(await status(readBody(request, 100, budget, own))).toBe(503)
     expect(request.bodyUsed).toBe(false)
-    expect(await status(readBody(never(), 100, budget, { ...own, client: 'b', paceMs: 1 }))).toBe(
-      408,
-    )
+    expect(
+      await status(readBody(never(), 100, budget, { ...own, client: 'b', rateCheckMs: 1 })),
+    ).toBe(408)
   })
 })

@@ -10,7 +10,7 @@ beforeAll(async () => {
 })
 afterAll(() => shop.stop())
 beforeEach(async () => {
-  // Far enough for every offer of the test before to be forgotten by new payments.
+  // Far enough that new payments remove every offer of the previous test.
   shop.advance(400_000)
   shop.upstream.script = undefined
   expect(await shop.app.reload(shop.config)).toEqual([])
@@ -41,7 +41,7 @@ const paidToWallet = () => changed(shopHead, `payout = "${wallet}"\n${shopHead}`
 const withoutOther = () =>
   changed(`[[merchants.routes]]\n${routeText(other.path, other.price)}\n`, '')
 
-/** A signature that is still good when the gateway's clock has gone on that far. */
+/** A signature that is still valid after the gateway's clock has moved that far. */
 function validAfter(ms: number): Terms {
   return { validBefore: BigInt(Math.floor((shop.now() + ms) / 1000) + 300) }
 }
@@ -61,7 +61,7 @@ function amountPaid(response: Response): unknown {
 }
 
 describe('a price that changes', () => {
-  test('behavior: what was asked for before is sold at its price, what comes after at the new one', async () => {
+  test('behavior: earlier challenges keep their price, later ones have the new price', async () => {
     const signed = await Promise.all(
       [{}, { scheme: 'mpp-permit2' as const }, x402, permit2, { ...x402, bare: true }].map(
         (terms) => sign(item(), { ...terms, ...validAfter(0) }),
@@ -75,7 +75,7 @@ describe('a price that changes', () => {
     expect(amountPaid(answer)).toBe('7000')
   })
 
-  test('behavior: an x402 offer is honoured 360 seconds and not longer', async () => {
+  test('behavior: an x402 offer is accepted for 360 seconds and not longer', async () => {
     const early = await sign(item(), { ...x402, ...validAfter(359_000) })
     const late = await sign(item(), { ...permit2, ...validAfter(361_000) })
     await shop.app.reload(dearer())
@@ -92,13 +92,13 @@ describe('a price that changes', () => {
     })
   })
 
-  test('behavior: an amount that was never offered is refused as before', async () => {
+  test('behavior: an amount that was never offered is refused', async () => {
     await shop.app.reload(dearer())
     const response = await buy(item(), { ...x402, ...validAfter(0), value: 6000n, bare: true })
     expect(response.status).toBe(402)
   })
 
-  test('behavior: what was paid and not delivered is delivered although its offer is forgotten', async () => {
+  test('behavior: a payment that was not delivered is delivered after its offer was removed', async () => {
     shop.upstream.script = (_, reply) => reply.send(500)
     const headers = await sign(item(), validAfter(0))
     const failed = await pay(headers)
@@ -109,7 +109,7 @@ describe('a price that changes', () => {
     expect((await pay(headers)).status).toBe(200)
   })
 
-  test('behavior: across a restart, also with another file', async () => {
+  test('behavior: retired offers are accepted after a restart, also with another file', async () => {
     const first = await sign(item(), { ...x402, ...validAfter(0) })
     const second = await sign(item(), { ...permit2, ...validAfter(0) })
     const third = await sign(item(), { ...x402, ...validAfter(400_000) })
@@ -147,15 +147,15 @@ describe('a payout that changes', () => {
   })
 })
 
-describe('routes and networks that come and go', () => {
-  test('behavior: a removed route is gone, also for those who asked before, until it is back', async () => {
+describe('routes and networks that are added and removed', () => {
+  test('behavior: a removed route is 404, also with an earlier challenge, until it is added again', async () => {
     const url = `${shop.url}/m/shop${other.path}`
     const mpp = await sign(url, validAfter(0))
     const offer = await sign(url, { ...x402, ...validAfter(0) })
     await shop.app.reload(withoutOther())
     expect((await pay(mpp, url)).status).toBe(404)
     expect((await fetch(url)).status).toBe(404)
-    // Back at another price: what was asked for is still what is paid.
+    // It is back at another price: the earlier challenge keeps its price.
     await shop.app.reload(changed(routeText(other.path, '0.005'), routeText(other.path, '0.009')))
     expect(await pricesOf(url)).toEqual(['9000'])
     expect((await pay(mpp, url)).status).toBe(200)
@@ -186,7 +186,7 @@ price = "0.001"
     expect(shop.rows("SELECT slug FROM merchants WHERE slug = 'fresh'")).toHaveLength(1)
   })
 
-  test('behavior: an offer on a network that is no longer offered is honoured, then not', async () => {
+  test('behavior: an offer on a network that is no longer offered is accepted until it expires', async () => {
     const testnet: Terms = { ...x402, network: 'eip155:84532' }
     const [mpp, early, late] = [
       await sign(item(), { network: 'eip155:84532', ...validAfter(0) }),
@@ -204,8 +204,8 @@ price = "0.001"
   })
 })
 
-describe('requests under way', () => {
-  test('behavior: one that waits for its upstream ends under the configuration it began with', async () => {
+describe('requests in progress', () => {
+  test('behavior: one that waits for its upstream ends under the configuration with which it started', async () => {
     let answer: (() => void) | undefined
     shop.upstream.script = (_, reply) => {
       answer = () => reply.send(200, '{"late":true}')
@@ -275,7 +275,7 @@ test('attack: of reloads that come together each one keeps the offers of the one
 })
 
 describe('what a running process cannot change', () => {
-  test('behavior: the facilitator and the limits are not among it', async () => {
+  test('behavior: the facilitator and the limits can be changed', async () => {
     const config = shop.edited((text) =>
       text
         .replace('verify_per_minute = 120', 'verify_per_minute = 7')
@@ -294,7 +294,7 @@ describe('what a running process cannot change', () => {
     ['stock', '\nfee_bps = 0', '\nfee_bps = 7'],
   ]
   for (const [place, from, to] of cases)
-    test(`error: ${place} is named and nothing is taken over`, async () => {
+    test(`error: a change of ${place} is reported and nothing is applied`, async () => {
       const both = shop.edited((text) =>
         text.replace(from, to).replace(routeText('/item', '0.005'), routeText('/item', '0.007')),
       )

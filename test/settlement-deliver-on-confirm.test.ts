@@ -8,7 +8,7 @@ import type { Transfer } from '../src/protocol/Transfer'
 import { type OwnSettlement, ownSettlement } from './harness/ownsettlement'
 import { purposeOf, signTransfer, until } from './harness/settlement'
 
-// A delivery that is started in the commit of its confirmation, for the one caller that waits for it.
+// A delivery that starts in the commit of its confirmation, for the one caller that waits for it.
 
 function settle(
   { fixture }: OwnSettlement,
@@ -22,7 +22,7 @@ function settle(
 
 const delivered = { delivered: true, upstreamStatus: 200, truncated: false } as const
 
-test.concurrent('behavior: a delivery that starts with the confirmation is told with the outcome, and ends as any other', async () => {
+test.concurrent('behavior: a delivery that starts with the confirmation is part of the outcome, and ends like any other', async () => {
   await using own = await ownSettlement()
   const { fixture, network } = own
   const transfers = [1, 2, 3, 4, 5].map((from) => signTransfer(network, { from }))
@@ -39,7 +39,7 @@ test.concurrent('behavior: a delivery that starts with the confirmation is told 
   }
 })
 
-test.concurrent('behavior: the delivery does not start with the confirmation when the buyer has left, nor when it is not asked for', async () => {
+test.concurrent('behavior: the delivery does not start with the confirmation when the buyer has disconnected, nor without the option', async () => {
   await using own = await ownSettlement()
   const outcomes = [
     await settle(own, signTransfer(own.network), () => false),
@@ -51,7 +51,7 @@ test.concurrent('behavior: the delivery does not start with the confirmation whe
   }
 })
 
-test.concurrent('behavior: the delivery does not start with a confirmation that comes after the wait', async () => {
+test.concurrent('behavior: the delivery does not start with a confirmation after the wait', async () => {
   await using own = await ownSettlement()
   await setAutomine(own.net.chain, false)
   const transfer = signTransfer(own.network)
@@ -63,7 +63,7 @@ test.concurrent('behavior: the delivery does not start with a confirmation that 
   expect(await found()).toMatchObject({ delivery: 'none', attempts: 0 })
 })
 
-test('behavior: the delivery is told when the wait ends between the question and the commit', async () => {
+test('behavior: the caller delivers when the wait ends between the check and the commit', async () => {
   await using own = await ownSettlement()
   const transfer = signTransfer(own.network)
   const found = () => own.fixture.settlement.find(transfer)
@@ -73,13 +73,13 @@ test('behavior: the delivery is told when the wait ends between the question and
     own,
     transfer,
     () => {
-      // A busy turn of the event loop: the wait is over before the commit runs.
+      // A busy turn of the event loop: the wait ends before the commit runs.
       while (performance.now() < endsAt);
       return true
     },
     waitMs,
   )
-  // Otherwise the delivery would have started for nobody.
+  // Otherwise the delivery that started would have no caller.
   expect(outcome).toMatchObject({ kind: 'confirmed', deliveryStarted: true })
   expect(await found()).toMatchObject({ delivery: 'delivering', attempts: 1 })
 })
@@ -99,7 +99,7 @@ test.concurrent('behavior: a caller that meets the payment of another caller sta
   expect((await found())?.attempts).toBe(1)
 })
 
-test.concurrent('behavior: a delivery that a crash cut off starts again when the buyer comes back', async () => {
+test.concurrent('behavior: a delivery that a crash interrupted starts again when the buyer repeats its request', async () => {
   await using own = await ownSettlement()
   const transfer = signTransfer(own.network)
   await settle(own, transfer, () => true)
@@ -110,7 +110,7 @@ test.concurrent('behavior: a delivery that a crash cut off starts again when the
   expect(again).toMatchObject({ attempts: 2 })
 })
 
-test.concurrent('behavior: the delivery of a buyer that leaves at its start ends, and is made when the buyer comes back', async () => {
+test.concurrent('behavior: the delivery of a buyer that disconnects at its start ends, and is made when the buyer repeats its request', async () => {
   await using own = await ownSettlement()
   const { fixture } = own
   const transfer = signTransfer(own.network)

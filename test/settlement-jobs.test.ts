@@ -49,7 +49,7 @@ const job = ({ fixture }: OwnJobs) =>
     .get()
 
 describe.concurrent('a job', () => {
-  test('behavior: is written before its bytes leave, with what its owner writes', async () => {
+  test("behavior: a job is written before its bytes are sent, together with its owner's rows", async () => {
     await using own = await ownJobs()
     const { net, network } = own
     let onDisk: unknown
@@ -78,7 +78,7 @@ describe.concurrent('a job', () => {
     expect(await own.moved()).toBe(7n)
   })
 
-  test('error: what its owner cannot write is neither written nor sent, and may come again', async () => {
+  test("error: a job whose owner's rows fail is neither written nor sent, and may be tried again", async () => {
     await using own = await ownJobs()
     const { network } = own
     const rider = grantOf(network, 0)
@@ -91,7 +91,7 @@ describe.concurrent('a job', () => {
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: many at once under one id are one transaction', async () => {
+  test('behavior: concurrent jobs of one id are one transaction', async () => {
     await using own = await ownJobs()
     const { network } = own
     const ends = await Promise.all(
@@ -106,7 +106,7 @@ describe.concurrent('a job', () => {
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: its end is answered from the database, after a restart too', async () => {
+  test('behavior: the result of a job is read from the database, after a restart too', async () => {
     await using own = await ownJobs()
     const { net } = own
     const end = await own.run()
@@ -117,7 +117,7 @@ describe.concurrent('a job', () => {
     expect(await own.moved()).toBe(7n)
   })
 
-  test('error: that the chain refuses has failed, with its receipt', async () => {
+  test('error: a job that reverts on chain has failed, with its receipt', async () => {
     await using own = await ownJobs()
     const { network } = own
     const abi = parseAbi(['function transfer(address to, uint256 value)'])
@@ -136,7 +136,7 @@ describe.concurrent('a job', () => {
     expect(own.transactions()).toMatchObject([{ state: 'failed', kind: 'swap' }])
   })
 
-  test('behavior: that is not decided in time is pending and goes on', async () => {
+  test('behavior: a job that is not decided in time is pending and continues', async () => {
     await using own = await ownJobs()
     const { net } = own
     await setAutomine(net.chain, false)
@@ -149,14 +149,14 @@ describe.concurrent('a job', () => {
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: waits for the configured confirmations', async () => {
+  test('behavior: a job waits for the configured confirmations', async () => {
     await using own = await ownJobs()
     await own.reopen({ confirmations: 3 })
     await own.start()
     await mineUntil(own, 'refund:1')
   })
 
-  test('behavior: never shares a transaction with payments', async () => {
+  test('behavior: a job never shares a transaction with payments', async () => {
     await using own = await ownJobs()
     const { net, network } = own
     await setAutomine(net.chain, false)
@@ -182,7 +182,7 @@ describe.concurrent('a job', () => {
 })
 
 describe.concurrent('a stuck job', () => {
-  test('behavior: goes out with higher fees at its nonce, and runs once', async () => {
+  test('behavior: a stuck job is sent with higher fees at its nonce, and runs once', async () => {
     await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = withoutSync
@@ -204,7 +204,7 @@ describe.concurrent('a stuck job', () => {
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: is never given up, however late it is', async () => {
+  test('behavior: a stuck job is never cancelled, however late it is', async () => {
     await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = withoutSync
@@ -219,7 +219,7 @@ describe.concurrent('a stuck job', () => {
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: at the fee cap keeps its nonce and its bytes until it is included', async () => {
+  test('behavior: a stuck job at the fee cap keeps its nonce and its bytes until it is included', async () => {
     await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = withoutSync
@@ -243,7 +243,7 @@ async function mineUntil({ net, stateOf }: OwnJobs, id: string): Promise<void> {
 }
 
 describe.concurrent('after a crash', () => {
-  test('behavior: bytes that never arrived are sent, the same ones', async () => {
+  test('behavior: after a crash the same bytes are sent when they never arrived', async () => {
     await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = losing
@@ -257,7 +257,7 @@ describe.concurrent('after a crash', () => {
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: what reached no node is sent, not cancelled', async () => {
+  test('behavior: after a crash a job that reached no node is sent, not cancelled', async () => {
     await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = losing
@@ -271,7 +271,7 @@ describe.concurrent('after a crash', () => {
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: below payments, it keeps its nonce and they keep theirs', async () => {
+  test('behavior: after a crash a job below payments keeps its nonce, and they keep theirs', async () => {
     await using own = await ownJobs()
     const { net, network } = own
     net.tap.intercept = losing
@@ -295,7 +295,7 @@ describe.concurrent('after a crash', () => {
     expect(await own.moved()).toBe(14n)
   })
 
-  test('behavior: what was included meanwhile is found, whichever of its bytes it was', async () => {
+  test('behavior: after a crash an included job is found, whichever of its transactions it was', async () => {
     await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = withoutSync
@@ -314,7 +314,7 @@ describe.concurrent('after a crash', () => {
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: a payment in the meantime takes no nonce of a job', async () => {
+  test('behavior: a later payment takes no nonce of a job', async () => {
     await using own = await ownJobs()
     const { net, network } = own
     await setAutomine(net.chain, false)
@@ -329,7 +329,7 @@ describe.concurrent('after a crash', () => {
     )
   })
 
-  test('behavior: a job of a key that is gone is still sent and watched', async () => {
+  test('behavior: a job of a removed key is still sent and watched', async () => {
     await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = losing
@@ -346,7 +346,7 @@ describe.concurrent('after a crash', () => {
 describe.concurrent('a reorganisation', () => {
   const reorganise = ({ net }: OwnJobs, depth: number) => net.chain.rpc('anvil_reorg', [depth, []])
 
-  test('behavior: takes a job back to broadcast and sends the same bytes', async () => {
+  test('behavior: a reorganisation returns a job to broadcast and sends the same bytes', async () => {
     await using own = await ownJobs()
     const end = await own.run()
     await reorganise(own, 1)
@@ -359,7 +359,7 @@ describe.concurrent('a reorganisation', () => {
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: while the process was down is found by the next one', async () => {
+  test('behavior: a reorganisation while the process was down is found at the next start', async () => {
     await using own = await ownJobs()
     const end = await own.run()
     await own.fixture.crash()
@@ -374,7 +374,7 @@ describe.concurrent('a reorganisation', () => {
     expect(own.transactions()).toMatchObject([{ state: 'mined' }])
   })
 
-  test('behavior: that brings older bytes back finds that they ran', async () => {
+  test('behavior: a reorganisation that includes older bytes records them', async () => {
     await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = withoutSync
@@ -405,7 +405,7 @@ describe.concurrent('a reorganisation', () => {
 })
 
 describe.concurrent("another transaction at a job's nonce", () => {
-  /** Looks at which the nonce seemed taken; the health checks ask for another count. */
+  /** Polls in which the nonce seemed used; the health checks read another count. */
   const looks = ({ net }: OwnJobs) =>
     net.tap.calls.filter(
       ({ method, params }) => method === 'eth_getTransactionCount' && params[1] === 'latest',
@@ -422,12 +422,12 @@ describe.concurrent("another transaction at a job's nonce", () => {
     return own.start()
   }
 
-  test('behavior: has replaced it once a reorganisation cannot take that back', async () => {
+  test('behavior: a job is replaced once a reorganisation cannot undo that', async () => {
     await using own = await ownJobs()
     const { net, network } = own
     await own.reopen({}, { jobProofMs: 0 })
     await steal(own)
-    // The relayer goes on above it.
+    // The relayer continues above it.
     expect((await own.fixture.pay(signTransfer(network))).kind).toBe('confirmed')
     await until(() => looks(own) > 3)
     expect(await own.stateOf()).toBe('broadcast')
@@ -439,7 +439,7 @@ describe.concurrent("another transaction at a job's nonce", () => {
     expect(await own.moved()).toBe(0n)
   })
 
-  test('behavior: that is taken away itself lets the job run', async () => {
+  test('behavior: a job runs when the other transaction is removed', async () => {
     await using own = await ownJobs()
     const { net } = own
     const snapshot = await net.chain.rpc('evm_snapshot', [])
@@ -452,7 +452,7 @@ describe.concurrent("another transaction at a job's nonce", () => {
   })
 })
 
-test.concurrent('behavior: a job under way is on the disk as the tables want it', async () => {
+test.concurrent('behavior: a job in progress has a valid row on the disk', async () => {
   await using own = await ownJobs()
   await own.run()
   const row = createJobs(own.fixture.db).find('refund:1')

@@ -30,14 +30,14 @@ function transactionRows({ fixture }: OwnSettlement) {
     .all()
 }
 
-/** As it is left when another transaction took the account's nonce. */
+/** The state after another transaction used the account's nonce. */
 function giveUp({ fixture }: OwnSettlement, { id, transaction }: Payment): void {
   fixture.db.sqlite.run("UPDATE transactions SET state = 'replaced' WHERE hash = ?", [transaction])
   fixture.db.sqlite.run("UPDATE payments SET state = 'reverted' WHERE id = ?", [id])
 }
 
-describe.concurrent('an unknown fate', () => {
-  test('behavior: is pending, with the bytes on the disk before they left', async () => {
+describe.concurrent('an unknown outcome', () => {
+  test('behavior: an unknown outcome is pending, with the bytes on the disk before they were sent', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     await setAutomine(net.chain, false)
@@ -59,7 +59,7 @@ describe.concurrent('an unknown fate', () => {
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: a lost answer to the send is found out by the receipt', async () => {
+  test('behavior: a lost answer to the send is replaced by the receipt', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     net.tap.intercept = async ({ method }, forward) => {
@@ -84,7 +84,7 @@ describe.concurrent('an unknown fate', () => {
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: an answer that says the bytes are known is no fault', async () => {
+  test('behavior: the answer "already known" is not a fault', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     net.tap.intercept = async ({ method }, forward) => {
@@ -148,7 +148,7 @@ describe.concurrent('after a restart', () => {
     expect(new Set(transactionRows(own).map(({ nonce }) => nonce)).size).toBe(4)
   })
 
-  test('error: what cannot be recorded as expired is pending, not reverted', async () => {
+  test('error: a payment whose expiry cannot be recorded is pending, not reverted', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const transfer = signTransfer(network, { validBefore: seconds() + 60n })
@@ -167,7 +167,7 @@ describe.concurrent('after a restart', () => {
     expect(asked.kind).toBe('pending')
   })
 
-  test('behavior: what was settled externally meanwhile is confirmed', async () => {
+  test('behavior: an external settlement during the downtime is confirmed', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const transfer = signTransfer(network)
@@ -186,7 +186,7 @@ describe.concurrent('after a restart', () => {
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: an authorization that ran out is expired by the chain, not by the clock', async () => {
+  test('behavior: an authorization expires by the chain, not by our clock', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const transfer = signTransfer(network, { validBefore: seconds() + 60n })
@@ -222,7 +222,7 @@ describe.concurrent('the relayer', () => {
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: pauses when the node refuses, and goes on with the same bytes', async () => {
+  test('behavior: a relayer pauses when the node refuses, and continues with the same bytes', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const transfer = signTransfer(network)
@@ -258,7 +258,7 @@ describe.concurrent('the relayer', () => {
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: a relayer that stood still at the fee cap goes on when its nonce is used', async () => {
+  test('behavior: a relayer that was paused at the fee cap continues when its nonce is used', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     net.tap.intercept = withoutSync
@@ -289,7 +289,7 @@ describe.concurrent('the relayer', () => {
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: a payload that ran out is replaced by an empty transaction', async () => {
+  test('behavior: an expired payment is replaced by an empty transaction', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     net.tap.intercept = withoutSync
@@ -310,7 +310,7 @@ describe.concurrent('the relayer', () => {
     expect(await own.paid()).toBe(0n)
   })
 
-  test('behavior: waits for the configured confirmations', async () => {
+  test('behavior: a payment waits for the configured confirmations', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     await own.reopen({ confirmations: 3 })
@@ -320,7 +320,7 @@ describe.concurrent('the relayer', () => {
     await until(async () => (await stateOf(own, transfer)) === 'confirmed')
   })
 
-  test('behavior: a chain that lost its blocks does not block the relayer', async () => {
+  test('behavior: a relayer continues on a chain that lost its blocks', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const id = await net.chain.rpc('evm_snapshot', [])
@@ -340,7 +340,7 @@ describe.concurrent('the relayer', () => {
     const transfer = signTransfer(network)
     net.tap.intercept = losing
     await own.begin(transfer)
-    // What the database knows is sent again; here another program used the nonce.
+    // Stored transactions are sent again; here another program used the nonce.
     for (const of of [
       "transaction_members WHERE transaction_hash IN (SELECT hash FROM transactions WHERE state = 'mined')",
       "transactions WHERE state = 'mined'",
@@ -355,7 +355,7 @@ describe.concurrent('the relayer', () => {
     expect(own.fixture.events.some(({ event }) => event === 'nonce-gap')).toBe(true)
   })
 
-  test('behavior: pays the base fee of the block that was simulated', async () => {
+  test('behavior: a payment bids the base fee of the simulated block', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     await own.fixture.stop()
@@ -367,7 +367,7 @@ describe.concurrent('the relayer', () => {
 })
 
 describe.concurrent('a reorganisation', () => {
-  test('behavior: sends the same bytes again and leaves the delivery alone', async () => {
+  test('behavior: a reorganisation sends the same bytes again and does not change the delivery', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const id = await net.chain.rpc('evm_snapshot', [])
@@ -396,7 +396,7 @@ describe.concurrent('a reorganisation', () => {
 })
 
 describe.concurrent('readiness', () => {
-  test('behavior: names what is wrong without the URL, and comes back', async () => {
+  test('behavior: readiness names the fault without the URL, and recovers', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     await own.fixture.stop()
@@ -443,7 +443,7 @@ describe.concurrent('readiness', () => {
     })
   }
 
-  test('behavior: a second URL takes over', async () => {
+  test('behavior: the second URL is used when the first fails', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     await own.fixture.stop()

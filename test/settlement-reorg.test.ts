@@ -7,7 +7,7 @@ import * as Transfer from '../src/protocol/Transfer'
 import { losing, ownSettlement } from './harness/ownsettlement'
 import { signTransfer, until } from './harness/settlement'
 
-/** A desk whose meter is read, on a chain that can be reorganised. */
+/** A desk with readable metrics, on a chain that can be reorganised. */
 async function ownReorg() {
   let registry = createRegistry()
   const own = await ownSettlement({
@@ -40,7 +40,7 @@ async function ownReorg() {
       if (!payment) throw new Error('the payment is gone')
       return payment
     },
-    /** Settled by account 8 and counted for us. */
+    /** Settled by account 8 and accepted by us. */
     async adopted(): Promise<Payment> {
       const transfer = signTransfer(network)
       await execute(net.chain, [
@@ -50,9 +50,9 @@ async function ownReorg() {
       if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
       return outcome.payment
     },
-    // Answered, too: a node that is asked after the reorganisation has them no more.
     stored: (all: readonly { id: string }[]) =>
       Promise.all(all.map(({ id }) => own.fixture.settlement.findById(id))),
+    // Wait for the answer, too: after the reorganisation the node does not have the bytes any more.
     hasRaw: () => net.tap.answered.some(({ method }) => method === 'eth_getRawTransactionByHash'),
     isConfirmed: async ({ id }: Payment) =>
       (await own.fixture.settlement.findById(id))?.state === 'confirmed' &&
@@ -62,7 +62,7 @@ async function ownReorg() {
 
 const isConfirmed = (payment: Payment | undefined) => payment?.state === 'confirmed'
 
-/** Everything but where and when the transfer was included. */
+/** All fields except the place and time of the inclusion. */
 function essence(payment: Payment | undefined) {
   if (!payment) return undefined
   const { blockNumber, logIndex, confirmedAt, ...rest } = payment
@@ -71,7 +71,7 @@ function essence(payment: Payment | undefined) {
 
 describe.concurrent('a reorganisation', () => {
   for (const depth of [1, 2, 3, 4, 5])
-    test(`behavior: of depth ${depth} sends the same bytes again, delivers nothing again (attack 35)`, async () => {
+    test(`behavior: a reorganisation of depth ${depth} sends the same bytes again and delivers nothing again (attack 35)`, async () => {
       await using own = await ownReorg()
       const { network } = own
       await own.payAndDeliver(signTransfer(network))
@@ -101,12 +101,12 @@ describe.concurrent('a reorganisation', () => {
       expect(await own.reorged()).toBe(depth)
       const again = async () => own.fixture.settlement.beginDelivery(payments[0]?.id ?? '')
       await expect(again()).rejects.toThrow()
-      // The relayer goes on.
+      // The relayer continues.
       expect((await own.fixture.pay(signTransfer(network))).kind).toBe('confirmed')
     })
 
   for (const depth of [1, 3, 5])
-    test(`behavior: of depth ${depth} while the process was down is found by the next one`, async () => {
+    test(`behavior: a reorganisation of depth ${depth} while the process was down is found at the next start`, async () => {
       await using own = await ownReorg()
       const { network } = own
       const payments: Payment[] = []
@@ -126,13 +126,13 @@ describe.concurrent('a reorganisation', () => {
       )
       expect(await own.paid()).toBe(before + 5_000n)
       expect((await own.stored(payments)).map(essence)).toEqual(payments.map(essence))
-      // What was not delivered is still to be had.
+      // An undelivered answer can still be fetched.
       expect(await own.fixture.settlement.beginDelivery(undelivered.payment.id)).toMatchObject({
         attempts: 1,
       })
     })
 
-  test('behavior: a process that stops in the middle leaves the rest to the next one', async () => {
+  test('behavior: a process that stops in the middle of a reorganisation is continued by the next one', async () => {
     await using own = await ownReorg()
     const { net, network } = own
     const payment = await own.payAndDeliver(signTransfer(network))
@@ -151,7 +151,7 @@ describe.concurrent('a reorganisation', () => {
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: a restart without one asks little and changes nothing', async () => {
+  test('behavior: a restart without a reorganisation makes few calls and changes nothing', async () => {
     await using own = await ownReorg()
     const { net, network } = own
     const payments: Payment[] = []
@@ -166,11 +166,11 @@ describe.concurrent('a reorganisation', () => {
     expect(await own.stored(payments)).toEqual(payments)
   })
 
-  test('behavior: a node that lags behind takes nothing away', async () => {
+  test('behavior: a node that lags reverts nothing', async () => {
     await using own = await ownReorg()
     const { net, network } = own
     const payment = await own.payAndDeliver(signTransfer(network))
-    // Twice in a row would be believed.
+    // Two such answers in a row would count.
     let isLate = false
     net.tap.intercept = ({ method, params }) => {
       if (method !== 'eth_getBlockByNumber' || params[0] === 'latest') return undefined
@@ -186,7 +186,7 @@ describe.concurrent('a reorganisation', () => {
     expect(own.eventsOf('payment-reorganised')).toEqual([])
   })
 
-  test('behavior: a fork that is announced is looked at without waiting for the next check', async () => {
+  test('behavior: an announced fork is checked without waiting for the next health check', async () => {
     await using own = await ownReorg()
     const { net, network } = own
     await own.fixture.stop()
@@ -207,7 +207,7 @@ describe.concurrent('a reorganisation', () => {
 })
 
 describe.concurrent('an external settlement', () => {
-  test('behavior: that is reorganised away goes out again with its own bytes', async () => {
+  test('behavior: an external settlement that a reorganisation removes is sent again with its own bytes', async () => {
     await using own = await ownReorg()
     const payment = await own.adopted()
     await until(own.hasRaw)
@@ -219,7 +219,7 @@ describe.concurrent('an external settlement', () => {
     expect(await own.reorged()).toBe(1)
   })
 
-  test('behavior: whose bytes no node has is settled by ourselves', async () => {
+  test('behavior: an external settlement whose bytes no node has is replaced by our own', async () => {
     await using own = await ownReorg()
     const { net } = own
     net.tap.intercept = ({ method }) =>
@@ -236,7 +236,7 @@ describe.concurrent('an external settlement', () => {
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: is found to be gone after a restart', async () => {
+  test('behavior: a removed external settlement is found after a restart', async () => {
     await using own = await ownReorg()
     const payment = await own.adopted()
     await own.fixture.crash()
@@ -246,7 +246,7 @@ describe.concurrent('an external settlement', () => {
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: that no node takes now waits until one does', async () => {
+  test('behavior: an external settlement that no node accepts now waits until one does', async () => {
     await using own = await ownReorg()
     const { net } = own
     const payment = await own.adopted()

@@ -11,8 +11,8 @@ beforeAll(async () => {
 })
 afterAll(() => net?.stop())
 
-test('behavior: 2,000 addresses get what the day has, once each, and an honest wallet gets its own', async () => {
-  // A day smaller than that of the shipped file; soak:farm attacks a whole one.
+test("behavior: 2,000 addresses get at most the day's grants, once each, and an honest wallet gets its grant", async () => {
+  // Fewer grants a day than in the shipped file; soak:farm attacks a full day.
   const figures = await flood(net, 2_000, 56)
   console.log(describeFlood(figures))
   // All that the day has for requests without a signature, and some with one.
@@ -28,7 +28,7 @@ test('behavior: 2,000 addresses get what the day has, once each, and an honest w
     expect(figures.answers[code] ?? 0).toBe(80)
 })
 
-test('behavior: a farmer that moves its dollars on pays more than it is granted', async () => {
+test('behavior: an attacker that moves its dollars to new addresses pays more than it is granted', async () => {
   for (const baseFeeWei of [36_000_000n, 300_000_000n]) {
     const gain = await farm(net, 5, baseFeeWei)
     console.log(describeGain(gain))

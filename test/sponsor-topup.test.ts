@@ -30,7 +30,7 @@ import {
 
 setDefaultTimeout(30_000)
 
-// A grant that became too small because fees rose before it was used is added to, once.
+// A grant that became too small because fees rose before it was used is increased, once.
 
 const id = 'eip155:4663'
 const low = 36_000_000n
@@ -55,7 +55,7 @@ afterEach(async () => {
   directory.remove()
 })
 
-/** A node that suggests no tip and fills nothing in. */
+/** A node that suggests no tip and fills in no fields. */
 const withoutTip = ({ method }: { method: string }) => {
   if (method === 'eth_fillTransaction') return { error: { code: -32601, message: 'no method' } }
   return method === 'eth_maxPriorityFeePerGas' ? { result: '0x0' } : undefined
@@ -93,9 +93,9 @@ async function sponsored() {
   return { ...wallet, first: first.body }
 }
 
-test('behavior: it then pays for what viem sends by default; and never again', async () => {
+test("behavior: an increased grant pays for viem's default, and is never increased again", async () => {
   const { address, privateKey, first } = await sponsored()
-  // Still enough: the approve is said once more.
+  // Still enough: the approve is returned once more.
   expect(await ask(address)).toMatchObject({
     kind: 'refused',
     code: 'already-sponsored',
@@ -130,7 +130,7 @@ test('behavior: it then pays for what viem sends by default; and never again', a
   expect((await receiptOf(net.chain, hash)).status).toBe('0x1')
 })
 
-test('error: nothing is added to a grant of which something is spent, or which was used', async () => {
+test('error: a grant that was used, or partly spent, is not increased', async () => {
   const spent = await sponsored()
   const used = await sponsored()
   await net.chain.rpc('anvil_setBalance', [
@@ -146,7 +146,7 @@ test('error: nothing is added to a grant of which something is spent, or which w
   expect(topUps()).toEqual([])
 })
 
-test('behavior: of many requests at once one adds to it', async () => {
+test('behavior: of many concurrent requests one increases the grant', async () => {
   const { address, first } = await sponsored()
   await setBaseFee(high)
   const answers = await Promise.all(Array.from({ length: 20 }, () => ask(address)))
@@ -157,7 +157,7 @@ test('behavior: of many requests at once one adds to it', async () => {
   expect(topUps()).toHaveLength(1)
 })
 
-test('error: the ledger takes one for each address, and none without a grant', async () => {
+test('error: the ledger accepts one increase for each address, and none without a grant', async () => {
   const { address, first } = await sponsored()
   const { riders } = createGrants(sponsoring.desk.db)
   const ride = (to: Address) => {
@@ -171,7 +171,7 @@ test('error: the ledger takes one for each address, and none without a grant', a
   expect(() => ride(freshWallet().address)).toThrow('FOREIGN KEY')
 })
 
-/** Asks in a process of its own. */
+/** Requests in a separate process. */
 const program = (url: string, dataDir: string, address: Address) => `
   const { sponsoredNetwork, startSponsoring, youngAge } = await import(${JSON.stringify(
     join(import.meta.dir, 'harness/sponsor.ts'),
@@ -181,7 +181,7 @@ const program = (url: string, dataDir: string, address: Address) => `
   await sponsoring.granting.grant({ address: ${JSON.stringify(address)}, client: '10.0.0.1' })
 `
 
-test('behavior: killed between the reservation and the send, it is sent after the start, once', async () => {
+test('behavior: an increase of a process that was killed between the reservation and the send is sent after the start, once', async () => {
   const { address, first } = await sponsored()
   await setBaseFee(high)
   await sponsoring.desk.stop()

@@ -16,8 +16,8 @@ import * as Instrument from '../src/stock/Instrument'
 import * as Orders from '../src/stock/Order'
 import { deskAddress, network, orderOf, paymentRow, stock } from './harness/deskorders'
 import { temporary } from './harness/settlement'
+import { runModel } from './soak/modelrun'
 import { createRandom } from './soak/random'
-import { play } from './soak/stockplay'
 
 const directory = temporary()
 let db: Db
@@ -72,18 +72,18 @@ const shapes: Readonly<Record<State, Partial<Order>>> = {
 const shaped = (state: State) => insert({ ...shapes[state], state })
 
 describe('the table of states', () => {
-  test('behavior: the database has a row of each state', async () => {
+  test('behavior: the database accepts a row of each state', async () => {
     for (const state of states) {
       expect((await ledger.find(shaped(state).id))?.state).toBe(state)
     }
   })
 
-  test('behavior: the database refuses exactly the changes that the code does not know', async () => {
+  test('behavior: the database refuses exactly the transitions that the code does not have', async () => {
     for (const from of states) {
       for (const to of states) {
         if (from === to) continue
         const { id } = shaped(from)
-        // Everything that the target wants is there, and nothing else stands in the way.
+        // Set everything that the target state requires, and nothing that would refuse it.
         const shape = { ...shapes[to] }
         const swapTx =
           shape.swapTx ?? (from === 'swapping' || from === 'delivered' ? hash('b') : null)
@@ -103,7 +103,7 @@ describe('the table of states', () => {
             .query(`UPDATE orders SET state = $to, ${assignments.join(', ')} WHERE id = $id`)
             .run({ ...set, to, id })
         const isKnown = transitions[from].includes(to)
-        // This swap succeeded: what leads from held depends on the row.
+        // This swap succeeded: the transitions from held depend on the row.
         const isAllowed = isKnown && !(from === 'held' && (to === 'refunding' || to === 'settled'))
         if (isAllowed) expect(change, `${from} to ${to}`).not.toThrow()
         else expect(change, `${from} to ${to}`).toThrow()
@@ -115,37 +115,37 @@ describe('the table of states', () => {
   const impossible: readonly (readonly [string, Partial<Order>])[] = [
     ['delivered without an amount', { ...shapes.delivered, deliveredAtomic: undefined }],
     ['delivered nothing', { ...shapes.delivered, deliveredAtomic: 0n }],
-    ['delivered and gave back nothing', { ...shapes.delivered, returnedAtomic: 0n }],
-    ['held with change', { ...shapes.held, returnedAtomic: 1n }],
+    ['delivered with a return of zero', { ...shapes.delivered, returnedAtomic: 0n }],
+    ['held with a returned part', { ...shapes.held, returnedAtomic: 1n }],
     ['delivered without a swap', { ...shapes.delivered, swapTx: undefined }],
     ['delivered and refunded', { ...shapes.delivered, ...shapes.refunded, state: 'delivered' }],
     ['delivered with a reason to refund', { ...shapes.delivered, refundReason: 'below-floor' }],
     ['refunded without a transaction', { ...shapes.refunded, refundTx: undefined }],
     ['refunded without a reason', { ...shapes.refunded, refundReason: undefined }],
-    ['a refund that is no attempt', { ...shapes.refunded, refundAttempts: 0 }],
+    ['a refund without an attempt', { ...shapes.refunded, refundAttempts: 0 }],
     ['settled with a swap', { ...shapes.settled, swapTx: hash('b') }],
     ['failed with a refund', { ...shapes.failed, refundTx: hash('c'), refundAttempts: 1 }],
     ['held without a reason', { ...shapes.held, heldReason: undefined }],
     ['a retry of one that is not held', { ...shapes.settled, retryAt: 1 }],
-    ['settled at no time', { ...shapes.settled, settledAt: undefined }],
+    ['settled without a time', { ...shapes.settled, settledAt: undefined }],
     ['no money', { usdgAtomic: 0n }],
     ['no floor', { floorAtomic: 0n }],
-    ['an id that is none', { id: 'x' }],
+    ['an invalid id', { id: 'x' }],
   ]
   for (const [name, shape] of impossible) {
-    test(`error: no row says: ${name}`, () => {
+    test(`error: no row can be ${name}`, () => {
       const state = states.find((each) => name.startsWith(each)) ?? 'settling'
       expect(() => insert({ state, ...shape })).toThrow()
     })
   }
 
-  test('error: two orders for one payment', () => {
+  test('error: two orders for one payment are refused', () => {
     const { paymentId } = shaped('settled')
     const other = { ...orderOf(random), paymentId, settlementTx: hash('a') }
     expect(() => db.orm.insert(orders).values(other).run()).toThrow()
   })
 
-  test('error: nothing that was agreed on changes, and no order disappears', () => {
+  test('error: the terms of an order never change, and no order is deleted', () => {
     const { id } = shaped('settled')
     const fixed = {
       payer: account(5).address,
@@ -169,7 +169,7 @@ describe('the table of states', () => {
     expect(forget).toThrow()
   })
 
-  test('behavior: the refunds of a payer are counted from a time on', async () => {
+  test('behavior: the refunds of a payer are counted since a time', async () => {
     const payer = account(9).address
     const at = (now: number) => Orders.newId(now, crypto.getRandomValues(new Uint8Array(10)))
     for (const now of [1_000, 2_000, 3_000]) {
@@ -182,7 +182,7 @@ describe('the table of states', () => {
     expect(await Promise.all(since)).toEqual([3, 2, 1, 0])
   })
 
-  test('behavior: a swap that a reorganisation brings back is followed, also after a refund in vain', async () => {
+  test('behavior: a swap that a reorganisation includes again is followed, also after a refund that failed', async () => {
     const { id } = insert({ ...shapes.refunding, state: 'refunding', swapTx: hash('b') })
     const attempt = { kind: 'attempt-refund', id, at: 3, attempts: 0, hash: hash('c') } as const
     const reswap = (refundTx: Order['refundTx'], at: number) =>
@@ -203,7 +203,7 @@ describe('the table of states', () => {
     expect(await resume(1, 'd')).toBeUndefined()
   })
 
-  test('error: of two that change one order, one loses', async () => {
+  test('error: of two concurrent changes of one order one fails', async () => {
     const { id } = shaped('settled')
     const swap = (digit: string) => move({ kind: 'swap', id, at: 3, hash: hash(digit) })
     const attempt = (digit: string) =>
@@ -303,20 +303,20 @@ describe('what is written with a payment or a job', () => {
   })
 })
 
-describe('what is agreed on', () => {
-  test('behavior: the floor is the quote less the slippage, or what the buyer insists on', () => {
+describe('the terms of an order', () => {
+  test("behavior: the minimum is the quote less the slippage, or the buyer's minimum", () => {
     expect(Instrument.floorOf(token, 10_000n)).toBe(9_900n)
     expect(Instrument.floorOf(token, 10_000n, 9_950n)).toBe(9_950n)
     expect(Instrument.floorOf(token, 10_000n, 1n)).toBe(9_900n)
     expect(Instrument.floorOf(token, 0n)).toBe(1n)
   })
 
-  test('behavior: a fee comes on top and rounds up; none costs nothing', () => {
+  test('behavior: a fee is added and rounded up; a fee of zero adds nothing', () => {
     expect(Instrument.totalOf({ feeBps: 0 }, 25_000_000n)).toBe(25_000_000n)
     expect(Instrument.totalOf({ feeBps: 50 }, 25_000_001n)).toBe(25_125_002n)
   })
 
-  test('behavior: ids grow with time and hold no path', () => {
+  test('behavior: ids grow with time and contain no path', () => {
     const bytes = new Uint8Array(10)
     const ids = [1, 2, 1_000_000, 1_795_000_000_000].map((now) => Orders.newId(now, bytes))
     expect(ids).toEqual(ids.toSorted())
@@ -325,16 +325,16 @@ describe('what is agreed on', () => {
   })
 })
 
-describe('orders on a chain that misbehaves', () => {
+describe('orders on a chain with faults', () => {
   for (const reorganises of [false, true]) {
     const what = reorganises ? ', reorganisations among them' : ''
-    test(`behavior: whatever happens${what}, each ends delivered or refunded, once`, async () => {
-      const played = await play({ seed: `small ${reorganises}`, orders: 80, reorganises })
-      expect(played.faults).toEqual([])
-      expect(played.ends.delivered).toBeGreaterThan(5)
-      expect(played.ends.refunded).toBeGreaterThan(5)
-      expect(played.changed).toBeGreaterThan(0)
-      expect(played.kills).toBeGreaterThan(2)
+    test(`behavior: with random faults${what}, each order ends delivered or refunded, once`, async () => {
+      const result = await runModel({ seed: `small ${reorganises}`, orders: 80, reorganises })
+      expect(result.faults).toEqual([])
+      expect(result.ends.delivered).toBeGreaterThan(5)
+      expect(result.ends.refunded).toBeGreaterThan(5)
+      expect(result.changed).toBeGreaterThan(0)
+      expect(result.kills).toBeGreaterThan(2)
     })
   }
 })

@@ -3,7 +3,7 @@ import { createSettlement, type Settlement } from '../settlement/settlement'
 import { createSponsor, type Sponsor } from '../sponsor/sponsor'
 import type { Base } from './base'
 
-/** What moves money. */
+/** The parts that move money. */
 export type Money = {
   settlement: Settlement
   /** Addresses that send settlements. */
@@ -11,7 +11,10 @@ export type Money = {
   sponsoring: Sponsor
 }
 
-/** Starts the settlement, which drives on what is unfinished after `recover`, and sponsoring. */
+/**
+ * Starts the settlement and the sponsoring. After `recover` the settlement continues what is
+ * unfinished.
+ */
 export async function startMoney(base: Base): Promise<Money> {
   const { options, current, ledger, registry, now, log } = base
   const { config, secrets } = options

@@ -12,15 +12,15 @@ import { createConcurrency } from '../proxy/concurrency'
 import type { GatewayOptions } from '../proxy/merchant'
 import { createUpstream } from '../proxy/upstream'
 import type { Base } from './base'
-import type { Door } from './door'
 import type { Money } from './money'
 import type { Sales } from './sales'
+import type { HttpServer } from './server'
 
-/** Pending payments that the page for operators lists. */
+/** Number of pending payments that the page for operators lists. */
 const pendingShown = 20
 
-/** Parts that survive a reload, because they hold state or money. */
-export type Parts = Pick<Base, 'entrance' | 'db' | 'registry' | 'requestId' | 'now' | 'log'> &
+/** Parts that survive a reload, because they have state or money. */
+export type Parts = Pick<Base, 'middleware' | 'db' | 'registry' | 'requestId' | 'now' | 'log'> &
   Money &
   Sales &
   Pick<
@@ -30,17 +30,17 @@ export type Parts = Pick<Base, 'entrance' | 'db' | 'registry' | 'requestId' | 'n
     /** Counts the calls of the facilitator. */
     calls: ReturnType<Registry['counter']>
     settling: Settling
-    /** For its bodies. */
+    /** Of the facilitator's request bodies. */
     facilitatorBudget: GatewayOptions['budget']
     deskAddress: `0x${string}`
-    /** The other end of the connection of a request that a route received. */
+    /** The client's end of the connection of a request that a route received. */
     peerOf: (request: Request) => Peer
     adminToken: string
     pending: () => Promise<Pending>
   }
 
-/** Makes what the requests of all products share. */
-export function createParts(base: Base, door: Door, money: Money, sales: Sales): Parts {
+/** Makes the parts that the requests of all products share. */
+export function createParts(base: Base, server: HttpServer, money: Money, sales: Sales): Parts {
   const { options, current, db, ledger, registry, requestId, now, log } = base
   const { config, secrets } = options
   const { settlement } = money
@@ -51,7 +51,7 @@ export function createParts(base: Base, door: Door, money: Money, sales: Sales):
     now,
   })
   return {
-    entrance: base.entrance,
+    middleware: base.middleware,
     db,
     registry,
     requestId,
@@ -59,7 +59,7 @@ export function createParts(base: Base, door: Door, money: Money, sales: Sales):
     log,
     ...money,
     ...sales,
-    peerOf: door.peerOf,
+    peerOf: server.peerOf,
     calls: registry.counter('facilitator_calls_total', 'Calls of the facilitator by answer.', [
       'operation',
       'answer',

@@ -31,7 +31,7 @@ export function reportStorage(storage: ReportedStorage, registry: Registry, log:
   })
 }
 
-/** Reports that clients hold too many connections. */
+/** Reports that clients have too many connections. */
 export function connectionReports(registry: Registry, log: Log) {
   const full = registry.counter(
     'connections_full_total',

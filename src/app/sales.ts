@@ -12,10 +12,10 @@ import type { Base } from './base'
 import { collect } from './collect'
 import type { Money } from './money'
 
-/** What asks for money and hands over what was paid for. */
+/** The parts that request payment and deliver what was paid for. */
 export type Sales = {
   paywall: Paywall
-  /** Tells whether what a request shows may pay for its body. */
+  /** Whether the credential of a request may pay for its body. */
   recognise: Recognise
   /** Undefined without `[stock]`, as `startedStock` is. */
   exchange: OpenMarket | undefined

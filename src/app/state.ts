@@ -7,8 +7,8 @@ import type { PagesOptions } from '../web/pages'
 import type { Parts } from './parts'
 
 /**
- * How the service stands, as health endpoints and pages tell it. All answers come from memory but
- * those of `adminState`.
+ * The state of the service for health endpoints and pages. All values but those of `adminState` come
+ * from memory.
  */
 export type State = Sources &
   Pick<PagesOptions, 'hasMarket' | 'isReady' | 'healthOf' | 'adminState'>

@@ -104,7 +104,7 @@ export function toUint(data: Hex): bigint | undefined {
   return Abi.toUint(Abi.wordAt(data.slice(2), 0))
 }
 
-/** A call of a selector and words without prefix. */
+/** A call from a selector and words without prefix. */
 export function at(to: Address, words: string): Call {
   return { to, data: `0x${words}` }
 }
@@ -117,7 +117,7 @@ type Sought = Pick<Transfer, 'asset' | 'payer' | 'payee' | 'amountAtomic'>
 
 /**
  * For each transfer the indexes of the Transfer logs of exactly this money. Equal transfers have the
- * same: which of several equal logs pays for which of them does not matter, but no log pays twice.
+ * same indexes: which of several equal logs is assigned to which of them does not matter.
  */
 export function findTransfers(
   logs: readonly Log[],
@@ -135,7 +135,7 @@ export function findTransfers(
   return transfers.map((transfer) => found.get(transferKey(transfer)) ?? [])
 }
 
-/** Equal for transfers whose Transfer logs cannot be told apart. */
+/** Key that is equal for transfers whose Transfer logs cannot be distinguished. */
 export function transferKey({ asset, payer, payee, amountAtomic }: Sought): string {
   const data = amountAtomic.toString(16).padStart(64, '0')
   const [from, to] = [addressTopic(payer), addressTopic(payee)]

@@ -9,24 +9,24 @@ export type OrdersOptions = {
   dataDir: string
   /** `list`, `show` or `retry`. */
   verb: string
-  /** Of an order; for `list` it means nothing. */
+  /** Id of an order; ignored by `list`. */
   id: string
   /** Unix ms. */
   now: () => number
-  /** Takes one line. */
+  /** Prints one line. */
   out: (line: string) => void
-  /** How long `retry` waits for a running service to act. */
+  /** How long `retry` waits for a running service to act, ms. */
   waitMs?: number
 }
 
-/** Of USDG, and of every stock token. */
+/** Decimals of USDG, and of every stock token. */
 const units: Order.Units = { assetDecimals: 6, tokenDecimals: 18 }
 const listed = 50
 
 /**
- * Stock orders for the operator, read beside a service that may be running. `retry` leaves a request in
- * the database, which the service takes up within seconds, or at its next start. Returns the exit
- * code: 1 when there is no such order, or nothing came of the retry.
+ * Shows stock orders to the operator, while a service may be running. `retry` writes a request into
+ * the database. The service reads it within seconds, or at its next start. Returns the exit code: 1
+ * when there is no such order, or when the retry had no effect yet.
  */
 export async function orders(options: OrdersOptions): Promise<number> {
   const { dataDir, out } = options
@@ -84,10 +84,10 @@ function lineOf(order: StoredOrder, isUnseen: boolean): string {
   return [...columns, new Date(createdAt).toISOString(), reason].join('  ').trimEnd()
 }
 
-/** A payment that was confirmed settles its order at once, unless no node shows its receipt again. */
+/** A confirmed payment settles its order at once, unless no node shows its receipt again, ms. */
 const unseenMs = 30_000
 
-/** Those of them whose payment has been confirmed for a while and that are not settled all the same. */
+/** Orders that are not settled although their payment has been confirmed for a while. */
 async function unseenOf(
   { payments }: Ledger,
   orders: readonly StoredOrder[],
@@ -140,7 +140,7 @@ async function jobsOf({ jobs }: Ledger, order: StoredOrder): Promise<JobRow[]> {
 
 const unseenAdvice =
   'settlement-unseen: the payment was confirmed, and no node shows its receipt now. Nothing is sent ' +
-  'on it; it goes on by itself as soon as a node does. Look at settlementTx and at the nodes of rpc_urls.'
+  'on it; it goes on by itself as soon as a node does. Check settlementTx and the nodes of rpc_urls.'
 
 const advice: Readonly<Record<HeldReason, string>> = {
   'delivery-not-found':
@@ -149,15 +149,14 @@ const advice: Readonly<Record<HeldReason, string>> = {
     'delivered by hand stays held.',
   'refund-failed':
     'The asset refused the refund, for instance because it blocks the payer. Retry when it can ' +
-    'receive again: another refund is written once the failed one is out of reach of a reorganisation.',
+    'receive again: another refund is written once a reorganisation cannot undo the failed one.',
   'refund-not-found':
     'The refund succeeded and its receipt shows no Transfer of the whole amount to the payer. Retry asks ' +
     'a node for the receipt again.',
-  'settlement-lost':
-    'A reorganisation took the payment away for good: there is nothing to give back.',
+  'settlement-lost': 'A reorganisation removed the payment for good: there is nothing to refund.',
   'settlement-disputed':
     'One node of rpc_urls shows the payment, another one shows that its transaction did not pay. Nothing ' +
-    'was sent. Look at settlementTx in an explorer, take the URL that lies out of rpc_urls, restart, and ' +
+    'was sent. Check settlementTx in an explorer, remove the faulty URL from rpc_urls, restart, and ' +
     'retry: the order goes on when the nodes agree that it was paid.',
 }
 
@@ -174,7 +173,7 @@ async function retry(
   for (;;) {
     const current = await stored.find(id)
     const isOver = now() >= until
-    // What was found on the chain is written down within a moment.
+    // A result that was read from the chain is recorded within a moment.
     const isDeciding =
       current?.state === 'swapping' ||
       (current?.state === 'refunding' && current.refundTx !== undefined)
@@ -186,7 +185,7 @@ async function retry(
       return 1
     }
     if (isOver) {
-      out('Nothing came of it yet: no service is running, or no node answers. The request stays.')
+      out('No effect yet: no service is running, or no node answers. The request stays.')
       return 1
     }
     await Bun.sleep(100)

@@ -11,14 +11,14 @@ export type ReloadOptions = {
   file: string
   dataDir: string
   env: Env
-  /** Accounts of the keys that the process runs with, the desk's last. */
+  /** Accounts of the keys with which the process runs, the desk's last. */
   relayers: readonly `0x${string}`[]
   log: Log
 }
 
 /**
- * Reads the file again and takes it over, or keeps what is served and logs every reason as
- * `file:line: message`. Returns whether it was taken over. Never rejects.
+ * Reads the file again and applies it, or keeps the present configuration and logs every reason as
+ * `file:line: message`. Returns whether it was applied. Never throws.
  */
 export async function reload(options: ReloadOptions): Promise<boolean> {
   const { app, file, log } = options
@@ -45,7 +45,7 @@ export async function reload(options: ReloadOptions): Promise<boolean> {
   return false
 }
 
-/** Keys come from files that can change; payments under way were signed with those of the start. */
+/** Key files can change. Payments in progress were signed with the keys of the start. */
 function changedKeys({ dataDir, env, relayers }: ReloadOptions): string[] {
   const found = findOwnKeys({ dataDir, env }).map(Crypto.addressOf)
   if (found.join() === relayers.join()) return []

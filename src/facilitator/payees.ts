@@ -3,7 +3,7 @@ import type { Ledger } from '../../db/Ledger'
 import type { NetworkConfig } from '../config/Config'
 import type * as Network from '../protocol/Network'
 
-/** One payee may have one part in so many of the facilitator's daily gas. */
+/** One payee may use one part in so many of the facilitator's daily gas. */
 const parts = 4n
 
 /** What the gas of the day was spent for, by payee. */
@@ -12,14 +12,14 @@ export type Payees = {
   load(): Promise<void>
   /** Whether the share of one payee is spent, from memory: a payment can be counted in the same turn. */
   isSpent(network: Network.Id, payee: Address): boolean
-  /** Counts a payment that is about to be sent. Nothing of it may be written before `ready`. */
+  /** Counts a payment that is about to be sent. Write nothing of it before `ready`. */
   begin(payment: PayeePayment): PayeeCount
 }
 
 export type PayeeCount = {
   /** Rejects when the database cannot be read; `end` must be called all the same. */
   ready: Promise<void>
-  /** Call it once, with the payment's id, when sending is over. Never rejects. */
+  /** Call it once, with the payment's id, when sending has ended. Never rejects. */
   end(id: string | undefined): Promise<void>
 }
 
@@ -36,25 +36,26 @@ export type PayeesOptions = {
     payments: Pick<Ledger['payments'], 'payeeGasSince' | 'payeeGasOf'>
   }
   networks: readonly NetworkConfig[]
-  /** What a unit of gas costs now, in wei. */
+  /** Price of a unit of gas now, in wei. */
   priceOf: (network: Network.Id) => bigint
   now: () => number
 }
 
-/** Gas that a settlement under way counts as: the highest limit of a payer without code. */
+/** Gas that counts for a settlement in progress: the highest limit of a payer without code. */
 const openGas = 300_000n
 
 type Day = { from: number; networks: Map<Network.Id, Part> }
 
-/** Gas limits, by which the day's cost is divided. */
+/** Gas limits, in proportion to which the day's cost is divided. */
 type Part = { total: number; byPayee: Map<Address, number> }
 
 const dayMs = 86_400_000
 
 /**
  * Divides what was spent in the day (UTC) among payees by the gas limits of what was sent for each.
- * Keeps the day's costs in memory, filled from the database, and writes nothing. Settlements under
- * way count at the present gas price, so that concurrent ones cannot exceed the share together.
+ * Stores the day's costs in memory, filled from the database, and writes nothing. Settlements in
+ * progress count at the present gas price, so that concurrent ones cannot exceed the share
+ * together.
  */
 export function createPayees({ ledger, networks, priceOf, now }: PayeesOptions): Payees {
   const { gas, payments } = ledger
@@ -66,7 +67,7 @@ export function createPayees({ ledger, networks, priceOf, now }: PayeesOptions):
     isSpent(network, payee) {
       const part = days.today()?.networks.get(network)
       const open = BigInt(underWay.get(`${network} ${payee}`) ?? 0)
-      // Of a payment of yesterday that is asked for again, today knows nothing.
+      // A payment of yesterday that is requested again has no gas in today's parts.
       const own = BigInt(part?.byPayee.get(payee) ?? 0)
       if (own + open === 0n) return false
       const total = BigInt(part?.total || 1)

@@ -8,22 +8,22 @@ import * as Refusals from '../settlement/refusals'
 import type { Settlement } from '../settlement/settlement'
 import { settleSponsored } from '../settlement/sponsorship'
 import { within } from '../settlement/wait'
+import * as Policy from './Policy'
+import type { Payees } from './payees'
 import {
-  type Case,
+  type CheckedRequest,
   identify,
   isGenuine,
   isSame,
-  type JudgeOptions,
-  judgeByChain,
   refuseEarly,
   refuseLate,
   routeOf,
   used,
-} from './judge'
-import * as Policy from './Policy'
-import type { Payees } from './payees'
+  type VerificationOptions,
+  verifyOnChain,
+} from './verification'
 
-/** How a settlement is answered. `transaction` is empty when none is known. */
+/** The answer to a settlement. `transaction` is empty when none is known. */
 export type Settled =
   | { kind: 'success'; payment: Payment; isReplay: boolean }
   | { kind: 'pending'; payment: Payment }
@@ -31,19 +31,21 @@ export type Settled =
   | { kind: 'conflict'; detail: string }
   | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }
 
-export type SettleOptions = JudgeOptions & {
-  /** Longest wait, whatever the requirements ask for. */
+export type SettleOptions = VerificationOptions & {
+  /** Longest wait, whatever the requirements name, ms. */
   waitMs: number
   settling: Settling
 }
 
-/** What is under way. It outlives a reload, which makes a new settler beside the old one. */
+/**
+ * Settlements in progress. They outlive a reload, which creates a new settler beside the old one.
+ */
 export type Settling = {
   /** By the key of the money. */
   runs: Map<string, Run>
-  /** The money that each caller's own key of a run is used for. */
+  /** The money for which each caller's own key is used. */
   keys: Map<string, string>
-  /** Calls that are being answered. */
+  /** Number of calls in progress. */
   calls: number
   payees: Payees
 }
@@ -54,8 +56,8 @@ export function createSettling(payees: Payees): Settling {
 
 /** A call of `/settle`. */
 export type SettleCall = {
-  subject: Case
-  /** Of a caller with an API key: its own name for the call. */
+  subject: CheckedRequest
+  /** The caller's Idempotency-Key, if it has an API key. */
   idempotencyKey: string | undefined
   requestId: string
 }
@@ -65,9 +67,9 @@ export type Settler = {
 }
 
 type Run = {
-  /** Of the call that began it. */
+  /** Fingerprint of the call that started it. */
   form: string
-  /** Resolves when the money is free again. */
+  /** Resolves when the claim on the money is released. */
   end: Promise<RunEnd>
 }
 
@@ -75,9 +77,10 @@ type Run = {
 type RunEnd = { outcome: Outcome } | { answer: Settled }
 
 /**
- * Settles for other resource servers: one authorization gives one success, ever. It shares the holds
- * and the keys of the checkout, and not the checkout itself: there is no product, no credential of
- * ours to present and nothing to deliver, and identical calls get one answer at the same time.
+ * Settles for other resource servers: one authorization gives one success, ever. It shares the
+ * claims and the keys of the checkout, and not the checkout itself. There is no product, no
+ * credential of ours to present and nothing to deliver, and concurrent identical calls get one
+ * answer.
  */
 export function createSettler(options: SettleOptions): Settler {
   const { settling } = options
@@ -99,16 +102,16 @@ async function settle(options: SettleOptions, first: SettleCall): Promise<Settle
     const leftMs = deadline - now()
     const run = settling.runs.get(moneyKey(subject.transfer))
     if (run === undefined) {
-      // Begin nothing for a call that has waited in vain and is about to be told to come again.
+      // Start nothing for a call that has used its time and will be answered with busy.
       const isLate = call !== first && leftMs <= 0
       if (isLate && subject.known === undefined) return finish(options, call, Refusals.busy)
       const end = await within(begin(options, call, Math.max(0, leftMs)), leftMs)
       if (end !== undefined && 'answer' in end) return end.answer
-      return finish(options, call, end?.outcome ?? (await standing(settlement, subject)))
+      return finish(options, call, end?.outcome ?? (await pendingOutcome(settlement, subject)))
     }
     const conflict = await findConflict(options, call)
     if (conflict !== undefined) return conflict
-    if (leftMs <= 0) return finish(options, call, await standing(settlement, subject))
+    if (leftMs <= 0) return finish(options, call, await pendingOutcome(settlement, subject))
     const end = await within(run.end, leftMs)
     // Share only final results of an identical call.
     const isShared = run.form === formOf(subject)
@@ -118,7 +121,7 @@ async function settle(options: SettleOptions, first: SettleCall): Promise<Settle
   }
 }
 
-/** The same after others were waited for. */
+/** The same call, with the payment that is stored now that the others have ended. */
 async function renew(
   settlement: Settlement,
   { subject, ...call }: SettleCall,
@@ -126,8 +129,11 @@ async function renew(
   return { ...call, subject: await identify({ settlement }, subject) }
 }
 
-/** What stands against it, as far as that is known before it is settled. */
-async function refuse(options: SettleOptions, subject: Case): Promise<Settled | undefined> {
+/** The refusal of a request, as far as it is known before the settlement. */
+async function refuse(
+  options: SettleOptions,
+  subject: CheckedRequest,
+): Promise<Settled | undefined> {
   const early = refuseEarly(options, subject)
   if (early !== undefined) return failed(early.code, early.detail)
   const late = refuseLate(options, subject)
@@ -140,9 +146,9 @@ async function refuse(options: SettleOptions, subject: Case): Promise<Settled | 
   }
   if (late === undefined && subject.isOwnDomain) return undefined
   if (late !== undefined && subject.isSigned()) return failed(late.code, late.detail)
-  const judgement = await judgeByChain(options, subject, late)
-  if (judgement.kind === 'bad') return failed(judgement.reason, judgement.detail)
-  return judgement.kind === 'unavailable' ? judgement : undefined
+  const verification = await verifyOnChain(options, subject, late)
+  if (verification.kind === 'bad') return failed(verification.reason, verification.detail)
+  return verification.kind === 'unavailable' ? verification : undefined
 }
 
 /** Takes the money and the caller's own key: both are registered before anything is read. */
@@ -181,7 +187,7 @@ async function run(options: SettleOptions, call: SettleCall, waitMs: number): Pr
   if (conflict !== undefined) return { answer: conflict }
   // It may have changed before the money was held.
   const known = subject.known && ((await settlement.findById(subject.known.id)) ?? subject.known)
-  if (isOfStranger(options, subject)) await payees.load()
+  if (isOfUnlisted(options, subject)) await payees.load()
   // From here to the count nothing waits: calls for one payee must not pass its share together.
   if (isOverShare(options, { ...subject, known })) return { answer: overShare }
   const count = payees.begin({ ...subject.transfer, known: known?.id })
@@ -194,7 +200,10 @@ async function run(options: SettleOptions, call: SettleCall, waitMs: number): Pr
 }
 
 /** The payment of the money; undefined also when the database cannot be read. Never rejects. */
-function findAgain(settlement: Settlement, { transfer }: Case): Promise<Payment | undefined> {
+function findAgain(
+  settlement: Settlement,
+  { transfer }: CheckedRequest,
+): Promise<Payment | undefined> {
   return settlement.find(transfer).catch(() => undefined)
 }
 
@@ -210,7 +219,7 @@ function send(options: SettleOptions, call: SettleCall, waitMs: number): Promise
     merchant: '',
     route: routeOf(keyHash),
     fingerprint: request.requirements.fingerprint,
-    // What the resource server says that is sold; only for people who read the database.
+    // The resource server's name for what is sold. It is informative only.
     resource: request.resource,
     idempotencyKey,
     challengeId: undefined,
@@ -222,30 +231,33 @@ function send(options: SettleOptions, call: SettleCall, waitMs: number): Promise
   return settleSponsored(options, transfer, purpose, { ...limits, approval })
 }
 
-/** Whether gas would be spent for a stranger's payee that has had its part of the day. */
-function isOverShare(options: SettleOptions, subject: Case): boolean {
+/** Whether an unlisted payee has used its share of the day's gas. */
+function isOverShare(options: SettleOptions, subject: CheckedRequest): boolean {
   const { network, request } = subject
   const { payTo } = request.requirements
-  return isOfStranger(options, subject) && options.settling.payees.isSpent(network.id, payTo)
+  return isOfUnlisted(options, subject) && options.settling.payees.isSpent(network.id, payTo)
 }
 
-/** Whether gas would be spent for a payee that this facilitator does not know. */
-function isOfStranger({ policy }: SettleOptions, { known, request }: Case): boolean {
+/** Whether gas would be spent for an unlisted payee. */
+function isOfUnlisted({ policy }: SettleOptions, { known, request }: CheckedRequest): boolean {
   const isSent = known !== undefined && known.state !== 'reverted'
-  return !isSent && Policy.isStranger(policy, request.requirements.payTo)
+  return !isSent && Policy.isUnlisted(policy, request.requirements.payTo)
 }
 
-/** What is said of a settlement that is still under way. */
-async function standing(settlement: Settlement, { transfer }: Case): Promise<Outcome> {
+/** The outcome of a settlement that is still in progress. */
+async function pendingOutcome(
+  settlement: Settlement,
+  { transfer }: CheckedRequest,
+): Promise<Outcome> {
   const payment = await settlement.find(transfer)
   return payment === undefined ? Refusals.busy : { kind: 'pending', payment }
 }
 
-function waitOf({ waitMs }: SettleOptions, { request }: Case): number {
+function waitOf({ waitMs }: SettleOptions, { request }: CheckedRequest): number {
   return Math.min(request.requirements.maxTimeoutSeconds * 1000, waitMs)
 }
 
-/** The only place that makes an answer of an outcome. */
+/** Turns an outcome into an answer. No other function does. */
 async function finish(
   options: SettleOptions,
   call: SettleCall,
@@ -280,7 +292,7 @@ async function handOver(
   }
   const isHanded = await settlement.handOver(payment.id)
   if (isHanded === true) return { kind: 'success', payment, isReplay: false }
-  // The payee has the money and no call was told so: the same call gets the success later.
+  // The payee has the money and no call got a success: the same call gets it later.
   if (isHanded === undefined) return { kind: 'pending', payment }
   const { idempotencyKey } = payment.purpose
   const isOwn = idempotencyKey !== undefined && idempotencyKey === own
@@ -288,14 +300,14 @@ async function handOver(
   if (isOwn && stored?.delivery === 'delivered' && stored.state === 'confirmed') {
     return { kind: 'success', payment: stored, isReplay: true }
   }
-  // A reorganisation took it back a moment ago: no call has got its success yet.
+  // A reorganisation removed the transaction, so no call may get its success now.
   if (stored?.state === 'broadcast' && stored.delivery === 'none') {
     return { kind: 'pending', payment: stored }
   }
   return spent(subject, payment)
 }
 
-/** The caller's own key has paid, or is about to, with other money. */
+/** The fault when the caller's own key was used, or is being used, with other money. */
 async function findConflict(
   { settlement, settling }: SettleOptions,
   call: SettleCall,
@@ -308,7 +320,7 @@ async function findConflict(
   return otherMoney
 }
 
-/** Where a caller's own key means something; undefined without one. */
+/** The scope of a caller's own key; undefined without one. */
 function scopeOf({ subject, idempotencyKey: key }: SettleCall): KeyScope | undefined {
   if (key === undefined) return undefined
   const { payer } = subject.transfer
@@ -326,17 +338,17 @@ const overShare: Settled = {
   retryAfterSeconds: 600,
 }
 
-/** Concurrent calls of one key share an answer: same terms, same payload, same caller. */
-function formOf({ request, keyHash }: Case): string {
+/** Fingerprint by which concurrent calls share an answer: same terms, same payload, same caller. */
+function formOf({ request, keyHash }: CheckedRequest): string {
   return [request.requirements.fingerprint, request.credentialHash, routeOf(keyHash)].join()
 }
 
-function spent({ transfer }: Case, payment: Payment | undefined): Settled {
+function spent({ transfer }: CheckedRequest, payment: Payment | undefined): Settled {
   const { reason, detail } = used(transfer)
   return failed(reason, detail, payment?.transaction)
 }
 
-function notSigned({ transfer }: Case): Settled {
+function notSigned({ transfer }: CheckedRequest): Settled {
   return failed(Refusals.signatureReason(transfer), 'the signature is not of the payer')
 }
 

@@ -1,10 +1,10 @@
-/** Label values by name. Never a secret, an address of a buyer or an RPC URL: everybody can read them. */
+/** Label values by name. They are public: never a secret, a buyer's address or an RPC URL. */
 export type Labels = Readonly<Record<string, string>>
 export type Counter = { inc(labels?: Labels, by?: number): void }
 export type Gauge = { set(value: number, labels?: Labels): void }
 export type Histogram = { observe(value: number, labels?: Labels): void }
 export type Registry = {
-  /** Each name gets the prefix `turnpike_` and is registered once. */
+  /** The prefix `turnpike_` is added to each name. A name can be registered once. */
   counter(name: string, help: string, labels?: readonly string[]): Counter
   gauge(name: string, help: string, labels?: readonly string[]): Gauge
   /** `buckets`: upper bounds, ascending, without infinity. */
@@ -14,13 +14,13 @@ export type Registry = {
     buckets: readonly number[],
     labels?: readonly string[],
   ): Histogram
-  /** Called before each rendering, to set gauges from values that other modules keep. */
+  /** Called before each rendering, to set gauges from values that other modules store. */
   onRender(update: () => void | Promise<void>): void
   /** Prometheus text exposition format 0.0.4. */
   render(): Promise<string>
 }
 
-// A label that somebody outside can vary must not grow the memory.
+// Clients choose some label values, so the number of series is limited.
 const seriesMax = 1000
 
 /** An empty registry. */

@@ -5,7 +5,7 @@ import { acquire, type Concurrency } from './concurrency'
 import type { IncomingRequest } from './incoming'
 import { assertReachable, fulfil, type Sources, unavailable, unreachable } from './source'
 
-/** What a sale takes: the paywall, a place, and the source of the answer. */
+/** What a sale needs: the paywall, a free slot, and the source of the answer. */
 export type Sales = {
   readonly paywall: Paywall
   readonly concurrency: Concurrency
@@ -22,13 +22,13 @@ export const emptyBody = new Uint8Array()
 /** Marks a body that is too long to be read without a credential. */
 export const droppedBody = new Uint8Array()
 
-/** The answer to a request whose body was read: what was bought, or what it costs. */
+/** The answer to a request whose body was read: what was bought, or a 402. */
 export function sell(
   sales: Sales,
   incoming: IncomingRequest,
   body: Uint8Array,
 ): Response | Promise<Response> {
-  // Nothing is made for it that only a sale needs: this is answered more often than all else.
+  // The 402 is the most frequent answer, so build nothing for it that only a sale needs.
   if (incoming.presented.kind === 'none') return ask(sales, incoming, body)
   const { request, match, path } = incoming
   const { sources } = sales
@@ -43,7 +43,7 @@ export function sell(
     resource: `${sales.baseUrl}${path}`,
     requestId: incoming.requestId,
     envelope: incoming.envelope,
-    // Making one costs as much as the rest of an unpaid answer's bookkeeping.
+    // Lazy, because creating a signal costs as much as the other bookkeeping of an unpaid answer.
     get signal() {
       return request.signal
     },
@@ -58,7 +58,7 @@ export function sell(
   return sales.paywall.serve(paid)
 }
 
-/** The 402. */
+/** Makes the 402. */
 function ask(
   { paywall, baseUrl, sources }: Sales,
   incoming: IncomingRequest,
@@ -67,12 +67,12 @@ function ask(
   const { item, match, path, search, requestId } = incoming
   const problem = unavailable(sources, match.merchant, match.route)
   if (problem !== undefined) throw problem
-  // A payment waits for the lookup that this starts.
+  // This starts a lookup that a payment would wait for.
   assertReachable(sources, match)
   return paywall.ask(item, baseUrl + path + search, requestId, {
     digest: bodyDigest(body),
     isBodiless: body.byteLength === 0 && body !== droppedBody,
-    // A client that shows no credential does not make us look through a large body.
+    // A client without a credential must not make us parse a large body.
     invalidParams: () =>
       body.byteLength > hintMaxBytes || body === droppedBody
         ? []
@@ -84,7 +84,8 @@ function ask(
 function reserve({ concurrency, concurrencyMax }: Sales, incoming: IncomingRequest): () => void {
   const { merchant } = incoming.match
   const free = merchant.builtin ? () => undefined : acquire(concurrency, merchant, concurrencyMax)
-  // Settlement and the upstream have limits of their own, which may be longer than the server's.
+  // Settlement and the upstream have time limits of their own, which may exceed the server's idle
+  // timeout.
   incoming.held = 'until-answer'
   incoming.peer.hold?.(true)
   return free

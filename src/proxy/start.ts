@@ -1,16 +1,19 @@
 import type { Stalls } from './stalls'
 
-/** An answer that is no event stream is held up to here, so that a cut before is still a failure. */
+/**
+ * An answer that is not an event stream is buffered up to this size, so that an earlier break is
+ * still a failure.
+ */
 const bufferMaxBytes = 1024 * 1024
 
-/** Of the exchange that an answer belongs to. */
+/** The timer of the exchange that an answer belongs to. */
 type Watch = {
-  /** Starts the time of the next read. */
+  /** Restarts the time limit, for the next read. */
   arm(timeoutMs: number): void
   stop(): void
-  /** Ends the exchange, for good. */
+  /** Ends the exchange. */
   abort(): void
-  /** What the buyer's stream fails with. */
+  /** The error with which the buyer's stream fails. */
   explain(error: unknown): Error
 }
 
@@ -52,8 +55,8 @@ export async function readStart(response: Response, exchange: Exchange): Promise
 }
 
 /**
- * What was read, then the rest as the buyer takes it. An answer that is given up for others fails: the
- * buyer gets what was handed over before.
+ * The bytes that were read, then the remaining bytes as fast as the buyer reads. An answer that is given
+ * up for others fails: the buyer gets what was sent before.
  */
 function streamOn(
   chunks: Uint8Array[],
@@ -84,7 +87,7 @@ function streamOn(
         try {
           let chunk = chunks.shift()
           if (chunk === undefined) {
-            // Armed per read: a buyer that reads slowly is no upstream that sends slowly.
+            // Restarted for each read: a slow buyer must not count as a slow upstream.
             watch.arm(idleMs)
             isReading = true
             const { done, value } = await reader.read()
@@ -119,8 +122,9 @@ async function freeNext(reader: Reader): Promise<void> {
 }
 
 /**
- * Gives the memory of a chunk back that nothing has seen. The collector would leave it for many
- * seconds: buyers that stand still and are cut would each leave more than a megabyte.
+ * Frees the memory of a chunk that nothing else refers to. The collector would free it only after
+ * many seconds. Each buyer that does not read and is cut would occupy more than a megabyte for that
+ * time.
  */
 function free(chunk: Uint8Array): void {
   const { buffer } = chunk

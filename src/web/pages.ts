@@ -17,13 +17,13 @@ import { stocksPage } from './stocks'
 export type PagesOptions = Live & {
   config: Config
   adminToken: string
-  /** Asked only for those who have the token. */
+  /** Called only for requests with the token. */
   adminState: () => Promise<AdminState>
   /** Whether `GET /api/stock/list` is served. */
   hasMarket: boolean
   rateLimit: RateLimit.RateLimit
   budget: Budget
-  /** Address of the other end of the connection. */
+  /** Address of the client's end of the connection. */
   addressOf(request: Request): string | undefined
   now: () => number
 }
@@ -56,7 +56,7 @@ export function createPages(options: PagesOptions) {
     const headers = isRight ? {} : { 'www-authenticate': 'Bearer realm="admin"' }
     const main = isRight
       ? adminPage(config, await options.adminState(), now())
-      : adminForm('This is not the token.')
+      : adminForm('This token is wrong.')
     return respond(request, layout(config, { title: 'Operation', path: '/admin', main }), {
       status: isRight ? 200 : 401,
       isPrivate: true,
@@ -107,7 +107,10 @@ export function createPages(options: PagesOptions) {
   return { home, stocks, asset, operation, signIn }
 }
 
-/** Of equal length for all tokens, so that the comparison tells nothing about it. */
+/**
+ * Hashes have the same length for all tokens, so that the comparison's time shows nothing about the
+ * token.
+ */
 function digest(token: string): string {
   return new Bun.CryptoHasher('sha256').update(token).digest('hex')
 }

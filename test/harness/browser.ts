@@ -3,13 +3,16 @@ import { type Browser, chromium, type Page } from 'playwright-core'
 
 const known = ['/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome']
 
-/** Path of a Chromium on this machine, if there is one; CHROMIUM names another, or none if empty. */
+/**
+ * Path of a Chromium on this machine, if there is one. CHROMIUM names another one, or none if
+ * empty.
+ */
 export const chromiumPath =
   process.env.CHROMIUM === undefined
     ? (Bun.which('chromium') ?? known.find((path) => existsSync(path)))
     : process.env.CHROMIUM || undefined
 
-/** Starts it without a window. Throws when there is none. */
+/** Starts it without a window. Throws without a Chromium. */
 export function startBrowser(): Promise<Browser> {
   if (chromiumPath === undefined) throw new Error('there is no Chromium')
   return chromium.launch({
@@ -19,7 +22,7 @@ export function startBrowser(): Promise<Browser> {
   })
 }
 
-/** Tells what a page complains about while it is looked at. */
+/** Reports the errors of a page while it is open. */
 export function complaintsOf(page: Page, tell: (complaint: string) => void): void {
   page.on('console', (message) => {
     if (['error', 'warning'].includes(message.type())) tell(message.text())

@@ -19,11 +19,11 @@ import { connect, type World } from './desknode'
 import { asset, deskAddress, network, paymentRow } from './deskorders'
 
 /**
- * A chain and a settlement in memory, for orders by the thousand: the order machine and the database
+ * A chain and a settlement in memory, for thousands of orders. The order machine and the database
  * are the real ones. Everything that can happen is an event that the test draws.
  */
 
-/** The world as it is, and levers to change it. */
+/** The state of the model, and functions that change it. */
 export function createModel(db: Db, random: Random) {
   const chain = createChain(random)
   const world: World = {
@@ -43,28 +43,28 @@ export function createModel(db: Db, random: Random) {
     swaps,
     refunds,
     paid,
-    /** What a process sees that is started now. */
+    /** The view of a process that is started now. */
     connect: () => connect(world),
-    /** Ends the process that was connected, wherever it is. */
+    /** Ends the connected process at any point. */
     kill: () => void world.generation++,
     /** A payment and its order, as the settlement writes them together. */
     buy: (order: NewOrder) => buy(world, order),
     /** Payments that are not on the chain. */
     unpaid: () => [...paid].filter(([, each]) => !each.isPaid).map(([id]) => id),
-    /** Includes a payment, or proves that it never will be. */
+    /** Includes a payment, or proves that it never will be included. */
     endPayment: (id: string, isPaid: boolean) => endPayment(world, id, isPaid),
-    /** A reorganisation takes a settled payment away; it is included again later. */
+    /** A reorganisation removes a settled payment, which is included again later. */
     dropPayment: (id: string) => dropPayment(world, id),
-    /** Includes the job with the lowest account nonce, or somebody else's transaction there. */
+    /** Includes the job with the lowest account nonce, or another transaction with that nonce. */
     mine: (isReplaced: boolean) => mine(chain, isReplaced),
-    /** Takes the newest included job away, at most a few blocks deep. */
+    /** Removes the newest included job, at most a few blocks deep. */
     reorganise: () => reorganise(chain),
     /**
-     * Takes everything of the newest blocks away at once. On the new fork the same bytes may end
-     * otherwise: a swap that had failed may succeed, before a refund that had paid.
+     * Removes all transactions of the newest blocks at once. On the new fork the same bytes may
+     * have another result: a swap that had failed may succeed, before a refund that had paid.
      */
     reorganiseDeeply: () => reorganiseDeeply(chain),
-    /** Blocks in which nothing of ours is. */
+    /** Blocks without a transaction of ours. */
     pass(blocks: bigint): void {
       chain.block += blocks
     },
@@ -148,7 +148,7 @@ function reorganiseDeeply(chain: Chain): void {
     .filter(({ blockNumber, receipt }) => receipt && blockNumber && blockNumber > since)
     .sort((left, right) => right.nonce - left.nonce)
   for (const each of gone) {
-    // Only what is above every nonce that stays.
+    // Only a job above every nonce that stays.
     const jobs = [...chain.jobs.values()]
     const isTop = !jobs.some((other) => other.nonce > each.nonce && other.receipt)
     if (isTop) takeBack(chain, each)

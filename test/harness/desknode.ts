@@ -13,22 +13,22 @@ import type { SwapTerms } from '../../src/stock/market'
 import { type Chain, type ModelJob, newHash, sharesFor } from './deskchain'
 import { asset, deskAddress, encode, readSigned } from './deskorders'
 
-/** What a process of the desk sees of the chain: a settlement, a market and their node. */
+/** The view of a desk process: a settlement, a market and their node. */
 
 export type World = {
   readonly db: Db
   readonly ledger: Pick<Ledger, 'payments' | 'settling' | 'orders'>
   readonly riders: Riders['orders']
   readonly chain: Chain
-  /** A process that was killed never hears an answer. */
+  /** A killed process never gets an answer. */
   generation: number
   /** Of the account that sends the jobs. */
   nonce: number
-  /** What the market was asked for last. */
+  /** Arguments of the last call of the market. */
   terms: SwapTerms | undefined
 }
 
-/** What a process sees that is started now. */
+/** The view of a process that is started now. */
 export function connect(world: World): {
   settlement: DeskSettlement
   market: DeskMarket
@@ -42,7 +42,7 @@ export function connect(world: World): {
   }
 }
 
-/** An answer of the node, a fault, or silence for a process that is gone. */
+/** An answer of the node, a fault, or no answer for a killed process. */
 async function node<T>(world: World, born: number, answer: () => T): Promise<T> {
   const { random, state } = world.chain
   for (let turn = random.between(0, 2); turn > 0; turn--) await Promise.resolve()
@@ -155,7 +155,7 @@ function marketOf(world: World, born: number): DeskMarket {
   }
 }
 
-/** Writes a job and what its caller wants written with it, and says why that was not possible. */
+/** Writes a job and the rows of its caller. Returns the reason if they are refused. */
 function send(world: World, job: Job, rider: JobRider | undefined): RowsRefusal | undefined {
   const transaction = newHash(world.chain)
   try {
@@ -182,18 +182,18 @@ function ride({ chain, riders }: World, rider: JobRider | undefined, transaction
   riders.ride(rest, transaction)
 }
 
-/** As the settlement would send it now. */
+/** The job as the settlement would send it now. */
 function compose(world: World, job: Job): Pick<ModelJob, 'signed' | 'terms'> {
   world.terms = undefined
   if (!('compose' in job)) throw new Error(`${job.id} is not signed`)
   const sign = () => `0x${'11'.repeat(64)}1b` as const
   const call = job.compose({ address: deskAddress, nonce: world.nonce, sign })
-  // `compose` has asked the market.
+  // `compose` has called the market.
   return { signed: readSigned(call), terms: world.terms }
 }
 
 function endOf(known: ModelJob | undefined): JobEnd {
-  if (known === undefined) throw new Error('a job was forgotten')
+  if (known === undefined) throw new Error('a job has no row')
   const { state, transaction, receipt } = known
   if (state === 'broadcast') return { kind: 'pending', transaction }
   if (state === 'replaced') return { kind: 'replaced', transaction }

@@ -11,7 +11,7 @@ import * as Orders from '../../src/stock/Order'
 import type { Random } from '../soak/random'
 import { networkOf } from './settlement'
 
-/** What the model of a chain and its orders are made of. */
+/** Data of the model of a chain and its orders. */
 
 export const network = networkOf('http://127.0.0.1:1')
 export const asset = network.asset.address
@@ -45,7 +45,7 @@ export const stock: Stock = {
   tokens: [token],
 }
 
-/** An order of the model that nothing has happened to. */
+/** An order of the model without any transaction. */
 export function orderOf(
   random: Random,
   changes: Partial<Order> = {},
@@ -72,7 +72,7 @@ export function orderOf(
   }
 }
 
-/** What an order has of which nothing was sent. */
+/** Members of an order before any transaction is sent. */
 const untouched = {
   state: 'settling',
   swapTx: undefined,
@@ -86,7 +86,10 @@ const untouched = {
   settledAt: undefined,
 } as const satisfies Partial<Order>
 
-/** What a transaction of the desk carries: a refund, or in the code of a swap what funds it. */
+/**
+ * The signed transfer in a transaction of the desk: a refund, or the funding call in the code of a
+ * swap.
+ */
 export function readSigned(sent: JobCall): Authorization.ParsedCall {
   const call = sent.isCreation
     ? // The same words as those of a refund, behind another selector.

@@ -6,7 +6,7 @@ import { jobOf, type SettlementFixture } from './settlement'
 
 type Row = { nonce: number; state: string; kind: string; hash: Hex; raw: Hex; relayer: string }
 
-/** A desk of its own that runs jobs, and what their receiver has got. */
+/** A desk that runs jobs, and the balance of their receiver. */
 export async function ownJobs() {
   const own = await ownSettlement()
   const { network, net } = own
@@ -29,7 +29,7 @@ export async function ownJobs() {
       await open(...of)
       listen(own.fixture)
     },
-    /** Runs what is not decided soon, and goes on when a node was given its bytes. */
+    /** Starts a job that is not decided soon, and continues when a node got its bytes. */
     async start(changes?: Partial<Job>) {
       const end = await run(changes, 20)
       if (end.kind !== 'pending') throw new Error(end.kind)

@@ -30,11 +30,11 @@ const published = [
   'LiquidityProvider',
 ]
 
-/** Where the compiled contracts are kept, and a digest of what they were made of and of themselves. */
+/** Path of the compiled contracts, and of a digest of their sources and of themselves. */
 export const artifactsPath = join(directory, 'artifacts.generated.json')
 export const digestPath = join(directory, 'artifacts.sha256')
 
-/** Everything that the compiler is told. */
+/** The input of the compiler. */
 function inputOf() {
   return {
     language: 'Solidity',

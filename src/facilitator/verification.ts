@@ -14,7 +14,7 @@ import type { ApprovalSponsor } from '../settlement/sponsorship'
 import { lacksAllowance, reasonOf } from '../settlement/sponsorship'
 import * as Policy from './Policy'
 
-export type JudgeOptions = {
+export type VerificationOptions = {
   settlement: Settlement
   /** Sends the approves that payers sign; undefined when there is no sponsor. */
   sponsor: ApprovalSponsor | undefined
@@ -23,34 +23,34 @@ export type JudgeOptions = {
   now: () => number
 }
 
-/** What a request asks for, and what is known of it without a chain. */
-export type Case = {
+/** A request, with what is known of it without a chain. */
+export type CheckedRequest = {
   request: Facilitation.FacilitatorRequest
   network: Network.Network
   transfer: Transfer.Transfer
-  /** Whether the payer's key signed it under the domain of the requirements. Costs more than all else. */
+  /** Whether the payer's key signed it under the domain of the requirements. The slowest check. */
   isSigned: () => boolean
-  /** That domain is the token's own. */
+  /** Whether that domain is the token's own. */
   isOwnDomain: boolean
-  /** What the payer added so that Permit2 may take its token, or what is wrong with that. */
+  /** What the payer added so that Permit2 may transfer its token, or the fault in that. */
   sponsored: Sponsoring.Sponsored | Fault
-  /** The payment of this money, if there is one. */
+  /** The stored payment of this money, if there is one. */
   known: Payment | undefined
-  /** Of the caller, if it showed an API key. */
+  /** Of the caller, if the request has an API key. */
   keyHash: Hex | undefined
 }
 
 /** Before it is known whether there is a payment of its money. */
-export type Unidentified = Omit<Case, 'known'>
+export type Unidentified = Omit<CheckedRequest, 'known'>
 
-export type Judgement =
+export type Verification =
   | { kind: 'good' }
   | { kind: 'bad'; reason: string; detail: string }
   | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }
 
-/** Reads what a request asks for. Faults are answered 400: `invalid_network` and those of `parse`. */
+/** Reads a request. Faults are answered 400: `invalid_network` and those of `parse`. */
 export function open(
-  { sponsor, networks, now }: JudgeOptions,
+  { sponsor, networks, now }: VerificationOptions,
   body: Uint8Array,
   keyHash: Hex | undefined,
 ): Unidentified | Fault {
@@ -60,7 +60,7 @@ export function open(
   const { requirements } = request
   const network = networks.find(({ id }) => id === requirements.network)
   if (network === undefined) {
-    return { code: 'invalid_network', detail: 'The network is not one that is settled here.' }
+    return { code: 'invalid_network', detail: 'This facilitator does not settle on the network.' }
   }
   const signed = Facilitation.transferOf(request, network.chainId)
   const sponsored = Sponsoring.read(extensions, signed, {
@@ -90,37 +90,41 @@ export function open(
 
 /** With the payment of its money as it is now. */
 export async function identify(
-  { settlement }: Pick<JudgeOptions, 'settlement'>,
+  { settlement }: Pick<VerificationOptions, 'settlement'>,
   subject: Unidentified,
-): Promise<Case> {
+): Promise<CheckedRequest> {
   const { transfer, network } = subject
   const isKnowable = transfer.asset === network.asset.address
   return { ...subject, known: isKnowable ? await settlement.find(transfer) : undefined }
 }
 
-/** The EIP-712 domain that the payer was told to sign. */
+/** The EIP-712 domain that the requirements name. */
 function domainOf({ requirements }: Facilitation.FacilitatorRequest, network: Network.Network) {
   const { name, version } = requirements
   if (name === undefined || version === undefined) return network.asset.eip712
   return { name, version }
 }
 
-/** Refusals that come before any look at the signature, in the order of the reference facilitator. */
-export function refuseEarly(options: JudgeOptions, subject: Case): Fault | undefined {
+/** Refusals that precede the check of the signature, in the order of the reference facilitator. */
+export function refuseEarly(
+  options: VerificationOptions,
+  subject: CheckedRequest,
+): Fault | undefined {
   const { request, known } = subject
   const fault = Facilitation.checkScheme(request)
   if (fault !== undefined) return fault
-  // What was sent under an earlier configuration costs nothing more, and its money may have moved.
+  // A payment that was sent under an earlier configuration costs no more gas, and its money may
+  // have moved, so the policy does not apply to it.
   const isSent = isTaken(known) && isSame(subject, known)
   const refusal = isSent ? undefined : Policy.check(options.policy, request)
   if (refusal !== undefined || request.parsed.method !== 'permit2') return refusal
   return Facilitation.checkTerms(request, options.now(), isTaken(known))
 }
 
-/** Refusals that the reference facilitator finds behind a good signature. */
+/** Refusals that the reference facilitator reports only after a valid signature. */
 export function refuseLate(
-  { now }: JudgeOptions,
-  { request, known, sponsored }: Case,
+  { now }: VerificationOptions,
+  { request, known, sponsored }: CheckedRequest,
 ): Fault | undefined {
   if (request.parsed.method === 'eip3009') {
     return Facilitation.checkTerms(request, now(), isTaken(known))
@@ -128,34 +132,38 @@ export function refuseLate(
   return !isTaken(known) && 'code' in sponsored ? sponsored : undefined
 }
 
-/** The money is on its way or has arrived: its time no longer matters. */
+/** The money was sent or has arrived, so the validity period no longer matters. */
 function isTaken(known: Payment | undefined): known is Payment {
   return known?.state === 'broadcast' || known?.state === 'confirmed'
 }
 
 /**
- * The whole verdict with at most one call to a node, which is spared when the answer is known before.
+ * Verifies a request with at most one call to a node, and none when the result is already known.
  */
-export async function judge(options: JudgeOptions, subject: Case): Promise<Judgement> {
+export async function verifyRequest(
+  options: VerificationOptions,
+  subject: CheckedRequest,
+): Promise<Verification> {
   const early = refuseEarly(options, subject)
   if (early !== undefined) return bad(early)
   const late = refuseLate(options, subject)
   if (late !== undefined && subject.isSigned()) return bad(late)
   const { known } = subject
-  // What failed may be sent again, under the same requirements; what is over is over on chain too.
+  // A reverted payment may be sent again under the same requirements. An expired one is verified
+  // again, because the chain also refuses it.
   const isAgain = known?.state === 'reverted' && isSame(subject, known)
   if (known === undefined || known.state === 'expired' || isAgain) {
-    return judgeByChain(options, subject, late)
+    return verifyOnChain(options, subject, late)
   }
-  return judgeKnown(subject, known, late)
+  return verifyKnown(subject, known, late)
 }
 
-/** `late`: what stands against it if its signature is good. */
-export async function judgeByChain(
-  { settlement, sponsor }: JudgeOptions,
-  { request, network, transfer, sponsored }: Case,
+/** `late`: the refusal that applies if the signature is valid. */
+export async function verifyOnChain(
+  { settlement, sponsor }: VerificationOptions,
+  { request, network, transfer, sponsored }: CheckedRequest,
   late: Fault | undefined,
-): Promise<Judgement> {
+): Promise<Verification> {
   if (!settlement.isReady(network.id)) {
     const detail = 'The network cannot settle now; try again with the same credential.'
     return { kind: 'unavailable', detail, retryAfterSeconds: 5 }
@@ -190,10 +198,14 @@ export async function judgeByChain(
 }
 
 /**
- * Money that is known already: good as long as `settle` would still answer with success, so that a
- * buyer whose settlement was pending is not asked for a second payment.
+ * Verifies a payment that is already stored. It is good as long as `settle` would still answer with
+ * success, so that a buyer whose settlement was pending is not asked for a second payment.
  */
-export function judgeKnown(subject: Case, known: Payment, late: Fault | undefined): Judgement {
+export function verifyKnown(
+  subject: CheckedRequest,
+  known: Payment,
+  late: Fault | undefined,
+): Verification {
   const isOurs = isGenuine(subject, known)
   if (!isOurs && !subject.isSigned()) {
     const reason = Refusals.signatureReason(subject.transfer)
@@ -205,19 +217,23 @@ export function judgeKnown(subject: Case, known: Payment, late: Fault | undefine
   return { kind: 'bad', ...used(known.transfer) }
 }
 
-/** A contract's signature was judged by the chain: here it must be the one that was. */
-export function isGenuine({ isSigned, isOwnDomain, transfer }: Case, known: Payment): boolean {
+/** The chain verified a contract's signature, so it must equal the signature that was verified. */
+export function isGenuine(
+  { isSigned, isOwnDomain, transfer }: CheckedRequest,
+  known: Payment,
+): boolean {
   if (isOwnDomain && isSigned()) return true
   return unwrap(transfer).signature === unwrap(known.transfer).signature
 }
 
 /**
- * Whether this facilitator took the payment under the same requirements, for the same caller and by
- * the same payload. The chain publishes what the buyer signed: without comparing the payload, a
- * reader of the chain could take the one success, or buy with it at the caller's shop. A payment
- * from before payloads were kept is matched by the caller's API key, and without a key never.
+ * Whether this facilitator took the payment under the same requirements, for the same caller and
+ * with the same payload. The chain publishes what the buyer signed. So without comparing the
+ * payload, a reader of the chain could take the one success, or buy with it at the caller's
+ * resource server. A payment from before payloads were stored matches by the caller's API key, and
+ * never without a key.
  */
-export function isSame({ request, keyHash }: Case, { purpose }: Payment): boolean {
+export function isSame({ request, keyHash }: CheckedRequest, { purpose }: Payment): boolean {
   const { credentialHash } = purpose
   const isPayload =
     credentialHash === undefined ? keyHash !== undefined : credentialHash === request.credentialHash
@@ -229,16 +245,16 @@ export function isSame({ request, keyHash }: Case, { purpose }: Payment): boolea
   )
 }
 
-/** Payments of a caller with an API key are its own. */
+/** Route of a payment. It separates the payments of each caller with an API key. */
 export function routeOf(keyHash: Hex | undefined): string {
   return keyHash === undefined ? '' : `key:${keyHash.slice(2, 18)}`
 }
 
-/** What a spent authorization is answered with. */
+/** The refusal of a spent authorization. */
 export function used(transfer: Pick<Transfer.Transfer, 'method'>) {
   return { reason: Refusals.usedReason(transfer), detail: 'the nonce of the authorization is used' }
 }
 
-function bad({ code, detail }: Fault): Judgement {
+function bad({ code, detail }: Fault): Verification {
   return { kind: 'bad', reason: code, detail }
 }

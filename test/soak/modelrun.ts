@@ -7,18 +7,18 @@ import { temporary } from '../harness/settlement'
 import { createRandom, type Random } from './random'
 
 /**
- * Plays orders against the model of a chain: every event is drawn at random, the process is killed
- * now and then, and afterwards every cent is accounted for.
+ * Runs orders against the model of a chain. Every event is drawn at random, the process is killed
+ * at times, and afterwards all balances are compared.
  */
 
-export type PlayOptions = {
+export type ModelOptions = {
   seed: string
   orders: number
-  /** Reorganisations, too. */
+  /** Whether there are reorganisations, too. */
   reorganises: boolean
 }
 
-export type Played = {
+export type ModelResult = {
   orders: number
   events: number
   kills: number
@@ -27,12 +27,12 @@ export type Played = {
   refundReasons: Readonly<Record<string, number>>
   /** Swaps of which a part went back. */
   changed: number
-  /** Faults that the audit found; none is right. */
+  /** Faults that the audit found; a correct run has none. */
   faults: readonly string[]
 }
 
-/** A play under way. */
-type Game = {
+/** A run in progress. */
+type Run = {
   readonly random: Random
   readonly model: ReturnType<typeof createModel>
   readonly placed: Map<string, Order>
@@ -45,14 +45,14 @@ type Game = {
   reorganisations: number
 }
 
-/** Plays to the end of all orders and audits. */
-export async function play(options: PlayOptions): Promise<Played> {
+/** Runs all orders to their end and audits them. */
+export async function runModel(options: ModelOptions): Promise<ModelResult> {
   const random = createRandom(options.seed)
   const directory = temporary()
   const db = open({ dataDir: directory.path, now: () => 1_000 })
   const model = createModel(db, random.fork('model'))
   model.state.isStrict = random.chance(0.5)
-  const game: Game = {
+  const run: Run = {
     random,
     model,
     placed: new Map(),
@@ -63,17 +63,17 @@ export async function play(options: PlayOptions): Promise<Played> {
     kills: 0,
     reorganisations: 0,
   }
-  game.desk = startDesk(game)
+  run.desk = startDesk(run)
   try {
-    await storm(game, options.reorganises)
-    await calm(game)
-    const found = await Promise.all([...game.placed.keys()].map(model.orders.find))
+    await runEvents(run, options.reorganises)
+    await finish(run)
+    const found = await Promise.all([...run.placed.keys()].map(model.orders.find))
     const ended = found.filter((order) => order !== undefined)
     return {
-      orders: game.placed.size,
-      events: game.events,
-      kills: game.kills,
-      reorganisations: game.reorganisations,
+      orders: run.placed.size,
+      events: run.events,
+      kills: run.kills,
+      reorganisations: run.reorganisations,
       ends: count(ended.map((order) => order.state)),
       changed: model.swaps.filter(({ returnedAtomic }) => returnedAtomic > 0n).length,
       refundReasons: count(ended.flatMap((order) => order.refundReason ?? [])),
@@ -86,12 +86,12 @@ export async function play(options: PlayOptions): Promise<Played> {
   }
 }
 
-function startDesk(game: Game): Desk {
+function startDesk(run: Run): Desk {
   const desk = createDesk({
-    ...game.model.connect(),
+    ...run.model.connect(),
     stock,
     network,
-    now: () => game.clock,
+    now: () => run.clock,
     log: () => undefined,
     sweepMs: 5,
     laterMs: 1,
@@ -103,10 +103,10 @@ function startDesk(game: Game): Desk {
 
 type Happening = readonly [weight: number, happen: () => unknown]
 
-/** Until all orders are placed: whatever can happen does, as it is drawn. */
-async function storm(game: Game, reorganises: boolean): Promise<void> {
-  const { random, placed, wanted } = game
-  const happenings = [...salesOf(game), ...weatherOf(game), ...timesOf(game, reorganises)]
+/** Runs random events until all orders are placed. */
+async function runEvents(run: Run, reorganises: boolean): Promise<void> {
+  const { random, placed, wanted } = run
+  const happenings = [...salesOf(run), ...conditionsOf(run), ...timesOf(run, reorganises)]
   const total = happenings.reduce((sum, [weight]) => sum + weight, 0)
   while (placed.size < wanted) {
     let drawn = random.next() * total
@@ -115,25 +115,25 @@ async function storm(game: Game, reorganises: boolean): Promise<void> {
       return drawn < 0
     })
     await chosen?.[1]()
-    game.events++
+    run.events++
     if (random.chance(0.4)) await turn()
   }
 }
 
-/** Orders are placed, paid or not, and blocks come. */
-function salesOf(game: Game): readonly Happening[] {
-  const { random, model, placed } = game
+/** Orders are placed, paid or not, and blocks are mined. */
+function salesOf(run: Run): readonly Happening[] {
+  const { random, model, placed } = run
   const pays = () => model.paid.size > 0
   return [
-    [8, () => placed.size < game.wanted && buy(game)],
-    [9, () => pays() && model.endPayment(random.pick(newest(game, 40)), true)],
-    [1, () => pays() && model.endPayment(random.pick(newest(game, 40)), false)],
+    [8, () => placed.size < run.wanted && buy(run)],
+    [9, () => pays() && model.endPayment(random.pick(newest(run, 40)), true)],
+    [1, () => pays() && model.endPayment(random.pick(newest(run, 40)), false)],
     [16, () => model.mine(random.chance(0.03))],
   ]
 }
 
-/** What the market and the node do by themselves. */
-function weatherOf({ random, model: { state } }: Game): readonly Happening[] {
+/** Changes of the market and the node. */
+function conditionsOf({ random, model: { state } }: Run): readonly Happening[] {
   return [
     [3, () => (state.price = (state.price * BigInt(random.between(985, 1_015))) / 1_000n)],
     [1, () => (state.isDrained = random.chance(0.2))],
@@ -146,21 +146,21 @@ function weatherOf({ random, model: { state } }: Game): readonly Happening[] {
   ]
 }
 
-/** Time passes, in the process and on the chain, and neither is certain to keep what it did. */
-function timesOf(game: Game, reorganises: boolean): readonly Happening[] {
-  const { random, model, placed } = game
+/** Time passes, processes are killed, and blocks are reorganised. */
+function timesOf(run: Run, reorganises: boolean): readonly Happening[] {
+  const { random, model, placed } = run
   return [
-    [1, () => (game.clock += random.pick([0, 1_000, 60_000]))],
-    [1, () => placed.size > 0 && retry(game, random.pick([...placed.keys()]))],
+    [1, () => (run.clock += random.pick([0, 1_000, 60_000]))],
+    [1, () => placed.size > 0 && retry(run, random.pick([...placed.keys()]))],
     [2, () => model.pass(BigInt(random.between(1, 8)))],
-    [1, () => kill(game)],
-    [reorganises ? 4 : 0, () => reorganise(game)],
+    [1, () => kill(run)],
+    [reorganises ? 4 : 0, () => reorganise(run)],
   ]
 }
 
-/** The storm is over: everything must come to its end by itself. */
-async function calm(game: Game): Promise<void> {
-  const { model } = game
+/** Without further faults, every order must end. */
+async function finish(run: Run): Promise<void> {
+  const { model } = run
   const { orders } = model
   Object.assign(model.state, { isDrained: false, isPaused: false, faults: 0, silent: 0 })
   model.state.blocked.clear()
@@ -168,17 +168,17 @@ async function calm(game: Game): Promise<void> {
     const open = (await orders.open()).filter(isOpen)
     for (const id of model.unpaid()) await model.endPayment(id, true)
     for (const { id, state: at } of open) {
-      if (at === 'held' && look % 10 === 0) await retry(game, id)
+      if (at === 'held' && look % 10 === 0) await retry(run, id)
     }
     model.mine(false)
     model.pass(1n)
     await turn()
     if (open.length === 0 && !model.mine(false)) break
   }
-  await game.desk?.stop()
+  await run.desk?.stop()
 }
 
-function buy({ random, model, placed }: Game): void {
+function buy({ random, model, placed }: Run): void {
   const order = orderOf(random, { floorAtomic: 0n })
   const quotedAtomic = (order.usdgAtomic * model.state.price) / 1_000_000n
   const floorAtomic = (quotedAtomic * 99n) / 100n
@@ -187,7 +187,7 @@ function buy({ random, model, placed }: Game): void {
 }
 
 /** The newest payments. */
-function newest({ model }: Game, most: number): string[] {
+function newest({ model }: Run, most: number): string[] {
   return [...model.paid.keys()].slice(-most)
 }
 
@@ -195,27 +195,27 @@ function toggle(blocked: Set<string>, person: string): void {
   if (!blocked.delete(person)) blocked.add(person)
 }
 
-async function retry({ model, desk, clock }: Game, id: string): Promise<void> {
+async function retry({ model, desk, clock }: Run, id: string): Promise<void> {
   await model.orders.move({ kind: 'request-retry', id, at: clock })
   desk?.drive(id)
 }
 
-function kill(game: Game): void {
-  game.model.kill()
-  void game.desk?.stop()
-  game.desk = startDesk(game)
-  game.kills++
+function kill(run: Run): void {
+  run.model.kill()
+  void run.desk?.stop()
+  run.desk = startDesk(run)
+  run.kills++
 }
 
-async function reorganise(game: Game): Promise<void> {
-  const { random, model } = game
-  game.reorganisations++
+async function reorganise(run: Run): Promise<void> {
+  const { random, model } = run
+  run.reorganisations++
   if (random.chance(0.3)) model.reorganiseDeeply()
   else if (random.chance(0.5) || model.paid.size === 0) model.reorganise()
-  else await model.dropPayment(random.pick(newest(game, 10)))
+  else await model.dropPayment(random.pick(newest(run, 10)))
 }
 
-/** A swap whose Transfer is missing stays with the operator: it can never be refunded. */
+/** A swap whose Transfer is missing stays held: it can never be refunded. */
 function isOpen(order: Order): boolean {
   if (order.state === 'held') return order.heldReason !== 'delivery-not-found'
   return !['delivered', 'refunded', 'failed'].includes(order.state)
@@ -237,7 +237,7 @@ function audit(model: ReturnType<typeof createModel>, orders: readonly Order[]):
     const [swap] = swaps
     const [refund] = refunds
     if (swap && (swap.usdgAtomic !== usdgAtomic || swap.recipient !== recipient)) fault('swap')
-    if (swap && swap.payer !== payer) fault('what was not swapped went to somebody else')
+    if (swap && swap.payer !== payer) fault('what was not swapped went to another account')
     if (swap && swap.sharesAtomic < order.floorAtomic) fault('below the floor')
     if (refund && (refund.amountAtomic !== totalAtomic || refund.payer !== payer)) fault('refund')
     const isTold =

@@ -5,32 +5,32 @@ import { hasManyHosts, isForSale, withPlainPath } from './url'
 type Answer = Response | Promise<Response>
 type Route = (request: Request) => Answer
 
-export type EntranceOptions = {
+export type MiddlewareOptions = {
   baseUrl: string
   requestId: () => string
   /** Unix ms. */
   now: () => number
 }
 
-export type Entrance = {
-  /** Wraps the routes of an Elysia app: `app.wrap(enter)`. */
-  enter(routes: unknown, request: Request): Route
+export type Middleware = {
+  /** Wraps the routes of an Elysia app: `app.wrap(wrapRoutes)`. */
+  wrapRoutes(routes: unknown, request: Request): Route
   /** The request as it came, for a request that a route received. */
   originalOf(request: Request): Request
 }
 
 /**
- * The first step of every request. It stands in front of Elysia's router, which reads the path at an
- * offset of the URL: the URL must begin with `http://` by then, and the path must be the plain one.
- * A hook of `onRequest` would come too late for both, and would not see the date of HEAD. Several Host
- * fields are refused here because nothing may be read from such a request.
+ * The first step of every request, in front of Elysia's router. The router reads the path at an
+ * offset of the URL. So the URL must already begin with `http://`, and the path must be normalised.
+ * An `onRequest` hook would run too late for both, and would not see the date of HEAD. Several Host
+ * fields are refused here, because a proxy may have read another one of them.
  */
-export function createEntrance({ baseUrl, requestId, now }: EntranceOptions): Entrance {
+export function createMiddleware({ baseUrl, requestId, now }: MiddlewareOptions): Middleware {
   /** Original requests, by the requests that replace them. */
   const originals = new WeakMap<Request, Request>()
 
   return {
-    enter(routes, request) {
+    wrapRoutes(routes, request) {
       const route = routes as Route
       if (hasManyHosts(request.headers)) return refuse
       if (request.method === 'HEAD') return (asked) => dated(route(plainOf(asked)))
@@ -40,7 +40,7 @@ export function createEntrance({ baseUrl, requestId, now }: EntranceOptions): En
     originalOf: (request) => originals.get(request) ?? request,
   }
 
-  /** The gateway brings paths to their canonical form itself. */
+  /** Paths below `/m/` are left unchanged: the gateway makes them canonical itself. */
   function plainOf(request: Request): Request {
     const { url } = request
     const isAbsolute = url.startsWith('http://')
@@ -55,7 +55,7 @@ export function createEntrance({ baseUrl, requestId, now }: EntranceOptions): En
     return toResponse(Problem.of('bad-request', detail), { baseUrl, requestId: requestId() })
   }
 
-  /** Bun sets the date of all answers but those to HEAD. */
+  /** Bun sets the date of all answers except those to HEAD. */
   function dated(answer: Answer): Answer {
     if (answer instanceof Promise) return answer.then(dated)
     const { headers } = answer

@@ -1,24 +1,24 @@
 import { type Hex, numberToHex } from 'viem'
-import type { Site } from './field'
 import { nap } from './payers'
 import type { Random } from './random'
+import type { Site } from './setup'
 
-/** What happens on a chain itself. */
-export type Weather = {
-  /** How often each thing happened. */
+/** Faults of a chain itself. */
+export type ChainFaults = {
+  /** How often each of them happened. */
   counts: ReadonlyMap<string, number>
-  /** Resolves when nothing happens any more. */
+  /** Ends the faults. */
   stop(): Promise<void>
 }
 
 /** Below the configured fee cap. */
 const baseFeeMaxWei = 20_000_000_000n
 const baseFeeMinWei = 100_000_000n
-/** As far back as `reorg_depth` covers by a wide margin. */
+/** Well within `reorg_depth`. */
 const depthMax = 5
 
-/** Reorganises the chain and raises its base fee tenfold, again and again. */
-export function startWeather({ chain }: Site, random: Random): Weather {
+/** Reorganises the chain and raises its base fee tenfold, repeatedly. */
+export function startChainFaults({ chain }: Site, random: Random): ChainFaults {
   const counts = new Map<string, number>()
   const ending = new AbortController()
   const count = (name: string) => counts.set(name, (counts.get(name) ?? 0) + 1)
@@ -43,7 +43,7 @@ export function startWeather({ chain }: Site, random: Random): Weather {
     )
   }
 
-  /** Signed bytes of everything in the newest blocks, the oldest first. */
+  /** Signed bytes of all transactions in the newest blocks, the oldest first. */
   async function rawTransactionsOf(depth: number): Promise<Hex[]> {
     const newest = Number(await chain.rpc('eth_blockNumber', []))
     const raws: Hex[] = []
@@ -63,7 +63,7 @@ export function startWeather({ chain }: Site, random: Random): Weather {
       try {
         await (random.chance(0.65) ? reorganise() : raiseBaseFee())
       } catch (error) {
-        // A block came in between, and the bytes do not fit any more.
+        // A new block was mined in between, and the bytes are not valid any more.
         count(`not possible: ${error instanceof Error ? error.message.slice(0, 80) : 'unknown'}`)
       }
     }

@@ -10,11 +10,11 @@ import { startTap } from '../harness/settlement'
 import { shipped } from '../harness/stock'
 import { fund, type Payer } from '../harness/stockpayers'
 import { createStockProgram, type StockProgram } from '../harness/stockserve'
-import { type Alone, createDroughts } from './drought'
+import { type Alone, createPoolDrains } from './pooldrain'
 import type { Random } from './random'
 
-/** A chain with Uniswap, the program on it, and the weather. */
-export type StockField = {
+/** A chain with Uniswap, the program on it, and injected faults. */
+export type StockSetup = {
   chain: Chain
   stock: Stock
   network: NetworkConfig
@@ -26,17 +26,17 @@ export type StockField = {
   rows(sql: string): Record<string, unknown>[]
   /** A retry that the operator requested. */
   retry(id: string): void
-  /** Pools move, tokens are paused, people are blocked, the node fails: until it is over. */
-  storm(random: Random, isOver: () => boolean): Promise<void>
-  /** All of that ends. */
-  calm(): Promise<void>
+  /** Moves pools, pauses tokens, blocks accounts and makes the node fail until `isOver`. */
+  injectFaults(random: Random, isOver: () => boolean): Promise<void>
+  /** Ends all of these faults. */
+  clearFaults(): Promise<void>
   stop(): Promise<void>
 }
 
 const stablecoin = parseAbi(['function setBlocked(address account, bool value)'])
 const payerCount = 60
 
-export async function startStockField(random: Random): Promise<StockField> {
+export async function startStockSetup(random: Random): Promise<StockSetup> {
   const { stock, network } = await shipped()
   const chain = await startChain({ chainId: network.chainId, blockTimeMs: 100 })
   await prepareChain(chain, network)
@@ -46,21 +46,30 @@ export async function startStockField(random: Random): Promise<StockField> {
   const program = await createStockProgram({ rpcUrl: tap.url })
   const tokens = stock.tokens.slice(0, 3)
   const file = join(program.dataDir, 'turnpike.sqlite')
-  const weather: Weather = { chain, stock, asset: network.asset.address, tokens, payers, faults: 0 }
+  const state: FaultState = {
+    chain,
+    stock,
+    asset: network.asset.address,
+    tokens,
+    payers,
+    faults: 0,
+  }
   const draws = random.fork('node')
   const [, , shallow] = tokens
   if (shallow === undefined) throw new Error('the shipped file lists too few tokens')
-  // One account makes the weather.
+  // One account sends all fault transactions.
   const alone = inTurn()
-  const droughts = createDroughts(
+  const drains = createPoolDrains(
     { chain, asset: network.asset.address, token: shallow },
     alone,
-    random.fork('droughts'),
+    random.fork('drains'),
   )
   tap.intercept = (call, forward) =>
-    draws.chance(weather.faults) ? Response.json({}, { status: 503 }) : droughts.meet(call, forward)
+    draws.chance(state.faults)
+      ? Response.json({}, { status: 503 })
+      : drains.intercept(call, forward)
 
-  const field: StockField = {
+  const setup: StockSetup = {
     chain,
     stock,
     network,
@@ -73,17 +82,17 @@ export async function startStockField(random: Random): Promise<StockField> {
       withDatabase(file, (database) =>
         database.run("UPDATE orders SET retry_at = 1 WHERE id = ? AND state = 'held'", [id]),
       ),
-    async storm(storm, isOver) {
-      droughts.share = 0.2
+    async injectFaults(draw, isOver) {
+      drains.share = 0.2
       while (!isOver()) {
-        await alone(() => happen(weather, storm))
-        await Bun.sleep(storm.between(10, 80))
+        await alone(() => happen(state, draw))
+        await Bun.sleep(draw.between(10, 80))
       }
     },
-    async calm() {
-      weather.faults = 0
-      await droughts.end()
-      await clear(weather)
+    async clearFaults() {
+      state.faults = 0
+      await drains.end()
+      await clear(state)
     },
     async stop() {
       await program.remove()
@@ -91,19 +100,19 @@ export async function startStockField(random: Random): Promise<StockField> {
       await chain.stop()
     },
   }
-  return field
+  return setup
 }
 
-/** What may happen to the chain, and how often its node fails. */
-type Weather = Pick<StockField, 'chain' | 'stock' | 'tokens' | 'payers'> & {
+/** The parts of the chain that faults change, and the share of failed calls of its node. */
+type FaultState = Pick<StockSetup, 'chain' | 'stock' | 'tokens' | 'payers'> & {
   asset: Address
   faults: number
 }
 
-async function happen(weather: Weather, random: Random): Promise<void> {
-  const { chain, stock, asset } = weather
-  const token = random.pick(weather.tokens)
-  const person = random.pick(weather.payers).address
+async function happen(state: FaultState, random: Random): Promise<void> {
+  const { chain, stock, asset } = state
+  const token = random.pick(state.tokens)
+  const person = random.pick(state.payers).address
   const price = samplePrice(token.symbol)
   const draw = random.next()
   try {
@@ -116,31 +125,31 @@ async function happen(weather: Weather, random: Random): Promise<void> {
     } else if (draw < 0.8) {
       await block(chain, stock.registry, person, random.chance(0.3))
     } else if (draw < 0.9) {
-      await freeze(weather, person, random.chance(0.3))
+      await freeze(state, person, random.chance(0.3))
     } else {
-      weather.faults = random.pick([0, 0, 0.05, 0.5])
+      state.faults = random.pick([0, 0, 0.05, 0.5])
     }
   } catch {
-    // A pool that is there already does not move.
+    // A pool that already has the price does not move.
   }
 }
 
-/** Prices are those of the start again, and every account may pay and be paid. */
-async function clear(weather: Weather): Promise<void> {
-  const { chain, stock, asset } = weather
-  for (const token of weather.tokens) {
+/** Restores the first prices, and unblocks every account. */
+async function clear(state: FaultState): Promise<void> {
+  const { chain, stock, asset } = state
+  for (const token of state.tokens) {
     await pause(chain, token, {})
     await movePrice(chain, asset, token, samplePrice(token.symbol) * 1.001)
     await movePrice(chain, asset, token, samplePrice(token.symbol))
   }
-  for (const { address } of weather.payers) {
+  for (const { address } of state.payers) {
     await block(chain, stock.registry, address, false)
-    await freeze(weather, address, false)
+    await freeze(state, address, false)
   }
 }
 
 async function freeze(
-  { chain, asset }: Weather,
+  { chain, asset }: FaultState,
   person: Address,
   isFrozen: boolean,
 ): Promise<void> {
@@ -149,7 +158,7 @@ async function freeze(
   await execute(chain, [{ from: account(8).address, to: asset, data, gas: 200_000n }])
 }
 
-/** Begins each work when the one before is over. */
+/** Starts each work when the previous one has ended. */
 function inTurn(): Alone {
   let last: Promise<unknown> = Promise.resolve()
   return (work) => {

@@ -14,54 +14,54 @@ const abi = parseAbi([
 
 type Call = { method: string; params: readonly unknown[] }
 
-/** Of a token against the stablecoin. */
+/** A token and its pool against the stablecoin. */
 type Pool = { chain: Chain; asset: Address; token: StockToken }
 
 /** Runs work while no other runs. */
 export type Alone = <T>(work: () => Promise<T>) => Promise<T>
 
 /**
- * Takes away a pool's liquidity as a swap in it is sent, but for a little more than the floor of that
- * swap: a part of its money is not taken. At most one pool is dry at a time.
+ * Removes a pool's liquidity when a swap in it is sent, except for a little more than the minimum
+ * of that swap. So a part of its input is not taken. At most one pool is drained at a time.
  */
-export function createDroughts({ chain, asset, token }: Pool, alone: Alone, random: Random) {
-  let underWay: Promise<Response> | undefined
+export function createPoolDrains({ chain, asset, token }: Pool, alone: Alone, random: Random) {
+  let pending: Promise<Response> | undefined
 
-  async function live(floorAtomic: bigint, forward: () => Promise<Response>): Promise<Response> {
-    // Liquidity leaves in shares, too.
+  async function drained(floorAtomic: bigint, forward: () => Promise<Response>): Promise<Response> {
+    // Withdrawing liquidity transfers shares, so the token must not be paused.
     await pause(chain, token, {})
-    const drought = await offer(chain, asset, token, (floorAtomic * 1_002n) / 1_000n)
-    await drought.dry()
+    const drain = await offer(chain, asset, token, (floorAtomic * 1_002n) / 1_000n)
+    await drain.drain()
     try {
       const answer = await forward()
       return new Response(await answer.arrayBuffer(), { status: answer.status })
     } finally {
-      // Never twice the same price.
-      await drought.refill(samplePrice(token.symbol) * (1 + random.next() / 1_000))
+      // Each price is different.
+      await drain.restore(samplePrice(token.symbol) * (1 + random.next() / 1_000))
     }
   }
 
   return {
-    /** Share of the swaps. */
+    /** Share of the swaps that meet a drained pool. */
     share: 0,
-    /** The node's answer to a swap that met a drought; undefined for everything else. */
-    meet(call: Call, forward: () => Promise<Response>): Promise<Response> | undefined {
+    /** The node's answer to such a swap; undefined for every other call. */
+    intercept(call: Call, forward: () => Promise<Response>): Promise<Response> | undefined {
       const floorAtomic = floorOf(call, token)
-      if (floorAtomic === undefined || underWay || !random.chance(this.share)) return undefined
-      underWay = alone(() => live(floorAtomic, forward)).finally(() => {
-        underWay = undefined
+      if (floorAtomic === undefined || pending || !random.chance(this.share)) return undefined
+      pending = alone(() => drained(floorAtomic, forward)).finally(() => {
+        pending = undefined
       })
-      return underWay
+      return pending
     },
-    /** Resolves when the pool is full again, for good. */
+    /** Resolves when the pool has its liquidity again; later swaps are not affected. */
     async end(): Promise<void> {
       this.share = 0
-      await underWay
+      await pending
     },
   }
 }
 
-/** Shares that a swap of the token must give at least; undefined for other calls. */
+/** Minimum shares of a swap of the token; undefined for other calls. */
 function floorOf({ method, params }: Call, token: StockToken): bigint | undefined {
   if (!method.startsWith('eth_sendRawTransaction')) return undefined
   try {

@@ -22,12 +22,12 @@ export type Site = { id: Network.Id; network: NetworkConfig; chain: Chain }
 export type Payer = {
   index: number
   account: PrivateKeyAccount
-  /** May pay by Permit2 on 4663. */
+  /** Whether it may pay by Permit2 on 4663. */
   hasApproved: boolean
 }
 
-/** What the money moves on. */
-export type Field = {
+/** The networks on which money moves. */
+export type Setup = {
   sites: readonly Site[]
   payers: readonly Payer[]
   payee: `0x${string}`
@@ -37,12 +37,12 @@ export type Field = {
 /** Each payer's tokens on each chain at the start, atomic. */
 export const mintedAtomic = 10_000_000_000n
 
-/** Their keys are public; two relayers for a program that can use them. */
+/** Accounts with public keys; two relayers, to test several. */
 export const relayers = [account(0), account(8)]
 
 const payerCount = 32
 const blockTimeMs = 200
-/** Deeper than any reorganisation of a test: what is set up stays. */
+/** Deeper than any reorganisation of a test, so that the preparation stays. */
 const settledBlocks = 12
 
 const abi = parseAbi([
@@ -50,8 +50,8 @@ const abi = parseAbi([
   'function approve(address spender, uint256 value) returns (bool)',
 ])
 
-/** Starts both chains with 200 ms blocks and 32 payers who hold tokens; a seed repeats the keys. */
-export async function startField(seed: string): Promise<Field> {
+/** Starts both chains with 200 ms blocks and 32 payers with tokens. A seed repeats the keys. */
+export async function startSetup(seed: string): Promise<Setup> {
   const random = createRandom(`${seed} keys`)
   const payee = privateKeyToAccount(random.bytes32()).address
   const payers = Array.from({ length: payerCount }, (_, index) => ({

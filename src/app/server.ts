@@ -3,14 +3,21 @@ import type { Base } from './base'
 import { type Listener, listenOn } from './listen'
 import { connectionReports } from './report'
 
-export type Door = {
+export type HttpServer = {
   listener: Listener
   /** The other end of the connection of a request that a route received. */
   peerOf: (request: Request) => Peer
 }
 
 /** Listens for requests and hands them to `current.app`. Throws the system's error without the address. */
-export function openDoor({ options, current, entrance, registry, log, onFailure }: Base): Door {
+export function startServer({
+  options,
+  current,
+  middleware,
+  registry,
+  log,
+  onFailure,
+}: Base): HttpServer {
   const { listen, connectionsMax } = options.config.service
   const listener = listenOn({
     ...listen,
@@ -22,6 +29,6 @@ export function openDoor({ options, current, entrance, registry, log, onFailure 
   onFailure(() => listener.stop(true))
   return {
     listener,
-    peerOf: (request) => createPeer(request, listener.connections, entrance.originalOf),
+    peerOf: (request) => createPeer(request, listener.connections, middleware.originalOf),
   }
 }

@@ -1,13 +1,13 @@
 /**
- * Who may ask a node now. Bytes that were signed and their receipts never wait; simulations of
- * payments leave them room; health checks and other reads come last. So neither a flood of
- * credentials nor a node that limits its rate keeps a payment that is on its way from being sent.
+ * Limits concurrent calls to nodes by rank. Signed transactions and their receipts never wait.
+ * Simulations of payments have a limit of their own. Health checks and other reads come last. So
+ * neither a flood of credentials nor a node that limits its rate delays a payment that was sent.
  */
-export type Gate = {
-  /** Resolves to false when no room was found in time, or the gate was closed. */
-  enter(rank: Rank, timeoutMs: number): Promise<boolean> | true
-  leave(rank: Rank): void
-  /** A node limits the rate: what can wait does so for a second. */
+export type Limiter = {
+  /** Resolves to false when there was no room within `timeoutMs`, or the limiter was closed. */
+  acquire(rank: Rank, timeoutMs: number): Promise<boolean> | true
+  release(rank: Rank): void
+  /** Call it when a node limits the rate: background calls then wait for a second. */
   slowDown(): void
   close(): void
 }
@@ -17,58 +17,58 @@ export type Rank = 'settlement' | 'payment' | 'background'
 const roomOf = { payment: 64, background: 8 } as const
 const slowMs = 1_000
 
-type Entrant = { admit(isIn: boolean): void }
+type Waiting = { admit(isAdmitted: boolean): void }
 
-export function createGate(
+export function createLimiter(
   room: Readonly<Record<'payment' | 'background', number>> = roomOf,
-): Gate {
-  const inside = { payment: 0, background: 0 }
-  const queues = { payment: new Set<Entrant>(), background: new Set<Entrant>() }
+): Limiter {
+  const active = { payment: 0, background: 0 }
+  const queues = { payment: new Set<Waiting>(), background: new Set<Waiting>() }
   let slow: ReturnType<typeof setTimeout> | undefined
   let isClosed = false
 
   const hasRoom = (rank: 'payment' | 'background') =>
-    inside[rank] < room[rank] &&
+    active[rank] < room[rank] &&
     (rank === 'payment' || (slow === undefined && queues.payment.size === 0))
 
   const admit = () => {
     for (const rank of ['payment', 'background'] as const) {
-      for (const entrant of queues[rank]) {
+      for (const waiting of queues[rank]) {
         if (!hasRoom(rank)) break
-        queues[rank].delete(entrant)
-        inside[rank]++
-        entrant.admit(true)
+        queues[rank].delete(waiting)
+        active[rank]++
+        waiting.admit(true)
       }
     }
   }
 
   return {
-    enter(rank, timeoutMs) {
+    acquire(rank, timeoutMs) {
       if (rank === 'settlement') return true
       if (isClosed) return Promise.resolve(false)
       if (queues[rank].size === 0 && hasRoom(rank)) {
-        inside[rank]++
+        active[rank]++
         return true
       }
       return new Promise((resolve) => {
-        const entrant: Entrant = {
-          admit(isIn) {
+        const waiting: Waiting = {
+          admit(isAdmitted) {
             clearTimeout(timer)
-            resolve(isIn)
+            resolve(isAdmitted)
           },
         }
         const timer = setTimeout(() => {
-          queues[rank].delete(entrant)
+          queues[rank].delete(waiting)
           resolve(false)
-          // Background waits for this queue to be empty.
+          // Background calls wait until this queue is empty.
           admit()
         }, timeoutMs)
-        queues[rank].add(entrant)
+        queues[rank].add(waiting)
       })
     },
-    leave(rank) {
+    release(rank) {
       if (rank === 'settlement') return
-      inside[rank]--
+      active[rank]--
       admit()
     },
     slowDown() {
@@ -83,7 +83,7 @@ export function createGate(
       isClosed = true
       clearTimeout(slow)
       for (const queue of Object.values(queues)) {
-        for (const entrant of queue) entrant.admit(false)
+        for (const waiting of queue) waiting.admit(false)
         queue.clear()
       }
     },

@@ -1,7 +1,7 @@
 import { Database } from 'bun:sqlite'
 
-/** What the database says, read from outside the program. */
-export type Books = {
+/** The rows of the database, read from outside the program. */
+export type Rows = {
   payments: readonly PaymentRow[]
   transactions: readonly TransactionRow[]
 }
@@ -21,7 +21,10 @@ export type PaymentRow = {
   upstream_status: number | null
 }
 
-/** One row for each payment that a transaction carries; `payment_id` is null when it carries none. */
+/**
+ * One row for each payment of a transaction; `payment_id` is null for a transaction without
+ * payments.
+ */
 export type TransactionRow = {
   hash: string
   network: string
@@ -32,7 +35,7 @@ export type TransactionRow = {
   payment_id: string | null
 }
 
-export function readBooks(file: string): Books {
+export function readRows(file: string): Rows {
   return query(file, (database) => ({
     payments: database
       .query<PaymentRow, []>(
@@ -49,7 +52,7 @@ export function readBooks(file: string): Books {
   }))
 }
 
-/** How many payments and transactions have not ended. */
+/** Number of payments and transactions that have not ended. */
 export function countUnfinished(file: string): { payments: number; transactions: number } {
   return query(file, (database) => {
     const count = (from: string) =>
