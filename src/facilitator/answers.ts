@@ -1,5 +1,5 @@
 import * as Problem from '../protocol/Problem'
-import type { Settled } from './settle'
+import type { Settled } from './conclude'
 import type { CheckedRequest } from './verification'
 
 /** Answers of the facilitator, as JSON and as problems. */

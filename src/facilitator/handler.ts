@@ -14,8 +14,9 @@ import * as Sponsoring from '../protocol/Sponsoring'
 import type { Settlement } from '../settlement/settlement'
 import type { ApprovalSponsor } from '../settlement/sponsorship'
 import { conflict, malformed, notReady, type Operation, summaryOf, toJson } from './answers'
+import type { SettleCall } from './conclude'
 import * as Policy from './Policy'
-import { createSettler, type SettleCall, type Settler, type Settling } from './settle'
+import { createSettler, type Settler, type Settling } from './settle'
 import { supported } from './supported'
 import {
   type CheckedRequest,

@@ -1,4 +1,3 @@
-import type { Hex } from 'viem'
 import type { KeyScope } from '../../db/Ledger'
 import type { Payment, Purpose } from '../../db/Payment'
 import { holdMoney, scopeKey } from '../paywall/hold'
@@ -8,6 +7,16 @@ import * as Refusals from '../settlement/refusals'
 import type { Settlement } from '../settlement/settlement'
 import { settleSponsored } from '../settlement/sponsorship'
 import { within } from '../settlement/wait'
+import {
+  failed,
+  finish,
+  notSigned,
+  otherMoney,
+  overShare,
+  type SettleCall,
+  type Settled,
+  spent,
+} from './conclude'
 import * as Policy from './Policy'
 import type { Payees } from './payees'
 import {
@@ -18,18 +27,9 @@ import {
   refuseEarly,
   refuseLate,
   routeOf,
-  used,
   type VerificationOptions,
   verifyOnChain,
 } from './verification'
-
-/** The answer to a settlement. `transaction` is empty when none is known. */
-export type Settled =
-  | { kind: 'success'; payment: Payment; isReplay: boolean }
-  | { kind: 'pending'; payment: Payment }
-  | { kind: 'failed'; reason: string; detail: string; transaction: Hex | '' }
-  | { kind: 'conflict'; detail: string }
-  | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }
 
 export type SettleOptions = VerificationOptions & {
   /** Longest wait, whatever the requirements name, ms. */
@@ -52,14 +52,6 @@ export type Settling = {
 
 export function createSettling(payees: Payees): Settling {
   return { runs: new Map(), keys: new Map(), calls: 0, payees }
-}
-
-/** A call of `/settle`. */
-export type SettleCall = {
-  subject: CheckedRequest
-  /** The caller's Idempotency-Key, if it has an API key. */
-  idempotencyKey: string | undefined
-  requestId: string
 }
 
 export type Settler = {
@@ -104,19 +96,19 @@ async function settle(options: SettleOptions, first: SettleCall): Promise<Settle
     if (run === undefined) {
       // Start nothing for a call that has used its time and will be answered with busy.
       const isLate = call !== first && leftMs <= 0
-      if (isLate && subject.known === undefined) return finish(options, call, Refusals.busy)
+      if (isLate && subject.known === undefined) return finish(settlement, call, Refusals.busy)
       const end = await within(begin(options, call, Math.max(0, leftMs)), leftMs)
       if (end !== undefined && 'answer' in end) return end.answer
-      return finish(options, call, end?.outcome ?? (await pendingOutcome(settlement, subject)))
+      return finish(settlement, call, end?.outcome ?? (await pendingOutcome(settlement, subject)))
     }
     const conflict = await findConflict(options, call)
     if (conflict !== undefined) return conflict
-    if (leftMs <= 0) return finish(options, call, await pendingOutcome(settlement, subject))
+    if (leftMs <= 0) return finish(settlement, call, await pendingOutcome(settlement, subject))
     const end = await within(run.end, leftMs)
     // Share only final results of an identical call.
     const isShared = run.form === formOf(subject)
     if (isShared && end && 'outcome' in end && end.outcome.kind !== 'pending') {
-      return finish(options, call, end.outcome)
+      return finish(settlement, call, end.outcome)
     }
   }
 }
@@ -257,56 +249,6 @@ function waitOf({ waitMs }: SettleOptions, { request }: CheckedRequest): number 
   return Math.min(request.requirements.maxTimeoutSeconds * 1000, waitMs)
 }
 
-/** Turns an outcome into an answer. No other function does. */
-async function finish(
-  options: SettleOptions,
-  call: SettleCall,
-  outcome: Outcome,
-): Promise<Settled> {
-  switch (outcome.kind) {
-    case 'confirmed':
-      return handOver(options.settlement, call, outcome.payment)
-    case 'pending':
-      return outcome
-    case 'reverted': {
-      const detail = 'The transaction failed; the same authorization may be tried again.'
-      return failed(outcome.reason, detail, outcome.payment.transaction)
-    }
-    case 'refused':
-      return failed(outcome.reason, outcome.detail)
-    case 'dead':
-      return failed(outcome.reason, outcome.detail, outcome.payment?.transaction)
-    case 'unavailable':
-      return outcome
-  }
-}
-
-async function handOver(
-  settlement: Settlement,
-  { subject, idempotencyKey: own }: SettleCall,
-  payment: Payment,
-): Promise<Settled> {
-  if (!isSame(subject, payment)) return spent(subject, payment)
-  if (settlement.needsSecond(payment) && !(await settlement.confirmTwice(payment))) {
-    return { kind: 'pending', payment }
-  }
-  const isHanded = await settlement.handOver(payment.id)
-  if (isHanded === true) return { kind: 'success', payment, isReplay: false }
-  // The payee has the money and no call got a success: the same call gets it later.
-  if (isHanded === undefined) return { kind: 'pending', payment }
-  const { idempotencyKey } = payment.purpose
-  const isOwn = idempotencyKey !== undefined && idempotencyKey === own
-  const stored = await settlement.findById(payment.id)
-  if (isOwn && stored?.delivery === 'delivered' && stored.state === 'confirmed') {
-    return { kind: 'success', payment: stored, isReplay: true }
-  }
-  // A reorganisation removed the transaction, so no call may get its success now.
-  if (stored?.state === 'broadcast' && stored.delivery === 'none') {
-    return { kind: 'pending', payment: stored }
-  }
-  return spent(subject, payment)
-}
-
 /** The fault when the caller's own key was used, or is being used, with other money. */
 async function findConflict(
   { settlement, settling }: SettleOptions,
@@ -327,31 +269,7 @@ function scopeOf({ subject, idempotencyKey: key }: SettleCall): KeyScope | undef
   return { merchant: '', route: routeOf(subject.keyHash), payer, key }
 }
 
-const otherMoney: Settled = {
-  kind: 'conflict',
-  detail: 'Idempotency-Key was used for another authorization.',
-}
-
-const overShare: Settled = {
-  kind: 'unavailable',
-  detail: 'The gas that one payee may have of the budget of today is spent.',
-  retryAfterSeconds: 600,
-}
-
 /** Fingerprint by which concurrent calls share an answer: same terms, same payload, same caller. */
 function formOf({ request, keyHash }: CheckedRequest): string {
   return [request.requirements.fingerprint, request.credentialHash, routeOf(keyHash)].join()
-}
-
-function spent({ transfer }: CheckedRequest, payment: Payment | undefined): Settled {
-  const { reason, detail } = used(transfer)
-  return failed(reason, detail, payment?.transaction)
-}
-
-function notSigned({ transfer }: CheckedRequest): Settled {
-  return failed(Refusals.signatureReason(transfer), 'the signature is not of the payer')
-}
-
-function failed(reason: string, detail: string, transaction: Hex | '' = ''): Settled {
-  return { kind: 'failed', reason, detail, transaction }
 }
