@@ -2,24 +2,14 @@ import { sql } from 'drizzle-orm'
 import { check, index, integer, sqliteTable, text, unique } from 'drizzle-orm/sqlite-core'
 import type * as Network from '../src/protocol/Network'
 import { address, at, decimal, hex, isAddress, isDecimal, isHex, oneOf } from './columns'
+import { type State, states } from './Order'
 import { payments } from './schema'
 
 /**
  * Stock orders. Between settlement and delivery the desk holds a buyer's money, so the CHECKs make
  * the rows impossible that would lose or double it; the migration adds a trigger that refuses every
- * change of state that is not in src/stock/Order.ts, and every change of what was agreed on.
+ * change of state that is not in Order.ts, and every change of what was agreed on.
  */
-
-export const orderStates = [
-  'settling',
-  'settled',
-  'swapping',
-  'delivered',
-  'refunding',
-  'refunded',
-  'held',
-  'failed',
-] as const
 
 export const orders = sqliteTable(
   'orders',
@@ -40,7 +30,7 @@ export const orders = sqliteTable(
     totalAtomic: decimal('total_atomic').notNull(),
     quotedAtomic: decimal('quoted_atomic').notNull(),
     floorAtomic: decimal('floor_atomic').notNull(),
-    state: text('state').$type<(typeof orderStates)[number]>().notNull(),
+    state: text('state').$type<State>().notNull(),
     settlementTx: hex('settlement_tx').notNull(),
     /** Set when the swap is written, for ever: nothing is refunded that may have been swapped. */
     swapTx: hex('swap_tx'),
@@ -75,7 +65,7 @@ export const orders = sqliteTable(
       'orders_amounts',
       sql`${isDecimal(table.usdgAtomic)} AND ${table.usdgAtomic} <> '0' AND ${isDecimal(table.totalAtomic)} AND ${table.totalAtomic} <> '0' AND ${isDecimal(table.quotedAtomic)} AND ${isDecimal(table.floorAtomic)} AND ${table.floorAtomic} <> '0'`,
     ),
-    check('orders_state', oneOf(table.state, orderStates)),
+    check('orders_state', oneOf(table.state, states)),
     check('orders_settlement', isHex(table.settlementTx, 64)),
     check('orders_swap', sql`${table.swapTx} IS NULL OR ${isHex(table.swapTx, 64)}`),
     check('orders_refund', sql`${table.refundTx} IS NULL OR ${isHex(table.refundTx, 64)}`),

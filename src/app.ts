@@ -1,12 +1,12 @@
-import { unused } from '../db/statement'
+import { unused } from '../db/sqlite/statement'
 import { type Base, type Clocks, openBase } from './app/base'
-import { type Door, openDoor } from './app/door'
 import { createHandlers } from './app/handlers'
 import { startMoney } from './app/money'
 import type { AppOptions } from './app/options'
 import { createParts, type Parts } from './app/parts'
 import { createRoutes } from './app/routes'
 import { startSales } from './app/sales'
+import { type HttpServer, startServer } from './app/server'
 import type { Config } from './config/Config'
 import type { Path } from './config/lines'
 import { needsRestart } from './config/restart'
@@ -22,21 +22,21 @@ export type App = {
   receiptAddress: `0x${string}`
   settlement: Settlement
   /**
-   * Takes over another configuration for requests from now on; those under way end under the old
-   * one. Changes nothing and returns the places when something needs a restart; throws, with nothing
-   * changed for requests, when the database cannot be written.
+   * Applies another configuration to requests from now on. Requests in progress end under the old
+   * one. When something needs a restart it changes nothing and returns those places. Rejects, and
+   * changes nothing for requests, when the database cannot be written. Calls run one after the other.
    */
-  reload(config: Config): readonly Path[]
-  /** Begins nothing new, lets what is paid finish within the configured limit, then closes. */
+  reload(config: Config): Promise<readonly Path[]>
+  /** Starts no new work, lets paid work finish within the configured limit, then closes. */
   stop(): Promise<void>
 }
 
 /**
- * Starts the service: opens the data directory, listens, and drives on what an earlier process left
- * unfinished; resolves when every network has been looked at once. Throws DatabaseLockedError when
- * another process has the data directory, DatabaseFileError and DatabaseLostError when there is no
- * sound database, and the system's error when the address cannot be had. What was started is stopped
- * then: the process can end.
+ * Starts the service: opens the data directory, listens, and continues what an earlier process left
+ * unfinished. Resolves when every network has been read once. Throws DatabaseLockedError when
+ * another process has the data directory, and DatabaseFileError or DatabaseLostError when there is
+ * no sound database. Throws the system's error when the address is not available. Parts that were
+ * started are stopped then, so that the process can end.
  */
 export async function start(options: AppOptions): Promise<App> {
   const cleanups: (() => unknown)[] = []
@@ -49,7 +49,7 @@ export async function start(options: AppOptions): Promise<App> {
   }
 }
 
-/** Starts the parts in the order in which they need each other. */
+/** Starts the parts in the order of their dependencies. */
 async function begin(
   options: AppOptions,
   clocks: Clocks,
@@ -57,42 +57,57 @@ async function begin(
 ): Promise<App> {
   const base = openBase(options, clocks, onFailure)
   // Bind first: a start without its address fails before other parts run.
-  const door = openDoor(base)
+  const server = startServer(base)
   const money = await startMoney(base)
-  const sales = startSales(base, money)
-  const parts = createParts(base, door, money, sales)
-  const first = prepare(base, parts, options.config)
+  const sales = await startSales(base, money)
+  const parts = createParts(base, server, money, sales)
+  const first = await prepare(base, parts, options.config)
   base.current.app = first.app
-  // Behind the socket: a chain that hangs must not keep the health endpoints from saying so.
+  // Recover after binding: the health endpoints must answer while a chain does not.
   await money.settlement.recover()
   sales.startedStock?.desk.recover()
-  first.write()
+  await first.write()
   warmUp(base)
   return {
-    url: door.listener.url,
+    url: server.listener.url,
     receiptAddress: sales.receiptAddress,
     settlement: money.settlement,
-    reload(config) {
-      const places = needsRestart(base.current.config, config)
-      if (places.length > 0) return places
-      const { app, write } = prepare(base, parts, config)
-      write()
-      Object.assign(base.current, { config, app })
-      return []
-    },
-    stop: () => stop(base, door, parts),
+    reload: inTurn((config) => reload(base, parts, config)),
+    stop: () => stop(base, server, parts),
   }
 }
 
-/** The routes under a configuration, and what makes the database know it as the one that is served. */
-function prepare({ db, now }: Base, parts: Parts, config: Config) {
-  const { retired, write } = succeed(db, config, now())
+/**
+ * Builds the routes of a configuration, and a function that records the configuration in the
+ * database.
+ */
+async function prepare({ ledger, now }: Base, parts: Parts, config: Config) {
+  const { retired, write } = await succeed(ledger.offers, config, now())
   return { app: createRoutes(createHandlers(config, retired, parts)), write }
 }
 
-/** Prepares, between requests, what the first ones would wait for. */
+async function reload(base: Base, parts: Parts, config: Config): Promise<readonly Path[]> {
+  const places = needsRestart(base.current.config, config)
+  if (places.length > 0) return places
+  const { app, write } = await prepare(base, parts, config)
+  await write()
+  Object.assign(base.current, { config, app })
+  return []
+}
+
+/** Runs one call after the other, in their order. */
+function inTurn<In, Out>(run: (input: In) => Promise<Out>): (input: In) => Promise<Out> {
+  let last: Promise<unknown> = Promise.resolve()
+  return (input) => {
+    const next = last.then(() => run(input))
+    last = next.catch(() => undefined)
+    return next
+  }
+}
+
+/** Prepares, between requests, what the first requests would wait for. */
 function warmUp({ options, db, current }: Base): void {
-  // Before `unused`: it makes every statement prepared before it be prepared again.
+  // Before `unused`, because it invalidates every statement that was prepared earlier.
   const lasting = options.isLasting ? [db.reserveLog] : []
   // Elysia compiles an app when its `fetch` is first read, which takes milliseconds.
   const compile = () => current.app.fetch
@@ -100,7 +115,11 @@ function warmUp({ options, db, current }: Base): void {
   void whenIdle(steps, () => current.isStopping)
 }
 
-async function stop({ current, db, now }: Base, { listener }: Door, parts: Parts): Promise<void> {
+async function stop(
+  { current, db, now }: Base,
+  { listener }: HttpServer,
+  parts: Parts,
+): Promise<void> {
   if (current.isStopping) return
   current.isStopping = true
   const { paywall, settling, startedStock, settlement } = parts
@@ -109,8 +128,11 @@ async function stop({ current, db, now }: Base, { listener }: Door, parts: Parts
   const inFlight = () =>
     paywall.inFlight() + settling.calls + (startedStock?.purchase.inFlight() ?? 0)
   while (inFlight() > 0 && now() < deadline) await Bun.sleep(10)
-  paywall.stop()
-  await Promise.all([startedStock?.desk.stop(), settlement.stop(Math.max(0, deadline - now()))])
+  await Promise.all([
+    paywall.stop(),
+    startedStock?.desk.stop(),
+    settlement.stop(Math.max(0, deadline - now())),
+  ])
   await Promise.race([closed, Bun.sleep(200)])
   await listener.stop(true)
   db.close()

@@ -2,30 +2,30 @@ import { dirname, join } from 'node:path'
 import { parseArgs } from 'node:util'
 import manifest from '../package.json'
 
-/** Only in a checkout: `demo --once` and tools load these when they run there. */
+/** Not in the executable: `demo --once` and tools load these packages from a checkout. */
 export const external = ['mppx', '@x402/*', 'solc', 'drizzle-kit', '@foundry-rs/*']
 
 export type Options = {
   entry: string
-  /** The executable; its source map lies beside it. */
+  /** Path of the executable. Its source map is written next to it. */
   outfile: string
-  /** Of `bun build --target`, to build for another system. */
+  /** Value for `bun build --target`, to build for another system. */
   target?: string
 }
 
-/** Makes one executable out of an entry. Throws with the compiler's output when that fails. */
+/** Builds one executable from an entry. Throws with the compiler's output on failure. */
 export async function build(options: Options): Promise<void> {
   const flags = [
     '--compile',
     '--production',
     '--minify',
-    // Without the format, byte code is built and then fails at the first top-level await.
+    // Without the format, bytecode is built and then fails at the first top-level await.
     '--bytecode',
     '--format=esm',
     '--sourcemap=linked',
     // Split, so that each command loads only its own modules before it runs.
     '--splitting',
-    // Else the executable loads what it finds in the directory it is started in.
+    // Without these flags the executable loads what it finds in its current directory.
     '--no-compile-autoload-dotenv',
     '--no-compile-autoload-bunfig',
     `--define=VERSION=${JSON.stringify(manifest.version)}`,
@@ -34,7 +34,7 @@ export async function build(options: Options): Promise<void> {
     `--outfile=${options.outfile}`,
   ]
   const compiler = Bun.spawn([process.execPath, 'build', options.entry, ...flags], {
-    // The builder's NODE_ENV would win over --production.
+    // The builder's NODE_ENV would override --production.
     env: { ...process.env, NODE_ENV: 'production' },
     stdout: 'pipe',
     stderr: 'pipe',

@@ -1,7 +1,7 @@
 /**
- * One line per event. Redaction is by design, not by discipline: a field whose name says secret never
- * shows its value, and what looks like a credential is cut out of any text, so that a careless
- * caller or a library's error message cannot leak one.
+ * Writes one line per event. Redaction does not depend on the caller: the value of a field with a
+ * secret's name is never shown, and text that looks like a credential is removed. So a careless
+ * caller or the error message of a library cannot leak a secret.
  */
 export type Log = {
   /** Writes one event at level `info`. `event` is a constant of ours, in kebab-case. */
@@ -80,7 +80,7 @@ function isSecretName(name: string): boolean {
 }
 
 function clean(name: string, value: unknown, depth: number): unknown {
-  // A count or a flag beside a secret ("tokens: 14") is none.
+  // A count or a flag under a secret's name ("tokens: 14") is not a secret.
   if (typeof value === 'boolean' || value === undefined || value === null) return value
   if (typeof value === 'number') return Number.isFinite(value) ? value : String(value)
   if (isSecretName(name)) return redacted
@@ -125,8 +125,8 @@ function cleanError(error: Error, depth: number): unknown {
 
 /**
  * Text without what looks like a credential: authorization schemes with their value, signatures and
- * signed transactions (130 or more hex digits), long base64, and everything of a URL but its
- * origin (RPC URLs carry their API key in the path).
+ * signed transactions (130 or more hex digits), long base64, and every part of a URL after its
+ * origin. RPC URLs have their API key in the path.
  */
 export function scrub(text: string): string {
   return text
@@ -154,8 +154,8 @@ function formatPretty(record: Record<string, unknown>): string {
   return parts.join(' ')
 }
 
-// A terminal obeys control characters, and bidirectional ones rearrange a line: a buyer chooses some
-// of the text.
+// A terminal interprets control characters, and bidirectional characters reorder a line. A buyer
+// chooses some of the text.
 function printable(value: unknown): string {
   const text = typeof value === 'string' && /^[^\s"=]+$/.test(value) ? value : JSON.stringify(value)
   return text.replace(

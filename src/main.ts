@@ -2,7 +2,7 @@ export {}
 
 declare const VERSION: string | undefined
 
-const usage = `turnpike sells any HTTP API per request to anyone who holds a stablecoin wallet.
+const usage = `turnpike sells any HTTP API per request to any client with a stablecoin wallet.
 
 Usage: turnpike [command] [options]
 
@@ -67,7 +67,7 @@ const allowed: Readonly<Record<Command, readonly string[]>> = {
   version: [],
 }
 
-/** What follows the command, in order; of `receipt` the first is a word. */
+/** Operands after the command, in order. The first operand of `receipt` is a verb. */
 const operandsOf: Partial<Readonly<Record<Command, readonly string[]>>> = {
   pay: ['a URL'],
   receipt: ['verify', 'a receipt'],
@@ -76,7 +76,7 @@ const operandsOf: Partial<Readonly<Record<Command, readonly string[]>>> = {
   backup: ['a file'],
 }
 
-/** First words that a command knows. */
+/** Verbs of the commands that have them. */
 const verbsOf: Partial<Readonly<Record<Command, readonly string[]>>> = {
   receipt: ['verify'],
   orders: ['list', 'show', 'retry'],
@@ -107,7 +107,7 @@ async function main(argv: string[]): Promise<number> {
   }
   const file = values.config ?? 'merchants.toml'
   const dataDir = values.data ?? 'data'
-  // Each command loads its own part only: a start should not wait for the others.
+  // Each command loads only its own modules, so that a start does not wait for the others.
   switch (command) {
     case 'version':
       process.stdout.write(`turnpike ${typeof VERSION === 'string' ? VERSION : 'development'}\n`)
@@ -154,7 +154,7 @@ async function main(argv: string[]): Promise<number> {
     }
     case 'serve': {
       const { serve } = await import('./cli/serve')
-      // A log that cannot be written must not keep the process alive.
+      // A log that cannot be written must not keep the process running.
       process.exit(await serve({ file, dataDir, env: process.env }))
     }
   }
@@ -166,7 +166,7 @@ function print(line: string): void {
 
 type Values = {
   config?: string
-  /** serve, check: the data directory; pay: the request body. */
+  /** serve, check: the data directory. pay: the request body. */
   data?: string
   online?: boolean
   once?: boolean
@@ -185,10 +185,10 @@ type Values = {
   help?: boolean
 }
 
-/** `operand` is the last word behind the command, `word` the first. */
+/** `operand` is the last word after the command, `word` the first. */
 type Parsed = { command: Command; values: Values; word: string; operand: string }
 
-/** The command and its options, or what is wrong with them. */
+/** The command and its options, or a text that says what is wrong with the arguments. */
 function parse(argv: string[]): Parsed | string {
   try {
     // Loaded late, so that a start that restarts itself does not load it twice.

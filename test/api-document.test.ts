@@ -4,7 +4,7 @@ import { parse } from '../src/config/merchants'
 import { payout, small } from './harness/config'
 import { type StockShop, startStockShop } from './harness/stockshop'
 
-/** The OpenAPI document of our own endpoints says what they do. */
+/** Compares the OpenAPI document of our own endpoints with what they do. */
 
 type Parameter = { name: string; in: string; required: boolean; schema: { pattern?: string } }
 type Operation = {
@@ -42,7 +42,7 @@ test('behavior: each path of the document is served, by its method and no other'
   }
 })
 
-test('error: each parameter of the document is named when it is wrong', async () => {
+test('error: an invalid value of each parameter of the document is refused by name', async () => {
   for (const path of ['/api/stock/quote', '/api/stock/orders', '/api/stock/buy']) {
     const [method = 'get', operation] =
       Object.entries(paths[path] ?? {}).find(([name]) => name !== 'servers') ?? []
@@ -51,7 +51,7 @@ test('error: each parameter of the document is named when it is wrong', async ()
     const query = new URLSearchParams([...names, 'stranger'].map((name) => `${name}=?`).join('&'))
     const response = await fetch(`${shop.url}${path}?${query}`, { method: method.toUpperCase() })
     const { invalidParams } = (await response.json()) as { invalidParams: { name: string }[] }
-    // A quote ignores what the price does not depend on.
+    // A quote ignores parameters that do not affect the price.
     const refused = path === '/api/stock/quote' ? names : [...names, 'stranger']
     expect([path, invalidParams.map(({ name }) => name).toSorted()]).toEqual([
       path,
@@ -60,7 +60,7 @@ test('error: each parameter of the document is named when it is wrong', async ()
   }
 })
 
-test('behavior: the document has no words of ours in its schemas, and an ETag', async () => {
+test('behavior: the document has no keyword of ours in its schemas, and has an ETag', async () => {
   const first = await fetch(`${shop.url}/api/openapi.json`)
   expect(await first.text()).not.toContain('"fault"')
   const headers = { 'if-none-match': first.headers.get('etag') ?? '' }
@@ -77,7 +77,7 @@ test('behavior: bodies name their members', () => {
   expect(members('/settle')).toEqual(members('/verify'))
 })
 
-test('error: a configured path below one of ours is refused, for every path of the table', async () => {
+test('error: a configured path below a path of the service is refused, for every path of the table', async () => {
   const table = await Bun.file(join(import.meta.dir, '../src/app/routes.ts')).text()
   const firsts = new Set(
     [...table.matchAll(/\(\s*['`](?:\$\{at\})?\/([\w.-]+)/g)].map(([, first = '']) => first),

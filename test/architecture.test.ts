@@ -6,13 +6,13 @@ const root = join(import.meta.dir, '..')
 const page = await Bun.file(join(root, 'docs/architecture.md')).text()
 const all = await read(root)
 const sources = new Map(all.map(({ path, code }) => [path, code]))
-/** Most files that a reader of a paid request opens. */
+/** Most files that contain the stages of a paid request. */
 const stageFilesMax = 45
 
 /** `path` or `path#name` in backticks. */
 const reference = /`((?:src|db|test)\/[\w./-]+\.ts)(?:#(\w+))?`/g
 
-/** What a page names and the files do not have. */
+/** References of a page to files and declarations that do not exist. */
 function missing(text: string, files: ReadonlyMap<string, string>): string[] {
   return [...text.matchAll(reference)].flatMap(([, path = '', name]) => {
     const code = files.get(path)
@@ -64,7 +64,7 @@ function upward(order: readonly string[], files: readonly Source[]): string[] {
   )
 }
 
-test('behavior: every file and function that the page names is there', () => {
+test('behavior: every file and function that the page names exists', () => {
   expect(missing(page, sources)).toEqual([])
 })
 
@@ -84,7 +84,7 @@ test('behavior: the stages of a paid request are in few files', () => {
   expect(page).toContain(`The table above names ${files.size} files.`)
 })
 
-test('behavior: the files that the stages call are there, and each is named once', () => {
+test('behavior: the files that the stages call exist, and each is named once', () => {
   const files = listed()
   expect(files.filter((path) => !sources.has(path))).toEqual([])
   expect(new Set(files).size).toBe(files.length)
@@ -110,7 +110,7 @@ test('behavior: the README and the pages of docs link each other, and no link is
   }
 })
 
-test('error: an import of a stage above is found, and one of its types is none', async () => {
+test('error: an import of a stage above is found, and an import of its types is allowed', async () => {
   const files = await read('', {
     'src/a.ts': "import { b } from './b'\n",
     'src/b.ts': "import type { A } from './a'\nimport { c } from './c'\n",
@@ -120,7 +120,7 @@ test('error: an import of a stage above is found, and one of its types is none',
   expect(found).toEqual(['src/c.ts imports src/a.ts'])
 })
 
-test('error: a file, a function or a method that is gone is found', () => {
+test('error: a file, a function or a method that does not exist is found', () => {
   const files = new Map([['src/a.ts', 'function b() {}\nconst c = {\n  d(e) {\n  },\n}\nf(g)\n']])
   const found = (text: string) => missing(text, files)
   expect(found('`src/a.ts` `src/a.ts#b`, `src/a.ts#c` and `src/a.ts#d`')).toEqual([])

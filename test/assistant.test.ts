@@ -4,7 +4,7 @@ import { startUpstreams } from '../src/demo/upstreams'
 import { buy, type Shop, sign, startShop, type Terms } from './harness/shop'
 import type { Reply } from './harness/upstream'
 
-// The shop gives it to the assistant of the shipped file.
+// The shop sets it for the assistant of the shipped file.
 const key = 'assistant-s3cret-key'
 let shop: Shop
 beforeAll(async () => {
@@ -33,14 +33,14 @@ async function ask(body: unknown, terms: Terms = {}, headers: Record<string, str
   return fetch(chat(), { ...init, headers: { ...init.headers, ...credential, ...headers } })
 }
 
-/** The upstream's side of the next request. */
+/** The upstream's handler of the next request. */
 function nextReply(): Promise<Reply> {
   return new Promise((resolve) => {
     shop.upstream.script = (_, reply) => resolve(reply)
   })
 }
 
-/** Everything that a buyer can see of an answer. */
+/** Everything of an answer that a buyer can read. */
 async function seen(response: Response): Promise<string> {
   return JSON.stringify([response.status, [...response.headers], await response.text()])
 }
@@ -50,7 +50,7 @@ describe('models', () => {
     ['assistant-fast', '~google/gemini-flash-latest'],
     ['assistant-balanced', '~anthropic/claude-sonnet-latest'],
     ['assistant-deep', '~openai/gpt-latest'],
-    // The operator's choice, made in the file.
+    // The operator chooses these models in the file.
     ['assistant-open', 'own/model-8b'],
     ['~openai/gpt-latest', '~openai/gpt-latest'],
   ] as const)
@@ -60,7 +60,7 @@ describe('models', () => {
       expect((await ask(`{${text(alias)}`)).status).toBe(200)
       const [arrived] = shop.upstream.requests
       expect(arrived).toMatchObject({ method: 'POST', target: '/api/v1/chat/completions' })
-      // All but the output limit is as the buyer wrote it.
+      // Everything but the output limit is unchanged.
       expect(arrived?.body).toBe(`{"max_completion_tokens":2000,${text(model)}`)
       expect(arrived?.headers).toMatchObject({
         authorization: `Bearer ${key}`,
@@ -69,7 +69,7 @@ describe('models', () => {
       expect(Object.keys(arrived?.headers ?? {})).not.toContain('payment-signature')
     })
 
-  test('behavior: with members of its own a request is forwarded', async () => {
+  test('behavior: a request with further members is forwarded', async () => {
     expect((await ask({ model, messages, tools: [{ type: 'function' }], top_p: 1 })).status).toBe(
       200,
     )
@@ -89,7 +89,7 @@ describe('models', () => {
     const response = await buy(chat(), { scheme: 'x402-permit2', init: { method: 'POST' } })
     expect([response.status, await response.json()]).toMatchObject([400, missing])
     expect([shop.counts(), shop.upstream.requests.length]).toEqual([before, 0])
-    // What is in a body that is too long to be read without payment is not known.
+    // A body that is too long to be read without payment is not checked.
     const long = await fetch(chat(), asking({ messages, x: 'x'.repeat(1_100_000) }))
     expect([long.status, await long.json()]).not.toMatchObject([402, missing])
   })
@@ -121,7 +121,7 @@ describe('streaming', () => {
     expect((await reader?.read())?.done).toBe(true)
   })
 
-  test('error: the key in an event stream is cut out, also between two chunks', async () => {
+  test('error: the key in an event stream is redacted, also between two chunks', async () => {
     const reply = nextReply()
     const bought = ask({ model, messages, stream: true })
     const upstream = await reply
@@ -166,7 +166,7 @@ describe('the key of the upstream', () => {
     ],
   ]
   for (const [what, status, body, headers] of answers)
-    test(`error: is in nothing that a buyer gets from ${what}`, async () => {
+    test(`error: the key of the upstream is in no byte that a buyer gets from ${what}`, async () => {
       shop.upstream.script = (_, reply) => reply.send(status, body, headers)
       const response = await ask({ model, messages }, { scheme: 'x402-permit2' })
       expect(response.status).toBe([200, 400].includes(status) ? status : 502)
@@ -176,7 +176,7 @@ describe('the key of the upstream', () => {
       expect(shop.logged.join('')).not.toContain(key)
     })
 
-  test('error: is in no challenge, document or fault', async () => {
+  test('error: the key of the upstream is in no challenge, document or fault', async () => {
     const urls = [
       chat(),
       `${shop.url}/openapi.json`,
@@ -207,13 +207,13 @@ describe('deeply nested content', () => {
   const nested = '['.repeat(15_000) + ']'.repeat(15_000)
   const deep = `{"max_completion_tokens":9,"model":"~openai/gpt-latest","messages":[{"role":"user","content":${nested}}]}`
 
-  test('behavior: crosses to the upstream as it is', async () => {
+  test('behavior: deeply nested content is forwarded unchanged', async () => {
     const response = await ask(deep)
     expect(response.status).toBe(200)
     expect(shop.upstream.requests[0]?.body).toBe(deep)
   })
 
-  test('behavior: the sample of a chat service answers it', async () => {
+  test('behavior: the sample of a chat service answers deeply nested content', async () => {
     const samples = await startUpstreams()
     const init = { ...asking(deep), headers: { authorization: 'Bearer k' } }
     const response = await fetch(`${samples.url}/api/v1/chat/completions`, init)

@@ -33,7 +33,7 @@ const bought = async (way: Way, path = 'a/get') =>
   fetch(at(path), { headers: await pay(way, path) })
 
 describe('what the buyer sees', () => {
-  test("attack 26: the merchant's key is cut out of whatever the upstream says", async () => {
+  test("attack 26: the merchant's key is redacted from every answer of the upstream", async () => {
     for (const [status, type] of [
       [200, 'application/json'],
       [404, 'text/html'],
@@ -68,7 +68,7 @@ describe('what the buyer sees', () => {
     expect(target.logged.join('\n')).not.toContain(merchantSecret)
   })
 
-  test('attack 27: nothing of a merchant acts on the origin that all share', async () => {
+  test('attack 27: no header of a merchant affects the origin that all merchants share', async () => {
     const dangerous = {
       'set-cookie': 'session=1',
       'content-security-policy': "default-src 'self' *",
@@ -114,7 +114,7 @@ describe('what the buyer sees', () => {
     }
   })
 
-  test('attack 28: no cache keeps a challenge, an answer or a problem', async () => {
+  test('attack 28: no cache may store a challenge, an answer or a problem', async () => {
     target.upstream.answer = () =>
       new Response('goods', {
         headers: {
@@ -146,7 +146,7 @@ describe('what the buyer sees', () => {
 })
 
 describe('streams', () => {
-  /** An event stream that sends one event whenever it is told to. */
+  /** An event stream that sends one event on request. */
   function startStream() {
     let controller: ReadableStreamDefaultController<Uint8Array> | undefined
     let cancelled = false
@@ -170,7 +170,7 @@ describe('streams', () => {
   }
 
   for (const way of [mppUsdc, mppPermit, x402Usdc]) {
-    test(`attack 45: left after the first event, then asked for again, ${way.name}`, async () => {
+    test(`attack 45: a stream left after its first event is not delivered again, ${way.name}`, async () => {
       const stream = startStream()
       const headers = await pay(way)
       const socket = connect(target.url, request('/m/a/get', linesOf(headers)))
@@ -194,7 +194,7 @@ describe('streams', () => {
     })
   }
 
-  test('attack 45: cut by the upstream in the middle, then asked for again', async () => {
+  test('attack 45: a stream that the upstream cuts in the middle is not delivered again', async () => {
     const stream = startStream()
     const headers = await pay(x402Usdc)
     const response = await fetch(at('a/get'), { headers })
@@ -214,7 +214,7 @@ describe('streams', () => {
 
 describe('connections that close early', () => {
   for (const way of [mppUsdc, x402Usdc]) {
-    test(`attack 44: however it is closed, one payment shows one answer, ${way.name}`, async () => {
+    test(`attack 44: one payment gives one answer, however the connection is closed, ${way.name}`, async () => {
       for (const bytes of [20, 900_000, 3_000_000]) {
         target.upstream.answer = () => new Response('x'.repeat(bytes))
         for (const isHalfClosed of [true, false]) {

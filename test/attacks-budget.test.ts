@@ -6,16 +6,16 @@ import { connect } from './harness/raw'
 import { mppUsdc, startTarget, type Target, x402Usdc } from './harness/target'
 import { until } from './harness/world'
 
-/** Bodies that are held, so that others find no room. */
+/** Bodies that fill the budget, so that other bodies do not fit. */
 
 const bufferedMaxBytes = 4 * 1024 ** 2
-/** Larger than the rest that bodies of 200,000 bytes leave. */
+/** Larger than the remainder that bodies of 200,000 bytes leave. */
 const large = 'x'.repeat(250_000)
 let target: Target
 let sockets: net.Socket[] = []
 
 beforeEach(async () => {
-  // Each request says which address it comes from.
+  // Each request names its client address.
   target = await startTarget({
     service: { bufferedMaxBytes, trustProxy: 1 },
     more: (upstreamUrl) => `
@@ -39,7 +39,7 @@ afterEach(async () => {
 const buyer = account(1).local()
 const at = (path: string) => `${target.url}${path}`
 
-/** Sends bodies from an address each and keeps them open, until one finds no room. */
+/** Sends bodies from one address each and keeps them open, until one does not fit. */
 async function fill(path: string, bytes: number, lines: readonly string[] = []): Promise<void> {
   let refused = 0
   const head = (index: number) =>
@@ -89,7 +89,7 @@ describe('attack: bodies with junk as a credential, from many addresses,', () =>
     })
 })
 
-test('attack: a challenge of another service is no credential of ours', async () => {
+test('attack: a challenge of another service does not count as a credential', async () => {
   const { authorization = '' } = Object.fromEntries(
     new Headers(await mppUsdc.pay(await ask(at('/m/a/get')), buyer)),
   )
@@ -105,7 +105,7 @@ test('attack: bodies for the facilitator leave room for paid requests', async ()
   expect(await buy(large)).toBe(200)
 })
 
-test('behavior: a redemption has the room of paid requests', async () => {
+test('behavior: a redemption uses the share of paid requests', async () => {
   target.upstream.answer = () => new Response('down', { status: 500 })
   const init = { method: 'POST', body: large }
   const headers = await x402Usdc.pay(await ask(at('/m/a/post'), init), buyer)
@@ -120,7 +120,7 @@ test('behavior: a redemption has the room of paid requests', async () => {
   expect([failed.status, redeemed.status]).toEqual([502, 200])
 })
 
-test('attack: unpaid bodies for a merchant that is out of service give their room back', async () => {
+test('attack: unpaid bodies for a merchant that is out of service return their bytes to the budget', async () => {
   const init = (address: string) => ({
     method: 'POST',
     headers: { 'x-forwarded-for': address },

@@ -63,7 +63,7 @@ function beforeSend(way: Way, act: () => Promise<unknown>): void {
   }
 }
 
-/** What a credential lets anybody settle who has seen it. */
+/** The settling call that any reader of a credential can send. */
 function transferOf(way: Way, headers: Record<string, string>): Transfer.Transfer {
   if (way.protocol === 'mpp') {
     const parsed = Credential.parse(headers.authorization ?? '')
@@ -77,7 +77,7 @@ function transferOf(way: Way, headers: Record<string, string>): Transfer.Transfe
   return { ...signed, method: way.method, network: id, chainId, asset: asset.address }
 }
 
-/** A stranger sends the settling call first. */
+/** Another account sends the settling call first. */
 function settleAsStranger(way: Way, headers: Record<string, string>): Promise<unknown> {
   const call = Transfer.call(transferOf(way, headers))
   return execute(target[way.side].chain, [{ from: account(9).address, ...call }])
@@ -109,7 +109,7 @@ const approve = (way: Way, value: bigint) =>
     },
   ])
 
-/** The payer takes its authorization back. */
+/** The payer cancels its authorization. */
 async function cancel(way: Way, headers: Record<string, string>): Promise<unknown> {
   const { nonce, chainId, asset: verifyingContract } = transferOf(way, headers)
   const { chain } = target[way.side]
@@ -150,7 +150,7 @@ describe('between simulation and settlement', () => {
       expect([result.status, await codeOf(result)]).toEqual([503, 'settlement-reverted'])
       expect(caused).toMatchObject({ forwarded: 0, paidAtomic: 0n })
       expect(target.payments().at(-1)).toMatchObject({ state: 'reverted', delivery: 'none' })
-      // While it is poor nothing is sent for it again.
+      // While the balance is too low no second transaction is sent.
       const gas = target.rows()
       const poor = await buy(headers)
       expect([poor.status, target.rows()]).toEqual([503, gas])
@@ -160,7 +160,7 @@ describe('between simulation and settlement', () => {
       expect((await buyWhenFree(headers)).status).toBe(402)
     })
 
-    test(`attack 12: somebody else settles after the simulation, ${way.name}`, async () => {
+    test(`attack 12: another account settles after the simulation, ${way.name}`, async () => {
       const headers = await pay(way)
       beforeSend(way, () => settleAsStranger(way, headers))
       const { result, ...caused } = await effects(target, () => buy(headers))
@@ -187,7 +187,7 @@ describe('between simulation and settlement', () => {
     })
   }
 
-  test('attack 9: the allowance of Permit2 is taken away', async () => {
+  test('attack 9: the allowance of Permit2 is revoked', async () => {
     for (const way of [mppPermit, x402Permit]) {
       const headers = await pay(way)
       beforeSend(way, () => approve(way, 0n))
@@ -200,12 +200,12 @@ describe('between simulation and settlement', () => {
   })
 })
 
-describe('settled before it is shown to us', () => {
+describe('settled before the request', () => {
   beforeAll(() => target.reload({ payoutExclusive: true }))
   afterAll(() => target.reload({ payoutExclusive: false }))
 
   for (const way of [mppUsdc, mppUsdg, mppPermit]) {
-    test(`attack 12: bound to a challenge of ours, served once, ${way.name}`, async () => {
+    test(`attack 12: an external settlement bound to our challenge is served once, ${way.name}`, async () => {
       const headers = await pay(way)
       const { result, ...caused } = await effects(target, async () => {
         await settleAsStranger(way, headers)
@@ -221,7 +221,7 @@ describe('settled before it is shown to us', () => {
     })
   }
 
-  test("attack 12: bound by mppx's nonce to the route, served there once and nowhere else", async () => {
+  test("attack 12: bound by mppx's nonce to the route, served there once and at no other route", async () => {
     const asked = await ask(at('a/get'))
     const term = Terms.decode(asked.response.headers).find(
       ({ protocol, method, network }) =>
@@ -245,8 +245,8 @@ describe('settled before it is shown to us', () => {
   })
 
   for (const way of [mppUsdc, mppUsdg, mppPermit]) {
-    test(`attack 12: where others may sell for the payout, no proof that it was unspent, ${way.name}`, async () => {
-      target.reload({ payoutExclusive: false })
+    test(`attack 12: without payout_exclusive, refused without proof that it was unspent, ${way.name}`, async () => {
+      await target.reload({ payoutExclusive: false })
       try {
         const headers = await pay(way)
         await settleAsStranger(way, headers)
@@ -255,7 +255,7 @@ describe('settled before it is shown to us', () => {
           expect({ status: result.status, ...caused }).toEqual({ status: 402, ...nothing })
         }
       } finally {
-        target.reload({ payoutExclusive: true })
+        await target.reload({ payoutExclusive: true })
       }
     })
   }
@@ -275,12 +275,12 @@ describe('settled before it is shown to us', () => {
     })
   }
 
-  test('attack 8: a used nonce that does not revert pays once, whoever used it and when', async () => {
+  test('attack 8: a used nonce that does not revert pays once, by whichever account and whenever it was used', async () => {
     for (const way of [x402Usdg, mppUsdg]) {
       const headers = await pay(way)
       beforeSend(way, async () => {
         await settleAsStranger(way, headers)
-        // Again: the token only logs it.
+        // Again: the token only emits a log.
         await settleAsStranger(way, headers)
       })
       const { result, ...caused } = await effects(target, () =>
@@ -294,20 +294,20 @@ describe('settled before it is shown to us', () => {
   })
 })
 
-/** A buyer that sends a request and may leave. */
+/** A buyer that sends a request and may disconnect. */
 function openConnection(headers: Record<string, string>, path = '/m/a/get') {
   const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}`)
   const socket = connect(target.url, request(path, lines))
   return {
     async leave() {
       socket.destroy()
-      // The gateway has seen the end of the connection when it has answered on later ones.
+      // When later connections have been answered, the gateway has seen the end of this one.
       for (let look = 0; look < 5; look++) await fetch(`${target.url}/healthz`)
     },
   }
 }
 
-/** The request that was left holds the money until it notices. */
+/** The abandoned request keeps its claim on the money until it notices the disconnection. */
 async function buyWhenFree(headers: Record<string, string>): Promise<Response> {
   let response = await buy(headers)
   await until('the money is free', async () => {
@@ -317,7 +317,7 @@ async function buyWhenFree(headers: Record<string, string>): Promise<Response> {
   return response
 }
 
-describe('buyers that leave', () => {
+describe('buyers that disconnect', () => {
   for (const way of [mppUsdc, mppPermit, x402Usdc, x402Permit]) {
     test(`attack 44: during the settlement, ${way.name}`, async () => {
       const headers = await pay(way)

@@ -72,7 +72,7 @@ async function challenge(path = 'a/get', init?: RequestInit): Promise<ParsedChal
 
 const encoded = (value: unknown) => Buffer.from(JSON.stringify(value)).toString('base64url')
 
-/** A challenge with parameters replaced; what is signed follows them. */
+/** A challenge with replaced parameters; the signed fields follow them. */
 function altered(from: ParsedChallenge, raw: Record<string, string>): ParsedChallenge {
   const all = { ...from.raw, ...raw }
   const request = JSON.parse(Buffer.from(all.request ?? '', 'base64url').toString())
@@ -80,7 +80,7 @@ function altered(from: ParsedChallenge, raw: Record<string, string>): ParsedChal
 }
 
 describe('challenges', () => {
-  test('attack 31: every parameter forged, the credential signed for the forgery', async () => {
+  test('attack 31: a challenge with any forged parameter is refused, though the credential signs the forgery', async () => {
     const real = await challenge()
     const { request, raw } = real
     const digest = 'sha-256=:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=:'
@@ -105,7 +105,7 @@ describe('challenges', () => {
       { realm: 'LOCALHOST' },
       { realm: '' },
       { digest },
-      // The slots joined are the same text, cut at another place.
+      // The joined slots are the same text, split at another place.
       { expires: `${raw.expires}|`, digest: raw.opaque ?? '', opaque: '' },
       { realm: `localhost|evm`, method: 'charge' },
       { method: 'tempo' },
@@ -131,7 +131,7 @@ describe('challenges', () => {
     await served({ authorization: await payMpp(real, buyer) })
   })
 
-  test('attack 31: a challenge of another secret or another realm, whole in itself', async () => {
+  test('attack 31: a consistent challenge of another secret or another realm is refused', async () => {
     const { asset } = networkOf('http://localhost', 'usdc')
     const network = networkOf('http://localhost', 'usdc', {
       asset: { ...asset, transfer: ['eip3009'] },
@@ -149,7 +149,7 @@ describe('challenges', () => {
     }
   })
 
-  test('attack 31: expired, though the authorization is not', async () => {
+  test('attack 31: an expired challenge is refused, though the authorization is valid', async () => {
     const real = await challenge()
     target.clock.offsetMs = 301_000
     const authorization = await payMpp(real, buyer, { validBefore: inSeconds(600) })
@@ -158,7 +158,7 @@ describe('challenges', () => {
     expect(fresh[0]?.raw.expires !== real.raw.expires).toBe(true)
   })
 
-  test('attack 31: one challenge pays once, whichever way it is signed', async () => {
+  test('attack 31: one challenge pays once, with whichever method it is signed', async () => {
     const asked = await ask(at('a/get'))
     const robinhood = asked.challenges[1]
     if (robinhood === undefined) throw new Error('no challenge')
@@ -177,12 +177,12 @@ describe('challenges', () => {
       const headers = { authorization: await payMpp(await challenge('a/both', issued), buyer) }
       await served(headers, 'a/both', used)
       expect(target.upstream.requests.at(-1)?.method).toBe(used?.method ?? 'GET')
-      // It paid once: for neither method it pays again.
+      // It was spent: it pays for neither method again.
       for (const init of [undefined, post]) await refused(headers, 'a/both', init)
     }
   })
 
-  test('attack 32: the challenge of a GET pays for no body, and for no other route', async () => {
+  test('attack 32: the challenge of a GET pays neither for a body nor for another route', async () => {
     const headers = { authorization: await payMpp(await challenge('a/both'), buyer) }
     const post = { method: 'POST' }
     const told = await refused(headers, 'a/both', { ...post, body: '{"model":"dear"}' })
@@ -191,7 +191,7 @@ describe('challenges', () => {
       const init = path === 'a/post' ? post : undefined
       expect((await refused(headers, path, init)).code).toBe('invalid-challenge')
     }
-    // A large body has no digest: what is issued for one is for a POST with a body.
+    // A large body has no digest: its challenge is for a POST with a body.
     const large = { ...post, body: JSON.stringify('x'.repeat(1_100_000)) }
     const other = { authorization: await payMpp(await challenge('a/both', large), buyer) }
     expect((await refused(headers, 'a/both', large)).code).toBe('invalid-challenge')
@@ -199,7 +199,7 @@ describe('challenges', () => {
     await served(headers, 'a/both', { ...post, body: '' })
   })
 
-  test('attack 32: the body is swapped after the challenge', async () => {
+  test('attack 32: a body that is replaced after the challenge is refused', async () => {
     const init = { method: 'POST', body: '{"amount":1}' }
     for (const way of [mppUsdc, mppPermit]) {
       const headers = await way.pay(await ask(at('a/post'), init), buyer)
@@ -224,16 +224,16 @@ describe('idempotency keys', () => {
       const paid = { ...(await way.pay(await ask(at('a/get')), buyer)), ...mine }
       const answer = await served(paid)
 
-      // Knowing the key is not enough, nor is naming the payer.
+      // Neither the key alone nor the payer's name gives access.
       expect((await refused(mine)).code).toBe('payment-required')
       const forged = await way.pay(await ask(at('a/get')), other, { from: buyer.address })
       await refused({ ...forged, ...mine })
-      // Another payer has a key of its own, though it is spelled the same.
+      // The key of another payer is a different key, though its text is the same.
       target.upstream.answer = () => new Response('for the other')
       expect(await served({ ...(await way.pay(await ask(at('a/get')), other)), ...mine })).toBe(
         'for the other',
       )
-      // Another request is a conflict, and its money stays where it is.
+      // Another request is a conflict, and its money does not move.
       for (const path of ['a/get?x=1', 'a/get/tail']) {
         const fresh = await way.pay(await ask(at(path)), buyer)
         const { status, code } = await refused({ ...fresh, ...mine }, path)
@@ -267,7 +267,7 @@ describe('idempotency keys', () => {
       expect([result.status, await result.text()]).toEqual([200, answer])
       expect(result.headers.get('idempotency-replayed')).toBe('true')
       expect(caused).toEqual(nothing)
-      // What is on the chain is not enough: the key is the buyer's.
+      // The public data of the chain is not enough: only the buyer has the key.
       await refused(paid)
       await refused({ ...paid, 'idempotency-key': key() })
       for (const path of ['a/get?x=1', 'a/get/tail', 'b/get', 'a/both'])
@@ -275,7 +275,7 @@ describe('idempotency keys', () => {
     })
   }
 
-  test('attack 33: a key cannot be taken in advance, nor held by a request that pays nothing', async () => {
+  test('attack 33: a request without a payment can neither reserve a key nor keep it', async () => {
     const mine = { 'idempotency-key': key() }
     const bad = await x402Usdc.pay(await ask(at('a/get')), other, { from: buyer.address })
     const poor = await x402Usdc.pay(await ask(at('a/get')), account(6).local())
@@ -292,7 +292,7 @@ describe('idempotency keys', () => {
     expect(caused).toMatchObject({ forwarded: 1, paidAtomic: price })
   })
 
-  test('attack 33: two credentials with one key at once pay once', async () => {
+  test('attack 33: two concurrent credentials with one key pay once', async () => {
     for (const way of [x402Usdc, x402Permit, mppUsdc]) {
       const mine = { 'idempotency-key': key() }
       const asked = await Promise.all(Array.from({ length: 5 }, () => ask(at('a/get'))))
@@ -307,7 +307,7 @@ describe('idempotency keys', () => {
     }
   })
 
-  test('attack 33: the payment-identifier is such a key, and both must agree', async () => {
+  test('attack 33: the payment-identifier is an idempotency key, and both must be equal', async () => {
     const id = `pay_${key()}`
     const identifier = { 'payment-identifier': { info: { required: false, id }, schema: {} } }
     const withId = async () =>
@@ -326,7 +326,7 @@ describe('idempotency keys', () => {
     await served(stranger)
   })
 
-  test('error: keys that are none are refused before anything is paid', async () => {
+  test('error: invalid keys are refused before anything is paid', async () => {
     const headers = await x402Usdc.pay(await ask(at('a/get')), buyer)
     for (const bad of ['', ' ', 'a b', 'a, b', 'x'.repeat(256), '\u00e9', '\t'].slice(2)) {
       const { code, status } = await refused({ ...headers, 'idempotency-key': bad })
@@ -341,7 +341,7 @@ describe('idempotency keys', () => {
 })
 
 describe('receipts and tokens', () => {
-  test('attack 34: a receipt names what was bought, and nothing in it can be changed', async () => {
+  test('attack 34: a receipt names what was bought, and any change invalidates it', async () => {
     for (const way of [mppUsdc, x402Permit]) {
       const headers = await way.pay(await ask(at('a/get?x=1')), buyer)
       const response = await fetch(at('a/get?x=1'), { headers })
@@ -390,7 +390,7 @@ describe('receipts and tokens', () => {
     expect(failed.status).toBe(502)
     const token = (await problemOf(failed)).redeem?.token ?? ''
     target.upstream.answer = undefined
-    // What is on the chain does not redeem.
+    // The public data of the chain does not redeem.
     expect((await refused(paid, 'a/both', init)).status).toBe(402)
     const redeem = { 'payment-redeem': token }
     for (const [path, other] of [
@@ -427,7 +427,7 @@ describe('receipts and tokens', () => {
 })
 
 describe('secrets', () => {
-  test('attack 42: the comparison of secrets looks at every character', () => {
+  test('attack 42: the comparison of secrets covers every character', () => {
     const reads: number[] = []
     const spy = (text: string) => {
       const watched = new String(text)
@@ -445,7 +445,7 @@ describe('secrets', () => {
     }
   })
 
-  test('attack 42: no file that keys a hash compares what it made with ===', async () => {
+  test('attack 42: no file with a keyed hash compares it by ===', async () => {
     const sources = await Sources.read(join(import.meta.dir, '..'))
     const keyed = sources.filter(
       ({ path, text }) =>

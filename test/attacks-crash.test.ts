@@ -36,7 +36,10 @@ afterAll(async () => {
 
 type Serving = { url: string; kill(): Promise<void> }
 
-/** Becomes the program; beside it a reader of our end of the pipe, which ends it when we are gone. */
+/**
+ * Replaces the shell by the program. A second process reads our end of a pipe, and ends the program
+ * when the pipe closes.
+ */
 const guard = `exec 3<&0
 (read -r _ <&3 || kill -9 $$) </dev/null >/dev/null 2>&1 &
 exec "$@" 3<&- </dev/null`
@@ -74,7 +77,7 @@ async function serve(dataDir: string): Promise<Serving> {
 const buyer = account(1).local()
 const path = '/m/a/get?x=1'
 
-/** Waits for the answer as a client does that was told to come back. */
+/** Repeats the request as a client does after a retryable answer. */
 async function buy(url: string, headers: Record<string, string>): Promise<Response> {
   let response = await fetch(url + path, { headers })
   await until('it is settled', async () => {
@@ -85,7 +88,7 @@ async function buy(url: string, headers: Record<string, string>): Promise<Respon
   return response
 }
 
-/** Where the process dies. */
+/** The moment at which the process is killed. */
 const deaths: Record<
   string,
   { tap?: (tap: ReturnType<typeof startTap>, dead: () => void) => void; inUpstream?: true }

@@ -82,7 +82,7 @@ describe('time', () => {
     })
   }
 
-  test('attack 17: valid only later', async () => {
+  test('attack 17: an authorization that is not valid yet', async () => {
     for (const way of [x402Usdc, x402Usdg, x402Permit, mppUsdc, mppPermit]) {
       const asked = await ask(at('a/get'))
       const headers = await signedAs(way, asked, { validAfter: inSeconds(60) })
@@ -92,7 +92,7 @@ describe('time', () => {
   })
 })
 
-/** Where a credential has a member of what is signed. */
+/** Path of a signed member in a credential. */
 function pathOf(way: Way, name: 'validAfter' | 'payer'): string {
   const isPermit = way.method === 'permit2'
   const parts = [
@@ -103,7 +103,7 @@ function pathOf(way: Way, name: 'validAfter' | 'payer'): string {
   return parts.join('.')
 }
 
-/** Pays with a signature over other fields or another domain than the credential shows. */
+/** Pays with a signature over other fields or another domain than the credential has. */
 async function signedAs(
   way: Way,
   asked: Asked,
@@ -135,7 +135,7 @@ async function signedAs(
 const order = 0xfffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141n
 const word = (value: bigint) => value.toString(16).padStart(64, '0')
 
-/** Other texts that somebody may take for the same signature. */
+/** Other texts that a parser may read as the same signature. */
 const forms: Readonly<Record<string, (signature: Hex) => Hex>> = {
   'high s': (signature) => {
     const s = order - BigInt(`0x${signature.slice(66, 130)}`)
@@ -150,9 +150,9 @@ const forms: Readonly<Record<string, (signature: Hex) => Hex>> = {
     const s = BigInt(`0x${signature.slice(66, 130)}`) | parity
     return `${signature.slice(0, 66)}${word(s)}` as Hex
   },
-  'a byte behind': (signature) => `${signature}00`,
-  'a word behind': (signature) => `${signature}${'00'.repeat(32)}`,
-  'a byte before': (signature) => `0x00${signature.slice(2)}`,
+  'an additional byte': (signature) => `${signature}00`,
+  'an additional word': (signature) => `${signature}${'00'.repeat(32)}`,
+  'a leading byte': (signature) => `0x00${signature.slice(2)}`,
   'v 29': (signature) => `${signature.slice(0, 130)}1d` as Hex,
   'v 2': (signature) => `${signature.slice(0, 130)}02` as Hex,
   'v of EIP-155': (signature) => `${signature.slice(0, 130)}25` as Hex,
@@ -190,7 +190,7 @@ describe('signatures', () => {
     })
   }
 
-  test('attack 18: another form while the first one is under way', async () => {
+  test('attack 18: another form of a signature while the first one is in progress', async () => {
     for (const way of [x402Usdc, mppPermit]) {
       let original: Hex = '0x'
       const headers = await way.pay(await ask(at('a/get')), buyer, {
@@ -210,7 +210,7 @@ describe('signatures', () => {
     }
   })
 
-  test('attack 18: somebody else signs, or the payer is another', async () => {
+  test('attack 18: another key signs, or the payer is another account', async () => {
     for (const way of ways) {
       const asked = await ask(at('a/get'))
       await refused(await way.pay(asked, account(6).local(), { from: buyer.address }))
@@ -246,7 +246,7 @@ describe('signatures', () => {
     }
   })
 
-  test('attack 19: what pays on one chain is shown as if it were for the other', async () => {
+  test('attack 19: a credential of one chain that names the other chain', async () => {
     const asked = await ask(at('a/get'))
     const accepts = Object.fromEntries(
       asked.required.accepts.map((accept) => [
@@ -269,7 +269,7 @@ describe('signatures', () => {
 })
 
 describe('more than one credential', () => {
-  test('attack 20: every combination of two is refused and spends neither', async () => {
+  test('attack 20: every combination of two credentials is refused and spends neither', async () => {
     const asked = await ask(at('a/get'))
     const { authorization = '' } = await mppUsdc.pay(asked, buyer)
     const { authorization: second = '' } = await mppPermit.pay(asked, buyer)

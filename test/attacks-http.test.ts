@@ -17,7 +17,7 @@ import {
 } from './harness/target'
 import { until } from './harness/world'
 
-/** Listens where no gateway may go, and counts who came. */
+/** Listens at an address that the gateway must not connect to, and counts connections. */
 const trap = net.createServer()
 let trapped = 0
 trap.on('connection', (socket) => {
@@ -29,7 +29,7 @@ let target: Target
 beforeAll(async () => {
   await new Promise<void>((resolve) => trap.listen(0, resolve))
   const { port } = trap.address() as AddressInfo
-  // The name of this machine is public text; what it resolves to is not.
+  // The name of this machine is public; its addresses are not.
   target = await startTarget({
     more: () => `
 [[merchants]]
@@ -102,7 +102,7 @@ describe('what the upstream sees', () => {
     'Accept-Language: de',
   ]
 
-  test('attack 21: only what is allowed crosses, and what Connection lists does not', async () => {
+  test('attack 21: only allowed headers are forwarded, and those that Connection lists are not', async () => {
     for (const way of [mppUsdc, x402Usdc]) {
       target.upstream.requests.length = 0
       const key = `Idempotency-Key: ${crypto.randomUUID()}`
@@ -155,7 +155,7 @@ describe('what the upstream sees', () => {
   const chunked = 'Transfer-Encoding: chunked'
   const post = (lines: readonly string[]) => request('/m/a/both', lines, 'POST')
 
-  test('attack 22: a request with two readings is none', async () => {
+  test('attack 22: a request with two interpretations is refused', async () => {
     const lines = linesOf(await pay(x402Usdc, 'a/both', { method: 'POST' }))
     for (const [name, build] of framings) {
       const { result, ...caused } = await effects(target, () => exchange(target.url, build(lines)))
@@ -165,7 +165,7 @@ describe('what the upstream sees', () => {
     }
   })
 
-  test('attack 22: bodies, expectations and upgrades stay with their own request', async () => {
+  test('attack 22: bodies, expectations and upgrades do not affect the next request', async () => {
     const inner = request('/m/b/get', ['X-Inner: yes'])
     const sent: [string, string, string][] = [
       ['GET', '', `Content-Length: ${inner.length}\r\n\r\n${inner}`],
@@ -204,7 +204,7 @@ describe('what the upstream sees', () => {
     }
   })
 
-  test('attack 22: a trailer is no second request, and costs the buyer nothing', async () => {
+  test('attack 22: a trailer is not read as a second request, and costs the buyer nothing', async () => {
     const init = { method: 'POST', body: 'abc' }
     for (const trailer of ['X-Api-Key: trailer', 'GET /m/b/get HTTP/1.1\r\nHost: localhost']) {
       const headers = await pay(mppUsdc, 'a/both', init)
@@ -224,7 +224,7 @@ describe('what the upstream sees', () => {
 })
 
 describe('paths', () => {
-  /** Paths as they stand in the request line. */
+  /** Paths as they appear in the request line. */
   const tricks = [
     '/m/a/get/../../admin',
     '/m/a/get/..',
@@ -314,7 +314,7 @@ describe('paths', () => {
     '/m/a/get/...',
   ]
 
-  test('attack 23: no path is free, and none leaves the configured prefix', async () => {
+  test('attack 23: no path is served without payment, and none leaves the configured prefix', async () => {
     const credentials = new Set<string>()
     const served: string[] = []
     for (const path of tricks) {
@@ -346,7 +346,7 @@ describe('paths', () => {
     expect(targets).toHaveLength(served.length)
     for (const [index, seen] of targets.entries()) {
       expect(seen).toMatch(/^\/base\/get(?:[/?]|$)/)
-      // An upstream that decodes, more than once even, stays inside too.
+      // An upstream that decodes once or twice more still gets a path inside its prefix.
       let decoded = seen.split('?')[0] ?? ''
       for (let round = 0; round < 3; round++) {
         const url = new URL(`http://localhost${decoded.replaceAll('\\', '/')}`)
@@ -366,10 +366,10 @@ describe('where it connects', () => {
     const headers = await pay(x402Usdc, 'inside/get')
     const { result, ...caused } = await effects(target, () => fetch(at('inside/get'), { headers }))
     const problem = (await result.json()) as Problem
-    // Before anything is charged; the answer tells nothing about where it would have gone.
+    // Refused before a charge; the answer shows nothing about the address.
     expect([result.status, problem.code]).toEqual([503, 'not-ready'])
     expect(caused).toMatchObject({ forwarded: 0, paidAtomic: 0n })
-    // A host name may be short enough to stand in a random token: with its port it is not.
+    // A host name may occur by chance in a random token: with its port it cannot.
     const { port } = trap.address() as AddressInfo
     const told = JSON.stringify([problem, [...result.headers]])
     expect(told).not.toContain(`${os.hostname()}:${port}`)
@@ -408,7 +408,7 @@ describe('where it connects', () => {
     }
   })
 
-  test('attack 25: a place within the origin is asked, and never shown', async () => {
+  test('attack 25: a redirect within the origin is followed, and its location is never shown', async () => {
     const place = '/other/session-0123456789'
     target.upstream.answer = ({ target: asked }) =>
       asked === place
@@ -423,7 +423,7 @@ describe('where it connects', () => {
 })
 
 describe('methods', () => {
-  test('attack 29: HEAD is priced, OPTIONS forwards nothing, overrides change nothing', async () => {
+  test('attack 29: HEAD is paid, OPTIONS forwards nothing, method overrides are ignored', async () => {
     const head = await fetch(at('a/get'), { method: 'HEAD' })
     expect(head.status).toBe(402)
     expect(challengesOf(head)).toHaveLength(2)

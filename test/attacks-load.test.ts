@@ -1,10 +1,11 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
-import { open } from '../db/open'
+import type { Payment } from '../db/Payment'
+import { createAnswers as createLedger } from '../db/sqlite/answers'
+import { open } from '../db/sqlite/open'
 import { account } from '../src/demo/accounts'
 import { createBudget, readBody } from '../src/http/body'
 import { answerMaxBytes, createAnswers } from '../src/paywall/store'
 import { ProblemError } from '../src/protocol/Problem'
-import type { Payment } from '../src/settlement/Payment'
 import { ask } from './harness/buyer'
 import { close, connect, exchange } from './harness/raw'
 import { temporary } from './harness/settlement'
@@ -36,7 +37,7 @@ const buyer = account(1).local()
 const at = (path: string) => `${target.url}/m/${path}`
 
 describe('a merchant', () => {
-  test('error: one payment, redeemed again and again, does not close its merchant for all', async () => {
+  test("error: repeated redemptions of one payment do not open the merchant's circuit", async () => {
     target.upstream.answer = ({ target: path }) =>
       path.includes('poison') ? new Response('bug', { status: 500 }) : new Response('goods')
     const headers = await mppUsdc.pay(await ask(at('a/get?poison')), buyer)
@@ -59,7 +60,7 @@ describe('requests that an upstream fails at', () => {
   }
 
   for (const status of [500, 504])
-    test(`attack: one payer's requests that are answered by ${status} do not close the merchant for others`, async () => {
+    test(`attack: one payer's requests that are answered by ${status} do not open the circuit for others`, async () => {
       failing(status)
       for (let request = 1; request <= 6; request++) expect(await buy('b/get?poison')).toBe(502)
       expect(await buy('b/get')).toBe(200)
@@ -85,8 +86,8 @@ describe('bodies that cost more than their bytes', () => {
   const chunked = (pieces: string) =>
     `POST /m/b/post HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n${pieces}`
 
-  test('attack: chunks of one byte are refused after some, and the connection ends', async () => {
-    // Without an end: only the other side can end it.
+  test('attack: many chunks of one byte are refused, and the connection ends', async () => {
+    // The body has no end: only the server can end the connection.
     const [answer, ...others] = await exchange(target.url, chunked('1\r\nx\r\n'.repeat(100_000)))
     expect([answer?.status, others.length]).toEqual([400, 0])
     expect(JSON.parse(answer?.body ?? '')).toMatchObject({ code: 'bad-request' })
@@ -94,10 +95,10 @@ describe('bodies that cost more than their bytes', () => {
     expect((await exchange(target.url, few))[0]?.status).toBe(402)
   })
 
-  test('attack: bodies that are announced and not sent leave the routes to others', async () => {
+  test('attack: bodies that are announced and not sent do not block other clients', async () => {
     const announcement =
       'POST /m/b/post HTTP/1.1\r\nHost: localhost\r\nContent-Length: 160000\r\n\r\n{'
-    // Together more than all bodies may take.
+    // Their sum is more than the limit of all bodies.
     const idle = Array.from({ length: 1_800 }, () => connect(target.url, announcement))
     try {
       await Promise.all(idle.map((socket) => new Promise((r) => socket.once('connect', r))))
@@ -113,12 +114,12 @@ describe('bodies that are wrong at every byte', () => {
   const list = (entry: string, count: number) =>
     `{"messages":[${`${entry},`.repeat(count)}${entry}]}`
 
-  test('attack 41: are no fault of ours, whoever sends them', async () => {
+  test('attack 41: bodies that are wrong at every byte are refused without a 5xx, with and without a credential', async () => {
     for (const body of [list('0', 400_000), list('{}', 250_000), list('[[]]', 150_000)]) {
       const init = { method: 'POST', body }
       const asked = await ask(at('schema/post'), init)
       expect(asked.response.status).toBe(402)
-      // Nobody looks through this for nothing.
+      // Without a credential the body is not checked.
       expect(asked.body.invalidParams).toBeUndefined()
       const headers = await x402Usdc.pay(asked, buyer)
       const { result, ...caused } = await effects(target, () =>
@@ -135,61 +136,107 @@ describe('bodies that are wrong at every byte', () => {
 })
 
 describe('the store of answers', () => {
-  test('attack 33: is capped; what has expired makes room', () => {
+  test('attack 33: the store of answers is limited, and expired answers free their bytes', async () => {
     const directory = temporary()
     const db = open({ dataDir: directory.path, now: () => 0 })
-    // Only the answers are looked at: they may belong to no payment.
+    // Only answers are stored here, without their payments.
     db.sqlite.run('PRAGMA foreign_keys = OFF')
-    const answers = createAnswers(db, 2 * answerMaxBytes)
+    const ledger = createLedger(db)
+    const answers = await createAnswers(ledger, 2 * answerMaxBytes)
     const store = (id: string, bytes: number, now: number) =>
       answers.store(
         { id, transfer: { payer: id } } as unknown as Payment,
         { status: 200, headers: new Headers(), body: new Uint8Array(bytes) },
         now,
       )
-    const isFull = (now: number, own = answers) => {
-      const free = own.reserve('0xother', now)
+    const isFull = async (now: number, own = answers) => {
+      const free = await own.reserve('0xother', now)
       free?.()
       return free === undefined
     }
-    store('a', answerMaxBytes - 1024, 0)
-    expect(isFull(0)).toBe(false)
-    store('too long', answerMaxBytes + 1, 0)
-    expect(answers.find('too long', 0)).toBeUndefined()
-    store('b', 1000, 1)
-    expect(isFull(1)).toBe(true)
-    expect(isFull(1, createAnswers(db, 2 * answerMaxBytes))).toBe(true)
+    await store('a', answerMaxBytes - 1024, 0)
+    expect(await isFull(0)).toBe(false)
+    expect(await store('too long', answerMaxBytes + 1, 0)).toBe(false)
+    expect(await answers.find('too long', 0)).toBeUndefined()
+    await store('b', 1000, 1)
+    expect(await isFull(1)).toBe(true)
+    expect(await isFull(1, await createAnswers(ledger, 2 * answerMaxBytes))).toBe(true)
     const day = 24 * 60 * 60 * 1000
-    expect(answers.find('b', day)).toBeDefined()
-    expect(answers.find('a', day)).toBeUndefined()
-    expect(isFull(day + 1)).toBe(false)
+    expect(await answers.find('b', day)).toBeDefined()
+    expect(await answers.find('a', day)).toBeUndefined()
+    expect(await isFull(day + 1)).toBe(false)
+    db.close()
+    directory.remove()
+  })
+})
+
+describe('the room of the store', () => {
+  test('attack 33: counts what is stored while it is measured again, and is measured once', async () => {
+    const directory = temporary()
+    const db = open({ dataDir: directory.path, now: () => 0 })
+    db.sqlite.run('PRAGMA foreign_keys = OFF')
+    const ledger = createLedger(db)
+    const { promise, resolve: release } = Promise.withResolvers<void>()
+    let sweeps = 0
+    let reads = 0
+    const answers = await createAnswers(
+      {
+        ...ledger,
+        sweep(now) {
+          sweeps++
+          return ledger.sweep(now)
+        },
+        async usage(rowBytes) {
+          const found = await ledger.usage(rowBytes)
+          if (reads++ > 0) await promise
+          return found
+        },
+      },
+      2 * answerMaxBytes,
+    )
+    const answer = (bytes: number) => ({
+      status: 200,
+      headers: new Headers(),
+      body: new Uint8Array(bytes),
+    })
+    const payment = (id: string) => ({ id, transfer: { payer: id } }) as unknown as Payment
+    await answers.store(payment('a'), answer(answerMaxBytes), 0)
+    const day = 24 * 60 * 60 * 1000
+    const asked = Array.from({ length: 3 }, (_, index) => answers.reserve(`0x${index}`, day))
+    while (reads < 2) await Promise.resolve()
+    await answers.store(payment('b'), answer(answerMaxBytes), day)
+    release()
+    expect(await Promise.all(asked)).toEqual([undefined, undefined, undefined])
+    expect(sweeps).toBe(1)
     db.close()
     directory.remove()
   })
 })
 
 describe('the shares of the store', () => {
-  test('attack 33: one payer fills a share at most, what is under way included', () => {
+  test('attack 33: one payer fills at most its share of the store, requests in progress included', async () => {
     const directory = temporary()
     const db = open({ dataDir: directory.path, now: () => 0 })
-    // 2 MiB each; what is under way is held as 256 KiB.
-    const answers = createAnswers(db, 16 * answerMaxBytes)
-    const held = Array.from({ length: 8 }, () => answers.reserve('0xAb', 0))
+    // 2 MiB each; a request in progress counts as 256 KiB.
+    const answers = await createAnswers(createLedger(db), 16 * answerMaxBytes)
+    const asked = Array.from({ length: 9 }, () => answers.reserve('0xAb', 0))
+    const [last, ...held] = (await Promise.all(asked)).toReversed()
+    expect(last).toBeUndefined()
     expect(held.every((free) => free !== undefined)).toBe(true)
-    expect(answers.reserve('0xaB', 0)).toBeUndefined()
-    const other = answers.reserve('0xcd', 0)
+    expect(await answers.reserve('0xaB', 0)).toBeUndefined()
+    const other = await answers.reserve('0xcd', 0)
     expect(other).toBeDefined()
     held[0]?.()
     held[0]?.()
-    expect(answers.reserve('0xab', 0)).toBeDefined()
-    expect(answers.reserve('0xab', 0)).toBeUndefined()
+    expect(await answers.reserve('0xab', 0)).toBeDefined()
+    expect(await answers.reserve('0xab', 0)).toBeUndefined()
     db.close()
     directory.remove()
   })
 })
 
 describe('attack 44: slow bodies', () => {
-  /** A body that comes in pieces, as long as somebody reads it. */
+  /** A body that arrives in pieces for as long as it is read. */
   function dripping(bytes: number, everyMs: number, pieces: number) {
     let timer: ReturnType<typeof setInterval> | undefined
     let isCancelled = false
@@ -212,10 +259,10 @@ describe('attack 44: slow bodies', () => {
     return { request, isCancelled: () => isCancelled }
   }
 
-  test('error: a body that drips is given up and gives its bytes back', async () => {
+  test('error: a body below the minimum transfer rate is aborted and returns its bytes', async () => {
     const budget = createBudget(1_000_000)
     const slow = dripping(10, 10, 1000)
-    const error = await readBody(slow.request, 1_000_000, budget, { paceMs: 50 }).catch(
+    const error = await readBody(slow.request, 1_000_000, budget, { rateCheckMs: 50 }).catch(
       (thrown) => thrown,
     )
     if (!(error instanceof ProblemError)) throw new Error('it was read')
@@ -224,10 +271,12 @@ describe('attack 44: slow bodies', () => {
     expect(slow.isCancelled()).toBe(true)
   })
 
-  test('behavior: a body that keeps coming may take its time', async () => {
+  test('behavior: a long body above the minimum transfer rate is read to its end', async () => {
     const budget = createBudget(1_000_000)
     const steady = dripping(2_000, 5, 60)
-    const { bytes, release } = await readBody(steady.request, 1_000_000, budget, { paceMs: 50 })
+    const { bytes, release } = await readBody(steady.request, 1_000_000, budget, {
+      rateCheckMs: 50,
+    })
     expect(bytes.byteLength).toBe(120_000)
     release()
     expect(budget.usedBytes()).toBe(0)

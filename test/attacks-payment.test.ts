@@ -88,7 +88,7 @@ describe('replay', () => {
     })
   }
 
-  test('attack 2: one credential at once for two things', async () => {
+  test('attack 2: one credential for two concurrent requests', async () => {
     for (const way of [x402Usdc, x402Permit]) {
       const headers = await way.pay(await ask(at('a/get')), buyer)
       const { result, ...caused } = await effects(target, () =>
@@ -129,7 +129,7 @@ describe('what a payment is for', () => {
     })
   }
 
-  test('attack 3: an unspent MPP credential opens no other merchant or route, and pays for no body', async () => {
+  test('attack 3: an unspent MPP credential pays neither for another merchant or route nor for a body', async () => {
     for (const way of [mppUsdc, mppPermit]) {
       const headers = await way.pay(await ask(at('a/both')), buyer)
       for (const [path, init] of [
@@ -174,7 +174,7 @@ describe('what is offered', () => {
     ]
   }
   for (const way of [x402Usdc, x402Permit, x402Usdg]) {
-    test(`attack 5: accepted tampered with in every member, ${way.name}`, async () => {
+    test(`attack 5: accepted with any member changed, ${way.name}`, async () => {
       const asked = await ask(at('a/get'))
       const headers = await way.pay(asked, buyer)
       for (const change of changes(asked, way.side === 'usdc' ? 'eip155:8453' : 'eip155:4663')) {
@@ -249,7 +249,7 @@ describe('what is offered', () => {
   }
 
   for (const way of ways) {
-    test(`attack 6: one more or less than the price, ${way.name}`, async () => {
+    test(`attack 6: one atomic unit more or less than the price, ${way.name}`, async () => {
       for (const value of [price - 1n, price + 1n, 0n, 1n, 2n ** 256n - 1n]) {
         const headers = await way.pay(await ask(at('a/get')), buyer, { value })
         await refused(headers)
@@ -258,7 +258,7 @@ describe('what is offered', () => {
     })
   }
 
-  test('attack 7: a lookalike token, an account without code and the token of another chain', async () => {
+  test('attack 7: a token with the same name, an account without code and the token of another chain', async () => {
     const lookalike = await deploy(target.usdc.chain, Artifacts.Stablecoin)
     const mint = parseAbi(['function mint(address to, uint256 value)'])
     const data = encodeFunctionData({ abi: mint, args: [buyer.address, price] })
@@ -280,7 +280,7 @@ describe('what is offered', () => {
   })
 
   for (const [what, code] of [
-    ['answers yes without moving anything', '0x600160005260206000f3'],
+    ['reports success without a transfer', '0x600160005260206000f3'],
     ['disappears', '0x'],
   ] as const) {
     test(`attack 7: a token that ${what} between simulation and settlement`, async () => {
@@ -301,7 +301,7 @@ describe('what is offered', () => {
       expect(response.status).toBe(503)
       expect(await codeOf(response)).toBe('settlement-reverted')
       expect(target.upstream.requests.length).toBe(sent)
-      // Nothing was paid and the authorization is unused: the same one pays later, once.
+      // Nothing was paid and the authorization is unused, so it pays later, once.
       const { result, ...caused } = await effects(target, () => fetch(at('a/get'), { headers }))
       expect([result.status, caused.forwarded, caused.paidAtomic]).toEqual([200, 1, price])
     })
@@ -310,7 +310,7 @@ describe('what is offered', () => {
 
 const zero: Address = '0x0000000000000000000000000000000000000000'
 
-/** What a lying 402 would say: the same terms in another asset. */
+/** Terms of a malicious 402: the same terms in another asset. */
 function withAsset(asked: Asked, asset: Address): Asked {
   const accepts = asked.required.accepts.map((accept) => ({ ...accept, asset }))
   const challenges = asked.challenges.map((challenge) => {

@@ -17,7 +17,7 @@ const shop = await startStockShop({
     const { stock } = config
     const [first, second] = stock?.tokens ?? []
     if (!stock || !first || !second) throw new Error('no stocks')
-    // The second token is pinned to a pool of another fee than the factory knows it under.
+    // The factory has the second token's pool under another fee.
     const tokens = [first, { ...second, fee: second.fee === 500 ? 3_000 : 500 }]
     return { ...config, stock: { ...stock, tokens: [...tokens, ...stock.tokens.slice(2)] } }
   },
@@ -46,8 +46,8 @@ const refunds = (id: string) =>
   shop.rows(`SELECT * FROM jobs WHERE kind = 'refund' AND id LIKE '%${id}%'`)
 const written = () => shop.rows('SELECT * FROM payments').length
 
-// First: later ones use up what an address may ask for.
-test('error: junk in the name of a payer does not keep it from naming a minimum', async () => {
+// This test is first: later ones use up the limit of an address.
+test('error: forged credentials in the name of a payer do not stop it from naming a minimum', async () => {
   const victim = account(4).address
   const urlOf = (usdg: string) => shop.buyUrl({ usdg, minimumShares: '0.0001' })
   const forge = (headers: Record<string, string>) =>
@@ -70,8 +70,8 @@ test('error: junk in the name of a payer does not keep it from naming a minimum'
       headers: await signOrder(urlOf('41'), { buyer: from }),
     })),
   )
-  if (!own || !other) throw new Error('nobody buys')
-  // A node that takes its time over somebody else's payment keeps the relayer busy.
+  if (!own || !other) throw new Error('no payment was sent')
+  // A node that answers slowly for another payer's payment keeps the relayer busy.
   const held = Promise.withResolvers<void>()
   const free = Promise.withResolvers<void>()
   const payer = account(3).address.slice(2).toLowerCase()
@@ -85,7 +85,7 @@ test('error: junk in the name of a payer does not keep it from naming a minimum'
   const first = post(other.url, other.headers)
   await held.promise
   const refusing = junk.map(({ url, headers }) => post(url, headers))
-  // They have been taken in when later requests were answered.
+  // When later requests were answered, these had been accepted.
   for (let look = 0; look < 5; look++) await fetch(`${shop.url}/healthz`)
   const buying = post(own.url, own.headers)
   for (let look = 0; look < 5; look++) await fetch(`${shop.url}/healthz`)
@@ -95,7 +95,7 @@ test('error: junk in the name of a payer does not keep it from naming a minimum'
 })
 
 describe('attack 38: refunds', () => {
-  test('attack 38: the money goes back to the payer of record, whoever was to receive', async () => {
+  test('attack 38: the money goes back to the payer of record, whichever recipient was named', async () => {
     const url = shop.buyUrl({ recipient: thief })
     const headers = await signOrder(url)
     const start = { buyer: await shop.usdg(buyer), thief: await shop.usdg(thief) }
@@ -108,7 +108,7 @@ describe('attack 38: refunds', () => {
     expect(await shop.shares(thief)).toBe(0n)
   })
 
-  test('attack 38: however often and by whomever it is asked for, it is paid once', async () => {
+  test('attack 38: a refund is paid once, however often and by whichever client it is requested', async () => {
     const url = shop.buyUrl({ usdg: '26' })
     const headers = await signOrder(url)
     const start = await shop.usdg(buyer)
@@ -162,11 +162,11 @@ describe('attack 38: refund loops', () => {
     const count = written()
     expect(await insist('70', 2)).toBe(429)
     expect(written()).toBe(count)
-    // Only that payer.
+    // The limit applies to that payer only.
     expect((await buyStock(shop.buyUrl({ usdg: '71' }), { buyer: 3 })).status).toBe(200)
   })
 
-  test("attack 38: orders that insist on today's price are no more at once than may be refunded", async () => {
+  test('attack 38: concurrent orders with a minimum are limited to the number that may be refunded', async () => {
     const insist = async (usdg: string) => {
       const { quote } = (await (await post(shop.buyUrl({ usdg }), {})).json()) as {
         quote: { estimatedShares: string }
@@ -176,7 +176,7 @@ describe('attack 38: refund loops', () => {
     }
     const count = written()
     const orders = await Promise.all(Array.from({ length: 14 }, (_, i) => insist(`${20 + i}`)))
-    // The first that is filled moves the price under the floor of all others.
+    // The first filled order moves the price below the minimum of all others.
     const answers = await Promise.all(orders.map(({ url, headers }) => post(url, headers)))
     const statuses = answers.map(({ status }) => status)
     const counts = (status: number) => statuses.filter((each) => each === status).length
@@ -187,7 +187,7 @@ describe('attack 38: refund loops', () => {
     expect(await shop.usdg(shop.desk)).toBe(0n)
   })
 
-  test('attack 38: a day has so much gas; what was paid before still ends', async () => {
+  test("attack 38: the day's gas budget refuses new orders, and paid orders are completed", async () => {
     const poor = await startStockShop({
       adjust: (config) => ({
         ...config,
@@ -243,13 +243,13 @@ describe('attack 39: the price', () => {
     expect(written()).toBe(count)
   })
 
-  test('attack 39: the swap names floor, amount, recipient, payer and a deadline', async () => {
+  test('attack 39: the swap has minimum, amount, recipient, payer and a deadline', async () => {
     const order = (await (await buyStock(shop.buyUrl({ recipient: thief }))).json()) as OrderJson
     const { input, to } = (await chain.rpc('eth_getTransactionByHash', [order.swapTx])) as {
       input: Hex
       to: string | null
     }
-    // Code that makes three calls: it takes the money, gives it to the router, swaps.
+    // The code makes three calls: it takes the money, sends it to the router, swaps.
     expect(to).toBeNull()
     const funding = Token.transfer(asset, stock.router, 25_000_000n).data.slice(2)
     expect(input).toContain(`ef55bec6${Abi.address(shop.desk)}`)
@@ -271,13 +271,13 @@ describe('attack 39: the price', () => {
           tokenOut: nvda.address,
           fee: nvda.fee,
           recipient: thief,
-          // All that the router holds: what was just given to it.
+          // The router's whole balance: the amount that it just received.
           amountIn: 0n,
           amountOutMinimum: shares,
           sqrtPriceLimitX96: 0n,
         },
       ],
-      // What the pool does not take is the payer's.
+      // The part that the pool does not take belongs to the payer.
       [asset, 0n, buyer],
     ])
     expect(shares).toBeGreaterThan(0n)
@@ -292,7 +292,7 @@ describe('attack 39: the price', () => {
     expect(written()).toBe(count)
   })
 
-  test('attack 39: a credential for one order fills no other at a worse price', async () => {
+  test('attack 39: a credential for one order pays for no other at a worse price', async () => {
     const url = shop.buyUrl({ minimumShares: '0.12', usdg: '25' })
     const headers = await signOrder(url)
     await post(url, headers)
@@ -304,7 +304,7 @@ describe('attack 39: the price', () => {
   })
 })
 
-test('attack: a credential rebuilt from the chain is not told what the buyer bought', async () => {
+test('attack: a credential rebuilt from the chain does not show what the buyer bought', async () => {
   let url = shop.buyUrl({ usdg: '26' })
   const own = await signOrder(url)
   const key = { 'idempotency-key': 'a-secret-of-the-buyer' }
@@ -312,7 +312,7 @@ test('attack: a credential rebuilt from the chain is not told what the buyer bou
   const orders = await Promise.all(bought.map(async (each) => (await each.json()) as OrderJson))
   expect(bought.map(({ status }) => status)).toEqual([200, 200])
   expect(orders[0]?.id).toBe(orders[1]?.id as string)
-  // All that is signed, in a form that the buyer has not sent.
+  // All signed fields, in a form that the buyer has not sent.
   const sent = JSON.parse(atob(own['payment-signature'] ?? ''))
   const { x402Version, payload } = sent
   const stolen = { 'payment-signature': btoa(JSON.stringify({ payload, x402Version })) }
@@ -337,7 +337,7 @@ test('attack: a credential rebuilt from the chain is not told what the buyer bou
   await expectNothing([stolen, guess])
   await expectOrder([own, { ...stolen, ...key }])
 
-  // As a program wrote it that kept no bytes: then the key alone is known to the buyer only.
+  // An earlier version stored no credential bytes. Then only the key is secret to the buyer.
   await shop.app.stop()
   const db = new Database(join(shop.dataDir, 'turnpike.sqlite'))
   db.run('UPDATE payments SET credential_hash = NULL')

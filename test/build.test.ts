@@ -16,7 +16,7 @@ createLog({ pretty: false, now: () => 0 })('started', {
   version,
   mode: process.env.NODE_ENV ?? 'unset',
   injected: process.env.INJECTED ?? 'nothing',
-  // Only in a checkout, so it must not be bundled, and must not be needed to start.
+  // Only in a checkout: the executable must not contain it and must start without it.
   peer: await import('mppx').then(() => 'there', () => 'not there'),
 })
 `
@@ -26,7 +26,7 @@ test('behavior: the executable starts in a hostile directory with its version an
   const outfile = join(directory, 'program')
   writeFileSync(entry, program)
   await build({ entry, outfile })
-  // What it must not load from where it is started.
+  // Files that it must not load from its current directory.
   writeFileSync(join(directory, '.env'), 'INJECTED=env')
   writeFileSync(join(directory, 'bunfig.toml'), 'preload = ["./preload.ts"]')
   writeFileSync(join(directory, 'preload.ts'), 'process.env.INJECTED = "preload"')
@@ -54,7 +54,7 @@ const handlers = { title: '', instructions: '', list: () => ({ tools: [] }), cal
 console.log(await (await serve(request, message, handlers)).text())
 `
 
-test('behavior: the MCP SDK, loaded when it is first needed, works inside the executable', async () => {
+test('behavior: the MCP SDK, loaded at its first use, works inside the executable', async () => {
   const entry = join(directory, 'mcp.ts')
   const outfile = join(directory, 'mcp')
   writeFileSync(entry, mcp)

@@ -28,7 +28,7 @@ const urlOf = (path: string) => `${world.url}/m/${path}`
 
 type Terms = { init?: RequestInit; encoding?: string }
 
-/** A credential in one of the two protocols, for whatever the 402 offers. */
+/** A credential in one of the two protocols, for an offer of the 402. */
 async function credential(url: string, by: 'mpp' | 'x402', init?: RequestInit) {
   const asked = await ask(url, init)
   expect(asked.response.status).toBe(402)
@@ -41,7 +41,7 @@ function permit(required: Required): Promise<string> {
   return payX402(required, buyer, { network: 'eip155:4663', method: 'permit2' })
 }
 
-/** The answer with its bytes as they crossed. */
+/** The answer with its bytes as they were transmitted. */
 async function send(url: string, headers: Record<string, string>, { init, encoding }: Terms = {}) {
   const response = await fetch(url, {
     ...init,
@@ -51,7 +51,7 @@ async function send(url: string, headers: Record<string, string>, { init, encodi
   return { response, bytes: Buffer.from(await response.arrayBuffer()) }
 }
 
-/** What the upstream got for the last purchase; it must have got exactly one request. */
+/** The upstream's request of the last purchase; there must be exactly one. */
 function seenSince(count: Recorded | undefined): Recorded {
   const { requests } = world.upstreams
   const found = requests.slice(count === undefined ? 0 : requests.lastIndexOf(count) + 1)
@@ -96,7 +96,7 @@ describe('every row', () => {
     expect(plain(response, bytes)).toContain(sample.has ?? '')
     const receipt = by === 'mpp' ? 'payment-receipt' : 'payment-response'
     expect(response.headers.get(receipt)).not.toBeNull()
-    // Which host it is for is in the file; here all of them are one.
+    // The file selects the host; here all hosts are one.
     const path = Route.canonicalize(`/m/${sample.ask.split('?', 1)[0]}`) ?? ''
     const found = Route.match(matcher, path)
     expect(found?.target?.origin).toBe(origin)
@@ -130,7 +130,7 @@ describe('every row', () => {
   })
 
   for (const path of ['defi/protocols', 'company-filings/facts/0000320193.json', 'defi/tvl/aave']) {
-    test(`behavior: ${path} crosses packed and plain alike, over 1 MiB or as a bare number`, async () => {
+    test(`behavior: ${path} is delivered compressed and uncompressed, over 1 MiB or as a bare number`, async () => {
       const sample = samples.find(({ ask }) => ask === path)
       if (!sample) throw new Error(`no sample ${path}`)
       const packed = await buy(sample, 'mpp', 'gzip')
@@ -150,7 +150,7 @@ describe('every row', () => {
     expect(world.upstreams.requests.at(-1)).toMatchObject({ method: 'HEAD' })
   })
 
-  test('behavior: a joke needs no upstream, and is the one that was asked for', async () => {
+  test('behavior: a joke needs no upstream, and is the requested one', async () => {
     const before = world.upstreams.requests.at(-1)
     for (const path of ['catjoke/joke', 'catjoke/joke?id=40&lang=cat', 'catjoke/joke?id=40']) {
       const url = urlOf(path)
@@ -199,14 +199,14 @@ describe('what cannot be served', () => {
 
   for (const [path, ...names] of refusals) {
     const title = path.length > 80 ? `${path.slice(0, 40)}...` : path
-    test(`error: ${title} is named in the 402, refused when paid, and costs nothing`, async () => {
+    test(`error: ${title} is named in the 402, refused with a credential, and not charged`, async () => {
       const paid = await refuse(path, names)
       const route = Route.match(matcher, `/m/${path.split('?', 1)[0]}`)?.route
       const good =
         samples.find(
           ({ ask }) => Route.match(matcher, `/m/${ask.split('?', 1)[0]}`)?.route === route,
         )?.ask ?? 'catjoke/joke'
-      // The same credential, so it was not spent.
+      // The same credential is accepted, so it was not spent.
       const { response } = await send(urlOf(good), paid)
       expect(response.status).toBe(200)
     })
@@ -243,14 +243,14 @@ describe('what cannot be served', () => {
   }
   for (const [search, body, ...names] of stockInputs)
     test(`error: a quote of ${search} ${body} is refused for ${names.length} names`, () => {
-      // The validator names what is too much by the place of its object, too.
+      // The validator also names members that are not allowed by the place of their object.
       for (const path of ['/quote', '/token'])
         expect(namesOf(path, search, body).filter((name) => name !== '')).toEqual(
           names.filter((name) => name !== ''),
         )
     })
 
-  test('error: stocks takes nothing, a report any object', () => {
+  test('error: stocks takes no body, report takes any object', () => {
     expect(namesOf('/stocks', '?a=1', '{}')).toEqual([])
     expect(namesOf('/stocks', '', '{"a":1}')).not.toEqual([])
     expect(namesOf('/report', '?a=1', '{"a":{"b":[1]}}')).toEqual([])
@@ -265,7 +265,7 @@ describe('what cannot be served', () => {
     }
   })
 
-  test('error: a method that is not sold is 405 with those that are', async () => {
+  test('error: a method that is not sold is 405 with the methods that are', async () => {
     const cases = [
       ['GET', 'assistant/chat', 'POST, OPTIONS'],
       ['POST', 'weather/forecast', 'GET, HEAD, OPTIONS'],

@@ -1,8 +1,8 @@
 import { describe, expect, test } from 'bun:test'
 import { aheadOf, announced, createClock, mayBeAheadMs, observe, skewOf } from '../src/chain/clock'
 
-// Times: the monotonic clock starts at 0 when the wall clock shows `start`; chain time is wall time
-// less `off`.
+// The monotonic clock starts at 0 when the wall clock shows `start`. Chain time is wall time minus
+// `off`.
 
 const start = 1_800_000_000_000
 const block = (number: number, madeAtMs: number, offMs = 0) => ({
@@ -13,7 +13,7 @@ const at = (mono: number, stepMs = 0) => [start + mono + stepMs, mono] as const
 const asked = (askedAt: number) => ({ askedAt, answeredAt: askedAt + 20 })
 
 describe('the clock beside a chain', () => {
-  test('behavior: nothing is known before a block was seen when it was new', () => {
+  test('behavior: the difference is unknown before a new block was seen', () => {
     const clock = createClock()
     expect(aheadOf(clock, ...at(0))).toEqual({ min: -Infinity, max: Infinity })
     // Made an hour ago: the chain mines rarely, or our clock is an hour ahead.
@@ -23,7 +23,7 @@ describe('the clock beside a chain', () => {
     expect([skewOf(ahead), mayBeAheadMs(ahead)]).toEqual([0, 0])
   })
 
-  test('behavior: a block that appears between two answers bounds the difference from both sides', () => {
+  test('behavior: a block that appears between two answers limits the difference on both sides', () => {
     for (const offMs of [0, 8_000, 90_000, -90_000]) {
       const clock = createClock()
       observe(clock, block(1, -500, offMs), asked(0))
@@ -35,7 +35,7 @@ describe('the clock beside a chain', () => {
     }
   })
 
-  test('behavior: an announced block is as good as its announcement is quick', () => {
+  test('behavior: an announced block limits the difference by the delay of announcements', () => {
     const clock = createClock()
     observe(clock, block(1, -3_600_000), asked(0))
     announced(clock, block(2, 600_000, 8_000), 600_050)
@@ -47,7 +47,7 @@ describe('the clock beside a chain', () => {
     expect(aheadOf(clock, ...at(610_100))).toEqual({ min, max })
   })
 
-  test('behavior: a clock that is set shows at once, without a block', () => {
+  test('behavior: a change of the wall clock shows at once, without a block', () => {
     const clock = createClock()
     announced(clock, block(2, 600), 650)
     expect(skewOf(aheadOf(clock, ...at(700)))).toBe(0)
@@ -60,7 +60,7 @@ describe('the clock beside a chain', () => {
     const clock = createClock()
     for (let n = 1; n <= 4; n++) announced(clock, block(n, n * 1_000), n * 1_000 + 50)
     announced(clock, block(70, 70_000), 70_050)
-    // As a new block it would prove a clock that is a minute ahead.
+    // As a new block it would prove that the clock is a minute ahead.
     observe(clock, block(2, 2_000), asked(75_000))
     expect(skewOf(aheadOf(clock, ...at(75_100)))).toBe(0)
     announced(clock, block(71, 75_500, -500_000), 75_600)

@@ -23,7 +23,7 @@ const buyer = account(1).local()
 
 type Body = Record<string, unknown>
 
-/** Buys with USDC on Base, so that what happens to the stocks' chain does not stop the payment. */
+/** Buys with USDC on Base, so that faults of the stocks' chain do not stop the payment. */
 async function buy(path: string, init: RequestInit = {}, from = world) {
   const url = `${from.url}/m/chain-stocks/${path}`
   const { challenges } = await ask(url, init)
@@ -157,7 +157,7 @@ describe('what is sold', () => {
     }
   })
 
-  test('behavior: the report of all tokens, whatever is asked', async () => {
+  test('behavior: the report of all tokens, with any parameters', async () => {
     for (const [path, init] of [
       ['report?depth=full&x=1', {}],
       ['report', post({ any: { thing: [1] } })],
@@ -174,10 +174,10 @@ describe('what is sold', () => {
     }
   })
 
-  test('behavior: what the chain does next shows: a halt, a pause, a multiplier', async () => {
+  test('behavior: the answers show changes on the chain: a halt, a pause, a multiplier', async () => {
     await pause(chain, spcx, { token: true, oracle: true })
     await setMultiplier(chain, spcx, 2n * 10n ** 18n)
-    // Kept for a second.
+    // Answers are cached for a second.
     clock += 1_000
     const body = await bought('quote?symbol=SPCX')
     expect(body).toMatchObject({ halted: true, paused: true, status: 'halted' })
@@ -187,7 +187,7 @@ describe('what is sold', () => {
     await setMultiplier(chain, spcx, 10n ** 18n)
   })
 
-  test('behavior: x402 pays with the money of the same chain', async () => {
+  test('behavior: x402 pays with the asset of the same chain', async () => {
     const url = `${world.url}/m/chain-stocks/quote?symbol=NVDA`
     const { required } = await ask(url)
     const terms = { network: 'eip155:4663', method: 'permit2' } as const
@@ -218,7 +218,7 @@ describe('before money moves', () => {
   const namesOf = ({ invalidParams }: Body) =>
     (invalidParams as { name: string }[]).map(({ name }) => name)
 
-  test('error: what cannot be served is in the 402, and nobody pays for it', async () => {
+  test('error: inputs that cannot be served are named in the 402, and nothing is charged', async () => {
     const before = await balanceOf(base, usdc, buyer.address)
     for (const [path, init, status, name] of wrong) {
       const asked = await ask(`${world.url}/m/chain-stocks/${path}`, init)
@@ -235,7 +235,7 @@ describe('before money moves', () => {
 })
 
 describe('sources that fail', () => {
-  test('behavior: without issuer and explorer their fields are null, never invented', async () => {
+  test('behavior: without issuer and explorer their fields are null', async () => {
     const edit = (text: string) => text.replace(/^(issuer|explorer)_url = .*$/gm, '')
     const lone = await testWorld({ exchange: true, edit })
     try {
@@ -258,7 +258,7 @@ describe('sources that fail', () => {
     }
   })
 
-  test('error: a silent chain costs the buyer nothing: the payment is redeemed later', async () => {
+  test('error: a payment during an outage of the chain is redeemed later', async () => {
     let later = clock
     const late = await testWorld({ exchange: true, now: () => later })
     try {
@@ -283,7 +283,7 @@ describe('sources that fail', () => {
   })
 })
 
-test('error: of contracts that are not there nothing is sold, once that is known', async () => {
+test('error: tokens without contracts are not sold, once that is known', async () => {
   const bare = await testWorld()
   try {
     for (const path of ['quote?symbol=NVDA', 'token?symbol=NVDA', 'stocks', 'report', 'stocks'])
@@ -318,7 +318,7 @@ describe('the issuer and the explorer', () => {
     ...more,
   })
 
-  test('error: what is broken, too long, of another contract, or a redirect is nothing', async () => {
+  test('error: an answer that is malformed, too long, for another contract, or a redirect is ignored', async () => {
     const replies: readonly ((path: string) => Response)[] = [
       () => new Response('', { status: 500 }),
       () => new Response('{"quotes":'),
@@ -335,7 +335,7 @@ describe('the issuer and the explorer', () => {
     }
   })
 
-  test('behavior: members that make no sense are null, the others stand', async () => {
+  test('behavior: invalid members are null, the others are kept', async () => {
     const quote = {
       bid: 'NaN',
       ask: 5.25,
@@ -356,7 +356,7 @@ describe('the issuer and the explorer', () => {
     ])
   })
 
-  test('behavior: an answer is kept, and outlives a failure for ten minutes', async () => {
+  test('behavior: an answer is cached, and used for ten minutes after a failure', async () => {
     const before = asked
     await both()
     expect(asked).toBe(before)
@@ -370,7 +370,7 @@ describe('the issuer and the explorer', () => {
     expect(await both()).toEqual([undefined, undefined])
   })
 
-  test('behavior: a halt is known by the contract, and is not waited for', async () => {
+  test('behavior: a halt is read from the contract, without waiting for the issuer', async () => {
     reply = () => Response.json({ quotes: [row(nvda.address, { isTradingHalt: true })] })
     time += 60_000
     expect([await issuer.isHalted(nvda), await issuer.isHalted(spcx)]).toEqual([true, undefined])

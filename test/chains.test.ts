@@ -164,7 +164,7 @@ describe('EIP-3009', () => {
     }
   })
 
-  test('behavior: receive is for the payee alone, cancel ends an authorization', async () => {
+  test('behavior: only the payee can call receive, and cancel ends an authorization', async () => {
     const auth = authorization(account(1).address)
     const signature = await sign(base, 1, 'ReceiveWithAuthorization', auth)
     const data = encode(token, 'receiveWithAuthorization', [...list(auth), signature])
@@ -185,7 +185,7 @@ describe('EIP-3009', () => {
     expect(await failure(call(base, spend))).toBe('FiatTokenV2: authorization is used or canceled')
   })
 
-  test('behavior: a used nonce reverts on USDC, on USDG it only leaves an event', async () => {
+  test('behavior: a used nonce reverts on USDC, on USDG it only emits an event', async () => {
     const encodeUsed = async (network: Net) => {
       const auth = authorization(account(2).address)
       const signature = await sign(network, 2, 'TransferWithAuthorization', auth)
@@ -220,7 +220,7 @@ describe('EIP-3009', () => {
     expect(await held(base, wallet)).toBe(0n)
   })
 
-  test('behavior: an EIP-7702 account is asked by ERC-1271', async () => {
+  test('behavior: the signature of an EIP-7702 account is checked by ERC-1271', async () => {
     const id = await snapshot(on(base))
     const delegate = await deploy(on(base), Artifacts.SmartWallet, [relayer])
     await on(base).rpc('anvil_setCode', [account(4).address, concat(['0xef0100', delegate])])
@@ -238,7 +238,7 @@ describe('EIP-3009', () => {
     await revert(on(base), id)
   })
 
-  test('error: greedy wallets burn the gas, or answer the transaction otherwise than the call', async () => {
+  test('error: greedy wallets use all gas, or behave differently in a transaction than in a call', async () => {
     const wallet = await deploy(on(base), Artifacts.GreedyWallet, [account(6).address, 2])
     await send(base, encode(token, 'mint', [wallet, 50_000n]))
     const auth = authorization(wallet)
@@ -251,7 +251,7 @@ describe('EIP-3009', () => {
     expect(await held(base, wallet)).toBe(50_000n)
   })
 
-  test('error: the reasons are those of the real tokens', async () => {
+  test('error: revert reasons equal those of the real tokens', async () => {
     const reason = async (network: Net, over: Partial<Authorization>, signer = 1) => {
       const auth = authorization(account(1).address, over)
       const signature = await sign(network, signer, 'TransferWithAuthorization', auth)
@@ -326,7 +326,7 @@ describe('Permit2', () => {
     expect(await held(robinhood, owner)).toBe(mintedAtomic - amount)
   })
 
-  test('error: nobody redirects the money, nobody settles too early', async () => {
+  test('error: the money cannot be redirected or settled too early', async () => {
     const [permit, owner, witness, signature] = await permitted(2)
     const redirected = { ...witness, to: relayer }
     const theft = encode(proxy, 'settle', [permit, owner, redirected, signature])

@@ -81,7 +81,7 @@ describe('a request without a credential', () => {
     expect(asked.body.code).toBe('payment-required')
   })
 
-  test('behavior: Accept-Payment that names another method still gets every challenge', async () => {
+  test('behavior: a request whose Accept-Payment names another method gets every challenge', async () => {
     const ranges = ['evm/charge', '*/*', 'tempo/charge', 'evm/charge;q=0', 'x', '', '*/*;q=9']
     for (const accept of ranges)
       expect(chainIds(await ask(item(), { headers: { 'accept-payment': accept } }))).toEqual([
@@ -89,7 +89,7 @@ describe('a request without a credential', () => {
       ])
   })
 
-  test('behavior: an impossible parameter is named, and the price with it', async () => {
+  test('behavior: an invalid parameter is named beside the price', async () => {
     const url = `${shop.url}/m/shop/form`
     const missing = await ask(url)
     expect(missing.response.status).toBe(402)
@@ -108,7 +108,7 @@ describe('a request without a credential', () => {
 
   test('behavior: it writes nothing, calls no chain and no upstream', async () => {
     const database = new Database(join(shop.dataDir, 'turnpike.sqlite'), { readonly: true })
-    // Changes whenever another connection has committed.
+    // This value changes whenever another connection has committed.
     const version = () => database.query('PRAGMA data_version').values()[0]
     const before = { version: version(), counts: shop.counts(), calls: shop.calls() }
     const form = `${shop.url}/m/shop/form`
@@ -194,7 +194,7 @@ describe('MPP challenge', () => {
     }
   })
 
-  test('behavior: it lasts 300 seconds', async () => {
+  test('behavior: a challenge is valid for 300 seconds', async () => {
     const before = Math.floor(Date.now() / 1000)
     const { challenges } = await ask(item())
     const after = Math.floor(Date.now() / 1000)
@@ -215,7 +215,7 @@ describe('MPP challenge', () => {
     expect(await routes('/m/shop/other', 'GET')).toEqual(Array(3).fill('shop:GET /other'))
   })
 
-  test('behavior: no two are equal, also across a restart', async () => {
+  test('behavior: no two challenges are equal, also across a restart', async () => {
     const many = async () =>
       (await Promise.all(Array.from({ length: 200 }, () => ask(item())))).flatMap(
         (asked) => asked.challenges,
@@ -224,11 +224,11 @@ describe('MPP challenge', () => {
     await shop.restart()
     const all = [...first, ...(await many())]
     expect(new Set(all.map(({ id }) => id)).size).toBe(1200)
-    // The challenges of one answer share it: their requests differ.
+    // The challenges of one answer share it, because their requests differ.
     expect(new Set(all.map(({ raw }) => opaqueOf(raw).n)).size).toBe(400)
   })
 
-  test('behavior: digest is that of the body, and left out without one or above the cap', async () => {
+  test('behavior: digest is that of the body, and is omitted without a body or above the limit', async () => {
     const digests = async (body?: string) =>
       (
         await ask(item(), { method: 'POST', ...(body === undefined ? {} : { body }) })
@@ -278,12 +278,12 @@ describe('x402 challenge', () => {
     expect(body.accepts).toEqual(expected)
   })
 
-  test('behavior: resource.url is absolute and what was asked for', async () => {
+  test('behavior: resource.url is the absolute requested URL', async () => {
     const { required } = await ask(`${item()}/tail?q=%201&a=b`)
     expect(required.resource.url).toBe('http://localhost:4020/m/shop/item/tail?q=%201&a=b')
   })
 
-  test('behavior: every extension has info and schema, and mppx is told the method', async () => {
+  test('behavior: every extension has info and schema, and that of mppx has the method', async () => {
     const { required, body } = await ask(item(), { method: 'POST' })
     const full = body.extensions as typeof required.extensions
     const sponsoring = ['eip2612GasSponsoring', 'erc20ApprovalGasSponsoring']
@@ -338,7 +338,7 @@ describe('x402 challenge', () => {
 describe('other origins', () => {
   const paymentHeaders = ['WWW-Authenticate', 'PAYMENT-REQUIRED', 'PAYMENT-RESPONSE']
 
-  test('behavior: a preflight is answered before the gate, free, for what a buyer sends', async () => {
+  test('behavior: a preflight is answered without payment, for the headers that a buyer sends', async () => {
     const response = await fetch(item(), {
       method: 'OPTIONS',
       headers: {
@@ -366,7 +366,7 @@ describe('other origins', () => {
 
   test('behavior: a 402 and a problem can be read from any origin, payment headers included', async () => {
     for (const [path, further] of [
-      // All of them, for browsers that know the asterisk.
+      // The named headers, for browsers that support the asterisk.
       ['/m/shop/item', ['*']],
       ['/m/nothing', ['Payment-Receipt', 'X-PAYMENT-RESPONSE']],
     ] as const) {
@@ -377,7 +377,7 @@ describe('other origins', () => {
     }
   })
 
-  test('error: what is not sold is 404 or 405 with Allow, before any price', async () => {
+  test('error: a path or method that is not sold is 404 or 405 with Allow, without a price', async () => {
     const missing = await fetch(`${shop.url}/m/shop/nothing`)
     expect(missing.status).toBe(404)
     expect(await missing.json()).toMatchObject({

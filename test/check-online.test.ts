@@ -9,6 +9,7 @@ import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
 import * as Permit from '../src/protocol/Permit'
 import { configOf, lineWith, small } from './harness/config'
+import { main } from './harness/program'
 import { testWorld } from './harness/world'
 
 setDefaultTimeout(60_000)
@@ -51,7 +52,7 @@ async function run(text: string) {
   return { code, lines }
 }
 
-/** The file with one text replaced, which must be there. */
+/** The file with one text replaced, which must occur in it. */
 function edited(from: string, to: string): string {
   if (!file.includes(from)) throw new Error(`not in the file: ${from}`)
   return file.replace(from, () => to)
@@ -76,10 +77,10 @@ const file = [4663, 8453, 84532]
   )
 
 describe('check --online', () => {
-  test('behavior: finds nothing on chains and upstreams that are as the file says', async () => {
+  test('behavior: reports no fault when chains and upstreams match the file', async () => {
     const { code, lines } = await run(file)
     expect([code, lines.at(-1)]).toEqual([0, 'ok'])
-    // What a sale costs in gas, on each network: the chains of the world have a base fee.
+    // The gas cost of a sale on each network: the local chains have a base fee.
     const costs = lines.filter((line) => line.startsWith('gas on '))
     expect(costs).toHaveLength(3)
     for (const line of costs) {
@@ -96,10 +97,9 @@ describe('check --online', () => {
     expect((await run(socket)).lines.at(-1)).toBe('ok')
   })
 
-  test('behavior: serve says what a sale costs in gas when it starts', async () => {
+  test('behavior: serve prints the gas cost of a sale at its start', async () => {
     const name = join(directory, 'serve.toml')
     writeFileSync(name, file.replace(/^listen = .*$/m, 'listen = "127.0.0.1:0"'))
-    const main = join(import.meta.dir, '..', 'src/main.ts')
     const data = join(directory, 'served')
     const child = Bun.spawn([process.execPath, main, 'serve', '--config', name, '--data', data], {
       env: {
@@ -194,7 +194,7 @@ describe('check --online', () => {
           () => edited(`${key} = "${stock[key]}"`, `${key} = "${no}"`),
           key === 'factory' ? 'router = ' : `${key} = "${no}"`,
           key === 'factory'
-            ? 'router: it works with the factory 0x1f7d7550B1b028f7571E69A784071F0205FD2EfA'
+            ? 'router: its factory is 0x1f7d7550B1b028f7571E69A784071F0205FD2EfA'
             : `${key}: no such contract at ${no}`,
         ] as const,
     ),
@@ -226,14 +226,14 @@ describe('check --online', () => {
     expect((await run(file)).lines.join()).not.toContain('does not list')
   })
 
-  test('behavior: what a sale costs in gas is said beside faults, too', async () => {
+  test('behavior: the gas cost of a sale is printed in addition to faults', async () => {
     const away = edited(`upstream = "${world.upstreams.url}`, 'upstream = "http://127.0.0.1:1')
     const { code, lines } = await run(away)
     expect(code).toBe(1)
     expect(lines.filter((line) => line.startsWith('gas on '))).toHaveLength(3)
   })
 
-  test('error: contracts that the file does not name are looked for too', async () => {
+  test('error: contracts that the file does not name are checked, too', async () => {
     const { chainId } = chainOf(4663)
     const code = await chainOf(4663).rpc('eth_getCode', [Permit.proxyAddress, 'latest'])
     const multicall = '0xcA11bde05977b3631167028862bE2a173976CA11'
@@ -255,7 +255,7 @@ describe('check --online', () => {
     }
   })
 
-  test('error: an upstream whose name leads here only is named, unless that is allowed', async () => {
+  test('error: an upstream whose name resolves only to this machine is a fault, unless that is allowed', async () => {
     const config = configOf(small)
     const networks: readonly NetworkConfig[] = []
     const resolve = async (hostname: string) => [hostname.startsWith('one') ? '10.0.0.1' : '::1']
@@ -273,8 +273,8 @@ describe('check --online', () => {
     const nowhere = async () => Promise.reject(new Error('ENOTFOUND'))
     const lost = await findOnline({ ...config, networks }, { now: Date.now, resolve: nowhere })
     expect(lost.map(({ message }) => message)).toEqual([
-      'upstream of one: its name is not known',
-      'upstream of two: its name is not known',
+      'upstream of one: its name cannot be resolved',
+      'upstream of two: its name cannot be resolved',
     ])
   })
 })

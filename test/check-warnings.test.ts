@@ -29,8 +29,8 @@ const reachable = (text: string) => text.replace('[service]', '[service]\ncontac
 const facilitator = (more: string) => reachable(edited(own, `${own}\n${more}`))
 const plain = reachable(small)
 
-test('behavior: a facilitator that settles any amount for anybody is warned of, at its line', async () => {
-  const said = 'min_amount is 0: anybody can spend'
+test('behavior: a facilitator that settles any amount for any payee causes a warning at its line', async () => {
+  const said = 'min_amount is 0: anyone can spend'
   for (const [text, at] of [
     [facilitator('min_amount = "0"'), 'min_amount'],
     [plain, '[facilitator]'],
@@ -42,7 +42,7 @@ test('behavior: a facilitator that settles any amount for anybody is warned of, 
   }
 })
 
-test('behavior: with a least amount, keys or no gas there is nothing to warn of', async () => {
+test('behavior: a least amount, API keys or a budget of zero cause no warning', async () => {
   const noGas = 'gas_per_day_wei = { facilitator = "0" }'
   for (const text of [
     facilitator('min_amount = "0.001"'),
@@ -53,12 +53,12 @@ test('behavior: with a least amount, keys or no gas there is nothing to warn of'
   }
 })
 
-test('behavior: a sample contact address is warned of at its place in the file', async () => {
+test('behavior: a sample contact address causes a warning at its place in the file', async () => {
   const quiet = facilitator('min_amount = "0.001"')
   const agent = 'headers = { "User-Agent" = "Shop/1.0 (ops@example.com)" }'
   for (const [text, at, said] of [
     [quiet.replace('me@pay.test', 'ops@example.com'), 'contact', 'contact ops@example.com is'],
-    // The default of the file that names none.
+    // The default of a file without a contact.
     [quiet.replace('contact = "me@pay.test"', ''), '[service]', 'contact ops@example.com is'],
     [quiet.replace('slug = "two"', `slug = "two"\n${agent}`), 'User-Agent', 'User-Agent is a'],
   ] as const) {
@@ -68,7 +68,7 @@ test('behavior: a sample contact address is warned of at its place in the file',
   }
 })
 
-test('behavior: a secret that is too short to be hidden is warned of, without its value', async () => {
+test('behavior: a secret that is too short to be redacted causes a warning without its value', async () => {
   const quiet = facilitator('min_amount = "0.001"')
   const { code, warnings, last } = await run(quiet, { ONE_KEY: 'q7z' })
   expect([code, warnings.length, last]).toEqual([0, 1, 'ok'])

@@ -13,8 +13,8 @@ import {
 } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { BackupError, backup } from '../db/backup'
-import { open } from '../db/open'
+import { BackupError, backup } from '../db/sqlite/backup'
+import { open } from '../db/sqlite/open'
 import { verifyReceipt } from '../src/cli/receipt'
 import { account } from '../src/demo/accounts'
 import * as Crypto from '../src/protocol/Crypto'
@@ -79,7 +79,7 @@ describe('receipt verify', () => {
   }
   const key = () => world.app.receiptAddress
 
-  test('behavior: a receipt of either protocol is held against the published key', async () => {
+  test('behavior: a receipt of either protocol is checked against the published key', async () => {
     for (const value of [mpp, x402])
       for (const how of [{ key: key() }, { url: world.url }, { url: `${world.url}/m/catjoke` }]) {
         const { code, text } = await verify(value, how)
@@ -94,7 +94,7 @@ describe('receipt verify', () => {
       }
   })
 
-  test('behavior: it may be JSON, in a file, on stdin, or in the head of an answer', async () => {
+  test('behavior: a receipt may be JSON, in a file, on stdin, or in the head of an answer', async () => {
     const json = Buffer.from(x402, 'base64').toString()
     const { extensions } = JSON.parse(json)
     const signed = JSON.stringify(extensions['offer-receipt'].info.receipt)
@@ -107,7 +107,7 @@ describe('receipt verify', () => {
     }
   })
 
-  test('error: what another key signed, or what was changed after, is not valid', async () => {
+  test('error: a receipt of another key, or one that was changed, is not valid', async () => {
     const json = JSON.parse(Buffer.from(x402, 'base64').toString())
     const receipt: Receipt.Signed & { payload: Receipt.Fields } =
       json.extensions['offer-receipt'].info.receipt
@@ -127,7 +127,7 @@ describe('receipt verify', () => {
     expect((await verify(mpp, { key: account(3).address })).code).toBe(1)
   })
 
-  test('error: what cannot be judged is named, and no text of a stranger steers the terminal', async () => {
+  test('error: an unreadable receipt is reported, and its text cannot control the terminal', async () => {
     const wrong: [string, { key?: string; url?: string }, string][] = [
       ['nothing!', { key: key() }, 'malformed'],
       ['{', { key: key() }, 'malformed'],
@@ -165,7 +165,7 @@ describe('backup', () => {
     return row?.n
   }
 
-  test('behavior: copies the database of a running gateway, which goes on', async () => {
+  test('behavior: backup copies the database of a running gateway, which keeps serving', async () => {
     const file = join(directory, 'copy.sqlite')
     const ran = await run(['backup', file, '--data', world.dataDir])
     expect([ran.code, ran.err]).toEqual([0, ''])
@@ -178,7 +178,7 @@ describe('backup', () => {
     expect((await fetch(`${world.url}/healthz`)).status).toBe(200)
   })
 
-  test('behavior: the copy is one moment of a database that is being written', () => {
+  test('behavior: the copy is consistent while the database is being written', () => {
     const dataDir = join(directory, 'busy')
     const db = open({ dataDir, now: () => 1 })
     db.sqlite.run('CREATE TABLE pairs (side TEXT, n INTEGER)')
@@ -205,7 +205,7 @@ describe('backup', () => {
     again.close()
   })
 
-  test('error: nothing is overwritten, and nothing is left after a failure', () => {
+  test('error: backup overwrites no file, and leaves none after a failure', () => {
     const { dataDir } = world
     const taken = join(directory, 'taken')
     writeFileSync(taken, '')
@@ -234,7 +234,7 @@ describe('backup', () => {
 })
 
 describe('the command line', () => {
-  test('behavior: help names every command, and check prints line by line', async () => {
+  test('behavior: help lists every command, and check prints line by line', async () => {
     const { out } = await run(['--help'])
     for (const name of ['serve', 'check', 'demo', 'pay URL', 'receipt verify', 'backup FILE'])
       expect(out).toContain(`\n  ${name}`)
@@ -243,7 +243,7 @@ describe('the command line', () => {
     expect(checked.out.split('\n')).toContain('ok')
   })
 
-  test('error: a command without its operand, or with a wrong one, says so', async () => {
+  test('error: a missing or invalid operand of a command is reported', async () => {
     const cases: [string[], string][] = [
       [['receipt'], 'receipt needs verify'],
       [['receipt', 'show', 'x'], 'unknown command "receipt show"'],

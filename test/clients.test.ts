@@ -39,7 +39,7 @@ type Good = {
   path: string
   priceAtomic: bigint
   init?: RequestInit
-  /** Whether a body is what was bought. */
+  /** Whether a body is the bought one. */
   isRight: (body: string) => boolean
 }
 
@@ -162,13 +162,13 @@ for (const { name, network, goods, buy } of clients)
       })
   })
 
-test('behavior: mppx left alone pays the first challenge, with USDC on 8453', async () => {
+test('behavior: mppx without configuration pays the first challenge, with USDC on 8453', async () => {
   const purchase = await buyWithMppx(world, world.url + forecast.path, account(3))
   expect(purchase.response.status).toBe(200)
   await expectReceipt(purchase, 'eip155:8453', account(3), forecast.path)
 })
 
-test('behavior: as the README has it, @x402/fetch and mppx need no more than a key and USDC', async () => {
+test('behavior: @x402/fetch and mppx need only a key and USDC, as the README says', async () => {
   const url = world.url + forecast.path
   const signer = account(3).local()
   const { wrapFetchWithPayment, x402Client } = await import('@x402/fetch')
@@ -188,7 +188,7 @@ test('behavior: as the README has it, @x402/fetch and mppx need no more than a k
   await expect(pay({})).rejects.toThrow('requires token name and version')
 })
 
-test('behavior: ten purchases at once by one buyer all settle', async () => {
+test('behavior: ten concurrent purchases of one buyer all settle', async () => {
   const before = await holdings('eip155:8453', account(4))
   const bought = await Promise.all(
     Array.from({ length: 10 }, () => buyWithMppx(world, world.url + forecast.path, account(4))),
@@ -251,7 +251,7 @@ test('behavior: with an Idempotency-Key a repeated credential gets the answer ag
   expect(before.payer - after.payer).toBe(forecast.priceAtomic)
 })
 
-test('behavior: the x402 resource is the URL that was asked for, with its query', async () => {
+test('behavior: the x402 resource is the requested URL, with its query', async () => {
   const { headers } = await fetch(world.url + forecast.path)
   const required = decodePaymentRequiredHeader(headers.get('payment-required') ?? '')
   expect(required.resource.url).toBe(`http://localhost${forecast.path}`)

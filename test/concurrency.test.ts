@@ -8,7 +8,7 @@ import { until } from './harness/world'
 let target: Target
 beforeAll(async () => {
   target = await startTarget({
-    // What a buyer does not read fills the system's buffers first.
+    // A buyer that does not read fills the system's buffers first.
     paceMin: { stepBytes: 1024 * 1024, stepMs: 500 },
     idleSeconds: 1,
     more: (upstreamUrl) =>
@@ -39,7 +39,7 @@ const buyer = account(1).local()
 const at = (path: string) => `${target.url}/m/${path}`
 const headersFor = async (path: string) => x402Usdc.pay(await ask(at(path)), buyer)
 
-/** Holds what the upstream answers to `slug` until `open` is called. */
+/** Delays the upstream's answers to `slug` until `open` is called. */
 function hold(path: string) {
   const gate = Promise.withResolvers<Response>()
   let isHeld = false
@@ -55,7 +55,7 @@ function hold(path: string) {
 }
 
 describe('concurrency', () => {
-  test('behavior: without a free place nothing is charged, and the same credential is good later', async () => {
+  test('behavior: without a free slot nothing is charged, and the same credential is accepted later', async () => {
     const gate = hold('first')
     const first = fetch(at('narrow/get?first'), { headers: await headersFor('narrow/get?first') })
     await gate.arrives()
@@ -73,13 +73,13 @@ describe('concurrency', () => {
     expect(result.refused.headers.get('payment-response')).toBeTruthy()
     expect(await result.refused.json()).toMatchObject({ code: 'not-ready' })
     expect(result.other.status).toBe(200)
-    // The one of the other merchant.
+    // The slot of the other merchant.
     expect(caused).toMatchObject({ forwarded: 1, paidAtomic: 5_000n })
     expect((await fetch(at('narrow/get'), { headers })).status).toBe(200)
   })
 
-  test('behavior: all merchants have one limit together', async () => {
-    target.reload({ concurrencyMax: 1 })
+  test('behavior: all merchants share one limit', async () => {
+    await target.reload({ concurrencyMax: 1 })
     const gate = hold('total')
     const first = fetch(at('a/get?total'), { headers: await headersFor('a/get?total') })
     await gate.arrives()
@@ -90,14 +90,14 @@ describe('concurrency', () => {
       expect((await first).status).toBe(200)
       return refused
     })
-    target.reload({})
+    await target.reload({})
     expect([result.status, await result.json()]).toMatchObject([503, { code: 'not-ready' }])
     expect(caused.forwarded).toBe(0)
     expect(caused.paidAtomic).toBe(0n)
     expect((await fetch(at('b/get'), { headers })).status).toBe(200)
   })
 
-  test('behavior: a redemption without a free place costs none of its attempts', async () => {
+  test('behavior: a redemption without a free slot uses none of its attempts', async () => {
     target.upstream.answer = () => new Response('', { status: 500 })
     const paid = await mppUsdc.pay(await ask(at('narrow/get?again')), buyer)
     const failed = await fetch(at('narrow/get?again'), { headers: paid })
@@ -129,7 +129,7 @@ async function send(path: string) {
 }
 
 describe('connections', () => {
-  test('attack: a buyer that does not read is cut, and its place is free again', async () => {
+  test('attack: a buyer that does not read is cut, and its slot is released', async () => {
     let isLeft = false
     target.upstream.answer = () =>
       new Response(
@@ -151,7 +151,7 @@ describe('connections', () => {
     expect(next.status).toBe(200)
   })
 
-  test('behavior: a stream that is slow because its upstream is goes on', async () => {
+  test('behavior: a stream that is slow because of its upstream is not cut', async () => {
     let events = 0
     target.upstream.answer = () =>
       new Response(
@@ -179,7 +179,7 @@ describe('connections', () => {
     ['a sale', whole],
     ['a stream', streamed],
   ] as const)
-    test(`behavior: the connection of ${name} outlives an idle one, and ends as that does afterwards`, async () => {
+    test(`behavior: the connection of ${name} has no idle timeout during the sale, and one afterwards`, async () => {
       const path = `slow/get?patient=${name.slice(2)}`
       const gate = hold(path.slice('slow'.length))
       const paid = await send(path)

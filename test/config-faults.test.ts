@@ -11,8 +11,8 @@ const directory = mkdtempSync(join(tmpdir(), 'turnpike-faults-'))
 afterAll(() => rmSync(directory, { recursive: true }))
 
 /**
- * One fault each: a name (with + when others follow from it), a text of the small file and what stands
- * in its place; below, a text of the line at fault and the pattern of its message.
+ * One fault each: a name (with + when others follow from it), a text of the small file and its
+ * replacement. Below, a text of the line at fault and the pattern of its message.
  */
 const table = String.raw`
 syntax | slug = "two" | slug = two"
@@ -88,17 +88,17 @@ builtin route | upstream = "https://two.example.com" | builtin = "catjoke"
 header value | slug = "two" | slug = "two"\nheaders = { "X-A" = "a\\r\\nB: c" }
   headers = { "X-A" | line ends
 header name | slug = "two" | slug = "two"\nheaders = { "X A" = "a" }
-  headers = { "X A" | no header name
+  headers = { "X A" | not a header name
 gateway header | slug = "two" | slug = "two"\nheaders = { "Host" = "a" }
   "Host" | set by the gateway
 payment header | slug = "two" | slug = "two"\nheaders = { "Payment-X" = "a" }
-  "Payment-X" | never crosses
+  "Payment-X" | never sent upstream
 header twice | slug = "two" | slug = "two"\nheaders = { "a" = "1", "A" = "2" }
   "A" = "2" | twice
 passed cookie | tail = "none" | pass_headers = ["X-Ok", "Set-Cookie"]
-  pass_headers | never crosses
+  pass_headers | never forwarded
 passed payment | tail = "none" | pass_headers = ["PAYMENT-RESPONSE"]
-  pass_headers | never crosses
+  pass_headers | never forwarded
 parameter twice | name = "q" | name = "q"\n[[merchants.routes.params]]\nname = "q" #
   name = "q" # | already described
 parameter place | name = "q" | name = "q"\nin = "body"
@@ -158,7 +158,7 @@ no network | slug = "two" | slug = "two"\nnetworks = []
 testnet | slug = "two" | slug = "two"\nnetworks = ["eip155:84532"]
   networks = [ | testnet_ok = true
 caip id + | [networks."eip155:84532"]\nname | [networks."base"]\nname
-  [networks."base"] | no CAIP-2 id
+  [networks."base"] | not a CAIP-2 id
 rpc url | "https://rpc.example.com" | "rpc.example.com/secret-key"
   rpc_urls | absolute URL, such as "https://host"$
 rpc url on its line | "https://sepolia.example.com" | "wss://sepolia.example.com"
@@ -255,7 +255,7 @@ describe('faults', () => {
     })
   }
 
-  test('error: all at once, in line order', () => {
+  test('error: all faults are reported at once, in line order', () => {
     let text = small
     const keys = ['checksum', 'price of zero', 'bad slug', 'listen', 'open facilitator', 'bad tail']
     for (const key of keys) {
@@ -267,7 +267,7 @@ describe('faults', () => {
     expect(lines).toEqual([...lines].sort((a, b) => a - b))
   })
 
-  test('error: an empty file says what it needs', () => {
+  test('error: an empty file is reported with the keys that it needs', () => {
     expect(linesOf('')).toEqual([
       'm.toml:1: no network is listed; write [networks."eip155:8453"]',
       'm.toml:1: payout is missing; write payout = "0x..."',
@@ -289,8 +289,8 @@ describe('payouts', () => {
       ['0x000000000000000000000000000000000000dEaD', /burn address/],
       ['0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913', /token contract/],
       ['0xd0601CE157Db5bdC3162BbaC2a2C8aF5320D9EEC', /token contract/],
-      ['0x000000000022D473030F116dDEE9F6B43aC78BA3', /contract, no wallet/],
-      ['0xd4EB21209C4D6093f80B5b84f5C45cc093EA14a3', /contract, no wallet/],
+      ['0x000000000022D473030F116dDEE9F6B43aC78BA3', /contract, not a wallet/],
+      ['0xd4EB21209C4D6093f80B5b84f5C45cc093EA14a3', /contract, not a wallet/],
       ['0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266', /development account/],
     ] as const) {
       const faults = asPayout(value)
@@ -330,7 +330,7 @@ describe('payouts', () => {
 })
 
 describe('secrets stay out of messages', () => {
-  test('error: no message shows what came from the environment', () => {
+  test('error: no message shows a value from the environment', () => {
     const secret = 'S3CRET-value\n-of-the-environment'
     for (const [from, to] of [
       ['"127.0.0.1:4020"', named('X')],

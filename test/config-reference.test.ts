@@ -7,13 +7,13 @@ import { parse } from '../src/config/merchants'
 import { payout } from './harness/config'
 import { isTable, type Node, renderReference, tablesOf } from './harness/configreference'
 
-/** The schema of the file says what its readers take. */
+/** Compares the schema of the file with its readers. */
 
 const root = join(import.meta.dir, '..')
 const shipped = await Bun.file(join(root, 'merchants.toml')).text()
 type Raw = Record<string, unknown>
 
-/** The shipped file with every table that there is. */
+/** The shipped file with every possible table. */
 function file(): Raw {
   const raw = parseToml(shipped) as Raw
   // Built-in merchants have no meter, so another one comes first.
@@ -65,11 +65,11 @@ test('behavior: the shipped file has the shape of the schema', () => {
   expect(read(file()).faults).toEqual([])
 })
 
-test('behavior: the page of all keys is what the schema says', async () => {
+test('behavior: the page of all keys is generated from the schema', async () => {
   expect(await Bun.file(join(root, 'docs/configuration.md')).text()).toBe(renderReference())
 })
 
-test('behavior: the readers ask for the keys of the schema and for no other', async () => {
+test('behavior: the readers read exactly the keys of the schema', async () => {
   const asked = new Set<string>()
   const ask =
     /\b(?:field|required|optional|list|child|children|record|readNetwork(?:Id|List)|otherUrl|readSource|readSchema)\(\s*\w+,\s*'(\w+)'|\bcontract\('(\w+)'\)/g
@@ -84,7 +84,7 @@ test('behavior: the readers ask for the keys of the schema and for no other', as
 describe('each table', () => {
   for (const table of tablesOf()) {
     const { heading } = table
-    test(`error: ${heading} refuses a key that the schema lacks, and takes none of its keys for one`, () => {
+    test(`error: ${heading} refuses a key that the schema lacks, and accepts all keys of the schema`, () => {
       expect(messages(heading, (raw) => Object.assign(raw, { stranger: 1 }))).toContainEqual(
         expect.stringContaining('unknown key stranger'),
       )
@@ -94,7 +94,7 @@ describe('each table', () => {
         ).not.toContainEqual(expect.stringContaining(`unknown key ${key}`))
     })
 
-    test(`error: ${heading} refuses integers beyond their bounds, and no bound`, () => {
+    test(`error: ${heading} refuses integers beyond their limits, and accepts the limits`, () => {
       for (const [key, { type, minimum = 0, maximum = 0 }] of leaves(table)) {
         if (type !== 'integer') continue
         const faults = (value: number) =>

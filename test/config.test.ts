@@ -95,7 +95,7 @@ describe('the shipped file', () => {
     }
   })
 
-  test('behavior: every route has words, and every example fits its own description', () => {
+  test('behavior: every route has a description, and every example is valid under its schema', () => {
     for (const merchant of config.merchants) {
       expect(merchant.description).not.toBe('')
       for (const route of merchant.routes) {
@@ -113,7 +113,7 @@ describe('the shipped file', () => {
     }
   })
 
-  test('behavior: the proxy takes every route, and serves its examples', () => {
+  test('behavior: the proxy accepts every route, and serves its examples', () => {
     const matcher = Route.compile(config.merchants)
     for (const { slug, routes } of config.merchants) {
       for (const route of routes) {
@@ -132,7 +132,7 @@ describe('the shipped file', () => {
     }
   })
 
-  test('behavior: upstream paths are those of the facts', () => {
+  test('behavior: upstream paths are those of the documented services', () => {
     const paths = Object.fromEntries(
       config.merchants.flatMap(({ slug, upstream, routes }) =>
         routes.map((route) => [
@@ -193,7 +193,7 @@ describe('the shipped file', () => {
     expect(out(shipped, { PAYOUT: payout, ASSISTANT_KEY: 'sk' })).toEqual([])
   })
 
-  test('behavior: runs on local chains and upstreams by overrides alone', () => {
+  test('behavior: the shipped file runs on local chains and upstreams with overrides only', () => {
     const local = configOf(shipped, {
       env: {},
       overrides: {
@@ -219,7 +219,7 @@ describe('the shipped file', () => {
   })
 })
 
-describe('what the file means', () => {
+describe('the parsed file', () => {
   test('behavior: defaults, atomic prices and the path of an upstream', () => {
     const config = configOf(small)
     const [one, two] = config.merchants
@@ -296,7 +296,7 @@ describe('what the file means', () => {
     }
   })
 
-  test('behavior: of a path it is known what came from the environment, the host is no secret', () => {
+  test('behavior: parts of a path from the environment are secrets, the host is not', () => {
     const secretsOf = (upstream: string, own: string) =>
       configOf(edited('"https://one.example.com/base"', `"${upstream}"`), {
         env: { ...env, OWN: own },
@@ -363,14 +363,14 @@ describe('turnpike check', () => {
     return { code, text: lines.join('\n').replaceAll(file, 'check.toml') }
   }
 
-  test('behavior: sums up a good file and names what is out of service', async () => {
+  test('behavior: summarises a valid file and lists what is out of service', async () => {
     const { code, text } = await run(shipped, { PAYOUT: payout })
     expect(code).toBe(0)
     expect(text).toMatch(/16 with 41 routes/)
     expect(text).toMatch(/out of service: assistant \(ASSISTANT_KEY is not set\)/)
   })
 
-  test('error: prints file:line and gives 1', async () => {
+  test('error: prints file:line and returns 1', async () => {
     const { code, text } = await run(edited('price = "1"', 'price = 1'), env)
     expect(code).toBe(1)
     expect(text).toMatch(/^check\.toml:45: price must be a string/)
@@ -394,7 +394,7 @@ describe('turnpike check', () => {
   })
 })
 
-test('behavior: what came from the environment is known as secret, wherever it is put', () => {
+test('behavior: values from the environment are secrets in every place', () => {
   const text = small
     .replace(
       'path = "/c"',

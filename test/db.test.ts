@@ -3,13 +3,13 @@ import { afterEach, beforeEach, describe, expect, test } from 'bun:test'
 import { copyFileSync, mkdirSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Hex } from 'viem'
-import { createJobs } from '../db/jobs'
-import { DatabaseLockedError } from '../db/lock'
-import { mirrorMerchants } from '../db/merchants'
-import { MigrationError, migrate, migrations } from '../db/migrate'
-import { type Db, databaseName, open, openInMemory } from '../db/open'
-import { isDuplicate, write } from '../db/write'
-import { createStore } from '../src/settlement/store'
+import { createJobs } from '../db/sqlite/jobs'
+import { DatabaseLockedError } from '../db/sqlite/lock'
+import { MigrationError, migrate, migrations } from '../db/sqlite/migrate'
+import { createOffers } from '../db/sqlite/offers'
+import { type Db, databaseName, open, openInMemory } from '../db/sqlite/open'
+import { createPayments } from '../db/sqlite/payments'
+import { isDuplicate, write } from '../db/sqlite/write'
 import { temporary } from './harness/settlement'
 
 const now = () => 1_700_000_000_000
@@ -65,7 +65,7 @@ function insert(changes: Readonly<Record<string, string | number | null>> = {}):
   )
 }
 
-/** Opens anew a database that stopped before the migration `name` and got its rows then. */
+/** Opens a database that stopped before the migration `name` and got its rows then. */
 function writeOld(name: string, fill: (old: Database) => void): void {
   const dataDir = join(directory.path, 'old')
   mkdirSync(dataDir, { mode: 0o700 })
@@ -111,7 +111,7 @@ describe('open', () => {
     expect(db.sqlite.query('SELECT id FROM payments').all()).toEqual([{ id: 'pay_1' }])
   })
 
-  test('behavior: a database in memory has the same schema and checks, and is nowhere else', async () => {
+  test('behavior: a database in memory has the same schema and checks, and writes no file', async () => {
     const memory = openInMemory({ now })
     try {
       const schema = ({ sqlite }: Db) =>
@@ -142,15 +142,15 @@ describe('open', () => {
     }
   })
 
-  test('behavior: the lock of a killed process is gone, that of a live one is not', async () => {
+  test('behavior: the lock of a killed process is released, that of a live one is not', async () => {
     const path = join(directory.path, 'other')
     mkdirSync(path)
     const child = Bun.spawn(
       [
         process.execPath,
         '-e',
-        `const { open } = await import(${JSON.stringify(join(import.meta.dir, '../db/open.ts'))})
-         // Whoever drops it may lose the lock with it.
+        `const { open } = await import(${JSON.stringify(join(import.meta.dir, '../db/sqlite/open.ts'))})
+         // Dropping the database may release the lock.
          globalThis.db = open({ dataDir: ${JSON.stringify(path)}, now: Date.now })
          console.log('open')
          setInterval(() => undefined, 1000)`,
@@ -238,7 +238,7 @@ describe('write', () => {
     expect(db.sqlite.query('SELECT * FROM payments').all()).toEqual([])
   })
 
-  test('behavior: a duplicate is told from other faults', () => {
+  test('behavior: a duplicate is distinguished from other faults', () => {
     insert()
     const fault = (run: () => void): unknown => {
       try {
@@ -254,7 +254,7 @@ describe('write', () => {
 })
 
 describe('the tables', () => {
-  test('error: the same money is refused a second time, in any letters', () => {
+  test('error: the same money is refused a second time, in upper and lower case', () => {
     insert()
     const payer = String(payment.payer).toLowerCase()
     expect(() => insert({ id: 'pay_2', payer })).toThrow('UNIQUE')
@@ -314,7 +314,7 @@ describe('the tables', () => {
 
   test('behavior: a transaction that no longer carries a payment cannot revert or renew it', () => {
     insert()
-    const store = createStore(db)
+    const store = createPayments(db)
     const [older, newer] = [hash('b'), hash('a')] as [`0x${string}`, `0x${string}`]
     expect(store.renew('pay_1', hash('c') as `0x${string}`, [older])).toBe(false)
     expect(store.revert('pay_1', [older])).toBe(false)
@@ -322,10 +322,12 @@ describe('the tables', () => {
     expect(store.revert('pay_1', [older, newer])).toBe(true)
   })
 
-  test('behavior: merchants mirror the configuration', () => {
+  test('behavior: merchants mirror the configuration', async () => {
     const row = { slug: 'a', title: 'A', hash: '1', json: '{}' }
-    mirrorMerchants(db, [row, { ...row, slug: 'b' }], 1)
-    mirrorMerchants(db, [row, { ...row, slug: 'c' }], 2)
+    const { replace } = createOffers(db)
+    const ended = { ended: [], keptFrom: 0 }
+    await replace({ merchants: [row, { ...row, slug: 'b' }], ...ended, now: 1 })
+    await replace({ merchants: [row, { ...row, slug: 'c' }], ...ended, now: 2 })
     expect(db.sqlite.query('SELECT slug, updated_at FROM merchants ORDER BY slug').all()).toEqual([
       { slug: 'a', updated_at: 1 },
       { slug: 'c', updated_at: 2 },
@@ -338,7 +340,7 @@ describe('the tables', () => {
     db.reserveLog()
     expect(log()).toBeGreaterThan(before + 10_000_000)
     const reserved = log()
-    const store = createStore(db)
+    const store = createPayments(db)
     expect(store.findById('pay_1')?.state).toBe('broadcast')
     insert({ id: 'pay_2', nonce: hash('2'), transaction_hash: hash('b') })
     // As after kill -9: the copy has the log as it stands.

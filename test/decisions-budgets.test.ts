@@ -18,25 +18,25 @@ function pass({ chain, clock }: Scripted, seconds: number): void {
 }
 
 describe.concurrent('a budget of gas', () => {
-  test('behavior: that is spent refuses its product until the next day, and no other', async () => {
+  test('behavior: a spent budget refuses its product until the next day, and no other', async () => {
     await using own = await scripted(withBudget(callWei))
     expect((await own.pay(own.sign())).kind).toBe('confirmed')
     const transfer = own.sign()
     expect(await own.pay(transfer)).toMatchObject({ kind: 'unavailable', retryAfterSeconds: 600 })
-    expect(own.settlement.find(transfer)).toBeUndefined()
+    expect(await own.settlement.find(transfer)).toBeUndefined()
     expect((await own.pay(own.sign(), { product: 'facilitator' })).kind).toBe('confirmed')
     pass(own, daySeconds)
     expect((await own.pay(own.sign())).kind).toBe('confirmed')
   })
 
-  test('behavior: that is not spent by a wei refuses nothing', async () => {
+  test('behavior: a budget with one wei left refuses nothing', async () => {
     await using own = await scripted(withBudget(callWei + 1n))
     expect((await own.pay(own.sign())).kind).toBe('confirmed')
     expect((await own.pay(own.sign())).kind).toBe('confirmed')
     expect((await own.pay(own.sign())).kind).toBe('unavailable')
   })
 
-  test('behavior: counts the limits of transactions under way, until they are included', async () => {
+  test('behavior: a budget counts the limits of transactions in progress, until they are included', async () => {
     // One limit is 200,000 gas.
     await using own = await scripted(withBudget(700_000_000_000_000n))
     own.node.onSend = () => 'keep'
@@ -46,7 +46,7 @@ describe.concurrent('a budget of gas', () => {
     await own.begin(second)
     const third = own.sign({ from: 3 })
     expect(await own.pay(third)).toMatchObject({ kind: 'unavailable', retryAfterSeconds: 2 })
-    expect(own.settlement.find(third)).toBeUndefined()
+    expect(await own.settlement.find(third)).toBeUndefined()
     own.node.onSend = () => 'include'
     own.chain.mine()
     await own.reaches(first, 'confirmed')
@@ -54,7 +54,7 @@ describe.concurrent('a budget of gas', () => {
     expect((await own.pay(third)).kind).toBe('confirmed')
   })
 
-  test('behavior: is charged for a transaction that failed', async () => {
+  test('behavior: a budget is charged for a failed transaction', async () => {
     await using own = await scripted(withBudget(callWei))
     const transfer = own.sign()
     own.chain.failing.add(transfer.nonce)
@@ -65,7 +65,7 @@ describe.concurrent('a budget of gas', () => {
     })
   })
 
-  test('behavior: batches that burnt their part of it send payments alone for the rest of the day', async () => {
+  test('behavior: failed batches that used their part of the budget make payments be sent alone until the next day', async () => {
     await using own = await scripted(withBudget(5_000_000_000_000_000n))
     const { chain, node } = own
     const batch = async () => {
@@ -100,7 +100,7 @@ describe.concurrent('a budget of gas', () => {
 })
 
 describe.concurrent('what failures cost', () => {
-  test('behavior: a payer whose transaction failed waits, and no other', async () => {
+  test('behavior: a payer whose transaction failed must wait, and no other', async () => {
     await using own = await scripted({ settlement: { payerFailuresMax: 1 } })
     const transfer = own.sign()
     own.chain.failing.add(transfer.nonce)

@@ -6,13 +6,13 @@ const usedReason = 'invalid_exact_evm_nonce_already_used'
 const overReason = 'invalid_exact_evm_payload_authorization_valid_before'
 
 describe.concurrent('a payment', () => {
-  test('behavior: is confirmed by the Transfer log of its own transaction', async () => {
+  test('behavior: a payment is confirmed by the Transfer log of its own transaction', async () => {
     await using own = await scripted()
     const transfer = own.sign()
     const asked = own.node.calls.length
     const outcome = await own.pay(transfer)
     const transaction = own.node.sends[0]?.hash
-    // By the receipt that came with the send: nothing was looked for afterwards.
+    // The receipt came with the send: no further call reads it.
     const methods = own.node.calls.slice(asked).map(({ method }) => method)
     expect(methods).toEqual(['eth_call', 'eth_sendRawTransactionSync'])
     expect(outcome).toMatchObject({
@@ -22,12 +22,12 @@ describe.concurrent('a payment', () => {
     expect(own.rows()).toMatchObject([{ nonce: 0, kind: 'payment', state: 'mined' }])
   })
 
-  test('behavior: whose transaction failed is sent again for the same credential', async () => {
+  test('behavior: a payment whose transaction failed is sent again for the same credential', async () => {
     await using own = await scripted()
     const transfer = own.sign()
     own.chain.failing.add(transfer.nonce)
     expect((await own.pay(transfer)).kind).toBe('reverted')
-    expect(own.stateOf(transfer)).toBe('reverted')
+    expect(await own.stateOf(transfer)).toBe('reverted')
     expect(own.node.sends).toHaveLength(1)
     expect((await own.pay(transfer)).kind).toBe('confirmed')
     expect(own.rows()).toMatchObject([
@@ -36,7 +36,7 @@ describe.concurrent('a payment', () => {
     ])
   })
 
-  test('behavior: whose account nonce another program used is sent again by itself', async () => {
+  test('behavior: a payment whose account nonce another program used is sent again automatically', async () => {
     await using own = await scripted()
     const { chain, node } = own
     node.onSend = ({ nonce }) => {
@@ -53,7 +53,7 @@ describe.concurrent('a payment', () => {
     ])
   })
 
-  test('behavior: whose account nonce seemed used at two looks only keeps its transaction', async () => {
+  test('behavior: a payment whose account nonce seemed used in two polls only keeps its transaction', async () => {
     await using own = await scripted()
     const { chain, node } = own
     node.onSend = () => 'keep'
@@ -71,7 +71,7 @@ describe.concurrent('a payment', () => {
 })
 
 describe.concurrent('an authorization that an external transaction used', () => {
-  test('behavior: before our transaction, and after its request, pays', async () => {
+  test('behavior: an external settlement before our transaction, and after its request, pays', async () => {
     await using own = await scripted()
     const transfer = own.sign()
     let external: string | undefined
@@ -87,7 +87,7 @@ describe.concurrent('an authorization that an external transaction used', () => 
     expect(own.heard('payment-settled-externally')).toHaveLength(1)
   })
 
-  test('behavior: before its request by the clock of the chain does not pay', async () => {
+  test("behavior: an external settlement before its request by the chain's clock does not pay", async () => {
     await using own = await scripted()
     const { chain, node } = own
     const transfer = own.sign()
@@ -99,10 +99,10 @@ describe.concurrent('an authorization that an external transaction used', () => 
     }
     const outcome = await own.pay(transfer)
     expect(outcome).toMatchObject({ kind: 'dead', reason: usedReason })
-    expect(own.payment(transfer)).toMatchObject({ state: 'expired', nonceUsed: true })
+    expect(await own.payment(transfer)).toMatchObject({ state: 'expired', nonceUsed: true })
   })
 
-  test('behavior: without a transfer ends as used', async () => {
+  test('behavior: an authorization that was used without a transfer ends as used', async () => {
     await using own = await scripted()
     const transfer = own.sign()
     own.node.onSend = () => {
@@ -110,20 +110,20 @@ describe.concurrent('an authorization that an external transaction used', () => 
       return 'include'
     }
     expect(await own.pay(transfer)).toMatchObject({ kind: 'dead', reason: usedReason })
-    expect(own.payment(transfer)).toMatchObject({ state: 'expired', nonceUsed: true })
+    expect(await own.payment(transfer)).toMatchObject({ state: 'expired', nonceUsed: true })
     expect(own.rows()).toMatchObject([{ state: 'failed' }])
   })
 
-  test('behavior: before anything is sent is refused, and nothing is written', async () => {
+  test('behavior: an authorization that was used before anything is sent is refused, and nothing is written', async () => {
     await using own = await scripted()
     const transfer = own.sign()
     own.chain.settleExternally(transfer)
     expect(await own.pay(transfer)).toMatchObject({ kind: 'refused', reason: usedReason })
-    expect(own.settlement.find(transfer)).toBeUndefined()
+    expect(await own.settlement.find(transfer)).toBeUndefined()
     expect(own.node.sends).toEqual([])
   })
 
-  test('behavior: of another amount with the same nonce does not pay', async () => {
+  test('behavior: an external settlement of another amount with the same nonce does not pay', async () => {
     await using own = await scripted()
     const transfer = own.sign()
     const other = own.sign({ nonce: transfer.nonce, amountAtomic: transfer.amountAtomic - 1n })
@@ -136,7 +136,7 @@ describe.concurrent('an authorization that an external transaction used', () => 
 })
 
 describe.concurrent('the time of an authorization', () => {
-  test('behavior: that is over by our clock alone ends nothing', async () => {
+  test('behavior: an authorization that has expired by our clock alone stays open', async () => {
     await using own = await scripted()
     const { chain, clock } = own
     const transfer = own.sign()
@@ -144,15 +144,15 @@ describe.concurrent('the time of an authorization', () => {
     await own.pay(transfer)
     clock.ms += 400_000
     expect((await own.pay(transfer)).kind).toBe('reverted')
-    expect(own.stateOf(transfer)).toBe('reverted')
+    expect(await own.stateOf(transfer)).toBe('reverted')
     chain.seconds += 400n
     chain.mine([])
     expect(await own.pay(transfer)).toMatchObject({ kind: 'dead', reason: overReason })
-    expect(own.payment(transfer)).toMatchObject({ state: 'expired', nonceUsed: false })
+    expect(await own.payment(transfer)).toMatchObject({ state: 'expired', nonceUsed: false })
     expect(own.node.sends).toHaveLength(1)
   })
 
-  test('behavior: is not over in a block of its last second', async () => {
+  test('behavior: an authorization is valid in a block of its last second', async () => {
     await using own = await scripted()
     const { chain, clock } = own
     const transfer = own.sign()
@@ -167,7 +167,7 @@ describe.concurrent('the time of an authorization', () => {
     expect((await own.pay(transfer)).kind).toBe('dead')
   })
 
-  test('behavior: over on the chain ends a payment whose transaction is still under way', async () => {
+  test('behavior: an authorization that has expired on the chain ends a payment whose transaction is still in progress', async () => {
     await using own = await scripted({ settlement: { checkMs: 10 } })
     const { chain, clock } = own
     own.node.onSend = () => 'keep'
@@ -175,25 +175,25 @@ describe.concurrent('the time of an authorization', () => {
     await own.begin(transfer)
     clock.ms += 400_000
     await own.checked()
-    expect(own.stateOf(transfer)).toBe('broadcast')
+    expect(await own.stateOf(transfer)).toBe('broadcast')
     chain.seconds += 400n
     chain.mine([])
     await own.reaches(transfer, 'expired')
-    expect(own.payment(transfer).nonceUsed).toBe(false)
+    expect((await own.payment(transfer)).nonceUsed).toBe(false)
   })
 })
 
 describe.concurrent('a hidden receipt', () => {
-  // Whether the account nonce is used is asked for when the bytes are offered again.
+  // Whether the account nonce is used is read when the bytes are sent again.
   const again = { settlement: { resendMs: 25 } }
 
-  test('behavior: of the only node leaves the payment open until it is shown', async () => {
+  test('behavior: a receipt that the only node hides leaves the payment open until it is shown', async () => {
     await using own = await scripted(again)
     const { node } = own
     node.answer = hiding
     const transfer = own.sign()
     expect((await own.pay(transfer)).kind).toBe('reverted')
-    expect(own.stateOf(transfer)).toBe('reverted')
+    expect(await own.stateOf(transfer)).toBe('reverted')
     node.answer = undefined
     expect(await own.pay(transfer)).toMatchObject({
       kind: 'confirmed',
@@ -202,7 +202,7 @@ describe.concurrent('a hidden receipt', () => {
     expect(new Set(node.sends.map(({ hash }) => hash)).size).toBe(1)
   })
 
-  test('behavior: is found at the second node', async () => {
+  test('behavior: a receipt that one node hides is found at the second node', async () => {
     await using own = await scripted({ ...again, nodes: 2 })
     const { node } = own
     node.answer = hiding
@@ -213,7 +213,7 @@ describe.concurrent('a hidden receipt', () => {
     })
   })
 
-  test('behavior: of a payment whose time is over keeps it open for a day', async () => {
+  test('behavior: a hidden receipt keeps a payment open for a day after its expiry', async () => {
     await using own = await scripted(again)
     const { node, chain, clock } = own
     node.answer = hiding
@@ -231,7 +231,7 @@ describe.concurrent('a hidden receipt', () => {
 })
 
 describe.concurrent('nodes that disagree', () => {
-  test('behavior: about the time leave a payment open until the second one agrees', async () => {
+  test('behavior: nodes that disagree about the time leave a payment open until the second one agrees', async () => {
     await using own = await scripted({ nodes: 2 })
     const { chain, clock, second } = own
     const transfer = own.sign()
@@ -242,12 +242,12 @@ describe.concurrent('nodes that disagree', () => {
     chain.mine([])
     second.answer = lagging(chain, second)
     expect((await own.pay(transfer)).kind).toBe('reverted')
-    expect(own.stateOf(transfer)).toBe('reverted')
+    expect(await own.stateOf(transfer)).toBe('reverted')
     second.answer = undefined
     expect((await own.pay(transfer)).kind).toBe('dead')
   })
 
-  test('behavior: about a transfer do not confirm it twice', async () => {
+  test('behavior: nodes that disagree about a transfer do not confirm it twice', async () => {
     await using own = await scripted({ nodes: 2 })
     const { second } = own
     const outcome = await own.pay(own.sign())
@@ -262,7 +262,7 @@ describe.concurrent('nodes that disagree', () => {
     expect(own.heard('settlement-disputed')).toHaveLength(1)
   })
 
-  test('behavior: an amount above the limit is not sent while the second node is silent', async () => {
+  test('behavior: an amount above the limit is not sent while the second node does not answer', async () => {
     await using own = await scripted({
       nodes: 2,
       settlement: { confirmTwiceAbove: () => 4_999n, checkMs: 10 },

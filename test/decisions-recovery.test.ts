@@ -5,7 +5,7 @@ import { relayer, type Scripted, scripted } from './harness/scripted'
 import { errorOf, hiding } from './harness/scriptednode'
 import { jobOf, until } from './harness/settlement'
 
-/** Both clocks go past the time of every authorization so far. */
+/** Both clocks pass the expiry of every authorization so far. */
 function pass({ chain, clock }: Scripted, seconds = 400): void {
   clock.ms += seconds * 1_000
   chain.seconds += BigInt(seconds)
@@ -25,7 +25,7 @@ async function lose(own: Scripted) {
 const hashes = ({ node }: Scripted) => new Set(node.sends.map(({ hash }) => hash)).size
 
 describe.concurrent('a start', () => {
-  test('behavior: sends the same bytes again for a payment that was sent and is not included', async () => {
+  test('behavior: a start sends the same bytes again for a payment that was sent and is not included', async () => {
     await using own = await scripted()
     const transfer = await lose(own)
     await own.restart()
@@ -34,7 +34,7 @@ describe.concurrent('a start', () => {
     expect(own.rows()).toMatchObject([{ nonce: 0, state: 'mined' }])
   })
 
-  test('behavior: confirms a payment that was included meanwhile', async () => {
+  test('behavior: a start confirms a payment that was included meanwhile', async () => {
     await using own = await scripted()
     const transfer = await lose(own)
     own.chain.include(own.node.sends[0]?.raw ?? '0x')
@@ -44,7 +44,7 @@ describe.concurrent('a start', () => {
     expect(own.rows()).toMatchObject([{ nonce: 0, state: 'mined' }])
   })
 
-  test('behavior: sends a payment again whose account nonce was used meanwhile', async () => {
+  test('behavior: a start sends a payment again whose account nonce was used meanwhile', async () => {
     await using own = await scripted()
     const transfer = await lose(own)
     own.chain.useNonce(relayer)
@@ -56,7 +56,7 @@ describe.concurrent('a start', () => {
     ])
   })
 
-  test('behavior: gives a new payment the account nonce above those that are under way', async () => {
+  test('behavior: a start gives a new payment the account nonce above those in progress', async () => {
     await using own = await scripted()
     const lost = await lose(own)
     own.node.onSend = () => 'keep'
@@ -69,17 +69,17 @@ describe.concurrent('a start', () => {
     await own.reaches(lost, 'confirmed')
   })
 
-  test('behavior: ends a payment that is over and was never included', async () => {
+  test('behavior: a start ends a payment that has expired and was never included', async () => {
     await using own = await scripted()
     const transfer = await lose(own)
     own.node.onSend = () => 'lose'
     pass(own)
     await own.restart({ checkMs: 10 })
     await own.reaches(transfer, 'expired')
-    expect(own.payment(transfer).nonceUsed).toBe(false)
+    expect((await own.payment(transfer)).nonceUsed).toBe(false)
   })
 
-  test('behavior: confirms a reverted payment whose own transaction paid after all', async () => {
+  test('behavior: a start confirms a reverted payment whose own transaction paid after all', async () => {
     await using own = await scripted({ settlement: { resendMs: 25 } })
     own.node.answer = hiding
     const transfer = own.sign()
@@ -88,11 +88,11 @@ describe.concurrent('a start', () => {
     own.node.answer = ({ method }) =>
       method === 'eth_getLogs' ? errorOf('logs are not searched here') : undefined
     await own.restart()
-    expect(own.stateOf(transfer)).toBe('confirmed')
+    expect(await own.stateOf(transfer)).toBe('confirmed')
     expect(hashes(own)).toBe(1)
   })
 
-  test('behavior: confirms a reverted payment that an external transaction settled meanwhile', async () => {
+  test('behavior: a start confirms a reverted payment that an external transaction settled meanwhile', async () => {
     await using own = await scripted()
     const transfer = own.sign()
     own.chain.failing.add(transfer.nonce)
@@ -100,24 +100,24 @@ describe.concurrent('a start', () => {
     await own.crash()
     const transaction = own.chain.settleExternally(transfer)
     await own.restart()
-    expect(own.payment(transfer)).toMatchObject({ state: 'confirmed', transaction })
+    expect(await own.payment(transfer)).toMatchObject({ state: 'confirmed', transaction })
   })
 
-  test('behavior: leaves a reverted payment alone that can still pay, and ends it when it cannot', async () => {
+  test('behavior: a start keeps a reverted payment that can still pay, and ends one that cannot', async () => {
     await using own = await scripted()
     const transfer = own.sign()
     own.chain.failing.add(transfer.nonce)
     await own.pay(transfer)
     await own.restart()
-    expect(own.stateOf(transfer)).toBe('reverted')
+    expect(await own.stateOf(transfer)).toBe('reverted')
     expect(own.node.sends).toHaveLength(1)
     await own.crash()
     pass(own)
     await own.restart()
-    expect(own.stateOf(transfer)).toBe('expired')
+    expect(await own.stateOf(transfer)).toBe('expired')
   })
 
-  test('behavior: sends nothing for what has ended', async () => {
+  test('behavior: a start sends nothing for payments that have ended', async () => {
     await using own = await scripted()
     const [paid, used] = [own.sign(), own.sign({ from: 2 })]
     await own.pay(paid)
@@ -128,14 +128,14 @@ describe.concurrent('a start', () => {
     await own.pay(used)
     const before = own.rows()
     await own.restart()
-    expect([paid, used].map(own.stateOf)).toEqual(['confirmed', 'expired'])
-    // What the start sent would have left before this one.
+    expect(await Promise.all([paid, used].map(own.stateOf))).toEqual(['confirmed', 'expired'])
+    // A transaction of the start would have been sent before this one.
     expect((await own.pay(own.sign({ from: 3 }))).kind).toBe('confirmed')
     expect(own.rows().slice(0, -1)).toEqual(before)
     expect(own.node.sends).toHaveLength(3)
   })
 
-  test('behavior: takes back a confirmation whose block the chain has lost, and sends the same bytes', async () => {
+  test('behavior: a start reverts a confirmation whose block the chain does not have, and sends the same bytes', async () => {
     await using own = await scripted()
     const transfer = own.sign()
     await own.pay(transfer)
@@ -144,15 +144,15 @@ describe.concurrent('a start', () => {
     own.chain.mine([])
     own.node.onSend = () => 'keep'
     await own.restart()
-    expect(own.stateOf(transfer)).toBe('broadcast')
+    expect(await own.stateOf(transfer)).toBe('broadcast')
     await until(() => own.chain.pool.length > 0)
     own.chain.mine()
     await own.reaches(transfer, 'confirmed')
     expect(hashes(own)).toBe(1)
-    expect(own.payment(transfer).blockNumber).toBe(1_002n)
+    expect((await own.payment(transfer)).blockNumber).toBe(1_002n)
   })
 
-  test('behavior: sends the bytes of a key that is no longer configured, and confirms what they pay', async () => {
+  test('behavior: a start sends the bytes of a key that is no longer configured, and confirms their payment', async () => {
     await using own = await scripted()
     const transfer = await lose(own)
     const relayerKeys = [Crypto.bytes(account(6).privateKey)]
@@ -161,14 +161,14 @@ describe.concurrent('a start', () => {
     expect(hashes(own)).toBe(1)
   })
 
-  test('behavior: sends the same bytes again for a job', async () => {
+  test('behavior: a start sends the same bytes of a job again', async () => {
     await using own = await scripted()
     own.node.onSend = () => 'lose'
     expect((await own.settlement.run(jobOf(own.network), { waitMs: 0 })).kind).toBe('pending')
     await own.crash()
     own.node.onSend = () => 'include'
     await own.restart()
-    await until(() => own.settlement.job('refund:1')?.state === 'confirmed')
+    await until(async () => (await own.settlement.job('refund:1'))?.state === 'confirmed')
     expect(hashes(own)).toBe(1)
   })
 })
@@ -176,7 +176,7 @@ describe.concurrent('a start', () => {
 describe.concurrent('a reorganisation', () => {
   const watching = { settlement: { checkMs: 10 } }
 
-  test('behavior: takes a confirmation back, and the same bytes pay in another block', async () => {
+  test('behavior: a reorganisation reverts a confirmation, and the same bytes pay in another block', async () => {
     await using own = await scripted(watching)
     const { chain, node } = own
     const transfer = own.sign()
@@ -190,10 +190,10 @@ describe.concurrent('a reorganisation', () => {
     chain.mine()
     await own.reaches(transfer, 'confirmed')
     expect(hashes(own)).toBe(1)
-    expect(own.payment(transfer).blockNumber).toBe(1_002n)
+    expect((await own.payment(transfer)).blockNumber).toBe(1_002n)
   })
 
-  test('behavior: that moves a transaction to another block records it there', async () => {
+  test('behavior: a transaction that a reorganisation moves is recorded in its new block', async () => {
     await using own = await scripted(watching)
     const { chain, node } = own
     const transfer = own.sign()
@@ -201,12 +201,12 @@ describe.concurrent('a reorganisation', () => {
     chain.drop(1)
     chain.mine([])
     chain.include(node.sends[0]?.raw ?? '0x')
-    await until(() => own.payment(transfer).blockNumber === 1_002n)
-    expect(own.stateOf(transfer)).toBe('confirmed')
+    await until(async () => (await own.payment(transfer)).blockNumber === 1_002n)
+    expect(await own.stateOf(transfer)).toBe('confirmed')
     expect(hashes(own)).toBe(1)
   })
 
-  test('behavior: that keeps the transaction in its block changes nothing', async () => {
+  test('behavior: a reorganisation that keeps the transaction in its block changes nothing', async () => {
     await using own = await scripted(watching)
     const transfer = own.sign()
     await own.pay(transfer)
@@ -214,11 +214,11 @@ describe.concurrent('a reorganisation', () => {
     own.chain.drop(1)
     own.chain.mine([])
     await own.checked()
-    expect(own.stateOf(transfer)).toBe('confirmed')
+    expect(await own.stateOf(transfer)).toBe('confirmed')
     expect(own.heard('transaction-reorganised')).toEqual([])
   })
 
-  test('behavior: takes an external settlement away, whose bytes are sent again', async () => {
+  test('behavior: the bytes of an external settlement that a reorganisation removes are sent again', async () => {
     await using own = await scripted(watching)
     const { chain, node } = own
     const transfer = own.sign()
@@ -229,13 +229,13 @@ describe.concurrent('a reorganisation', () => {
     }
     expect((await own.pay(transfer)).kind).toBe('confirmed')
     const raw = chain.find(external ?? '')?.transaction.raw
-    // Two looks: at the first one the bytes are kept.
+    // Two polls: the first one stores the bytes.
     await own.checked()
     node.onSend = (sent) => (sent.raw === raw ? 'include' : 'lose')
     chain.drop(2)
     chain.mine([])
     await until(() => own.heard('payment-reorganised').length > 0)
     await own.reaches(transfer, 'confirmed')
-    expect(own.payment(transfer).transaction as string).toBe(external ?? '')
+    expect((await own.payment(transfer)).transaction as string).toBe(external ?? '')
   })
 })

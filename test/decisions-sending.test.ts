@@ -5,7 +5,7 @@ import { until } from './harness/settlement'
 
 const kinds = (outcomes: readonly { kind: string }[]) => outcomes.map(({ kind }) => kind)
 
-/** One transaction waits for its block: what comes now collects behind it. */
+/** One transaction waits for its block, so later payments collect into a batch. */
 async function occupy(own: Scripted) {
   const { node } = own
   node.onSend = () => 'keep'
@@ -16,8 +16,8 @@ async function occupy(own: Scripted) {
 }
 
 /**
- * The same, for payers that are known to have no code: else those whose code is not read in time
- * leave alone. Returns how many transactions that took.
+ * The same, for payers that are known to have no code. Others, whose code is not read in time, are
+ * sent alone. Returns how many transactions that took.
  */
 async function occupyKnown(own: Scripted, payers: readonly number[]): Promise<number> {
   await occupy(own)
@@ -27,7 +27,7 @@ async function occupyKnown(own: Scripted, payers: readonly number[]): Promise<nu
 }
 
 describe.concurrent('a batch', () => {
-  test('behavior: pays its members when one fails, which is sent again alone', async () => {
+  test('behavior: a batch with a failing member pays the others, and the member is sent again alone', async () => {
     await using own = await scripted()
     const first = await occupyKnown(own, [1, 2, 3, 4])
     const transfers = [2, 3, 4].map((from) => own.sign({ from }))
@@ -42,13 +42,12 @@ describe.concurrent('a batch', () => {
       { nonce: first + 2, kind: 'payment', state: 'mined' },
     ])
     const [, batch, alone] = sent
-    expect(transfers.map((each) => own.payment(each).transaction as string)).toEqual(
-      Array(3).fill(batch?.hash),
-    )
-    expect(own.payment(failed).transaction as string).toBe(alone?.hash ?? '')
+    const stored = await Promise.all(transfers.map(own.payment))
+    expect(stored.map((each) => each.transaction as string)).toEqual(Array(3).fill(batch?.hash))
+    expect((await own.payment(failed)).transaction as string).toBe(alone?.hash ?? '')
   })
 
-  test('behavior: is not shared again by a payer that made one fail', async () => {
+  test('behavior: a payer that made a batch fail shares no other', async () => {
     await using own = await scripted()
     await occupyKnown(own, [1, 2, 3])
     const failed = own.sign({ from: 1 })
@@ -59,13 +58,15 @@ describe.concurrent('a batch', () => {
     const again = own.sign({ from: 1 })
     const others = [2, 3].map((from) => own.sign({ from }))
     await Promise.all([again, ...others].map((each) => own.pay(each)))
-    const kindOf = (transfer: typeof again) =>
-      own.rows().find(({ hash }) => hash === own.payment(transfer).transaction)?.kind
-    expect(kindOf(again)).toBe('payment')
-    expect(others.map(kindOf)).toEqual(['batch', 'batch'])
+    const kindOf = async (transfer: typeof again) => {
+      const { transaction } = await own.payment(transfer)
+      return own.rows().find(({ hash }) => hash === transaction)?.kind
+    }
+    expect(await kindOf(again)).toBe('payment')
+    expect(await Promise.all(others.map(kindOf))).toEqual(['batch', 'batch'])
   })
 
-  test('behavior: with an authorization that is used meanwhile pays the others', async () => {
+  test('behavior: a batch with an authorization that is used meanwhile pays the others', async () => {
     await using own = await scripted()
     const first = await occupyKnown(own, [1, 2])
     const [used, left] = [own.sign({ from: 1 }), own.sign({ from: 2 })]
@@ -76,14 +77,14 @@ describe.concurrent('a batch', () => {
     const outcomes = await Promise.all([used, left].map((each) => own.pay(each)))
     expect(kinds(outcomes)).toEqual(['dead', 'confirmed'])
     expect(own.rows().slice(first)).toMatchObject([{ kind: 'payment' }, { kind: 'batch' }])
-    const { transaction } = own.payment(left)
+    const { transaction } = await own.payment(left)
     const batch = own
       .heard('transaction-included')
       .find(({ fields }) => fields?.transaction === transaction)
     expect(batch).toMatchObject({ fields: { success: true, paid: 1, unpaid: 1 } })
   })
 
-  test('behavior: that another program displaced is sent again as single payments', async () => {
+  test('behavior: a batch that another program displaced is sent again as single payments', async () => {
     await using own = await scripted()
     const first = await occupyKnown(own, [1, 2])
     const transfers = [1, 2].map((from) => own.sign({ from }))
@@ -107,7 +108,7 @@ describe.concurrent('a batch', () => {
 describe.concurrent('a transaction that stays out', () => {
   const soon = { network: { replaceAfterSeconds: 0.02 } }
 
-  test('behavior: is replaced at its nonce with an eighth more', async () => {
+  test('behavior: a transaction that is not included is replaced at its nonce with an eighth more', async () => {
     await using own = await scripted(soon)
     const { node } = own
     node.onSend = ({ hash }) => (hash === node.sends[0]?.hash ? 'keep' : 'include')
@@ -122,10 +123,10 @@ describe.concurrent('a transaction that stays out', () => {
       { nonce: 0, kind: 'payment', state: 'mined' },
     ])
     expect(second.maxFeeWei).toBeGreaterThanOrEqual((first.maxFeeWei * 9n) / 8n)
-    expect(own.payment(transfer).transaction as string).toBe(second.hash)
+    expect((await own.payment(transfer)).transaction as string).toBe(second.hash)
   })
 
-  test('behavior: pays all the same when the chain includes it after its replacement', async () => {
+  test('behavior: a transaction pays when the chain includes it after its replacement', async () => {
     await using own = await scripted(soon)
     const { node, chain } = own
     node.onSend = ({ hash }) => {
@@ -136,11 +137,11 @@ describe.concurrent('a transaction that stays out', () => {
     }
     const transfer = own.sign()
     expect((await own.pay(transfer)).kind).toBe('confirmed')
-    expect(own.payment(transfer).transaction).toBe(node.sends[0]?.hash ?? '0x')
+    expect((await own.payment(transfer)).transaction).toBe(node.sends[0]?.hash ?? '0x')
     expect(own.rows()).toMatchObject([{ state: 'mined' }, { state: 'replaced' }])
   })
 
-  test('behavior: at the fee cap stops its relayer until it is included', async () => {
+  test('behavior: a transaction at the fee cap pauses its relayer until it is included', async () => {
     const capped = { replaceAfterSeconds: 0.02, feeCapWei: 3_000_000_000n }
     await using own = await scripted({ network: capped })
     const { chain, node } = own
@@ -153,14 +154,14 @@ describe.concurrent('a transaction that stays out', () => {
     expect((await own.pay(own.sign())).kind).toBe('confirmed')
   })
 
-  test('behavior: is cancelled at its nonce when its time is over by our clock', async () => {
+  test('behavior: a transaction is cancelled at its nonce when it has expired by our clock', async () => {
     await using own = await scripted(soon)
     const { chain, clock, node } = own
     node.onSend = ({ to }) => (to === relayer ? 'include' : 'lose')
     const transfer = own.sign()
     await own.begin(transfer)
     clock.ms += 400_000
-    // The chain's clock has not reached that time: only our transaction is over.
+    // The chain's clock has not reached that time: only our transaction is too old.
     await own.reaches(transfer, 'reverted')
     expect(own.rows().at(-1)).toMatchObject({ nonce: 0, kind: 'cancel', state: 'mined' })
     chain.seconds += 400n
@@ -189,7 +190,7 @@ describe.concurrent('the answer of a node to a send', () => {
       expect(own.heard('relayer-paused')).toEqual([])
     })
 
-  test('behavior: "already known" leaves the relayer in use', async () => {
+  test('behavior: "already known" does not pause the relayer', async () => {
     await using own = await scripted()
     const { node, chain } = own
     node.onSend = ({ raw }) => {
@@ -204,7 +205,7 @@ describe.concurrent('the answer of a node to a send', () => {
     expect(own.heard('relayer-paused')).toEqual([])
   })
 
-  test('behavior: "insufficient funds" stops the relayer, and the same bytes are offered again', async () => {
+  test('behavior: "insufficient funds" pauses the relayer, and the same bytes are sent again', async () => {
     await using own = await scripted()
     const { node } = own
     let isPoor = true
@@ -234,7 +235,7 @@ describe.concurrent('the answer of a node to a send', () => {
     ])
   })
 
-  test('behavior: of no known meaning is followed by the same bytes', async () => {
+  test('behavior: an unknown error message is followed by the same bytes', async () => {
     await using own = await scripted()
     const { node } = own
     node.onSend = () => (node.sends.length < 2 ? errorOf('something odd') : 'include')

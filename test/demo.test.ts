@@ -9,9 +9,9 @@ import { until } from './harness/world'
 setDefaultTimeout(60_000)
 
 const root = join(import.meta.dir, '..')
-/** Where the demo keeps its data, so that a test sees what is left there. */
+/** Directory of the demo's data, so that a test sees what remains there. */
 let temporary: string
-/** Where mppx looks for its accounts. */
+/** Directory in which mppx looks for its accounts. */
 let home: string
 beforeAll(() => {
   temporary = mkdtempSync(join(tmpdir(), 'turnpike-test-'))
@@ -30,7 +30,7 @@ function isFree(port: number): boolean {
   }
 }
 
-/** The first of five free ports in a row, below those that the system gives away. */
+/** The first of five consecutive free ports, below those that the system assigns. */
 function freePorts(): number {
   for (let attempt = 0; attempt < 1000; attempt++) {
     const port = 10_000 + 5 * Math.floor(Math.random() * 4000)
@@ -63,7 +63,7 @@ function start(port: number | string, args: readonly string[] = [], cwd = root) 
   return Object.assign(run, { ended })
 }
 
-/** Pids below a process, however deep. */
+/** Pids of all descendants of a process. */
 function descendants(pid: number): number[] {
   const parents = new Map<number, number>()
   for (const name of readdirSync('/proc')) {
@@ -111,7 +111,7 @@ async function chainId(port: number): Promise<unknown> {
 }
 
 describe('turnpike demo', () => {
-  test('behavior: serves until SIGTERM, what it prints can be pasted, and nothing is left', async () => {
+  test('behavior: the demo serves until SIGTERM, its printed commands work, and no process or file remains', async () => {
     const port = freePorts()
     const run = start(port)
     await until('the demo sells', () => sells(port))
@@ -129,7 +129,7 @@ describe('turnpike demo', () => {
       .match(/^ {2}(PAY_KEY=|curl |MPPX_PRIVATE_KEY=.*--protocol x402$).*$/gm)
     expect(commands).toHaveLength(6)
     for (const command of commands ?? []) {
-      // The same program without asking the registry for it.
+      // The same program, without a download from the registry.
       const local = command
         .replace(`npx --yes bun@${Bun.version}`, `'${process.execPath}'`)
         .replace('npx mppx', `'${process.execPath}' node_modules/.bin/mppx`)
@@ -185,7 +185,7 @@ describe('turnpike demo', () => {
     await expectNothingLeft(port, [run.pid])
   })
 
-  test('error: a port in use is named, and nothing is started', async () => {
+  test('error: a port in use is reported, and nothing is started', async () => {
     const port = freePorts()
     for (const offset of [0, 2, 4]) {
       const other = Bun.listen({
@@ -204,7 +204,7 @@ describe('turnpike demo', () => {
     }
   })
 
-  test('error: a PORT that leaves no room, or is none, is refused', async () => {
+  test('error: a PORT that is invalid or too high is refused', async () => {
     for (const port of ['0', '65532', '-1', '4020x', '99999999']) {
       const run = start(port)
       expect(await run.ended()).toBe(1)
@@ -212,7 +212,7 @@ describe('turnpike demo', () => {
     }
   })
 
-  test('error: without merchants.toml it says which file it wants', async () => {
+  test('error: without merchants.toml the missing file is named', async () => {
     const run = start(freePorts(), [], temporary)
     expect(await run.ended()).toBe(1)
     expect(run.err).toStartWith(`turnpike: ${join(temporary, 'merchants.toml')} cannot be read.`)

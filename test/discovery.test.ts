@@ -70,7 +70,7 @@ type Operation = Record<string, unknown> & {
 }
 type Document = Record<string, unknown> & { paths: Record<string, Record<string, Operation>> }
 
-/** The document as clients get it. */
+/** The document as clients receive it. */
 function read(document: object): Document {
   return JSON.parse(JSON.stringify(document))
 }
@@ -84,7 +84,7 @@ function one(slug: string): Document {
 const aggregate = read(Discovery.aggregate(configuration, options))
 
 describe('the aggregated document', () => {
-  test('behavior: an operation is what specification 2.1 says', () => {
+  test('behavior: an operation has the members of specification 2.1', () => {
     expect<unknown>(aggregate.paths['/m/weather/forecast']?.get).toEqual({
       operationId: 'weather-forecast',
       summary: 'Summary of /forecast',
@@ -111,7 +111,7 @@ describe('the aggregated document', () => {
       ],
       responses: {
         200: {
-          description: 'The answer of the upstream, passed through verbatim.',
+          description: 'The answer of the upstream, forwarded verbatim.',
           content: {
             'application/json': { schema: { type: 'object', additionalProperties: true } },
           },
@@ -145,7 +145,7 @@ describe('the aggregated document', () => {
     })
   })
 
-  test('behavior: what a route answers, needs and takes is said as the file says it', () => {
+  test('behavior: answers, required bodies and parameters are described as in the file', () => {
     const items = { type: 'object' }
     const told = read(
       Discovery.aggregate(
@@ -171,10 +171,10 @@ describe('the aggregated document', () => {
     expect(told.paths['/m/m/chat']?.get).not.toHaveProperty('requestBody')
     const [at, others] = told.paths['/m/m/key']?.get?.parameters ?? []
     expect(at).toMatchObject({ name: 'at', style: 'form', explode: false })
-    expect(JSON.stringify(others)).toContain('but for those that the service sets itself')
+    expect(JSON.stringify(others)).toContain('except those that the service sets itself')
   })
 
-  test('behavior: the shipped file says which answers are lists, which a number, which need a body', async () => {
+  test('behavior: the shipped file declares which answers are lists, which a number, which need a body', async () => {
     const text = await Bun.file(`${import.meta.dir}/../merchants.toml`).text()
     const env = { PAYOUT: '0x5c1f3a86d2e04b7795a1c0de34f6b8927e1d4a03', ASSISTANT_KEY: 'key' }
     const shipped = parse(text, { file: 'merchants.toml', env }).config
@@ -249,7 +249,7 @@ describe('the aggregated document', () => {
     })
   })
 
-  test('behavior: what cannot be sold is not listed', () => {
+  test('behavior: routes that cannot be sold are not listed', () => {
     expect(JSON.stringify(aggregate)).not.toMatch(/closed/)
     const known = Listing.wellKnown(configuration, { receiptAddress })
     expect(known.resources).toContain('http://localhost:4020/m/weather/forecast')
@@ -282,7 +282,7 @@ describe('stock validators', () => {
     ['aggregate', aggregate] as const,
     ...merchants.map(({ slug }) => [slug, one(slug)] as const),
   ]
-  test.each(documents)('behavior: mppx finds no fault in %s', (_, document) => {
+  test.each(documents)('behavior: mppx accepts %s', (_, document) => {
     expect(validate(document)).toEqual([])
   })
 

@@ -32,7 +32,7 @@ const get = (serve: Serve, query = '', headers: Record<string, string> = {}) =>
 const text = (serve: Serve) => get(serve).text()
 
 describe('a document', () => {
-  test('behavior: it may be kept for five minutes and is 304 while it is the same', async () => {
+  test('behavior: a document may be cached for five minutes and is 304 while it is unchanged', async () => {
     const { aggregate } = documents()
     const first = get(aggregate)
     const etag = first.headers.get('etag') ?? ''
@@ -49,7 +49,7 @@ describe('a document', () => {
     expect(get(aggregate, '', { 'if-none-match': '"other"' }).status).toBe(200)
   })
 
-  test('behavior: it is built once, and anew when a network comes or goes', async () => {
+  test('behavior: a document is built once, and again when a network becomes ready or stops being ready', async () => {
     const { aggregate, wellKnown, ready } = documents()
     const both = await text(aggregate)
     const tags = [get(aggregate), get(aggregate)].map(({ headers }) => headers.get('etag'))
@@ -70,7 +70,7 @@ describe('a document', () => {
     expect(await text(aggregate)).toBe(both)
   })
 
-  test('error: it is only read: another method is 405, and a preflight is answered', () => {
+  test('error: a document is 405 for other methods, and a preflight is answered', () => {
     const { aggregate, resources } = documents()
     for (const serve of [aggregate, resources]) {
       const ask = (method: string) => serve(new Request('http://localhost/document', { method }))
@@ -91,7 +91,7 @@ describe('a document', () => {
     for (const { headers } of now) expect(headers.get('cache-control')).toBe('public, max-age=10')
   })
 
-  test('error: a merchant out of service is 503, so that no indexer forgets it', () => {
+  test('error: a merchant out of service is 503, so that no indexer removes it', () => {
     const { find } = documents()
     const closed = find('/m/closed/openapi.json')
     if (closed === undefined) throw new Error('no document')
@@ -109,7 +109,7 @@ describe('the list of resources', () => {
       pagination: object
     }
 
-  test('behavior: entries are what section 8 of x402 v2 says', async () => {
+  test('behavior: entries have the members of section 8 of x402 v2', async () => {
     const { x402Version, items, pagination } = await page('')
     expect(x402Version).toBe(2)
     expect(pagination).toEqual({ limit: 20, offset: 0, total: 3 })
@@ -122,7 +122,7 @@ describe('the list of resources', () => {
       metadata: { category: 'Data', provider: 'Turnpike' },
     })
     expect(items[0]?.accepts).toHaveLength(3)
-    // What must have a tail is listed with an example, and with the key of all its URLs.
+    // A route with a required tail is listed with an example, and with the key of all its URLs.
     expect(items[2]).toMatchObject({
       resource: 'http://localhost:4020/m/wiki/summary/AC%2FDC',
       extensions: { bazaar: { routeTemplate: '/m/wiki/summary/:title' } },
@@ -130,7 +130,7 @@ describe('the list of resources', () => {
     expect(items[2]?.accepts).toHaveLength(1)
   })
 
-  test('behavior: limit and offset cut a page, type another than http finds nothing', async () => {
+  test('behavior: limit and offset select a page, and a type other than http selects nothing', async () => {
     const { items, pagination } = await page('?type=http&limit=1&offset=1')
     expect(items.map(({ resource }) => resource)).toEqual([
       'http://localhost:4020/m/weather/history',
@@ -140,7 +140,7 @@ describe('the list of resources', () => {
     expect(await page('?type=mcp')).toMatchObject({ items: [], pagination: { total: 0 } })
   })
 
-  test('error: a limit or an offset that is none is refused by its name', () => {
+  test('error: an invalid limit or offset is refused by its name', () => {
     const { resources } = documents()
     for (const query of ['limit=0', 'limit=101', 'limit=x', 'limit=', 'offset=-1', 'offset=1.5']) {
       const ask = () => get(resources, `?${query}`)
@@ -150,7 +150,7 @@ describe('the list of resources', () => {
   })
 })
 
-test('behavior: llms.txt tells a model what is sold and how it is paid for', async () => {
+test('behavior: llms.txt describes what is sold and how it is paid for', async () => {
   const { llms } = documents()
   const said = await text(llms)
   expect(get(llms).headers.get('content-type')).toBe('text/plain; charset=utf-8')
@@ -182,7 +182,7 @@ test('behavior: the example of a schema is its own, a known one, or the simplest
     model: 'fast',
     messages: [{}],
   })
-  // A schema that holds itself ends somewhere.
+  // A recursive schema ends at the depth limit.
   const endless: Record<string, unknown> = { type: 'array' }
   endless.items = endless
   expect(JSON.stringify(Example.of(endless))).toBe('[[[[[[]]]]]]')

@@ -2,7 +2,7 @@ import { afterAll, describe, expect, test } from 'bun:test'
 import { Elysia } from 'elysia'
 import { startingRoutes } from '../src/app/routes'
 import { account } from '../src/demo/accounts'
-import { createEntrance } from '../src/http/entrance'
+import { createMiddleware } from '../src/http/middleware'
 import { ask } from './harness/buyer'
 import { makeBody } from './harness/facilitation'
 import { buy, sign } from './harness/shop'
@@ -24,10 +24,10 @@ afterAll(() => shop.stop())
 const at = (path: string, init?: RequestInit) => fetch(shop.url + path, init)
 const codeOf = async (response: Response) => ((await response.json()) as { code: string }).code
 const entranceOf = () =>
-  createEntrance({ baseUrl: 'http://localhost', requestId: () => 'id', now: () => 0 })
+  createMiddleware({ baseUrl: 'http://localhost', requestId: () => 'id', now: () => 0 })
 const quoted = 'symbol=NVDA&usdg=25'
 
-/** Paths that are read, and whether pages of other origins may. */
+/** Paths that are read, and whether pages of other origins may read them. */
 const read: readonly (readonly [path: string, isOpen: boolean])[] = [
   ['/', false],
   ['/stocks', false],
@@ -48,7 +48,7 @@ const read: readonly (readonly [path: string, isOpen: boolean])[] = [
   [`/api/stock/quote?${quoted}`, true],
   ['/api/stock/orders', true],
 ]
-/** Paths that are only written to. */
+/** Paths that accept only POST. */
 const written: readonly string[] = [
   '/verify',
   '/settle',
@@ -60,7 +60,7 @@ const written: readonly string[] = [
 const json = { 'content-type': 'application/json' }
 
 describe('methods', () => {
-  /** What differs from one answer to the next, whatever the method is. */
+  /** Headers that differ between two answers, whatever the method is. */
   const changing = /^(?:date|x-request-id|www-authenticate|ratelimit-.*)$/
 
   const isVarying = /^(content-length|payment-required)$/
@@ -68,7 +68,7 @@ describe('methods', () => {
     Object.fromEntries(
       [...response.headers]
         .filter(([name]) => !changing.test(name))
-        // How many bytes the numbers of /metrics have changes with each request, as does the salt of a 402.
+        // The length of /metrics and the salt of a 402 change with each request.
         .map(([name, value]) => [name, isVarying.test(name) ? value.length : value]),
     )
 
@@ -113,7 +113,7 @@ describe('methods', () => {
 
 describe('preconditions', () => {
   for (const path of ['/openapi.json', '/m/shop/openapi.json', '/llms.txt', '/'])
-    test(`error: ${path} is 412 when it is another version than the client has`, async () => {
+    test(`error: ${path} is 412 when the client names another version`, async () => {
       const tag = (await at(path)).headers.get('etag') ?? ''
       const status = async (headers: Record<string, string>, method = 'GET') =>
         (await at(path, { method, headers })).status
@@ -145,7 +145,7 @@ describe('compressed request bodies', () => {
   ]
 
   for (const path of paths)
-    test(`error: ${path} takes no compressed body, and nothing is written for one`, async () => {
+    test(`error: ${path} refuses a compressed body, and nothing is written for it`, async () => {
       const before = shop.counts()
       for (const encoding of ['gzip', 'br', 'deflate', 'identity, gzip', 'GZIP', 'aes128gcm']) {
         const headers = { ...json, accept: 'application/json, text/event-stream' }
@@ -184,7 +184,7 @@ describe('compressed request bodies', () => {
   })
 })
 
-describe('percent-encoded characters that need no encoding', () => {
+describe('percent-encoded unreserved characters', () => {
   const same: readonly (readonly [string, string])[] = [
     ['/m/shop/%69tem', '/m/shop/item'],
     ['/%6d/shop/item', '/m/shop/item'],
@@ -206,7 +206,7 @@ describe('percent-encoded characters that need no encoding', () => {
       expect(one.headers.get('content-type')).toBe(other.headers.get('content-type'))
     })
 
-  test('behavior: a body and the address of the client cross with the request', async () => {
+  test('behavior: the decoded request keeps its body and the address of the client', async () => {
     const response = await at('/%61pi/gas/%73ponsor', {
       method: 'POST',
       headers: json,
@@ -215,11 +215,11 @@ describe('percent-encoded characters that need no encoding', () => {
     expect([response.status, await codeOf(response)]).toEqual([400, 'bad-request'])
     const verified = await at('/%76erify', { method: 'POST', headers: json, body: '{"x":1}' })
     expect([verified.status, await verified.json()]).toMatchObject([400, { isValid: false }])
-    const entrance = entranceOf()
+    const middleware = entranceOf()
     const seen: Request[] = []
     const app = new Elysia()
-      .wrap(entrance.enter)
-      .all('/a', ({ request }) => void seen.push(entrance.originalOf(request)), { parse: 'none' })
+      .wrap(middleware.wrapRoutes)
+      .all('/a', ({ request }) => void seen.push(middleware.originalOf(request)), { parse: 'none' })
     const request = new Request('http://localhost/%61?b=%63', { method: 'POST', body: 'text' })
     expect((await app.fetch(request)).status).toBe(200)
     expect(seen).toEqual([request])
@@ -256,7 +256,7 @@ describe('pages of other origins', () => {
   ]
   const open = [...read.filter(([, isOpen]) => isOpen).map(([path]) => path), ...written]
   for (const path of [...open, '/m/shop/item', '/shop/eu/api/stock/list', '/x402/settle'])
-    test(`behavior: ${path} allows what buyers in browsers send, and shows what is answered`, async () => {
+    test(`behavior: ${path} allows the headers of buyers in browsers, and exposes those of the answer`, async () => {
       const method = written.includes(path) || path === '/x402/settle' ? 'POST' : 'GET'
       const { status, headers } = await at(path, {
         method: 'OPTIONS',
@@ -283,14 +283,14 @@ describe('pages of other origins', () => {
 
   for (const [path, isOpen] of read)
     if (!isOpen)
-      test(`behavior: ${path} is for its own origin`, async () => {
+      test(`behavior: ${path} is readable by its own origin only`, async () => {
         const { status, headers } = await at(path, { method: 'OPTIONS' })
         expect([status, headers.has('access-control-allow-origin')]).toEqual([204, false])
       })
 })
 
 describe('URLs with a path', () => {
-  test('behavior: the facilitator answers below its path, and where it always does', async () => {
+  test('behavior: the facilitator answers below its path, and at its usual paths', async () => {
     const whole = await (await at('/supported')).json()
     for (const path of ['/x402/supported', '/facilitator/supported'])
       expect(await (await at(path)).json()).toEqual(whole)

@@ -19,7 +19,7 @@ describe('the environment and its secrets', () => {
   const fresh = () => join(mkdtempSync(join(directory, 'data-')), 'inner')
   const key = '11'.repeat(32)
 
-  test('behavior: a name is read as it is, or trimmed from its file', () => {
+  test('behavior: a name is read unchanged, or trimmed from its file', () => {
     const path = join(directory, 'token')
     writeFileSync(path, '  abc\n')
     expect(readEnv({ A: 'x' })('A')).toBe('x')
@@ -28,7 +28,7 @@ describe('the environment and its secrets', () => {
     expect(() => readEnv({ A: 'x', A_FILE: path })('A')).toThrow(/both set/)
   })
 
-  test('behavior: the first start generates what is missing, the second finds it', () => {
+  test('behavior: the first start generates missing secrets, the second reads them', () => {
     const dataDir = fresh()
     expect(findRelayerKeys({ dataDir, env: {} })).toEqual([])
     const first = loadSecrets({ dataDir, env: {} })
@@ -47,7 +47,7 @@ describe('the environment and its secrets', () => {
     expect(findRelayerKeys({ dataDir, env: {} })).toEqual(first.relayerKeys)
   })
 
-  test('behavior: what the environment gives is not generated', () => {
+  test('behavior: secrets of the environment are not generated', () => {
     const dataDir = fresh()
     const secrets = loadSecrets({
       dataDir,
@@ -65,13 +65,13 @@ describe('the environment and its secrets', () => {
     expect(readdirSync(dataDir)).toEqual(['receipt.key'])
   })
 
-  test('behavior: of two starts one generates, the other takes its secret', () => {
+  test('behavior: of two concurrent starts one generates, and the other uses its secret', () => {
     const dataDir = fresh()
     let other: ReturnType<typeof loadSecrets> | undefined
     const first = loadSecrets({
       dataDir,
       env: { RELAYER_KEYS: key, RECEIPT_KEY: key, ADMIN_TOKEN: 'an-admin-token-of-mine' },
-      // The other start runs between our look and our write.
+      // The other start runs between our check and our write.
       random: (length) => {
         other ??= loadSecrets({ dataDir, env: {} })
         return new Uint8Array(length).fill(7)

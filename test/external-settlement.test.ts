@@ -33,7 +33,7 @@ function clock() {
   return set
 }
 
-/** Blocks come, and the looks at the network see them when they are new. */
+/** Blocks are mined, and the health checks see them when they are new. */
 async function watchBlocks({ net, asked }: OwnSettlement): Promise<void> {
   for (let round = 0; round < 3; round++) {
     const looks = asked('eth_chainId')
@@ -50,7 +50,7 @@ const limits: readonly (readonly [name: string, code: number, message: string, b
     ['-32614', -32614, 'eth_getLogs is limited to a 40 block range', 40n],
   ]
 
-/** A node that shows neither receipts nor logs, and our account nonce as used. */
+/** A node that hides receipts and logs, and shows our account nonce as used. */
 const hiding = (call: RpcCall) => {
   if (call.method === 'eth_getTransactionReceipt') return { result: null }
   if (call.method === 'eth_getLogs') return { result: [] }
@@ -87,7 +87,7 @@ describe.concurrent('a clock', () => {
       expect(await own.paid()).toBe(5_000n)
     })
 
-  test('behavior: a clock that is a minute off pauses the network, an old block does not', async () => {
+  test('behavior: a clock error of a minute pauses the network, an old block does not', async () => {
     const time = clock()
     const settlement = { now: time.now, checkMs: 50, clockSkewMaxMs: undefined }
     await using own = await ownSettlement({ settlement })
@@ -126,7 +126,7 @@ describe.concurrent('a clock', () => {
 })
 
 describe.concurrent('a credential', () => {
-  test('attack: an MPP credential is not answered again by a database that does not know it', async () => {
+  test('attack: a restored database does not answer an MPP credential again', async () => {
     await using own = await ownSettlement()
     const directory = temporary()
     const transfers = (['eip3009', 'permit2'] as const).map((method) =>
@@ -140,14 +140,14 @@ describe.concurrent('a credential', () => {
         const again = await other.pay(transfer, { bound: true })
         expect(again).toMatchObject({ kind: 'refused', reason: expect.stringMatching(/nonce/) })
       }
-      expect(other.settlement.find(transfers[0] as Transfer.Transfer)).toBeUndefined()
+      expect(await other.settlement.find(transfers[0] as Transfer.Transfer)).toBeUndefined()
     } finally {
       await other.stop()
       directory.remove()
     }
   })
 
-  test('attack: a payment that this desk has sent places no second stock order after a lost database', async () => {
+  test('attack: a payment of this desk creates no second stock order after the loss of the database', async () => {
     await using own = await ownSettlement()
     const directory = temporary()
     const desk = own.fixture.settlement.desk
@@ -159,7 +159,7 @@ describe.concurrent('a credential', () => {
       expect(other.events.map(({ event }) => event)).toContain('settlement-without-record')
       const strangers = signTransfer(own.network, { payee: desk })
       await settleByOther(own, strangers)
-      // The desk has the money: it takes the order, and swaps or gives back.
+      // The desk has the money: it accepts the order, and swaps or refunds.
       expect((await other.pay(strangers, { product: 'desk' })).kind).toBe('confirmed')
     } finally {
       await other.stop()
@@ -167,7 +167,7 @@ describe.concurrent('a credential', () => {
     }
   })
 
-  test('behavior: an MPP credential that came while no node answered, and was settled since, counts', async () => {
+  test('behavior: an MPP credential that was presented while no node answered, and settled since, counts', async () => {
     await using own = await ownSettlement()
     const transfers = (['eip3009', 'permit2'] as const).map((method) =>
       signTransfer(own.network, { method }),
@@ -185,7 +185,7 @@ describe.concurrent('a credential', () => {
       const outcome = await own.fixture.pay(transfer, { bound: true })
       expect(outcome).toMatchObject({ kind: 'confirmed', payment: { transaction } })
     }
-    // Settled before it came: it may have bought something at another instance.
+    // It was settled before it was presented, so it may have bought something at another instance.
     expect((await own.fixture.pay(before, { bound: true })).kind).toBe('refused')
     const unbound = signTransfer(own.network)
     own.net.tap.intercept = ({ method }) =>
@@ -200,7 +200,7 @@ describe.concurrent('a credential', () => {
     ['a payout of this service', true],
     ['a stranger', false],
   ] as const)
-    test(`behavior: a preempted facilitator payment to ${whose} ${isOwn ? 'succeeds' : 'says which transaction paid'}`, async () => {
+    test(`behavior: a preempted facilitator payment to ${whose} ${isOwn ? 'succeeds' : 'names the transaction that paid'}`, async () => {
       await using own = await ownSettlement({ settlement: { isOwnPayee: () => isOwn } })
       const transfer = signTransfer(own.network)
       const { hash } = preempt(own, transfer)
@@ -246,7 +246,7 @@ describe.concurrent('logs', () => {
       const asked = own.asked('eth_getLogs')
       const adopted = await own.fixture.pay(before, { bound: true })
       expect(adopted).toMatchObject({ kind: 'confirmed', payment: { transaction } })
-      // The range that fits is remembered.
+      // The span that worked is stored.
       expect(own.asked('eth_getLogs') - asked).toBeLessThan(4)
       expect(widest).toBeGreaterThan(0n)
     })
@@ -267,13 +267,13 @@ describe.concurrent('logs', () => {
     const outcome = await own.fixture.pay(transfer, { bound: true })
     expect(outcome.kind).toBe('unavailable')
     expect(own.asked('eth_getLogs')).toBe(64)
-    // Without the limit the range grows again from search to search.
+    // Without the limit the span grows from search to search.
     net.tap.intercept = undefined
     await until(async () => (await own.fixture.pay(transfer, { bound: true })).kind === 'confirmed')
-    expect(own.fixture.settlement.find(transfer)).toMatchObject({ transaction })
+    expect(await own.fixture.settlement.find(transfer)).toMatchObject({ transaction })
   })
 
-  test('error: a node that refuses every range leaves the payment open, after a few calls', async () => {
+  test('error: a node that refuses every range leaves the payment open after a few calls', async () => {
     await using own = await ownSettlement()
     const transfer = signTransfer(own.network)
     let hash = ''
@@ -298,7 +298,7 @@ describe.concurrent('a node that hides', () => {
     net.tap.intercept = hiding
     const transfer = signTransfer(own.network, { validBefore: soon() })
     const paying = own.fixture.pay(transfer)
-    await until(() => own.fixture.settlement.find(transfer) !== undefined)
+    await until(async () => (await own.fixture.settlement.find(transfer)) !== undefined)
     await until(async () => (await own.paid()) === 5_000n)
     await pass(own, 120)
     expect((await paying).kind).toBe('confirmed')
@@ -309,7 +309,8 @@ describe.concurrent('a node that hides', () => {
     const { net, fixture } = own
     net.tap.intercept = hiding
     const transfer = signTransfer(own.network, { validBefore: soon() })
-    const paying = fixture.pay(transfer)
+    // It ends after many looks.
+    const paying = fixture.pay(transfer, {}, { waitMs: 50_000 })
     await until(async () => (await own.paid()) === 5_000n)
     await pass(own, 120)
     const outcome = await paying
@@ -317,7 +318,7 @@ describe.concurrent('a node that hides', () => {
     await pass(own, 80_000)
     const looks = own.asked('eth_chainId')
     await until(() => own.asked('eth_chainId') > looks + 3)
-    expect(fixture.settlement.find(transfer)?.state).toBe('reverted')
+    expect((await fixture.settlement.find(transfer))?.state).toBe('reverted')
     net.tap.intercept = undefined
     // The same credential is answered.
     expect((await fixture.pay(transfer)).kind).toBe('confirmed')
@@ -333,17 +334,17 @@ describe.concurrent('a node that hides', () => {
     await until(async () => (await own.paid()) === 5_000n)
     await pass(own, 90_000)
     await paying
-    await until(() => fixture.settlement.find(transfer)?.state === 'expired')
-    expect(fixture.settlement.find(transfer)?.nonceUsed).toBe(true)
+    await until(async () => (await fixture.settlement.find(transfer))?.state === 'expired')
+    expect((await fixture.settlement.find(transfer))?.nonceUsed).toBe(true)
   })
 
-  test('behavior: one node that alone says that the time is over ends nothing', async () => {
+  test('behavior: a payment stays open when only one node reports its expiry', async () => {
     const time = clock()
     await using own = await ownSettlement({ settlement: { checkMs: 50, now: time.now } })
     const { net } = own
     await own.reopen({ rpcUrls: [net.tap.url, net.chain.url] }, { now: time.now, checkMs: 50 })
     const { fixture } = own
-    // It keeps our bytes from the chain, and tells of a time that has not come.
+    // It withholds our bytes from the chain, and reports a time in the future.
     net.tap.intercept = async ({ method }, forward) => {
       if (isSend(method)) return { result: `0x${'1'.repeat(64)}` }
       if (method !== 'eth_call') return undefined
@@ -352,11 +353,11 @@ describe.concurrent('a node that hides', () => {
     }
     const transfer = signTransfer(own.network, { validBefore: soon() })
     const paying = fixture.pay(transfer)
-    await until(() => fixture.settlement.find(transfer)?.state === 'broadcast')
+    await until(async () => (await fixture.settlement.find(transfer))?.state === 'broadcast')
     time.aheadMs = 100_000
     const looks = own.asked('eth_call')
     await until(() => own.asked('eth_call') > looks + 2)
-    expect(fixture.settlement.find(transfer)?.state).toBe('broadcast')
+    expect((await fixture.settlement.find(transfer))?.state).toBe('broadcast')
     time.aheadMs = 0
     net.tap.intercept = undefined
     expect((await paying).kind).toBe('confirmed')

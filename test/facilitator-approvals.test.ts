@@ -13,7 +13,7 @@ import * as Permit from '../src/protocol/Permit'
 import { type Body, type Made, makeBody, post } from './harness/facilitation'
 import { payee, type Shop, startShop } from './harness/shop'
 
-/** Payers that want gas for an approve, through the facilitator's own paths. */
+/** Payers that need gas for an approve, through the facilitator's own paths. */
 
 const id = 'eip155:4663'
 const name = 'erc20ApprovalGasSponsoring'
@@ -21,7 +21,8 @@ const abi = parseAbi(['function approve(address spender, uint256 value) returns 
 let shop: Shop
 beforeAll(async () => {
   shop = await startShop({
-    // The local node suggests a tip of 1 gwei, which makes an approve dear: more must be held for it.
+    // The local node suggests a tip of 1 gwei, which makes an approve expensive: the required
+    // balance is higher.
     edit: (text) =>
       text
         .replace('min_balance = "0.25"', 'min_balance = "1.00"')
@@ -57,7 +58,7 @@ async function fees() {
 const approveOf = (spender: Address, value: bigint) =>
   encodeFunctionData({ abi, functionName: 'approve', args: [spender, value] })
 
-/** A payment with a signed approve beside it, in which some fields are others. */
+/** A payment with a signed approve, in which some fields are replaced. */
 async function paymentWith(
   changes: Partial<TransactionSerializable> = {},
   made: Made = {},
@@ -133,7 +134,7 @@ describe('attack 15: a signed transaction that is not just the approve', () => {
       expectRefused(what, await paymentWith(changes), code))
   }
 
-  test('error: signed by somebody else, or of an old type, it is refused', async () => {
+  test('error: an approve signed by another key, or of an old type, is refused', async () => {
     const other = await paymentWith({}, {}, account(4))
     await expectRefused('signer', other, 'erc20_approval_tx_signer_mismatch')
     const gasPrice = (await fees()).maxFeePerGas
@@ -152,7 +153,7 @@ describe('attack 15: a signed transaction that is not just the approve', () => {
   })
 })
 
-test('attack 16: nothing is given for a payment that cannot be made', async () => {
+test('attack 16: no gas is granted for a payment that would fail', async () => {
   const unpayable: readonly [string, Made][] = [
     ['permit2_insufficient_balance', { amountAtomic: 90_000_000_000n }],
     ['invalid_permit2_signature', { signature: (text) => `${text.slice(0, -4)}001b` as Hex }],
@@ -176,7 +177,7 @@ test('behavior: the approve is funded, sent and followed by the settlement, once
   expect(answers.filter(({ json }) => json.success === true)).toHaveLength(1)
   expect((await shop.balance(id, payee)) - before).toBe(5_000n)
   expect(shop.rows('SELECT address FROM grants')).toEqual([{ address: payer.address }])
-  // From now on a signature is enough.
+  // Later payments need only a signature.
   const next = await makeBody(network(), { method: 'permit2', from: payer.local() })
   expect((await post(`${shop.url}/settle`, next)).json).toMatchObject({ success: true })
 })

@@ -85,7 +85,7 @@ function beforeSend(id: Id, act: () => Promise<unknown>): void {
 
 type Authorization = Record<'from' | 'to' | 'value' | 'validAfter' | 'validBefore' | 'nonce', Hex>
 
-/** The settling call that anybody may send who has seen the payment. */
+/** The settling call that any reader of the payment can send. */
 function settlingCall(body: Body): Hex {
   const { authorization, signature } = body.paymentPayload.payload
   const { from, to, value, validAfter, validBefore, nonce } = authorization as Authorization
@@ -95,7 +95,7 @@ function settlingCall(body: Body): Hex {
   return encodeFunctionData({ abi, functionName: 'transferWithAuthorization', args })
 }
 
-test('attack 9: money that is gone after verify is not settled, and nothing is sent', async () => {
+test('attack 9: a balance that is moved after verify is not settled, and nothing is sent', async () => {
   const payer = fresh()
   await mint(base, payer.address, 5_000n)
   const body = await make(base, { from: payer })
@@ -110,7 +110,7 @@ test('attack 9: money that is gone after verify is not settled, and nothing is s
 })
 
 for (const method of ['eip3009', 'permit2'] as const) {
-  test(`attack 10: ${method} payments at once above the balance succeed as far as it goes`, async () => {
+  test(`attack 10: ${method} concurrent payments above the balance succeed up to the balance`, async () => {
     const id = method === 'permit2' ? robinhood : base
     const payer = fresh()
     await mint(id, payer.address, 10_000n)
@@ -179,7 +179,7 @@ test('attack 12: an external settlement for another payee is no success, as anot
   const to = account(8).address
   const { config } = shop
   const facilitator = { ...config.facilitator, payTo: [to, payee] }
-  expect(shop.app.reload({ ...config, facilitator })).toEqual([])
+  expect(await shop.app.reload({ ...config, facilitator })).toEqual([])
   const body = await make(base, { to, requirements: { payTo: to } })
   const before = await shop.balance(base, to)
   beforeSend(base, () => call(base, account(9).address, settlingCall(body)))
@@ -190,7 +190,7 @@ test('attack 12: an external settlement for another payee is no success, as anot
     errorMessage: expect.stringMatching(/transaction 0x[0-9a-f]{64}, which is not ours, settled/),
   })
   expect((await shop.balance(base, to)) - before).toBe(5_000n)
-  expect(shop.app.reload(config)).toEqual([])
+  expect(await shop.app.reload(config)).toEqual([])
 })
 
 test('attack 12: a payment settled before the call is no success', async () => {
@@ -216,7 +216,7 @@ describe('wallets', () => {
     return getAddress(wallet)
   }
 
-  test('attack 13: a wallet that burns all gas, or is honest only in a simulation, costs what is bounded', async () => {
+  test('attack 13: a wallet that wastes all gas, or passes only a simulation, has a limited cost', async () => {
     const balance = async () =>
       BigInt((await chainOf(base).rpc('eth_getBalance', [account(0).address, 'latest'])) as Hex)
     const burning = await make(base, { payer: await walletOf(base, 1) })
@@ -224,7 +224,8 @@ describe('wallets', () => {
     expect((await verify(burning)).isValid).toBe(false)
     expect((await settle(burning)).success).toBe(false)
     expect(shop.counts()).toEqual(rows)
-    // Settlement simulates with a gas price, as transactions have one: it is not deceived.
+    // Settlement simulates with a gas price, as a transaction has one, so the wallet behaves the
+    // same.
     const deceiving = await make(base, { payer: await walletOf(base, 2) })
     const before = await balance()
     expect(await settle(deceiving)).toMatchObject({
@@ -263,7 +264,7 @@ describe('wallets', () => {
       transaction: '',
     })
     expect(shop.counts()).toEqual(rows)
-    // Once it is deployed its own signature counts, and the wrapper means nothing.
+    // Once it is deployed its own signature counts, and the wrapper has no effect.
     const deployed = await make(base, { payer: await walletOf(base), signature: wrap })
     expect(await verify(deployed)).toMatchObject({ isValid: true })
     expect(await settle(deployed)).toMatchObject({ success: true })
@@ -278,7 +279,7 @@ test('attack 17: an authorization that is about to expire is not settled', async
   )
 })
 
-test('attack 19: a signature for one chain or token is none for another', async () => {
+test('attack 19: a signature for one chain or token is invalid for another', async () => {
   for (const domain of [
     { chainId: 84532 },
     { verifyingContract: networkOf('eip155:84532').asset.address },
@@ -348,7 +349,7 @@ describe('permits of payers without gas', () => {
     ['a short signature', { signature: '0x1234' }, 'invalid_eip2612_extension_format'],
     ['a version of text', { version: 'one' }, 'invalid_eip2612_extension_format'],
     [
-      'a signature of nobody',
+      'a signature without a signer',
       { signature: `0x${'11'.repeat(64)}1b` },
       'permit2_allowance_required',
     ],
@@ -364,7 +365,7 @@ describe('permits of payers without gas', () => {
     })
   }
 
-  test('behavior: a good one is settled in the same transaction, once, and leaves no allowance', async () => {
+  test('behavior: a valid permit is settled in the same transaction, once, and leaves no allowance', async () => {
     expect(await verify(await sponsored(undefined))).toMatchObject({
       invalidReason: 'permit2_allowance_required',
     })

@@ -23,8 +23,8 @@ import { createReference, type Reference } from './harness/reference'
 import { payee, type Shop, startShop } from './harness/shop'
 
 /**
- * The same requests to the reference facilitator and to ours, on the same chains: the same verdict with
- * the same code, but for the rules below, each of which names what demands it.
+ * The same requests to the reference facilitator and to ours, on the same chains. The results and
+ * codes must be the same, except for the rules below. Each rule names what requires it.
  */
 
 setDefaultTimeout(60_000)
@@ -34,7 +34,7 @@ type Case = { operation: 'verify' | 'settle'; spec: Spec; ours: Verdict; theirs:
 
 const rules: readonly { name: string; by: string; allows(each: Case): boolean }[] = [
   {
-    name: 'what it throws at, or would if it looked, is a 400 with a code here',
+    name: 'requests at which it throws, or should throw, are 400 with a code here',
     by: 'peers.md 4.1, last item; design.md 5',
     allows: ({ ours, theirs, spec }) =>
       (theirs.throws === true || spec.faults.includes('noSignature')) &&
@@ -57,7 +57,7 @@ const rules: readonly { name: string; by: string; allows(each: Case): boolean }[
     allows: ({ ours, theirs }) => !theirs.ok && ours.code === 'asset_not_allowed',
   },
   {
-    name: 'nobody pays itself, and nobody pays our own accounts and contracts',
+    name: 'a payer cannot pay itself, our own accounts or contracts',
     by: 'design.md 5, last item',
     allows: ({ ours }) => ours.code === 'payee_not_allowed',
   },
@@ -70,13 +70,13 @@ const rules: readonly { name: string; by: string; allows(each: Case): boolean }[
       (operation === 'settle' || theirs.code.endsWith('simulation_failed')),
   },
   {
-    name: 'a signature with a high s is nobody of theirs',
+    name: 'a signature with a high s has no signer',
     by: 'peers.md 3, attack 18',
     allows: ({ ours, spec }) =>
       spec.faults.includes('highS') && ours.code === signatureCode(spec.method),
   },
   {
-    name: 'a used Permit2 nonce is called one',
+    name: 'a used Permit2 nonce is reported as used',
     by: 'peers.md 4.6; design.md 3.8',
     allows: ({ ours, theirs }) =>
       ours.code === 'permit2_invalid_nonce' &&
@@ -89,19 +89,19 @@ const rules: readonly { name: string; by: string; allows(each: Case): boolean }[
       spec.network === paxos && theirs.ok && ours.code === 'invalid_exact_evm_nonce_already_used',
   },
   {
-    name: 'a version is compared with the signing domain, also of a token that does not tell it',
+    name: 'a version is compared with the signing domain, also for a token without version()',
     by: 'peers.md 1.9',
     allows: ({ ours, spec }) =>
       spec.network === paxos && ours.code === 'invalid_exact_evm_token_version_mismatch',
   },
   {
-    name: 'what the token accepts from the key of an account with code is accepted',
+    name: 'a key signature of an account with code is accepted where the token accepts it',
     by: 'design.md 5 (EIP-7702 payers); peers.md 2.8',
     allows: ({ theirs, spec }) =>
       spec.payer === 'delegated' && theirs.code === signatureCode(spec.method),
   },
   {
-    name: 'money that is known is called spent, whatever became of its time',
+    name: 'stored money is reported as spent, even after its expiry',
     by: 'design.md 3.3 and 5',
     allows: ({ ours, theirs, spec }) =>
       spec.faults.includes('usedNonce') &&
@@ -109,7 +109,7 @@ const rules: readonly { name: string; by: string; allows(each: Case): boolean }[
       /_(expired|not_yet_valid|valid_before|valid_after)$/.test(theirs.code),
   },
   {
-    name: 'settle simulates, and so names the reason that verify names',
+    name: 'settle simulates, so it reports the reason of verify',
     by: 'peers.md 2.9 and 2.10; design.md 3.5',
     allows: ({ operation, ours, theirs, spec }) =>
       operation === 'settle' &&
@@ -125,7 +125,7 @@ function endsInZero({ faults }: Spec): boolean {
   return faults.includes('shortSignature') && faults.includes('longSignature')
 }
 
-/** Codes that the reference finds only when a transaction fails. */
+/** Codes that the reference reports only when a transaction fails. */
 const afterSending =
   /^invalid_exact_evm_(transaction_failed(:|$)|transfer_event_mismatch$|signature$)/
 
@@ -194,7 +194,7 @@ beforeAll(async () => {
       { from: owner, to: refusing, data: run },
       { from: account(4).address, to: asset.address, data: approve },
     ]
-    // The node may take a batch in any order, and the owner's nonces with it.
+    // The node may execute a batch in any order, and so use the owner's nonces in any order.
     for (const call of calls) await execute(chain, [call])
     for (const method of ['eip3009', 'permit2'] as const) {
       const nonce: Hex = `0x${'ab'.repeat(31)}${method === 'permit2' ? '01' : '02'}`
@@ -304,7 +304,7 @@ function extraOf({ faults, network, method }: Spec): { extra?: Record<string, un
   return { extra }
 }
 
-/** What the payer signs is what it was told, unless it knows better. */
+/** Normally the payer signs the required terms; options replace some of them. */
 function signedDomain({ faults, method }: Spec): Pick<Made, 'domain'> {
   if (method === 'permit2') return {}
   const name = faults.includes('otherName') || faults.includes('signedOtherName')
@@ -358,7 +358,7 @@ function ruleOf(each: Case): string | undefined {
   return rule?.name
 }
 
-/** Names of the rules that explained something. */
+/** Names of the rules that applied. */
 const needed = new Set<string>()
 
 async function compare(operation: 'verify' | 'settle', all: readonly Spec[]) {
@@ -366,7 +366,7 @@ async function compare(operation: 'verify' | 'settle', all: readonly Spec[]) {
   const unexplained: unknown[] = []
   for (const spec of all) {
     const body = await bodyOf(spec)
-    // What one has settled the other cannot.
+    // Each authorization can be settled by only one of the two.
     const other = operation === 'settle' ? await bodyOf(spec) : body
     const [ours, theirs] = await Promise.all([
       post(`${shop.url}/${operation}`, body).then(ofAnswer),
@@ -379,19 +379,19 @@ async function compare(operation: 'verify' | 'settle', all: readonly Spec[]) {
   return { counts, unexplained }
 }
 
-test('behavior: verify says what the reference says, but for the named rules', async () => {
+test('behavior: verify equals the reference, except for the named rules', async () => {
   expect(rules.length).toBeLessThanOrEqual(12)
   const { counts, unexplained } = await compare('verify', [...generated(), ...pairs()])
   expect(unexplained).toEqual([])
   expect(counts.get('same')).toBeGreaterThan(400)
 })
 
-test('behavior: settle says what the reference says, but for the named rules', async () => {
+test('behavior: settle equals the reference, except for the named rules', async () => {
   const { counts, unexplained } = await compare('settle', generated().slice(0, 220))
   expect(unexplained).toEqual([])
   expect(counts.get('same')).toBeGreaterThan(130)
 })
 
-test('behavior: no rule is there for nothing', () => {
+test('behavior: every rule applies to at least one request', () => {
   expect(rules.filter(({ name }) => !needed.has(name))).toEqual([])
 })

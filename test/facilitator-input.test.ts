@@ -5,7 +5,7 @@ import * as Facilitation from '../src/protocol/Facilitation'
 import { type Body, type Made, makeBody, post } from './harness/facilitation'
 import { type Shop, startShop } from './harness/shop'
 
-/** What no honest resource server sends: never a 5xx, never a row, never a yes. */
+/** Requests that no honest resource server sends: never a 5xx, never a row, never a success. */
 
 let shop: Shop
 let good: Body
@@ -28,7 +28,7 @@ function make(made?: Made, id = 'eip155:8453') {
   return makeBody(network, made)
 }
 
-/** A value that is no object is written in its place; undefined removes the member. */
+/** A value that is not an object replaces the member; undefined removes it. */
 function changed(body: Body, path: string, value: unknown): Body {
   const copy = structuredClone(body)
   const names = path.split('.')
@@ -116,7 +116,7 @@ describe('malformed requests', () => {
       expectMalformed(what, changed(good, path, value), code))
   }
 
-  test('error: JSON that parsers disagree about is 400, before anything is looked at', async () => {
+  test('error: JSON that parsers disagree about is 400, before any other check', async () => {
     const text = JSON.stringify(good)
     const twice = text.replace('"value":"5000"', '"value":"5000","value":"1"')
     const deep = `{"paymentPayload":${'['.repeat(5000)}${']'.repeat(5000)}}`
@@ -142,7 +142,7 @@ describe('malformed requests', () => {
   })
 })
 
-test('behavior: pages of other origins may ask, and a query changes nothing', async () => {
+test('behavior: pages of other origins may send requests, and a query changes nothing', async () => {
   const headers = { origin: 'https://shop.example.com', 'access-control-request-method': 'POST' }
   const preflight = await fetch(`${shop.url}/settle`, { method: 'OPTIONS', headers })
   expect(preflight.status).toBe(204)
@@ -198,8 +198,8 @@ describe('signatures in other forms', () => {
   }
 })
 
-describe('a node that is out of order', () => {
-  test('error: is 503 and says nothing about the payment', async () => {
+describe('a node that fails', () => {
+  test('error: a node that fails is 503 without a result for the payment', async () => {
     const tap = shop.taps['eip155:8453']
     if (tap === undefined) throw new Error('no tap')
     tap.intercept = ({ method }) =>
@@ -220,7 +220,7 @@ describe('a node that is out of order', () => {
 })
 
 describe('fuzzed requests', () => {
-  /** Answers of both operations; fails on a 5xx or a yes. */
+  /** Answers of both operations; fails on a 5xx or a success. */
   async function refuse(body: unknown): Promise<void> {
     const text = typeof body === 'string' ? body : JSON.stringify(body)
     for (const path of ['verify', 'settle']) {
@@ -238,7 +238,7 @@ describe('fuzzed requests', () => {
     fc.constantFrom(account(1).address, account(0).address, 'eip155:4663', 'eip155:84532'),
   )
 
-  test('error: whatever is sent, it is refused without a 5xx, and no row is written', async () => {
+  test('error: every fuzzed request is refused without a 5xx, and no row is written', async () => {
     const rows = shop.counts()
     const unsigned = await make({ from: account(2).local(), payer: account(1).address })
     const permit = await make(
@@ -276,7 +276,7 @@ function pathsOf(value: unknown, prefix = ''): string[] {
   })
 }
 
-test('behavior: a request that waits for a chain holds nothing that nobody reads again', () => {
+test('behavior: a request that waits for a chain keeps only the members that are needed later', () => {
   const junk = Array.from({ length: 1000 }, (_, i) => ({ [`n${i}`]: [] }))
   const extra = { ...good.paymentRequirements.extra, junk }
   const body = {
@@ -296,7 +296,7 @@ test('behavior: a request that waits for a chain holds nothing that nobody reads
   )
   expect(held.length).toBeLessThan(2000)
   expect(parsed.request.resource).toBe('https://shop.example.com/')
-  // What is not kept still counts: other terms are another request.
+  // Dropped members still count: other terms are another request.
   const other = { ...body, paymentRequirements: good.paymentRequirements }
   const bare = Facilitation.parse(new TextEncoder().encode(JSON.stringify(other)))
   expect('request' in bare && bare.request.requirements.fingerprint).not.toBe(

@@ -10,11 +10,11 @@ import { makeBody } from './harness/facilitation'
 import { buyFrom, type Flow, replay, startResourceServer } from './harness/resourceserver'
 import { payee, type Shop, startShop } from './harness/shop'
 
-/** Other people's programs against the facilitator, as they are in the registry. */
+/** Stock programs against the facilitator, as they are in the registry. */
 
 let shop: Shop
 beforeAll(async () => {
-  // Two hundred calls from one address.
+  // Two hundred calls come from one address.
   shop = await startShop({
     adjust: (config) => ({
       ...config,
@@ -41,7 +41,7 @@ describe('HTTPFacilitatorClient', () => {
     return [body.paymentPayload, body.paymentRequirements] as unknown as Sent
   }
 
-  test('behavior: it reads what is supported, verifies and settles', async () => {
+  test('behavior: HTTPFacilitatorClient reads /supported, verifies and settles', async () => {
     const client = new HTTPFacilitatorClient({ url: shop.url })
     const { kinds } = await client.getSupported()
     expect(kinds.map(({ network }) => network)).toEqual([robinhood, base, 'eip155:84532'])
@@ -57,7 +57,7 @@ describe('HTTPFacilitatorClient', () => {
     })
   })
 
-  test('error: it reads the code of a request that is malformed', async () => {
+  test('error: HTTPFacilitatorClient reads the code of a malformed request', async () => {
     const client = new HTTPFacilitatorClient({ url: `${shop.url}/facilitator` })
     const [payload, requirements] = await sent({})
     const other = { ...requirements, network: 'eip155:1' } as Sent[1]
@@ -82,7 +82,7 @@ describe('@x402/hono with @x402/fetch', () => {
     [robinhood, 'permit2', 'upfront'],
   ] as const
   for (const [id, method, flow] of sales) {
-    test(`attack 1: ${method}, ${flow}: a credential is served once, replayed one by one and at once`, async () => {
+    test(`attack 1: ${method}, ${flow}: a credential is served once, for sequential and concurrent replays`, async () => {
       await sellAndReplay(id, method, flow)
     })
   }
@@ -108,7 +108,7 @@ describe('@x402/hono with @x402/fetch', () => {
   }
 
   for (const flow of ['authorization', 'upfront'] as const) {
-    test(`attack 2: ${flow}: five at once are served once, and never again after a restart`, async () => {
+    test(`attack 2: ${flow}: five concurrent requests are served once, and never again after a restart`, async () => {
       const network = networkOf(base)
       const first = startResourceServer(shop.url, network, { flow })
       const credential = await sign(first.url)
@@ -117,7 +117,7 @@ describe('@x402/hono with @x402/fetch', () => {
       expect(statuses.filter((status) => status === 200)).toHaveLength(1)
       first.stop()
       await shop.restart()
-      // Neither the facilitator nor the resource server remembers anything but the database.
+      // The facilitator and the resource server store state only in the database.
       const second = startResourceServer(shop.url, network, { flow })
       const again: number[] = []
       for (let i = 0; i < 5; i++) again.push((await replay(second.url, credential)).status)
@@ -128,11 +128,11 @@ describe('@x402/hono with @x402/fetch', () => {
 })
 
 describe('eip2612GasSponsoring with @x402/fetch', () => {
-  // Holds USDG, no native gas, and has not approved Permit2.
+  // It has USDG, no native gas, and has not approved Permit2.
   const poor = account(3)
   const chainUrl = () => shop.chains[robinhood]?.url ?? ''
 
-  test('behavior: both sides declare it', async () => {
+  test('behavior: gateway and facilitator declare eip2612GasSponsoring', async () => {
     const { extensions } = (await (await fetch(`${shop.url}/supported`)).json()) as {
       extensions: string[]
     }
@@ -177,7 +177,7 @@ describe('eip2612GasSponsoring with @x402/fetch', () => {
   })
 })
 
-/** A credential for a resource, not yet presented. */
+/** A credential for a resource that was not presented yet. */
 async function sign(url: string): Promise<string> {
   const asked = await fetch(url)
   const required = JSON.parse(atob(asked.headers.get('payment-required') ?? ''))
@@ -192,7 +192,7 @@ async function sign(url: string): Promise<string> {
 }
 
 describe("mppx's Elysia middleware with x402.facilitator", () => {
-  test('behavior: a credential of either protocol is settled here, and once', async () => {
+  test('behavior: a credential of either protocol is settled by the facilitator, once', async () => {
     const { asset, chainId } = networkOf(base)
     const mppx = Mppx.create({
       realm: 'localhost',

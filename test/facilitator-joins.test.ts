@@ -8,7 +8,7 @@ import { type Answer, type Body, type Made, makeBody, post } from './harness/fac
 import { type Shop, startShop } from './harness/shop'
 import { until } from './harness/world'
 
-/** Several calls about one authorization, one of which is being settled. */
+/** Several calls with one authorization, one of which is being settled. */
 
 const base = 'eip155:8453'
 let shop: Shop
@@ -19,7 +19,7 @@ afterAll(() => shop?.stop())
 afterEach(async () => {
   if (shop.taps[base]) shop.taps[base].intercept = undefined
   await mine()
-  expect(shop.app.reload(shop.config)).toEqual([])
+  expect(await shop.app.reload(shop.config)).toEqual([])
 })
 
 function make(made?: Made) {
@@ -45,7 +45,7 @@ async function mine() {
   await chainOf().rpc('anvil_mine', ['0x1'])
 }
 
-/** Begins a settlement, and goes on when it is written. */
+/** Starts a settlement, and continues when it is written. */
 async function begin(body: Body): Promise<{ answer: Promise<Answer> }> {
   const { payments = 0 } = shop.counts()
   const answer = settle(body)
@@ -53,7 +53,7 @@ async function begin(body: Body): Promise<{ answer: Promise<Answer> }> {
   return { answer }
 }
 
-/** Holds up the first call of a method; `release` lets it go. */
+/** Delays the first call of a method until `release`. */
 async function holdCall(method: string, act: () => Promise<Answer>) {
   const tap = shop.taps[base]
   if (tap === undefined) throw new Error('no tap')
@@ -76,19 +76,19 @@ const successes = (answers: readonly Answer[]) =>
 const used = 'invalid_exact_evm_nonce_already_used'
 const unsigned = 'invalid_exact_evm_signature'
 
-describe('a reload while a settlement is under way', () => {
+describe('a reload while a settlement is in progress', () => {
   test('behavior: the same call again waits for the same transaction, another one is refused', async () => {
     const body = await make()
     await hold()
     const first = await begin(body)
-    expect(shop.app.reload(shop.config)).toEqual([])
+    expect(await shop.app.reload(shop.config)).toEqual([])
     const pending = await settle(withWait(body, 0.2))
     expect(pending.json).toMatchObject({ success: false, status: 'pending' })
     const other = structuredClone(body)
     other.paymentRequirements.extra.more = true
     expect((await settle(other)).json).toMatchObject({ success: false, errorReason: used })
     const second = settle(body)
-    expect(shop.app.reload(shop.config)).toEqual([])
+    expect(await shop.app.reload(shop.config)).toEqual([])
     const third = settle(body)
     await mine()
     const answers = await Promise.all([first.answer, second, third])
@@ -98,7 +98,7 @@ describe('a reload while a settlement is under way', () => {
     expect((await settle(body)).json).toMatchObject({ success: false, errorReason: used })
   })
 
-  test('behavior: one that refuses such payments ends none that is under way', async () => {
+  test('behavior: a reload to a policy that refuses such payments ends none in progress', async () => {
     const body = await make()
     await hold()
     const first = await begin(withWait(body, 0.2))
@@ -110,7 +110,7 @@ describe('a reload while a settlement is under way', () => {
       { assets: ['0x5fc5360D0400a0Fd4f2af552ADD042D716F1d168'] as const },
     ]) {
       const stricter = { ...shop.config, facilitator: { ...facilitator, ...changes } }
-      expect(shop.app.reload(stricter)).toEqual([])
+      expect(await shop.app.reload(stricter)).toEqual([])
       expect((await settle(withWait(body, 0.1))).json).toMatchObject({ status: 'pending' })
       expect((await post(`${shop.url}/verify`, body)).json).toMatchObject({ isValid: true })
       expect((await post(`${shop.url}/verify`, await make())).json.isValid).toBe(false)
@@ -120,11 +120,11 @@ describe('a reload while a settlement is under way', () => {
     expect((await settle(body)).json.success).toBe(false)
   })
 
-  test('behavior: a stop after it waits for the calls that began before', async () => {
+  test('behavior: a stop after a reload waits for the calls that began before', async () => {
     const body = await make()
     await hold()
     const first = await begin(body)
-    expect(shop.app.reload(shop.config)).toEqual([])
+    expect(await shop.app.reload(shop.config)).toEqual([])
     const restarting = shop.restart()
     await mine()
     expect((await first.answer).json).toMatchObject({ success: true })
@@ -132,7 +132,7 @@ describe('a reload while a settlement is under way', () => {
   })
 })
 
-test('behavior: who joins a call that waits for less still waits as long as it asked for', async () => {
+test('behavior: a call that joins one with a shorter wait still has its own wait', async () => {
   const body = await make()
   await hold()
   const short = await begin(withWait(body, 0.2))
@@ -153,7 +153,7 @@ describe('a call with a forged signature for the same money', () => {
     ],
   ]
   for (const [index, [what, change]] of forgers.entries()) {
-    test(`attack: in front, under ${what}, it does not stop the good one`, async () => {
+    test(`attack: a forged call before the valid one does not stop it, under ${what}`, async () => {
       const payer = account(4 + index)
       const body = await make({ from: payer.local() })
       const { nonce } = body.paymentPayload.payload.authorization as { nonce: Hex }
@@ -173,7 +173,7 @@ describe('a call with a forged signature for the same money', () => {
     })
   }
 
-  test('error: who waits for it in vain is told to come again, and nothing is sent', async () => {
+  test('error: a call that waits too long for a forged one is asked to retry, and nothing is sent', async () => {
     const payer = account(3)
     const body = await make({ from: payer.local() })
     const { nonce } = body.paymentPayload.payload.authorization as { nonce: Hex }
@@ -188,7 +188,7 @@ describe('a call with a forged signature for the same money', () => {
     expect((await settle(body)).json).toMatchObject({ success: true })
   })
 
-  test('attack: behind, it is no part of the good one', async () => {
+  test('attack: a forged call after the valid one does not join it', async () => {
     const body = await make()
     const forged = structuredClone(body)
     const { signature } = await make({ from: account(2).local() }).then(
@@ -203,7 +203,7 @@ describe('a call with a forged signature for the same money', () => {
   })
 })
 
-test('behavior: what a reorganisation takes back before it is handed over is pending, not used', async () => {
+test('behavior: a payment that a reorganisation removes before its success is pending, not used', async () => {
   const body = await make()
   const { settlement } = shop.app
   const { handOver } = settlement
@@ -223,7 +223,7 @@ test('behavior: what a reorganisation takes back before it is handed over is pen
   expect((await settle(body)).json).toMatchObject({ success: true })
 })
 
-test('error: money that another product holds is answered with no verdict', async () => {
+test('error: a call for money that another product has claimed gets no result', async () => {
   const body = await make()
   const { from: payer, nonce } = body.paymentPayload.payload.authorization as {
     from: `0x${string}`

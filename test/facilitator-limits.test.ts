@@ -4,8 +4,9 @@ import { account } from '../src/demo/accounts'
 import * as Permit from '../src/protocol/Permit'
 import { type Made, makeBody, post } from './harness/facilitation'
 import { payee, type Shop, startShop } from './harness/shop'
+import { until } from './harness/world'
 
-/** Who may use the facilitator, how often, and for whom it spends its gas. */
+/** Limits on the facilitator's clients, on their calls, and on the payees for which it spends gas. */
 
 const base = 'eip155:8453'
 const shops: Shop[] = []
@@ -41,7 +42,7 @@ describe('limits per client', () => {
 
   const from = (address: string) => ({ 'x-forwarded-for': address })
 
-  test('error: above the limit 429 says when, and the two limits are apart', async () => {
+  test('error: above a limit the answer is 429 with Retry-After, and the two limits are separate', async () => {
     const body = await make(shop)
     for (const remaining of ['2', '1', '0']) {
       const { status, headers } = await post(`${shop.url}/verify`, body, from('192.0.2.1'))
@@ -66,7 +67,7 @@ describe('limits per client', () => {
     expect(metrics).toContain(`${total}{operation="settle",answer="success"} 1`)
   })
 
-  test('error: a call without a verdict tells its limits, too', async () => {
+  test('error: a call without a result has RateLimit headers, too', async () => {
     const from = { 'x-forwarded-for': '192.0.2.3' }
     const malformed = await post(`${shop.url}/verify`, '{}', from)
     expect(malformed.status).toBe(400)
@@ -90,7 +91,7 @@ describe('limits per client', () => {
   })
 })
 
-describe('attack 43: strangers who want their payments settled', () => {
+describe('attack 43: unknown clients that want their payments settled', () => {
   test('error: a payee that is not ours is refused, without a call to a node', async () => {
     const shop = await open({})
     const calls = shop.calls()
@@ -108,14 +109,14 @@ describe('attack 43: strangers who want their payments settled', () => {
   test('error: our own accounts and contracts are never paid, nor a payer by itself', async () => {
     const shop = await open({ payTo: 'any', minAmountAtomic: 10n })
     const { networks } = shop.config
-    const nobody = [
+    const refusedPayees = [
       account(0).address,
       ...networks.map(({ asset }) => asset.address),
       Permit.permit2Address,
       Permit.proxyAddress,
       account(1).address,
     ]
-    for (const to of nobody) {
+    for (const to of refusedPayees) {
       const body = await make(shop, { to, requirements: { payTo: to } })
       const { json } = await post(`${shop.url}/settle`, body)
       expect([to, json.errorReason]).toEqual([to, 'payee_not_allowed'])
@@ -128,7 +129,7 @@ describe('attack 43: strangers who want their payments settled', () => {
     expect(json).toMatchObject({ success: false, errorReason: 'amount_below_minimum' })
   })
 
-  test('error: an asset that is not listed is refused, and its network not offered', async () => {
+  test('error: an asset that is not listed is refused, and its network is not offered', async () => {
     const shop = await open({ assets: ['0x5fc5360D0400a0Fd4f2af552ADD042D716F1d168'] })
     const { json } = await post(`${shop.url}/verify`, await make(shop))
     expect(json).toMatchObject({ isValid: false, invalidReason: 'asset_not_allowed' })
@@ -138,7 +139,7 @@ describe('attack 43: strangers who want their payments settled', () => {
     expect(supported.kinds.map(({ network }) => network)).toEqual(['eip155:4663'])
   })
 
-  test('error: its gas budget ends without ending that of the gateway', async () => {
+  test('error: a spent gas budget of the facilitator does not affect that of the gateway', async () => {
     const shop = await open({}, (config) => ({
       ...config,
       networks: config.networks.map((network) => ({
@@ -193,7 +194,7 @@ describe('API keys', () => {
     expect(shop.logged.join('\n')).not.toContain(key)
   })
 
-  test('behavior: with its own Idempotency-Key a caller gets its answer again', async () => {
+  test('behavior: a caller gets its answer again by its Idempotency-Key', async () => {
     const body = await make(shop)
     const mine = { ...bearer, 'idempotency-key': 'order-1' }
     const first = await post(`${shop.url}/settle`, body, mine)
@@ -212,7 +213,7 @@ describe('API keys', () => {
     expect(await shop.balance(base, payee)).toBe(5_000n)
   })
 
-  test('error: of two authorizations at once under one Idempotency-Key one is refused', async () => {
+  test('error: of two concurrent authorizations under one Idempotency-Key one is refused', async () => {
     const mine = { ...bearer, 'idempotency-key': 'order-3' }
     const bodies = [await make(shop), await make(shop)]
     const before = await shop.balance(base, payee)
@@ -226,7 +227,39 @@ describe('API keys', () => {
     expect((await shop.balance(base, payee)) - before).toBe(5_000n)
   })
 
-  test('error: an Idempotency-Key that is none is 400', async () => {
+  test('attack: of three concurrent authorizations under one Idempotency-Key only one settles, also when its read is late', async () => {
+    const { settlement } = shop.app
+    const find = settlement.findByIdempotencyKey
+    const { promise, resolve: release } = Promise.withResolvers<void>()
+    const read = Promise.withResolvers<void>()
+    settlement.findByIdempotencyKey = async (scope) => {
+      const found = await find(scope)
+      read.resolve()
+      await promise
+      return found
+    }
+    try {
+      const mine = { ...bearer, 'idempotency-key': 'order-4' }
+      const bodies = [await make(shop), await make(shop), await make(shop)]
+      const before = await shop.balance(base, payee)
+      const answers = bodies.map((body) => post(`${shop.url}/settle`, body, mine))
+      await read.promise
+      // The call that holds the key waits for its read. The others are refused without one.
+      const conflicts: number[] = []
+      for (const answer of answers) void answer.then(({ status }) => conflicts.push(status))
+      await until('the others are answered', () => conflicts.length === 2)
+      expect(conflicts).toEqual([409, 409])
+      release()
+      expect((await Promise.all(answers)).map(({ status }) => status).sort()).toEqual([
+        200, 409, 409,
+      ])
+      expect((await shop.balance(base, payee)) - before).toBe(5_000n)
+    } finally {
+      settlement.findByIdempotencyKey = find
+    }
+  })
+
+  test('error: an invalid Idempotency-Key is 400', async () => {
     const headers = { ...bearer, 'idempotency-key': 'a b' }
     const { status, json } = await post(`${shop.url}/settle`, await make(shop), headers)
     expect(status).toBe(400)

@@ -1,7 +1,8 @@
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import type { Address, Hex } from 'viem'
-import { createGas } from '../db/gas'
-import { type Db, open } from '../db/open'
+import { createGas } from '../db/sqlite/gas'
+import { createLedger } from '../db/sqlite/ledger'
+import { type Db, open } from '../db/sqlite/open'
 import type { Config } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
 import { createPayees, type Payees } from '../src/facilitator/payees'
@@ -12,7 +13,7 @@ import { makeBody, post } from './harness/facilitation'
 import { temporary } from './harness/settlement'
 import { payee as own, type Shop, startShop } from './harness/shop'
 
-/** Attack 43: strangers who let this facilitator pay for their own merchants. */
+/** Attack 43: unknown callers that let this facilitator pay for their own merchants. */
 
 const base: Id = 'eip155:8453'
 const [stranger, other] = [account(8).address, account(6).address]
@@ -30,7 +31,7 @@ function withBudget(config: Config, wei: bigint): Config {
   return { ...config, networks }
 }
 
-describe('a facilitator that settles for anybody', () => {
+describe('a facilitator that settles for any payee', () => {
   let shop: Shop
   beforeAll(async () => {
     shop = await startShop({
@@ -57,11 +58,11 @@ describe('a facilitator that settles for anybody', () => {
       ),
     )
 
-  test('error: one payee may have a part of the gas of the day, also after a restart', async () => {
+  test('error: one payee may use its share of the gas of the day, also after a restart', async () => {
     for (let count = 0; count < 4; count++) {
       expect((await settle(stranger)).json).toMatchObject({ success: true })
     }
-    // All of it was for the stranger, and is more than a quarter of this.
+    // All of it was spent for the unlisted payee, and is more than a quarter of this budget.
     const tight = withBudget(shop.config, spentWei() * 3n)
     await shop.restart(tight)
     const rows = shop.counts()
@@ -76,7 +77,7 @@ describe('a facilitator that settles for anybody', () => {
     expect((await settle(own)).json).toMatchObject({ success: true })
     expect((await settle(stranger)).status).toBe(503)
 
-    // It is counted in memory from then on.
+    // From now on it is counted in memory.
     let refused = 0
     for (let count = 0; count < 6 && refused === 0; count++) {
       if ((await settle(other)).status === 503) refused = count
@@ -85,22 +86,22 @@ describe('a facilitator that settles for anybody', () => {
     expect(shop.app.settlement.hasBudget(base, 'facilitator')).toBe(true)
     expect((await settle(own)).json).toMatchObject({ success: true })
 
-    // Whoever answers for its payees is not bounded so.
+    // Payees that the operator lists have no such limit.
     const listed = withFacilitator(tight, { payTo: [stranger, other] })
-    expect(shop.app.reload(listed)).toEqual([])
+    expect(await shop.app.reload(listed)).toEqual([])
     expect((await settle(stranger)).json).toMatchObject({ success: true })
     const hash: Hex = `0x${new Bun.CryptoHasher('sha256').update('key').digest('hex')}`
-    expect(shop.app.reload(withFacilitator(tight, { apiKeyHashes: [hash] }))).toEqual([])
+    expect(await shop.app.reload(withFacilitator(tight, { apiKeyHashes: [hash] }))).toEqual([])
     const keyed = await settle(stranger, { headers: { 'x-api-key': 'key' } })
     expect(keyed.json).toMatchObject({ success: true })
-    expect(shop.app.reload(tight)).toEqual([])
+    expect(await shop.app.reload(tight)).toEqual([])
     expect((await settle(stranger)).status).toBe(503)
 
     shop.advance(dayMs)
     expect((await settle(stranger)).json).toMatchObject({ success: true })
   })
 
-  test('behavior: a call for money that another product holds costs its payee no share', async () => {
+  test('behavior: a call for money that another product has claimed costs its payee no share', async () => {
     expect((await settle(stranger)).json).toMatchObject({ success: true })
     await shop.restart(withBudget(shop.config, spentWei() * 40n))
     const [network] = shop.config.networks.filter(({ id }) => id === base)
@@ -122,7 +123,7 @@ describe('a facilitator that settles for anybody', () => {
   })
 })
 
-describe('what a payee is counted', () => {
+describe('the cost of a payee', () => {
   const at = 20_000 * dayMs + 5
   let directory: ReturnType<typeof temporary>
   let db: Db
@@ -149,7 +150,7 @@ describe('what a payee is counted', () => {
     )
   }
 
-  /** A payment that was asked for at a time. */
+  /** A payment with a request time. */
   function pay(payee: Address, createdAt = at, product = 'facilitator'): string {
     const nonce = word()
     const id = `pay_${createdAt.toString(16).padStart(12, '0')}${nonce.slice(-20)}`
@@ -179,25 +180,29 @@ describe('what a payee is counted', () => {
 
   function start(budgetWei: bigint): Payees {
     const { networks } = withBudget(configOf(small), budgetWei)
-    return createPayees({ db, networks, priceOf: () => 2n, now: () => clock })
+    return createPayees({ ledger: createLedger(db), networks, priceOf: () => 2n, now: () => clock })
   }
 
-  /** The largest budget of whose quarter the payee has had its part. */
-  function costOf(payee: Address): bigint {
-    let cost = 0n
-    for (let wei = 1n; start(wei * 4n).isSpent(base, payee); wei++) cost = wei
-    return cost
+  /** The largest budget whose quarter the payee has used. */
+  async function costOf(payee: Address): Promise<bigint> {
+    for (let wei = 1n; ; wei++) {
+      const payees = start(wei * 4n)
+      await payees.load()
+      if (!payees.isSpent(base, payee)) return wei - 1n
+    }
   }
 
-  test('behavior: members of a batch share its cost, a wallet that may burn more is counted more', () => {
+  const costsOf = (payees: readonly Address[]) => Promise.all(payees.map(costOf))
+
+  test('behavior: members of a batch share its cost by their gas limits', async () => {
     const batch = [pay(stranger), pay(other), pay(other), pay(own)]
     send(batch, 400, 0)
     send([pay(stranger)], 600, 1)
     spend(100n)
-    expect([stranger, other, own].map((each) => costOf(each))).toEqual([70n, 20n, 10n])
+    expect(await costsOf([stranger, other, own])).toEqual([70n, 20n, 10n])
   })
 
-  test('behavior: a replacement counts once, what is sent again counts again', () => {
+  test('behavior: a replacement counts once, a payment that is sent again counts again', async () => {
     const [first, second] = [pay(stranger), pay(other)]
     send([first], 300, 0)
     send([first], 300, 0)
@@ -205,69 +210,144 @@ describe('what a payee is counted', () => {
     send([second], 300, 1)
     send([second], 300, 2)
     spend(90n)
-    expect([stranger, other].map((each) => costOf(each))).toEqual([30n, 60n])
+    expect(await costsOf([stranger, other])).toEqual([30n, 60n])
   })
 
-  test('behavior: neither the day before nor the gateway counts', () => {
+  test('behavior: costs of the previous day and of the gateway do not count', async () => {
     send([pay(stranger, at - dayMs)], 300, 0)
     send([pay(stranger, at, 'gateway')], 300, 1)
     send([pay(other)], 300, 2)
     spend(90n)
-    expect([stranger, other].map((each) => costOf(each))).toEqual([0n, 90n])
+    expect(await costsOf([stranger, other])).toEqual([0n, 90n])
   })
 
-  test('attack: what is under way counts at the price of now, so that many at once do not pass it', () => {
-    // A quarter is three times what one under way may cost.
+  test('attack: settlements in progress count at the present price, so that concurrent ones cannot exceed the share', async () => {
+    // A quarter is three times the cost of one settlement in progress.
     const payees = start(3n * 300_000n * 2n * 4n)
-    const ends = []
+    await payees.load()
+    const counts = []
     for (; !payees.isSpent(base, stranger); )
-      ends.push(payees.begin({ network: base, payee: stranger, known: undefined }))
-    expect(ends).toHaveLength(3)
+      counts.push(payees.begin({ network: base, payee: stranger, known: undefined }))
+    expect(counts).toHaveLength(3)
     expect(payees.isSpent(base, other)).toBe(false)
-    ends[0]?.(undefined)
+    await counts[0]?.end(undefined)
     expect(payees.isSpent(base, stranger)).toBe(false)
-    for (const end of ends.slice(1)) end(undefined)
+    for (const count of counts.slice(1)) await count.end(undefined)
     expect(payees.isSpent(base, stranger)).toBe(false)
   })
 
-  test('behavior: what comes later is added, once, and ends with the day', () => {
+  /** A ledger whose read of the day returns its rows only after `release` is called. */
+  function startSlowly(budgetWei: bigint) {
+    const { networks } = withBudget(configOf(small), budgetWei)
+    const { gas, payments } = createLedger(db)
+    const { promise, resolve: release } = Promise.withResolvers<void>()
+    let reads = 0
+    const payeeGasSince = async (since: number) => {
+      reads++
+      const found = await payments.payeeGasSince(since)
+      await promise
+      return found
+    }
+    const ledger = { gas, payments: { ...payments, payeeGasSince } }
+    const payees = createPayees({ ledger, networks, priceOf: () => 2n, now: () => clock })
+    return { payees, release, reads: () => reads }
+  }
+
+  test('attack: concurrent calls that wait for the read of the day cannot exceed the share', async () => {
+    const { payees, release, reads } = startSlowly(3n * 300_000n * 2n * 4n)
+    const call = async () => {
+      await payees.load()
+      if (payees.isSpent(base, stranger)) return 'refused'
+      await payees.begin({ network: base, payee: stranger, known: undefined }).ready
+      return 'sent'
+    }
+    const calls = Array.from({ length: 10 }, call)
+    release()
+    expect((await Promise.all(calls)).filter((each) => each === 'sent')).toHaveLength(3)
+    expect(reads()).toBe(1)
+  })
+
+  test('behavior: a payment that begins while the day is read is counted once', async () => {
+    send([pay(other)], 100, 0)
+    spend(100n)
+    const { payees, release } = startSlowly(70n * 4n)
+    const loading = payees.load()
+    const count = payees.begin({ network: base, payee: stranger, known: undefined })
+    release()
+    await Promise.all([loading, count.ready])
+    const id = pay(stranger)
+    send([id], 300, 1)
+    await count.end(id)
+    // 75 of 100 belong to the unlisted payee: its 300 of 400 gas count only once.
+    expect([stranger, other].map((each) => payees.isSpent(base, each))).toEqual([true, false])
+  })
+
+  test('error: a day whose gas cannot be read is read again, and no settlement stays in progress', async () => {
+    const { networks } = withBudget(configOf(small), 300_000n * 2n * 4n)
+    const { gas, payments } = createLedger(db)
+    const failing = async () => Promise.reject(new Error('no database'))
+    const ledger = { gas, payments: { ...payments, payeeGasOf: failing } }
+    const payees = createPayees({ ledger, networks, priceOf: () => 2n, now: () => clock })
+    await payees.load()
+    const count = payees.begin({ network: base, payee: stranger, known: undefined })
+    await count.ready
+    expect(payees.isSpent(base, stranger)).toBe(true)
+    const id = pay(stranger)
+    send([id], 300, 0)
+    spend(300_000n)
+    await count.end(id)
+    expect(payees.isSpent(base, stranger)).toBe(false)
+    await payees.load()
+    expect(payees.isSpent(base, other)).toBe(false)
+    spend(300_000n)
+    expect(payees.isSpent(base, stranger)).toBe(true)
+  })
+
+  test('behavior: later costs are added once, and end with the day', async () => {
     send([pay(other)], 100, 0)
     spend(100n)
     const [low, high] = [start(70n * 4n), start(80n * 4n)]
-    const spent = (of: Payees) => [stranger, other].map((each) => of.isSpent(base, each))
-    expect([spent(low), spent(high)]).toEqual([
+    const spent = async (of: Payees) => {
+      await of.load()
+      return [stranger, other].map((each) => of.isSpent(base, each))
+    }
+    expect([await spent(low), await spent(high)]).toEqual([
       [false, true],
       [false, true],
     ])
-    const settle = (known: string | undefined, act: () => string) => {
+    const settle = async (known: string | undefined, act: () => string) => {
       const payment = { network: base, payee: stranger, known }
-      const ends = [low, high].map((each) => each.begin(payment))
+      const counts = [low, high].map((each) => each.begin(payment))
+      for (const { ready } of counts) await ready
       const id = act()
-      for (const end of ends) end?.(id)
+      for (const { end } of counts) await end(id)
       return id
     }
-    const id = settle(undefined, () => {
+    const id = await settle(undefined, () => {
       const written = pay(stranger)
       send([written], 300, 1)
       return written
     })
-    // 75 of 100 are the stranger's now.
+    // 75 of 100 belong to the unlisted payee now.
     const after = [
       [true, false],
       [false, false],
     ]
-    expect([spent(low), spent(high)]).toEqual(after)
-    settle(id, () => id)
-    expect([spent(low), spent(high)]).toEqual(after)
+    expect([await spent(low), await spent(high)]).toEqual(after)
+    await settle(id, () => id)
+    expect([await spent(low), await spent(high)]).toEqual(after)
     clock += dayMs
-    expect(spent(low)).toEqual([false, false])
+    expect(await spent(low)).toEqual([false, false])
   })
-  test('behavior: yesterday, asked for again today, is no share of today', () => {
+  test('behavior: a payment of yesterday that is requested again today does not count for today', async () => {
     const id = pay(stranger, at - 10)
     send([id], 300, 0)
     const payees = start(1_000_000n)
+    await payees.load()
     expect(payees.isSpent(base, stranger)).toBe(false)
-    payees.begin({ network: base, payee: stranger, known: id })?.(id)
+    const count = payees.begin({ network: base, payee: stranger, known: id })
+    await count.ready
+    await count.end(id)
     expect(payees.isSpent(base, stranger)).toBe(false)
   })
 })

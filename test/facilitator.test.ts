@@ -38,7 +38,7 @@ const kinds: readonly [Id, 'eip3009' | 'permit2'][] = [
 ]
 
 describe('supported', () => {
-  test('behavior: it names the networks that settle now, and every relayer, but not the desk', async () => {
+  test('behavior: /supported lists the networks that settle now, and every relayer, but not the desk', async () => {
     const response = await fetch(`${shop.url}/supported`)
     expect(response.status).toBe(200)
     expect(response.headers.get('cache-control')).toBe('public, max-age=5')
@@ -66,7 +66,7 @@ describe('verify', () => {
     })
   }
 
-  test('behavior: a bad signature costs one call and is named before all else', async () => {
+  test('behavior: an invalid signature costs one call and is reported before any other fault', async () => {
     const body = await make(base, {
       from: account(2).local(),
       payer: account(1).address,
@@ -113,7 +113,7 @@ describe('settle', () => {
     })
   }
 
-  test('behavior: of ten calls at once exactly one succeeds, also after a restart', async () => {
+  test('behavior: of ten concurrent calls exactly one succeeds, also after a restart', async () => {
     const body = await make(base)
     const answers = await Promise.all(Array.from({ length: 10 }, () => settle(body)))
     expect(answers.map(({ status }) => status)).toEqual(new Array(10).fill(200))
@@ -126,7 +126,7 @@ describe('settle', () => {
     expect(later[0]?.json.transaction).toBe([...hashes][0])
   })
 
-  test('behavior: a settlement that is pending is told so, and succeeds for who asks again', async () => {
+  test('behavior: a pending settlement is reported as pending, and succeeds for a repeated call', async () => {
     const body = await make(base, { requirements: { maxTimeoutSeconds: 0.2 } })
     const chain = shop.chains[base]
     if (chain === undefined) throw new Error('no chain')
@@ -143,7 +143,7 @@ describe('settle', () => {
         network: base,
         payer: account(1).address,
       })
-      // A server that verifies before it settles must not ask its buyer for a second payment.
+      // A server that verifies before it settles must not request a second payment from its buyer.
       expect((await verify(body)).json).toMatchObject({ isValid: true })
       await expectRefused(body, 'pending')
     } finally {
@@ -156,7 +156,7 @@ describe('settle', () => {
     expect((await settle(body)).json).toMatchObject({ success: false })
   })
 
-  test('behavior: pending through a restart, it succeeds for the first who asks then', async () => {
+  test('behavior: a settlement that is pending across a restart succeeds for the first call after it', async () => {
     const body = await make(base, { requirements: { maxTimeoutSeconds: 0.2 } })
     const chain = shop.chains[base]
     if (chain === undefined) throw new Error('no chain')
@@ -211,7 +211,7 @@ describe('settle', () => {
     expect(successes([await settle(body), await settle(body)])).toBe(1)
   })
 
-  test('attack 4: money that is settled or pending for one opens nothing of another', async () => {
+  test('attack 4: money that is settled or pending for one caller pays nothing for another', async () => {
     const body = await make(robinhood, { method: 'permit2', amountAtomic: 1n })
     expect((await settle(body)).json).toMatchObject({ success: true })
     await expectRefused(body, 'settled')
@@ -221,7 +221,7 @@ describe('settle', () => {
 const successes = (answers: readonly Answer[]) =>
   answers.filter(({ json }) => json.success === true).length
 
-/** The same signature under every other requirement. */
+/** The same signature under other requirements. */
 async function expectRefused(body: Body, when: string) {
   const before = shop.counts()
   const others: Partial<Body['paymentRequirements']>[] = [

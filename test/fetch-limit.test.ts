@@ -3,23 +3,23 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { account } from '../src/demo/accounts'
+import { main } from './harness/program'
 import { configText } from './harness/target'
 import { until } from './harness/world'
 
 const directory = mkdtempSync(join(tmpdir(), 'turnpike-limit-'))
 afterAll(() => rmSync(directory, { recursive: true, force: true }))
 
-const main = join(import.meta.dir, '../src/main.ts')
 const name = 'BUN_CONFIG_MAX_HTTP_REQUESTS'
 
-// Nothing answers there: the program listens all the same.
+// No service is at this address; the program listens all the same.
 const nowhere = 'http://127.0.0.1:9'
 const file = join(directory, 'merchants.toml')
 writeFileSync(file, configText({ usdc: nowhere, usdg: nowhere, upstream: nowhere }))
 
 function serve(env: Record<string, string>, args: readonly string[] = []) {
   const data = join(directory, crypto.randomUUID())
-  // In a shell without an environment, as `env -i` gives it, but for what is said here.
+  // In a shell without an environment, as with `env -i`, except for the variables here.
   const command = [process.execPath, main, 'serve', '--config', file, '--data', data, ...args]
   const child = Bun.spawn(command, { env, stdout: 'pipe', stderr: 'pipe', cwd: directory })
   const limit = () => {
@@ -41,7 +41,7 @@ test.if(isLinux)(
     })()
     await until('it listens', () => said.includes('turnpike listens on') || child.exitCode !== null)
     expect(limit()).toBe('16384')
-    // What the first start may have left open would be there twice.
+    // Files that the first start left open would be listed twice.
     const status = readFileSync(`/proc/${child.pid}/status`, 'utf8')
     expect(/SigBlk:\s+0+\n/.test(status)).toBe(true)
     child.kill('SIGTERM')
@@ -61,7 +61,7 @@ test.if(isLinux)('behavior: a limit that the operator sets stays', async () => {
   expect(await child.exited).toBe(0)
 })
 
-test('error: the exit code of a start that fails comes through, and its words', async () => {
+test('error: a restarted program keeps the exit code and the output of a failed start', async () => {
   const { child } = serve({}, ['--config', join(directory, 'none.toml')])
   expect(await child.exited).toBe(1)
   expect(await child.stderr.text()).toContain('none.toml cannot be read')

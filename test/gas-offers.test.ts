@@ -5,7 +5,7 @@ import { settlementOf } from './harness/buyer'
 import { makeBody, post } from './harness/facilitation'
 import { type Shop, sign, startShop } from './harness/shop'
 
-// What a network costs in gas decides whether it is offered.
+// The gas cost of a network decides whether it is offered.
 
 const base = 'eip155:8453'
 const stock = 'eip155:4663'
@@ -46,7 +46,7 @@ const spent = (product: 'gateway' | 'facilitator', only?: string) => (network: N
     : {}
 
 describe('a spent budget', () => {
-  test('error: leaves its network out of the 402; without any other, 503 with the reason', async () => {
+  test('error: a spent budget omits its network from the 402; without another network, 503 with the reason', async () => {
     const credential = await sign(item(), { scheme: 'x402-eip3009', network: base })
     expect(await offered()).toEqual([stock, base, testnet])
     await restart(spent('gateway', base))
@@ -66,7 +66,7 @@ describe('a spent budget', () => {
     expect((await fetch(item(), { headers: credential })).status).toBe(200)
   })
 
-  test('error: of the facilitator leaves its network out of what it supports and verifies', async () => {
+  test('error: a spent budget of the facilitator omits its network from /supported and /verify', async () => {
     await restart(spent('facilitator', base))
     const supported = await (await fetch(`${shop.url}/supported`)).json()
     const kinds = (supported as { kinds: { network: string }[] }).kinds.map(
@@ -94,7 +94,7 @@ describe('gas_ratio_max', () => {
     if (chain) await mine(chain)
   }
 
-  test('behavior: leaves a network out while gas costs more than that many times the price', async () => {
+  test('behavior: gas_ratio_max omits a network while gas costs more than that multiple of the price', async () => {
     await setBaseFee(gwei)
     await restart(({ id }) => (id === base ? { gasRatioMax: 2 } : {}))
     expect(await offered()).toEqual([stock, testnet])
@@ -103,7 +103,7 @@ describe('gas_ratio_max', () => {
     expect(await away.json()).toMatchObject({
       detail: expect.stringContaining('gas costs too much'),
     })
-    // Of the same prices, with a coin that is worth next to nothing.
+    // The same prices, with an almost worthless coin.
     await restart(({ id }) => (id === base ? { gasRatioMax: 2, ethPriceUsd: 0.01 } : {}))
     expect(await offered()).toEqual([stock, base, testnet])
     await setBaseFee(1_000n)
@@ -111,7 +111,7 @@ describe('gas_ratio_max', () => {
     expect(await offered()).toEqual([stock, base, testnet])
   })
 
-  test('behavior: by default no price of gas leaves a network out', async () => {
+  test('behavior: by default no gas price omits a network', async () => {
     await setBaseFee(gwei)
     await restart(() => ({}))
     expect(await offered()).toEqual([stock, base, testnet])

@@ -13,7 +13,7 @@ import { payout } from './harness/config'
 import { close, connect, request } from './harness/raw'
 import { type Shop, sign, startShop } from './harness/shop'
 
-/** nginx as it is installed takes 4,096 bytes of head: status line, headers, and the empty line. */
+/** nginx as installed accepts a head of 4,096 bytes: status line, headers, and the empty line. */
 const headMaxBytes = 3584
 
 let shop: Shop
@@ -28,7 +28,7 @@ beforeAll(async () => {
 })
 afterAll(() => shop?.stop())
 
-/** The head of an answer as it stands on the wire, its last empty line included. */
+/** The head of an answer as it was transmitted, its last empty line included. */
 function headOf(url: string, text: string): Promise<string> {
   const { promise, resolve, reject } = Promise.withResolvers<string>()
   const socket = connect(url, text)
@@ -62,7 +62,7 @@ function body(method: string, headers: readonly string[]): [lines: string[], tex
   return [[close, 'Content-Type: application/json', 'Content-Length: 2', ...headers], '{}']
 }
 
-/** Credentials that are refused, each in another way, by an x402 client. */
+/** Invalid credentials of an x402 client, each invalid in another way. */
 function refused(accept: Accept | undefined): readonly string[] {
   const [signature, word] = [`0x${'11'.repeat(65)}`, `0x${'11'.repeat(32)}`]
   const [from, validBefore] = [account(1).address, '99999999999']
@@ -84,7 +84,7 @@ function refused(accept: Accept | undefined): readonly string[] {
 }
 
 describe('the head of a 402', () => {
-  test('behavior: it stays below the limit on every shipped route, unpaid and refused', async () => {
+  test('behavior: the head of a 402 stays below the limit on every shipped route, unpaid and refused', async () => {
     const routes = shop.config.merchants
       .filter(({ slug }) => slug !== 'closed')
       .flatMap(({ slug, routes, networks }) =>
@@ -126,7 +126,7 @@ describe('the head of a 402', () => {
     expect(routes.length).toBeGreaterThan(60)
   }, 60_000)
 
-  test('behavior: it stays below the limit for the longest URL, which then is the route', async () => {
+  test('behavior: the head stays below the limit for the longest URL, which is replaced by the route', async () => {
     for (const [length, isTold] of [
       [10, true],
       [1000, false],
@@ -145,7 +145,7 @@ describe('the head of a 402', () => {
     }
   })
 
-  test('behavior: it stays below the limit at the stock desk, unpaid and refused', async () => {
+  test('behavior: the head of a 402 stays below the limit at the stock desk, unpaid and refused', async () => {
     const recipient = account(6).address
     for (const query of [
       'symbol=NVDA&usdg=1000',
@@ -199,7 +199,7 @@ describe('the head of a 402', () => {
 })
 
 describe('the head of a paid answer', () => {
-  test('behavior: it stays below the limit, also for the longest path', async () => {
+  test('behavior: the head of a paid answer stays below the limit, also for the longest path', async () => {
     for (const length of [1, 300, 6000]) {
       const path = `/m/shop/item/${'x'.repeat(length)}`
       for (const scheme of ['mpp', 'x402-eip3009'] as const) {
@@ -215,7 +215,7 @@ describe('the head of a paid answer', () => {
   })
 })
 
-/** A file with three networks, both transfer methods wherever it says so, and one long route. */
+/** A file with three networks, both transfer methods where possible, and one long route. */
 const files = fc.record({
   host: fc.stringMatching(/^[a-z]{1,24}\.[a-z]{2,12}\.(com|example)$/),
   slug: fc.stringMatching(/^[a-z]{1,30}$/),
@@ -330,7 +330,7 @@ describe('any file with three networks', () => {
     const required = requiredOf(headers)
     const told = JSON.parse(text) as Required & { challenges?: unknown[] }
     const ids = assets.map(([id]) => id)
-    // Such a host name is unlikely, but it must not stop all sales.
+    // Such a host name is unlikely, but must not stop all sales.
     if (file.host.length > 60) return
     expect(networksOf(required.accepts)).toEqual(ids)
     expect(told.accepts).toEqual(expect.arrayContaining(required.accepts))
@@ -339,7 +339,7 @@ describe('any file with three networks', () => {
     expect(required.extensions.mppx?.info).toMatchObject(told.extensions.mppx?.info ?? {})
     expect(required.resource.url).toStartWith(`https://${file.host}`)
     const chains = chainsOf(headers)
-    // mppx pays only by EIP-3009, and the first challenge or none.
+    // mppx pays only by EIP-3009, and only the first challenge.
     const payable: string[] = ids.filter((_, index) => `${file.transfers[index]}`.includes('a'))
     if (refusal === undefined) expect(chains).toEqual(expect.arrayContaining(payable))
     expect(chains.length).toBeGreaterThan(0)
@@ -347,7 +347,7 @@ describe('any file with three networks', () => {
     if (chains.length < 3) expect(told.challenges).toHaveLength(3)
   }
 
-  test('behavior: however long its host name is, its head is short', async () => {
+  test('behavior: the head is short for any length of the host name', async () => {
     const host = `${'a'.repeat(60)}.${'b'.repeat(60)}.${'c'.repeat(60)}.example.com`
     const [file] = fc.sample(files, { numRuns: 1, seed: 1 })
     if (file === undefined) throw new Error('no file')
@@ -365,7 +365,7 @@ describe('any file with three networks', () => {
     ['refused by x402', byX402],
   ] as const
   for (const [name, refusal] of kinds)
-    test(`behavior: ${name}, its head is short and names every network`, async () => {
+    test(`behavior: ${name}, the head is short and names every network`, async () => {
       await fc.assert(
         fc.asyncProperty(
           files,

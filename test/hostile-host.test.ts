@@ -2,7 +2,7 @@ import { afterAll, beforeAll, expect, test } from 'bun:test'
 import { connect } from 'node:net'
 import { type Shop, startShop } from './harness/shop'
 
-/** What a Host header makes of a request's URL. */
+/** The URL that a request with a given Host header has. */
 
 let shop: Shop
 beforeAll(async () => {
@@ -10,7 +10,7 @@ beforeAll(async () => {
 })
 afterAll(() => shop?.stop())
 
-/** Status of a request written by hand, for clients that refuse to send such a one. */
+/** Status of a hand-written request, because clients refuse to send it. */
 function statusOf(line: string, host: string | undefined): Promise<number> {
   const { promise, resolve, reject } = Promise.withResolvers<number>()
   let answer = ''
@@ -59,7 +59,7 @@ for (const target of targets)
   })
 
 for (const target of targets)
-  test(`error: ${JSON.stringify(target)} is no 5xx, whatever its Host is`, async () => {
+  test(`error: ${JSON.stringify(target)} is never a 5xx, with any Host`, async () => {
     for (const host of hosts) {
       const status = await statusOf(`${target} HTTP/1.1`, host)
       expect([host, status < 500 || status === 503]).toEqual([host, true])

@@ -34,7 +34,7 @@ const at = (path: string) => `${target.url}/m/${path}`
 const linesOf = (headers: Record<string, string>) =>
   Object.entries(headers).map(([name, value]) => `${name}: ${value}`)
 
-/** A problem as it must be: of a 4xx status, and telling nothing of our insides. */
+/** Checks a problem: a 4xx status, without internals of the service. */
 function expectProblem(what: unknown, status: number, headers: Headers, body: string): void {
   expect([what, status >= 400 && status < 500]).toEqual([what, true])
   expect([what, headers.get('content-type')]).toEqual([what, 'application/problem+json'])
@@ -44,7 +44,7 @@ function expectProblem(what: unknown, status: number, headers: Headers, body: st
   expect(body).not.toMatch(/\bat \w|node_modules|\/src\/|SyntaxError|TypeError|SQLITE/)
 }
 
-/** Sends credentials and expects that each is a problem and that all together did nothing. */
+/** Sends credentials and expects a problem for each, and no effect of all. */
 async function refusedAll(credentials: readonly (readonly [unknown, Record<string, string>])[]) {
   const { result, ...caused } = await effects(target, async () => {
     for (const [what, headers] of credentials) {
@@ -98,7 +98,7 @@ describe('credentials', () => {
     ['almost as long as headers may be', 'A'.repeat(15_000)],
   ]
 
-  test('attack 41: values that are no credential', async () => {
+  test('attack 41: values that are not credentials', async () => {
     await refusedAll(
       values.flatMap(([what, value]) => [
         [what, { 'payment-signature': value }] as const,
@@ -109,7 +109,7 @@ describe('credentials', () => {
     )
   })
 
-  test('attack 41: Authorization that is almost ours', async () => {
+  test('attack 41: Authorization headers that resemble ours', async () => {
     const { authorization = '' } = await mppUsdc.pay(asked, buyer)
     const token = authorization.slice(8)
     const almost = [
@@ -156,16 +156,16 @@ describe('credentials', () => {
     [[]],
     { toString: 'x' },
   ]
-  // Absence and contents of these change nothing about the payment.
+  // These may be absent or have any content without an effect on the payment.
   const free = /^(?:resource|extensions|accepted\.extra$)|^source$|^challenge\.description/
 
   for (const way of [mppUsdc, mppPermit, x402Usdc, x402Permit]) {
-    test(`attack 41: every member of the wrong type, ${way.name}`, async () => {
+    test(`attack 41: a credential with any member of the wrong type, ${way.name}`, async () => {
       const headers = await way.pay(asked, buyer)
       const paths = pathsOf(textOf(headers)).filter((path) => !free.test(path))
       expect(paths.length).toBeGreaterThan(15)
       const cases = paths.flatMap((path) => {
-        // What may be left out may also be null.
+        // Members that may be omitted may also be null.
         const optional = path === 'accepted' || /\.spender$|witness\.validAfter$/.test(path)
         const all = optional ? wrong.filter((value) => value !== null) : [...wrong, undefined]
         return all.map((value) => [[path, value], tampered(headers, { [path]: value })] as const)
@@ -174,12 +174,12 @@ describe('credentials', () => {
       expect((await fetch(at('a/get'), { headers })).status).toBe(200)
     })
 
-    test(`attack 41: duplicate and magic members, ${way.name}`, async () => {
+    test(`attack 41: duplicate members and __proto__, ${way.name}`, async () => {
       const headers = await way.pay(asked, buyer)
       const text = JSON.stringify(textOf(headers))
       const firsts = [...text.matchAll(/"(\w+)":("[^"]*"|\d+|\{|\[)/g)]
       const texts = [
-        // Twice: with the same value, before and after.
+        // Repeated with the same value, before and after.
         ...firsts.flatMap(([all, name, value = '']) =>
           /[{[]/.test(value)
             ? [text.replace(all, `"${name}":null,${all}`)]
@@ -239,7 +239,7 @@ describe('requests', () => {
     expect(refusal?.status).toBe(413)
   })
 
-  test('error: every host, absolute or empty, gets the same four hundreds', async () => {
+  test('error: a request with any host, absolute or empty, gets the same 4xx', async () => {
     const hosts = ['x', '', 'a@b', '[::', 'x/m/a/get?', 'x/zz', '%00', 'x:99999', 'evil.example:80']
     for (const host of hosts) {
       for (const path of ['/m/a/get', '/m/a/zz', '/openapi.json/x', '/x://y/m/a/get', '/zz']) {
@@ -281,7 +281,7 @@ describe('requests', () => {
     }
   })
 
-  test('behavior: a clock that is set back lets everybody in', () => {
+  test('behavior: a clock that is set back refuses no client', () => {
     const rateLimit = createRateLimit()
     const now = 1_000_000_000
     expect(rateLimit.take('a', 60, now).ok).toBe(true)
@@ -292,7 +292,7 @@ describe('requests', () => {
 })
 
 describe('fuzz', () => {
-  test('error: thousands of broken credentials are never served, stored or a fault of ours', async () => {
+  test('error: thousands of broken credentials are never served or stored, and never a 5xx', async () => {
     const die = random(41)
     const originals: [Way, Record<string, string>][] = []
     for (const way of ways) originals.push([way, await way.pay(await ask(at('a/get')), buyer)])
@@ -313,7 +313,7 @@ describe('fuzz', () => {
     }
   })
 
-  test('error: thousands of broken paths, queries and headers without a payment', async () => {
+  test('error: thousands of broken paths, queries and headers without a payment are never a 5xx', async () => {
     const die = random(23)
     const parts = [
       '/',
@@ -375,7 +375,7 @@ describe('fuzz', () => {
     expect(caused).toEqual(nothing)
   })
 
-  /** Sends all, several at a time; tells of those that were answered with anything but 4xx. */
+  /** Sends all, several at a time; returns those with an answer other than 4xx. */
   async function sendAll(
     cases: readonly { path?: string; headers: Record<string, string> }[],
   ): Promise<string[]> {

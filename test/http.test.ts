@@ -64,7 +64,7 @@ describe('problem', () => {
     }
   })
 
-  test('behavior: MPP problems keep the draft type, not ready says when to come back', async () => {
+  test('behavior: MPP problems keep the draft type, not-ready has Retry-After', async () => {
     const context = { baseUrl: 'http://gate', requestId: 'r' }
     const mpp = toResponse(Problem.of('payment-expired', 'Late.'), context)
     expect(await mpp.json()).toMatchObject({
@@ -109,7 +109,7 @@ describe('problem', () => {
     expect(lines).toEqual([])
   })
 
-  test('behavior: other answers pass untouched, and a short Host does not move the route', async () => {
+  test('behavior: other answers are unchanged, and a short Host does not change the route', async () => {
     const { app, ask } = createApp()
     expect(await (await ask('/ok')).json()).toEqual({ ok: true })
     const response = await app.handle(new Request('http://x/q/zz/ok'))
@@ -120,7 +120,7 @@ describe('problem', () => {
 describe('ratelimit', () => {
   const now = 1_700_000_000_000
 
-  test('behavior: the quota is spent, refused with the wait, and comes back with time', () => {
+  test('behavior: a spent quota is refused with the wait, and refills with time', () => {
     const limit = createRateLimit()
     expect(limit.take('a', 3, now)).toEqual({ ok: true, limit: 3, remaining: 2, resetSeconds: 20 })
     expect(limit.take('a', 3, now)).toMatchObject({ ok: true, remaining: 1 })
@@ -159,12 +159,12 @@ describe('ratelimit', () => {
 })
 
 describe('clientip', () => {
-  test('behavior: without trusted proxies the header is nothing', () => {
+  test('behavior: without trusted proxies the header is ignored', () => {
     expect(clientKey('203.0.113.9', '1.1.1.1', 0)).toBe('203.0.113.9')
     expect(clientKey(undefined, null, 0)).toBe('unknown')
   })
 
-  test('behavior: the client is as many entries from the right as there are proxies', () => {
+  test('behavior: the client is the entry at the number of proxies from the right', () => {
     const header = '6.6.6.6, 198.51.100.7 , 10.0.0.2'
     expect(clientKey('10.0.0.1', header, 1)).toBe('10.0.0.2')
     expect(clientKey('10.0.0.1', header, 2)).toBe('198.51.100.7')
@@ -174,7 +174,7 @@ describe('clientip', () => {
     expect(clientKey('10.0.0.1', '[2001:db8:1:2:3::4]:80', 1)).toBe('2001:db8:1:2::/64')
   })
 
-  test('behavior: garbage ends the walk at the last trustworthy hop', () => {
+  test('behavior: an invalid entry ends the search at the last trustworthy address', () => {
     for (const garbage of ['', ',', 'unknown', '999.1.1.1', '_hidden', '1.2.3.4 5.6.7.8', ':::1']) {
       expect(clientKey('10.0.0.1', garbage, 1)).toBe('10.0.0.1')
       expect(clientKey('10.0.0.1', `${garbage}, 198.51.100.7`, 2)).toBe('198.51.100.7')
@@ -209,14 +209,14 @@ describe('health', () => {
       ],
       merchantsOutOfService: () =>
         broken ? [{ merchant: 'assistant', reason: 'ASSISTANT_KEY is not set' }] : [],
-      spentBudgets: () => (broken ? [{ network: 'eip155:4663', reason: 'spent' }] : []),
+      spentBudgets: async () => (broken ? [{ network: 'eip155:4663', reason: 'spent' }] : []),
       openCircuits: () => (broken ? ['assistant'] : []),
       storageFaults: () => (broken ? [{ file: 'turnpike.sqlite', reason: 'SQLITE_FULL' }] : []),
     })
     return new Elysia().get('/healthz', healthz).get('/readyz', readyz)
   }
 
-  test('behavior: healthz follows what can be sold', async () => {
+  test('behavior: healthz is 200 when something can be sold', async () => {
     const at = async (sell: boolean) =>
       (await create(sell, true).handle(new Request('http://localhost/healthz'))).status
     expect(await at(true)).toBe(200)
@@ -256,7 +256,7 @@ describe('metrics', () => {
     requests.inc({ status: 'a"b\n\\' })
     registry.onRender(() => balance.set(7))
     for (const value of [0.05, 0.1, 0.5, 9]) latency.observe(value, { network: 'eip155:1' })
-    const response = renderMetrics(registry)
+    const response = await renderMetrics(registry)
     expect(response.headers.get('Content-Type')).toStartWith('text/plain; version=0.0.4')
     expect(await response.text()).toBe(`# HELP turnpike_requests_total Requests.
 # TYPE turnpike_requests_total counter
@@ -275,12 +275,13 @@ turnpike_settle_seconds_count{network="eip155:1"} 4
 `)
   })
 
-  test('behavior: an endless label shares one series, and a name is registered once', () => {
+  test('behavior: an endless label shares one series, and a name is registered once', async () => {
     const registry = createRegistry()
     const counter = registry.counter('x_total', 'X.', ['path'])
     for (let index = 0; index < 5000; index++) counter.inc({ path: String(index) })
-    expect(registry.render().split('\n').length).toBeLessThan(1010)
-    expect(registry.render()).toContain('turnpike_x_total{path="other"} 4000')
+    const text = await registry.render()
+    expect(text.split('\n').length).toBeLessThan(1010)
+    expect(text).toContain('turnpike_x_total{path="other"} 4000')
     expect(() => registry.gauge('x_total', 'X.')).toThrow('registered twice')
   })
 })

@@ -18,7 +18,7 @@ beforeEach(() => {
   serial++
   shop.upstream.requests.length = 0
   let count = 0
-  // Every answer is another one, so that a repeat shows.
+  // Every answer differs, so that a repetition shows.
   shop.upstream.script = (_, reply) => reply.send(200, `{"test":${serial},"answer":${++count}}`)
 })
 
@@ -40,7 +40,7 @@ async function pay(
 
 const isUsed = parseAbi(['function authorizationState(address, bytes32) view returns (bool)'])
 
-/** Whether the token knows the nonce of an EIP-3009 credential. */
+/** Whether the token has recorded the nonce of an EIP-3009 credential. */
 async function isSpent(credential: Record<string, string>): Promise<boolean> {
   const { authorization, 'payment-signature': payment } = credential
   const text = authorization?.slice('Payment '.length) ?? payment ?? ''
@@ -56,7 +56,7 @@ async function isSpent(credential: Record<string, string>): Promise<boolean> {
   return BigInt(answer) === 1n
 }
 
-/** The next request as the upstream has it. */
+/** The next request of the upstream. */
 function nextReply(): Promise<Reply> {
   return new Promise((resolve) => {
     shop.upstream.script = (_, reply) => resolve(reply)
@@ -68,7 +68,7 @@ describe('a repeat with the same key', () => {
     ['mpp', {}],
     ['x402', x402],
   ] as [string, Terms][]) {
-    test(`behavior: gets the stored answer, marked, and is not settled, by ${name}`, async () => {
+    test(`behavior: a repeat with the same key gets the stored answer, marked, and is not settled, by ${name}`, async () => {
       const first = await sign(item(), terms)
       const second = await sign(item(), terms)
       const bought = await pay(first, key())
@@ -86,7 +86,7 @@ describe('a repeat with the same key', () => {
         expect(repeat.headers.get('cache-control')).toBe('private, no-store')
         expect(await repeat.text()).toBe(answer)
         const again = name === 'mpp' ? receiptOf(repeat) : settlementOf(repeat)
-        // The receipt is of the payment that was made.
+        // The receipt is that of the first payment.
         expect(again.reference).toBe(receipt.reference as string)
         expect(again.transaction).toBe(receipt.transaction as string)
       }
@@ -94,14 +94,14 @@ describe('a repeat with the same key', () => {
       expect(shop.upstream.requests).toHaveLength(1)
       expect(await isSpent(first)).toBe(true)
       expect(await isSpent(second)).toBe(false)
-      // What was not settled still buys.
+      // A credential that was not settled can still pay.
       const other = await pay(second, key('other'))
       expect(other.headers.has('idempotency-replayed')).toBe(false)
       expect(await other.text()).not.toBe(answer)
     })
   }
 
-  test('behavior: may come in the other protocol, and is answered in it', async () => {
+  test('behavior: a repeat may use the other protocol, and is answered in it', async () => {
     const answer = await (await pay(await sign(item()), key())).text()
     const repeat = await pay(await sign(item(), x402), key())
     expect(repeat.headers.get('idempotency-replayed')).toBe('true')
@@ -153,7 +153,7 @@ describe('a repeat with the same key', () => {
     expect(shop.upstream.requests).toHaveLength(2)
   })
 
-  test('behavior: HEAD has its own', async () => {
+  test('behavior: HEAD has a stored answer of its own', async () => {
     const init = { method: 'HEAD' }
     expect((await pay(await sign(item(), { init }), key(), item(), init)).status).toBe(200)
     const repeat = await pay(await sign(item(), { init }), key(), item(), init)
@@ -162,7 +162,7 @@ describe('a repeat with the same key', () => {
     expect((await pay(await sign(item()), key())).status).toBe(409)
   })
 
-  test('behavior: outlives a restart, and lasts 24 hours', async () => {
+  test('behavior: a stored answer outlives a restart, and lasts 24 hours', async () => {
     const answer = await (await pay(await sign(item()), key())).text()
     await shop.restart()
     expect(await (await pay(await sign(item()), key())).text()).toBe(answer)
@@ -176,13 +176,13 @@ describe('a repeat with the same key', () => {
     const credential = await sign(item(), terms(day + 60))
     const late = await pay(credential, key())
     shop.advance(-(day + 60) * 1000)
-    // Neither charged again nor answered with something else.
+    // Neither charged again nor answered differently.
     expect(late.status).toBe(409)
     expect(await late.json()).toMatchObject({ code: 'idempotency-conflict' })
     expect(await isSpent(credential)).toBe(false)
   })
 
-  test('behavior: above 1 MiB nothing is kept, and nothing is charged twice', async () => {
+  test('behavior: an answer above 1 MiB is not stored, and nothing is charged twice', async () => {
     const long = 'x'.repeat(1024 * 1024 + 1)
     shop.upstream.script = (_, reply) => reply.send(200, long, { 'content-type': 'text/plain' })
     expect(await (await pay(await sign(item()), key())).text()).toBe(long)
@@ -197,7 +197,7 @@ describe('a repeat with the same key', () => {
     expect(await isSpent(credential)).toBe(false)
   })
 
-  test('behavior: after a failed upstream it redeems, with whatever credential', async () => {
+  test('behavior: a repeat after a failed upstream redeems, with any credential', async () => {
     shop.upstream.script = (_, reply) => reply.send(500)
     expect((await pay(await sign(item(), x402), key())).status).toBe(502)
     shop.upstream.script = undefined
@@ -212,7 +212,7 @@ describe('a repeat with the same key', () => {
 })
 
 describe('the same key', () => {
-  test('error: for another request is 409, and nothing is charged', async () => {
+  test('error: the same key for another request is 409, and nothing is charged', async () => {
     await pay(await sign(item()), key())
     const post = { method: 'POST', body: '{}' }
     for (const [url, init] of [
@@ -235,7 +235,7 @@ describe('the same key', () => {
     expect(shop.upstream.requests).toHaveLength(1)
   })
 
-  test('error: with the spent credential for another request is 409 as well', async () => {
+  test('error: the same key with the spent credential for another request is 409', async () => {
     const credential = await sign(item())
     await pay(credential, key())
     const response = await pay(credential, key(), `${item()}?a=1`)
@@ -243,7 +243,7 @@ describe('the same key', () => {
     expect(await response.json()).toMatchObject({ code: 'idempotency-conflict' })
   })
 
-  test('behavior: of another payer or on another route is another key', async () => {
+  test('behavior: a key of another payer or on another route is a different key', async () => {
     const answer = await (await pay(await sign(item()), key())).text()
     const other = await pay(await sign(item(), { buyer: 2 }), key())
     expect(other.headers.has('idempotency-replayed')).toBe(false)
@@ -255,7 +255,7 @@ describe('the same key', () => {
     expect(shop.upstream.requests).toHaveLength(3)
   })
 
-  test('error: while the first is under way is 409, also with another credential', async () => {
+  test('error: the same key while the first request is in progress is 409, also with another credential', async () => {
     const [first, second] = await Promise.all([sign(item()), sign(item())])
     const reply = nextReply()
     const bought = pay(first, key())
@@ -271,7 +271,7 @@ describe('the same key', () => {
     expect(await isSpent(second)).toBe(false)
   })
 
-  test('error: while the first still streams is 409', async () => {
+  test('error: the same key while the first request streams is 409', async () => {
     const [first, second] = await Promise.all([sign(item()), sign(item())])
     const reply = nextReply()
     const bought = pay(first, key())
@@ -286,7 +286,7 @@ describe('the same key', () => {
     await response.text()
   })
 
-  test('behavior: ten different credentials at once settle one', async () => {
+  test('behavior: of ten concurrent credentials with one key one is settled', async () => {
     const credentials = await Promise.all(Array.from({ length: 10 }, () => sign(item())))
     const before = shop.counts().payments ?? 0
     const responses = await Promise.all(credentials.map((credential) => pay(credential, key())))
@@ -298,7 +298,7 @@ describe('the same key', () => {
     expect(spent.filter(Boolean)).toHaveLength(1)
   })
 
-  test('behavior: while the first is pending waits for it', async () => {
+  test('behavior: a request with the same key waits for a pending one', async () => {
     const [first, second] = await Promise.all([sign(item()), sign(item())])
     const chain = shop.chains[base]
     if (chain === undefined) throw new Error('no chain')
@@ -316,13 +316,13 @@ describe('the same key', () => {
 })
 
 describe('a key before a proven signature', () => {
-  test('error: is not taken by a forged one', async () => {
+  test('error: a forged signature does not reserve a key', async () => {
     const forged = await sign(item(), { buyer: 2, from: account(1).address })
     expect((await pay(forged, key())).status).toBe(402)
     const reply = nextReply()
     const bought = sign(item()).then((credential) => pay(credential, key()))
     const upstream = await reply
-    // Nor does it learn whether the key is in use.
+    // The answer does not show whether the key is in use.
     expect((await pay(forged, key())).status).toBe(402)
     upstream.send(200, '{"mine":true}')
     expect(await (await bought).json()).toEqual({ mine: true })
@@ -350,7 +350,7 @@ describe('a key before a proven signature', () => {
     expect(await repeat.text()).toBe(answer)
   })
 
-  test('error: one that is no key is 400', async () => {
+  test('error: an invalid key is 400', async () => {
     for (const wrong of ['x'.repeat(256), 'a b', '\u00e9']) {
       const credential = await sign(item())
       const response = await pay(credential, wrong)
@@ -366,7 +366,7 @@ describe('a key before a proven signature', () => {
 })
 
 describe('the store', () => {
-  test('error: at its share, what a payer buys with a key is 503 before it is charged', async () => {
+  test("error: at the limit of its share, a payer's request with a key is 503 before a charge", async () => {
     const url = `${shop.url}/m/shop/other`
     shop.upstream.script = (_, reply) =>
       reply.send(200, 'x'.repeat(300_000), { 'content-type': 'text/plain' })
@@ -382,15 +382,15 @@ describe('the store', () => {
     expect(refused?.headers.get('retry-after')).toBe('5')
     expect(await refused?.json()).toMatchObject({ code: 'not-ready' })
     expect(await isSpent(credential)).toBe(false)
-    // Without a key nothing has to be kept.
+    // Without a key no answer is stored.
     expect((await pay(credential, undefined, url)).status).toBe(200)
-    // The store is for everybody: one payer cannot take all of it.
+    // All payers share the store: one payer cannot fill it.
     expect((await pay(await sign(url, { buyer: 2 }), key('other'), url)).status).toBe(200)
     await shop.restart()
     const again = `${shop.url}/m/shop/other`
     expect((await pay(await sign(again), key('restarted'), again)).status).toBe(503)
     expect((await pay(await sign(again, { buyer: 3 }), key('third'), again)).status).toBe(200)
-    // What is a day old makes room.
+    // Answers older than a day are removed.
     shop.advance(25 * 60 * 60 * 1000)
     const validBefore = BigInt(Math.floor(Date.now() / 1000) + 25 * 60 * 60 + 300)
     const later = await pay(await sign(again, { validBefore }), key('later'), again)

@@ -7,7 +7,7 @@ import { type Import, read, type Source } from './harness/sources'
 const root = join(import.meta.dir, '..')
 const sources = await read(root)
 
-/** Lower layers know nothing of higher ones; in one layer only a folder knows itself. */
+/** A folder may import lower ranks and itself, and no other folder of its rank. */
 const ranks: Readonly<Record<string, number>> = {
   protocol: 0,
   meter: 0.5,
@@ -35,22 +35,25 @@ const entries = /^(src\/(main|build)\.ts|(src|db)\/.*\b(build|config)\.ts|test\/
 const unicode = /^(src\/demo\/upstreams|src\/proxy\/builtin|test)\//
 const clockOwners = /^(src\/(app|main|log)\.ts|src\/demo\/.*|test\/.*)$/
 const elysiaOwners = /^(src\/app\/routes\.ts|src\/http\/problem\.ts|test\/.*)$/
-const drizzleOwners = /^(db\/.*|src\/(.*\/)?store\.ts|test\/.*)$/
+const drizzleOwners = /^(db|test)\//
+/** What opens the database or copies its file; all others are given a ledger. */
+const sqliteOwners =
+  /^(db\/sqlite\/.*|src\/app\.ts|src\/app\/(base|options)\.ts|src\/cli\/(backup|orders|serve)\.ts|test\/.*)$/
 const clientOwners = /^(src\/(chain|demo)\/.*|test\/.*)$/
 const clients = /\b(create\w*Client|http|webSocket|fallback|custom)\b/
 
-/** Of a function. */
+/** Limits of a function. */
 const linesMax = 70
 const parametersMax = 4
-/** Of a file. */
+/** Limits of a file. */
 const fileLinesMax = 350
 const testFileLinesMax = 500
 /** The median file has fewer lines than this. */
 const medianLinesMax = 120
 
 /**
- * Words that were given up for those of the field, and what replaces them. Ordinary uses stay: "print"
- * a line, HTTP's Request, "earlier" in prose.
+ * Retired words, and the field's words that replace them. Ordinary uses are allowed: "print" a line,
+ * HTTP's Request, "earlier" in prose.
  */
 const retiredWords: readonly (readonly [word: RegExp, instead: string])[] = [
   [/\brails?\b|Rails?\b|\brail[A-Z]/, 'ChainState'],
@@ -75,6 +78,14 @@ const retiredWords: readonly (readonly [word: RegExp, instead: string])[] = [
   [/\bisProven\b/, 'isKeySigned'],
   [/\b(type|interface) (Refusal|Request|Look|Engine)\b/, 'a name that says of what it is one'],
   [/createEngine|\bLookOptions\b|\.look\(/, 'the name of what it does'],
+  [/\bDoor\b|openDoor|\bdoors?\b/i, 'server, socket'],
+  [/\bentrances?\b/i, 'middleware'],
+  [/createGate\b|\bGate\b|[gG]atekeeper/, 'limiter, origin check'],
+  [/createPile|\bpiles?\b/i, 'buffer'],
+  [/\bisSilence\b/, 'isGatewayFailure'],
+  [/\bJudgements?\b|judgeByChain|judgeKnown/, 'verification'],
+  [/\bdroughts?\b|startWeather|\bweathers\b/i, 'drained pool, injected faults'],
+  [/\bliars?\b|\binnocent\b/i, 'faulty node, and the client that is meant'],
 ]
 /** Sample data of other services, and this list. */
 const wordOwners = /^(src\/demo\/upstreams|src\/proxy\/builtin)\/|^test\/imports\.test\.ts$/
@@ -100,7 +111,7 @@ function linesOf(text: string): number {
   return text.split('\n').length - 1
 }
 
-/** Circles of imports; `counts` says which imports make one. */
+/** Cycles of imports; `counts` selects the imports. */
 function cyclesOf(all: readonly Source[], counts: (link: Import) => boolean): string[] {
   const byPath = new Map(all.map((source) => [source.path, source]))
   const done = new Set<string>()
@@ -131,6 +142,12 @@ const rules: Readonly<Record<string, (all: readonly Source[]) => string[]>> = {
       return `${from} must not import ${to}`
     }),
 
+  sqlite: (all) =>
+    each(all, ({ path }, { target }) => {
+      if (!target?.startsWith('db/sqlite/') || sqliteOwners.test(path)) return false
+      return `${target} is behind db/Ledger.ts`
+    }),
+
   missing: (all) =>
     each(all, (_, { specifier, target }) =>
       specifier.startsWith('.') && target === undefined ? `nothing at ${specifier}` : false,
@@ -141,7 +158,7 @@ const rules: Readonly<Record<string, (all: readonly Source[]) => string[]>> = {
       if (typeOnly || specifier.startsWith('.')) return false
       const name = specifier.split('/', specifier.startsWith('@') ? 2 : 1).join('/')
       if (name === 'elysia' && !elysiaOwners.test(path)) return 'Elysia outside the table of routes'
-      if (name === 'drizzle-orm' && !drizzleOwners.test(path)) return 'drizzle outside the stores'
+      if (name === 'drizzle-orm' && !drizzleOwners.test(path)) return 'drizzle outside db/'
       const isClient = name === 'viem' && (specifier === 'viem/actions' || clients.test(clause))
       if (isClient && !clientOwners.test(path)) return 'a viem client outside chain/'
       const shipped = path.startsWith('src/') && !entries.test(path.replace('main.ts', 'x'))
@@ -181,7 +198,7 @@ const rules: Readonly<Record<string, (all: readonly Source[]) => string[]>> = {
   dead: (all) => {
     const byPath = new Map(all.map((source) => [source.path, source]))
     const reached = new Set(all.map(({ path }) => path).filter((path) => entries.test(path)))
-    // A set also visits what is added meanwhile.
+    // The iteration also visits entries that are added to the set meanwhile.
     for (const path of reached) {
       for (const { target } of byPath.get(path)?.imports ?? []) if (target) reached.add(target)
     }
@@ -212,7 +229,7 @@ const rules: Readonly<Record<string, (all: readonly Source[]) => string[]>> = {
   words: (all) =>
     all.flatMap(({ path, text }) => {
       if (wordOwners.test(path)) return []
-      const isOld = path === 'db/migrate.ts' || path === 'test/db.test.ts'
+      const isOld = path === 'db/sqlite/migrate.ts' || path === 'test/db.test.ts'
       const read = isOld ? text.replaceAll(oldNames, '') : text
       return retiredWords.flatMap(([word, instead]) => {
         const line = read.split('\n').findIndex((each) => word.test(each))
@@ -310,6 +327,23 @@ describe('the rules', () => {
     ['packages', { 'src/proxy/routes.ts': "import { Elysia } from 'elysia'" }, 1],
     ['packages', { 'src/app/routes.ts': "import { Elysia } from 'elysia'" }, 0],
     ['packages', { 'src/settlement/a.ts': "import { eq } from 'drizzle-orm'" }, 1],
+    ['packages', { 'src/stock/store.ts': "import { eq } from 'drizzle-orm'" }, 1],
+    ['packages', { 'db/sqlite/a.ts': "import { eq } from 'drizzle-orm'" }, 0],
+    [
+      'sqlite',
+      {
+        'src/stock/a.ts': "import type { Db } from '../../db/sqlite/open'",
+        'db/sqlite/open.ts': '',
+      },
+      1,
+    ],
+    ['sqlite', { 'db/Ledger.ts': "import { a } from './sqlite/a'", 'db/sqlite/a.ts': '' }, 1],
+    ['sqlite', { 'db/sqlite/b.ts': "import { a } from './a'", 'db/sqlite/a.ts': '' }, 0],
+    [
+      'sqlite',
+      { 'src/app/base.ts': "import { a } from '../../db/sqlite/a'", 'db/sqlite/a.ts': '' },
+      0,
+    ],
     ['packages', { 'src/settlement/a.ts': "import { createPublicClient } from 'viem'" }, 1],
     ['packages', { 'src/settlement/a.ts': "import { keccak256 } from 'viem'" }, 0],
     ['packages', { 'src/cli/a.ts': "import { x } from '@x402/core/client'" }, 1],
@@ -394,6 +428,9 @@ describe('the rules', () => {
     ['words', { 'test/settlement-lane.test.ts': '' }, 1],
     ['words', { 'src/a.ts': 'type Teller = 1' }, 1],
     ['words', { 'src/a.ts': 'counter?.desk.stop()' }, 1],
+    ['words', { 'src/app/door.ts': '' }, 1],
+    ['words', { 'src/a.ts': 'const gate = createGate()' }, 1],
+    ['words', { 'src/a.ts': 'gate.resolve()' }, 0],
     ['words', { 'src/a.ts': "const counter = registry.counter('x')" }, 0],
     ['words', { 'src/a.ts': 'bell.ring()' }, 1],
     ['words', { 'src/a.ts': 'const shelves = [string]' }, 1],

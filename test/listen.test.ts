@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { listenOn } from '../src/app/listen'
 import { until } from './harness/settlement'
 
-/** More connections than may be open. Open files can be counted on Linux only. */
+/** More connections than the limit. Open files can be counted on Linux only. */
 
 const isCounted = existsSync('/proc/self/fd')
 const cleanups: (() => unknown)[] = []
@@ -13,7 +13,7 @@ afterEach(async () => {
   for (const cleanup of cleanups.splice(0).toReversed()) await cleanup()
 })
 
-/** Connections that send nothing; tells how many have been ended. */
+/** Connections that send nothing; returns how many have been ended. */
 function hold(port: number, count: number): () => number {
   let ended = 0
   const sockets = Array.from({ length: count }, () => connect(port, '127.0.0.1'))
@@ -28,7 +28,10 @@ function hold(port: number, count: number): () => number {
   return () => ended
 }
 
-/** A listener in a process of its own, whose open files are its own. `/slow` is answered after `/go`. */
+/**
+ * A listener in a process of its own, which has its own open files. `/slow` is answered after
+ * `/go`.
+ */
 async function start(openFiles: number, connectionsMax: number) {
   const program = `
     import { listenOn } from '${join(import.meta.dir, '../src/app/listen.ts')}'
@@ -72,14 +75,14 @@ const ask = async (url: string) =>
 const peer = '127.0.0.1'
 
 test.if(isCounted)(
-  'attack: connections beyond the cap are ended, a request in hand is not',
+  'attack: connections above the limit are ended, a request in progress is not',
   async () => {
     const { url, said } = await start(1024, 20)
     const slow = fetch(`${url}/slow`)
     await until(() => said().includes('waiting'))
     const ended = hold(Number(new URL(url).port), 60)
     await until(() => said().includes('full'))
-    // The new server answers while the old one has something in hand.
+    // The new server answers while the old one has a request in progress.
     await until(async () => (await ask(url)) === peer)
     expect(ended()).toBe(0)
     await until(async () => (await ask(`${url}/go`)) === peer)
@@ -89,7 +92,7 @@ test.if(isCounted)(
 )
 
 test.if(isCounted)(
-  'attack: at the limit of open files it makes room and answers again',
+  'attack: at the limit of open files idle connections are ended and requests are answered again',
   async () => {
     const { url, said } = await start(64, 10_000)
     hold(Number(new URL(url).port), 200)
@@ -99,7 +102,7 @@ test.if(isCounted)(
 )
 
 test.if(isCounted)(
-  'attack: it makes room while files for the database and the nodes are left',
+  'attack: idle connections are ended while files for the database and the nodes are left',
   async () => {
     const { url, said, openFiles } = await start(64, 10_000)
     // 48 of 64 are for connections.
@@ -107,12 +110,12 @@ test.if(isCounted)(
     const ended = hold(Number(new URL(url).port), count)
     await until(() => said().includes('full'))
     await until(() => ended() === count)
-    expect(await ask(url)).toBe(peer)
+    await until(async () => (await ask(url)) === peer)
   },
 )
 
 test.if(isCounted)(
-  'attack: while a request in hand keeps too many files open, connections are refused',
+  'attack: while requests in progress have too many files open, connections are refused',
   async () => {
     const { url, said, openFiles } = await start(64, 10_000)
     const port = Number(new URL(url).port)
@@ -125,7 +128,7 @@ test.if(isCounted)(
     hold(port, 54 - openFiles())
     await until(() => said().includes('full'))
     await until(async () => (await ask(url)) === undefined)
-    // It stays so: a server that comes and goes would answer some of these.
+    // This state is stable: alternating servers would answer some of these.
     for (let count = 0; count < 100; count++) expect(await ask(url)).toBeUndefined()
     expect(said().match(/full/g)).toHaveLength(1)
     own.write('GET /go HTTP/1.1\r\nHost: localhost\r\n\r\n')

@@ -27,7 +27,7 @@ describe('log', () => {
     ])
   })
 
-  test('behavior: fields cannot forge the head of the line', () => {
+  test('behavior: fields cannot replace time, level and event', () => {
     expect(record({ level: 'error', event: 'y', time: 0, ['__proto__']: { a: 1 } })).toMatchObject({
       level: 'info',
       event: 'x',
@@ -35,7 +35,7 @@ describe('log', () => {
     })
   })
 
-  test('behavior: values of fields with a secret name never appear, however deep', () => {
+  test('behavior: values of fields with a secret name never appear, at any depth', () => {
     const names = 'authorization paymentSignature raw rawTransaction secret CHALLENGE_SECRETS key'
     const more = 'relayerKeys adminToken credential cookie set-cookie x-api-key Payment-Redeem seed'
     for (const name of `${names} ${more}`.split(' ')) {
@@ -52,7 +52,7 @@ describe('log', () => {
     })
   })
 
-  test('behavior: what looks like a credential is cut out of any text', () => {
+  test('behavior: text that looks like a credential is redacted from any text', () => {
     const cause = new Error(`body: {"raw":"${signature}"}`)
     const error = new Error(`POST ${rpcUrl} failed: ${credential}`, { cause })
     const text = JSON.stringify(record({ note: `${credential} ${signature} ${payload}`, error }))

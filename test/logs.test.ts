@@ -17,7 +17,7 @@ const schemes: Scheme[] = ['mpp', 'mpp-permit2', 'x402-eip3009', 'x402-permit2']
 const credentials: Record<string, string>[] = []
 const answers: { status: number; requestId: string; text: string }[] = []
 
-/** Sends, and keeps everything that comes back. */
+/** Sends a request and stores everything that is returned. */
 async function send(url: string, init: RequestInit = {}): Promise<Response> {
   const response = await fetch(url, init)
   const text = await response.clone().text()
@@ -33,7 +33,7 @@ async function pay(terms: Terms = {}, headers: Record<string, string> = {}): Pro
   return send(item(), { headers: { ...headers, ...credential } })
 }
 
-/** One of everything that goes well and that goes wrong. */
+/** Every kind of success and of failure. */
 async function everything(): Promise<string[]> {
   const tokens: string[] = []
   await send(item())
@@ -52,7 +52,7 @@ async function everything(): Promise<string[]> {
     tap.intercept = undefined
     for (const status of [500, 302, 403]) {
       shop.upstream.script = (request, reply) =>
-        // The worst that an upstream can do: it tells what it was told.
+        // The worst case of an upstream: it repeats the whole request.
         reply.send(status, JSON.stringify(request.headers))
       const failed = await pay({ scheme })
       expect(failed.status).toBe(502)
@@ -93,9 +93,9 @@ async function pendingOnce(): Promise<void> {
   await chain?.rpc('evm_setAutomine', [false])
   const credential = await sign(item(), { scheme: 'x402-eip3009' })
   credentials.push(credential)
-  setSettleWait(shop, 0.3)
+  await setSettleWait(shop, 0.3)
   expect((await send(item(), { headers: credential })).status).toBe(503)
-  setSettleWait(shop, 25)
+  await setSettleWait(shop, 25)
   await chain?.rpc('evm_setAutomine', [true])
   await chain?.rpc('anvil_mine', ['0x1'])
   await until(
@@ -104,14 +104,14 @@ async function pendingOnce(): Promise<void> {
   )
 }
 
-/** Waits for the writes that the service makes meanwhile. */
+/** Waits for the concurrent writes of the service. */
 function openBesideService(): Database {
   const database = new Database(`${shop.dataDir}/turnpike.sqlite`)
   database.run('PRAGMA busy_timeout = 5000')
   return database
 }
 
-test('behavior: an error of ours is 500 with an id, and its text is in the log only', async () => {
+test('behavior: an internal error is 500 with an id, and its text is in the log only', async () => {
   const database = openBesideService()
   database.run('ALTER TABLE payments RENAME TO gone')
   const credential = await sign(item(), { scheme: 'x402-eip3009' })
@@ -137,7 +137,7 @@ test('behavior: an error of ours is 500 with an id, and its text is in the log o
   expect((await send(item(), { headers: credential })).status).toBe(200)
 })
 
-test('behavior: an answer that cannot be kept is given all the same', async () => {
+test('behavior: an answer that cannot be stored is delivered', async () => {
   const database = openBesideService()
   database.run('ALTER TABLE answers RENAME TO gone')
   const response = await pay({}, { 'idempotency-key': 'unkept' })
@@ -174,7 +174,7 @@ test('behavior: no credential, signature or secret is in any line or answer', as
   for (const secret of secrets) {
     expect(log.includes(secret.toLowerCase())).toBe(false)
     expect(shown.includes(secret.toLowerCase())).toBe(false)
-    // Nor encoded once more, in a header of ours.
+    // Nor encoded once more, in one of our headers.
     expect(decoded(sent).includes(secret.toLowerCase())).toBe(false)
   }
   for (const token of tokens) expect(log.includes(token.toLowerCase())).toBe(false)
@@ -182,7 +182,7 @@ test('behavior: no credential, signature or secret is in any line or answer', as
   expect(log).not.toMatch(/payment ey/)
 })
 
-test('behavior: every line is JSON with time, level and event; requests are named in theirs', async () => {
+test('behavior: every line is JSON with time, level and event; lines of requests have their id', async () => {
   const lines = shop.logged.map((line) => {
     expect(line).not.toContain('\n')
     return JSON.parse(line) as Record<string, unknown>

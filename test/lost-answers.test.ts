@@ -23,14 +23,14 @@ const both: readonly Terms[] = [{}, x402]
 const events = { 'content-type': 'text/event-stream' }
 const key = () => `lost-${serial}-${'x'.repeat(16)}`
 
-/** The upstream's side of the next request. */
+/** The upstream's handler of the next request. */
 function nextReply(): Promise<Reply> {
   return new Promise((resolve) => {
     shop.upstream.script = (_, reply) => resolve(reply)
   })
 }
 
-/** The upstream's side of the next request, with the head and the first event of a stream sent. */
+/** The upstream's handler of the next request, after the head and the first event of a stream. */
 async function nextStream(): Promise<Reply> {
   const reply = await nextReply()
   reply.head(200, events)
@@ -51,7 +51,7 @@ const becomes = (expected: object) =>
 const whole = { delivery: 'delivered', truncated: 0, attempts: 1 }
 const lost = { delivery: 'none', truncated: 0, attempts: 1 }
 
-/** Buys with a key, reads the first event and leaves. */
+/** Buys with a key, reads the first event and disconnects. */
 async function leaveMidway(credential: Record<string, string>, url = item()): Promise<Reply> {
   const stream = nextStream()
   const leave = new AbortController()
@@ -62,7 +62,7 @@ async function leaveMidway(credential: Record<string, string>, url = item()): Pr
   return stream
 }
 
-/** The answer to a key whose payment is still at work may be had later. */
+/** Repeats the key until its payment is not in progress any more. */
 async function repeat(credential: Record<string, string>): Promise<Response> {
   let answer = await fetchKeyed(credential)
   await until('it is at work no longer', async () => {
@@ -74,11 +74,11 @@ async function repeat(credential: Record<string, string>): Promise<Response> {
 
 describe('with a key', () => {
   for (const terms of both)
-    test(`behavior: a stream that its buyer leaves midway is had whole by the key, by ${terms.scheme ?? 'mpp'}`, async () => {
+    test(`behavior: the key returns the whole of a stream from which its buyer disconnected, by ${terms.scheme ?? 'mpp'}`, async () => {
       const [credential, other] = await Promise.all([sign(item(), terms), sign(item(), terms)])
       const upstream = await leaveMidway(credential)
       upstream.chunk('data: 2\n\n')
-      // While the rest is read, the payment is at work.
+      // While the remaining stream is read, the payment is in progress.
       expect((await fetchKeyed(credential)).status).toBe(409)
       upstream.end()
       const counts = shop.counts()
@@ -91,11 +91,11 @@ describe('with a key', () => {
       expect(delivery()).toEqual(whole)
       expect(shop.upstream.requests).toHaveLength(1)
       expect(shop.counts()).toEqual({ ...counts, answers: shop.counts().answers ?? 0 })
-      // It has been delivered: without the key the credential is spent.
+      // It was delivered: without the key the credential is spent.
       expect((await fetch(item(), { headers: credential })).status).toBe(402)
     })
 
-  test('behavior: an answer whose buyer left before its first byte is had by the key, once', async () => {
+  test('behavior: the key returns an answer whose buyer disconnected before its first byte, once', async () => {
     for (const isStream of [true, false]) {
       serial++
       const reply = nextReply()
@@ -119,7 +119,7 @@ describe('with a key', () => {
     expect(shop.upstream.requests).toHaveLength(2)
   })
 
-  test('error: a rest that breaks off, falls silent or is too long is truncated, and nothing is kept', async () => {
+  test('error: a stream that breaks off, stalls or is too long after the disconnection is truncated, and nothing is stored', async () => {
     const hasty = `${shop.url}/m/hasty/item`
     for (const [url, end] of [
       [item(), (upstream: Reply) => upstream.cut()],
@@ -138,7 +138,7 @@ describe('with a key', () => {
     }
   })
 
-  test('attack: one payer has four rests read at once, and another still has its own', async () => {
+  test('attack: at most four abandoned streams of one payer are read at once, and another payer has its own', async () => {
     const reading: Reply[] = []
     for (let count = 0; count < 4; count++) {
       serial++
@@ -161,13 +161,13 @@ describe('with a key', () => {
     })
   })
 
-  test('behavior: a stop waits for the rest', async () => {
+  test('behavior: a stop waits for the remaining stream', async () => {
     const stream = nextStream()
     const credential = await sign(item())
     const connection = openConnection(item(), { ...credential, 'Idempotency-Key': key() })
     const upstream = await stream
     await becomes(whole)
-    // The gateway has noticed.
+    // The gateway has noticed the disconnection.
     await connection.leave()
     const restarted = shop.restart()
     upstream.chunk('data: 2\n\n')
@@ -178,7 +178,7 @@ describe('with a key', () => {
     expect(await response.text()).toBe('data: 1\n\ndata: 2\n\n')
   })
 
-  test('behavior: a stop gives the rest up when its time is over', async () => {
+  test('behavior: a stop drops the remaining stream after its time limit', async () => {
     const stream = nextStream()
     const credential = await sign(item())
     const connection = openConnection(item(), { ...credential, 'Idempotency-Key': key() })
@@ -201,7 +201,7 @@ type Result = {
   _meta: Record<string, unknown>
 }
 
-/** Headers that pay, as `_meta` has them. */
+/** Payment headers in the form of `_meta`. */
 function metaOf(headers: Record<string, string>): Record<string, unknown> {
   const { authorization, 'payment-signature': payment } = headers
   if (payment !== undefined) return { 'x402/payment': JSON.parse(atob(payment)) }
@@ -226,13 +226,13 @@ const callFor = async (meta: Record<string, unknown>): Promise<Result> =>
 
 describe('over MCP', () => {
   for (const terms of both)
-    test(`behavior: a client that gives up has nothing yet and comes back, by ${terms.scheme ?? 'mpp'}`, async () => {
+    test(`behavior: a client that closes the connection has not used its payment and can repeat the call, by ${terms.scheme ?? 'mpp'}`, async () => {
       const stream = nextStream()
       const meta = metaOf(await sign(item(), terms))
       const leave = new AbortController()
       const given = call(meta, { signal: leave.signal }).catch(() => undefined)
       const upstream = await stream
-      // In a message nothing of it has gone out.
+      // No byte of the message has been sent.
       await becomes({ ...lost, delivery: 'delivering' })
       leave.abort()
       await given
@@ -246,7 +246,7 @@ describe('over MCP', () => {
       expect(shop.counts()).toEqual(counts)
     })
 
-  test('behavior: with a key the answer that a client gave up is kept and had by the key', async () => {
+  test('behavior: the key returns the answer of a call that its client abandoned', async () => {
     const stream = nextStream()
     const meta = { ...metaOf(await sign(item(), x402)), 'turnpike/idempotency-key': key() }
     const leave = new AbortController()
@@ -263,10 +263,10 @@ describe('over MCP', () => {
     expect(shop.upstream.requests).toHaveLength(1)
   })
 
-  test('behavior: a client of the SDK whose patience ends has nothing yet and comes back', async () => {
+  test('behavior: a client of the SDK after its timeout has not used its payment and can repeat the call', async () => {
     const client = new Client({ name: 'impatient', version: '1' })
     const transport = new StreamableHTTPClientTransport(new URL(`${shop.url}/mcp`))
-    // Its optional members are declared without undefined.
+    // The SDK declares its optional members without undefined.
     await client.connect(transport as Parameters<Client['connect']>[0])
     const stream = nextStream()
     const params = { name: 'shop-item', arguments: {}, _meta: metaOf(await sign(item(), x402)) }
@@ -275,7 +275,7 @@ describe('over MCP', () => {
     const upstream = await stream
     leave.abort()
     expect(await given).toContain('AbortError')
-    // It leaves its connection open and says so in a message of its own.
+    // It keeps its connection open and sends a cancellation.
     await upstream.left
     await becomes(lost)
     shop.upstream.script = undefined
@@ -307,7 +307,7 @@ describe('over MCP', () => {
     expect((await given).content[0]?.text).toBe('data: 1\n\n')
   })
 
-  test('behavior: an answer that the upstream breaks off is not delivered and can be redeemed', async () => {
+  test('behavior: an answer that the upstream cuts off is not delivered and can be redeemed', async () => {
     const stream = nextStream()
     const given = sign(item(), x402).then((headers) => callFor(metaOf(headers)))
     const upstream = await stream
@@ -324,7 +324,7 @@ describe('over MCP', () => {
     await becomes({ ...whole, attempts: 2 })
   })
 
-  test('behavior: an answer above 4 MiB is cut and says so', async () => {
+  test('behavior: an answer above 4 MiB is truncated and marked', async () => {
     shop.upstream.script = (_, reply) =>
       reply.send(200, 'x'.repeat(5 * 1024 * 1024), { 'content-type': 'text/plain' })
     const result = await callFor(metaOf(await sign(item())))
@@ -333,7 +333,7 @@ describe('over MCP', () => {
     await becomes({ ...whole, truncated: 1 })
   })
 
-  test('behavior: the answers of one batch are made one after the other', async () => {
+  test('behavior: the calls of one batch run one after the other', async () => {
     const replies: Reply[] = []
     shop.upstream.script = (_, reply) => void replies.push(reply)
     const paid = await Promise.all([sign(item()), sign(item())])
@@ -345,10 +345,10 @@ describe('over MCP', () => {
     }))
     const given = call({}, { body: JSON.stringify(batch) })
     await until('the first is asked for', () => replies.length === 1)
-    // Whatever else is asked for meanwhile, the second of the batch is not.
+    // The second call of the batch does not run meanwhile.
     await (await fetch(`${shop.url}/m/shop/other`)).text()
     expect(replies).toHaveLength(1)
-    // The message is not complete, so none of it has been delivered.
+    // The message is not complete, so none of its answers has been delivered.
     replies[0]?.send(200, '{"n":1}')
     await until('the second is asked for', () => replies.length === 2)
     const rows = shop.rows("SELECT id FROM payments WHERE delivery = 'delivering'")

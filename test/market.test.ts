@@ -9,8 +9,8 @@ import type { Read } from '../src/stock/reader'
 import { block, drain, movePrice, pause, setFeed, setMultiplier } from './harness/exchange'
 import { testWorld, until } from './harness/world'
 
-// The free routes and the checks behind them, on the real contracts of Uniswap. Every test leaves
-// the chain as it found it.
+// The free routes and their checks, on the real contracts of Uniswap. Every test restores the
+// chain.
 
 let clock = Date.now()
 const now = () => clock
@@ -29,13 +29,13 @@ let state = await snapshot(chain)
 beforeEach(async () => {
   await revert(chain, state)
   state = await snapshot(chain)
-  // Whatever was seen before is too old now.
+  // Cached reads are too old now.
   clock += 1_000
 })
 
 type Call = Parameters<Read>
 
-/** A market of its own, and the reads that it made. */
+/** A separate market, and its reads. */
 function spied(options: Partial<MarketOptions> = {}) {
   const reads: Call[] = []
   const market = createMarket({
@@ -61,7 +61,7 @@ async function judged(token: StockToken, people: `0x${string}`[] = [], amount = 
 const ok = { ok: true, warnings: [] } as const
 
 describe('what the chain says of a token', () => {
-  test('behavior: all of it comes from one block, in one call', async () => {
+  test('behavior: all values of an answer come from one block, in one call', async () => {
     const { market, reads } = spied()
     const snapshots = await market.snapshots()
     expect(reads).toHaveLength(1)
@@ -73,7 +73,7 @@ describe('what the chain says of a token', () => {
       expect(snapshot).toMatchObject({ isPinned: true, decimals: 18, multiplierE18: 10n ** 18n })
       const price = samplePrice(snapshot.token.symbol)
       expect(Number(snapshot.midPriceAtomic) / 1e6).toBeCloseTo(price, 4)
-      // The pool's fee comes on top.
+      // The pool's fee is added.
       expect(Number(snapshot.priceAtomic) / 1e6 / price - 1).toBeCloseTo(
         snapshot.token.fee / 1e6,
         4,
@@ -83,7 +83,7 @@ describe('what the chain says of a token', () => {
     }
   })
 
-  test('behavior: within a second nobody asks the node again, unless freshness is demanded', async () => {
+  test('behavior: within a second the node is not called again, unless a fresh read is required', async () => {
     const { market, reads } = spied()
     await Promise.all([market.snapshots(), market.snapshots(), market.snapshotOf(nvda, usdg(5))])
     await market.snapshotOf(nvda, usdg(5))
@@ -97,7 +97,7 @@ describe('what the chain says of a token', () => {
     expect(reads).toHaveLength(before + 3)
   })
 
-  test('behavior: what is asked at once travels together', async () => {
+  test('behavior: concurrent quotes share one call', async () => {
     const { market, reads } = spied()
     const amounts = Array.from({ length: 60 }, (_, index) => usdg(1) + BigInt(index))
     const snapshots = await Promise.all(amounts.map((amount) => market.snapshotOf(nvda, amount)))
@@ -123,11 +123,11 @@ describe('what the chain says of a token', () => {
 describe('before money moves', () => {
   const person = account(6).address
 
-  test('behavior: an order that nothing speaks against', async () => {
+  test('behavior: an order without a reason for refusal is accepted', async () => {
     expect(await judged(nvda, [person])).toEqual(ok)
   })
 
-  test('error: halted, paused, and blocked people', async () => {
+  test('error: halted and paused tokens, and blocked accounts, are refused', async () => {
     await pause(chain, nvda, { token: true })
     expect(await judged(nvda)).toMatchObject({ ok: false, code: 'halted', status: 409 })
     await pause(chain, nvda, { everything: true })
@@ -138,21 +138,21 @@ describe('before money moves', () => {
     expect(await judged(crcl, [account(1).address])).toEqual(ok)
   })
 
-  test('error: a registry or a token that cannot be read', async () => {
+  test('error: a registry or a token that cannot be read is a refusal', async () => {
     await chain.rpc('anvil_setCode', [stock.registry, '0x'])
     expect(await judged(nvda, [person])).toMatchObject({ code: 'unreadable', status: 503 })
     await chain.rpc('anvil_setCode', [nvda.address, '0x'])
     expect(await judged(nvda)).toMatchObject({ code: 'unreadable', status: 503 })
   })
 
-  test('error: a pool that the factory does not confirm, or that is of another pair or fee', async () => {
+  test('error: a pool that the factory does not confirm is refused', async () => {
     for (const wrong of [{ pool: crcl.pool }, { fee: 3000 }, { pool: person }])
       expect(await judged({ ...nvda, ...wrong })).toMatchObject({ code: 'pool-mismatch' })
   })
 
-  test('error: a pool that calls itself another pair or fee than the factory does', async () => {
+  test('error: a pool with another pair or fee than in the factory is refused', async () => {
     const word = (value: bigint) => `0x${value.toString(16).padStart(64, '0')}` as const
-    // Behind the quote and the factory's answer: token0, token1 and fee.
+    // After the quote and the factory's answer: token0, token1 and fee.
     const lies = [2, 3, 4].map((index) => [index, word(1n)] as const)
     for (const [index, lie] of lies) {
       const read: Read = async (...call) => {
@@ -164,7 +164,7 @@ describe('before money moves', () => {
     }
   })
 
-  test('error: a price too far from a fresh feed, on either side', async () => {
+  test('error: a price too far from a fresh feed is refused, on either side', async () => {
     const price = samplePrice(nvda.symbol)
     for (const factor of [1.02, 0.98]) {
       await movePrice(chain, asset.address, nvda, price * factor)
@@ -176,7 +176,7 @@ describe('before money moves', () => {
     }
   })
 
-  test('error: a pool without depth keeps its price, but not for the amount', async () => {
+  test('error: a pool without liquidity has a price, and no quote for the amount', async () => {
     await drain(chain, nvda, 960_000)
     expect(await judged(nvda, [], usdg(10))).toEqual(ok)
     expect(await judged(nvda, [], usdg(1000))).toMatchObject({ code: 'feed-distance' })
@@ -184,7 +184,7 @@ describe('before money moves', () => {
     expect(await judged(nvda)).toMatchObject({ code: 'no-liquidity', status: 503 })
   })
 
-  test('behavior: a stale, paused or silent feed only warns, whatever it says', async () => {
+  test('behavior: a stale, paused or unavailable feed only adds a warning', async () => {
     const maxAge = stock.feedMaxAgeSeconds
     await setFeed(chain, nvda, 1, maxAge + 3_600)
     expect(await judged(nvda)).toEqual({ ok: true, warnings: ['feed-stale'] })
@@ -200,7 +200,7 @@ describe('before money moves', () => {
 })
 
 describe('for the desk', () => {
-  test('behavior: a quote, a check and the swap that belongs to them', async () => {
+  test('behavior: the quote, the check and the swap of an order agree', async () => {
     const { market, reads } = spied()
     const buyer = account(1).address
     const [quote, verdict] = await Promise.all([
@@ -217,7 +217,7 @@ describe('for the desk', () => {
     await execute(chain, [{ from: buyer, ...fund }])
     await execute(chain, [{ from: buyer, ...route, gas: 500_000n }])
     expect(await balanceOf(chain, nvda.address, buyer)).toBe(floorAtomic)
-    // The pool moved: the same again falls below the floor.
+    // The pool moved: the same order is below the minimum now.
     await execute(chain, [{ from: buyer, ...fund }])
     const again = { from: buyer, ...route }
     await expect(chain.rpc('eth_call', [again, 'latest'])).rejects.toThrow('Too little received')
@@ -230,7 +230,7 @@ describe('a node that does not answer', () => {
   const silent: Read = () => new Promise(() => undefined)
   const down: Read = () => Promise.reject(new RpcFault('down'))
 
-  test('error: is told not later than the limit', async () => {
+  test('error: an outage of the node is reported within the time limit', async () => {
     const { market } = spied({ read: silent, timeoutMs: 50 })
     const started = performance.now()
     const failures = await Promise.all(
@@ -243,7 +243,7 @@ describe('a node that does not answer', () => {
     expect(performance.now() - started).toBeLessThan(1_000)
   })
 
-  test('behavior: the list stays as it was last seen, with its time; quotes do not', async () => {
+  test('behavior: during an outage the list keeps its last values with their time; quotes fail', async () => {
     let read = world.app.settlement.read
     const { market } = spied({ read: (...call) => read(...call) })
     const seen = await market.snapshots()
@@ -254,11 +254,11 @@ describe('a node that does not answer', () => {
     read = world.app.settlement.read
     clock += 1_000
     expect((await market.snapshots())[0]?.readAt).toBe(clock)
-    // A fault was not kept.
+    // The fault was not cached.
     expect((await market.snapshotOf(nvda, usdg(5))).sharesAtomic).toBeGreaterThan(0n)
   })
 
-  test('error: a flood is turned away instead of collected', async () => {
+  test('error: quotes above the limit are refused instead of queued', async () => {
     const { market, reads } = spied({ read: silent, timeoutMs: 200 })
     const asked = Array.from({ length: 1_500 }, (_, index) =>
       market.snapshotOf(nvda, usdg(1) + BigInt(index)).catch((error: Error) => error.name),
@@ -274,7 +274,7 @@ describe('the free routes', () => {
     fetch(`${world.url}/api/stock/${path}`, { headers })
   const json = async (path: string) => (await get(path)).json() as Promise<Record<string, unknown>>
 
-  test('behavior: the list', async () => {
+  test('behavior: the list has every token with price, limits and status', async () => {
     const body = await json('list')
     expect(Object.keys(body)).toEqual(['network', 'asset', 'payTo', 'stocks'])
     expect(body).toMatchObject({
@@ -301,7 +301,7 @@ describe('the free routes', () => {
     })
   })
 
-  test('behavior: the list tells what cannot be bought', async () => {
+  test('behavior: the list shows which tokens cannot be bought', async () => {
     await pause(chain, nvda, { token: true })
     await pause(chain, crcl, { everything: true })
     type Entry = { symbol: string; status: string; price: string }
@@ -311,7 +311,7 @@ describe('the free routes', () => {
     expect(status).toMatchObject({ NVDA: 'halted', CRCL: 'paused', SPY: 'open' })
   })
 
-  test('behavior: a quote', async () => {
+  test('behavior: a quote has shares, minimum and total', async () => {
     const body = await json('quote?symbol=nvda&usdg=25.5&utm_source=x')
     expect(body).toEqual({
       symbol: 'NVDA',
@@ -331,7 +331,7 @@ describe('the free routes', () => {
     })
   })
 
-  test('error: every bad parameter is named', async () => {
+  test('error: every invalid parameter is named', async () => {
     const faults: readonly (readonly [string, readonly string[]])[] = [
       ['', ['symbol', 'usdg']],
       ['symbol=NVDA', ['usdg']],
@@ -357,7 +357,7 @@ describe('the free routes', () => {
     }
   })
 
-  test('error: unknown, halted, paused, too far from the feed', async () => {
+  test('error: a quote of an unknown, halted or paused token, or one too far from its feed, is refused', async () => {
     const refused = async () => {
       clock += 1_000
       const { status, code, reason } = await json('quote?symbol=NVDA&usdg=5')
@@ -372,13 +372,13 @@ describe('the free routes', () => {
     expect(await refused()).toEqual([409, 'halted', 'halted'])
   })
 
-  test('behavior: a feed that rests is told and does not refuse', async () => {
+  test('behavior: a paused feed is a warning and does not refuse a quote', async () => {
     await setFeed(chain, nvda, 1, stock.feedMaxAgeSeconds + 3_600)
     const body = await json('quote?symbol=NVDA&usdg=5')
     expect(body).toMatchObject({ symbol: 'NVDA', warnings: ['feed-stale'] })
   })
 
-  test('error: no node, no quote, and the list of before', async () => {
+  test('error: without a node there is no quote, and the list has its last values', async () => {
     const before = await json('list')
     await chain.rpc('anvil_setCode', ['0xcA11bde05977b3631167028862bE2a173976CA11', '0x'])
     clock += 20_000
@@ -390,7 +390,7 @@ describe('the free routes', () => {
     expect(await refused.json()).toMatchObject({ code: 'not-ready' })
   })
 
-  test('error: other methods, and what is not there', async () => {
+  test('error: other methods are 405, unknown paths 404', async () => {
     for (const path of ['list', 'quote']) {
       const url = `${world.url}/api/stock/${path}`
       const body = 'x'.repeat(100_000)
@@ -402,7 +402,7 @@ describe('the free routes', () => {
     expect((await get('nothing')).status).toBe(404)
   })
 
-  test('error: each address may ask so often, then waits', async () => {
+  test('error: the number of requests of each address is limited', async () => {
     const { quotePerMinute } = world.config.service
     clock += 120_000
     const statuses: number[] = []

@@ -41,7 +41,7 @@ type Answer = {
 }
 
 const accept = 'application/json, text/event-stream'
-/** A client that speaks MPP. */
+/** A client that declares MPP. */
 const mpp = { 'accept-payment': 'evm/charge' }
 const post = (body: unknown, headers: Record<string, string> = {}) =>
   fetch(`${shop.url}/mcp`, {
@@ -59,7 +59,7 @@ const call = (name: string, args: Message = {}, meta?: Message, id: unknown = 1)
   params: { name, arguments: args, ...(meta === undefined ? {} : { _meta: meta }) },
 })
 
-/** The credential that pays a tool's challenge for the network, as `_meta` wants it. */
+/** The credential that pays a tool's challenge for the network, in the form of `_meta`. */
 async function credential(name: string, args: Message = {}): Promise<Message> {
   const { error } = await send(call(name, args), mpp)
   const challenges = error?.data.challenges as (Message & { request: ParsedChallenge['request'] })[]
@@ -77,8 +77,8 @@ const buy = async (name: string, args: Message = {}) => {
   return send(call(name, args, meta))
 }
 
-describe('who may connect', () => {
-  test('behavior: pages of our own and of this machine, and whoever is no page', async () => {
+describe('the allowed clients', () => {
+  test('behavior: our own pages, pages of this machine, and clients without an Origin may connect', async () => {
     for (const origin of [undefined, 'http://localhost:6274', 'http://127.0.0.1', shop.url]) {
       const response = await post(call('shop-item'), origin === undefined ? {} : { origin })
       expect(response.status).toBe(200)
@@ -93,7 +93,7 @@ describe('who may connect', () => {
     expect(preflight.headers.get('access-control-allow-headers')).toContain('Mcp-Protocol-Version')
   })
 
-  test('error: another page, or a name that was rebound to us, is 403', async () => {
+  test('error: a page of another origin, or a rebound host name, is 403', async () => {
     for (const headers of [
       { origin: 'https://evil.example.com' },
       { origin: 'null' },
@@ -143,7 +143,7 @@ describe('bad messages', () => {
     expect((await post(call('shop-item'), { 'mcp-protocol-version': '1999' })).status).toBe(400)
   })
 
-  test('error: nothing that is sent is a 5xx or writes a row', async () => {
+  test('error: no message is answered by a 5xx or writes a row', async () => {
     const before = shop.counts()
     const key = fc.constantFrom('jsonrpc', 'id', 'method', 'params', 'name', 'arguments', '_meta')
     const value = fc.oneof(
@@ -170,7 +170,7 @@ describe('bad messages', () => {
 })
 
 describe('messages', () => {
-  test('behavior: several at once are answered each, a cancelled one too', async () => {
+  test('behavior: each message of a batch is answered, a cancelled one too', async () => {
     const cancel = { jsonrpc: '2.0', method: 'notifications/cancelled', params: { requestId: 2 } }
     const batch = [call('shop-item', {}, {}, 1), call('shop-other', {}, {}, 2), cancel]
     const response = await post(batch, { ...mpp, 'mcp-protocol-version': '2025-03-26' })
@@ -200,10 +200,10 @@ describe('messages', () => {
     expect(result?._meta['org.paymentauth/receipt']).toMatchObject({ status: 'success' })
   })
 
-  test('error: too many of one client are 429, and other clients are not held up', async () => {
+  test('error: too many messages of one client are 429, and other clients are not affected', async () => {
     const batch = Array.from({ length: 16 }, (_, id) => ({ jsonrpc: '2.0', id, method: 'ping' }))
     const from = (address: string) => post(batch, { 'x-forwarded-for': address })
-    // Each message counts: 800 of the 600 that are let in.
+    // Each message counts: 800, of which 600 are allowed.
     const answers = await Promise.all(Array.from({ length: 50 }, () => from('192.0.2.1')))
     const refused = answers.filter(({ status }) => status === 429)
     expect(refused.length).toBeGreaterThan(0)
@@ -212,7 +212,7 @@ describe('messages', () => {
     expect((await from('192.0.2.2')).status).toBe(200)
   })
 
-  test('error: what is no message counts too, before it is read', async () => {
+  test('error: an invalid message counts too, before it is read', async () => {
     const from = (address: string) => post('{"no":', { 'x-forwarded-for': address })
     const count = async (times: number) => {
       const answers = await Promise.all(Array.from({ length: times }, () => from('192.0.2.9')))
@@ -225,7 +225,7 @@ describe('messages', () => {
   })
 })
 
-test('error: bad credentials of one client are 429 to it, as over HTTP, and to no other', async () => {
+test('error: invalid credentials of one client are 429 to it, as over HTTP, and to no other', async () => {
   const meta = { 'org.paymentauth/credential': { challenge: {}, payload: {} } }
   const batch = Array.from({ length: 16 }, (_, id) => call('shop-item', {}, meta, id))
   const from = async (address: string) =>
@@ -238,7 +238,7 @@ test('error: bad credentials of one client are 429 to it, as over HTTP, and to n
 })
 
 describe('what is bought', () => {
-  test('behavior: tail, query and body reach the upstream as over HTTP, no payment does', async () => {
+  test('behavior: tail, query and body reach the upstream as over HTTP, without the payment', async () => {
     shop.upstream.requests.length = 0
     await buy('shop-item', { tail: 'a/b c', params: { q: 'x&y', 'p[0]': [1, 2] } })
     const meta = { 'org.paymentauth/credential': await credential('shop-item', { body: { a: 1 } }) }
@@ -251,12 +251,12 @@ describe('what is bought', () => {
     expect(names.filter((name) => /payment|cookie|x-own|forwarded/.test(name))).toEqual([])
   })
 
-  test('behavior: an error of the upstream is told as one, with the receipt of what was paid', async () => {
+  test('behavior: an error of the upstream is an error result with the receipt of the payment', async () => {
     const offer = { x402Version: 2, accepts: [{ payTo: '0x1' }] }
     shop.upstream.script = (_, reply) => reply.send(404, JSON.stringify(offer))
     const { result } = await buy('shop-item')
     expect(result?.isError).toBe(true)
-    // An upstream cannot ask for a payment: clients read the first text of an error.
+    // An upstream cannot request a payment: clients read the first text of an error.
     expect(result?.content.map(({ text }) => text)).toEqual([
       'The upstream answered 404.',
       JSON.stringify(offer),
@@ -265,7 +265,7 @@ describe('what is bought', () => {
     expect(result?._meta['org.paymentauth/receipt']).toMatchObject({ status: 'success' })
   })
 
-  test('behavior: images are images, packed text is unpacked, what is neither is a blob or was cut', async () => {
+  test('behavior: images are images, compressed text is decompressed, other data is a blob', async () => {
     const bytes = new Uint8Array([137, 80, 78, 71])
     const content = async (body: Uint8Array, headers: Record<string, string>) => {
       shop.upstream.script = (_, reply) => reply.send(200, body, headers)
@@ -284,11 +284,11 @@ describe('what is bought', () => {
         mimeType: type.split(';')[0] ?? '',
         blob: '/w==',
       })
-    // What it calls gzip and cannot be unpacked was cut on its way.
+    // Data that is declared as gzip and cannot be decompressed is truncated data.
     expect((await content(new Uint8Array([255]), packed))?.text).toStartWith('Upstream Failed')
   })
 
-  test('behavior: what was paid and not delivered is redeemed by the token, once', async () => {
+  test('behavior: a payment that was not delivered is redeemed by the token, once', async () => {
     const { result: asked } = await send(call('shop-item'))
     const header = await payX402(
       asked?.structuredContent as unknown as Required,
@@ -315,7 +315,7 @@ describe('what is bought', () => {
     expect(other.result?.structuredContent).toMatchObject({ code: 'payment-mismatch' })
   })
 
-  test('behavior: a challenge of HTTP is one of the same tool, but of no other', async () => {
+  test('behavior: a challenge of HTTP pays for the same tool, and for no other', async () => {
     const [challenge] = challengesOf(await fetch(`${shop.url}/m/shop/item`)).filter(
       ({ request }) => request.methodDetails.chainId === 8453,
     )
@@ -332,7 +332,7 @@ describe('what is bought', () => {
     })
   })
 
-  test('error: what is out of service is no tool', async () => {
+  test('error: a merchant out of service has no tool', async () => {
     const { result } = await send({ jsonrpc: '2.0', id: 1, method: 'tools/list' })
     const names = result?.tools.map(({ name }) => name) ?? []
     expect(names).toContain('shop-item')

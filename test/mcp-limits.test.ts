@@ -24,7 +24,7 @@ const message = (params: unknown) =>
   JSON.stringify({ jsonrpc: '2.0', id: 1, method: 'tools/call', params })
 
 describe('a message', () => {
-  test('error: with more than 4,096 members is refused before it is parsed', async () => {
+  test('error: a message with more than 4,096 members is refused before it is parsed', async () => {
     const few = Object.fromEntries(Array.from({ length: 4000 }, (_, at) => [`a${at}`, 1]))
     const many = Object.fromEntries(Array.from({ length: 5000 }, (_, at) => [`a${at}`, 1]))
     const lists = Array.from({ length: 500 }, () => [1, 2, 3, 4, 5, 6, 7, 8, 9, 0])
@@ -45,14 +45,14 @@ describe('a message', () => {
     }
   })
 
-  test('error: above 256 KiB is 413', async () => {
+  test('error: a message above 256 KiB is 413', async () => {
     const body = message({ name: 'shop-item', arguments: { body: 'x'.repeat(256 * 1024) } })
     const response = await post(body, '192.0.2.2')
     expect(response.status).toBe(413)
     expect(await response.json()).toMatchObject({ error: { code: -32000 } })
   })
 
-  test('error: 16 MiB of one address in a minute are 429, of any length, and of another none', async () => {
+  test('error: more than 16 MiB of one address in a minute are 429, and those of another address are not', async () => {
     const size = 255 * 1024
     const long = message({ name: 'shop-item', arguments: { body: 'x'.repeat(size - 200) } })
     const answers: number[] = []
@@ -62,7 +62,7 @@ describe('a message', () => {
     const refused = await post(long, '192.0.2.3')
     expect(refused.headers.get('retry-after')).toMatch(/^\d+$/)
     expect((await post(long, '192.0.2.4')).status).toBe(200)
-    // Short ones count as the bytes that they are.
+    // Short messages count by their bytes.
     const short = message({ name: 'shop-item' })
     for (let count = 0; count < 100; count++)
       expect((await post(short, '192.0.2.5')).status).toBe(200)
@@ -80,7 +80,7 @@ describe('answers that wait for their clients', () => {
   const states = () =>
     shop.rows('SELECT delivery, count(*) AS n FROM payments GROUP BY 1 ORDER BY 1')
 
-  test('attack: one batch brings 8 MiB of stored answers, and the rest later', async () => {
+  test('attack: one batch returns 8 MiB of stored answers, and the others later', async () => {
     const long = 'x'.repeat(1000 * 1000)
     shop.upstream.script = (_, reply) => reply.send(200, long, { 'content-type': 'text/plain' })
     const one = JSON.parse(await paid())
@@ -116,13 +116,13 @@ describe('answers that wait for their clients', () => {
     expect(codes).toEqual([undefined, undefined, 'not-ready'])
     expect(shop.upstream.requests).toHaveLength(2)
     expect(shop.counts().payments).toBe((before.payments ?? 0) + 2)
-    // The third payment is good for the next message.
+    // The third payment can be used in the next message.
     shop.upstream.script = undefined
     const again = await post(calls[2] ?? '', '192.0.2.8')
     expect(await again.json()).toMatchObject({ result: { content: [{ text: '{"ok":true}' }] } })
   })
 
-  test('attack: clients that do not read hold 32 MiB, and what more is asked for is not charged', async () => {
+  test('attack: answers for clients that do not read take at most 32 MiB, and further calls are not charged', async () => {
     const long = '\n'.repeat(4 * 1024 * 1024)
     shop.upstream.script = (_, reply) => reply.send(200, long, { 'content-type': 'text/plain' })
     const idle = []
@@ -150,7 +150,7 @@ describe('answers that wait for their clients', () => {
     })
     expect(JSON.parse(refused).result.structuredContent).toMatchObject({ code: 'not-ready' })
     expect(shop.counts()).toEqual(before)
-    // None of them has been delivered; when their clients leave they can come back.
+    // None of them has been delivered; their clients can repeat the calls.
     expect(states()).toContainEqual({ delivery: 'delivering', n: 8 })
     for (const socket of idle) socket.destroy()
     await until('their room is free', () =>

@@ -26,14 +26,14 @@ afterAll(async () => {
   await world?.stop()
 })
 
-/** What a client of draft-payment-transport-mcp-00 declares. */
+/** The declaration of a client of draft-payment-transport-mcp-00. */
 const mpp = { experimental: { payment: { methods: { evm: { intents: ['charge'] } } } } }
 
-/** A client of the SDK that pays for nothing, and declares nothing unless it is told to. */
+/** A client of the SDK that pays for nothing, and declares nothing by default. */
 async function connect(capabilities: Record<string, unknown> = {}): Promise<Client> {
   const client = new Client({ name: 'test', version: '1' }, { capabilities })
   const transport = new StreamableHTTPClientTransport(new URL(`${world.url}/mcp`))
-  // Its optional members are declared without undefined.
+  // The SDK declares its optional members without undefined.
   await client.connect(transport as Parameters<Client['connect']>[0])
   open.push(client)
   return client
@@ -100,7 +100,7 @@ async function paid(network: Id): Promise<bigint> {
 }
 
 describe('the tools', () => {
-  test('behavior: there is one for every route, under names and with inputs that clients accept', async () => {
+  test('behavior: there is one tool for every route, with names and inputs that clients accept', async () => {
     const client = await connect()
     const { tools } = await client.listTools()
     const { paths } = (await (await fetch(`${world.url}/openapi.json`)).json()) as {
@@ -138,7 +138,7 @@ describe('the tools', () => {
     })
   })
 
-  test('behavior: the server says what it is and how it is paid', async () => {
+  test('behavior: the server has a title and instructions for payments', async () => {
     const client = await connect()
     expect(client.getServerVersion()).toMatchObject({ name: 'turnpike', title: 'Turnpike' })
     expect(client.getServerCapabilities()?.experimental).toEqual({
@@ -189,7 +189,7 @@ describe('an unpaid call', () => {
     expect(data.challenges).toHaveLength(2)
   })
 
-  test('behavior: what cannot be served is named before anybody pays', async () => {
+  test('behavior: inputs that cannot be served are named before a payment', async () => {
     const client = await connect(mpp)
     const { data } = await refusal(client, {
       name: 'weather-forecast',
@@ -199,7 +199,7 @@ describe('an unpaid call', () => {
     expect(faults.map(({ name }) => name)).toEqual(['latitude', 'longitude'])
   })
 
-  test('error: arguments that no request can be made of are told to the model', async () => {
+  test('error: invalid arguments are a result that the model can read', async () => {
     const client = await connect()
     const call = (name: string, args: Record<string, unknown>) =>
       client.callTool({ name, arguments: args })
@@ -208,7 +208,7 @@ describe('an unpaid call', () => {
       ['wiki-summary', {}, 'title is missing'],
       ['wiki-summary', { title: '..' }, 'title cannot be part of a path'],
       ['wiki-summary', { title: '\ud800' }, 'not valid Unicode'],
-      ['weather-forecast', { latitude: {} }, 'must be a text'],
+      ['weather-forecast', { latitude: {} }, 'must be a string'],
       ['fx-currencies', { params: 'x' }, 'params must be an object'],
     ] as const) {
       const result = await call(name, args)
@@ -227,7 +227,7 @@ describe('mppx', () => {
     ['eip155:4663', {}],
     ['eip155:8453', mpp],
   ] as const)
-    test(`behavior: its MCP client buys on ${network}, with a signed receipt, ${capabilities === mpp ? '' : 'un'}declared`, async () => {
+    test(`behavior: the MCP client of mppx buys on ${network}, with a signed receipt, ${capabilities === mpp ? '' : 'un'}declared`, async () => {
       const client = await connectMppx(network, { capabilities })
       const before = await paid(network)
       const result = await client.callTool({ name: 'weather-forecast', arguments: forecast })
@@ -241,7 +241,7 @@ describe('mppx', () => {
       expect(Receipt.verify(signed)).toBe(world.app.receiptAddress)
     })
 
-  test('behavior: it buys what the upstream has under another form of the title', async () => {
+  test('behavior: mppx buys an article under another form of its title', async () => {
     const client = await connectMppx('eip155:8453', { index: 3 })
     const summary = await client.callTool({
       name: 'wiki-summary',
@@ -251,7 +251,7 @@ describe('mppx', () => {
     expect(JSON.parse(textOf(summary)).titles.canonical).toBe('Toll_road')
   })
 
-  test('behavior: it buys by a body, by a tail and by a bracketed name', async () => {
+  test('behavior: mppx buys with a body, a tail and a bracketed name', async () => {
     const client = await connectMppx('eip155:8453', { index: 2 })
     const messages = [{ role: 'user', content: 'What does a turnpike do?' }]
     const chat = await client.callTool({
@@ -293,7 +293,7 @@ describe('x402', () => {
     expect(headersOf({ ...payment, extensions: {} })).not.toEqual(headersOf(payment))
   })
 
-  test('behavior: a payment in _meta buys once; the settlement comes back in _meta', async () => {
+  test('behavior: a payment in _meta buys once; the settlement is in _meta of the result', async () => {
     const client = await connect()
     const call = { name: 'fx-latest', arguments: { base: 'USD' } }
     const offer = (await client.callTool(call)).structuredContent as Required
@@ -307,7 +307,7 @@ describe('x402', () => {
       payer: account(1).address,
     })
     expect(result._meta).not.toHaveProperty('org.paymentauth/receipt')
-    // The same one again is refused in the form of its transport, with a fresh offer.
+    // The same payment again is refused in the form of its transport, with a fresh offer.
     const again = await client.callTool({ ...call, _meta })
     expect(again.isError).toBe(true)
     expect(again.structuredContent).toMatchObject({
@@ -319,7 +319,7 @@ describe('x402', () => {
     expect((await paid('eip155:4663')) - before).toBe(5000n)
   })
 
-  test('error: a spent payment opens no other tool, nor the same with other arguments', async () => {
+  test('error: a spent payment pays neither for another tool nor for other arguments', async () => {
     const client = await connect()
     const first = await client.callTool({ name: 'fx-latest', arguments: { base: 'USD' } })
     const payment = await pay(first.structuredContent as Required)
@@ -340,7 +340,7 @@ describe('x402', () => {
     }
   })
 
-  test('error: what is no payment at all is a problem, with the settlement that did not happen', async () => {
+  test('error: an invalid payment is a problem, with a failed settlement', async () => {
     const client = await connect()
     const call = { name: 'fx-latest', _meta: { 'x402/payment': { x402Version: 2 } } }
     const refused = await client.callTool(call)
@@ -351,7 +351,7 @@ describe('x402', () => {
     expect((await refusal(client, text)).code).toBe(-32602)
   })
 
-  test('behavior: an idempotency key in _meta gets the same answer again, once paid', async () => {
+  test('behavior: an idempotency key in _meta gets the same answer again, for one payment', async () => {
     const client = await connect()
     const call = { name: 'words-related', arguments: { ml: 'road' } }
     const offer = (await client.callTool(call)).structuredContent as Required
@@ -367,7 +367,7 @@ describe('x402', () => {
 })
 
 describe('a credential that is wrong', () => {
-  test('behavior: a refusal has the form of the protocol that paid, whatever the client declared', async () => {
+  test("behavior: a refusal has the form of the credential's protocol, whatever the client declared", async () => {
     const call = { name: 'fx-latest', arguments: {} }
     const declared = await connect(mpp)
     const { data } = await refusal(declared, call)
@@ -384,7 +384,7 @@ describe('a credential that is wrong', () => {
     expect(other.code).toBe(-32043)
   })
 
-  test('error: malformed is -32602, refused is -32043 with fresh challenges', async () => {
+  test('error: a malformed credential is -32602, a refused one -32043 with fresh challenges', async () => {
     const client = await connect(mpp)
     const call = { name: 'fx-latest', arguments: {} }
     const { data } = await refusal(client, call)
@@ -400,7 +400,7 @@ describe('a credential that is wrong', () => {
     expect(refused.code).toBe(-32043)
     expect(refused.data.challenges).toHaveLength(2)
     expect(refused.data.failure.reason).toBeString()
-    // One that was issued for another tool.
+    // A challenge that was issued for another tool.
     const other = await refusal(client, { name: 'fx-currencies' })
     const mismatched = { challenge: other.data.challenges[0], payload: authorization }
     expect((await refusal(client, { ...call, ...meta(mismatched) })).code).toBe(-32043)

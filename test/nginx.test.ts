@@ -35,7 +35,7 @@ function expectBought({ response, requests, body }: Purchase): void {
 }
 
 describe.skipIf(isMissing)('behind nginx as it is installed', () => {
-  test('behavior: every shipped route asks for its price', async () => {
+  test('behavior: every shipped route answers 402 through nginx', async () => {
     const asked = world.config.merchants.flatMap(({ slug, routes }) =>
       routes.flatMap(({ path, tail, methods }) =>
         methods.map((method) => ({
@@ -69,7 +69,7 @@ describe.skipIf(isMissing)('behind nginx as it is installed', () => {
     })
   }
 
-  test('behavior: mppx left alone and @x402/fetch buy by POST, with a body', async () => {
+  test('behavior: mppx without configuration and @x402/fetch buy by POST, with a body', async () => {
     const url = `${nginx.url}/m/assistant/chat`
     const messages = [{ role: 'user', content: 'What does a turnpike do?' }]
     const init = {
@@ -86,7 +86,7 @@ describe.skipIf(isMissing)('behind nginx as it is installed', () => {
       expectBought(await buyWithX402(world, url, account(2), { init, network, method }))
   })
 
-  test('error: a refused credential is told so', async () => {
+  test('error: a refused credential gets its problem through nginx', async () => {
     for (const [network, method] of [
       ['eip155:4663', 'permit2'],
       ['eip155:8453', 'eip3009'],

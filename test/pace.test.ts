@@ -5,7 +5,7 @@ import { until } from './harness/world'
 const stepMs = 200
 const quickly = { stepBytes: 1_000, stepMs, stalledMax: 100 }
 
-/** The names of the streams that were cut, and a stream for each name. */
+/** The names of the streams that were cut, and a function that starts a named stream. */
 function watched(min: typeof quickly, names: readonly string[]) {
   const cut: string[] = []
   const paces = createPaces(min)
@@ -13,7 +13,7 @@ function watched(min: typeof quickly, names: readonly string[]) {
   return { cut, streams }
 }
 
-test('attack: a buyer that takes less than a step in its time is cut, one that takes more is not', async () => {
+test('attack: a buyer below the minimum rate is cut, one above it is not', async () => {
   const { cut, streams } = watched(quickly, ['none', 'some', 'enough'])
   const [none, some, enough] = streams
   none?.put(10)
@@ -33,7 +33,7 @@ test('attack: a buyer that takes less than a step in its time is cut, one that t
   enough?.stop()
 })
 
-test('attack: what a cut stream leaves is to be collected, not what an ended one leaves', async () => {
+test('attack: a collection is requested for a cut stream, not for an ended one', async () => {
   let told = 0
   const reclaim = { after: () => void told++ }
   const paces = createPaces({ ...quickly, reclaim })
@@ -54,8 +54,8 @@ test('behavior: a stream of a slow upstream is not cut', async () => {
   streams[0]?.stop()
 })
 
-test('attack: of many buyers that stand still those that stand longest are cut at once', async () => {
-  // The step is so long that no stream is cut for its pace.
+test('attack: of many buyers that do not read, the longest idle ones are cut at once', async () => {
+  // The step is so long that no stream is cut for its rate.
   const min = { stepBytes: 1_000, stepMs: 96 * 20, stalledMax: 1 }
   const { cut, streams } = watched(min, ['first', 'moving', 'second'])
   const [first, moving, second] = streams

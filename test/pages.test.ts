@@ -21,14 +21,14 @@ afterAll(() => world.stop())
 
 const token = 'a-token-of-the-operator'
 
-/** The pages alone, over a configuration of the test's. */
+/** The pages alone, over a configuration of the test. */
 function pages(options: Partial<PagesOptions> = {}) {
   const config = options.config ?? configOf(small)
   const { baseUrl } = config.service
   const made = createPages({
     config,
     adminToken: token,
-    adminState: () => ({
+    adminState: async () => ({
       networks: [],
       pending: { count: 0, oldest: [] },
       openCircuits: [],
@@ -69,7 +69,7 @@ describe('the catalogue', () => {
     for (const { name } of world.config.networks) expect(text).toContain(name)
     expect(text).toContain('<li>0.005 USDG on Robinhood Chain</li>')
     expect(text).toContain('<li>0.005 USDC on Base</li>')
-    // Nothing that the catalogue hides from buyers.
+    // The page has no element that is hidden from buyers.
     expect(text).not.toContain(world.upstreams.url)
     expect(text).not.toContain('open-meteo.com/v1')
   })
@@ -88,7 +88,7 @@ describe('the catalogue', () => {
     }
   })
 
-  test('behavior: a second look costs a 304, until something changes', async () => {
+  test('behavior: a second request is a 304, until something changes', async () => {
     let isReady = true
     const app = pages({ isReady: () => isReady })
     const first = await app.get('/')
@@ -99,7 +99,7 @@ describe('the catalogue', () => {
     expect((await app.get('/', { 'if-none-match': etag })).status).toBe(200)
   })
 
-  test('behavior: a large one has pages and a search, which needs no script', async () => {
+  test('behavior: a large catalogue has pages and a search, which needs no script', async () => {
     const config = {
       ...configOf(small),
       merchants: [
@@ -133,7 +133,7 @@ describe('the catalogue', () => {
   })
 })
 
-/** A merchant that has the text wherever one fits. */
+/** A merchant with the text in every member that can have it. */
 function merchantOf(text: string) {
   return merchant('one', {
     title: text,
@@ -160,7 +160,7 @@ function merchantOf(text: string) {
 }
 
 describe('what a page may do', () => {
-  test('behavior: the policy runs our script by its hash and nothing inline', async () => {
+  test('behavior: the policy allows our script by its hash and nothing inline', async () => {
     for (const path of ['/', '/stocks', '/admin']) {
       const response = await fetch(world.url + path)
       expect(response.status).toBe(200)
@@ -174,7 +174,7 @@ describe('what a page may do', () => {
     }
   })
 
-  test('behavior: assets are named by their content and kept for ever', async () => {
+  test('behavior: paths of assets have the hash of their content, and may be cached for ever', async () => {
     const text = await (await fetch(`${world.url}/`)).text()
     const paths = [...text.matchAll(/\/assets\/[a-z]+-[0-9a-f]{16}\.[a-z]+/g)].map(([path]) => path)
     expect(new Set(paths).size).toBe(3)
@@ -187,7 +187,7 @@ describe('what a page may do', () => {
     expect((await fetch(`${world.url}/assets/..%2fconfig`)).status).toBe(404)
   })
 
-  test('behavior: hostile texts of the configuration stay texts', async () => {
+  test('behavior: hostile texts of the configuration are escaped', async () => {
     const hostile = `</code></title><script>alert(1)</script><img src=x onerror=alert(1)>"' onfocus=alert(1) ${controlCharacter}`
     const base = configOf(small)
     const one = merchantOf(hostile)
@@ -206,7 +206,7 @@ describe('what a page may do', () => {
     const app = pages({
       config,
       hasMarket: true,
-      adminState: () => ({
+      adminState: async () => ({
         networks: [
           {
             network: hostile,
@@ -254,7 +254,7 @@ describe('what a page may do', () => {
 })
 
 describe('the state of relayers', () => {
-  test('behavior: each has its own reason, and that of its network where there is one', async () => {
+  test('behavior: each relayer has its own reason, and that of its network where there is one', async () => {
     const relayer = (name: string, reason?: string) => ({
       relayer: name,
       ready: reason === undefined,
@@ -265,7 +265,7 @@ describe('the state of relayers', () => {
       const relayers = [relayer('0xa', 'no gas'), relayer('0xb', 'a gap'), relayer('0xc', last)]
       const networks = [{ network: 'eip155:1', ready, reason, relayers }]
       const nothing = { pending: { count: 0, oldest: [] }, openCircuits: [], outOfService: [] }
-      const adminState = () => ({ networks, heldOrders: undefined, ...nothing })
+      const adminState = async () => ({ networks, heldOrders: undefined, ...nothing })
       const { get } = pages({ adminState })
       const text = await (await get('/admin', { authorization: `Bearer ${token}` })).text()
       const rows = text.match(/<tr><td>.*?<\/tr>/g) ?? []
@@ -296,13 +296,13 @@ describe('the state of relayers', () => {
 
 const controlCharacter = String.fromCharCode(7)
 
-/** What remains when every well-formed tag is taken out. */
+/** The text that remains without every well-formed tag. */
 function withoutTags(text: string): string {
   return text.replace(/<!doctype html>|<\/?[a-z][a-z0-9]*(?:\s+[a-z-]+(?:="[^"<>]*")?)*\s*>/g, '')
 }
 
 describe('commands', () => {
-  test('behavior: an example has what is required and what has an example', () => {
+  test('behavior: an example has the required parameters and those with an example', () => {
     const params = [
       param('iso', { in: 'tail', required: true, example: 'DE' }),
       param('indicator', { in: 'tail', required: true, schema: { const: 'indicator' } }),
@@ -334,7 +334,7 @@ describe('the commands of the page', () => {
   const root = join(import.meta.dir, '..')
   const payKey = account(1).privateKey
 
-  /** As they stand on the page of the demo, whose base_url has no port. */
+  /** In the form of the demo's page, whose base_url has no port. */
   async function commandsOf(path: string): Promise<string[]> {
     const text = await (await fetch(`${world.url}/`)).text()
     const [, item = ''] = text.split(`<code>${path}`)
@@ -391,7 +391,7 @@ describe('/admin', () => {
       'ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80',
     ].filter((secret) => text.includes(secret))
 
-  test('behavior: without the token there is only the form', async () => {
+  test('behavior: without the token the page has only the form', async () => {
     const response = await pages().get('/admin')
     expect(response.status).toBe(200)
     expect(response.headers.get('cache-control')).toBe('no-store')
@@ -401,7 +401,7 @@ describe('/admin', () => {
     expect(text).not.toContain('Networks and relayers')
   })
 
-  test('behavior: the token shows it, by header and by form, and nothing is set', async () => {
+  test('behavior: the token shows the state, by header and by form, and no cookie is set', async () => {
     const app = pages()
     for (const response of [
       await app.get('/admin', { authorization: `Bearer ${token}` }),
@@ -416,7 +416,7 @@ describe('/admin', () => {
     }
   })
 
-  test('error: another token is refused, whatever it looks like', async () => {
+  test('error: a wrong token of any form is refused', async () => {
     const app = pages()
     const wrong = ['', 'x', `${token}x`, token.slice(1), token.toUpperCase(), 'x'.repeat(4000)]
     for (const guess of wrong) {
@@ -431,7 +431,7 @@ describe('/admin', () => {
     expect((await app.get('/admin', { authorization: 'Payment abc' })).status).toBe(401)
   })
 
-  test('error: guesses of one address are limited, also the right one then', async () => {
+  test('error: guesses of one address are limited, and then the right token is refused, too', async () => {
     const app = pages()
     for (let i = 0; i < 30; i++) await app.post('/admin', 'token=guess')
     expect((await app.post('/admin', `token=${token}`)).status).toBe(429)

@@ -80,7 +80,7 @@ async function run(args: readonly string[], env: Record<string, string> = {}): P
 
 const key = { PAY_KEY: payer.privateKey }
 
-/** A server that answers paid requests as it is told; the credentials that it got. */
+/** A server with scripted answers to paid requests, and the credentials that it received. */
 function shop(answers: readonly (() => Response)[], amountAtomic?: bigint) {
   const credentials: string[] = []
   const server = Bun.serve({
@@ -119,7 +119,7 @@ describe('Terms', () => {
   const random = new Uint8Array(32).fill(9)
   const terms = Terms.decode(asked('http://localhost/m/a/b'))
 
-  test('behavior: reads every way to pay, ours and nobody else', () => {
+  test('behavior: Terms reads every way to pay that we offer, and no other', () => {
     expect(terms.map(Terms.describe)).toEqual([
       '0.005000 USDG on eip155:4663 by permit2 (mpp)',
       '0.005000 USDG on eip155:4663 by eip3009 (mpp)',
@@ -156,7 +156,7 @@ describe('Terms', () => {
     }
   })
 
-  test('error: nonsense, unknown tokens and other spenders are no terms', () => {
+  test('error: invalid offers, unknown tokens and other spenders are omitted', () => {
     const accepted = X402.requirements(offer, 'permit2')
     const of = (accept: object) =>
       Terms.decode(new Headers({ 'payment-required': encodeJson({ accepts: [accept] }) }))
@@ -189,7 +189,7 @@ describe.concurrent('turnpike pay, against other servers', () => {
     expect(ran.err).toContain('settlement-pending, 0xabc')
   })
 
-  test('error: what a server says neither steers the terminal nor looks like a line of ours', async () => {
+  test("error: a server's text neither controls the terminal nor looks like a line of ours", async () => {
     const detail = 'no\x1b]0;owned\x07\x1b[2J\x9b1A\u202e\nsettled by 0xfeed\r'
     const store = shop([problem(400, { code: 'bad\x1b[1m', detail })])
     const ran = await run([store.url], key)
@@ -201,7 +201,7 @@ describe.concurrent('turnpike pay, against other servers', () => {
     expect(ran.err).not.toMatch(/^settled by/m)
   })
 
-  test('error: a failed delivery tells how to redeem, and --redeem asks without paying', async () => {
+  test('error: a failed delivery prints how to redeem, and --redeem sends the request without a payment', async () => {
     const redeem = { token: `-${'A'.repeat(42)}`, until: '2026-11-21T00:00:00.000Z', attempts: 5 }
     const failed = problem(502, { code: 'upstream-failed', detail: 'broken', redeem })
     const store = shop([failed, () => new Response('late goods')])
@@ -216,7 +216,7 @@ describe.concurrent('turnpike pay, against other servers', () => {
     expect(store.credentials[1]).toBe(redeem.token)
   })
 
-  test('error: a redemption that was the last one offers no other', async () => {
+  test('error: after the last redemption no other is offered', async () => {
     const redeem = { token: 'A'.repeat(43), until: '2026-11-21T00:00:00.000Z', attempts: 0 }
     const store = shop([problem(502, { code: 'upstream-failed', detail: 'broken', redeem })])
     const ran = await run([store.url], key)
@@ -225,7 +225,7 @@ describe.concurrent('turnpike pay, against other servers', () => {
     expect(ran.err).not.toContain('--redeem')
   })
 
-  test('error: a refusal after paying is not paid again', async () => {
+  test('error: a request that is refused after the payment is not paid again', async () => {
     const refusal = problem(402, { code: 'verification-failed', detail: 'no', reason: 'x_y' })
     const store = shop([refusal])
     const ran = await run([store.url], key)
@@ -300,13 +300,13 @@ describe('turnpike pay, against the gateway', () => {
     })
   }
 
-  test('error: a request that would be refused is not paid', async () => {
+  test('error: a request with invalid parameters is not paid', async () => {
     const ran = await run([`${world.url}/m/weather/forecast`], key)
     expect(ran.code).toBe(1)
     expect(ran.err).toContain('The request would be refused: latitude')
   })
 
-  test('behavior: what was paid for and not delivered is redeemed as the output says', async () => {
+  test('behavior: a payment that was not delivered is redeemed by the printed command', async () => {
     const url = world.url + forecast
     const { port } = world.upstreams
     await world.upstreams.stop()

@@ -21,7 +21,7 @@ const permit2: Terms = { scheme: 'x402-permit2' }
 type Refused = { body: Record<string, unknown>; headers: Headers }
 type ExpectedProblem = { status: number; code: string; reason?: string }
 
-/** Nothing is written, sent or forwarded; a 402 brings a fresh challenge, x402 its answer. */
+/** Nothing is written, sent or forwarded. A 402 has a fresh challenge, and for x402 its answer. */
 async function expectRefused(
   response: Response,
   refusal: ExpectedProblem,
@@ -58,7 +58,7 @@ async function refuse(
       transaction: '',
       network: expect.stringMatching(/^eip155:\d+$/),
     })
-    // The head of a 402 is long enough without the copy under the old name.
+    // The head of a 402 has no room for a copy under the old name.
     const copy = refusal.status === 402 ? null : response.headers.get('payment-response')
     expect(response.headers.get('x-payment-response')).toBe(copy)
   }
@@ -68,14 +68,14 @@ async function refuse(
 describe('an MPP challenge is bound', () => {
   const invalid = { status: 402, code: 'invalid-challenge' }
 
-  test('error: bought for one route, or without a body, it opens no other and pays for none', async () => {
+  test('error: a challenge of one route, or without a body, pays neither for another route nor for a body', async () => {
     const credential = await sign(item())
     await refuse(credential, invalid, `${shop.url}/m/shop/other`)
     await refuse(credential, invalid, item(), { method: 'POST', body: '{}' })
     expect((await fetch(item(), { headers: credential })).status).toBe(200)
   })
 
-  test('behavior: without a body that of GET buys by POST, and the other way', async () => {
+  test('behavior: without a body the challenge of GET pays for POST, and the reverse', async () => {
     for (const [asked, bought] of [
       ['GET', 'POST'],
       ['POST', 'GET'],
@@ -87,7 +87,7 @@ describe('an MPP challenge is bound', () => {
     }
   })
 
-  test('error: asked for with one body, it does not buy another', async () => {
+  test('error: a challenge of one body does not pay for another', async () => {
     const init = { method: 'POST', body: '{"n":1}' }
     const credential = await sign(item(), { init })
     await refuse(credential, invalid, item(), { method: 'POST', body: '{"n":2}' })
@@ -97,7 +97,7 @@ describe('an MPP challenge is bound', () => {
     expect(shop.upstream.requests).toMatchObject([{ method: 'POST', body: '{"n":1}' }])
   })
 
-  test('error: after 300 seconds it has expired, before it has not', async () => {
+  test('error: a challenge expires after 300 seconds, and not before', async () => {
     const late = await sign(item(), { validBefore: inSeconds(300 + 350) })
     const early = await sign(item(), { validBefore: inSeconds(300 + 290) })
     shop.advance(295_000)
@@ -108,7 +108,7 @@ describe('an MPP challenge is bound', () => {
     shop.advance(-301_000)
   })
 
-  test('error: one that we did not issue is refused', async () => {
+  test('error: a challenge that we did not issue is refused', async () => {
     for (const echo of [
       { id: 'AAAA' },
       { realm: 'localhost:4020' },
@@ -118,7 +118,7 @@ describe('an MPP challenge is bound', () => {
       const [challenge] = (await ask(item())).challenges
       if (challenge === undefined) throw new Error('no challenge')
       const forged = { ...challenge, raw: { ...challenge.raw, ...echo } }
-      // Signed for what it echoes, so that only the HMAC is wrong.
+      // The credential signs the echoed fields, so that only the HMAC is wrong.
       const own = { ...forged, id: forged.raw.id ?? '', realm: forged.raw.realm ?? '' }
       const authorization = await payMpp(own, account(1).local())
       await refuse({ authorization }, invalid)
@@ -163,7 +163,7 @@ describe('before money moves', () => {
     await refuse({ authorization: `Bearer x, ${mpp.authorization}` }, many)
   })
 
-  test('error: a parameter that cannot be served is 400, and the credential stays good', async () => {
+  test('error: an invalid parameter is 400, and the credential stays valid', async () => {
     const form = `${shop.url}/m/shop/form`
     for (const terms of [{}, x402, permit2] as Terms[]) {
       shop.upstream.requests.length = 0
@@ -205,7 +205,7 @@ describe('before money moves', () => {
     expect(soon.status).toBe(200)
   })
 
-  test('error: one that has expired or is about to is refused', async () => {
+  test('error: an authorization that has expired or is about to is refused', async () => {
     const expired = { status: 402, code: 'payment-expired' }
     await refuse(await sign(item(), { ...x402, validBefore: inSeconds(4) }), {
       ...expired,
@@ -274,7 +274,7 @@ describe('before money moves', () => {
     await refuse(await sign(item(), { scheme, validBefore: inSeconds(310) }), wrong)
   })
 
-  test('error: permit2 of MPP has one entry each, and they agree', async () => {
+  test('error: permit2 of MPP must have one entry each, with equal amounts', async () => {
     const to = account(2).address
     type Payload = {
       permit: { permitted: object[] }
@@ -301,7 +301,7 @@ describe('before money moves', () => {
     await refuse(sourceless, { status: 402, code: 'verification-failed' })
   })
 
-  test("error: the draft's own witness is refused with what to sign instead", async () => {
+  test("error: the draft's own witness is refused, with the witness to sign", async () => {
     const credential = await altered(({ payload }) =>
       Object.assign(payload, { witness: { challengeHash: `0x${'ab'.repeat(32)}` } }),
     )
@@ -322,7 +322,7 @@ describe('before money moves', () => {
     return { authorization: `Payment ${text}` }
   }
 
-  test('error: what the simulation refuses is not written and may be tried again', async () => {
+  test('error: a payment that the simulation refuses is not written and may be tried again', async () => {
     const poor = { buyer: 6 }
     const wrong = { status: 402, code: 'verification-failed' }
     await refuse(await sign(item(), poor), {
@@ -338,7 +338,7 @@ describe('before money moves', () => {
     await refuse(unapproved, { ...wrong, reason: 'permit2_allowance_required' })
   })
 
-  test('error: PAYMENT-RESPONSE comes with every x402 failure, whoever refuses it', async () => {
+  test('error: every x402 failure has PAYMENT-RESPONSE, in every part that refuses it', async () => {
     const credential = await sign(item(), x402)
     const otherPaths = [
       ['/m/shop/nothing', 404, 'not-found'],
@@ -364,7 +364,7 @@ describe('a spent credential', () => {
     ['x402 permit2', permit2, 'permit2_invalid_nonce'],
   ]
   for (const [name, terms, reason] of spent)
-    test(`error: by ${name} it is 402 invalid-challenge, and the upstream is not asked`, async () => {
+    test(`error: by ${name} it is 402 invalid-challenge, and nothing is forwarded`, async () => {
       const credential = await sign(item(), terms)
       const first = await fetch(item(), { headers: credential })
       expect(first.status).toBe(200)

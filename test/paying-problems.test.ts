@@ -18,7 +18,7 @@ afterAll(() => shop.stop())
 const item = () => `${shop.url}/m/shop/item`
 const x402: Terms = { scheme: 'x402-eip3009' }
 
-test('error: request bodies over the cap of all together are 503 before payment', async () => {
+test('error: request bodies above the common limit are 503 before payment', async () => {
   const post = (letter: string) => ({ method: 'POST', body: letter.repeat(40 * 1024) })
   const [first, second] = await Promise.all([
     sign(item(), { ...x402, init: post('a') }),
@@ -39,7 +39,7 @@ test('error: request bodies over the cap of all together are 503 before payment'
   reply.send(200, '{}')
   expect((await bought).status).toBe(200)
   shop.upstream.script = undefined
-  // The bytes are given back with the answer.
+  // The bytes return to the budget with the answer.
   expect((await fetch(item(), { ...post('b'), headers: second })).status).toBe(200)
 })
 
@@ -64,7 +64,7 @@ test('error: too many paid requests of one address are 429, its unpaid ones are 
   expect((await fetch(item(), { headers: credential })).status).toBe(200)
 })
 
-test('behavior: every problem type that a client can meet is expected by a test', async () => {
+test('behavior: every problem type that a client can receive is expected by a test', async () => {
   const source = await Bun.file(`${import.meta.dir}/../src/protocol/Problem.ts`).text()
   const codes = [...source.matchAll(/^ {2}'([a-z-]+)': \{ status/gm)].map(([, code = '']) => code)
   expect(codes.length).toBeGreaterThan(25)

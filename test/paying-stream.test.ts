@@ -18,7 +18,7 @@ const item = () => `${shop.url}/m/shop/item`
 const x402: Terms = { scheme: 'x402-eip3009' }
 const events = { 'content-type': 'text/event-stream' }
 
-/** The upstream's side of the next request. */
+/** The upstream's handler of the next request. */
 function nextReply(): Promise<Reply> {
   return new Promise((resolve) => {
     shop.upstream.script = (_, reply) => resolve(reply)
@@ -57,12 +57,12 @@ describe('an event stream', () => {
       expect(response.status).toBe(200)
       expect(response.headers.get('content-type')).toBe('text/event-stream')
       expect(response.headers.get('cache-control')).toBe('private, no-store')
-      // The receipt is in the head, before the end is known.
+      // The receipt is in the head, before the end of the stream.
       if (terms.scheme === undefined) expect(response.headers.has('payment-receipt')).toBe(true)
       else expect(settlementOf(response)).toMatchObject({ success: true })
       const read = readerOf(response)
       expect(await read()).toBe('data: 1\n\n')
-      // From its first byte on it is delivered.
+      // It is delivered from its first byte on.
       await becomes(whole)
       upstream.chunk('data: 2\n\n')
       expect(await read()).toBe('data: 2\n\n')
@@ -73,7 +73,7 @@ describe('an event stream', () => {
       await becomes(whole)
     })
 
-  test('behavior: one that is over at once is delivered all the same', async () => {
+  test('behavior: an event stream that ends at once is delivered', async () => {
     for (let count = 0; count < 5; count++) {
       shop.upstream.script = (_, reply) => {
         reply.head(200, events)
@@ -88,7 +88,7 @@ describe('an event stream', () => {
     }
   })
 
-  test('behavior: an upstream that breaks off after the first byte has delivered, truncated', async () => {
+  test('behavior: a stream that the upstream cuts after its first byte is delivered, truncated', async () => {
     const reply = nextReply()
     const credential = await sign(item())
     const bought = fetch(item(), { headers: credential })
@@ -98,7 +98,7 @@ describe('an event stream', () => {
     const read = readerOf(await bought)
     expect(await read()).toBe('data: 1\n\n')
     upstream.cut()
-    // A cut must look like one.
+    // The buyer must be able to see the cut.
     expect(await read().then(String, () => 'broken')).toBe('broken')
     await becomes(cut)
     const again = await fetch(item(), { headers: credential })
@@ -106,7 +106,7 @@ describe('an event stream', () => {
     expect(await again.json()).toMatchObject({ code: 'invalid-challenge' })
   })
 
-  test('behavior: a silent upstream is cut after idle_ms', async () => {
+  test('behavior: an upstream that sends nothing is cut after idle_ms', async () => {
     const reply = nextReply()
     const bought = buy(`${shop.url}/m/hasty/item`)
     const upstream = await reply
@@ -119,7 +119,7 @@ describe('an event stream', () => {
   })
 
   for (const terms of [{}, x402] as Terms[])
-    test(`behavior: a buyer that leaves after the first byte has it, by ${terms.scheme ?? 'mpp'}`, async () => {
+    test(`behavior: a stream whose buyer disconnects after the first byte is delivered, by ${terms.scheme ?? 'mpp'}`, async () => {
       const reply = nextReply()
       const credential = await sign(item(), terms)
       const leave = new AbortController()
@@ -129,7 +129,7 @@ describe('an event stream', () => {
       upstream.chunk('data: 1\n\n')
       const read = readerOf(await bought)
       expect(await read()).toBe('data: 1\n\n')
-      // While it streams, the same credential is in flight.
+      // While it streams, the same credential is in progress.
       expect((await fetch(item(), { headers: credential })).status).toBe(409)
       leave.abort()
       await upstream.left
@@ -141,7 +141,7 @@ describe('an event stream', () => {
     })
 
   for (const terms of [{}, x402] as Terms[])
-    test(`behavior: a buyer that leaves before the first byte may come back, by ${terms.scheme ?? 'mpp'}`, async () => {
+    test(`behavior: a buyer that disconnects before the first byte can repeat the request, by ${terms.scheme ?? 'mpp'}`, async () => {
       const reply = nextReply()
       const credential = await sign(item(), terms)
       const connection = openConnection(item(), credential)
@@ -149,7 +149,7 @@ describe('an event stream', () => {
       await connection.leave()
       upstream.head(200, events)
       upstream.chunk('data: 1\n\n')
-      // Nobody reads it.
+      // The body is not read.
       await upstream.left
       await until('it is recorded', () => lastPayment().delivery === 'none')
       shop.upstream.script = undefined
@@ -162,14 +162,14 @@ describe('an event stream', () => {
 })
 
 describe('an answer that is no event stream', () => {
-  test('behavior: a buyer that leaves before it may come back', async () => {
+  test('behavior: a buyer that disconnects before an answer can repeat the request', async () => {
     for (const terms of [{}, x402] as Terms[]) {
       const reply = nextReply()
       const credential = await sign(item(), terms)
       const connection = openConnection(item(), credential)
       const upstream = await reply
       await connection.leave()
-      // What is paid for is taken from the upstream all the same.
+      // The paid answer is still read from the upstream.
       upstream.send(200, '{"n":1}')
       await until('it is recorded', () => lastPayment().delivery === 'none')
       shop.upstream.script = undefined
@@ -177,7 +177,7 @@ describe('an answer that is no event stream', () => {
     }
   })
 
-  test('behavior: over 1 MiB it streams on, and a cut then is truncated', async () => {
+  test('behavior: an answer above 1 MiB is streamed, and a cut after that is truncated', async () => {
     const mebibyte = 'x'.repeat(1024 * 1024)
     for (const isCut of [false, true]) {
       const reply = nextReply()
@@ -200,7 +200,7 @@ describe('an answer that is no event stream', () => {
 })
 
 describe('a purchase', () => {
-  test('behavior: HEAD is paid like GET and brings the head', async () => {
+  test('behavior: HEAD is paid like GET and returns the head', async () => {
     const response = await buy(item(), { init: { method: 'HEAD' } })
     expect(response.status).toBe(200)
     expect(response.headers.has('payment-receipt')).toBe(true)
@@ -208,7 +208,7 @@ describe('a purchase', () => {
     expect(shop.upstream.requests.map(({ method }) => method)).toEqual(['HEAD'])
   })
 
-  test('behavior: query, tail and body are forwarded as they are; no payment header is', async () => {
+  test('behavior: query, tail and body are forwarded unchanged, and no payment header is', async () => {
     const init = { method: 'POST', body: '{"messages":["\u00fc"]}' }
     const url = `${item()}/a%2Fb?x=%20y&x=2&empty=`
     for (const terms of [{ init }, { ...x402, init }] as Terms[]) {
@@ -238,7 +238,7 @@ describe('a purchase', () => {
     }
   })
 
-  test('behavior: of the answer only listed headers cross, and nobody may store it', async () => {
+  test('behavior: only listed headers of the answer are forwarded, and no cache may store it', async () => {
     shop.upstream.script = (_, reply) =>
       reply.send(200, '{}', {
         'content-type': 'application/json',

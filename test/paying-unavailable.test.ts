@@ -38,7 +38,7 @@ const ways: [name: string, network: typeof base | 'eip155:4663', terms: Terms][]
 ]
 
 describe('a chain that cannot be reached', () => {
-  test('behavior: it is 503, nothing is written, and the credential works when it is back', async () => {
+  test('behavior: an unreachable chain is 503, nothing is written, and the credential works when the chain is back', async () => {
     for (const [name, network, terms] of ways) {
       const credential = await sign(item(), terms)
       const counts = shop.counts()
@@ -58,7 +58,7 @@ describe('a chain that cannot be reached', () => {
     }
   })
 
-  test('behavior: a lost answer to the broadcast is no failure', async () => {
+  test('behavior: a lost answer to the broadcast is not a failure', async () => {
     const credential = await sign(item())
     const tap = shop.taps[base]
     if (tap === undefined) throw new Error('no tap')
@@ -81,7 +81,7 @@ describe('a chain that cannot be reached', () => {
 })
 
 describe('what is not ready', () => {
-  test('behavior: networks that cannot settle are left out; without any, 503 before payment', async () => {
+  test('behavior: networks that cannot settle are omitted; without any other, 503 before payment', async () => {
     const credential = await sign(item(), x402)
     for (const id of [base, 'eip155:84532'] as const) {
       const tap = shop.taps[id]
@@ -121,7 +121,7 @@ describe('what is not ready', () => {
     expect((await buy(item())).status).toBe(200)
   })
 
-  test('behavior: an open circuit is 503 before anybody pays, until it may be tried again', async () => {
+  test('behavior: an open circuit is 503 before a payment, until it is half open', async () => {
     const away = `${shop.url}/m/away/item`
     const credential = await sign(away, x402)
     for (let failure = 0; failure < 5; failure++) {
@@ -140,13 +140,13 @@ describe('what is not ready', () => {
     const malformed = await fetch(away, { headers: { authorization: 'Payment x' } })
     expect(malformed.status).toBe(503)
     expect(shop.counts()).toEqual(counts)
-    // It is public: the merchant is named, and its upstream is nowhere.
+    // The page is public: it names the merchant, and not its upstream.
     const ready = await (await fetch(`${shop.url}/readyz`)).text()
     expect(JSON.parse(ready)).toMatchObject({ notReady: { circuits: ['away'] } })
     const upstreams = shop.config.merchants.flatMap(({ upstream }) => upstream?.host ?? [])
     expect(upstreams.length).toBeGreaterThan(0)
     for (const host of upstreams) expect(ready).not.toContain(host)
-    // Other upstreams are not concerned.
+    // Other upstreams are not affected.
     expect((await fetch(item())).status).toBe(402)
     shop.advance(6_000)
     expect((await fetch(away)).status).toBe(402)
@@ -157,7 +157,7 @@ describe('what is not ready', () => {
     const away = `${shop.url}/m/away/item`
     shop.advance(6_000)
     const credential = await sign(away)
-    // Its circuit was open and may be tried once.
+    // Its circuit was open and is half open now.
     expect((await buy(away, { buyer: 3 })).status).toBe(502)
     expect((await fetch(away, { headers: credential })).status).toBe(503)
     const parsed = Credential.parse(credential.authorization ?? '')
@@ -177,9 +177,9 @@ describe('what is not ready', () => {
     }
   })
 
-  test('attack: an upstream whose name leads to a private address is 503 before anybody pays', async () => {
+  test('attack: an upstream whose name leads to a private address is 503 before a payment', async () => {
     const hidden = `${shop.url}/m/hasty/item`
-    // The first answer does not wait for the name, the payment does.
+    // The 402 does not wait for the lookup, the payment does.
     const credential = await sign(hidden)
     const counts = shop.counts()
     const refused = await fetch(hidden, { headers: credential })

@@ -28,7 +28,7 @@ const erc20 = parseAbi([
 const item = () => `${shop.url}/m/shop/item`
 const networks: Network.Id[] = ['eip155:8453', 'eip155:84532', 'eip155:4663']
 
-/** Fields of the payment that was made last, as another process reads them. */
+/** Fields of the latest payment, as another process reads them. */
 function lastPayment(): Record<string, unknown> {
   const [row] = shop.rows('SELECT * FROM payments ORDER BY rowid DESC LIMIT 1')
   if (row === undefined) throw new Error('no payment')
@@ -38,9 +38,9 @@ function lastPayment(): Record<string, unknown> {
 const word = (address: string) => `0x${address.slice(2).toLowerCase().padStart(64, '0')}`
 const transferTopic = '0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef'
 
-/** The payment names the one log that moved exactly its money. */
+/** Checks that the payment names the one log that moved exactly its money. */
 async function expectSettled(network: Network.Id, payer: string, method: string): Promise<Hex> {
-  // It is recorded right after the answer has left.
+  // It is recorded after the answer was sent.
   await until('it is delivered', () => lastPayment().delivery === 'delivered')
   const payment = lastPayment()
   expect(payment).toMatchObject({
@@ -140,7 +140,7 @@ describe('a wallet with a key', () => {
     expect(wellKnown).toContain(shop.app.receiptAddress)
   })
 
-  test('behavior: one call simulates, one sends, at most one more', async () => {
+  test('behavior: a payment takes one call to simulate, one to send, and at most one more', async () => {
     await buy(item())
     const credential = await sign(item())
     const before = shop.taps['eip155:8453']?.calls.length ?? 0
@@ -161,7 +161,7 @@ describe('a wallet with a key', () => {
     }
   })
 
-  test('behavior: url-safe base64 is read as well', async () => {
+  test('behavior: url-safe base64 is accepted, too', async () => {
     const { 'payment-signature': value = '' } = await sign(item(), { scheme: 'x402-eip3009' })
     const urlSafe = value.replaceAll('+', '-').replaceAll('/', '_').replace(/=+$/, '')
     const response = await fetch(item(), { headers: { 'payment-signature': urlSafe } })
@@ -228,7 +228,7 @@ describe('an account with delegated code', () => {
       if (chain === undefined) throw new Error(`no ${network}`)
       const { address } = account(2)
       const delegate = await deploy(chain, Artifacts.SmartWallet, [address])
-      // EIP-7702's mark before the address of the code.
+      // The prefix of EIP-7702 before the address of the code.
       await chain.rpc('anvil_setCode', [address, `0xef0100${delegate.slice(2)}`])
       const before = await shop.balance(network, address)
       const response = await buy(item(), { ...way, buyer: 2 })

@@ -5,14 +5,14 @@ import { startShop, type Tap } from './harness/shop'
 import { until } from './harness/world'
 
 /**
- * What one payment costs in statements, commits and calls to the node, exactly. Whoever changes a
- * number here makes every payment dearer or cheaper, and says why in the commit.
+ * The exact cost of one payment in statements, commits and calls to the node. A change of a number
+ * here changes the cost of every payment, so its commit must give the reason.
  */
 
 const sql = countSql()
 const shop = await startShop({
   openDatabase: sql.openDatabase,
-  // The stock desk reads its orders by a clock of its own.
+  // The stock desk reads its orders on a timer of its own.
   adjust: (config) => ({ ...config, stock: undefined }),
 })
 afterAll(() => shop.stop())
@@ -36,10 +36,10 @@ const hasOpen = () => shop.rows("SELECT 1 FROM payments WHERE delivery <> 'deliv
 const settled = () => until('all is delivered', () => !hasOpen())
 const calls = () => taps.flatMap((each) => each.calls.map(({ method }) => method))
 
-/** Methods of payments; others belong to the checks of the networks, every 15 seconds. */
+/** Methods of payments. Others belong to the checks of the networks, every 15 seconds. */
 const paid = ['eth_call', 'eth_sendRawTransactionSync']
 
-/** Counts what `run` costs, again when a check of a network fell into it. */
+/** Counts the cost of `run`, again when a check of a network ran meanwhile. */
 async function measure(run: () => Promise<void>) {
   for (let attempt = 0; attempt < 3; attempt++) {
     await until('no call is open', () =>
@@ -69,7 +69,7 @@ const lone = {
     'update payments': 2,
     'update transactions': 2,
   },
-  // Before the send, and with the confirmation, which begins the delivery.
+  // Before the send, and with the confirmation, which starts the delivery.
   commits: 2,
   // The end of the delivery.
   laterCommits: 1,
@@ -78,7 +78,7 @@ const lone = {
 
 for (const protocol of ['mpp', 'x402'] as const) {
   test(`behavior: a lone ${protocol} payment costs 13 statements, 3 commits and 2 calls`, async () => {
-    // The first payment of a payer, and statements that are prepared then, do not count.
+    // The first payment of a payer, and the preparation of statements, do not count.
     const [list = []] = await credentials(
       { url: shop.url, protocol, network },
       holders.slice(0, 1),
@@ -101,8 +101,8 @@ for (const protocol of ['mpp', 'x402'] as const) {
 }
 
 /**
- * Pays all at once: the first is held while the node simulates it, so that the others collect to
- * one batch. `isCollected` tells when all of them wait.
+ * Pays concurrently. The first payment is delayed while the node simulates it, so that the others
+ * collect into one batch. `isCollected` tells when all of them wait.
  */
 async function payTogether(list: readonly Credential[], isCollected: () => boolean) {
   const [first, ...others] = list
@@ -130,7 +130,7 @@ async function payTogether(list: readonly Credential[], isCollected: () => boole
   await settled()
 }
 
-test('behavior: 32 payments at once cost 5 calls and 4 commits that are waited for', async () => {
+test('behavior: 32 concurrent payments cost 5 calls and 4 synchronous commits', async () => {
   const lists = await credentials({ url: shop.url, protocol: 'x402', network }, holders, 4)
   const round = (index: number) =>
     lists.map((list) => list[index]).filter((each) => each !== undefined)
@@ -138,7 +138,7 @@ test('behavior: 32 payments at once cost 5 calls and 4 commits that are waited f
     tap.answered.some(({ params }) =>
       JSON.stringify(params).includes(address.slice(2).toLowerCase()),
     )
-  // Collecting payers are looked at for code once in 30 seconds.
+  // The code of payers in a batch is read once in 30 seconds.
   await payTogether(round(0), () => holders.slice(1).every(isKnown))
   let index = 1
   const { laterCommits, ...costs } = await measure(() =>
@@ -156,10 +156,10 @@ test('behavior: 32 payments at once cost 5 calls and 4 commits that are waited f
       'update transactions': 4,
     },
     commits: 4,
-    // The first one's simulation; that of the others and a look for code; two transactions.
+    // The first one's simulation; that of the others and a read of their code; two transactions.
     rpc: { calls: 3, sends: 2 },
   })
-  // Ends of deliveries share a commit when they come in the same turn of the event loop.
+  // Ends of deliveries share a commit within one turn of the event loop.
   expect(laterCommits).toBeGreaterThan(0)
   expect(laterCommits).toBeLessThanOrEqual(32)
 })

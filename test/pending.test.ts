@@ -16,7 +16,7 @@ import { until } from './harness/world'
 
 let shop: Shop
 beforeAll(async () => {
-  // Shorter than the file allows: every pending answer waits for it.
+  // Shorter than the file allows, because every pending answer waits for it.
   shop = await startShop({
     adjust: (config) => ({ ...config, service: { ...config.service, settleWaitSeconds: 0.3 } }),
   })
@@ -41,7 +41,7 @@ function chainOf(network: string) {
   return chain
 }
 
-/** Resolves once the node has this many transactions waiting. */
+/** Resolves when the node has this many transactions waiting. */
 function inPool(network: string, count: number): Promise<void> {
   return until('the transaction waits in the pool', async () => {
     const status = (await chainOf(network).rpc('txpool_status', [])) as { pending: Hex }
@@ -49,7 +49,7 @@ function inPool(network: string, count: number): Promise<void> {
   })
 }
 
-/** Asks again, as told, until the transfer is no longer on its way. */
+/** Repeats the request until the transfer is not pending any more. */
 async function answer(credential: Record<string, string>): Promise<Response> {
   let response = await fetch(item(), { headers: credential })
   await until('the transfer is decided', async () => {
@@ -66,15 +66,15 @@ const waiting: [name: string, network: typeof base | 'eip155:4663', terms: Terms
   ['x402 permit2', 'eip155:4663', { scheme: 'x402-permit2' }],
 ]
 
-describe('a transfer that takes its time', () => {
+describe('a slow transfer', () => {
   for (const [name, network, terms] of waiting)
     test(`behavior: ${name} is 409 in flight, 503 pending, then answered, and settles once`, async () => {
       const credential = await sign(item(), terms)
       const before = await shop.balance(network, payee)
       const payments = shop.counts().payments ?? 0
       await setAutomine(chainOf(network), false)
-      // Long enough for the second request to come while the first one waits.
-      setSettleWait(shop, 1)
+      // Long enough for the second request to arrive while the first one waits.
+      await setSettleWait(shop, 1)
       const first = fetch(item(), { headers: credential })
       await inPool(network, 1)
 
@@ -84,7 +84,7 @@ describe('a transfer that takes its time', () => {
       expect(await meanwhile.json()).toMatchObject({ code: 'payment-in-progress' })
 
       const pending = await first
-      setSettleWait(shop, 0.3)
+      await setSettleWait(shop, 0.3)
       expect(pending.status).toBe(503)
       expect(pending.headers.get('retry-after')).toBe('2')
       expect(pending.headers.has('www-authenticate')).toBe(false)
@@ -113,7 +113,8 @@ describe('a transfer that takes its time', () => {
       expect(shop.upstream.requests).toHaveLength(0)
 
       await mine(chainOf(network))
-      // Known by now: neither the age of the challenge nor that of the authorization counts.
+      // The payment is stored: neither the age of the challenge nor that of the authorization
+      // counts.
       shop.advance(400_000)
       const answered = await answer(credential)
       shop.advance(-400_000)
@@ -140,7 +141,7 @@ describe('a transfer that takes its time', () => {
     }
   })
 
-  test('behavior: it is not forgotten when the gateway is restarted', async () => {
+  test('behavior: a pending payment is continued after a restart of the gateway', async () => {
     const credential = await sign(item(), x402)
     await setAutomine(chainOf(base), false)
     expect((await fetch(item(), { headers: credential })).status).toBe(503)
@@ -155,7 +156,7 @@ describe('a transfer that takes its time', () => {
     expect(row?.n).toBe(shop.counts().payments)
   })
 
-  test('behavior: a buyer that leaves meanwhile finds its answer later', async () => {
+  test('behavior: a buyer that disconnects while the transfer is pending gets its answer later', async () => {
     const credential = await sign(item(), x402)
     await setAutomine(chainOf(base), false)
     const connection = openConnection(item(), credential)
@@ -176,7 +177,7 @@ describe('a transfer that fails after it was sent', () => {
   const erc20 = parseAbi(['function transfer(address to, uint256 value) returns (bool)'])
   const token = '0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913'
 
-  /** Puts a transaction of an account in front of what waits in the pool, and mines both. */
+  /** Puts a transaction of an account before those that wait in the pool, and mines both. */
   async function overtake(from: number, data: Hex): Promise<void> {
     await chainOf(base).rpc('eth_sendTransaction', [
       {
@@ -192,7 +193,7 @@ describe('a transfer that fails after it was sent', () => {
     await mine(chainOf(base))
   }
 
-  test('behavior: while the money may still come it is 503, and pays when it does', async () => {
+  test('behavior: a failed transfer is 503 while it may still succeed, and pays when it does', async () => {
     const buyer = account(4)
     const balance = await shop.balance(base, buyer.address)
     const credential = await sign(item(), { ...x402, buyer: 4 })
@@ -233,7 +234,7 @@ describe('a transfer that fails after it was sent', () => {
     expect(await shop.balance(base, buyer.address)).toBe(balance - 5000n)
   })
 
-  test('error: once the chain proves that it cannot pay, it is 402 again', async () => {
+  test('error: a failed transfer is 402 once the chain proves that it cannot pay', async () => {
     const credential = await sign(item(), { ...x402, buyer: 4 })
     const { payload } = JSON.parse(atob(credential['payment-signature'] ?? ''))
     const cancel = await cancellation(payload.authorization.nonce)
@@ -242,7 +243,7 @@ describe('a transfer that fails after it was sent', () => {
     const first = fetch(item(), { headers: credential })
     await inPool(base, 1)
     await overtake(4, cancel)
-    // The chain is asked twice before a used nonce is believed to be nobody's payment.
+    // The chain is read twice before a used nonce counts as not paid.
     await first
     const failed = await answer(credential)
     expect(failed.status).toBe(402)

@@ -96,7 +96,7 @@ describe('isPublic', () => {
 })
 
 describe('createResolver', () => {
-  test('behavior: an answer is kept for 30 s, concurrent lookups are one, an address is itself', async () => {
+  test('behavior: an answer is cached for 30 s, concurrent lookups are one, an address resolves to itself', async () => {
     let now = 1_000
     const asked: string[] = []
     const resolve = createResolver({
@@ -120,7 +120,7 @@ describe('createResolver', () => {
     expect(asked).toEqual(['a.test', 'b.test', 'a.test'])
   })
 
-  test('error: a failure is kept for 2 s only', async () => {
+  test('error: a failure is cached for 2 s only', async () => {
     let now = 1_000
     let count = 0
     const resolve = createResolver({

@@ -5,7 +5,7 @@ import { compile, createRedactor, type Secret } from '../src/proxy/redactor'
 import { secretsOf } from '../src/proxy/secrets'
 import { merchant, route } from './harness/merchants'
 
-/** What a buyer sees of an answer that comes in these chunks. */
+/** The answer that a buyer gets when it arrives in these chunks. */
 function shown(chunks: readonly (string | Uint8Array)[], secrets: readonly Secret[]): string {
   const redactor = createRedactor(compile(secrets))
   const parts = chunks.map((chunk) =>
@@ -14,7 +14,7 @@ function shown(chunks: readonly (string | Uint8Array)[], secrets: readonly Secre
   return Buffer.concat([...parts, redactor.end()]).toString()
 }
 
-/** The same wherever it is cut. */
+/** Checks that the result is the same for every split. */
 function everywhere(text: string, secrets: readonly Secret[]): string {
   const whole = shown([text], secrets)
   for (let at = 1; at < text.length; at++)
@@ -88,7 +88,7 @@ describe('fixed_query with a plain word', () => {
     ['an encoded name behind others', '?a=%20&%6Dode=-x+y', '?a=%20&%6Dode=[redacted]'],
     ['a value that begins with a sign', '?mode=-x+y&a', '?mode=[redacted]&a'],
   ]
-  test.each(echoes)('attack: is hidden in %s', (_, text, wanted) => {
+  test.each(echoes)('attack: a plain word of fixed_query is redacted in %s', (_, text, wanted) => {
     expect(everywhere(text, secrets)).toBe(wanted)
   })
 
@@ -102,11 +102,11 @@ describe('fixed_query with a plain word', () => {
       '{"tags":null,"x":"front_page"}',
       '{"tags":{},"front_page":1}',
     ].map((text) => [text]),
-  )('behavior: %s is sold as it is', (text) => {
+  )('behavior: %s is not changed', (text) => {
     expect(everywhere(text, secrets)).toBe(text)
   })
 
-  test('attack: is hidden in base64, in UTF-16, and in headers that cross', () => {
+  test('attack: a plain word of fixed_query is redacted in base64, in UTF-16, and in forwarded headers', () => {
     expect(shown([btoa('/s?q=1&tags=front_page')], secrets)).toContain('[redacted]')
     for (const text of ['{"tags":"front_page"}', '{"page":1}']) {
       const wide = new Uint8Array(Buffer.from(text, 'utf16le'))
@@ -119,14 +119,14 @@ describe('fixed_query with a plain word', () => {
     expect([...headers.keys()]).toEqual(['etag'])
   })
 
-  test('behavior: text beyond ASCII is hidden as it is and as it is encoded', () => {
+  test('behavior: text beyond ASCII is redacted literally and encoded', () => {
     const found = ofQuery({ city: 'Z\u00fcrich', place: 'Gen\u00e8ve-Gare' })
     for (const text of ['?city=Z%C3%BCrich', '{"city":"Z\\u00fcrich"}', '<b>Z\u00fcrich</b>'])
       expect(everywhere(text, found)).toBe(text.replace(/Z.*rich/, '[redacted]'))
     expect(everywhere('in Gen%C3%A8ve-Gare', found)).toBe('in [redacted]')
   })
 
-  test('behavior: cuts change nothing, whatever stands around the words', () => {
+  test('behavior: the result is the same for every split, with any text around the words', () => {
     const piece = fc.constantFrom(
       'tags',
       'front_page',
@@ -165,7 +165,7 @@ describe('a short value from the environment', () => {
       route('/r', { fixedQuery: { lang: value } }),
     )
 
-  test('attack: of four characters is hidden wherever it is a word', () => {
+  test('attack: a value of four characters is redacted wherever it is a separate word', () => {
     const secrets = sold('ab1z')
     for (const [text, wanted] of [
       ['no such key: ab1z.', 'no such key: [redacted].'],
@@ -178,7 +178,7 @@ describe('a short value from the environment', () => {
       expect(everywhere(text, secrets)).toBe(wanted)
   })
 
-  test('attack: of fewer is hidden behind its name', () => {
+  test('attack: a value of fewer characters is redacted after its name', () => {
     const secrets = sold('q7')
     for (const [text, wanted] of [
       ['?lang=q7&a', '?lang=[redacted]&a'],
@@ -190,7 +190,7 @@ describe('a short value from the environment', () => {
       expect(everywhere(text, secrets)).toBe(wanted)
   })
 
-  test('attack: in a path, and in a value that a rewritten body has', () => {
+  test('attack: a short value is redacted in a path, and in a value of a rewritten body', () => {
     const found = secretsOf(
       merchant('m', { secrets: ['z9'] }),
       route('/r', { pathSecrets: ['k4y!'], rewrite: { model: { fast: 'z9' } } }),
@@ -201,13 +201,13 @@ describe('a short value from the environment', () => {
   })
 })
 
-test('attack: a short value does not end a longer secret that begins with it and is cut', () => {
+test('attack: a short value does not end a longer secret that begins with it and is split', () => {
   const secrets = ['ab-0123456789', { name: 'key', value: 'ab' }]
   expect(everywhere('?key=ab-0123456789&b', secrets)).toBe('?key=[redacted]&b')
   expect(everywhere('?key=ab-0123&b', secrets)).toBe('?key=[redacted]-0123&b')
 })
 
-test('attack: an answer full of what is hidden costs one look at its end, not one for each', () => {
+test('attack: an answer with many redacted values compares its end once, not once for each', () => {
   const header = { Authorization: `Bearer ${'sk-live-0123456789abcdef'.repeat(4)}` }
   const secrets = secretsOf(
     merchant('m', { headers: header }),

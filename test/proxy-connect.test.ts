@@ -37,7 +37,7 @@ describe('addresses', () => {
     expect(count).toBe(0)
   })
 
-  test('error: a name that turns private, or was resolved for somebody else, is refused', async () => {
+  test('error: a name that becomes private, or was resolved for another merchant, is refused', async () => {
     let now = 0
     const upstream = await raw((_, { socket }) => {
       socket.write('HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok')
@@ -63,7 +63,7 @@ describe('addresses', () => {
     expect(answers.length).toBe(0)
   })
 
-  test('behavior: the connection is made to what was resolved, once, with the name as Host', async () => {
+  test('behavior: the connection is made to the resolved address, with the name as Host', async () => {
     const hosts: string[] = []
     const upstream = await raw((piece, { socket }) => {
       hosts.push(/^host: (.*)\r$/im.exec(piece)?.[1] ?? '')
@@ -122,7 +122,7 @@ describe('TLS', () => {
   }
   const options = { ca: `${a.cert}${b.cert}`, resolve: async () => ['127.0.0.1'] }
 
-  test('behavior: the certificate is checked for the name; connections are kept, by name', async () => {
+  test('behavior: the certificate is checked for the name; connections are kept alive by name', async () => {
     const { port, seen } = await secure()
     for (const name of ['a', 'b', 'a', 'b'])
       expect(text(await forward(new URL(`https://${name}.test:${port}`), { options }))).toBe('ok')
@@ -134,7 +134,7 @@ describe('TLS', () => {
     ])
   })
 
-  test('error: a certificate of another name, or that nobody vouches for, is a connect error', async () => {
+  test('error: a certificate of another name, or of an unknown authority, is a connect error', async () => {
     const { port, seen } = await secure()
     const other = await failure(forward(new URL(`https://c.test:${port}`), { options }))
     expect([other.kind, other.code]).toEqual(['connect', 'ERR_TLS_CERT_ALTNAME_INVALID'])

@@ -14,8 +14,8 @@ afterEach(() => {
 const late = 'HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nothers'
 
 /**
- * An upstream that sends the body of its first answer too late: when the next request is there
- * already. Below `/plain` it answers as it should.
+ * An upstream that sends the body of its first answer after the next request has arrived. Below
+ * `/plain` it answers correctly.
  */
 async function serveLate(first: string, fields: Partial<Merchant> = {}) {
   const seen: string[] = []
@@ -48,10 +48,10 @@ async function serveLate(first: string, fields: Partial<Merchant> = {}) {
   const upstream = createUpstream({ now: () => now })
   return {
     seen,
-    /** Sends an answer that nothing asked for, on the newest connection. */
+    /** Sends an answer without a request on the newest connection. */
     push: () => push(),
     closed: () => closed,
-    /** Time passes, and nothing is late any more. */
+    /** Advances the clock until no kept-alive connection is withheld. */
     pass: (ms: number) => {
       now += ms
       isLate = false
@@ -69,7 +69,7 @@ async function serveLate(first: string, fields: Partial<Merchant> = {}) {
   }
 }
 
-describe('attack: an answer that is followed by more than it should be', () => {
+describe('attack: an answer that is followed by further bytes', () => {
   test('behavior: HEAD has a connection of its own', async () => {
     const { buy, seen } = await serveLate('HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n')
     expect(await buy('/late', 'HEAD')).toBe('200 ')
@@ -86,7 +86,8 @@ describe('attack: an answer that is followed by more than it should be', () => {
       expect(await buy('/plain')).toBe('200 mine')
       expect(await buy('/plain')).toBe('200 mine')
       expect(seen).toEqual(['1 /plain', '1 /late', '2 /plain', '3 /plain'])
-      // By then the runtime has ended the first one. The route without a body goes on without.
+      // By then the runtime has ended the first connection. The route without a body is not
+      // affected.
       pass(6 * 60_000)
       expect(await buy('/plain')).toBe('200 mine')
       expect(await buy('/late')).toBe(`${code} `)
@@ -101,7 +102,7 @@ describe('attack: an answer that is followed by more than it should be', () => {
     expect(seen).toEqual(['1 /late', '2 /plain'])
   })
 
-  test('behavior: bytes that come on a connection at rest end it', async () => {
+  test('behavior: bytes that arrive on an idle connection end it', async () => {
     const { buy, seen, push, closed } = await serveLate('')
     expect(await buy('/plain')).toBe('200 mine')
     expect(await buy('/plain')).toBe('200 mine')

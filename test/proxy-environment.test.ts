@@ -5,7 +5,7 @@ import { createUpstream, type ForwardInput } from '../src/proxy/upstream'
 import { merchant, route } from './harness/merchants'
 import { until } from './harness/settlement'
 
-/** Where a request to an upstream goes, by the environment and by the names of the network. */
+/** The proxy of a request to an upstream, by the environment and by host names. */
 
 const cleanups: (() => unknown)[] = []
 afterEach(async () => {
@@ -42,7 +42,7 @@ describe('a proxy of the environment', () => {
     }
   })
 
-  test('attack: NO_PROXY keeps a host from the proxy, though the connection is to its address', async () => {
+  test('attack: NO_PROXY excludes a host from the proxy, though the connection is made to its address', async () => {
     const proxy = serve('proxy')
     const upstream = serve('direct')
     process.env.HTTP_PROXY = process.env.http_proxy = proxy.url.href
@@ -59,7 +59,7 @@ describe('a proxy of the environment', () => {
       expect([host, await ask(host)]).toEqual([host, 'proxy'])
   })
 
-  test('behavior: exceptions are names, addresses, ports and everything', () => {
+  test('behavior: exceptions are names, addresses, ports and the asterisk', () => {
     const proxyOf = (url: string, no_proxy: string) =>
       proxyFor(new URL(url), { https_proxy: 'http://p', no_proxy })
     expect(proxyOf('https://a.test', '')).toBe('http://p')
@@ -73,8 +73,8 @@ describe('a proxy of the environment', () => {
   })
 })
 
-describe('a name that is looked up before anybody is charged', () => {
-  test('behavior: the first look waits, the next ones know, and an old answer is renewed', async () => {
+describe('a name that is resolved before a charge', () => {
+  test('behavior: the first lookup is waited for, later ones use the cache, and an old answer is renewed', async () => {
     let now = 0
     const answers: (readonly string[])[] = [
       ['8.8.8.8'],
@@ -93,14 +93,14 @@ describe('a name that is looked up before anybody is charged', () => {
     expect(isReachable(open)).toBe(true)
     await until(() => isReachable(open) === false)
     expect(asked).toBe(2)
-    // A merchant that may be private may be there.
+    // A merchant that allows private addresses may use this one.
     expect(isReachable(matchOf('http://a.test', true))).toBe(true)
     now = 60_000
     expect(isReachable(open)).toBe(false)
     await until(() => isReachable(open) === true)
   })
 
-  test('error: a name that leads nowhere is not reachable until it does', async () => {
+  test('error: a name that does not resolve is not reachable until it does', async () => {
     let now = 0
     let isUp = false
     const { isReachable } = createUpstream({

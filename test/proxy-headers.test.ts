@@ -46,11 +46,11 @@ describe('toUpstream', () => {
     ['range', 'bytes=0-1'],
     ['if-none-match', '"x"'],
   ] as const
-  test.each(stays)('behavior: %s: %s does not cross', (name, value) => {
+  test.each(stays)('behavior: %s: %s is not forwarded', (name, value) => {
     expect(toUpstream(new Headers({ [name]: value }), { headers: {} }).has(name)).toBe(false)
   })
 
-  test('behavior: what describes the request crosses, unless Connection lists it', () => {
+  test('behavior: headers that describe the request are forwarded, unless Connection lists them', () => {
     const given = {
       accept: 'a/b',
       'accept-language': 'de',
@@ -66,7 +66,7 @@ describe('toUpstream', () => {
     ])
   })
 
-  test('behavior: the merchant wins over the buyer and over us', () => {
+  test("behavior: the merchant's headers replace the buyer's and ours", () => {
     const buyer = new Headers({
       accept: 'text/html',
       authorization: 'Bearer buyer',
@@ -83,7 +83,7 @@ describe('toUpstream', () => {
     expect(headers.get('user-agent')).toBe('Me/1 (me@x.org)')
   })
 
-  test('behavior: only encodings that the buyer names are asked for', () => {
+  test('behavior: only encodings that the buyer names are requested', () => {
     const asked = (value: string) =>
       toUpstream(new Headers({ 'accept-encoding': value }), { headers: {} }).get('accept-encoding')
     expect(asked('gzip, br;q=0.5, made-up, identity;q=0')).toBe('gzip, br;q=0.5, identity;q=0')
@@ -114,12 +114,12 @@ describe('toBuyer', () => {
     'content-security-policy-report-only',
     'x-accel-redirect',
   ]
-  test.each(stays)('behavior: %s does not cross, even when the route lists it', (name) => {
+  test.each(stays)('behavior: %s is not forwarded, even when the route lists it', (name) => {
     const headers = toBuyer(new Headers({ [name]: 'x' }), { passHeaders: [name] })
     expect(headers.has(name)).toBe(false)
   })
 
-  test('behavior: what was not allowed does not cross', () => {
+  test('behavior: headers that are not allowed are not forwarded', () => {
     const upstream = new Headers({
       server: 'x',
       'x-powered-by': 'y',
@@ -131,7 +131,7 @@ describe('toBuyer', () => {
     expect(names).toEqual(['cache-control', 'content-security-policy', 'x-content-type-options'])
   })
 
-  test('behavior: content headers, validators and listed headers cross; our policy wins', () => {
+  test('behavior: content headers, validators and listed headers are forwarded; our policy replaces theirs', () => {
     const upstream = new Headers({
       'content-type': 'application/json',
       'content-language': 'en',
@@ -158,7 +158,7 @@ describe('toBuyer', () => {
     })
   })
 
-  test('behavior: a header that Connection lists does not cross', () => {
+  test('behavior: a header that Connection lists is not forwarded', () => {
     const upstream = new Headers({ connection: 'close, X-Hop', 'x-hop': '1' })
     expect(toBuyer(upstream, { passHeaders: ['x-hop'] }).has('x-hop')).toBe(false)
   })

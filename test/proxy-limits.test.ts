@@ -68,7 +68,7 @@ describe('breaker', () => {
     expect(breaker.isOpen('https://a', 1_000)).toBe(false)
   })
 
-  test('behavior: of a busy upstream the last ten seconds count, of a quiet one its last results', () => {
+  test('behavior: the last ten seconds count for a busy upstream, the last results for one with few requests', () => {
     const busy = createBreaker(policy)
     for (let now = 0; now < 100; now++) answering(busy, now)
     silent(busy, '0xa', 10_200, 10_201)
@@ -100,7 +100,7 @@ describe('breaker', () => {
 })
 
 describe('concurrency', () => {
-  test('behavior: a merchant has its own limit of concurrent sales, and all have one together', () => {
+  test('behavior: a merchant has its own limit of concurrent sales, and all merchants share one', () => {
     const concurrency = createConcurrency()
     const max = { merchant: 2, total: 3 }
     const first = concurrency.acquire('a', max)
@@ -133,7 +133,7 @@ describe('shares of the budget', () => {
     expect(open(budget, 'c9').acquire(100)).toBe(true)
   })
 
-  test('attack: one client fills its own part only, with or without credentials', () => {
+  test('attack: one client fills its own share only, with or without credentials', () => {
     const budget = createBudget(1_600)
     for (const [isPaid, part] of [
       [false, 100],
@@ -170,7 +170,7 @@ describe('readBody', () => {
   const refusal = (promise: Promise<unknown>) =>
     promise.catch((error: ProblemError) => error.status)
 
-  test('behavior: the body is read whole and its bytes are held until release', async () => {
+  test('behavior: the body is read whole and its bytes count until release', async () => {
     const budget = createBudget(100)
     const body = await readBody(post(stream(3, 4)), 7, budget)
     expect([...body.bytes]).toEqual([3, 3, 3, 4, 4, 4, 4])
@@ -189,7 +189,7 @@ describe('readBody', () => {
     body.release()
   })
 
-  test('error: one byte too many is 413, however it is sent, and nothing stays held', async () => {
+  test('error: one byte too many is 413, however it is sent, and no byte stays counted', async () => {
     const budget = createBudget(100)
     expect(await refusal(readBody(post(stream(3, 4, 1)), 7, budget))).toBe(413)
     expect(await refusal(readBody(post('12345678'), 7, budget))).toBe(413)
@@ -218,13 +218,13 @@ describe('readBody', () => {
     expect(second.bytes.byteLength).toBe(5)
   })
 
-  test('attack: what is announced and not sent takes nothing of the budget', async () => {
+  test('attack: bytes that are announced and not sent take nothing of the budget', async () => {
     const budget = createBudget(1_000_000)
     const never = () => new ReadableStream<Uint8Array>({ pull: () => new Promise(() => {}) })
     const idle = [16, 100_000, 900_000].map((bytes) =>
       refusal(
         readBody(post(never(), { 'content-length': `${bytes}` }), 1_000_000, budget, {
-          paceMs: 50,
+          rateCheckMs: 50,
         }),
       ),
     )
@@ -232,7 +232,7 @@ describe('readBody', () => {
     expect(await Promise.all(idle)).toEqual([408, 408, 408])
   })
 
-  test('attack: pieces of a byte are refused, which costs more than their bytes', async () => {
+  test('attack: pieces of one byte are refused', async () => {
     const budget = createBudget(1_000_000)
     const ones = (count: number) => post(stream(...Array<number>(count).fill(1)))
     expect((await readBody(ones(256), 1_000_000, budget)).bytes.byteLength).toBe(256)
@@ -248,7 +248,7 @@ describe('readBody', () => {
     expect(Buffer.concat(expected).equals(bytes)).toBe(true)
   })
 
-  test('error: a client that stops early is 400 and holds nothing', async () => {
+  test('error: a client that stops early is 400, and no byte stays counted', async () => {
     const budget = createBudget(10)
     expect(await refusal(readBody(post(stream(5, -1)), 7, budget))).toBe(400)
     expect(budget.usedBytes()).toBe(0)
@@ -266,7 +266,7 @@ describe('merchants of our own', () => {
     return JSON.parse(new TextDecoder().decode(body)) as { id: number; joke: string; total: number }
   }
 
-  test('behavior: a joke by number, or another one every millisecond until all were told', async () => {
+  test('behavior: a joke by number, or another one every millisecond until all were used', async () => {
     const { total } = await joke('')
     expect(total).toBe(40)
     const all = await Promise.all(Array.from({ length: total }, (_, now) => joke('?x=y', now)))

@@ -58,7 +58,7 @@ async function through(chunks: readonly string[], secrets: readonly string[]): P
 }
 
 describe('streams', () => {
-  test('behavior: a secret is replaced wherever the chunks are cut', async () => {
+  test('behavior: a secret is replaced for every split into chunks', async () => {
     const text = `data: {"key":"${secret}"}\n\ndata: ${secret}${secret}\n\n`
     const wanted = text.replaceAll(secret, '[redacted]')
     for (let first = 0; first <= text.length; first++) {
@@ -69,7 +69,7 @@ describe('streams', () => {
     expect(await through([...text], [secret])).toBe(wanted)
   })
 
-  test('behavior: cuts change nothing, whatever the secrets have in common', async () => {
+  test('behavior: the result is the same for every split, with any common parts of the secrets', async () => {
     const letters = fc.constantFrom('a', 'b')
     const word = fc.array(letters, { minLength: 2, maxLength: 5 }).map((list) => list.join(''))
     await fc.assert(
@@ -87,7 +87,7 @@ describe('streams', () => {
     )
   })
 
-  test('behavior: a chunk goes out at once, but for an end that a secret begins with', async () => {
+  test('behavior: a chunk is sent at once, except for an end that may begin a secret', async () => {
     const upstream = source()
     const { body, headers } = redact(upstream.stream)
     const { read } = readerOf(body)
@@ -115,11 +115,11 @@ describe('streams', () => {
     expect(await through(['1 abcdefgh', 'ij 2 abcdefgh', 'x'], secrets)).toBe(
       '1 [redacted] 2 [redacted]x',
     )
-    // One that began earlier and is not completed hides none that lies in it.
+    // An incomplete match does not hide a complete one inside it.
     expect(await through(['xxabcdefgh', '!'], ['xxabcdefghyy', 'abcdefgh'])).toBe('xx[redacted]!')
   })
 
-  test('behavior: an encoded event stream goes out plain, event by event', async () => {
+  test('behavior: an encoded event stream is sent unencoded, event by event', async () => {
     const upstream = source()
     const { body, headers } = redact(upstream.stream, [secret], 'gzip')
     expect(headers.has('content-encoding')).toBe(false)
@@ -145,7 +145,7 @@ describe('streams', () => {
     ['br', zlib.brotliCompressSync],
     ['zstd', zlib.zstdCompressSync],
   ] as const)
-    test(`behavior: a long answer in ${encoding} is opened`, async () => {
+    test(`behavior: a long answer in ${encoding} is decoded`, async () => {
       const text = `${'x'.repeat(100_000)}${secret}${'y'.repeat(100_000)}`
       const upstream = source()
       const { body } = redact(upstream.stream, [secret], encoding)
@@ -155,7 +155,7 @@ describe('streams', () => {
       expect(await new Response(body).text()).toBe(text.replace(secret, '[redacted]'))
     })
 
-  test('error: a failure and a cancellation cross', async () => {
+  test('error: a failure and a cancellation are passed on', async () => {
     for (const encoding of [undefined, 'gzip']) {
       const failing = source()
       const { read } = readerOf(redact(failing.stream, [secret], encoding).body)
@@ -168,7 +168,7 @@ describe('streams', () => {
   })
 })
 
-/** The answer that a buyer sees of a text. */
+/** The answer that a buyer gets for a text. */
 function shown(text: string | Uint8Array, secrets: readonly Secret[]): string {
   const body = typeof text === 'string' ? bytes(text) : text
   const answer = redactAnswer({ headers: new Headers(), body }, secrets)
@@ -180,7 +180,7 @@ describe('secrets', () => {
   const secretsOfQuery = (fixedQuery: Record<string, string>) =>
     secretsOf(merchant('m'), route('/r', { fixedQuery }))
 
-  test('behavior: are what lets us in, also in base64 and hex', () => {
+  test('behavior: secrets are the credentials of a merchant, also in base64 and hex', () => {
     const password = 'user:pass/word+1'
     const sold = merchant('m', {
       headers: {
@@ -209,7 +209,7 @@ describe('secrets', () => {
       expect(shown(btoa(`${before}query+secret and more`), found)).toContain('[redacted]')
   })
 
-  test('behavior: in the path, behind any scheme, as a cookie', () => {
+  test('behavior: secrets are found in the path, after any scheme, and in a cookie', () => {
     const sold = merchant('m', {
       headers: { Authorization: 'Key fal-ai/s3cret', Cookie: 'a=1; session=s3cret&cookie' },
     })
@@ -219,7 +219,7 @@ describe('secrets', () => {
     expect(found).not.toContain('1')
   })
 
-  test('attack: a parameter lets in whatever its name is, but plain words stay in the answers', () => {
+  test('attack: a parameter of any name may be a credential, but plain words stay in the answers', () => {
     for (const [name, value] of [
       ['appid', 'aaaabbbb'],
       ['app_id', 'plainwords'],
@@ -261,7 +261,7 @@ describe('the ways to write a secret', () => {
     '%73%33%63%72%65%74%2B%2F%3D%26%22%3C%6B%65%79%3E',
   ]
   for (const form of written)
-    test(`attack: ${form} is replaced, wherever its chunks are cut`, async () => {
+    test(`attack: ${form} is replaced, for every split into chunks`, async () => {
       const text = `{"a":"${form}","b":"50 %, \\n&nbsp;"}`
       expect(shown(text, [key])).toBe(text.replace(form, () => '[redacted]'))
       for (let first = 1; first < text.length; first++)
@@ -291,14 +291,14 @@ describe('the ways to write a secret', () => {
       }
     })
 
-  test('behavior: a backslash in a secret takes no time to look for', () => {
+  test('behavior: a backslash in a secret does not slow the search', () => {
     const backslashes = '\\'.repeat(4)
     const text = `${'\\'.repeat(20_000)}x`
     expect(shown(text, [`${backslashes}secret`])).toBe(text)
     expect(shown(`a${JSON.stringify('a\\b\\c-d"e')}`, ['a\\b\\c-d"e'])).toBe('a"[redacted]"')
   })
 
-  test('behavior: bytes that are no text are the same array', () => {
+  test('behavior: binary bytes are returned as the same array', () => {
     const body = new Uint8Array(4096)
     for (let at = 0; at < body.length; at++) body[at] = (at * 7919) % 251
     body.fill(0, 100, 400)
@@ -312,7 +312,7 @@ describe('the ways to write a secret', () => {
 })
 
 describe('whole answers', () => {
-  test('behavior: one that opens into more than is kept is a stream without secrets', async () => {
+  test('behavior: an answer that decodes to more than the buffer is a stream without secrets', async () => {
     const text = `${'x'.repeat(6_000_000)}${secret}`
     const headers = new Headers({ 'content-encoding': 'gzip' })
     const body = redactAnswer({ headers, body: new Uint8Array(zlib.gzipSync(text)) }, [secret])
@@ -321,7 +321,7 @@ describe('whole answers', () => {
     expect((await new Response(body).text()).slice(-30)).toBe(`${'x'.repeat(20)}[redacted]`)
   })
 
-  test('error: one that is broken, or not what its header says, does not pass', () => {
+  test('error: an answer that is broken, or not in its declared encoding, is not sent', () => {
     const text = JSON.stringify({ key: secret, filler: 'x'.repeat(5000) })
     const packed = zlib.gzipSync(text)
     const damaged = Buffer.from(packed)
@@ -342,12 +342,12 @@ describe('whole answers', () => {
     for (const [encoding, body] of bodies) {
       const headers = () => new Headers({ 'content-encoding': encoding })
       expect(() => redactAnswer({ headers: headers(), body }, [secret])).toThrow(UnreadableError)
-      // Without secrets it is the buyer's to open.
+      // Without secrets the buyer decodes it.
       expect(redactAnswer({ headers: headers(), body }, [])).toBe(body)
     }
   })
 
-  test('error: a long one that breaks off fails where it does', async () => {
+  test('error: a long answer that breaks off fails at that place', async () => {
     const packed = zlib.gzipSync(Buffer.from(crypto.getRandomValues(new Uint8Array(60_000))))
     const upstream = source()
     const { body } = redact(upstream.stream, [secret], 'gzip')
@@ -357,7 +357,7 @@ describe('whole answers', () => {
     expect(() => redact(source().stream, [secret], 'gzip, br')).toThrow(UnreadableError)
   })
 
-  test('behavior: what holds no secret, packed or plain, is the same array', () => {
+  test('behavior: an answer without a secret, compressed or not, is the same array', () => {
     for (const [encoding, body] of [
       ['identity', bytes('nothing here, sk-or')],
       ['gzip', new Uint8Array(zlib.gzipSync('nothing here'))],

@@ -10,7 +10,7 @@ afterEach(() => {
   for (const upstream of started.splice(0)) upstream.stop()
 })
 
-/** An upstream that answers by its paths; any other one is what arrived. */
+/** An upstream with scripted paths; for other paths it returns the request that arrived. */
 async function serve(paths: Record<string, (reply: Reply, request: Arrived) => void>) {
   const upstream = await startScripted()
   started.push(upstream)
@@ -78,7 +78,7 @@ describe('a redirect of an upstream within its own origin', () => {
       expect(headers['idempotency-key']).toBe('pay_1')
     })
 
-  test('behavior: a relative place and one that spells the origin out are followed, HEAD as HEAD', async () => {
+  test('behavior: a relative location and one with the origin are followed, HEAD as HEAD', async () => {
     const upstream = await serve({ '/r': to(302, 'A_title#part') })
     expect((await forward(upstream, { method: 'HEAD' })).status).toBe(200)
     upstream.script = (request, reply) =>
@@ -104,7 +104,7 @@ describe('a redirect of an upstream within its own origin', () => {
       expect(targets(upstream)).toEqual(['POST /r'])
     })
 
-  test('error: three are followed and no more', async () => {
+  test('error: at most three redirects are followed', async () => {
     const upstream = await serve({
       '/r': to(302, '/1'),
       '/1': to(302, '/2'),
@@ -115,7 +115,7 @@ describe('a redirect of an upstream within its own origin', () => {
     expect(targets(upstream)).toEqual(['GET /r', 'GET /1', 'GET /2', 'GET /3'])
   })
 
-  test('behavior: what the route forces is in each request, whatever the place says', async () => {
+  test('behavior: the fixed query is in each request, whatever the location has', async () => {
     const upstream = await serve({ '/r': to(302, '/other?key=theirs&x=1') })
     const own = { fixedQuery: { key: 'a-s3cret-value' }, query: { lang: 'en' } }
     await forward(upstream, { route: own, search: '?key=mine' })
@@ -125,7 +125,7 @@ describe('a redirect of an upstream within its own origin', () => {
     ])
   })
 
-  test('error: the time-out is one for the whole chain', async () => {
+  test('error: the whole chain has one time limit', async () => {
     let hops = 0
     const upstream = await serve({ '/1': () => {} })
     const script = upstream.script
@@ -141,7 +141,7 @@ describe('a redirect of an upstream within its own origin', () => {
 })
 
 describe('a redirect of an upstream to anywhere else', () => {
-  test('attack: another origin is never asked, however it is spelt', async () => {
+  test('attack: no request is sent to another origin, in any spelling', async () => {
     const trap = await serve({})
     const { port } = trap.url
     const upstream = await serve({})
@@ -174,7 +174,7 @@ describe('a redirect of an upstream to anywhere else', () => {
   })
 
   for (const status of [300, 304, 305, 306])
-    test(`error: ${status} is no redirect that is followed`, async () => {
+    test(`error: ${status} is not followed`, async () => {
       const upstream = await serve({ '/r': to(status, '/other') })
       expect((await forward(upstream)).status).toBe(status)
       expect(upstream.requests).toHaveLength(1)

@@ -2,7 +2,7 @@ import { describe, expect, test } from 'bun:test'
 import * as Route from '../src/proxy/Route'
 import { merchant, route } from './harness/merchants'
 
-/** The pathname as a server gets it, after Bun's own URL parsing. */
+/** The pathname of a request, after Bun's own URL parsing. */
 function received(path: string): string {
   return new URL(`http://localhost${path}`).pathname
 }
@@ -100,7 +100,7 @@ describe('canonicalize', () => {
     '/m/\u00e9',
     '/m/a\nb',
   ]
-  test.each(raw)('error: %j, which no URL parser hands over, is refused', (path) => {
+  test.each(raw)('error: %j, which no URL parser returns, is refused', (path) => {
     expect(Route.canonicalize(path)).toBeUndefined()
   })
 
@@ -182,12 +182,12 @@ describe('upstreamUrl', () => {
     expect(url({ upstream }, '/m/m/r/x')).toBe('https://other.example.com:8443/r/x')
   })
 
-  test('behavior: what is special in a URL stays data of the path', () => {
+  test('behavior: special characters of a URL stay part of the path', () => {
     for (const tail of ['AC%2FDC', 'a@evil.example', 'x:80', '%3Fq=1', '%23x', 'a;b', '%2F%2Fevil'])
       expect(url({}, `/m/m/r/${tail}`)).toBe(`https://api.example.com/r/${tail}`)
   })
 
-  test('behavior: the query crosses byte for byte', () => {
+  test('behavior: the query is forwarded byte for byte', () => {
     for (const search of [
       '?page[size]=2&page%5Bsize%5D=3',
       '?a=1&a=2&b',

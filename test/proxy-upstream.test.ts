@@ -7,7 +7,7 @@ import { failure, forward, raw, readerOf, serve, stopUpstreams, text } from './h
 afterEach(stopUpstreams)
 
 describe('the request', () => {
-  test('behavior: path, query and body cross as they are; headers by rule', async () => {
+  test('behavior: path, query and body are forwarded unchanged; headers by rule', async () => {
     const seen: string[] = []
     const upstream = await raw((piece, { socket }) => {
       seen.push(piece)
@@ -78,7 +78,7 @@ describe('the request', () => {
     for (const body of same) expect(await sent(body)).toBe(body)
   })
 
-  test('behavior: GET and HEAD carry no body', async () => {
+  test('behavior: GET and HEAD have no body', async () => {
     const upstream = serve(
       async (request) => new Response(await request.text(), { headers: { 'content-length': '0' } }),
     )
@@ -99,7 +99,7 @@ describe('the answer', () => {
     expect([status, headers.has('location'), count]).toEqual([302, false, 1])
   })
 
-  test('behavior: an encoded body passes through unchanged', async () => {
+  test('behavior: an encoded body is forwarded unchanged', async () => {
     const packed = Bun.gzipSync(new TextEncoder().encode('hello '.repeat(1_000)))
     const upstream = serve(() => new Response(packed, { headers: { 'content-encoding': 'gzip' } }))
     const forwarded = await forward(upstream, {
@@ -139,7 +139,7 @@ describe('the answer', () => {
     const controller = await sent.promise
     const event = (name: string) => new TextEncoder().encode(`data: ${name}\n\n`)
     controller.enqueue(event('one'))
-    // The stream is still open: each of these can only pass if nothing waits for its end.
+    // The stream is still open, so each of these would fail if anything waited for its end.
     const reader = readerOf(await answer)
     const next = async () => new TextDecoder().decode((await reader.read()).value)
     expect(await next()).toBe('data: one\n\n')
@@ -149,7 +149,7 @@ describe('the answer', () => {
     expect((await reader.read()).done).toBe(true)
   })
 
-  test('behavior: a buyer that leaves a stream ends it upstream', async () => {
+  test('behavior: a buyer that disconnects from a stream ends it upstream', async () => {
     const closed = Promise.withResolvers<void>()
     const upstream = await raw((_, { socket }) => {
       socket.on('close', () => closed.resolve())
@@ -177,7 +177,7 @@ describe('the answer', () => {
     ])
   })
 
-  test('behavior: secrets of the merchant are cut out of body and headers', async () => {
+  test('behavior: secrets of the merchant are redacted from body and headers', async () => {
     const upstream = serve((request) => {
       const auth = request.headers.get('authorization') ?? ''
       const body = `${request.url} ${auth} ${request.headers.get('x-key')} ${request.headers.get('user-agent')}`
@@ -221,14 +221,11 @@ describe('encoded secrets', () => {
       { merchant: { headers: { 'X-Key': secret } } },
     )
 
-  test.each(encodings)(
-    'behavior: an error page in %s shows none either',
-    async (encoding, body) => {
-      const forwarded = await answer(body, encoding)
-      expect(text(forwarded)).toBe('denied: [redacted]')
-      expect(forwarded.headers.has('content-encoding')).toBe(false)
-    },
-  )
+  test.each(encodings)('behavior: an error page in %s shows no secret', async (encoding, body) => {
+    const forwarded = await answer(body, encoding)
+    expect(text(forwarded)).toBe('denied: [redacted]')
+    expect(forwarded.headers.has('content-encoding')).toBe(false)
+  })
 
   test('behavior: an encoded page without secrets is unchanged', async () => {
     const body = zlib.gzipSync('denied')
@@ -243,12 +240,12 @@ describe('encoded secrets', () => {
     ['gzip in gzip', 'gzip, gzip', zlib.gzipSync(zlib.gzipSync(page))],
     ['an unknown encoding', 'compress', page],
   ]
-  test.each(unreadable)('attack: %s is no answer', async (_, encoding, body) => {
+  test.each(unreadable)('attack: %s is not delivered', async (_, encoding, body) => {
     const error = await failure(answer(body, encoding))
     expect([error.kind, error.code]).toEqual(['cut', 'unreadable'])
   })
 
-  test('behavior: an upstream that gets a secret is asked for a plain answer', async () => {
+  test('behavior: a request with a secret asks for an unencoded answer', async () => {
     const asked: (string | null)[] = []
     const upstream = serve((request) => {
       asked.push(request.headers.get('accept-encoding'))
@@ -302,7 +299,7 @@ describe('failures', () => {
     expect((await forward(upstream)).headers.has('x-big')).toBe(false)
   })
 
-  test('error: a cut after what was held fails the stream', async () => {
+  test('error: a cut after the buffered part fails the stream', async () => {
     const upstream = await raw((_, { socket }) => {
       socket.write('HTTP/1.1 200 OK\r\nContent-Length: 9000000\r\n\r\n')
       socket.end(Buffer.alloc(2_000_000))
@@ -325,7 +322,7 @@ describe('failures', () => {
     })
     const reader = readerOf(await forward(upstream))
     expect(new TextDecoder().decode((await reader.read()).value)).toBe('data: 1\n\n')
-    // Only now: Bun drops what was not read yet when a connection breaks.
+    // Read only now: Bun drops unread bytes when a connection breaks.
     const socket = await opened.promise
     socket.end()
     await expect(reader.read()).rejects.toThrow('upstream cut')
@@ -352,7 +349,7 @@ describe('failures', () => {
     expect((await failure(pending)).kind).toBe('timeout')
   })
 
-  test('error: a pause in a held answer is a timeout', async () => {
+  test('error: a pause in a buffered answer is a timeout', async () => {
     const answer = 'HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc'
     const upstream = await raw((_, { socket }) => socket.write(answer))
     expect((await failure(forward(upstream, { merchant: { idleMs: 20 } }))).kind).toBe('timeout')

@@ -17,12 +17,12 @@ describe('query parameters', () => {
     required: true,
     schema: { type: 'number', minimum: -90, maximum: 90 },
   })
-  test('behavior: a number may be written as numbers are', () => {
+  test('behavior: a number may be written in any form of a number', () => {
     for (const text of ['1', '-1', '52.52', '.5', '5.', '1e1', '%2B3', '-0', '007'])
       expect(query({ params: [latitude] }, `?latitude=${text}`)).toEqual([])
   })
 
-  test('error: what is no number of the range is named', () => {
+  test('error: a value that is not a number in range is named', () => {
     for (const text of [
       'x',
       '1,2',
@@ -47,7 +47,7 @@ describe('query parameters', () => {
       expect(query({ params: [latitude] }, search)).toEqual(expected)
   })
 
-  test('error: every value of a repeated name counts', () => {
+  test('error: every value of a repeated name is checked', () => {
     expect(query({ params: [latitude] }, '?latitude=1&latitude=x')).toHaveLength(1)
     expect(query({ params: [latitude] }, '?latitude=1&latitude=2')).toEqual([])
   })
@@ -90,7 +90,7 @@ describe('query parameters', () => {
       ])
   })
 
-  test('error: a value that is too long is not tried on a pattern', () => {
+  test('error: a value that is too long is not matched against a pattern', () => {
     const slow = param('x', { schema: { type: 'string', pattern: '^(a+)+$' } })
     expect(query({ params: [slow] }, `?x=${'a'.repeat(5_000)}!`)).toEqual([
       'query x is longer than 4096 characters',
@@ -159,7 +159,7 @@ describe('tail parameters', () => {
     [rest, 'a/b/c', []],
     [rest, 'a/b', ['tail']],
   ]
-  test('behavior: segments are tried in their order, literals and the text around values too', () => {
+  test('behavior: segments are checked in order, with literals and the text around values', () => {
     for (const [sold, tail, names] of cases) {
       const found = validateParams(sold, '', tail, none)
       expect(found.map(({ name }) => name)).toEqual(names)
@@ -178,19 +178,19 @@ describe('bodies', () => {
     },
     additionalProperties: false,
   }
-  test('behavior: a body of the schema, or none, is fine', () => {
+  test('behavior: a body that fits the schema, or none, is accepted', () => {
     expect(query({ body }, '', '{"model":"a","messages":[{"role":"user"}]}')).toEqual([])
     expect(query({ body }, '', '')).toEqual([])
   })
 
-  test('error: what is wrong is named by its place', () => {
+  test('error: faults are named by their place', () => {
     const found = query({ body }, '', '{"model":1,"messages":[{"role":"u"},{}],"extra":true}')
     expect(found.map((text) => text.split(' ').slice(0, 2).join(' '))).toEqual(
       expect.arrayContaining(['body model', 'body messages/1/role', 'body extra']),
     )
   })
 
-  test('error: a member that is missing is named itself', () => {
+  test('error: a missing member is named', () => {
     expect(query({ body }, '', '{"messages":[{}]}')).toEqual([
       'body model is required',
       'body messages/0/role is required',
@@ -198,24 +198,24 @@ describe('bodies', () => {
   })
 
   const malformed = ['{', 'model=a', '{"a":1}}', 'NaN', `${'['.repeat(16_000)}`, '\u0000']
-  test.each(malformed)('error: what is no JSON is named', (text) => {
+  test.each(malformed)('error: a body that is not JSON is refused', (text) => {
     expect(query({ body }, '', text)).toEqual(['body  is not JSON'])
   })
 
-  test('error: a body of very many parts is refused before anybody looks through it', () => {
+  test('error: a body of very many parts is refused before it is parsed', () => {
     const many = (part: string, times: number) => `{"x":[${part.repeat(times)}1]}`
     const schema = {
       type: 'object',
       properties: { x: { type: 'array', items: { type: 'object' } } },
     }
-    // None is JSON, which only a look at the whole could tell.
+    // None is JSON, which only a full parse would show.
     for (const text of [
       many('{"role":""},', 800_000).slice(0, -1),
       many('1,', 5_000_000).slice(0, -1),
       '['.repeat(200_000),
     ])
       expect(query({ body: schema }, '', text)).toEqual(['body  has too many parts'])
-    // A vector, a conversation and a picture are none.
+    // A vector, a conversation and a picture are below the limit.
     const free = { type: 'object' }
     expect(query({ body: free }, '', many('0.5,', 50_000))).toEqual([])
     expect(query({ body: free }, '', many('{"role":"user"},', 10_000))).toEqual([])

@@ -8,7 +8,7 @@ import { until } from './harness/world'
 
 let shop: Shop
 beforeAll(async () => {
-  // A stop waits for nothing: as near to a crash as one process can get.
+  // A stop does not wait, which is as close to a crash as one process can get.
   shop = await startShop({
     adjust: (config) => ({ ...config, service: { ...config.service, stopSeconds: 0 } }),
   })
@@ -16,7 +16,7 @@ beforeAll(async () => {
 afterAll(() => shop.stop())
 beforeEach(async () => {
   shop.upstream.script = undefined
-  // Closes the circuit that the failures before may have opened.
+  // Closes the circuit that earlier failures may have opened.
   shop.advance(120_000)
   const { status } = await buy(item())
   shop.advance(-120_000)
@@ -94,7 +94,8 @@ describe('what counts as delivered', () => {
       expect(body.transaction).toMatch(/^0x[0-9a-f]{64}$/)
       expect(body.redeem.token).toMatch(/^[A-Za-z0-9_-]{43}$/)
       expect(Date.parse(body.redeem.until)).toBeGreaterThanOrEqual(before + day)
-      // One request: a redirect to another host is not followed, a failure not tried again behind the buyer's back.
+      // One request: a redirect to another host is not followed, and a failure is not repeated
+      // without the buyer.
       expect(shop.upstream.requests).toHaveLength(1)
       expect(await recorded(body.transaction)).toMatchObject({
         state: 'confirmed',
@@ -129,7 +130,8 @@ describe('what counts as delivered', () => {
       'upstream-failed',
     ],
     [
-      // The merchant has a secret: what cannot be looked through must not go out, nor be paid for.
+      // The merchant has a secret. An answer that cannot be searched must be neither sent nor paid
+      // for.
       'a small gzip that breaks off',
       (_, reply) => {
         const packed = Bun.gzipSync(new TextEncoder().encode('{"ok":true}'))
@@ -174,7 +176,7 @@ describe('what counts as delivered', () => {
 describe('Payment-Redeem', () => {
   const fail: Script = (_, reply) => reply.send(503)
 
-  test('behavior: brings the answer without a new payment, once', async () => {
+  test('behavior: Payment-Redeem returns the answer without a new payment, once', async () => {
     for (const terms of [{}, { scheme: 'mpp-permit2' }, x402] as Terms[]) {
       shop.upstream.script = fail
       const failed = await buy(item(), terms)
@@ -215,7 +217,7 @@ describe('Payment-Redeem', () => {
     expect(keys[0]).toStartWith('pay_')
   })
 
-  test('behavior: five times, counted down', async () => {
+  test('behavior: a payment can be redeemed five times, counted down', async () => {
     shop.upstream.script = fail
     let { redeem: given } = await failureOf(await buy(item()))
     const { token, until: end } = given
@@ -233,7 +235,7 @@ describe('Payment-Redeem', () => {
     expect(shop.upstream.requests).toHaveLength(6)
   })
 
-  test('behavior: once more when a crash cut the last attempt off, not for ever', async () => {
+  test('behavior: a payment can be redeemed once more after a crash in the last attempt, with a limit', async () => {
     shop.upstream.script = fail
     const { redeem: given, transaction } = await failureOf(await buy(item()))
     shop.upstream.script = undefined
@@ -253,7 +255,7 @@ describe('Payment-Redeem', () => {
     expect(await recorded(transaction)).toMatchObject({ delivery: 'delivered', attempts: 7 })
   })
 
-  test('behavior: for 24 hours, not longer', async () => {
+  test('behavior: a payment can be redeemed for 24 hours, not longer', async () => {
     shop.upstream.script = fail
     const early = await failureOf(await buy(item()))
     const late = await failureOf(await buy(item()))
@@ -267,7 +269,7 @@ describe('Payment-Redeem', () => {
     shop.advance(-day - 60_000)
   })
 
-  test('behavior: each attempt is on the disk before the upstream is asked', async () => {
+  test('behavior: each attempt is on the disk before the request is forwarded', async () => {
     const seen: unknown[] = []
     shop.upstream.script = (_, reply) => {
       const [row] = shop.rows('SELECT * FROM payments ORDER BY rowid DESC LIMIT 1')
@@ -282,7 +284,7 @@ describe('Payment-Redeem', () => {
     ])
   })
 
-  test('behavior: also after a restart', async () => {
+  test('behavior: a payment can be redeemed after a restart', async () => {
     shop.upstream.script = fail
     const { redeem: given } = await failureOf(await buy(item()))
     await shop.restart()
@@ -311,7 +313,7 @@ describe('Payment-Redeem', () => {
     expect((await redeem(given.token)).status).toBe(200)
   })
 
-  test('error: what is no token of ours is 400', async () => {
+  test('error: an unknown token is 400', async () => {
     for (const token of ['x', 'A'.repeat(43), 'A'.repeat(4096), '']) {
       const response = await redeem(token)
       expect(response.status).toBe(400)
@@ -349,7 +351,7 @@ describe('without the token', () => {
     }
   })
 
-  test('error: an x402 credential does not once the failure was answered', async () => {
+  test('error: an x402 credential does not redeem after the buyer got the token', async () => {
     for (const terms of [x402, { scheme: 'x402-permit2' }] as Terms[]) {
       const credential = await sign(item(), terms)
       shop.upstream.script = (_, reply) => reply.send(500)
@@ -365,7 +367,7 @@ describe('without the token', () => {
     }
   })
 
-  test('behavior: an x402 credential does when its request never got an answer', async () => {
+  test('behavior: an x402 credential redeems when its request never got an answer', async () => {
     const credential = await sign(item(), x402)
     const replied = new Promise<Reply>((resolve) => {
       shop.upstream.script = (_, reply) => resolve(reply)
@@ -382,7 +384,7 @@ describe('without the token', () => {
     expect((await fetch(item(), { headers: credential })).status).toBe(200)
   })
 
-  test('behavior: any credential does after a crash in the middle of the delivery', async () => {
+  test('behavior: any credential redeems after a crash in the middle of the delivery', async () => {
     for (const terms of [{}, x402] as Terms[]) {
       const credential = await sign(item(), terms)
       let isAsked = false

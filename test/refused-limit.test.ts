@@ -18,7 +18,7 @@ const from = (ip: string) => ({ 'x-forwarded-for': ip })
 const x402: Terms = { scheme: 'x402-eip3009' }
 const victim = account(2).address
 
-/** A credential that names the victim and that another key signed. */
+/** A credential in the victim's name, signed by another key. */
 async function junk(): Promise<Record<string, string>> {
   const { 'payment-signature': signed = '' } = await sign(item(), x402)
   const payload = JSON.parse(Buffer.from(signed, 'base64').toString())
@@ -26,7 +26,7 @@ async function junk(): Promise<Record<string, string>> {
   return { 'payment-signature': Buffer.from(JSON.stringify(payload)).toString('base64') }
 }
 
-test('error: an address whose credentials are refused waits; whom they name does not', async () => {
+test('error: an address with refused credentials is limited; the payer that they name is not', async () => {
   const statuses: number[] = []
   for (let round = 0; round < 8; round++) {
     const response = await fetch(item(), { headers: { ...from('192.0.2.1'), ...(await junk()) } })
@@ -44,7 +44,7 @@ test('error: an address whose credentials are refused waits; whom they name does
   expect((await buy(item(), {}, from('192.0.2.1'))).status).toBe(200)
 })
 
-test('behavior: credentials of other schemes and requests without one are not refused ones', async () => {
+test('behavior: credentials of other schemes and requests without one do not count as refused', async () => {
   for (let round = 0; round < 20; round++) {
     const headers = { ...from('192.0.2.3'), authorization: 'Bearer abc' }
     expect((await fetch(item(), { headers })).status).toBe(402)
@@ -53,7 +53,7 @@ test('behavior: credentials of other schemes and requests without one are not re
   expect((await buy(item(), {}, from('192.0.2.3'))).status).toBe(200)
 })
 
-test('error: credentials with a request that cannot be served are refused ones, too', async () => {
+test('error: credentials with a request that cannot be served count as refused', async () => {
   const url = `${shop.url}/m/shop/form?symbol=toolong`
   const statuses: number[] = []
   for (let round = 0; round < 8; round++) {

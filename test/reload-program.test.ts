@@ -3,9 +3,9 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { lineWith } from './harness/config'
+import { main } from './harness/program'
 import { until } from './harness/world'
 
-const root = join(import.meta.dir, '..')
 const directory = mkdtempSync(join(tmpdir(), 'turnpike-reload-'))
 const file = join(directory, 'merchants.toml')
 const keyFile = join(directory, 'key')
@@ -42,7 +42,7 @@ let child: ReturnType<typeof start>
 function start() {
   writeFileSync(file, text)
   writeFileSync(keyFile, `0x${'11'.repeat(32)}`)
-  return Bun.spawn([process.execPath, join(root, 'src/main.ts'), 'serve'], {
+  return Bun.spawn([process.execPath, main, 'serve'], {
     cwd: directory,
     env: { PATH: process.env.PATH, RELAYER_KEYS_FILE: keyFile, ONE_KEY: 'b@d"key' },
     stdout: 'pipe',
@@ -74,7 +74,7 @@ async function follow(stream: ReadableStream<Uint8Array>, take: (line: string) =
   }
 }
 
-/** Writes the file, sends the signal, and gives what was logged about it. */
+/** Writes the file, sends the signal, and returns the log lines about it. */
 async function reload(contents: string): Promise<Line> {
   writeFileSync(file, contents)
   const seen = logged.length
@@ -90,7 +90,7 @@ async function price(): Promise<string | undefined> {
 }
 
 describe('SIGHUP', () => {
-  test('behavior: takes the file over', async () => {
+  test('behavior: SIGHUP applies the file', async () => {
     expect(await price()).toBe('0.005')
     const line = await reload(text.replace('0.005', '0.25'))
     expect(line).toMatchObject({ event: 'reloaded', merchants: 1, routes: 1 })
@@ -108,7 +108,7 @@ describe('SIGHUP', () => {
     expect(await price()).toBe('0.005')
   })
 
-  test('error: a file that is no TOML, or not there, changes nothing', async () => {
+  test('error: an invalid or missing file changes nothing', async () => {
     expect((await reload('[[merchants]\n')).faults?.[0]).toStartWith('merchants.toml:1: ')
     rmSync(file)
     const seen = logged.length
@@ -118,7 +118,7 @@ describe('SIGHUP', () => {
     expect(await price()).toBe('0.005')
   })
 
-  test('error: what needs a restart is named with its line, and nothing else is taken over', async () => {
+  test('error: a change that needs a restart is reported with its line, and nothing else is applied', async () => {
     const moved = text
       .replace('127.0.0.1:0', '127.0.0.1:4444')
       .replace('http://127.0.0.1:1', 'http://127.0.0.1:2')
@@ -141,7 +141,7 @@ describe('SIGHUP', () => {
     expect(await price()).toBe('0.005')
   })
 
-  test('behavior: SIGTERM still ends it, with 0', async () => {
+  test('behavior: SIGTERM after a reload ends the program with 0', async () => {
     child.kill('SIGTERM')
     child.kill('SIGHUP')
     expect(await child.exited).toBe(0)

@@ -9,11 +9,11 @@ beforeAll(async () => {
   shop = await startShop()
 })
 afterAll(() => shop.stop())
-beforeEach(() => {
-  // Far enough for every offer of the test before to be forgotten by new payments.
+beforeEach(async () => {
+  // Far enough that new payments remove every offer of the previous test.
   shop.advance(400_000)
   shop.upstream.script = undefined
-  expect(shop.app.reload(shop.config)).toEqual([])
+  expect(await shop.app.reload(shop.config)).toEqual([])
   shop.advance(400_000)
 })
 
@@ -41,7 +41,7 @@ const paidToWallet = () => changed(shopHead, `payout = "${wallet}"\n${shopHead}`
 const withoutOther = () =>
   changed(`[[merchants.routes]]\n${routeText(other.path, other.price)}\n`, '')
 
-/** A signature that is still good when the gateway's clock has gone on that far. */
+/** A signature that is still valid after the gateway's clock has moved that far. */
 function validAfter(ms: number): Terms {
   return { validBefore: BigInt(Math.floor((shop.now() + ms) / 1000) + 300) }
 }
@@ -61,13 +61,13 @@ function amountPaid(response: Response): unknown {
 }
 
 describe('a price that changes', () => {
-  test('behavior: what was asked for before is sold at its price, what comes after at the new one', async () => {
+  test('behavior: earlier challenges keep their price, later ones have the new price', async () => {
     const signed = await Promise.all(
       [{}, { scheme: 'mpp-permit2' as const }, x402, permit2, { ...x402, bare: true }].map(
         (terms) => sign(item(), { ...terms, ...validAfter(0) }),
       ),
     )
-    expect(shop.app.reload(dearer())).toEqual([])
+    expect(await shop.app.reload(dearer())).toEqual([])
     expect(await pricesOf(item())).toEqual(['7000'])
     for (const headers of signed) expect((await pay(headers)).status).toBe(200)
     const answer = await buy(item(), { ...x402, ...validAfter(0) })
@@ -75,10 +75,10 @@ describe('a price that changes', () => {
     expect(amountPaid(answer)).toBe('7000')
   })
 
-  test('behavior: an x402 offer is honoured 360 seconds and not longer', async () => {
+  test('behavior: an x402 offer is accepted for 360 seconds and not longer', async () => {
     const early = await sign(item(), { ...x402, ...validAfter(359_000) })
     const late = await sign(item(), { ...permit2, ...validAfter(361_000) })
-    shop.app.reload(dearer())
+    await shop.app.reload(dearer())
     shop.advance(359_000)
     const honoured = await pay(early)
     expect(honoured.status).toBe(200)
@@ -92,28 +92,28 @@ describe('a price that changes', () => {
     })
   })
 
-  test('behavior: an amount that was never offered is refused as before', async () => {
-    shop.app.reload(dearer())
+  test('behavior: an amount that was never offered is refused', async () => {
+    await shop.app.reload(dearer())
     const response = await buy(item(), { ...x402, ...validAfter(0), value: 6000n, bare: true })
     expect(response.status).toBe(402)
   })
 
-  test('behavior: what was paid and not delivered is delivered although its offer is forgotten', async () => {
+  test('behavior: a payment that was not delivered is delivered after its offer was removed', async () => {
     shop.upstream.script = (_, reply) => reply.send(500)
     const headers = await sign(item(), validAfter(0))
     const failed = await pay(headers)
     expect(failed.status).toBe(502)
-    shop.app.reload(paidToWallet())
+    await shop.app.reload(paidToWallet())
     shop.advance(500_000)
     shop.upstream.script = undefined
     expect((await pay(headers)).status).toBe(200)
   })
 
-  test('behavior: across a restart, also with another file', async () => {
+  test('behavior: retired offers are accepted after a restart, also with another file', async () => {
     const first = await sign(item(), { ...x402, ...validAfter(0) })
     const second = await sign(item(), { ...permit2, ...validAfter(0) })
     const third = await sign(item(), { ...x402, ...validAfter(400_000) })
-    shop.app.reload(dearer())
+    await shop.app.reload(dearer())
     await shop.restart(dearer())
     const afterReload = await pay(first)
     expect(afterReload.status).toBe(200)
@@ -136,7 +136,7 @@ describe('a payout that changes', () => {
       await sign(item(), validAfter(0)),
       await sign(item(), { ...x402, ...validAfter(0) }),
     ]
-    expect(shop.app.reload(paidToWallet())).toEqual([])
+    expect(await shop.app.reload(paidToWallet())).toEqual([])
     const refused = await pay(mpp)
     expect(refused.status).toBe(402)
     expect(await refused.json()).toMatchObject({ code: 'invalid-challenge' })
@@ -147,16 +147,16 @@ describe('a payout that changes', () => {
   })
 })
 
-describe('routes and networks that come and go', () => {
-  test('behavior: a removed route is gone, also for those who asked before, until it is back', async () => {
+describe('routes and networks that are added and removed', () => {
+  test('behavior: a removed route is 404, also with an earlier challenge, until it is added again', async () => {
     const url = `${shop.url}/m/shop${other.path}`
     const mpp = await sign(url, validAfter(0))
     const offer = await sign(url, { ...x402, ...validAfter(0) })
-    shop.app.reload(withoutOther())
+    await shop.app.reload(withoutOther())
     expect((await pay(mpp, url)).status).toBe(404)
     expect((await fetch(url)).status).toBe(404)
-    // Back at another price: what was asked for is still what is paid.
-    shop.app.reload(changed(routeText(other.path, '0.005'), routeText(other.path, '0.009')))
+    // It is back at another price: the earlier challenge keeps its price.
+    await shop.app.reload(changed(routeText(other.path, '0.005'), routeText(other.path, '0.009')))
     expect(await pricesOf(url)).toEqual(['9000'])
     expect((await pay(mpp, url)).status).toBe(200)
     expect((await pay(offer, url)).status).toBe(200)
@@ -176,7 +176,7 @@ price = "0.001"
 `,
     )
     expect((await fetch(`${shop.url}/m/fresh/new`)).status).toBe(404)
-    expect(shop.app.reload(config)).toEqual([])
+    expect(await shop.app.reload(config)).toEqual([])
     expect((await buy(`${shop.url}/m/fresh/new`, validAfter(0))).status).toBe(200)
     const listed = await fetch(`${shop.url}/openapi.json`, {
       headers: { 'if-none-match': etag ?? '' },
@@ -186,7 +186,7 @@ price = "0.001"
     expect(shop.rows("SELECT slug FROM merchants WHERE slug = 'fresh'")).toHaveLength(1)
   })
 
-  test('behavior: an offer on a network that is no longer offered is honoured, then not', async () => {
+  test('behavior: an offer on a network that is no longer offered is accepted until it expires', async () => {
     const testnet: Terms = { ...x402, network: 'eip155:84532' }
     const [mpp, early, late] = [
       await sign(item(), { network: 'eip155:84532', ...validAfter(0) }),
@@ -194,7 +194,7 @@ price = "0.001"
       await sign(item(), { ...testnet, ...validAfter(400_000), bare: true }),
     ]
     const mainnets = '"eip155:4663", "eip155:8453"]\n'
-    shop.app.reload(
+    await shop.app.reload(
       changed(`${shopHead}"eip155:8453", "eip155:84532"]\n`, `${shopOrigin}${mainnets}`),
     )
     expect((await pay(mpp)).status).toBe(200)
@@ -204,8 +204,8 @@ price = "0.001"
   })
 })
 
-describe('requests under way', () => {
-  test('behavior: one that waits for its upstream ends under the configuration it began with', async () => {
+describe('requests in progress', () => {
+  test('behavior: one that waits for its upstream ends under the configuration with which it started', async () => {
     let answer: (() => void) | undefined
     shop.upstream.script = (_, reply) => {
       answer = () => reply.send(200, '{"late":true}')
@@ -213,7 +213,7 @@ describe('requests under way', () => {
     const url = `${shop.url}/m/shop${other.path}`
     const waiting = buy(url, validAfter(0))
     await until('the upstream is asked', () => answer !== undefined)
-    shop.app.reload(withoutOther())
+    await shop.app.reload(withoutOther())
     expect((await fetch(url)).status).toBe(404)
     answer?.()
     const response = await waiting
@@ -248,7 +248,7 @@ describe('requests under way', () => {
       stopped = true
     })
     for (let turn = 0; !stopped; turn++) {
-      expect(shop.app.reload(configs[turn % 2] ?? shop.config)).toEqual([])
+      expect(await shop.app.reload(configs[turn % 2] ?? shop.config)).toEqual([])
       await Bun.sleep(2)
     }
     await buyers
@@ -258,8 +258,24 @@ describe('requests under way', () => {
   })
 })
 
+test('attack: of reloads that come together each one keeps the offers of the one before', async () => {
+  const middle = changed(routeText('/item', '0.005'), routeText('/item', '0.008'))
+  const early = await sign(item(), { ...x402, ...validAfter(0) })
+  const before = shop.now()
+  expect(await Promise.all([shop.app.reload(middle), shop.app.reload(dearer())])).toEqual([[], []])
+  expect(await pricesOf(item())).toEqual(['7000'])
+  // What somebody was asked for between the two is not forgotten.
+  const retired =
+    "SELECT DISTINCT amount_atomic FROM offers WHERE route = '/item' AND retired_at >= "
+  expect(shop.rows(`${retired}${before} ORDER BY amount_atomic`)).toEqual([
+    { amount_atomic: '5000' },
+    { amount_atomic: '8000' },
+  ])
+  expect((await pay(early)).status).toBe(200)
+})
+
 describe('what a running process cannot change', () => {
-  test('behavior: the facilitator and the limits are not among it', () => {
+  test('behavior: the facilitator and the limits can be changed', async () => {
     const config = shop.edited((text) =>
       text
         .replace('verify_per_minute = 120', 'verify_per_minute = 7')
@@ -267,7 +283,7 @@ describe('what a running process cannot change', () => {
         .replace('settle_wait_seconds = 25', 'settle_wait_seconds = 24'),
     )
     expect(config.facilitator.verifyPerMinute).toBe(7)
-    expect(shop.app.reload(config)).toEqual([])
+    expect(await shop.app.reload(config)).toEqual([])
   })
 
   const cases: readonly (readonly [string, string, string])[] = [
@@ -278,11 +294,12 @@ describe('what a running process cannot change', () => {
     ['stock', '\nfee_bps = 0', '\nfee_bps = 7'],
   ]
   for (const [place, from, to] of cases)
-    test(`error: ${place} is named and nothing is taken over`, async () => {
+    test(`error: a change of ${place} is reported and nothing is applied`, async () => {
       const both = shop.edited((text) =>
         text.replace(from, to).replace(routeText('/item', '0.005'), routeText('/item', '0.007')),
       )
-      expect(shop.app.reload(both).map((path) => path.join('.'))).toEqual([place])
+      const places = await shop.app.reload(both)
+      expect(places.map((path) => path.join('.'))).toEqual([place])
       expect(await pricesOf(item())).toEqual(['5000'])
     })
 })

@@ -22,7 +22,7 @@ afterAll(() => {
   for (const server of servers) server.stop(true)
 })
 
-/** A node whose answers are given. */
+/** A node with given answers. */
 function node(answer: (id: number) => Response | Promise<Response>): string {
   const server = Bun.serve({
     port: 0,
@@ -42,7 +42,7 @@ const lines: Record<string, unknown>[] = []
 
 describe('the client', () => {
   const faults: [string, () => string][] = [
-    ['nobody listens', () => 'http://127.0.0.1:1/'],
+    ['a refused connection', () => 'http://127.0.0.1:1/'],
     ['status 500', () => node(() => new Response('', { status: 500 }))],
     ['status 429 with a JSON-RPC error', () => node(() => limited(429))],
     ['a JSON-RPC error of a limit', () => node(() => limited(200))],
@@ -54,7 +54,7 @@ describe('the client', () => {
     ['silence', () => node(() => new Promise(() => undefined))],
   ]
   for (const [name, url] of faults) {
-    test(`behavior: ${name} is a fault, and the next URL is asked`, async () => {
+    test(`behavior: ${name} is a fault, and the next URL is used`, async () => {
       expect(await fault(client(url()).call('eth_chainId', []))).toBeInstanceOf(RpcFault)
       expect(await client(url(), ok('0x1')).call('eth_chainId', [])).toBe('0x1')
     })
@@ -80,14 +80,14 @@ describe('the client', () => {
     expect(asked).toBe(0)
   })
 
-  test('behavior: stays with the URL that answered, and counts', async () => {
+  test('behavior: the client stays with the URL that answered, and counts calls', async () => {
     const rpc = client('http://127.0.0.1:1/', ok('0x1'))
     await rpc.call('eth_chainId', [])
     await rpc.call('eth_chainId', [])
     expect(rpc.counts().get('eth_chainId')).toBe(3)
   })
 
-  test('behavior: the other URLs can be asked, each by itself, and the first choice stays', async () => {
+  test('behavior: the other URLs can be called separately, and the current one stays', async () => {
     const rpc = client(ok('0x1'), ok('0x2'), ok('0x3'))
     const answers = () => Promise.all(rpc.others().map((node) => node.call('eth_chainId', [])))
     expect(await answers()).toEqual(['0x2', '0x3'])
@@ -105,7 +105,7 @@ describe('the client', () => {
     expect(client(good, good).others()).toEqual([])
   })
 
-  test('error: a node that does not answer is a fault, though another one would', async () => {
+  test('error: a node that does not answer is a fault, though another one would answer', async () => {
     const rpc = client(ok('0x1'), 'http://127.0.0.1:1/')
     const [other] = rpc.others()
     expect(await fault(other?.call('eth_chainId', []) ?? Promise.resolve())).toBeInstanceOf(
@@ -122,7 +122,7 @@ describe('the client', () => {
     expect(await client(ok(null)).call('eth_getTransactionReceipt', [])).toBeNull()
   })
 
-  test('behavior: closing ends what is under way', async () => {
+  test('behavior: closing ends calls in progress', async () => {
     const rpc = client(node(() => new Promise(() => undefined)))
     const waiting = fault(rpc.call('eth_chainId', []))
     rpc.close()
@@ -169,7 +169,7 @@ describe('a transaction', () => {
     })),
   ] as const
   for (const { nonce, maxTipWei, maxFeeWei, gasLimit, valueWei, data } of cases) {
-    test(`behavior: is byte for byte viem's (nonce ${nonce})`, async () => {
+    test(`behavior: a transaction is byte for byte that of viem (nonce ${nonce})`, async () => {
       for (const chainId of [1, 4663, 84532]) {
         const request = { chainId, nonce, to, maxTipWei, maxFeeWei, gasLimit, valueWei }
         const signed = sign({ ...request, data: data as Hex }, key)
@@ -190,7 +190,7 @@ describe('a transaction', () => {
     })
   }
 
-  test("behavior: many signatures, among them short r and s, are viem's too", async () => {
+  test('behavior: many signatures, among them short r and s, equal those of viem', async () => {
     for (let nonce = 0; nonce < 600; nonce++) {
       const { raw } = sign(
         {
@@ -226,7 +226,7 @@ describe('multicall', () => {
     args: [calls.map(({ to, data }) => ({ target: to, allowFailure: true, callData: data }))],
   })
 
-  test('behavior: encodes and decodes what viem does', () => {
+  test('behavior: multicall encodes and decodes like viem', () => {
     const { to, data } = Multicall.aggregate(calls)
     expect(data).toBe(expected)
     expect(decodeFunctionData({ abi: multicall3Abi, data }).functionName).toBe('aggregate3')
@@ -246,7 +246,7 @@ describe('multicall', () => {
     )
   })
 
-  test('error: nonsense is neither calls nor results, and never throws', () => {
+  test('error: invalid data is undefined for calls and results, and never throws', () => {
     for (const answer of ['0x', '0x00', `0x${'ff'.repeat(400)}`, undefined, null, 5]) {
       expect(Multicall.parseResults(answer, 1)).toBeUndefined()
     }
@@ -269,7 +269,7 @@ describe('the head', () => {
     expect(fees(head, 2n)).toEqual({ maxFeeWei: 2n, maxTipWei: 2n })
   })
 
-  test('behavior: learns the block time, also where many blocks share a second', () => {
+  test('behavior: the head measures the block time, also where many blocks share a second', () => {
     const head = createHead()
     observe(head, { number: 1_000n, timestamp: 100n, baseFeeWei: 0n })
     observe(head, { number: 1_005n, timestamp: 100n, baseFeeWei: 0n })

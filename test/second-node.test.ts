@@ -29,8 +29,8 @@ import {
 } from './harness/stockshop'
 import { until } from './harness/world'
 
-// Two nodes, of which one lies, lags behind or is gone: what one of them alone says sells no stock and
-// nothing above the configured amount.
+// Two nodes, of which one lies, lags or does not answer. The answer of one node alone sells no
+// stock and nothing above the configured amount.
 
 const shop = await startStockShop({
   edit: (text) => text.replace('confirm_twice_above = "10"', 'confirm_twice_above = "0.01"'),
@@ -68,7 +68,7 @@ async function move(from: Hex, to: Hex): Promise<void> {
   await execute(chain, [{ from, to: asset, data, gas: 200_000n }])
 }
 
-/** A node that shows the thief's payments as made, which revert because the wallet is empty. */
+/** A node that reports the thief's payments, which revert because the wallet is empty. */
 function lying() {
   const told = new Map<unknown, object>()
   return async ({ method, params }: RpcCall) => {
@@ -99,7 +99,7 @@ function lying() {
   }
 }
 
-/** A node that shows transactions without what they did. */
+/** A node that reports transactions without their effects. */
 async function denying({ method }: RpcCall, forward: () => Promise<Response>) {
   if (method !== 'eth_getTransactionReceipt') return undefined
   const { result } = (await (await forward()).json()) as { result: object | null }
@@ -110,7 +110,7 @@ const stateOf = (id: string) => shop.rows(`SELECT state FROM orders WHERE id = '
 const newest = () =>
   shop.rows('SELECT id FROM orders ORDER BY id DESC LIMIT 1')[0] as { id: string }
 
-test('attack: a node that shows a payment that failed gets no stock and no refund, the order is held', async () => {
+test('attack: a failed payment that one node reports as paid gets neither stock nor refund, and its order is held', async () => {
   const before = { desk: await shop.usdg(shop.desk), shares: await shop.shares(thief) }
   tap.intercept = lying()
   const url = shop.buyUrl({ usdg: '500' })
@@ -130,9 +130,9 @@ test('attack: a node that shows a payment that failed gets no stock and no refun
   expect(stateOf(order.id)).toBe('held')
 })
 
-test('behavior: a disputed order goes on by a retry once both nodes show its payment', async () => {
+test('behavior: a retry continues a disputed order once both nodes show its payment', async () => {
   const url = shop.buyUrl({ usdg: '31' })
-  // The honest one: the other one denies what the chain has.
+  // The correct node; the other one denies what is on the chain.
   second.intercept = denying
   const shares = await shop.shares(account(1).address)
   const response = await buyStock(url)
@@ -144,12 +144,12 @@ test('behavior: a disputed order goes on by a retry once both nodes show its pay
   expect(await shop.shares(account(1).address)).toBeGreaterThan(shares)
 })
 
-test('attack: an order whose payment is disputed when its money is to go back is held, not refunded', async () => {
+test('attack: an order whose payment is disputed before its refund is held, not refunded', async () => {
   const url = shop.buyUrl({ usdg: '35' })
   const credential = await signOrder(url)
   const money = await shop.usdg(account(1).address)
   let asked = 0
-  // Both show it to the order that is settled, and no longer to the one that is to be refunded.
+  // Both show it while the order is settled, and not any more when it is refunded.
   second.intercept = (call, forward) =>
     call.method === 'eth_getTransactionReceipt' && ++asked > 1 ? denying(call, forward) : undefined
   before(shop, 'quote', 2, () => pause(chain, shop.nvda, { everything: true }))
@@ -168,7 +168,7 @@ for (const [name, answer] of [
   ['lags behind', () => ({ result: null })],
   ['is gone', down],
 ] as const)
-  test(`behavior: an order waits while the second node ${name}, and goes on by itself`, async () => {
+  test(`behavior: an order waits while the second node ${name}, and then continues automatically`, async () => {
     let asked = 0
     second.intercept = ({ method }) => {
       if (method !== 'eth_getTransactionReceipt') return undefined
@@ -180,7 +180,7 @@ for (const [name, answer] of [
     const paying = fetch(url, { method: 'POST', headers: credential })
     await until('the second node is asked for it', () => asked > 0)
     const { id } = newest()
-    // It was settled when that node was asked: no swap follows while that does not show it.
+    // The node showed it when the order settled; no swap follows while it does not.
     await until('it waits for that node', () => stateOf(id) === 'settling')
     const before = asked
     await until('it is looked at again', () => asked > before)
@@ -209,7 +209,7 @@ test('behavior: without a second node no payment is charged that the node must c
   ])
   expect(shop.counts()).toEqual(counts)
   expect((await fetch(`${shop.url}/m/shop/item`, { headers: small })).status).toBe(200)
-  // An order needs one whatever it costs.
+  // An order needs a second node at any amount.
   await shop.restart({
     ...config,
     service: { ...config.service, confirmTwiceAboveAtomic: undefined },
@@ -227,7 +227,7 @@ test('behavior: without a second node no payment is charged that the node must c
   expect(again.status).toBe(200)
 })
 
-test('attack: a payment above the limit that one node alone shows is not forwarded', async () => {
+test('attack: a payment above the limit that only one node shows is not forwarded', async () => {
   const url = `${shop.url}/m/shop/form?symbol=A`
   const headers = await sign(url, { scheme: 'x402-eip3009', network, buyer: 2 })
   const forwarded = shop.upstream.requests.length
@@ -239,7 +239,7 @@ test('attack: a payment above the limit that one node alone shows is not forward
   expect(shop.upstream.requests.length).toBe(forwarded)
 })
 
-test('attack: a payment that one node alone shows is no success of the facilitator', async () => {
+test('attack: a payment that only one node shows is not a success of the facilitator', async () => {
   const config = shop.config.networks.find(({ id }) => id === network)
   if (config === undefined) throw new Error(`no ${network}`)
   const large = await makeBody(config, { from: account(2).local(), amountAtomic: 20_000n })

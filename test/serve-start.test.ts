@@ -2,7 +2,7 @@ import { afterAll, describe, expect, test } from 'bun:test'
 import { mkdtempSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { type Db, open } from '../db/open'
+import { type Db, open } from '../db/sqlite/open'
 import * as App from '../src/app'
 import { createOutput } from '../src/cli/output'
 import { loadSecrets } from '../src/config/env'
@@ -55,7 +55,7 @@ async function run(listen: string, data?: string) {
 }
 
 describe('a start that fails', () => {
-  test('error: an address in use is named, and the program ends', async () => {
+  test('error: an address in use is reported, and the program ends', async () => {
     const other = Bun.serve({ hostname: '127.0.0.1', port: 0, fetch: () => new Response() })
     const address = `127.0.0.1:${other.port}`
     const { code, err } = await run(address)
@@ -73,7 +73,7 @@ describe('a start that fails', () => {
       expect(err).toContain(address)
     })
 
-  test('error: an empty database where there was one is named, and the program ends', async () => {
+  test('error: an empty database in place of an earlier one is reported, and the program ends', async () => {
     const other = Bun.serve({ hostname: '127.0.0.1', port: 0, fetch: () => new Response() })
     const address = `127.0.0.1:${other.port}`
     expect((await run(address, 'lost')).err).toContain('in use')
@@ -85,7 +85,7 @@ describe('a start that fails', () => {
   })
 })
 
-test('error: a start that fails late stops all that it began', async () => {
+test('error: a start that fails late stops all parts that it started', async () => {
   const polls: string[] = []
   const node = Bun.serve({
     hostname: '127.0.0.1',
@@ -117,9 +117,9 @@ test('error: a start that fails late stops all that it began', async () => {
   await expect(started).rejects.toThrow('merchants')
   expect(() => db?.sqlite.query('SELECT 1').get()).toThrow('closed')
   await expect(fetch(`http://${listen}/healthz`)).rejects.toThrow()
-  // The lock is free again.
+  // The lock is released.
   open({ dataDir: late.dataDir, now: Date.now }).close()
-  // A start that succeeds has the address, and asks its node again and again; the other one is silent.
+  // A start that succeeds has the address, and polls its node; the other one does not.
   const sound = await App.start(optionsFor('sound'))
   const rounds = polls.length
   await until(() => polls.length >= rounds * 3)
@@ -128,8 +128,8 @@ test('error: a start that fails late stops all that it began', async () => {
   expect(new Set(polls)).toEqual(new Set(['/sound']))
 })
 
-describe('a log that is not taken', () => {
-  test('error: a reader of stdout that has died costs lines of the log, not the service', async () => {
+describe('a log that is not read', () => {
+  test('error: a closed stdout loses lines of the log, and the service continues', async () => {
     const child = Bun.spawn(command('127.0.0.1:0'), { env, stdout: 'pipe', stderr: 'pipe' })
     try {
       let err = ''
@@ -144,7 +144,7 @@ describe('a log that is not taken', () => {
         const metrics = await (await fetch(`${url}/metrics`)).text()
         return Number(/^turnpike_log_lines_dropped_total (\d+)/m.exec(metrics)?.[1])
       }
-      // Each logs one line. The pipe may still take the first ones: it closes after `cancel`.
+      // Each logs one line. The pipe may still accept the first ones: it closes after `cancel`.
       await until(async () => {
         child.kill('SIGHUP')
         return (await dropped()) >= 1
@@ -164,7 +164,7 @@ describe('a log that is not taken', () => {
     }
   })
 
-  test('error: a reader that does not read costs the lines that do not fit, which are counted', async () => {
+  test('error: a reader that does not read loses the lines that do not fit, which are counted', async () => {
     let gate = Promise.withResolvers<number>()
     const taken: string[] = []
     const told: unknown[] = []
@@ -187,7 +187,7 @@ describe('a log that is not taken', () => {
     gate.resolve(0)
     await output.end()
     expect([taken, told[1]]).toEqual([['first\n', 'line 0\nline 1\nline 2\n'], 6])
-    // A fault of one write is not for ever.
+    // A fault of one write does not last.
     gate = Promise.withResolvers()
     gate.reject(Object.assign(new Error('full'), { code: 'ENOSPC' }))
     output.write('lost')

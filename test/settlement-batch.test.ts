@@ -1,8 +1,8 @@
 import { describe, expect, test } from 'bun:test'
 import { type Address, encodeFunctionData, type Hex, parseAbi } from 'viem'
-import { createGroup } from '../db/group'
+import { createGroup } from '../db/sqlite/group'
 import * as Token from '../src/chain/token'
-import { assignTransfers } from '../src/chain/token'
+import { findTransfers } from '../src/chain/token'
 import { account } from '../src/demo/accounts'
 import { balanceOf, deploy, execute, mine, setAutomine } from '../src/demo/chains'
 import * as Artifacts from '../src/demo/contracts/artifacts'
@@ -40,7 +40,7 @@ const amounts = ({ network }: OwnSettlement, count: number, from = 1) =>
   Array.from({ length: count }, (_, index) =>
     signTransfer(network, { from, amountAtomic: BigInt(100 + index) }),
   )
-/** Learns that the payers have no code, as any payment before would. */
+/** Records that the payers have no code, as any earlier payment would. */
 const pay = ({ fixture }: OwnSettlement, transfers: ReturnType<typeof amounts>) =>
   Promise.all(transfers.map((transfer) => fixture.pay(transfer)))
 
@@ -68,7 +68,7 @@ async function asDeployer(
 }
 
 describe.concurrent('a batch', () => {
-  test('behavior: carries what comes while the relayer is busy, each member with its own log', async () => {
+  test('behavior: a batch collects payments while the relayer is busy, each member with its own log', async () => {
     await using own = await ownSettlement()
     const outcomes = await pay(own, amounts(own, 24))
     expect(kinds(outcomes)).toEqual(Array(24).fill('confirmed'))
@@ -80,7 +80,7 @@ describe.concurrent('a batch', () => {
     )
   })
 
-  test('behavior: mixes both transfer methods and several payers', async () => {
+  test('behavior: a batch may mix both transfer methods and several payers', async () => {
     await using own = await ownSettlement()
     const { network } = own
     const transfers = [1, 2, 3].flatMap((from) =>
@@ -93,7 +93,7 @@ describe.concurrent('a batch', () => {
     expect(logs(own)).toBe(transfers.length)
   })
 
-  test('behavior: takes far fewer calls than payments', async () => {
+  test('behavior: a batch takes far fewer calls than payments', async () => {
     await using own = await ownSettlement()
     const { net } = own
     await pay(own, amounts(own, 4))
@@ -119,7 +119,7 @@ describe.concurrent('a batch', () => {
     expect(logs(own)).toBe(9)
   })
 
-  test('behavior: respects its limits', async () => {
+  test('behavior: a batch respects its limits', async () => {
     await using own = await ownSettlement()
     await own.reopen({ batchMax: 4 })
     await pay(own, amounts(own, 3))
@@ -127,7 +127,7 @@ describe.concurrent('a batch', () => {
     expect(Math.max(...rows(own).map(({ members }) => members))).toBe(4)
   })
 
-  test('error: what one payer has is spent in sequence, and its neighbours are paid', async () => {
+  test('error: payments of one payer above its balance are refused, and other members are paid', async () => {
     await using own = await ownSettlement()
     const { network } = own
     await pay(own, [...amounts(own, 2), ...amounts(own, 2, 3)])
@@ -138,7 +138,7 @@ describe.concurrent('a batch', () => {
     expect(kinds(outcomes)).toEqual(['confirmed', 'unavailable', ...Array(6).fill('confirmed')])
   })
 
-  test('error: refused members are told why, and the others leave', async () => {
+  test('error: refused members get their reason, and the others are sent', async () => {
     await using own = await ownSettlement()
     const { network } = own
     await pay(own, [...amounts(own, 2), ...amounts(own, 2, 3)])
@@ -149,7 +149,7 @@ describe.concurrent('a batch', () => {
     expect(rows(own).at(-1)).toMatchObject({ kind: 'batch', members: 4 })
   })
 
-  test('error: the same money twice goes once', async () => {
+  test('error: the same money twice is sent once', async () => {
     await using own = await ownSettlement()
     await pay(own, amounts(own, 2))
     const [first] = amounts(own, 1)
@@ -191,7 +191,7 @@ describe.concurrent('a batch', () => {
 })
 
 describe.concurrent('a member that fails on chain', () => {
-  test('behavior: fails alone when its money has left meanwhile', async () => {
+  test('behavior: a member whose balance was moved meanwhile fails alone', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     await pay(own, [...amounts(own, 2), ...amounts(own, 2, 2)])
@@ -207,11 +207,11 @@ describe.concurrent('a member that fails on chain', () => {
     })
     const outcomes = await pay(own, [...amounts(own, 5), gone])
     expect(kinds(outcomes)).toEqual([...Array(5).fill('confirmed'), 'reverted'])
-    // The transaction succeeded; the member's own call did not, and alone it does not pass either.
+    // The transaction succeeded. The member's own call did not, and it does not pass alone either.
     expect(rows(own).at(-1)).toMatchObject({ kind: 'batch', state: 'mined', members: 6 })
   })
 
-  test('behavior: is dead alone when its nonce was cancelled meanwhile', async () => {
+  test('behavior: a member whose nonce was cancelled meanwhile ends alone', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     await pay(own, [...amounts(own, 2), ...amounts(own, 2, 2)])
@@ -229,7 +229,7 @@ describe.concurrent('a member that fails on chain', () => {
 })
 
 describe.concurrent('a batch that fails as a whole', () => {
-  test('behavior: its members go once more, each alone, and are paid', async () => {
+  test('behavior: members of a failed batch are sent again, each alone, and are paid', async () => {
     await using own = await ownSettlement()
     await pay(own, [...amounts(own, 1), ...amounts(own, 1, 2), ...amounts(own, 1, 3)])
     const batches = () => rows(own).filter(({ kind }) => kind === 'batch').length
@@ -246,10 +246,10 @@ describe.concurrent('a batch that fails as a whole', () => {
     )
     await asDeployer(own, 'setPaused', [false])
     await paying
-    // Those that were looked at while the token was paused may be tried again by their buyers.
+    // Members that were simulated while the token was paused may be tried again by their buyers.
     for (const transfer of transfers) {
       await until(async () => {
-        const payment = own.fixture.settlement.find(transfer)
+        const payment = await own.fixture.settlement.find(transfer)
         if (!payment) throw new Error('no payment')
         const again = await own.fixture.settlement.resume(payment, transfer, { waitMs: 10_000 })
         return again.kind === 'confirmed'
@@ -259,7 +259,7 @@ describe.concurrent('a batch that fails as a whole', () => {
     expect(logs(own)).toBe(8)
   })
 
-  test('behavior: out of gas, every member is paid alone, without a loop', async () => {
+  test('behavior: after a batch ran out of gas every member is paid alone, without a loop', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     await pay(own, amounts(own, 3))
@@ -268,7 +268,7 @@ describe.concurrent('a batch that fails as a whole', () => {
       if (isOver || method !== 'eth_sendRawTransactionSync') return undefined
       if (rows(own).at(-1)?.kind !== 'batch') return undefined
       isOver = true
-      // Far dearer than any limit: no call of the batch can finish.
+      // Far above any limit: no call of the batch can finish.
       const code = (await net.chain.rpc('eth_getCode', [network.asset.address, 'latest'])) as Hex
       await net.chain.rpc('anvil_setCode', [network.asset.address, '0xfe'])
       const response = await forward()
@@ -285,14 +285,14 @@ describe.concurrent('a batch that fails as a whole', () => {
 })
 
 describe.concurrent('several relayers', () => {
-  test('behavior: share the work, each with its own nonces', async () => {
+  test('behavior: several relayers send payments, each with its own nonces', async () => {
     await using own = await ownSettlement()
     const { net } = own
     await own.reopen({}, { relayerKeys: [relayerKey, secondKey] })
     await setAutomine(net.chain, false)
     const paying = [pay(own, amounts(own, 1)), pay(own, amounts(own, 1, 2))]
     await until(() => rows(own).length === 2)
-    // On the disk comes before at the node.
+    // The bytes are on the disk before the node gets them.
     await until(
       async () =>
         (await net.chain.rpc('eth_getBlockTransactionCountByNumber', ['pending'])) === '0x2',
@@ -307,7 +307,7 @@ describe.concurrent('several relayers', () => {
     ])
   })
 
-  test('behavior: a poor one is skipped, and the network stays ready', async () => {
+  test('behavior: a relayer without gas is skipped, and the network stays ready', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     await net.chain.rpc('anvil_setBalance', [account(0).address, '0x1'])
@@ -320,7 +320,7 @@ describe.concurrent('several relayers', () => {
     expect(new Set(rows(own).map(({ relayer }) => relayer))).toEqual(new Set([second]))
   })
 
-  test('behavior: what waits for one that is refused goes to the others', async () => {
+  test('behavior: the queue of a relayer that a node refuses goes to the others', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     await own.reopen({}, { relayerKeys: [relayerKey, secondKey] })
@@ -337,10 +337,10 @@ describe.concurrent('several relayers', () => {
     )
     expect(own.fixture.settlement.isReady(network.id)).toBe(true)
     expect(kinds(await pay(own, amounts(own, 4, 2)))).toEqual(Array(4).fill('confirmed'))
-    expect(own.fixture.settlement.findById(waiting.id)?.state).toBe('broadcast')
+    expect((await own.fixture.settlement.findById(waiting.id))?.state).toBe('broadcast')
   })
 
-  test('error: when none can send, nothing is written', async () => {
+  test('error: when no relayer can send, nothing is written', async () => {
     await using own = await ownSettlement()
     const { net } = own
     for (const { address } of [account(0), account(6)]) {
@@ -352,7 +352,7 @@ describe.concurrent('several relayers', () => {
   })
 })
 
-describe.concurrent('many transactions under way', () => {
+describe.concurrent('many transactions in progress', () => {
   test('behavior: on a slow chain batches follow each other without a gap', async () => {
     await using own = await ownSettlement()
     const { net } = own
@@ -368,7 +368,7 @@ describe.concurrent('many transactions under way', () => {
     expect(nonces).toEqual(nonces.map((_, index) => (nonces[0] ?? 0) + index))
   })
 
-  test('error: a payment that still waits when its time is over was never written', async () => {
+  test('error: a payment that expires in the queue is never written', async () => {
     await using own = await ownSettlement()
     const { net } = own
     await own.reopen({ batchMax: 1 })
@@ -393,18 +393,11 @@ describe.concurrent('logs', () => {
     index,
   })
 
-  test('behavior: one pays for one, and never for a second', () => {
-    expect(assignTransfers([log(3), log(5)], [transfer, transfer, transfer], new Set())).toEqual([
-      3,
-      5,
-      undefined,
-    ])
-    expect(assignTransfers([log(3), log(5)], [transfer, transfer], new Set([3]))).toEqual([
-      5,
-      undefined,
-    ])
+  test('behavior: equal transfers have the same logs, and other transfers have none', () => {
+    const both = [3, 5]
+    expect(findTransfers([log(3), log(5)], [transfer, transfer])).toEqual([both, both])
     const other = { ...transfer, amountAtomic: transfer.amountAtomic + 1n }
-    expect(assignTransfers([log(3)], [other, transfer], new Set())).toEqual([undefined, 3])
+    expect(findTransfers([log(3)], [other, transfer])).toEqual([[], [3]])
   })
 })
 
@@ -414,7 +407,7 @@ describe.concurrent('shared commits', () => {
   const keys = ({ fixture }: OwnSettlement) =>
     fixture.db.sqlite.query<{ key: string }, []>("SELECT key FROM meta WHERE value = 'x'").all()
 
-  test('behavior: what comes in one turn is on the disk together', async () => {
+  test('behavior: writes of one turn of the event loop share a commit', async () => {
     await using own = await ownSettlement()
     const group = createGroup(own.fixture.db)
     const all = ['a', 'b', 'c'].map((key) => group.add(() => put(own, key).changes))
@@ -425,7 +418,7 @@ describe.concurrent('shared commits', () => {
     expect(group.commits()).toBe(1)
   })
 
-  test('error: one that fails leaves the others alone', async () => {
+  test('error: a write that fails does not affect the others', async () => {
     await using own = await ownSettlement()
     const group = createGroup(own.fixture.db)
     const ends = await Promise.allSettled([
@@ -439,7 +432,7 @@ describe.concurrent('shared commits', () => {
     expect(ends.map(({ status }) => status)).toEqual(['fulfilled', 'rejected', 'fulfilled'])
     expect(keys(own).map(({ key }) => key)).toEqual(['a', 'b'])
   })
-  test('behavior: only what can be found out again does not wait for the disk', async () => {
+  test('behavior: only records that can be restored do not wait for the disk', async () => {
     await using own = await ownSettlement()
     const group = createGroup(own.fixture.db)
     const level = () =>

@@ -4,7 +4,7 @@ import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
 import { balanceOf, deploy, execute, mine, setAutomine } from '../src/demo/chains'
 import * as Artifacts from '../src/demo/contracts/artifacts'
-import type { Outcome } from '../src/settlement/Payment'
+import type { Outcome } from '../src/settlement/Outcome'
 import { createFailures, type Payer } from '../src/settlement/payers'
 import { isSend, withoutSync } from './harness/ownsettlement'
 import {
@@ -65,7 +65,7 @@ const call = (
   gas: 500_000n,
 })
 
-/** A wallet of account 1 with a thousand, in a mode of its contract. */
+/** A wallet of account 1 with a balance of a thousand, in a mode of its contract. */
 async function greedy(mode: keyof typeof modes): Promise<Address> {
   const owner = account(1).address
   const wallet = await deploy(net.chain, Artifacts.GreedyWallet, [owner, modes[mode]])
@@ -93,9 +93,9 @@ function betwixt(change: () => Promise<unknown>): void {
   }
 }
 
-describe('a wallet that costs gas in vain (attack 13)', () => {
+describe('a wallet whose transactions fail (attack 13)', () => {
   for (const mode of ['burn', 'simulationOnly', 'refuse'] as const)
-    test(`error: ${mode} all along is refused before it costs anything`, async () => {
+    test(`error: a wallet with ${mode} in every call is refused before it costs gas`, async () => {
       const payer = await greedy(mode)
       const before = await relayerWei()
       for (const method of ['eip3009', 'permit2'] as const)
@@ -107,7 +107,7 @@ describe('a wallet that costs gas in vain (attack 13)', () => {
     })
 
   for (const mode of ['burn', 'refuse'] as const)
-    test(`error: ${mode} in the transaction alone costs bounded gas and locks the wallet out`, async () => {
+    test(`error: a wallet with ${mode} in the transaction alone costs limited gas and is locked out`, async () => {
       const payer = await greedy('honest')
       expect((await fixture.pay(signTransfer(network, { payer }))).kind).toBe('confirmed')
       const set = (next: keyof typeof modes) =>
@@ -131,7 +131,7 @@ describe('a wallet that costs gas in vain (attack 13)', () => {
       expect(before - (await relayerWei())).toBeLessThanOrEqual(most)
       net.tap.intercept = undefined
 
-      // Not even simulated any more.
+      // It is not even simulated any more.
       net.tap.calls.length = 0
       const locked = await fixture.pay(signTransfer(network, { payer }))
       expect(locked).toMatchObject({ kind: 'unavailable' })
@@ -139,25 +139,25 @@ describe('a wallet that costs gas in vain (attack 13)', () => {
       expect(locked.retryAfterSeconds).toBeGreaterThan(0)
       expect(locked.retryAfterSeconds).toBeLessThanOrEqual(120)
       expect(net.tap.calls.filter(({ method }) => method === 'eth_call')).toEqual([])
-      // Nor may an old credential try again.
+      // An old credential may not try again either.
       const old = fixture.db.sqlite
         .query<{ id: string }, []>("SELECT id FROM payments WHERE state = 'reverted' LIMIT 1")
         .get()
-      const known = fixture.settlement.findById(old?.id ?? '')
+      const known = await fixture.settlement.findById(old?.id ?? '')
       if (!known) throw new Error('no payment')
       expect(
         await fixture.settlement.resume(known, known.transfer, { waitMs: 5_000 }),
       ).toMatchObject({
         kind: 'unavailable',
       })
-      // Nobody else suffers.
+      // Other payers are not affected.
       expect((await fixture.pay(signTransfer(network))).kind).toBe('confirmed')
 
       offsetMs += locked.retryAfterSeconds * 1_000
       expect((await fixture.pay(signTransfer(network, { payer }))).kind).toBe('confirmed')
     })
 
-  test('error: many at once are no more than it may fail', async () => {
+  test('error: concurrent payments of a wallet are limited to its allowed failures', async () => {
     const payer = await greedy('honest')
     expect((await fixture.pay(signTransfer(network, { payer }))).kind).toBe('confirmed')
     const { promise, resolve } = Promise.withResolvers<void>()
@@ -180,7 +180,7 @@ describe('a wallet that costs gas in vain (attack 13)', () => {
 })
 
 describe('a payer with a key (attacks 10, 11, 13)', () => {
-  test('error: that moves its money away each time is locked out, with its own key only', async () => {
+  test('error: a payer that moves its balance away each time is locked out, and no other payer', async () => {
     const { asset } = network
     const from = 2
     const payer = account(from).address
@@ -200,7 +200,7 @@ describe('a payer with a key (attacks 10, 11, 13)', () => {
     expect((await fixture.pay(signTransfer(network, { from: 1 }))).kind).toBe('confirmed')
   })
 
-  test('error: junk in its name costs it nothing', async () => {
+  test('error: forged credentials in the name of a payer do not count against it', async () => {
     const victim = account(2).address
     const before = sends()
     for (let round = 0; round < 20; round++) {
@@ -214,7 +214,7 @@ describe('a payer with a key (attacks 10, 11, 13)', () => {
   })
 
   for (const method of ['eip3009', 'permit2'] as const)
-    test(`error: cannot promise its balance twice with ${method} (attack 10)`, async () => {
+    test(`error: a payer cannot use its balance twice with ${method} (attack 10)`, async () => {
       const from = 1
       const balance = await balanceOf(net.chain, network.asset.address, account(from).address)
       const amountAtomic = balance / 3n + 1n
@@ -234,7 +234,7 @@ describe('a payer with a key (attacks 10, 11, 13)', () => {
 })
 
 describe('the gas', () => {
-  test('behavior: no transaction offers more than the cap', async () => {
+  test('behavior: no transaction bids more than the cap', async () => {
     await fixture.stop()
     await open({ feeCapWei: 2_000_000_000n })
     expect((await fixture.pay(signTransfer(network))).kind).toBe('confirmed')
@@ -244,7 +244,7 @@ describe('the gas', () => {
       )
   })
 
-  test('behavior: a base fee above the cap stops the network before anybody pays', async () => {
+  test('behavior: a base fee above the cap pauses the network before a payment', async () => {
     await net.chain.rpc('anvil_setNextBlockBaseFeePerGas', ['0x174876e800'])
     await mine(net.chain)
     await until(() => !fixture.settlement.isReady(network.id))
@@ -256,14 +256,14 @@ describe('the gas', () => {
     expect((await fixture.pay(signTransfer(network))).kind).toBe('confirmed')
   })
 
-  test('behavior: a spent day of one product leaves the others theirs', async () => {
+  test('behavior: a spent budget of one product does not affect those of the others', async () => {
     await fixture.stop()
     await open({ gasPerDayWei: { gateway: 1n, facilitator: 10n ** 18n, desk: 1n, sponsor: 0n } })
     expect((await fixture.pay(signTransfer(network))).kind).toBe('confirmed')
     expect(await fixture.pay(signTransfer(network))).toMatchObject({ kind: 'unavailable' })
     const other = await fixture.pay(signTransfer(network), { product: 'facilitator' })
     expect(other.kind).toBe('confirmed')
-    // A day is a day of the clock, in UTC.
+    // A day is a UTC day.
     offsetMs = 24 * 60 * 60 * 1_000
     const validBefore = BigInt(Math.floor((Date.now() + offsetMs) / 1000) + 300)
     expect((await fixture.pay(signTransfer(network, { validBefore }))).kind).toBe('confirmed')
@@ -271,7 +271,7 @@ describe('the gas', () => {
 })
 
 describe('a replaced transaction (attack 36)', () => {
-  test('behavior: the first one succeeds although a second one was sent', async () => {
+  test('behavior: the first transaction succeeds although a replacement was sent', async () => {
     await fixture.stop()
     await open({ replaceAfterSeconds: 0.2 })
     await setAutomine(net.chain, false)
@@ -310,7 +310,7 @@ describe('the budget of a payer', () => {
     isNew,
   })
 
-  test('behavior: five failures, and one more each two minutes', () => {
+  test('behavior: a payer has five failures, and one more each two minutes', () => {
     let now = 1_000_000
     const failures = createFailures(() => now)
     for (let failure = 0; failure < 5; failure++) {
@@ -331,7 +331,7 @@ describe('the budget of a payer', () => {
     expect(failures.waitSeconds(key('0xa'))).toBe(0)
   })
 
-  test('behavior: bounds what is under way of a payer with code or with failures', () => {
+  test('behavior: payments in progress of a payer with code or with failures are limited', () => {
     const failures = createFailures(() => 5)
     const ends = Array.from({ length: 5 }, () => failures.begin(key('0xa')))
     expect(failures.waitSeconds(key('0xa'))).toBe(0)
@@ -339,14 +339,16 @@ describe('the budget of a payer', () => {
     ends[0]?.()
     ends[0]?.()
     expect(failures.waitSeconds(wallet('0xa'))).toBe(0)
-    expect(failures.waitSeconds(wallet('0xa'), 1)).toBe(1)
+    const oneMore = failures.begin(wallet('0xa'))
+    expect(failures.waitSeconds(wallet('0xa'))).toBe(1)
+    oneMore()
     failures.record(key('0xa'))
     expect(failures.waitSeconds(key('0xa'))).toBe(1)
     for (const end of ends) end()
     expect(failures.waitSeconds(key('0xa'))).toBe(0)
   })
 
-  test('behavior: bounds what is under way of any payer, more of one that has paid', () => {
+  test('behavior: payments in progress of any payer are limited, with a higher limit after a payment', () => {
     const failures = createFailures(() => 5)
     expect(failures.roomOf('0xa')).toBe(16)
     const ends = Array.from({ length: 16 }, () => failures.begin(key('0xa')))
@@ -402,7 +404,7 @@ describe('the budget of a payer', () => {
     expect(failures.waitSeconds(wallet('0xnew', true))).toBe(60)
     now += 60_000
     expect(failures.waitSeconds(wallet('0xnew', true))).toBe(0)
-    // Not without end, however many have paid.
+    // With an upper limit, however many have paid.
     for (let paid = 0; paid < 500; paid++) failures.recordPaid(wallet(`0xmore${paid}`, true))
     for (let made = 0; made < 100; made++) failures.record(wallet(`0xother${made}`, true))
     expect(failures.waitSeconds(wallet('0xnew', true))).toBeGreaterThan(0)
@@ -415,7 +417,7 @@ describe('the budget of a payer', () => {
     expect(failures.waitSeconds(wallet('0xnew', true))).toBe(0)
   })
 
-  test('behavior: is kept for a bounded number of payers, the newest', () => {
+  test('behavior: failures are stored for a limited number of payers, the newest', () => {
     const failures = createFailures(() => 5)
     for (let payer = 0; payer < 12_000; payer++)
       for (let failure = 0; failure < 5; failure++) failures.record(key(`0x${payer}`))

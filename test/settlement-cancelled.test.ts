@@ -22,7 +22,7 @@ async function cancel(
 }
 
 describe.concurrent('an authorization that was cancelled', () => {
-  test('behavior: keeps answering that its nonce is used, whenever it is asked', async () => {
+  test('behavior: a cancelled authorization is refused as used at every request', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const transfer = signTransfer(network)
@@ -41,7 +41,7 @@ describe.concurrent('an authorization that was cancelled', () => {
     expect(await own.fixture.pay(transfer)).toMatchObject(used)
   })
 
-  test('behavior: after a reorganisation took an external settlement of it away, it is looked for during reorg_depth blocks', async () => {
+  test('behavior: after a reorganisation removed its external settlement, a cancelled authorization is searched during reorg_depth blocks', async () => {
     await using own = await ownSettlement({
       network: { reorgDepth: 4 },
       settlement: { checkMs: 50, payoutExclusive: true },
@@ -62,9 +62,9 @@ describe.concurrent('an authorization that was cancelled', () => {
     const undecided = () =>
       own.fixture.events.filter(({ event }) => event === 'payment-undecided').length
     await until(() => undecided() > 0)
-    expect(own.fixture.settlement.find(transfer)?.state).toBe('broadcast')
+    expect((await own.fixture.settlement.find(transfer))?.state).toBe('broadcast')
     await mine(net.chain, 5)
-    await until(() => own.fixture.settlement.find(transfer)?.state === 'expired')
+    await until(async () => (await own.fixture.settlement.find(transfer))?.state === 'expired')
     const looks = own.asked('eth_getLogs')
     const checks = own.asked('eth_chainId')
     await until(() => own.asked('eth_chainId') > checks + 3)

@@ -17,8 +17,8 @@ const weiOf = async (chain: Chain) =>
   BigInt((await chain.rpc('eth_getBalance', [account(8).address, 'latest'])) as string)
 
 /**
- * Pays without an end, sixteen at a time, each its own amount; beside that it runs jobs, those of
- * the round before once more.
+ * Pays in an endless loop, sixteen at a time, each a different amount. Beside that it runs jobs,
+ * and those of the previous round once more.
  */
 const program = (url: string, dataDir: string, round: number) => `
   const { jobOf, networkOf, signTransfer, startFixture } = await import(${JSON.stringify(
@@ -34,7 +34,7 @@ const program = (url: string, dataDir: string, round: number) => `
       const nonce = '0x' + Buffer.from('${round} ' + index + ' ' + count++).toString('hex').padStart(64, '0')
       const transfer = signTransfer(network, { method, nonce, from: 1 + (index % 2), amountAtomic: BigInt(1 + index) })
       const outcome = await fixture.pay(transfer)
-      // Without its chain there is nothing to do: never outlive the test.
+      // Without its chain it must end: never outlive the test.
       if (outcome.kind === 'unavailable') process.exit(1)
       console.log(outcome.kind)
     }
@@ -54,7 +54,7 @@ const program = (url: string, dataDir: string, round: number) => `
   process.stdin.on('end', () => process.exit(1)).resume()
 `
 
-test('behavior: killed again and again, no money is lost, doubled or forgotten', async () => {
+test('behavior: after repeated kills no payment is lost, doubled or left open', async () => {
   const net = await startNetwork('usdg', { blockTimeMs: 50 })
   const directory = temporary()
   const network = networkOf(net.tap.url)

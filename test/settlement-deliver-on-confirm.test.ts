@@ -8,7 +8,7 @@ import type { Transfer } from '../src/protocol/Transfer'
 import { type OwnSettlement, ownSettlement } from './harness/ownsettlement'
 import { purposeOf, signTransfer, until } from './harness/settlement'
 
-// A delivery that is started in the commit of its confirmation, for the one caller that waits for it.
+// A delivery that starts in the commit of its confirmation, for the one caller that waits for it.
 
 function settle(
   { fixture }: OwnSettlement,
@@ -22,21 +22,24 @@ function settle(
 
 const delivered = { delivered: true, upstreamStatus: 200, truncated: false } as const
 
-test.concurrent('behavior: a delivery that starts with the confirmation is told with the outcome, and ends as any other', async () => {
+test.concurrent('behavior: a delivery that starts with the confirmation is part of the outcome, and ends like any other', async () => {
   await using own = await ownSettlement()
   const { fixture, network } = own
   const transfers = [1, 2, 3, 4, 5].map((from) => signTransfer(network, { from }))
   const outcomes = await Promise.all(transfers.map((each) => settle(own, each, () => true)))
   for (const [at, transfer] of transfers.entries()) {
     expect(outcomes[at]).toMatchObject({ kind: 'confirmed', deliveryStarted: true })
-    const payment = fixture.settlement.find(transfer)
+    const payment = await fixture.settlement.find(transfer)
     expect(payment).toMatchObject({ state: 'confirmed', delivery: 'delivering', attempts: 1 })
     await fixture.settlement.endDelivery(payment?.id ?? '', delivered)
-    expect(fixture.settlement.find(transfer)).toMatchObject({ delivery: 'delivered', attempts: 1 })
+    expect(await fixture.settlement.find(transfer)).toMatchObject({
+      delivery: 'delivered',
+      attempts: 1,
+    })
   }
 })
 
-test.concurrent('behavior: the delivery does not start with the confirmation when the buyer has left, nor when it is not asked for', async () => {
+test.concurrent('behavior: the delivery does not start with the confirmation when the buyer has disconnected, nor without the option', async () => {
   await using own = await ownSettlement()
   const outcomes = [
     await settle(own, signTransfer(own.network), () => false),
@@ -48,19 +51,19 @@ test.concurrent('behavior: the delivery does not start with the confirmation whe
   }
 })
 
-test.concurrent('behavior: the delivery does not start with a confirmation that comes after the wait', async () => {
+test.concurrent('behavior: the delivery does not start with a confirmation after the wait', async () => {
   await using own = await ownSettlement()
   await setAutomine(own.net.chain, false)
   const transfer = signTransfer(own.network)
   const found = () => own.fixture.settlement.find(transfer)
   expect((await settle(own, transfer, () => true, 2_000)).kind).toBe('pending')
-  await own.untilSent(found()?.transaction ?? '')
+  await own.untilSent((await found())?.transaction ?? '')
   await mine(own.net.chain)
-  await until(() => found()?.state === 'confirmed')
-  expect(found()).toMatchObject({ delivery: 'none', attempts: 0 })
+  await until(async () => (await found())?.state === 'confirmed')
+  expect(await found()).toMatchObject({ delivery: 'none', attempts: 0 })
 })
 
-test('behavior: the delivery does not start when the wait ends between the question and the commit', async () => {
+test('behavior: the caller delivers when the wait ends between the check and the commit', async () => {
   await using own = await ownSettlement()
   const transfer = signTransfer(own.network)
   const found = () => own.fixture.settlement.find(transfer)
@@ -70,15 +73,15 @@ test('behavior: the delivery does not start when the wait ends between the quest
     own,
     transfer,
     () => {
-      // A busy turn of the event loop: the wait is over before the commit runs.
+      // A busy turn of the event loop: the wait ends before the commit runs.
       while (performance.now() < endsAt);
       return true
     },
     waitMs,
   )
-  expect(outcome.kind).toBe('pending')
-  await until(() => found()?.state === 'confirmed')
-  expect(found()).toMatchObject({ delivery: 'none', attempts: 0 })
+  // Otherwise the delivery that started would have no caller.
+  expect(outcome).toMatchObject({ kind: 'confirmed', deliveryStarted: true })
+  expect(await found()).toMatchObject({ delivery: 'delivering', attempts: 1 })
 })
 
 test.concurrent('behavior: a caller that meets the payment of another caller starts its own delivery', async () => {
@@ -87,27 +90,27 @@ test.concurrent('behavior: a caller that meets the payment of another caller sta
   const transfer = signTransfer(own.network)
   const found = () => own.fixture.settlement.find(transfer)
   const first = settle(own, transfer, () => true)
-  await until(() => found() !== undefined)
+  await until(async () => (await found()) !== undefined)
   const second = settle(own, transfer, () => true)
-  await own.untilSent(found()?.transaction ?? '')
+  await own.untilSent((await found())?.transaction ?? '')
   await mine(own.net.chain)
   expect(await first).toMatchObject({ kind: 'confirmed', deliveryStarted: true })
   expect(await second).not.toHaveProperty('deliveryStarted')
-  expect(found()?.attempts).toBe(1)
+  expect((await found())?.attempts).toBe(1)
 })
 
-test.concurrent('behavior: a delivery that a crash cut off starts again when the buyer comes back', async () => {
+test.concurrent('behavior: a delivery that a crash interrupted starts again when the buyer repeats its request', async () => {
   await using own = await ownSettlement()
   const transfer = signTransfer(own.network)
   await settle(own, transfer, () => true)
   await own.reopen()
-  const payment = own.fixture.settlement.find(transfer)
+  const payment = await own.fixture.settlement.find(transfer)
   expect(payment).toMatchObject({ delivery: 'delivering', attempts: 1 })
   const again = await own.fixture.settlement.beginDelivery(payment?.id ?? '')
   expect(again).toMatchObject({ attempts: 2 })
 })
 
-test.concurrent('behavior: the delivery of a buyer that leaves at its start ends, and is made when the buyer comes back', async () => {
+test.concurrent('behavior: the delivery of a buyer that disconnects at its start ends, and is made when the buyer repeats its request', async () => {
   await using own = await ownSettlement()
   const { fixture } = own
   const transfer = signTransfer(own.network)
@@ -116,7 +119,7 @@ test.concurrent('behavior: the delivery of a buyer that leaves at its start ends
   let forwards = 0
   const deliveries = createDeliveries({
     settlement: fixture.settlement,
-    answers: createAnswers(fixture.db),
+    answers: await createAnswers(fixture.ledger.answers),
     challengeSecrets: [new Uint8Array(32)],
     receiptKey: Crypto.bytes(account(9).privateKey),
     now: Date.now,
@@ -140,13 +143,13 @@ test.concurrent('behavior: the delivery of a buyer that leaves at its start ends
   await expect(deliveries.deliver(left, outcome, 'x402', () => undefined)).rejects.toMatchObject({
     code: 'payment-in-progress',
   })
-  const payment = fixture.settlement.find(transfer)
+  const payment = await fixture.settlement.find(transfer)
   if (payment === undefined) throw new Error('no payment')
   expect(payment).toMatchObject({ delivery: 'none', attempts: 1 })
   expect([forwards, deliveries.inFlight()]).toEqual([0, 0])
   const stays = { ...request, signal: new AbortController().signal }
   expect((await deliveries.deliver(stays, { payment }, 'x402', () => undefined)).status).toBe(200)
   expect(forwards).toBe(1)
-  await until(() => fixture.settlement.find(transfer)?.delivery === 'delivered')
-  expect(fixture.settlement.find(transfer)?.attempts).toBe(2)
+  await until(async () => (await fixture.settlement.find(transfer))?.delivery === 'delivered')
+  expect((await fixture.settlement.find(transfer))?.attempts).toBe(2)
 })

@@ -16,7 +16,7 @@ async function ownDeskRelayer() {
 }
 
 describe.concurrent('the relayers', () => {
-  test('behavior: the desk has one of its own, which carries no payment', async () => {
+  test('behavior: the desk has a relayer of its own, which sends no payment', async () => {
     await using own = await ownDeskRelayer()
     const { net, network } = own
     await own.reopen({}, { deskKey })
@@ -35,7 +35,7 @@ describe.concurrent('the relayers', () => {
     expect(fromDesk.map(({ kind }) => kind)).toEqual(['refund'])
   })
 
-  test('behavior: a desk without gas takes nothing on, and payments go on', async () => {
+  test('behavior: a desk without gas accepts nothing new, and payments continue', async () => {
     await using own = await ownDeskRelayer()
     const { net, network } = own
     await net.chain.rpc('anvil_setBalance', [account(5).address, '0x1'])
@@ -48,7 +48,7 @@ describe.concurrent('the relayers', () => {
     expect((await own.fixture.pay(signTransfer(network))).kind).toBe('confirmed')
   })
 
-  test('behavior: without relayers that work the desk still does', async () => {
+  test('behavior: without working relayers the desk still works', async () => {
     await using own = await ownDeskRelayer()
     const { net, network } = own
     await net.chain.rpc('anvil_setBalance', [account(0).address, '0x1'])
@@ -58,7 +58,7 @@ describe.concurrent('the relayers', () => {
     expect((await own.run({ relayer: own.fixture.settlement.desk })).kind).toBe('confirmed')
   })
 
-  test('behavior: the desk is the first relayer by default, on one relayer', async () => {
+  test('behavior: the desk is the first relayer by default', async () => {
     await using own = await ownDeskRelayer()
     await own.reopen({}, { deskKey: Crypto.bytes(account(0).privateKey) })
     expect(own.fixture.settlement.desk).toBe(account(0).address)
@@ -66,13 +66,13 @@ describe.concurrent('the relayers', () => {
     expect((await own.run({ relayer: own.fixture.settlement.desk })).kind).toBe('confirmed')
   })
 
-  test('error: an account without a relayer is told at once', async () => {
+  test('error: a job for an account without a relayer is an error at once', async () => {
     await using own = await ownDeskRelayer()
     await expect(own.run({ relayer: account(8).address })).rejects.toThrow('is no relayer')
     expect(own.transactions()).toEqual([])
   })
 
-  test('behavior: one that was written goes on when its relayer pauses', async () => {
+  test('behavior: a written job continues when its relayer pauses', async () => {
     await using own = await ownDeskRelayer()
     const { net, network } = own
     net.tap.intercept = ({ method }) =>
@@ -83,12 +83,12 @@ describe.concurrent('the relayers', () => {
     await until(() => !own.fixture.settlement.isReady(network.id))
     expect((await own.run({ id: 'refund:2' }, 100)).kind).toBe('unavailable')
     net.tap.intercept = undefined
-    await until(() => own.stateOf() === 'confirmed')
-    expect(own.fixture.settlement.job('refund:2')).toBeUndefined()
+    await until(async () => (await own.stateOf()) === 'confirmed')
+    expect(await own.fixture.settlement.job('refund:2')).toBeUndefined()
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: waits for room in a full relayer, and is not written when its time is over', async () => {
+  test('behavior: a job waits for room in a full relayer, and is not written after its time limit', async () => {
     await using own = await ownDeskRelayer()
     const { net } = own
     await setAutomine(net.chain, false)
@@ -96,11 +96,11 @@ describe.concurrent('the relayers', () => {
     await Promise.all(ids.map((id) => own.run({ id }, 20)))
     expect(own.transactions()).toHaveLength(16)
     expect(await own.run({ id: 'late' }, 50)).toMatchObject({ kind: 'unavailable' })
-    expect(own.fixture.settlement.job('late')).toBeUndefined()
+    expect(await own.fixture.settlement.job('late')).toBeUndefined()
     const waiting = [own.run({ id: 'next' }), own.run({ id: 'next' })]
     await until(async () => {
       await mine(net.chain)
-      return own.stateOf('next') === 'confirmed'
+      return (await own.stateOf('next')) === 'confirmed'
     })
     expect((await Promise.all(waiting)).map(({ kind }) => kind)).toEqual(['confirmed', 'confirmed'])
     expect(own.transactions()).toHaveLength(17)
@@ -116,7 +116,7 @@ describe.concurrent('the gas budget', () => {
     sponsor: 100_000n * 10n ** 10n,
   }
 
-  test('behavior: stops grants, never what is done with money that was paid', async () => {
+  test('behavior: a spent budget stops grants, never swaps and refunds', async () => {
     await using own = await ownJobs()
     await own.reopen({ gasPerDayWei })
     expect(await own.run({ id: 'grant', kind: 'grant' })).toMatchObject({
@@ -128,7 +128,7 @@ describe.concurrent('the gas budget', () => {
       expect((await own.run({ id: kind, kind })).kind).toBe('confirmed')
   })
 
-  test('behavior: counts what is given away, and what is under way', async () => {
+  test('behavior: the budget counts the value of grants, and jobs in progress', async () => {
     await using own = await ownJobs()
     const { net } = own
     const grant = { kind: 'grant', product: 'sponsor', valueWei: 10n ** 15n } as const
@@ -138,7 +138,7 @@ describe.concurrent('the gas budget', () => {
     expect((await own.run({ ...grant, id: 'grant:2' }, 20)).kind).toBe('unavailable')
     await until(async () => {
       await mine(net.chain)
-      return own.stateOf('grant:1') === 'confirmed'
+      return (await own.stateOf('grant:1')) === 'confirmed'
     })
     expect((await own.run({ ...grant, id: 'grant:2' }, 20)).kind).toBe('unavailable')
     expect(await own.moved()).toBe(10n ** 15n)

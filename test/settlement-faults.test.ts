@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'bun:test'
-import { createGate } from '../src/chain/gate'
+import { createLimiter } from '../src/chain/limiter'
 import { account } from '../src/demo/accounts'
 import { mine } from '../src/demo/chains'
 import { isSend, ownSettlement, withoutSync } from './harness/ownsettlement'
@@ -52,7 +52,7 @@ describe.concurrent('a fault of a node', () => {
     })
 
   for (const [name, answer] of faults.slice(0, 6))
-    test(`behavior: ${name} of one URL costs nothing where there are two`, async () => {
+    test(`behavior: ${name} of one URL has no effect where there are two`, async () => {
       await using own = await ownSettlement()
       const { net, network } = own
       await own.reopen({ rpcUrls: [net.tap.url, net.chain.url] })
@@ -85,7 +85,7 @@ describe.concurrent('an answer to the send', () => {
       expect(await own.paid()).toBe(before + 5_000n)
     })
 
-  test('behavior: one that never comes is found out by the receipt', async () => {
+  test('behavior: an answer that never arrives is replaced by the receipt', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const before = await own.paid()
@@ -120,7 +120,7 @@ describe.concurrent('an answer to the send', () => {
 })
 
 describe.concurrent('a node that lags behind', () => {
-  test('behavior: its receipts are waited for', async () => {
+  test('behavior: receipts of a lagging node are waited for', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const before = await own.paid()
@@ -133,7 +133,7 @@ describe.concurrent('a node that lags behind', () => {
     expect(await own.paid()).toBe(before + 5_000n)
   })
 
-  test('behavior: its count of our transactions sends nothing twice', async () => {
+  test('behavior: an old transaction count of a lagging node sends nothing twice', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const before = await own.paid()
@@ -153,40 +153,40 @@ describe.concurrent('a node that lags behind', () => {
 })
 
 describe('the order of calls', () => {
-  test('behavior: a send passes simulations that fill the node, and these pass health checks', async () => {
-    const gate = createGate({ payment: 1, background: 1 })
-    expect(gate.enter('payment', 1_000)).toBe(true)
+  test('behavior: sends precede waiting simulations, and simulations precede health checks', async () => {
+    const limiter = createLimiter({ payment: 1, background: 1 })
+    expect(limiter.acquire('payment', 1_000)).toBe(true)
     const order: string[] = []
     const waiting = [
-      Promise.resolve(gate.enter('background', 1_000)).then(() => order.push('first check')),
-      Promise.resolve(gate.enter('payment', 1_000)).then(() => order.push('simulation')),
-      Promise.resolve(gate.enter('background', 1_000)).then(() => order.push('second check')),
+      Promise.resolve(limiter.acquire('background', 1_000)).then(() => order.push('first check')),
+      Promise.resolve(limiter.acquire('payment', 1_000)).then(() => order.push('simulation')),
+      Promise.resolve(limiter.acquire('background', 1_000)).then(() => order.push('second check')),
     ]
-    expect(gate.enter('settlement', 1_000)).toBe(true)
-    gate.leave('payment')
+    expect(limiter.acquire('settlement', 1_000)).toBe(true)
+    limiter.release('payment')
     await waiting[1]
-    gate.leave('payment')
-    gate.leave('background')
+    limiter.release('payment')
+    limiter.release('background')
     await Promise.all(waiting)
     expect(order.at(-1)).toBe('second check')
   })
 
-  test('behavior: no call waits for ever, and closing ends every wait', async () => {
-    const gate = createGate({ payment: 1, background: 1 })
-    gate.enter('payment', 1_000)
-    expect(await gate.enter('payment', 5)).toBe(false)
-    const waiting = gate.enter('payment', 60_000)
-    gate.close()
+  test('behavior: every call has a time limit, and closing ends every wait', async () => {
+    const limiter = createLimiter({ payment: 1, background: 1 })
+    limiter.acquire('payment', 1_000)
+    expect(await limiter.acquire('payment', 5)).toBe(false)
+    const waiting = limiter.acquire('payment', 60_000)
+    limiter.close()
     expect(await waiting).toBe(false)
-    expect(await gate.enter('background', 5)).toBe(false)
+    expect(await limiter.acquire('background', 5)).toBe(false)
   })
 
   test('behavior: after a limit of the node only health checks wait', async () => {
-    const gate = createGate()
-    gate.slowDown()
-    expect(gate.enter('payment', 10)).toBe(true)
-    expect(gate.enter('settlement', 10)).toBe(true)
-    expect(await gate.enter('background', 10)).toBe(false)
-    gate.close()
+    const limiter = createLimiter()
+    limiter.slowDown()
+    expect(limiter.acquire('payment', 10)).toBe(true)
+    expect(limiter.acquire('settlement', 10)).toBe(true)
+    expect(await limiter.acquire('background', 10)).toBe(false)
+    limiter.close()
   })
 })

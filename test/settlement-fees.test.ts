@@ -9,7 +9,7 @@ const gwei = 1_000_000_000n
 const cap = 50n * gwei
 const hex = (wei: bigint) => `0x${wei.toString(16)}`
 
-/** What a node says when it is asked for a tip. */
+/** The answer of a node to a request for a tip. */
 const suggesting =
   (wei: bigint) =>
   ({ method }: { method: string }) =>
@@ -26,7 +26,7 @@ async function setBaseFee({ net }: OwnSettlement, wei: bigint): Promise<void> {
   await mine(net.chain)
 }
 
-/** Until a health check that began after this call is over. */
+/** Resolves when a health check that started after this call has ended. */
 async function untilChecked(own: OwnSettlement): Promise<void> {
   const before = own.asked('eth_maxPriorityFeePerGas')
   await until(() => own.asked('eth_maxPriorityFeePerGas') >= before + 2)
@@ -57,10 +57,10 @@ describe('fees', () => {
     expect(priceOf(head)).toBe(20_000_000n)
   })
 
-  test('attack: the highest of several nodes does not set the fees', () => {
+  test('attack: the highest value of several nodes does not set the fees', () => {
     const head = learnt({ tips: [40n * gwei, 5n], baseFees: [40n * gwei, 100n] })
     expect(fees(head, cap).maxTipWei).toBe(5n)
-    // What the first says later counts up to eight times what they agreed about.
+    // Later values of the first node count up to eight times the agreed value.
     head.baseFeeWei = 40n * gwei
     expect(fees(head, cap).maxFeeWei).toBe(2n * 800n + 5n)
     head.baseFeeWei = 300n
@@ -80,7 +80,7 @@ describe.concurrent('the tip of a transaction', () => {
     expect(sent(own)[0]?.maxPriorityFeePerGas).toBeLessThanOrEqual(10_000_000n)
   })
 
-  test('attack: one of two nodes that lies about tip and base fee moves neither', async () => {
+  test('attack: one of two nodes with false values changes neither tip nor base fee', async () => {
     await using own = await ownSettlement()
     const other = startTap(own.net.chain.url)
     try {
@@ -96,7 +96,7 @@ describe.concurrent('the tip of a transaction', () => {
       const [transaction] = sent(own)
       expect(transaction?.maxPriorityFeePerGas).toBe(gwei / 2n)
       expect(transaction?.maxFeePerGas).toBeLessThanOrEqual(17n * gwei)
-      // One that is silent is not waited for.
+      // A node that does not answer is not waited for.
       other.intercept = () => new Response('down', { status: 503 })
       await untilChecked(own)
       expect(own.fixture.settlement.isReady(own.network.id)).toBe(true)
@@ -120,7 +120,7 @@ describe.concurrent('the tip of a transaction', () => {
     expect(second?.maxPriorityFeePerGas).toBe(gwei)
   })
 
-  test('behavior: a node that refuses the fees is offered what it suggests at once', async () => {
+  test('behavior: a node that refuses the fees gets its suggestion at once', async () => {
     await using own = await ownSettlement()
     await setBaseFee(own, 10_000_000n)
     const suggest = suggesting(gwei)
@@ -140,7 +140,7 @@ describe.concurrent('a budget of gas', () => {
     gasPerDayWei: { gateway, facilitator: 10n ** 18n, desk: 0n, sponsor: 0n },
   })
 
-  test('attack: transactions under way count, so that concurrent ones do not exceed the budget', async () => {
+  test('attack: transactions in progress count, so that concurrent ones do not exceed the budget', async () => {
     await using own = await ownSettlement({ network: { batchMax: 1 } })
     await setBaseFee(own, gwei)
     // Of five payments that use their limit of 200,000 at up to twice this price, at least two.
@@ -157,7 +157,7 @@ describe.concurrent('a budget of gas', () => {
       if (outcome.kind === 'pending') await own.untilSent(outcome.payment.transaction)
       if (outcome.kind !== 'unavailable' || !outcome.detail.includes('budget')) continue
       expect(outcome.retryAfterSeconds).toBeLessThan(10)
-      expect(own.fixture.settlement.find(transfer)).toBeUndefined()
+      expect(await own.fixture.settlement.find(transfer)).toBeUndefined()
     }
     const open = sent(own).reduce((sum, { gas = 0n }) => sum + gas, 0n)
     expect(open * gwei).toBeLessThanOrEqual(6n * 200_000n * gwei)
@@ -166,8 +166,10 @@ describe.concurrent('a budget of gas', () => {
     await own.begin(signTransfer(own.network, { amountAtomic: 77n }), { product: 'facilitator' })
     await setAutomine(own.net.chain, true)
     await mine(own.net.chain)
-    await until(() => own.fixture.settlement.findById(first.id)?.state === 'confirmed')
-    // What they did not use is there again.
+    await until(
+      async () => (await own.fixture.settlement.findById(first.id))?.state === 'confirmed',
+    )
+    // Unused gas is available again.
     const last = transfers.at(-1)
     if (!last) throw new Error('no transfer')
     await until(async () => (await own.fixture.pay(last)).kind === 'confirmed')

@@ -41,7 +41,7 @@ afterAll(async () => {
 const asksForReceipts = () =>
   net.tap.calls.filter(({ method }) => method === 'eth_getTransactionReceipt').length
 
-/** Pays on a chain that mines when told, which is after some looks for the receipt. */
+/** Pays on a chain that mines on request, after some polls for the receipt. */
 async function payAfter(looks: number): Promise<void> {
   await setAutomine(net.chain, false)
   const paying = fixture.pay(signTransfer(networkOf(net.tap.url)))
@@ -51,9 +51,9 @@ async function payAfter(looks: number): Promise<void> {
 }
 
 describe('without eth_sendRawTransactionSync', () => {
-  test('behavior: an announced block confirms, long before the next look', async () => {
+  test('behavior: an announced block confirms, long before the next poll', async () => {
     const network = networkOf(net.tap.url, 'usdg', { wsUrl: net.chain.wsUrl })
-    // The second look comes in half a minute, when the payment is not waited for any more.
+    // The second poll is in half a minute, after the wait of the payment.
     const options = { checkMs: 60_000, blockTimeMs: 120_000 }
     fixture = await startFixture([network], directory.path, options)
     await until(async () => {
@@ -63,7 +63,7 @@ describe('without eth_sendRawTransactionSync', () => {
     await payAfter(1)
   })
 
-  test('behavior: a dead socket delays nothing', async () => {
+  test('behavior: a broken socket causes no delay', async () => {
     const dead = Bun.serve({ port: 0, fetch: () => new Response('', { status: 500 }) })
     const network = networkOf(net.tap.url, 'usdg', { wsUrl: `ws://127.0.0.1:${dead.port}` })
     fixture = await startFixture([network], directory.path, { checkMs: 60_000 })
@@ -103,7 +103,7 @@ describe('the announcements', () => {
     baseFeePerGas: '0x7',
   })
 
-  /** A node that announces what it is told to. */
+  /** A node with scripted announcements. */
   function node(onMessage: (socket: ServerWebSocket<undefined>, text: string) => void) {
     let connections = 0
     const sockets = new Set<ServerWebSocket<undefined>>()
@@ -193,7 +193,7 @@ describe('the announcements', () => {
     expect(await watched.wait(60_000, controller.signal)).toBe('stopped')
   })
 
-  test('behavior: connects again, with growing pauses, whatever ended the connection', async () => {
+  test('behavior: connects again, with growing pauses, after any end of the connection', async () => {
     const ends: ((socket: ServerWebSocket<undefined>) => void)[] = [
       (socket) => socket.close(),
       (socket) => socket.terminate(),

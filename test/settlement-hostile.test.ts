@@ -16,7 +16,10 @@ const abi = parseAbi([
 ])
 const gwei = 1_000_000_000n
 
-/** Code that accepts every signature when the condition leaves something else than 0, or burns all. */
+/**
+ * Code that accepts every signature when the condition leaves a value other than 0, and uses all
+ * gas otherwise.
+ */
 const bomb = (condition: string): Hex => {
   const target = (condition.length / 2 + 4).toString(16).padStart(2, '0')
   return `0x${condition}60${target}57fe5b631626ba7e60e01b60005260206000f3`
@@ -58,14 +61,14 @@ async function wallet(own: OwnSettlement, code: Hex): Promise<Address> {
   return address
 }
 
-/** A GreedyWallet of account 1, which changes its mind when told. */
+/** A GreedyWallet of account 1, which changes its mode on request. */
 async function greedy(own: OwnSettlement): Promise<Address> {
   const address = await deploy(own.net.chain, Artifacts.GreedyWallet, [account(1).address, 0])
   await mint(own, address)
   return address
 }
 
-/** The wallet burns all gas of its next transaction, although it passes the simulation. */
+/** The wallet uses all gas of its next transaction, although it passes the simulation. */
 async function payInVain(own: OwnSettlement, payer: Address) {
   own.net.tap.intercept = async ({ method }) => {
     if (!isSend(method)) return undefined
@@ -81,11 +84,11 @@ async function payInVain(own: OwnSettlement, payer: Address) {
 const relayerWei = async ({ net }: OwnSettlement) =>
   BigInt((await net.chain.rpc('eth_getBalance', [account(0).address, 'latest'])) as string)
 
-describe.concurrent('a wallet that tells a simulation from a transaction', () => {
+describe.concurrent('a wallet that distinguishes a simulation from a transaction', () => {
   for (const [what, condition] of Object.entries(tells))
-    test(`attack: by ${what} is refused before it costs gas`, async () => {
+    test(`attack: a wallet that does so by ${what} is refused before it costs gas`, async () => {
       await using own = await ownSettlement()
-      // Far above the tip: only a call that is shown the highest fee sees twice the base fee.
+      // Far above the tip: only a call with the highest fee sees twice the base fee.
       await own.net.chain.rpc('anvil_setNextBlockBaseFeePerGas', [`0x${(5n * gwei).toString(16)}`])
       await mine(own.net.chain)
       const payer = await wallet(own, bomb(condition))
@@ -115,18 +118,18 @@ describe.concurrent('a wallet that tells a simulation from a transaction', () =>
   })
 })
 
-describe.concurrent('wallets that burn what no simulation shows', () => {
-  test('attack: new ones with the same code do not start afresh, others are paid', async () => {
+describe.concurrent('wallets that waste gas that no simulation shows', () => {
+  test('attack: new wallets with the same code share the failures, others are paid', async () => {
     await using own = await ownSettlement()
     const old = await greedy(own)
     expect((await own.fixture.pay(signTransfer(own.network, { payer: old }))).kind).toBe(
       'confirmed',
     )
-    // Five, and one more for the old one, which has paid.
+    // Five, and one more for the old wallet, which has paid.
     for (let wallets = 0; wallets < 6; wallets++) {
       const payer = await greedy(own)
       expect((await payInVain(own, payer)).kind).toBe('reverted')
-      // It never paid: one failure is enough.
+      // It never paid, so one failure is its limit.
       const again = await own.fixture.pay(signTransfer(own.network, { payer }))
       expect(again).toMatchObject({ kind: 'unavailable' })
     }
@@ -139,7 +142,7 @@ describe.concurrent('wallets that burn what no simulation shows', () => {
       expect((await own.fixture.pay(signTransfer(own.network, { payer }))).kind).toBe('confirmed')
   })
 
-  test('attack: wallets that move their money lock no others out that run the same code', async () => {
+  test('attack: wallets that move their balance do not lock out others with the same code', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const make = async () => {
@@ -173,9 +176,9 @@ describe.concurrent('wallets that burn what no simulation shows', () => {
     expect((await own.fixture.pay(signTransfer(network, { payer }))).kind).toBe('confirmed')
   })
 
-  test('attack: a tenth of the budget is all that they can spend, also after a restart', async () => {
+  test('attack: such wallets can spend at most a tenth of the budget, also after a restart', async () => {
     await using own = await ownSettlement()
-    // Ten times what two or three burnt transactions cost.
+    // Ten times the cost of two or three wasted transactions.
     const gateway = 20n * 600_000n * gwei
     const gasPerDayWei = { gateway, facilitator: gateway, desk: 0n, sponsor: 0n }
     await own.reopen({ gasPerDayWei })
@@ -188,7 +191,7 @@ describe.concurrent('wallets that burn what no simulation shows', () => {
       if (kind === 'unavailable') break
       expect(kind).toBe('reverted')
     }
-    // Fewer than those with the same code have together.
+    // Fewer than the shared limit of wallets with the same code.
     expect([1, 2, 3, 4]).toContain(burnt)
     await own.reopen({ gasPerDayWei })
     const payer = await deploy(own.net.chain, Artifacts.SmartWallet, [account(1).address])
@@ -250,7 +253,7 @@ const sharedBy = ({ fixture }: OwnSettlement, payer: Address) =>
 
 describe.concurrent('a batch that one member makes fail', () => {
   for (const isHidden of [false, true])
-    test(`attack: by a delegation in the same block${isHidden ? ', taken back behind it' : ''}`, async () => {
+    test(`attack: a member fails a batch by a delegation in the same block${isHidden ? ', taken back behind it' : ''}`, async () => {
       const { counts, meter } = counter()
       await using own = await ownSettlement({ settlement: { meter } })
       const { net, network } = own
@@ -266,7 +269,7 @@ describe.concurrent('a batch that one member makes fail', () => {
         await delegate(own, 4, code)
         if (isHidden) await delegate(own, 4, noCode, { isLast: true })
       })
-      // The first leaves alone, so that the others collect behind it.
+      // The first payment is sent alone, so that the others collect into a batch.
       const paying = [...amounts(network, 3, 1, 50), ...round(200)].map((each) =>
         own.fixture.pay(each),
       )
@@ -282,18 +285,18 @@ describe.concurrent('a batch that one member makes fail', () => {
       expect(after.filter((_, index) => index !== 4)).toEqual(Array(7).fill('confirmed'))
       expect(sharedBy(own, evil)).toBe(before + 1)
       expect(counts.failed).toBeGreaterThan(0)
-      // Without its code again it is paid, and never shares.
+      // Without its code again it is paid, and never shares a batch.
       if (!isHidden) await delegate(own, 4, noCode)
       const honest = account(2).address
       const sharedBefore = sharedBy(own, honest)
       const last = round(300).map((each) => own.fixture.pay(each))
       await mineWhile(net.chain, Promise.all(last))
       expect(sharedBy(own, evil)).toBe(before + 1)
-      // The others go on to share, also those whose gas it burnt.
+      // The others share batches again, also the payers of the failed batch.
       expect(sharedBy(own, honest)).toBeGreaterThan(sharedBefore)
     })
 
-  test('attack: by a payer without code whose money leaves in the same block', async () => {
+  test('attack: a payer without code fails a batch by moving its balance in the same block', async () => {
     const { counts, meter } = counter()
     await using own = await ownSettlement({ settlement: { meter } })
     const { net, network } = own
@@ -329,7 +332,7 @@ describe.concurrent('a batch that one member makes fail', () => {
     const paying = amounts(network, 1, 40).map((each) => own.fixture.pay(each))
     const underWay = () => rows(own).reduce((sum, { members }) => sum + members, 0)
     await until(() => underWay() === 16)
-    // The request of another payer does not wait behind those.
+    // The request of another payer does not wait for those.
     await own.begin(signTransfer(network, { from: 2 }))
     expect(underWay()).toBe(17)
     const outcomes = await mineWhile(net.chain, Promise.all(paying))

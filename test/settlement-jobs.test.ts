@@ -1,6 +1,8 @@
 import { describe, expect, test } from 'bun:test'
 import { encodeFunctionData, type Hex, parseAbi, parseTransaction } from 'viem'
-import { createJobs } from '../db/jobs'
+import type { JobRider } from '../db/Ledger'
+import { createJobs } from '../db/sqlite/jobs'
+import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
 import { mine, setAutomine } from '../src/demo/chains'
 import * as Crypto from '../src/protocol/Crypto'
@@ -23,30 +25,51 @@ const sendForeign = ({ net }: OwnJobs, nonce: number) =>
     },
   ])
 
+/** A grant to be written with a job, where the day has room for so many. */
+function grantOf({ id, asset }: NetworkConfig, grants = 100): JobRider {
+  const row = {
+    network: id,
+    address: account(8).address,
+    token: asset.address,
+    kind: 'grant' as const,
+    amountWei: 7n,
+    feeWei: 1n,
+    approveHash: null,
+    createdAt: Date.now(),
+  }
+  const budget = { from: 0, grants, wei: 1_000_000n }
+  return { kind: 'grant', grant: { isTopUp: false, row, budget, isSigned: true } }
+}
+
+const grants = ({ fixture }: OwnJobs) =>
+  fixture.db.sqlite.query('SELECT transaction_hash hash FROM grants').all()
+const job = ({ fixture }: OwnJobs) =>
+  fixture.db.sqlite
+    .query("SELECT state, transaction_hash hash FROM jobs WHERE id = 'refund:1'")
+    .get()
+
 describe.concurrent('a job', () => {
-  test('behavior: is written before its bytes leave, with what its owner writes', async () => {
+  test("behavior: a job is written before its bytes are sent, together with its owner's rows", async () => {
     await using own = await ownJobs()
     const { net, network } = own
-    own.fixture.db.sqlite.run('CREATE TABLE noted (hash TEXT)')
     let onDisk: unknown
     net.tap.intercept = ({ method }) => {
-      if (isSend(method)) onDisk ??= [own.transactions(), own.fixture.settlement.job('refund:1')]
+      if (isSend(method)) onDisk ??= [own.transactions(), grants(own), job(own)]
       return undefined
     }
     const end = await own.fixture.settlement.run(jobOf(network), {
       waitMs: 10_000,
-      write: (hash) => own.fixture.db.sqlite.run('INSERT INTO noted VALUES (?)', [hash]),
+      rider: grantOf(network),
     })
     if (end.kind !== 'confirmed') throw new Error(end.kind)
     expect(end.receipt).toMatchObject({ hash: end.transaction, success: true, logs: [] })
     expect(onDisk).toMatchObject([
       [{ state: 'sent', kind: 'refund', hash: end.transaction }],
-      { state: 'broadcast', transaction: end.transaction, blockNumber: undefined },
+      [{ hash: end.transaction }],
+      { state: 'broadcast', hash: end.transaction },
     ])
-    expect(own.fixture.db.sqlite.query('SELECT hash FROM noted').all()).toEqual([
-      { hash: end.transaction },
-    ])
-    expect(own.fixture.settlement.job('refund:1')).toEqual({
+    expect(grants(own)).toEqual([{ hash: end.transaction }])
+    expect(await own.fixture.settlement.job('refund:1')).toEqual({
       state: 'confirmed',
       transaction: end.transaction,
       blockNumber: end.receipt.blockNumber,
@@ -55,37 +78,35 @@ describe.concurrent('a job', () => {
     expect(await own.moved()).toBe(7n)
   })
 
-  test('error: what its owner cannot write is neither written nor sent, and may come again', async () => {
+  test("error: a job whose owner's rows fail is neither written nor sent, and may be tried again", async () => {
     await using own = await ownJobs()
     const { network } = own
-    const write = () => {
-      throw new Error('the order is gone')
-    }
-    const running = own.fixture.settlement.run(jobOf(network), { waitMs: 10_000, write })
-    await expect(running).rejects.toThrow('the order is gone')
+    const rider = grantOf(network, 0)
+    const end = await own.fixture.settlement.run(jobOf(network), { waitMs: 10_000, rider })
+    expect(end).toEqual({ kind: 'refused', reason: 'grants-spent' })
     expect(own.transactions()).toEqual([])
-    expect(own.fixture.settlement.job('refund:1')).toBeUndefined()
+    expect(grants(own)).toEqual([])
+    expect(await own.fixture.settlement.job('refund:1')).toBeUndefined()
     expect((await own.run()).kind).toBe('confirmed')
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: many at once under one id are one transaction', async () => {
+  test('behavior: concurrent jobs of one id are one transaction', async () => {
     await using own = await ownJobs()
     const { network } = own
-    let writes = 0
     const ends = await Promise.all(
       Array.from({ length: 20 }, () =>
-        own.fixture.settlement.run(jobOf(network), { waitMs: 10_000, write: () => void writes++ }),
+        own.fixture.settlement.run(jobOf(network), { waitMs: 10_000, rider: grantOf(network) }),
       ),
     )
     expect(new Set(ends.map((end) => 'transaction' in end && end.transaction)).size).toBe(1)
     expect(ends.every(({ kind }) => kind === 'confirmed')).toBe(true)
-    expect(writes).toBe(1)
+    expect(grants(own)).toHaveLength(1)
     expect(own.transactions()).toHaveLength(1)
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: its end is answered from the database, after a restart too', async () => {
+  test('behavior: the result of a job is read from the database, after a restart too', async () => {
     await using own = await ownJobs()
     const { net } = own
     const end = await own.run()
@@ -96,7 +117,7 @@ describe.concurrent('a job', () => {
     expect(await own.moved()).toBe(7n)
   })
 
-  test('error: that the chain refuses has failed, with its receipt', async () => {
+  test('error: a job that reverts on chain has failed, with its receipt', async () => {
     await using own = await ownJobs()
     const { network } = own
     const abi = parseAbi(['function transfer(address to, uint256 value)'])
@@ -115,7 +136,7 @@ describe.concurrent('a job', () => {
     expect(own.transactions()).toMatchObject([{ state: 'failed', kind: 'swap' }])
   })
 
-  test('behavior: that is not decided in time is pending and goes on', async () => {
+  test('behavior: a job that is not decided in time is pending and continues', async () => {
     await using own = await ownJobs()
     const { net } = own
     await setAutomine(net.chain, false)
@@ -128,14 +149,14 @@ describe.concurrent('a job', () => {
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: waits for the configured confirmations', async () => {
+  test('behavior: a job waits for the configured confirmations', async () => {
     await using own = await ownJobs()
     await own.reopen({ confirmations: 3 })
     await own.start()
     await mineUntil(own, 'refund:1')
   })
 
-  test('behavior: never shares a transaction with payments', async () => {
+  test('behavior: a job never shares a transaction with payments', async () => {
     await using own = await ownJobs()
     const { net, network } = own
     await setAutomine(net.chain, false)
@@ -161,7 +182,7 @@ describe.concurrent('a job', () => {
 })
 
 describe.concurrent('a stuck job', () => {
-  test('behavior: goes out with higher fees at its nonce, and runs once', async () => {
+  test('behavior: a stuck job is sent with higher fees at its nonce, and runs once', async () => {
     await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = withoutSync
@@ -169,7 +190,7 @@ describe.concurrent('a stuck job', () => {
     await own.reopen({ replaceAfterSeconds: 0.2 })
     const running = own.run()
     await until(() => own.transactions().length > 1)
-    expect(own.fixture.settlement.job('refund:1')?.transaction).toBe(
+    expect((await own.fixture.settlement.job('refund:1'))?.transaction).toBe(
       own.transactions().at(-1)?.hash ?? '0x',
     )
     const end = await mineWhile(net.chain, running)
@@ -183,7 +204,7 @@ describe.concurrent('a stuck job', () => {
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: is never given up, however late it is', async () => {
+  test('behavior: a stuck job is never cancelled, however late it is', async () => {
     await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = withoutSync
@@ -198,7 +219,7 @@ describe.concurrent('a stuck job', () => {
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: at the fee cap keeps its nonce and its bytes until it is included', async () => {
+  test('behavior: a stuck job at the fee cap keeps its nonce and its bytes until it is included', async () => {
     await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = withoutSync
@@ -207,7 +228,7 @@ describe.concurrent('a stuck job', () => {
     await own.start()
     await until(() => own.fixture.settlement.status()[0]?.reason?.includes('fee cap') === true)
     expect((await own.run({ id: 'refund:2' }, 20)).kind).toBe('unavailable')
-    expect(own.fixture.settlement.job('refund:2')).toBeUndefined()
+    expect(await own.fixture.settlement.job('refund:2')).toBeUndefined()
     await mineUntil(own, 'refund:1')
     expect((await mineWhile(net.chain, own.run({ id: 'refund:2' }))).kind).toBe('confirmed')
     expect(await own.moved()).toBe(14n)
@@ -217,12 +238,12 @@ describe.concurrent('a stuck job', () => {
 async function mineUntil({ net, stateOf }: OwnJobs, id: string): Promise<void> {
   await until(async () => {
     await mine(net.chain)
-    return stateOf(id) === 'confirmed'
+    return (await stateOf(id)) === 'confirmed'
   })
 }
 
 describe.concurrent('after a crash', () => {
-  test('behavior: bytes that never arrived are sent, the same ones', async () => {
+  test('behavior: after a crash the same bytes are sent when they never arrived', async () => {
     await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = losing
@@ -230,13 +251,13 @@ describe.concurrent('after a crash', () => {
     await own.fixture.crash()
     net.tap.intercept = undefined
     await own.open()
-    await until(() => own.stateOf() === 'confirmed')
+    await until(async () => (await own.stateOf()) === 'confirmed')
     expect(own.transactions()).toMatchObject([{ hash, state: 'mined' }])
     expect(await own.run()).toMatchObject({ kind: 'confirmed', transaction: hash })
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: what reached no node is sent, not cancelled', async () => {
+  test('behavior: after a crash a job that reached no node is sent, not cancelled', async () => {
     await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = losing
@@ -245,12 +266,12 @@ describe.concurrent('after a crash', () => {
     await own.fixture.crash()
     net.tap.intercept = undefined
     await own.open()
-    await until(() => own.stateOf() === 'confirmed')
+    await until(async () => (await own.stateOf()) === 'confirmed')
     expect(own.transactions()).toMatchObject([{ hash, state: 'mined' }])
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: below payments, it keeps its nonce and they keep theirs', async () => {
+  test('behavior: after a crash a job below payments keeps its nonce, and they keep theirs', async () => {
     await using own = await ownJobs()
     const { net, network } = own
     net.tap.intercept = losing
@@ -261,8 +282,11 @@ describe.concurrent('after a crash', () => {
     await own.fixture.crash()
     net.tap.intercept = undefined
     await own.open()
-    await until(() => own.fixture.settlement.find(transfer)?.state === 'confirmed')
-    await until(() => own.stateOf() === 'confirmed' && own.stateOf('refund:2') === 'confirmed')
+    await until(async () => (await own.fixture.settlement.find(transfer))?.state === 'confirmed')
+    await until(
+      async () =>
+        (await own.stateOf()) === 'confirmed' && (await own.stateOf('refund:2')) === 'confirmed',
+    )
     expect(own.transactions()).toMatchObject([
       { kind: 'refund', state: 'mined' },
       { kind: 'payment', state: 'mined' },
@@ -271,7 +295,7 @@ describe.concurrent('after a crash', () => {
     expect(await own.moved()).toBe(14n)
   })
 
-  test('behavior: what was included meanwhile is found, whichever of its bytes it was', async () => {
+  test('behavior: after a crash an included job is found, whichever of its transactions it was', async () => {
     await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = withoutSync
@@ -285,12 +309,12 @@ describe.concurrent('after a crash', () => {
     await mine(net.chain)
     net.tap.intercept = undefined
     await own.open()
-    await until(() => own.stateOf() === 'confirmed')
-    expect(own.fixture.settlement.job('refund:1')?.transaction).toBe(hash)
+    await until(async () => (await own.stateOf()) === 'confirmed')
+    expect((await own.fixture.settlement.job('refund:1'))?.transaction).toBe(hash)
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: a payment in the meantime takes no nonce of a job', async () => {
+  test('behavior: a later payment takes no nonce of a job', async () => {
     await using own = await ownJobs()
     const { net, network } = own
     await setAutomine(net.chain, false)
@@ -299,13 +323,13 @@ describe.concurrent('after a crash', () => {
     const transfer = signTransfer(network)
     const paying = own.fixture.pay(transfer)
     expect((await mineWhile(net.chain, paying)).kind).toBe('confirmed')
-    await until(() => own.stateOf() === 'confirmed')
+    await until(async () => (await own.stateOf()) === 'confirmed')
     expect(own.transactions().map(({ nonce }) => nonce)).toEqual(
       [0, 1].map((each) => each + (own.transactions()[0]?.nonce ?? 0)),
     )
   })
 
-  test('behavior: a job of a key that is gone is still sent and watched', async () => {
+  test('behavior: a job of a removed key is still sent and watched', async () => {
     await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = losing
@@ -313,7 +337,7 @@ describe.concurrent('after a crash', () => {
     await own.fixture.crash()
     net.tap.intercept = undefined
     await own.open({}, { relayerKeys: [Crypto.bytes(account(5).privateKey)] })
-    await until(() => own.stateOf() === 'confirmed')
+    await until(async () => (await own.stateOf()) === 'confirmed')
     expect(await own.run()).toMatchObject({ kind: 'confirmed', receipt: { success: true } })
     expect(await own.moved()).toBe(7n)
   })
@@ -322,20 +346,20 @@ describe.concurrent('after a crash', () => {
 describe.concurrent('a reorganisation', () => {
   const reorganise = ({ net }: OwnJobs, depth: number) => net.chain.rpc('anvil_reorg', [depth, []])
 
-  test('behavior: takes a job back to broadcast and sends the same bytes', async () => {
+  test('behavior: a reorganisation returns a job to broadcast and sends the same bytes', async () => {
     await using own = await ownJobs()
     const end = await own.run()
     await reorganise(own, 1)
     await until(() => own.told.length >= 3)
     expect(own.told).toEqual(['refund:1 confirmed', 'refund:1 broadcast', 'refund:1 confirmed'])
-    expect(own.fixture.settlement.job('refund:1')).toMatchObject({
+    expect(await own.fixture.settlement.job('refund:1')).toMatchObject({
       transaction: 'transaction' in end ? end.transaction : '',
     })
     expect(own.transactions()).toMatchObject([{ state: 'mined' }])
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: while the process was down is found by the next one', async () => {
+  test('behavior: a reorganisation while the process was down is found at the next start', async () => {
     await using own = await ownJobs()
     const end = await own.run()
     await own.fixture.crash()
@@ -350,7 +374,7 @@ describe.concurrent('a reorganisation', () => {
     expect(own.transactions()).toMatchObject([{ state: 'mined' }])
   })
 
-  test('behavior: that brings older bytes back finds that they ran', async () => {
+  test('behavior: a reorganisation that includes older bytes records them', async () => {
     await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = withoutSync
@@ -371,15 +395,17 @@ describe.concurrent('a reorganisation', () => {
     await mine(net.chain)
     expect(await own.moved()).toBe(7n)
     await own.open()
-    await until(() => own.fixture.settlement.job('refund:1')?.transaction === oldest?.hash)
+    await until(
+      async () => (await own.fixture.settlement.job('refund:1'))?.transaction === oldest?.hash,
+    )
     expect(end.kind).toBe('confirmed')
-    expect(own.stateOf()).toBe('confirmed')
+    expect(await own.stateOf()).toBe('confirmed')
     expect(await own.moved()).toBe(7n)
   })
 })
 
 describe.concurrent("another transaction at a job's nonce", () => {
-  /** Looks at which the nonce seemed taken; the health checks ask for another count. */
+  /** Polls in which the nonce seemed used; the health checks read another count. */
   const looks = ({ net }: OwnJobs) =>
     net.tap.calls.filter(
       ({ method, params }) => method === 'eth_getTransactionCount' && params[1] === 'latest',
@@ -396,37 +422,37 @@ describe.concurrent("another transaction at a job's nonce", () => {
     return own.start()
   }
 
-  test('behavior: has replaced it once a reorganisation cannot take that back', async () => {
+  test('behavior: a job is replaced once a reorganisation cannot undo that', async () => {
     await using own = await ownJobs()
     const { net, network } = own
     await own.reopen({}, { jobProofMs: 0 })
     await steal(own)
-    // The relayer goes on above it.
+    // The relayer continues above it.
     expect((await own.fixture.pay(signTransfer(network))).kind).toBe('confirmed')
     await until(() => looks(own) > 3)
-    expect(own.stateOf()).toBe('broadcast')
+    expect(await own.stateOf()).toBe('broadcast')
     await mine(net.chain, 16)
-    await until(() => own.stateOf() === 'replaced')
+    await until(async () => (await own.stateOf()) === 'replaced')
     expect(await own.run()).toMatchObject({ kind: 'replaced' })
     expect(own.told).toEqual(['refund:1 replaced'])
     expect(own.transactions()).toMatchObject([{ state: 'replaced' }, { state: 'mined' }])
     expect(await own.moved()).toBe(0n)
   })
 
-  test('behavior: that is taken away itself lets the job run', async () => {
+  test('behavior: a job runs when the other transaction is removed', async () => {
     await using own = await ownJobs()
     const { net } = own
     const snapshot = await net.chain.rpc('evm_snapshot', [])
     await steal(own)
     await until(() => looks(own) > 3)
-    expect(own.stateOf()).toBe('broadcast')
+    expect(await own.stateOf()).toBe('broadcast')
     await net.chain.rpc('evm_revert', [snapshot])
-    await until(() => own.stateOf() === 'confirmed')
+    await until(async () => (await own.stateOf()) === 'confirmed')
     expect(await own.moved()).toBe(7n)
   })
 })
 
-test.concurrent('behavior: a job under way is on the disk as the tables want it', async () => {
+test.concurrent('behavior: a job in progress has a valid row on the disk', async () => {
   await using own = await ownJobs()
   await own.run()
   const row = createJobs(own.fixture.db).find('refund:1')

@@ -4,11 +4,11 @@ import { mine } from '../src/demo/chains'
 import { ownSettlement, withoutSync } from './harness/ownsettlement'
 import { jobOf, type RpcCall, signTransfer, until } from './harness/settlement'
 
-// A provider whose receipts and logs come later than its state: the account nonce and the payer's
-// nonce say "used" for a while, and nothing says by what. That proves nothing against our own
+// A provider whose receipts and logs lag behind its state. The account nonce and the payer's nonce
+// show "used" for a while, and no node shows the transaction. That proves nothing against our own
 // transaction, which is the most likely one.
 
-/** A desk whose node lags until it is told not to. */
+/** A desk whose node lags until the test ends the lag. */
 async function ownLagging() {
   const own = await ownSettlement()
   const { net } = own
@@ -21,7 +21,7 @@ async function ownLagging() {
   }
   return Object.assign(own, {
     lag,
-    /** Looks at which the relayer's nonce was asked for. */
+    /** Polls for the relayer's nonce. */
     looks: () =>
       net.tap.calls.filter(
         ({ method, params }) => method === 'eth_getTransactionCount' && params[1] === 'latest',
@@ -29,7 +29,7 @@ async function ownLagging() {
   })
 }
 
-test.concurrent('error: a job is not given up for a receipt that is late', async () => {
+test.concurrent('error: a job with a late receipt is not replaced', async () => {
   await using own = await ownLagging()
   const { net, network } = own
   const balance = async () =>
@@ -38,29 +38,29 @@ test.concurrent('error: a job is not given up for a receipt that is late', async
   const running = own.fixture.settlement.run(jobOf(network), { waitMs: 20_000 })
   await until(() => own.looks() > 3)
   expect(await balance()).toBe(before + 7n)
-  // On a chain of ten blocks a second that is the work of two seconds.
+  // On a chain with ten blocks a second that takes two seconds.
   await mine(net.chain, 40)
   const seen = own.looks()
-  const state = () => own.fixture.settlement.job('refund:1')?.state
-  await until(() => own.looks() > seen + 3 || state() !== 'broadcast')
-  expect(state()).toBe('broadcast')
+  const state = async () => (await own.fixture.settlement.job('refund:1'))?.state
+  await until(async () => own.looks() > seen + 3 || (await state()) !== 'broadcast')
+  expect(await state()).toBe('broadcast')
   own.lag.isOver = true
   expect((await running).kind).toBe('confirmed')
 })
 
-test.concurrent('error: a payment is not given up for a receipt that is late', async () => {
+test.concurrent('error: a payment with a late receipt is not ended', async () => {
   await using own = await ownLagging()
   const { network } = own
   const transfer = signTransfer(network)
   const paying = own.fixture.pay(transfer)
-  const state = () => own.fixture.settlement.find(transfer)?.state
+  const state = async () => (await own.fixture.settlement.find(transfer))?.state
   await until(() => own.looks() >= 3)
   const first = await paying
-  const between = state()
+  const between = await state()
   own.lag.isOver = true
-  const payment = own.fixture.settlement.find(transfer)
+  const payment = await own.fixture.settlement.find(transfer)
   if (payment === undefined) throw new Error('no payment')
   const end = await own.fixture.settlement.resume(payment, transfer, { waitMs: 10_000 })
-  // Nothing that would make the buyer pay again.
+  // No answer that would make the buyer pay again.
   expect([first.kind, between, end.kind]).toEqual(['reverted', 'reverted', 'confirmed'])
 })

@@ -6,7 +6,7 @@ import * as Transfer from '../src/protocol/Transfer'
 import { isSend, type OwnSettlement, ownSettlement } from './harness/ownsettlement'
 import { signTransfer, until } from './harness/settlement'
 
-// A block number that no chain has, told by a node that lies or is mistaken.
+// A block number that the chain does not have, reported by a faulty or malicious node.
 
 /** Settled by account 8. */
 async function settleByOther({ net }: OwnSettlement, transfer: Transfer.Transfer): Promise<string> {
@@ -15,7 +15,7 @@ async function settleByOther({ net }: OwnSettlement, transfer: Transfer.Transfer
   return receipt?.transactionHash ?? ''
 }
 
-test('attack: told once, it hides no external settlement from then on', async () => {
+test('attack: a false block number that is reported once hides no later external settlement', async () => {
   await using own = await ownSettlement({ settlement: { checkMs: 50 } })
   const { net } = own
   let isTold = false
@@ -49,7 +49,7 @@ describe('the number of the newest block', () => {
     return head.number
   }
 
-  test('behavior: is taken back when two looks contradict a leap', () => {
+  test('behavior: a sudden higher number is lowered when two polls contradict it', () => {
     const head = createHead()
     for (const number of [5_000n, 5_010n]) look(head, number)
     expect(look(head, 90_000n)).toBe(90_000n)
@@ -58,14 +58,14 @@ describe('the number of the newest block', () => {
     expect(look(head, 5_040n)).toBe(5_040n)
   })
 
-  test('attack: is not dragged down below what many looks agreed about', () => {
+  test('attack: the number is not lowered below one that many polls confirmed', () => {
     const head = createHead()
     for (let number = 5_000n; number < 5_100n; number += 10n) look(head, number)
     for (let times = 0; times < 5; times++) expect(look(head, 7n)).toBe(5_090n)
-    // A long pause between two looks is no leap that may be taken back for ever.
+    // After a long pause between two polls a higher number must not be lowered any more.
     for (let number = 90_000n; number < 90_100n; number += 10n) look(head, number)
     for (let times = 0; times < 5; times++) expect(look(head, 5_100n)).toBe(90_090n)
-    // A node that lags a little drags nothing.
+    // A node that lags a little lowers nothing.
     for (let times = 0; times < 5; times++) expect(look(head, 90_000n)).toBe(90_090n)
   })
 })

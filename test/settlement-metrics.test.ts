@@ -38,7 +38,7 @@ async function read(): Promise<Map<string, number>> {
   )
 }
 
-test('behavior: a paid request is counted at every station', async () => {
+test('behavior: a paid request is counted at every stage', async () => {
   const before = await read()
   const more = async (name: string) => ((await read()).get(name) ?? 0) - (before.get(name) ?? 0)
   expect((await buy(item())).status).toBe(200)
@@ -63,19 +63,19 @@ test('behavior: a paid request is counted at every station', async () => {
   ).toBeGreaterThan(1e18)
 })
 
-test('behavior: what waits, is replaced or fails to answer is seen', async () => {
+test('behavior: waiting payments, replacements and node faults have metrics', async () => {
   const chain = shop.chains[base]
   const tap = shop.taps[base]
   if (!chain || !tap) throw new Error(`no ${base}`)
   const before = await read()
   const more = async (name: string) => ((await read()).get(name) ?? 0) - (before.get(name) ?? 0)
   const credential = await sign(item())
-  // A node that holds the call until the block comes is asked for receipts after seconds.
+  // A node that delays the answer until the block is polled for receipts after seconds.
   tap.intercept = withoutSync
   await setAutomine(chain, false)
-  setSettleWait(shop, 0.3)
+  await setSettleWait(shop, 0.3)
   expect((await fetch(item(), { headers: credential })).status).toBe(503)
-  setSettleWait(shop, 25)
+  await setSettleWait(shop, 25)
   expect(await more(`payments_total{network="${base}",protocol="mpp",outcome="pending"}`)).toBe(1)
   expect((await read()).get(`pending_payments{network="${base}"}`)).toBe(1)
   expect(
@@ -102,14 +102,14 @@ test('behavior: what waits, is replaced or fails to answer is seen', async () =>
   expect((await fetch(item(), { headers: credential })).status).toBe(200)
 })
 
-test('behavior: no buyer is named, and no URL is shown', async () => {
+test('behavior: metrics contain no buyer and no URL', async () => {
   await buy(item(), { buyer: 3 })
   const text = await (await fetch(`${shop.url}/metrics`)).text()
   expect(text).not.toContain(account(3).address.slice(2, 20))
   expect(text).not.toContain('http://127.0.0.1')
 })
 
-test('behavior: a reason that is gone is 0, and totals never go back', () => {
+test('behavior: a reason that ended is 0, and totals never decrease', async () => {
   const registry = createRegistry()
   let paused: string | undefined = 'relayer 0xabc holds 17 wei, too little for gas'
   const calls = new Map([['eth_call', 3]])
@@ -126,20 +126,17 @@ test('behavior: a reason that is gone is 0, and totals never go back', () => {
         gas: [],
       },
     ],
-    pending: () => new Map([['eip155:1', 2]]),
+    pending: async () => new Map([['eip155:1', 2]]),
   }
   createMetrics(registry, sources)
-  const line = (name: string) =>
-    registry
-      .render()
-      .split('\n')
-      .find((each) => each.startsWith(`turnpike_${name}{`))
-  expect(line('relayer_paused')).toMatch(/reason="[^"]*too little for gas"\} 1$/)
-  expect(line('relayer_paused')).not.toContain('17')
+  const line = async (name: string) =>
+    (await registry.render()).split('\n').find((each) => each.startsWith(`turnpike_${name}{`))
+  expect(await line('relayer_paused')).toMatch(/reason="[^"]*too little for gas"\} 1$/)
+  expect(await line('relayer_paused')).not.toContain('17')
   paused = undefined
-  expect(line('relayer_paused')).toEndWith(' 0')
-  expect(line('rpc_calls_total')).toEndWith(' 3')
+  expect(await line('relayer_paused')).toEndWith(' 0')
+  expect(await line('rpc_calls_total')).toEndWith(' 3')
   calls.set('eth_call', 7)
-  expect(line('rpc_calls_total')).toEndWith(' 7')
-  expect(line('pending_payments')).toEndWith(' 2')
+  expect(await line('rpc_calls_total')).toEndWith(' 7')
+  expect(await line('pending_payments')).toEndWith(' 2')
 })

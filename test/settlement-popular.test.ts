@@ -7,13 +7,13 @@ import { delegate } from './harness/delegation'
 import { isSend, ownSettlement } from './harness/ownsettlement'
 import { mineWhile, signTransfer, until } from './harness/settlement'
 
-// Code that many wallets run, and those who would make a payment gateway refuse all of them.
+// Code that many wallets run, and attackers that try to make a gateway refuse all of them.
 
 const gwei = 1_000_000_000n
 const abi = parseAbi(['function mint(address to, uint256 value)'])
 
 describe('new wallets that run the same code', () => {
-  test('attack: are not locked out by accounts that take it on behind a payment that failed', async () => {
+  test('attack: new wallets are not locked out by accounts that adopt their code after a failed payment', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const popular = await deploy(net.chain, Artifacts.SmartWallet, [account(1).address])
@@ -45,11 +45,11 @@ describe('new wallets that run the same code', () => {
   })
 })
 
-describe('accounts without code that delegate to code that burns in the block of a batch', () => {
-  test('attack: cost a tenth of the budget, then payments leave alone and all are paid', async () => {
+describe('accounts without code that delegate to gas-wasting code in the block of a batch', () => {
+  test('attack: such accounts cost a tenth of the budget, then payments are sent alone and all are paid', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
-    // A tenth of it is less than what one batch burns.
+    // A tenth of it is less than the cost of one failed batch.
     const gateway = 10n * 800_000n * gwei
     const gasPerDayWei = { gateway, facilitator: gateway, desk: 0n, sponsor: 0n }
     await own.reopen({ gasPerDayWei })
@@ -75,7 +75,7 @@ describe('accounts without code that delegate to code that burns in the block of
       await delegate(own, 4, bomb)
       return undefined
     }
-    // The first leaves alone, so that the others collect behind it.
+    // The first payment is sent alone, so that the others collect into a batch.
     const paying = [
       own.fixture.pay(signTransfer(network, { from: 3 })),
       ...pay(4, 100),

@@ -1,12 +1,14 @@
 import { afterEach, beforeEach, describe, expect, test } from 'bun:test'
 import { encodeFunctionData, parseAbi, parseTransaction } from 'viem'
-import { write } from '../db/write'
+import type { Rows } from '../db/Ledger'
+import { write } from '../db/sqlite/write'
 import { RpcError, RpcFault } from '../src/chain/client'
 import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
 import { balanceOf, execute, mine, setAutomine } from '../src/demo/chains'
 import * as Permit from '../src/protocol/Permit'
 import * as Transfer from '../src/protocol/Transfer'
+import { orderOf } from './harness/deskorders'
 import {
   mineWhile,
   networkOf,
@@ -20,6 +22,7 @@ import {
   until,
 } from './harness/settlement'
 import { later, robinhood, sign } from './harness/stablecoin'
+import { createRandom } from './soak/random'
 
 let net: Awaited<ReturnType<typeof startNetwork>>
 let network: NetworkConfig
@@ -63,7 +66,7 @@ async function withPermit(nonce: bigint, value = 5_000n): Promise<Transfer.Trans
 }
 
 describe('a transfer with an EIP-2612 permit', () => {
-  test('behavior: needs no approve before it', async () => {
+  test('behavior: a transfer with a permit needs no approve', async () => {
     const transfer = await withPermit(0n)
     const { permit2612, ...bare } = transfer
     expect(await fixture.settlement.verify(bare)).toMatchObject({
@@ -75,14 +78,14 @@ describe('a transfer with an EIP-2612 permit', () => {
     expect(await paid()).toBe(5_000n)
   })
 
-  test('behavior: is kept with the payment, and pays after a restart', async () => {
+  test('behavior: a permit is stored with the payment, and pays after a restart', async () => {
     const transfer = await withPermit(0n)
     net.tap.intercept = lost
     expect((await fixture.pay(transfer, {}, { waitMs: 50 })).kind).toBe('pending')
     await fixture.crash()
     net.tap.intercept = undefined
     fixture = await startFixture([network], directory.path, { payoutExclusive: true })
-    const payment = fixture.settlement.find(transfer)
+    const payment = await fixture.settlement.find(transfer)
     if (!payment) throw new Error('the payment is gone')
     expect(payment.transfer.permit2612).toEqual(transfer.permit2612)
     expect(Transfer.call(payment.transfer)).toEqual(Transfer.call(transfer))
@@ -92,7 +95,7 @@ describe('a transfer with an EIP-2612 permit', () => {
     expect(await paid()).toBe(5_000n)
   })
 
-  test('behavior: two of one payer pay, and so does one whose permit was sent before', async () => {
+  test('behavior: two permits of one payer pay, and so does one that was sent before', async () => {
     const transfers = [await withPermit(0n), await withPermit(1n)]
     for (const transfer of transfers) expect((await fixture.pay(transfer)).kind).toBe('confirmed')
     const third = await withPermit(2n)
@@ -110,13 +113,13 @@ describe('a transfer with an EIP-2612 permit', () => {
     expect(await paid()).toBe(15_000n)
   })
 
-  test('error: a permit that is not good is refused before anything is written', async () => {
+  test('error: an invalid permit is refused before anything is written', async () => {
     for (const transfer of [await withPermit(1n), await withPermit(0n, 4_999n)])
       expect(await fixture.pay(transfer)).toMatchObject({ kind: 'refused' })
     expect(fixture.db.sqlite.query('SELECT * FROM payments').all()).toEqual([])
   })
 
-  test('behavior: an external settlement is recognised', async () => {
+  test('behavior: an external settlement with a permit is recognised', async () => {
     const transfer = await withPermit(0n)
     await execute(net.chain, [
       { from: account(8).address, ...Transfer.call(transfer), gas: 600_000n },
@@ -126,33 +129,38 @@ describe('a transfer with an EIP-2612 permit', () => {
   })
 })
 
-describe('what is written beside a payment', () => {
-  beforeEach(
-    () => void fixture.db.sqlite.run('CREATE TABLE notes (payment TEXT UNIQUE, name TEXT UNIQUE)'),
-  )
-  const notes = () => fixture.db.sqlite.query('SELECT payment, name FROM notes').all()
-  const settle = (transfer: Transfer.Transfer, name: string) =>
+/** An order that is written with a payment; `max` is the payer's quota. */
+function rowsOf(transfer: Transfer.Transfer, max?: number): Rows {
+  const { payer, network, amountAtomic: totalAtomic } = transfer
+  const changes = { network, payer, recipient: payer, totalAtomic }
+  const order = orderOf(createRandom(Transfer.moneyKey(transfer)), changes)
+  return { order, quota: max === undefined ? undefined : { payer, since: 'ord_', max } }
+}
+
+describe('rows that are written with a payment', () => {
+  const orders = () => fixture.db.sqlite.query('SELECT payment_id payment, id FROM orders').all()
+  const settle = (transfer: Transfer.Transfer, max?: number) =>
     fixture.settlement.settle(transfer, purposeOf({ product: 'desk' }), {
       waitMs: 10_000,
       receivedAt: Date.now(),
-      write: (id) => fixture.db.sqlite.run('INSERT INTO notes VALUES (?, ?)', [id, name]),
+      rows: rowsOf(transfer, max),
     })
 
-  test('behavior: is there before the bytes leave, once', async () => {
+  test('behavior: rows of a payment are written before its bytes are sent, once', async () => {
     const transfer = signTransfer(network)
     let onDisk: unknown
     net.tap.intercept = ({ method }) => {
-      if (isSend(method)) onDisk ??= notes()
+      if (isSend(method)) onDisk ??= orders()
       return undefined
     }
-    const outcome = await settle(transfer, 'one')
+    const outcome = await settle(transfer)
     if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
-    expect(onDisk).toEqual([{ payment: outcome.payment.id, name: 'one' }])
-    expect((await settle(transfer, 'two')).kind).toBe('confirmed')
-    expect(notes()).toHaveLength(1)
+    expect(onDisk).toMatchObject([{ payment: outcome.payment.id }])
+    expect((await settle(transfer)).kind).toBe('confirmed')
+    expect(orders()).toHaveLength(1)
   })
 
-  test('behavior: is there for money that was settled externally', async () => {
+  test('behavior: rows of a payment are written for an external settlement', async () => {
     const transfer = signTransfer(network)
     await execute(net.chain, [
       { from: account(8).address, ...Transfer.call(transfer), gas: 500_000n },
@@ -160,19 +168,20 @@ describe('what is written beside a payment', () => {
     const settling = fixture.settlement.settle(transfer, purposeOf({ bound: true }), {
       waitMs: 10_000,
       receivedAt: Date.now(),
-      write: (id) => fixture.db.sqlite.run('INSERT INTO notes VALUES (?, ?)', [id, 'one']),
+      rows: rowsOf(transfer),
     })
     expect((await settling).kind).toBe('confirmed')
-    expect(notes()).toHaveLength(1)
+    expect(orders()).toHaveLength(1)
   })
 
-  test('error: that is refused leaves nothing behind, and harms no other payment of the batch', async () => {
-    await settle(signTransfer(network), 'taken')
+  test('error: a refused payment leaves no rows, and does not affect other payments of the batch', async () => {
+    await settle(signTransfer(network))
     await setAutomine(net.chain, false)
-    // A relayer that is busy lets the next ones collect.
-    const first = settle(signTransfer(network), 'first')
-    await until(() => notes().length === 2)
-    const others = ['a', 'taken', 'b'].map((name) => settle(signTransfer(network), name))
+    // A busy relayer lets the next payments collect.
+    const first = settle(signTransfer(network))
+    await until(() => orders().length === 2)
+    // The second one is refused: the quota of its payer is 0.
+    const others = [undefined, 0, undefined].map((max) => settle(signTransfer(network), max))
     const settled = Promise.allSettled([first, ...others])
     const ends = (await mineWhile(net.chain, settled)).map((end) =>
       end.status === 'fulfilled' ? end.value.kind : String(end.reason),
@@ -180,16 +189,16 @@ describe('what is written beside a payment', () => {
     expect(ends).toEqual([
       'confirmed',
       'confirmed',
-      expect.stringContaining('UNIQUE constraint failed: notes.name'),
+      expect.stringContaining('order-quota'),
       'confirmed',
     ])
-    expect(notes()).toHaveLength(4)
+    expect(orders()).toHaveLength(4)
     expect(await paid()).toBe(20_000n)
   })
 })
 
-describe('handing over', () => {
-  test('behavior: only once among many callers, also after a restart', async () => {
+describe('the start of a delivery', () => {
+  test('behavior: a delivery starts only once among many callers, also after a restart', async () => {
     const outcome = await fixture.pay(signTransfer(network), { product: 'facilitator' })
     if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
     const { id } = outcome.payment
@@ -197,16 +206,19 @@ describe('handing over', () => {
       Array.from({ length: 9 }, () => fixture.settlement.handOver(id)),
     )
     expect(answers.filter((each) => each)).toHaveLength(1)
-    expect(fixture.settlement.findById(id)).toMatchObject({ delivery: 'delivered', attempts: 1 })
+    expect(await fixture.settlement.findById(id)).toMatchObject({
+      delivery: 'delivered',
+      attempts: 1,
+    })
     await net.chain.rpc('anvil_reorg', [1, []])
     await until(() => fixture.events.some(({ event }) => event === 'payment-reorganised'))
     await fixture.crash()
     fixture = await startFixture([network], directory.path, { payoutExclusive: true })
-    await until(() => fixture.settlement.findById(id)?.state === 'confirmed')
+    await until(async () => (await fixture.settlement.findById(id))?.state === 'confirmed')
     expect(await fixture.settlement.handOver(id)).toBe(false)
   })
 
-  test('error: of what is not confirmed, or not there, is no', async () => {
+  test('error: a delivery does not start for an unconfirmed or unknown payment', async () => {
     await setAutomine(net.chain, false)
     const outcome = await fixture.pay(signTransfer(network), {}, { waitMs: 30 })
     if (outcome.kind !== 'pending') throw new Error(outcome.kind)
@@ -214,22 +226,22 @@ describe('handing over', () => {
     expect(await fixture.settlement.handOver('pay_none')).toBe(false)
     await until(async () => {
       await mine(net.chain)
-      return fixture.settlement.findById(outcome.payment.id)?.state === 'confirmed'
+      return (await fixture.settlement.findById(outcome.payment.id))?.state === 'confirmed'
     })
     expect(await fixture.settlement.handOver(outcome.payment.id)).toBe(true)
   })
 })
 
-test('behavior: a listener hears of every state of a payment, after it is on the disk', async () => {
+test('behavior: a listener gets every state of a payment after it is on the disk', async () => {
   const heard: unknown[] = []
   const { settlement } = fixture
   settlement.onPayment(() => {
     throw new Error('a bad listener')
   })
-  settlement.onPayment((id) => {
-    // Nothing may be read in the middle of a change.
+  settlement.onPayment(async (id) => {
+    // Reads in the middle of a change are not allowed.
     write(fixture.db, () => undefined)
-    heard.push(settlement.findById(id)?.state)
+    heard.push((await settlement.findById(id))?.state)
   })
   const transfer = signTransfer(network)
   expect((await fixture.pay(transfer)).kind).toBe('confirmed')
@@ -250,7 +262,7 @@ describe('reads', () => {
     data: encodeFunctionData({ abi: token, functionName: 'nothing' }),
   })
 
-  test('behavior: many in one call, each may fail, with the number of the block', async () => {
+  test('behavior: many reads share one call, each may fail, with the number of the block', async () => {
     await mine(net.chain)
     net.tap.calls.length = 0
     const { blockNumber, results } = await fixture.settlement.read(network.id, [
@@ -268,13 +280,13 @@ describe('reads', () => {
     expect((await fixture.settlement.read(network.id, [])).results).toEqual([])
   })
 
-  test('behavior: on an Arbitrum chain the number is that of its own block', async () => {
+  test('behavior: on an Arbitrum chain the number is that of the L2 block', async () => {
     // PUSH2 0x1234 PUSH0 MSTORE PUSH1 32 PUSH0 RETURN
     await net.chain.rpc('anvil_setCode', [`0x${'64'.padStart(40, '0')}`, '0x6112345f5260205ff3'])
     expect((await fixture.settlement.read(network.id, [balance()])).blockNumber).toBe(0x1234n)
   })
 
-  test('error: a node that does not answer, refuses or answers nonsense is a fault', async () => {
+  test('error: a node that does not answer, refuses or gives an invalid answer is a fault', async () => {
     const answers = [
       new Response('no', { status: 503 }),
       { error: { code: -32000, message: 'out of gas' } },
@@ -288,7 +300,7 @@ describe('reads', () => {
     }
   })
 
-  test('behavior: other requests, and the fees of now', async () => {
+  test('behavior: other requests and the present fees can be read', async () => {
     const { settlement } = fixture
     expect(await settlement.rpc(network.id, 'eth_chainId', [])).toBe('0x1237')
     const wrong = settlement.rpc(network.id, 'eth_nothing', [])

@@ -1,9 +1,9 @@
 import { describe, expect, test } from 'bun:test'
+import type { Payment } from '../db/Payment'
 import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
 import { execute, mine, receiptOf, setAutomine } from '../src/demo/chains'
 import * as Transfer from '../src/protocol/Transfer'
-import type { Payment } from '../src/settlement/Payment'
 import {
   isSend,
   losing,
@@ -15,11 +15,11 @@ import { type SettlementFixture, signTransfer, until, untilKnown } from './harne
 
 const rejection = (message: string) => ({ error: { code: -32000, message } })
 
-function stateOf(
+async function stateOf(
   { fixture }: OwnSettlement,
   transfer: Parameters<SettlementFixture['settlement']['find']>[0],
 ) {
-  return fixture.settlement.find(transfer)?.state
+  return (await fixture.settlement.find(transfer))?.state
 }
 
 function transactionRows({ fixture }: OwnSettlement) {
@@ -30,14 +30,14 @@ function transactionRows({ fixture }: OwnSettlement) {
     .all()
 }
 
-/** As it is left when another transaction took the account's nonce. */
+/** The state after another transaction used the account's nonce. */
 function giveUp({ fixture }: OwnSettlement, { id, transaction }: Payment): void {
   fixture.db.sqlite.run("UPDATE transactions SET state = 'replaced' WHERE hash = ?", [transaction])
   fixture.db.sqlite.run("UPDATE payments SET state = 'reverted' WHERE id = ?", [id])
 }
 
-describe.concurrent('an unknown fate', () => {
-  test('behavior: is pending, with the bytes on the disk before they left', async () => {
+describe.concurrent('an unknown outcome', () => {
+  test('behavior: an unknown outcome is pending, with the bytes on the disk before they were sent', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     await setAutomine(net.chain, false)
@@ -59,7 +59,7 @@ describe.concurrent('an unknown fate', () => {
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: a lost answer to the send is found out by the receipt', async () => {
+  test('behavior: a lost answer to the send is replaced by the receipt', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     net.tap.intercept = async ({ method }, forward) => {
@@ -84,7 +84,7 @@ describe.concurrent('an unknown fate', () => {
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: an answer that says the bytes are known is no fault', async () => {
+  test('behavior: the answer "already known" is not a fault', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     net.tap.intercept = async ({ method }, forward) => {
@@ -106,7 +106,7 @@ describe.concurrent('after a restart', () => {
     await own.fixture.crash()
     net.tap.intercept = undefined
     await own.open()
-    await until(() => stateOf(own, transfer) === 'confirmed')
+    await until(async () => (await stateOf(own, transfer)) === 'confirmed')
     expect(await own.paid()).toBe(5_000n)
     expect(transactionRows(own)).toMatchObject([{ state: 'mined' }])
   })
@@ -121,7 +121,7 @@ describe.concurrent('after a restart', () => {
     await mine(net.chain)
     await setAutomine(net.chain, true)
     await own.open()
-    await until(() => stateOf(own, transfer) === 'confirmed')
+    await until(async () => (await stateOf(own, transfer)) === 'confirmed')
     expect(await own.fixture.pay(signTransfer(network))).toMatchObject({ kind: 'confirmed' })
     expect(transactionRows(own)).toMatchObject([{ state: 'mined' }, { state: 'mined' }])
     expect(await own.paid()).toBe(10_000n)
@@ -136,16 +136,19 @@ describe.concurrent('after a restart', () => {
     await own.reopen()
     const late = signTransfer(network)
     const paying = own.fixture.pay(late)
-    await until(() => stateOf(own, late) === 'broadcast')
+    await until(async () => (await stateOf(own, late)) === 'broadcast')
     await setAutomine(net.chain, true)
     await mine(net.chain)
     expect((await paying).kind).toBe('confirmed')
-    await until(() => transfers.every((transfer) => stateOf(own, transfer) === 'confirmed'))
+    await until(async () => {
+      const states = await Promise.all(transfers.map((each) => stateOf(own, each)))
+      return states.every((state) => state === 'confirmed')
+    })
     expect(await own.paid()).toBe(20_000n)
     expect(new Set(transactionRows(own).map(({ nonce }) => nonce)).size).toBe(4)
   })
 
-  test('error: what cannot be recorded as expired is pending, not reverted', async () => {
+  test('error: a payment whose expiry cannot be recorded is pending, not reverted', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const transfer = signTransfer(network, { validBefore: seconds() + 60n })
@@ -155,7 +158,7 @@ describe.concurrent('after a restart', () => {
     await own.fixture.crash()
     net.tap.intercept = undefined
     await own.open()
-    expect(stateOf(own, transfer)).toBe('reverted')
+    expect(await stateOf(own, transfer)).toBe('reverted')
     await net.chain.rpc('evm_increaseTime', [120])
     await mine(net.chain)
     own.fixture.db.sqlite.run('PRAGMA query_only = ON')
@@ -164,7 +167,7 @@ describe.concurrent('after a restart', () => {
     expect(asked.kind).toBe('pending')
   })
 
-  test('behavior: what was settled externally meanwhile is confirmed', async () => {
+  test('behavior: an external settlement during the downtime is confirmed', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const transfer = signTransfer(network)
@@ -176,14 +179,14 @@ describe.concurrent('after a restart', () => {
     ])
     net.tap.intercept = undefined
     await own.open()
-    await until(() => stateOf(own, transfer) === 'confirmed')
-    expect(own.fixture.settlement.find(transfer)?.transaction).toBe(
+    await until(async () => (await stateOf(own, transfer)) === 'confirmed')
+    expect((await own.fixture.settlement.find(transfer))?.transaction).toBe(
       receipt?.transactionHash ?? '0x',
     )
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: an authorization that ran out is expired by the chain, not by the clock', async () => {
+  test('behavior: an authorization expires by the chain, not by our clock', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const transfer = signTransfer(network, { validBefore: seconds() + 60n })
@@ -191,10 +194,10 @@ describe.concurrent('after a restart', () => {
     const payment = await own.begin(transfer)
     await own.fixture.crash()
     await own.open({}, { now: () => Date.now() + 120_000 })
-    expect(stateOf(own, transfer)).toBe('broadcast')
+    expect(await stateOf(own, transfer)).toBe('broadcast')
     await net.chain.rpc('evm_increaseTime', [120])
     await mine(net.chain)
-    await until(() => stateOf(own, transfer) === 'expired')
+    await until(async () => (await stateOf(own, transfer)) === 'expired')
     const dead = await own.fixture.settlement.resume(payment, transfer, { waitMs: 10 })
     expect(dead).toMatchObject({
       kind: 'dead',
@@ -219,7 +222,7 @@ describe.concurrent('the relayer', () => {
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: pauses when the node refuses, and goes on with the same bytes', async () => {
+  test('behavior: a relayer pauses when the node refuses, and continues with the same bytes', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const transfer = signTransfer(network)
@@ -232,9 +235,9 @@ describe.concurrent('the relayer', () => {
     ])
     expect((await own.fixture.pay(signTransfer(network))).kind).toBe('unavailable')
     net.tap.intercept = undefined
-    await until(() => stateOf(own, transfer) === 'confirmed')
+    await until(async () => (await stateOf(own, transfer)) === 'confirmed')
     await until(() => own.fixture.settlement.isReady(network.id))
-    expect(own.fixture.settlement.find(transfer)?.transaction).toBe(payment.transaction)
+    expect((await own.fixture.settlement.find(transfer))?.transaction).toBe(payment.transaction)
   })
 
   test('behavior: a stuck transaction is replaced at its nonce with higher fees', async () => {
@@ -255,7 +258,7 @@ describe.concurrent('the relayer', () => {
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: a relayer that stood still at the fee cap goes on when its nonce is used', async () => {
+  test('behavior: a relayer that was paused at the fee cap continues when its nonce is used', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     net.tap.intercept = withoutSync
@@ -279,14 +282,14 @@ describe.concurrent('the relayer', () => {
     ])
     await until(async () => {
       await mine(net.chain)
-      return stateOf(own, transfer) === 'confirmed'
+      return (await stateOf(own, transfer)) === 'confirmed'
     })
     expect((await paying).kind).toBe('confirmed')
     expect(own.fixture.settlement.isReady(network.id)).toBe(true)
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: a payload that ran out is replaced by an empty transaction', async () => {
+  test('behavior: an expired payment is replaced by an empty transaction', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     net.tap.intercept = withoutSync
@@ -295,7 +298,7 @@ describe.concurrent('the relayer', () => {
     await own.reopen({ replaceAfterSeconds: 0.2 }, { now: () => Date.now() + ahead })
     const transfer = signTransfer(network, { validBefore: seconds() + 60n })
     const paying = own.fixture.pay(transfer)
-    await until(() => stateOf(own, transfer) === 'broadcast')
+    await until(async () => (await stateOf(own, transfer)) === 'broadcast')
     ahead = 120_000
     await net.chain.rpc('evm_increaseTime', [120])
     await until(() => transactionRows(own).some(({ kind }) => kind === 'cancel'))
@@ -307,17 +310,17 @@ describe.concurrent('the relayer', () => {
     expect(await own.paid()).toBe(0n)
   })
 
-  test('behavior: waits for the configured confirmations', async () => {
+  test('behavior: a payment waits for the configured confirmations', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     await own.reopen({ confirmations: 3 })
     const transfer = signTransfer(network)
     await receiptOf(net.chain, (await own.begin(transfer)).transaction)
     await mine(net.chain, 2)
-    await until(() => stateOf(own, transfer) === 'confirmed')
+    await until(async () => (await stateOf(own, transfer)) === 'confirmed')
   })
 
-  test('behavior: a chain that lost its blocks does not block the relayer', async () => {
+  test('behavior: a relayer continues on a chain that lost its blocks', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const id = await net.chain.rpc('evm_snapshot', [])
@@ -337,7 +340,7 @@ describe.concurrent('the relayer', () => {
     const transfer = signTransfer(network)
     net.tap.intercept = losing
     await own.begin(transfer)
-    // What the database knows is sent again; here another program used the nonce.
+    // Stored transactions are sent again; here another program used the nonce.
     for (const of of [
       "transaction_members WHERE transaction_hash IN (SELECT hash FROM transactions WHERE state = 'mined')",
       "transactions WHERE state = 'mined'",
@@ -348,11 +351,11 @@ describe.concurrent('the relayer', () => {
     await net.chain.rpc('evm_revert', [id])
     net.tap.intercept = withoutSync
     await own.open()
-    await until(() => stateOf(own, transfer) === 'confirmed')
+    await until(async () => (await stateOf(own, transfer)) === 'confirmed')
     expect(own.fixture.events.some(({ event }) => event === 'nonce-gap')).toBe(true)
   })
 
-  test('behavior: pays the base fee of the block that was simulated', async () => {
+  test('behavior: a payment bids the base fee of the simulated block', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     await own.fixture.stop()
@@ -364,7 +367,7 @@ describe.concurrent('the relayer', () => {
 })
 
 describe.concurrent('a reorganisation', () => {
-  test('behavior: sends the same bytes again and leaves the delivery alone', async () => {
+  test('behavior: a reorganisation sends the same bytes again and does not change the delivery', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const id = await net.chain.rpc('evm_snapshot', [])
@@ -381,9 +384,9 @@ describe.concurrent('a reorganisation', () => {
     await net.chain.rpc('evm_revert', [id])
     expect(await own.paid()).toBe(0n)
     await until(() => own.fixture.events.some(({ event }) => event === 'transaction-reorganised'))
-    await until(() => stateOf(own, transfer) === 'confirmed')
+    await until(async () => (await stateOf(own, transfer)) === 'confirmed')
     expect(await own.paid()).toBe(5_000n)
-    expect(settlement.find(transfer)).toMatchObject({
+    expect(await settlement.find(transfer)).toMatchObject({
       transaction: outcome.payment.transaction,
       delivery: 'delivered',
       attempts: 1,
@@ -393,7 +396,7 @@ describe.concurrent('a reorganisation', () => {
 })
 
 describe.concurrent('readiness', () => {
-  test('behavior: names what is wrong without the URL, and comes back', async () => {
+  test('behavior: readiness names the fault without the URL, and recovers', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     await own.fixture.stop()
@@ -440,7 +443,7 @@ describe.concurrent('readiness', () => {
     })
   }
 
-  test('behavior: a second URL takes over', async () => {
+  test('behavior: the second URL is used when the first fails', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     await own.fixture.stop()

@@ -1,16 +1,20 @@
 import { describe, expect, test } from 'bun:test'
+import type { Payment } from '../db/Payment'
 import { account } from '../src/demo/accounts'
 import { execute, mine } from '../src/demo/chains'
 import { createRegistry } from '../src/http/metrics'
 import * as Transfer from '../src/protocol/Transfer'
-import type { Payment } from '../src/settlement/Payment'
 import { losing, ownSettlement } from './harness/ownsettlement'
 import { signTransfer, until } from './harness/settlement'
 
-/** A desk whose meter is read, on a chain that can be reorganised. */
+/** A desk with readable metrics, on a chain that can be reorganised. */
 async function ownReorg() {
   let registry = createRegistry()
-  const own = await ownSettlement({ settlement: { meter: registry, payoutExclusive: true } })
+  const own = await ownSettlement({
+    // The bytes of external settlements are sent again.
+    chain: { hasKeys: true },
+    settlement: { meter: registry, payoutExclusive: true },
+  })
   const { net, network } = own
   const eventsOf = (name: string) => own.fixture.events.filter(({ event }) => event === name)
   const { open } = own
@@ -21,8 +25,10 @@ async function ownReorg() {
     },
     eventsOf,
     reorganise: (depth: number) => net.chain.rpc('anvil_reorg', [depth, []]),
-    reorged: () =>
-      Number(/^turnpike_reorged_payments_total\{[^}]*\} (\d+)$/m.exec(registry.render())?.[1] ?? 0),
+    reorged: async () =>
+      Number(
+        /^turnpike_reorged_payments_total\{[^}]*\} (\d+)$/m.exec(await registry.render())?.[1] ?? 0,
+      ),
     async payAndDeliver(transfer: Transfer.Transfer): Promise<Payment> {
       const { pay, settlement } = own.fixture
       const outcome = await pay(transfer)
@@ -30,11 +36,11 @@ async function ownReorg() {
       const { id } = outcome.payment
       await settlement.beginDelivery(id)
       await settlement.endDelivery(id, { delivered: true, upstreamStatus: 200, truncated: false })
-      const payment = settlement.findById(id)
+      const payment = await settlement.findById(id)
       if (!payment) throw new Error('the payment is gone')
       return payment
     },
-    /** Settled by account 8 and counted for us. */
+    /** Settled by account 8 and accepted by us. */
     async adopted(): Promise<Payment> {
       const transfer = signTransfer(network)
       await execute(net.chain, [
@@ -44,15 +50,19 @@ async function ownReorg() {
       if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
       return outcome.payment
     },
-    // Answered, too: a node that is asked after the reorganisation has them no more.
+    stored: (all: readonly { id: string }[]) =>
+      Promise.all(all.map(({ id }) => own.fixture.settlement.findById(id))),
+    // Wait for the answer, too: after the reorganisation the node does not have the bytes any more.
     hasRaw: () => net.tap.answered.some(({ method }) => method === 'eth_getRawTransactionByHash'),
-    isConfirmed: ({ id }: Payment) =>
-      own.fixture.settlement.findById(id)?.state === 'confirmed' &&
+    isConfirmed: async ({ id }: Payment) =>
+      (await own.fixture.settlement.findById(id))?.state === 'confirmed' &&
       eventsOf('payment-reorganised').length > 0,
   })
 }
 
-/** Everything but where and when the transfer was included. */
+const isConfirmed = (payment: Payment | undefined) => payment?.state === 'confirmed'
+
+/** All fields except the place and time of the inclusion. */
 function essence(payment: Payment | undefined) {
   if (!payment) return undefined
   const { blockNumber, logIndex, confirmedAt, ...rest } = payment
@@ -61,7 +71,7 @@ function essence(payment: Payment | undefined) {
 
 describe.concurrent('a reorganisation', () => {
   for (const depth of [1, 2, 3, 4, 5])
-    test(`behavior: of depth ${depth} sends the same bytes again, delivers nothing again (attack 35)`, async () => {
+    test(`behavior: a reorganisation of depth ${depth} sends the same bytes again and delivers nothing again (attack 35)`, async () => {
       await using own = await ownReorg()
       const { network } = own
       await own.payAndDeliver(signTransfer(network))
@@ -79,28 +89,24 @@ describe.concurrent('a reorganisation', () => {
       await own.reorganise(depth)
       expect(await own.paid()).toBe(before - 5_000n * BigInt(depth))
       await until(() => own.eventsOf('payment-reorganised').length === depth)
-      await until(() =>
-        payments.every(({ id }) => own.fixture.settlement.findById(id)?.state === 'confirmed'),
-      )
+      await until(async () => (await own.stored(payments)).every(isConfirmed))
       expect(await own.paid()).toBe(before)
-      expect(payments.map(({ id }) => essence(own.fixture.settlement.findById(id)))).toEqual(
-        payments.map(essence),
-      )
+      expect((await own.stored(payments)).map(essence)).toEqual(payments.map(essence))
       expect(
         own
           .eventsOf('payment-reorganised')
           .map(({ fields }) => fields?.payment)
           .sort(),
       ).toEqual(payments.map(({ id }) => id).sort())
-      expect(own.reorged()).toBe(depth)
+      expect(await own.reorged()).toBe(depth)
       const again = async () => own.fixture.settlement.beginDelivery(payments[0]?.id ?? '')
       await expect(again()).rejects.toThrow()
-      // The relayer goes on.
+      // The relayer continues.
       expect((await own.fixture.pay(signTransfer(network))).kind).toBe('confirmed')
     })
 
   for (const depth of [1, 3, 5])
-    test(`behavior: of depth ${depth} while the process was down is found by the next one`, async () => {
+    test(`behavior: a reorganisation of depth ${depth} while the process was down is found at the next start`, async () => {
       await using own = await ownReorg()
       const { network } = own
       const payments: Payment[] = []
@@ -115,36 +121,37 @@ describe.concurrent('a reorganisation', () => {
       expect(own.eventsOf('payment-reorganised')).toHaveLength(depth + 1)
       // A new payment takes no nonce of an old one.
       expect((await own.fixture.pay(signTransfer(network))).kind).toBe('confirmed')
-      const ids = [...payments, undelivered.payment].map(({ id }) => id)
-      await until(() =>
-        ids.every((id) => own.fixture.settlement.findById(id)?.state === 'confirmed'),
+      await until(async () =>
+        (await own.stored([...payments, undelivered.payment])).every(isConfirmed),
       )
       expect(await own.paid()).toBe(before + 5_000n)
-      expect(payments.map(({ id }) => essence(own.fixture.settlement.findById(id)))).toEqual(
-        payments.map(essence),
-      )
-      // What was not delivered is still to be had.
+      expect((await own.stored(payments)).map(essence)).toEqual(payments.map(essence))
+      // An undelivered answer can still be fetched.
       expect(await own.fixture.settlement.beginDelivery(undelivered.payment.id)).toMatchObject({
         attempts: 1,
       })
     })
 
-  test('behavior: a process that stops in the middle leaves the rest to the next one', async () => {
+  test('behavior: a process that stops in the middle of a reorganisation is continued by the next one', async () => {
     await using own = await ownReorg()
     const { net, network } = own
     const payment = await own.payAndDeliver(signTransfer(network))
     net.tap.intercept = losing
     await own.reorganise(1)
-    await until(() => own.fixture.settlement.findById(payment.id)?.state === 'broadcast')
+    await until(
+      async () => (await own.fixture.settlement.findById(payment.id))?.state === 'broadcast',
+    )
     await own.fixture.crash()
     net.tap.intercept = undefined
     await own.open()
-    await until(() => own.fixture.settlement.findById(payment.id)?.state === 'confirmed')
-    expect(essence(own.fixture.settlement.findById(payment.id))).toEqual(essence(payment))
+    await until(
+      async () => (await own.fixture.settlement.findById(payment.id))?.state === 'confirmed',
+    )
+    expect(essence(await own.fixture.settlement.findById(payment.id))).toEqual(essence(payment))
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: a restart without one asks little and changes nothing', async () => {
+  test('behavior: a restart without a reorganisation makes few calls and changes nothing', async () => {
     await using own = await ownReorg()
     const { net, network } = own
     const payments: Payment[] = []
@@ -156,14 +163,14 @@ describe.concurrent('a reorganisation', () => {
     expect(own.eventsOf('payment-reorganised')).toEqual([])
     const asked = net.tap.calls.filter(({ method }) => method === 'eth_getTransactionReceipt')
     expect(asked.length).toBeLessThanOrEqual(1)
-    expect(payments.map(({ id }) => own.fixture.settlement.findById(id))).toEqual(payments)
+    expect(await own.stored(payments)).toEqual(payments)
   })
 
-  test('behavior: a node that lags behind takes nothing away', async () => {
+  test('behavior: a node that lags reverts nothing', async () => {
     await using own = await ownReorg()
     const { net, network } = own
     const payment = await own.payAndDeliver(signTransfer(network))
-    // Twice in a row would be believed.
+    // Two such answers in a row would count.
     let isLate = false
     net.tap.intercept = ({ method, params }) => {
       if (method !== 'eth_getBlockByNumber' || params[0] === 'latest') return undefined
@@ -175,11 +182,11 @@ describe.concurrent('a reorganisation', () => {
         ({ method, params }) => method === 'eth_getBlockByNumber' && params[0] !== 'latest',
       ).length
     await until(() => looks() > 4)
-    expect(own.fixture.settlement.findById(payment.id)).toEqual(payment)
+    expect(await own.fixture.settlement.findById(payment.id)).toEqual(payment)
     expect(own.eventsOf('payment-reorganised')).toEqual([])
   })
 
-  test('behavior: a fork that is announced is looked at without waiting for the next check', async () => {
+  test('behavior: an announced fork is checked without waiting for the next health check', async () => {
     await using own = await ownReorg()
     const { net, network } = own
     await own.fixture.stop()
@@ -192,25 +199,27 @@ describe.concurrent('a reorganisation', () => {
     const payment = await own.payAndDeliver(signTransfer(network))
     await own.reorganise(2)
     await until(() => own.eventsOf('payment-reorganised').length === 1)
-    await until(() => own.fixture.settlement.findById(payment.id)?.state === 'confirmed')
+    await until(
+      async () => (await own.fixture.settlement.findById(payment.id))?.state === 'confirmed',
+    )
     expect(await own.paid()).toBe(5_000n)
   })
 })
 
 describe.concurrent('an external settlement', () => {
-  test('behavior: that is reorganised away goes out again with its own bytes', async () => {
+  test('behavior: an external settlement that a reorganisation removes is sent again with its own bytes', async () => {
     await using own = await ownReorg()
     const payment = await own.adopted()
     await until(own.hasRaw)
     await own.reorganise(3)
     expect(await own.paid()).toBe(0n)
     await until(() => own.isConfirmed(payment))
-    expect(essence(own.fixture.settlement.findById(payment.id))).toEqual(essence(payment))
+    expect(essence(await own.fixture.settlement.findById(payment.id))).toEqual(essence(payment))
     expect(await own.paid()).toBe(5_000n)
-    expect(own.reorged()).toBe(1)
+    expect(await own.reorged()).toBe(1)
   })
 
-  test('behavior: whose bytes no node has is settled by ourselves', async () => {
+  test('behavior: an external settlement whose bytes no node has is replaced by our own', async () => {
     await using own = await ownReorg()
     const { net } = own
     net.tap.intercept = ({ method }) =>
@@ -221,11 +230,13 @@ describe.concurrent('an external settlement', () => {
     await until(own.hasRaw)
     await own.reorganise(3)
     await until(() => own.isConfirmed(payment))
-    expect(own.fixture.settlement.findById(payment.id)?.transaction).not.toBe(payment.transaction)
+    expect((await own.fixture.settlement.findById(payment.id))?.transaction).not.toBe(
+      payment.transaction,
+    )
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: is found to be gone after a restart', async () => {
+  test('behavior: a removed external settlement is found after a restart', async () => {
     await using own = await ownReorg()
     const payment = await own.adopted()
     await own.fixture.crash()
@@ -235,18 +246,20 @@ describe.concurrent('an external settlement', () => {
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: that no node takes now waits until one does', async () => {
+  test('behavior: an external settlement that no node accepts now waits until one does', async () => {
     await using own = await ownReorg()
     const { net } = own
     const payment = await own.adopted()
     await until(own.hasRaw)
     net.tap.intercept = losing
     await own.reorganise(3)
-    await until(() => own.fixture.settlement.findById(payment.id)?.state === 'broadcast')
+    await until(
+      async () => (await own.fixture.settlement.findById(payment.id))?.state === 'broadcast',
+    )
     expect(await own.paid()).toBe(0n)
     await until(() => own.eventsOf('rpc-fault').length > 0)
     expect(['broadcast', 'reverted']).toContain(
-      own.fixture.settlement.findById(payment.id)?.state ?? '',
+      (await own.fixture.settlement.findById(payment.id))?.state ?? '',
     )
     net.tap.intercept = undefined
     await until(() => own.isConfirmed(payment))

@@ -6,10 +6,10 @@ import * as Transfer from '../src/protocol/Transfer'
 import { type OwnSettlement, ownSettlement } from './harness/ownsettlement'
 import { signTransfer } from './harness/settlement'
 
-// Signatures that the simulation may judge: whose payer has paid before, and those that leave
-// together. A forged signature must not profit from the true ones beside it.
+// Signatures that only the simulation checks: those of payers that have paid before, and those of
+// one batch. A forged signature must not be accepted because of the valid ones beside it.
 
-/** In the name of the payer, by another key. */
+/** In the name of the payer, signed by another key. */
 function forge(
   network: NetworkConfig,
   options: Parameters<typeof signTransfer>[1] = {},
@@ -21,7 +21,7 @@ const refused = { kind: 'refused', reason: 'invalid_exact_evm_signature' }
 const payments = ({ fixture }: OwnSettlement) =>
   fixture.db.sqlite.query('SELECT id FROM payments').all().length
 
-test.concurrent('error: in the name of a payer that never paid, no node is asked', async () => {
+test.concurrent('error: a forged signature in the name of a payer that never paid causes no call to a node', async () => {
   await using own = await ownSettlement()
   const { fixture, network } = own
   const before = own.asked('eth_call')
@@ -29,7 +29,7 @@ test.concurrent('error: in the name of a payer that never paid, no node is asked
   expect(own.asked('eth_call')).toBe(before)
 })
 
-test.concurrent('error: in the names of payers that have paid, one node is asked once', async () => {
+test.concurrent('error: forged signatures in the names of payers that have paid cause one call to a node', async () => {
   await using own = await ownSettlement()
   const { fixture, network } = own
   const froms = [1, 2, 3]
@@ -51,13 +51,13 @@ test.concurrent('behavior: a payer that has code since it paid is settled as one
   const { fixture, net, network } = own
   await fixture.pay(signTransfer(network, { from: 5 }))
   const payer = account(5).address
-  // Takes 180,000 gas, then accepts.
+  // Uses 180,000 gas, then accepts.
   const slow = '0x611b585b600190038060035750631626ba7e60e01b60005260206000f3'
   await net.chain.rpc('anvil_setCode', [payer, slow])
   const codes = () => own.asked('eth_getCode')
   const asked = codes()
   const pay = () => fixture.pay(signTransfer(network, { from: 1, payer }))
-  // Believed as those before; then every signer is recovered.
+  // Accepted like the signatures before; then every signer is recovered.
   expect((await pay()).kind).toBe('confirmed')
   expect(codes()).toBe(asked)
   expect((await pay()).kind).toBe('confirmed')
@@ -66,14 +66,14 @@ test.concurrent('behavior: a payer that has code since it paid is settled as one
   expect(gas.flat().map(Number)).toEqual([200_000, 600_000, 600_000])
 })
 
-test.concurrent('error: among others it is told apart, and they are paid', async () => {
+test.concurrent('error: a forged signature in a batch is found, and the other members are paid', async () => {
   await using own = await ownSettlement()
   const { fixture, network } = own
   const honest = [1, 2, 3, 4].map((from) =>
     signTransfer(network, { from, amountAtomic: BigInt(100 + from) }),
   )
   const junk = [1, 2, 3, 4].map((from) => forge(network, { payer: account(from).address }))
-  // The first leaves alone; the rest collects behind it.
+  // The first payment is sent alone; the others collect into a batch.
   const all = [signTransfer(network), ...honest.flatMap((each, at) => [each, junk[at] ?? each])]
   const outcomes = await Promise.all(all.map((each) => fixture.pay(each)))
   for (const [at, outcome] of outcomes.entries()) {
@@ -86,7 +86,7 @@ test.concurrent('error: among others it is told apart, and they are paid', async
 
 for (const method of ['eip3009', 'permit2'] as const) {
   for (const company of [0, 4]) {
-    test.concurrent(`error: what the payer settled is not had by naming its nonce (${method}, ${company} beside)`, async () => {
+    test.concurrent(`error: a payment that the payer settled is not delivered for a credential that names its nonce (${method}, ${company} beside)`, async () => {
       await using own = await ownSettlement({ settlement: { payoutExclusive: true } })
       const { fixture, net, network } = own
       await fixture.pay(signTransfer(network))
@@ -102,7 +102,7 @@ for (const method of ['eip3009', 'permit2'] as const) {
       const beside = Array.from({ length: company }, (_, at) =>
         signTransfer(network, { amountAtomic: BigInt(at + 1) }),
       )
-      // Bound, as the answer to a challenge of ours: the payer itself would be served.
+      // Bound to a challenge of ours: the payer itself would be served.
       const outcomes = await Promise.all(
         [...beside, stolen].map((each) => fixture.pay(each, { bound: true })),
       )

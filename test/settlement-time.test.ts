@@ -6,15 +6,15 @@ import * as Artifacts from '../src/demo/contracts/artifacts'
 import { isSend, type OwnSettlement, ownSettlement } from './harness/ownsettlement'
 import { type RpcCall, signTransfer, until } from './harness/settlement'
 
-// A chain whose newest block is a minute old, as where blocks come with transactions only.
+// A chain whose newest block is a minute old, as on a chain with blocks for transactions only.
 
 const quietSeconds = 60
 
-/** Nothing happens for a minute; the next block is as late as our clock. */
+/** No block for a minute; the next block has the time of our clock. */
 async function ownQuietSettlement(): Promise<OwnSettlement> {
   const own = await ownSettlement()
   const { chain } = own.net
-  // A wallet needs a block; here it is one of before.
+  // A wallet needs a deployed block; here it is an earlier one.
   const wallet = await deploy(chain, Artifacts.SmartWallet, [account(1).address])
   const abi = parseAbi(['function mint(address to, uint256 value)'])
   const data = encodeFunctionData({ abi, functionName: 'mint', args: [wallet, 1_000_000n] })
@@ -65,7 +65,7 @@ test.concurrent('behavior: a payment that is younger than the newest block takes
   }
 })
 
-test.concurrent('behavior: it is verified, and a wallet and a batch pay too', async () => {
+test.concurrent('behavior: a payment that is younger than the newest block can be verified, and a wallet and a batch pay, too', async () => {
   await using own = await ownQuietSettlement()
   expect(await own.fixture.settlement.verify(young(own))).toEqual({ ok: true })
   const payer = wallets.get(own)
@@ -77,7 +77,7 @@ test.concurrent('behavior: it is verified, and a wallet and a batch pay too', as
   expect((await own.fixture.pay(young(own, { payer }))).kind).toBe('confirmed')
 })
 
-test.concurrent('error: what is not valid yet by our clock is refused', async () => {
+test.concurrent('error: an authorization that is not valid yet by our clock is refused', async () => {
   await using own = await ownQuietSettlement()
   const reason = 'invalid_exact_evm_payload_authorization_valid_after'
   const early = young(own, { validAfter: seconds() + 60n })
@@ -88,17 +88,17 @@ test.concurrent('error: what is not valid yet by our clock is refused', async ()
 test.concurrent('error: where blocks are not rare and our clock is ahead, nothing is sent', async () => {
   await using own = await ownSettlement({ settlement: { now: () => Date.now() + 5_000 } })
   await own.net.chain.rpc('anvil_mine', ['0x1'])
-  // Neither must this come by itself, nor the block be ten seconds old, on a busy machine.
+  // On a busy machine, neither may this happen by itself, nor may the block become ten seconds old.
   const validAfter = BigInt(Math.floor(Date.now() / 1000) + 4)
   const outcome = await own.fixture.pay(signTransfer(own.network, { validAfter }))
   expect(outcome).toMatchObject({ kind: 'refused' })
   expect(own.fixture.db.sqlite.query('SELECT hash FROM transactions').all()).toEqual([])
 })
 
-test.concurrent('error: a clock that is proven to be ahead makes no payment young', async () => {
+test.concurrent("error: a clock that is proven to be ahead does not override the block's time", async () => {
   const ahead = () => Date.now() + 30_000
   await using own = await ownSettlement({ settlement: { now: ahead } })
-  // Blocks that are new when they are seen prove it.
+  // New blocks prove it.
   await until(async () => {
     await own.net.chain.rpc('anvil_mine', ['0x1'])
     return (own.fixture.settlement.status()[0]?.clockAheadMs.min ?? 0) > 20_000
@@ -110,7 +110,7 @@ test.concurrent('error: a clock that is proven to be ahead makes no payment youn
 })
 
 for (const [name, intercept] of Object.entries(nodes))
-  test.concurrent(`behavior: a node ${name} block overrides is asked for one once, and keys pay all the same`, async () => {
+  test.concurrent(`behavior: a node ${name} block overrides is tried once, and payers with a key still pay`, async () => {
     await using own = await ownQuietSettlement()
     own.net.tap.intercept = (call) => intercept(call, own.net.chain.url)
     const overrides = () => own.net.tap.calls.filter(({ params }) => params.length > 2).length
@@ -118,7 +118,7 @@ for (const [name, intercept] of Object.entries(nodes))
       expect(await own.fixture.settlement.verify(young(own, { method }))).toEqual({ ok: true })
       expect(overrides()).toBe(1)
     }
-    // What only the next block could tell is not sent.
+    // A payment that needs the next block is not sent.
     const payer = wallets.get(own)
     if (!payer) throw new Error('no wallet')
     expect(await own.fixture.pay(young(own, { payer }))).toMatchObject({ kind: 'unavailable' })

@@ -7,22 +7,22 @@ import { checkAfterMs } from '../src/settlement/start'
 import { ownSettlement } from './harness/ownsettlement'
 import { jobOf, mineWhile, relayerKey, signTransfer, until } from './harness/settlement'
 
-test.concurrent('behavior: a payment that is handed back to the queue waits no longer than it wanted', async () => {
+test.concurrent('behavior: a payment that returns to the queue keeps its time limit', async () => {
   await using own = await ownSettlement()
   const { net, network } = own
   await setAutomine(net.chain, false)
   const busy = (index: number) =>
     own.fixture.settlement.run(jobOf(network, { id: `refund:${index}` }), { waitMs: 0 })
   await busy(0)
-  // Those who wait behind it are found to be without code.
+  // The payers that wait after it are known to have no code.
   const both = () => [signTransfer(network), signTransfer(network, { from: 2 })] as const
   await mineWhile(net.chain, Promise.all(both().map((transfer) => own.fixture.pay(transfer))))
   for (let index = 1; index <= 15; index++) await busy(index)
-  // A second look, at a node that is slow, finds that account 2 has delegated meanwhile.
+  // A second read, at a slow node, finds that account 2 has delegated meanwhile.
   let looks = 0
   net.tap.intercept = async ({ method, params }) => {
     const [call] = params as [{ from?: string; data: string }]
-    // A simulation has a sender.
+    // Only a simulation has a sender.
     if (method !== 'eth_call' || call.from !== undefined) return undefined
     looks++
     await Bun.sleep(600)
@@ -39,12 +39,12 @@ test.concurrent('behavior: a payment that is handed back to the queue waits no l
     detail: 'The network is busy; try again with the same credential.',
   })
   expect(looks).toBe(1)
-  expect(own.fixture.settlement.find(coded)).toBeUndefined()
+  expect(await own.fixture.settlement.find(coded)).toBeUndefined()
   expect((await mineWhile(net.chain, paying)).kind).toBe('confirmed')
   expect((await mineWhile(net.chain, own.fixture.pay(coded))).kind).toBe('confirmed')
 })
 
-test.concurrent('behavior: many announced blocks are not taken for much time', async () => {
+test.concurrent('behavior: many announced blocks do not count as elapsed time', async () => {
   await using own = await ownSettlement({ chain: { blockTimeMs: 100 } })
   const { net, network } = own
   const replaceAfterSeconds = 1.5
@@ -75,7 +75,7 @@ describe('the time to the next check', () => {
     poor: 'poor',
   }
 
-  test('behavior: is short while nothing can settle, and not for one poor relayer among others', () => {
+  test('behavior: the time to the next check is short while nothing can settle, and not for one relayer without gas', () => {
     const after = (relayers: ReturnType<typeof createRelayer>[], ready = true) =>
       checkAfterMs({ health: { ...health, ready }, relayers }, 15_000)
     expect(after([relayer(), relayer()])).toBe(15_000)
@@ -87,7 +87,7 @@ describe('the time to the next check', () => {
   })
 })
 
-test.concurrent('behavior: a disk that refuses the replacement does not end the watch over what was sent', async () => {
+test.concurrent('behavior: a failed write of a replacement does not end the watch of the first transaction', async () => {
   await using own = await ownSettlement({ network: { replaceAfterSeconds: 0.2 } })
   const { net, network } = own
   await setAutomine(net.chain, false)
@@ -97,7 +97,7 @@ test.concurrent('behavior: a disk that refuses the replacement does not end the 
       : undefined
   const transfer = signTransfer(network)
   const paying = own.fixture.pay(transfer)
-  await until(() => own.fixture.settlement.find(transfer) !== undefined)
+  await until(async () => (await own.fixture.settlement.find(transfer)) !== undefined)
   own.fixture.db.sqlite.run(
     "CREATE TRIGGER full BEFORE INSERT ON transactions BEGIN SELECT RAISE(ABORT, 'disk full'); END",
   )
@@ -125,18 +125,18 @@ test.concurrent('error: a payment whose window closed while it waited for a rela
     kind: 'refused',
     reason: 'invalid_exact_evm_payload_authorization_valid_before',
   })
-  expect(own.fixture.settlement.find(transfer)).toBeUndefined()
+  expect(await own.fixture.settlement.find(transfer)).toBeUndefined()
 })
 
-test.concurrent('error: a balance that was read before a payment was included is not promised again', async () => {
+test.concurrent('error: a balance from before a payment is not used for another one', async () => {
   await using own = await ownSettlement()
   const { net, network } = own
   await setAutomine(net.chain, false)
   const amountAtomic = await balanceOf(net.chain, network.asset.address, account(1).address)
   const first = signTransfer(network, { amountAtomic })
   const paying = own.fixture.pay(first)
-  await until(() => own.fixture.settlement.find(first) !== undefined)
-  // The node answers the second simulation from before, and late.
+  await until(async () => (await own.fixture.settlement.find(first)) !== undefined)
+  // The node answers the second simulation late, with the older state.
   const held = Promise.withResolvers<void>()
   let isAsked = false
   net.tap.intercept = async ({ method, params }, forward) => {
@@ -153,5 +153,5 @@ test.concurrent('error: a balance that was read before a payment was included is
   expect((await mineWhile(net.chain, paying)).kind).toBe('confirmed')
   held.resolve()
   expect(await late).toMatchObject({ kind: 'unavailable' })
-  expect(own.fixture.settlement.find(second)).toBeUndefined()
+  expect(await own.fixture.settlement.find(second)).toBeUndefined()
 })

@@ -27,7 +27,7 @@ import {
 
 const net = await startNetwork('usdg')
 const network = networkOf(net.tap.url, 'usdg')
-/** The deployer that anvil has: calls it is given are a salt and creation code. */
+/** anvil's deployer: its calls are a salt and creation code. */
 const factory: Address = '0x4e59b44847b379578588920cA78FbF26c0B4956C'
 let directory: ReturnType<typeof temporary>
 let fixture: SettlementFixture
@@ -98,7 +98,7 @@ const callsTo = (address: Address) =>
 describe('a wallet that is not deployed', () => {
   const notAllowed = { kind: 'refused', reason: 'eip6492_factory_not_allowed' }
 
-  test('error: is refused by default, and its factory is not called', async () => {
+  test('error: a wallet that is not deployed is refused by default, and its factory is not called', async () => {
     await open([])
     const { address, data } = await counterfactual()
     const transfer = wrap(signTransfer(network, { payer: address }), factory, data)
@@ -106,10 +106,10 @@ describe('a wallet that is not deployed', () => {
     expect(await fixture.settlement.verify(transfer)).toMatchObject(notAllowed)
     expect(callsTo(factory)).toBe(0)
     expect(transactions()).toEqual([])
-    expect(fixture.settlement.find(transfer)).toBeUndefined()
+    expect(await fixture.settlement.find(transfer)).toBeUndefined()
   })
 
-  test('error: is refused when its factory is another than the listed one', async () => {
+  test('error: a wallet that is not deployed is refused when its factory is not the listed one', async () => {
     await open([factory])
     const { address, data } = await counterfactual()
     const bare = signTransfer(network, { payer: address })
@@ -120,7 +120,7 @@ describe('a wallet that is not deployed', () => {
     expect(transactions()).toEqual([])
   })
 
-  test('behavior: is deployed by Multicall3 in its first payment when its factory is listed', async () => {
+  test('behavior: a wallet is deployed by Multicall3 in its first payment when its factory is listed', async () => {
     await open([factory.toLowerCase() as Address])
     const { address, data } = await counterfactual()
     const transfer = wrap(signTransfer(network, { payer: address }), factory, data)
@@ -129,7 +129,7 @@ describe('a wallet that is not deployed', () => {
     expect(await codeOf(address)).toBe('0x')
     expect((await fixture.pay(transfer)).kind).toBe('confirmed')
     expect(await codeOf(address)).not.toBe('0x')
-    // The same wrapper again: now the wallet is there and nothing is deployed.
+    // The same wrapper again: the wallet exists and nothing is deployed.
     const second = wrap(signTransfer(network, { payer: address }), factory, data)
     expect(await fixture.settlement.verify(second)).toEqual({ ok: true })
     expect((await fixture.pay(second)).kind).toBe('confirmed')
@@ -140,7 +140,7 @@ describe('a wallet that is not deployed', () => {
     expect(next?.to).toBe(network.asset.address.toLowerCase() as Address)
   })
 
-  test('error: that its factory does not deploy, or whose owner did not sign, costs nothing', async () => {
+  test('error: a wallet that its factory does not deploy, or whose owner did not sign, costs nothing', async () => {
     await open([factory])
     const { address, data } = await counterfactual()
     const other = await counterfactual()
@@ -157,7 +157,7 @@ describe('a wallet that is not deployed', () => {
     expect(transactions()).toEqual([])
   })
 
-  test('behavior: that another account deploys first pays all the same', async () => {
+  test('behavior: a wallet that another account deploys first still pays', async () => {
     await open([factory])
     const { address, data } = await counterfactual()
     const transfer = wrap(signTransfer(network, { payer: address }), factory, data)
@@ -170,7 +170,7 @@ describe('a wallet that is not deployed', () => {
     }
     let outcome = await fixture.pay(transfer)
     net.tap.intercept = undefined
-    // The one failure of a wallet that never paid.
+    // The one allowed failure of a wallet that never paid.
     if (outcome.kind === 'reverted') {
       expect(await fixture.pay(transfer)).toMatchObject({ kind: 'unavailable' })
       offsetMs = 120_000
@@ -180,7 +180,7 @@ describe('a wallet that is not deployed', () => {
   })
 })
 
-test('behavior: a wrapped signature of a wallet that is there is judged by what is in it', async () => {
+test('behavior: the inner signature counts for a wallet that is deployed', async () => {
   await open([])
   const { address, data } = await counterfactual()
   await execute(net.chain, [{ from: account(8).address, to: factory, data, gas: 2_000_000n }])

@@ -43,7 +43,7 @@ afterAll(async () => {
   await usdc.stop()
 })
 
-/** Settles a transfer from account 8, as an observer of the credential would. */
+/** Settles a transfer from account 8, as a reader of the credential could. */
 async function settleByOther(chain: typeof usdg.chain, transfer: Transfer.Transfer): Promise<Hex> {
   const [receipt] = await execute(chain, [
     { from: account(8).address, ...Transfer.call(transfer), gas: 500_000n },
@@ -73,14 +73,14 @@ describe('a payment', () => {
           payment: { state: 'confirmed', delivery: 'none', attempts: 0, answered: false, transfer },
         })
         expect(await balanceOf(where.chain, config.asset.address, payee)).toBe(before + 12_345n)
-        expect(fixture.settlement.find(transfer)).toEqual(
+        expect(await fixture.settlement.find(transfer)).toEqual(
           outcome.kind === 'confirmed' ? outcome.payment : undefined,
         )
       })
     }
   }
 
-  test('behavior: takes two RPC calls, and three where the node cannot send and wait', async () => {
+  test('behavior: a payment takes two RPC calls, and three where the node cannot send and wait', async () => {
     await fixture.pay(signTransfer(network))
     const methods = () =>
       usdg.tap.calls
@@ -94,7 +94,7 @@ describe('a payment', () => {
     await fixture.pay(signTransfer(network))
     usdg.tap.calls.length = 0
     expect((await fixture.pay(signTransfer(network))).kind).toBe('confirmed')
-    // A receipt that is not there yet is asked for again.
+    // A missing receipt is polled for.
     expect([...new Set(methods())]).toEqual([
       'eth_call',
       'eth_sendRawTransaction',
@@ -102,7 +102,7 @@ describe('a payment', () => {
     ])
   })
 
-  test('behavior: of a wallet contract is judged by the wallet', async () => {
+  test('behavior: the signature of a wallet contract is checked by the wallet', async () => {
     const wallet = await deploy(usdg.chain, Artifacts.SmartWallet, [account(1).address])
     await execute(usdg.chain, [mintTo(wallet, 1_000_000n)])
     const transfer = signTransfer(network, { payer: wallet })
@@ -121,7 +121,7 @@ describe('a payment', () => {
     expect(await fixture.pay({ ...transfer, signature })).toMatchObject({ kind: 'confirmed' })
   })
 
-  test('behavior: 32 at once through one relayer are all confirmed, without a gap', async () => {
+  test('behavior: 32 concurrent payments of one relayer are all confirmed, without a nonce gap', async () => {
     const transfers = Array.from({ length: 32 }, (_, index) =>
       signTransfer(network, {
         from: 1 + (index % 5),
@@ -145,7 +145,7 @@ describe('a payment', () => {
     expect(logs).toHaveLength(32)
   })
 
-  test('behavior: the same money at the same time is written once', async () => {
+  test('behavior: concurrent payments of the same money are written once', async () => {
     const transfer = signTransfer(network)
     const outcomes = await Promise.all([1, 2, 3, 4].map(() => fixture.pay(transfer)))
     expect(outcomes.map(({ kind }) => kind)).toEqual(Array(4).fill('confirmed'))
@@ -179,7 +179,7 @@ describe('a payment', () => {
 })
 
 describe('delivery', () => {
-  test('behavior: is started before, counted, redeemable and ended once', async () => {
+  test('behavior: a delivery is started before the answer, counted, redeemable and ended once', async () => {
     const outcome = await fixture.pay(signTransfer(network))
     if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
     const { id } = outcome.payment
@@ -194,7 +194,7 @@ describe('delivery', () => {
       redeemTokenHash: 'abc',
       redeemUntil: 5,
     })
-    expect(settlement.findByRedeemToken('abc')).toMatchObject({
+    expect(await settlement.findByRedeemToken('abc')).toMatchObject({
       id,
       delivery: 'none',
       upstreamStatus: 503,
@@ -203,7 +203,7 @@ describe('delivery', () => {
     expect(await settlement.beginDelivery(id)).toMatchObject({ attempts: 2, answered: true })
     await settlement.endDelivery(id, { delivered: true, upstreamStatus: 200, truncated: false })
     await settlement.endDelivery(id, { delivered: true, upstreamStatus: 200, truncated: true })
-    expect(settlement.findById(id)).toMatchObject({ delivery: 'delivered', truncated: true })
+    expect(await settlement.findById(id)).toMatchObject({ delivery: 'delivered', truncated: true })
     await expect(settlement.beginDelivery(id)).rejects.toThrow('not to be delivered')
   })
 })
@@ -236,12 +236,12 @@ describe('a refusal', () => {
       'invalid_permit2_signature',
     ],
     [
-      'eip3009 that is over',
+      'eip3009 that has expired',
       () => signTransfer(network, { validBefore: 1_000n }),
       'invalid_exact_evm_payload_authorization_valid_before',
     ],
     [
-      'permit2 that is over',
+      'permit2 that has expired',
       () => signTransfer(network, { method: 'permit2', validBefore: 1_000n }),
       'permit2_deadline_expired',
     ],
@@ -280,7 +280,7 @@ describe('a refusal', () => {
     }
   }
 
-  test('error: a node in trouble is unavailable, never a refusal, and nothing is written', async () => {
+  test('error: a fault of a node is unavailable, never a refusal, and nothing is written', async () => {
     for (const status of [500, 429, 403]) {
       usdg.tap.intercept = () => new Response('no', { status })
       expect((await fixture.pay(signTransfer(network))).kind).toBe('unavailable')
@@ -291,7 +291,7 @@ describe('a refusal', () => {
     expect(paymentCount()).toBe(0)
   })
 
-  test('error: more under way than the payer has is unavailable', async () => {
+  test("error: payments in progress above the payer's balance are unavailable", async () => {
     await setAutomine(usdg.chain, false)
     try {
       const half = { amountAtomic: 6_000_000_000n, from: 5 }
@@ -315,7 +315,7 @@ describe('settled externally', () => {
     [usdc, reverting, 'reverts'],
   ] as const) {
     for (const method of ['eip3009', 'permit2'] as const) {
-      test(`behavior: before our broadcast counts for a bound credential (${method}, ${name})`, async () => {
+      test(`behavior: an external settlement before our broadcast counts for a bound credential (${method}, ${name})`, async () => {
         const transfer = signTransfer(config, { method })
         const hash = await settleByOther(where.chain, transfer)
         expect(await fixture.pay(transfer, { bound: true })).toMatchObject({
@@ -324,8 +324,8 @@ describe('settled externally', () => {
         })
       })
 
-      test(`behavior: after our simulation counts, bound or not (${method}, ${name})`, async () => {
-        // The chain's clock is behind ours, as a slot's or a host's is.
+      test(`behavior: an external settlement after our simulation counts, bound or not (${method}, ${name})`, async () => {
+        // The chain's clock is behind ours, by a slot or by a host's error.
         const receivedAt = Date.now() + 4_000
         const transfer = signTransfer(config, { method })
         let hash: Hex | undefined
@@ -356,7 +356,7 @@ describe('settled externally', () => {
       const moved = receipt?.logs.filter(({ topics }) => topics[0] === Token.transferTopic)
       expect(moved).toHaveLength(2)
       expect((await fixture.pay(transfer, { bound: true })).kind).toBe('refused')
-      // Inside aggregate3 the right one is recognised.
+      // Inside aggregate3 the right call is recognised.
       expect(await fixture.pay(beside, { bound: true })).toMatchObject({
         kind: 'confirmed',
         payment: { transaction: receipt?.transactionHash ?? '0x' },
@@ -364,10 +364,10 @@ describe('settled externally', () => {
     })
   }
 
-  test('error: a settlement older than the request does not count, whatever a stale node said', async () => {
+  test('error: a settlement older than the request does not count, whatever a stale node reported', async () => {
     const transfer = signTransfer(reverting)
     await settleByOther(usdc.chain, transfer)
-    // As a node that lags: it answers the simulation of another, unused nonce.
+    // Like a lagging node, it answers the simulation for another, unused nonce.
     const other = Transfer.call(signTransfer(reverting))
     usdc.tap.intercept = ({ method, params }) => {
       const [call] = params as [{ data?: string }]
@@ -383,7 +383,7 @@ describe('settled externally', () => {
     })
   })
 
-  test('error: a cancelled authorization is dead for us', async () => {
+  test('error: a cancelled authorization is refused for good', async () => {
     const transfer = signTransfer(network, { method: 'permit2' })
     const word = BigInt(transfer.nonce) >> 8n
     const mask = 1n << (BigInt(transfer.nonce) & 0xffn)
@@ -410,7 +410,7 @@ describe('settled externally', () => {
 })
 
 describe('a failed transaction', () => {
-  test('behavior: leaves the payment reverted, and the same credential pays later', async () => {
+  test('behavior: a failed transaction leaves the payment reverted, and the same credential pays later', async () => {
     const transfer = signTransfer(network, { from: 4, amountAtomic: 1_000n })
     let done = false
     usdg.tap.intercept = async ({ method }) => {
@@ -457,7 +457,7 @@ function mintTo(holder: Hex, amountAtomic: bigint) {
   return { from: account(9).address, to: network.asset.address, data }
 }
 
-/** Sends the call with the settling calldata of another transfer in the place of this one's. */
+/** Sends the call with the settling calldata of another transfer. */
 async function forwardWith(
   url: string,
   call: { data?: string },

@@ -2,7 +2,7 @@ import { expect, test } from 'bun:test'
 import { account } from '../src/demo/accounts'
 import { type Account, type Charge, findMismatches } from './soak/charges'
 
-/** The audit of the hostile soak, on accounts that do not add up. */
+/** The audit of the hostile soak, with inconsistent data. */
 
 const honest = account(1).address
 const hostile = account(3).address.toLowerCase()
@@ -43,11 +43,11 @@ function sound(): Account {
   }
 }
 
-test('behavior: an account that adds up has no mismatch', () => {
+test('behavior: consistent data has no mismatch', () => {
   expect(findMismatches(sound())).toEqual([])
 })
 
-test('behavior: what was sent when the program ended counts when it moved money', () => {
+test('behavior: a payment that was sent when the program ended counts when it moved money', () => {
   const it = sound()
   const found = findMismatches({
     ...it,
@@ -58,12 +58,12 @@ test('behavior: what was sent when the program ended counts when it moved money'
 
 const faults: readonly (readonly [name: string, said: string, (it: Account) => Account])[] = [
   [
-    'an answer that the ledger calls undelivered',
+    'an answer that the ledger has as undelivered',
     `${nonceOf(2)} was answered, the ledger says none`,
     (it) => ({ ...it, charges: it.charges.with(1, charge(2, { delivery: 'none' })) }),
   ],
   [
-    'an answer that the ledger calls cut',
+    'an answer that the ledger has as truncated',
     `${nonceOf(2)} was answered`,
     (it) => ({ ...it, charges: it.charges.with(1, charge(2, { truncated: 1 })) }),
   ],

@@ -50,7 +50,7 @@ beforeEach(() => {
 
 type Changes = Parameters<typeof signApprove>[3]
 
-/** A payer of old with USDG alone, a payment of it and the approve that it signed. */
+/** A payer that has had USDG for long, a payment of it and the approve that it signed. */
 async function payer(options: { atomic?: bigint; isNew?: boolean; approve?: Changes } = {}) {
   const wallet = freshWallet()
   await setTokens(net.chain, network.asset.address, [wallet.address], options.atomic ?? 250_000n)
@@ -67,7 +67,7 @@ const rowOf = (address: string) => sponsoring.rows().filter((row) => row.address
 const waiting = { waitMs: 10_000 }
 const sends = () => net.tap.calls.filter(({ method }) => method.startsWith('eth_sendRaw')).length
 
-test('behavior: funded with exactly what it may cost, sent, and the payment follows', async () => {
+test('behavior: an approve is funded with exactly its maximum cost and sent, and the payment follows', async () => {
   const { wallet, transfer, raw } = await payer()
   const { approvals, desk } = sponsoring
   expect(await approvals.check(transfer, raw)).toEqual({ kind: 'good' })
@@ -77,7 +77,7 @@ test('behavior: funded with exactly what it may cost, sent, and the payment foll
   expect(approved).toMatchObject({ kind: 'approved' })
   const [row] = rowOf(wallet.address)
   const fee = ((await baseFeeOf(net.chain)) * 6n) / 5n
-  // The base fee sinks with each block here.
+  // The base fee falls with each block here.
   expect(BigInt(String(row?.amount_wei))).toBeGreaterThanOrEqual(70_000n * fee)
   expect(row).toMatchObject({
     kind: 'approval',
@@ -88,7 +88,7 @@ test('behavior: funded with exactly what it may cost, sent, and the payment foll
   expect(await balanceOf(net.chain, transfer.asset, payee)).toBe(before + 5_000n)
 })
 
-test('behavior: what the payer has already is not given', async () => {
+test("behavior: the payer's own balance is subtracted from the grant", async () => {
   const { wallet, transfer, raw } = await payer()
   await net.chain.rpc('anvil_setBalance', [wallet.address, '0x3e8'])
   expect(await sponsoring.approvals.approve(transfer, raw, waiting)).toMatchObject({
@@ -102,7 +102,7 @@ test('behavior: what the payer has already is not given', async () => {
   expect(String(row?.amount_wei)).toBe(String(BigInt(gas) * BigInt(maxFeePerGas) - 1000n))
 })
 
-test('behavior: a payer that can pay for it is sent for, and given nothing', async () => {
+test('behavior: the approve of a payer that can pay for it is sent without a grant', async () => {
   const { wallet, transfer, raw } = await payer()
   await net.chain.rpc('anvil_setBalance', [wallet.address, '0x38d7ea4c68000'])
   expect(await sponsoring.approvals.approve(transfer, raw, waiting)).toMatchObject({
@@ -111,7 +111,7 @@ test('behavior: a payer that can pay for it is sent for, and given nothing', asy
   expect(rowOf(wallet.address)).toEqual([])
 })
 
-test('behavior: repeated and in parallel it is funded once and approved for all', async () => {
+test('behavior: an approve that is presented repeatedly and concurrently is funded once and serves all payments', async () => {
   const { wallet, transfer, raw } = await payer()
   const first = await Promise.all(
     Array.from({ length: 5 }, () => sponsoring.approvals.approve(transfer, raw, waiting)),
@@ -122,7 +122,7 @@ test('behavior: repeated and in parallel it is funded once and approved for all'
   expect(rowOf(wallet.address)).toHaveLength(1)
 })
 
-test('behavior: one ledger with the grants, in both orders', async () => {
+test('behavior: grants by request and by approve share one ledger, in both orders', async () => {
   const one = await payer()
   await sponsoring.approvals.approve(one.transfer, one.raw, waiting)
   const asked = { address: one.wallet.address, client: '10.9.9.9' }
@@ -144,7 +144,7 @@ test('behavior: one ledger with the grants, in both orders', async () => {
   })
 })
 
-test('behavior: not confirmed in time is told so, and goes on when it is asked again', async () => {
+test('behavior: an approve that is not confirmed in time is pending, and continues with a repeated request', async () => {
   const { wallet, transfer, raw } = await payer()
   await setAutomine(net.chain, false)
   try {
@@ -161,7 +161,7 @@ test('behavior: not confirmed in time is told so, and goes on when it is asked a
   expect(rowOf(wallet.address)).toHaveLength(1)
 })
 
-test('behavior: a request and a signed approve at once make one grant', async () => {
+test('behavior: a concurrent request and signed approve make one grant', async () => {
   const { wallet, transfer, raw } = await payer()
   const { granting, approvals } = sponsoring
   const [granted, approved] = await Promise.all([
@@ -192,7 +192,7 @@ test('behavior: a request and a signed approve that wait for the relayer make on
       approvals.approve(transfer, raw, waiting),
     ])
     await until(() => estimates() === 18)
-    // What they were told arrives before the next answer of the node.
+    // Their results arrive before the next answer of the node.
     await sponsoring.desk.settlement.rpc(network.id, 'eth_chainId', [])
     expect(rowOf(wallet.address)).toEqual([])
     await setAutomine(net.chain, true)
@@ -210,7 +210,7 @@ test('behavior: a request and a signed approve that wait for the relayer make on
   }
 })
 
-test('behavior: the second half of the day is for requests', async () => {
+test("behavior: the second half of the day's budget is for requests", async () => {
   const other = temporary()
   const small = sponsoredNetwork(net.tap.url, { ...youngAge, grantsPerDay: 2 })
   const own = await startSponsoring([small], other.path)
@@ -242,14 +242,14 @@ describe('what is not sponsored', () => {
     return 'code' in checked ? checked.code : checked.kind
   }
 
-  test('error: a payer that gains nothing by it: too little, too new, a contract', async () => {
+  test('error: a payer with too little or too new a balance, or a contract, is not sponsored', async () => {
     const poor = await payer({ atomic: 249_999n })
     expect(await refusal(poor.transfer, poor.raw)).toBe('erc20_approval_balance_too_low')
     const young = await payer({ isNew: true })
     expect(await refusal(young.transfer, young.raw)).toBe('erc20_approval_balance_too_young')
   })
 
-  test('error: gas, fee and nonce that are not those of an approve now', async () => {
+  test('error: an approve with another gas, fee or nonce is not sponsored', async () => {
     const fee = await baseFeeOf(net.chain)
     const cases: [Changes, string][] = [
       [{ gas: 1_000_000n }, 'erc20_approval_tx_gas_too_high'],
@@ -263,7 +263,7 @@ describe('what is not sponsored', () => {
     }
   })
 
-  test('error: a payment that fails for another reason than the allowance', async () => {
+  test('error: a payment that fails for another reason than the allowance is not sponsored', async () => {
     const { wallet, raw } = await payer()
     const { privateKey } = wallet
     const over = signPermit2(network, privateKey, { amountAtomic: 250_001n })
@@ -274,18 +274,18 @@ describe('what is not sponsored', () => {
     expect(await refusal(forged, raw)).toBe('invalid_permit2_signature')
   })
 
-  test('error: a transaction of somebody else, and one that the payer has replaced', async () => {
+  test('error: a transaction of another account, or one that the payer has replaced, is not sponsored', async () => {
     const { wallet, transfer } = await payer()
     const mismatched = await approveOf(freshWallet().privateKey)
     expect(await refusal(transfer, mismatched)).toBe('erc20_approval_tx_signer_mismatch')
     expect(await refusal(transfer, '0x02c0')).toBe('erc20_approval_tx_parse_failed')
-    // It used its nonce meanwhile.
+    // It has used its nonce meanwhile.
     const raw = await approveOf(wallet.privateKey)
     await net.chain.rpc('anvil_setNonce', [wallet.address, '0x1'])
     expect(await refusal(transfer, raw)).toBe('erc20_approval_tx_wrong_nonce')
   })
 
-  test('error: a payer with another transaction on its way', async () => {
+  test('error: a payer with another pending transaction is not sponsored', async () => {
     const { wallet, transfer, raw } = await payer()
     net.tap.intercept = ({ method, params }) =>
       method === 'eth_getTransactionCount' &&
@@ -296,7 +296,7 @@ describe('what is not sponsored', () => {
     expect(await refusal(transfer, raw)).toBe('erc20_approval_tx_wrong_nonce')
   })
 
-  test('error: a payment by EIP-3009, and a token that nobody sponsors', async () => {
+  test('error: a payment by EIP-3009, or of a token without sponsoring, is not sponsored', async () => {
     const { wallet, raw } = await payer()
     const other = signPermit2(network, wallet.privateKey, { method: 'eip3009' })
     expect(await refusal(other, raw)).toBe('erc20_approval_not_sponsored')
@@ -304,7 +304,7 @@ describe('what is not sponsored', () => {
     expect(await refusal(mismatched, raw)).toBe('erc20_approval_not_sponsored')
   })
 
-  test('error: a node that is down is trouble of nobody', async () => {
+  test('error: an outage of the node is not counted against the payer', async () => {
     const { transfer, raw } = await payer()
     net.tap.intercept = ({ method }) =>
       method === 'eth_getTransactionCount' ? new Response('', { status: 502 }) : undefined
@@ -312,7 +312,7 @@ describe('what is not sponsored', () => {
   })
 })
 
-test('behavior: a crowd of checks shares the node with payments', async () => {
+test('behavior: many concurrent checks share the node with payments', async () => {
   const { transfer, raw } = await payer()
   let inside = 0
   let most = 0
@@ -330,11 +330,11 @@ test('behavior: a crowd of checks shares the node with payments', async () => {
   expect(most).toBeLessThanOrEqual(16)
 })
 
-test('behavior: an approve that never comes is asked for less and less', async () => {
+test('behavior: an approve that is never included is polled less and less often', async () => {
   const { wallet, transfer, raw } = await payer()
   await net.chain.rpc('anvil_setBalance', [wallet.address, '0x38d7ea4c68000'])
   const hash = keccak256(raw)
-  // Taken by the node, and displaced by another one of the payer.
+  // The node accepted it, and another transaction of the payer displaced it.
   net.tap.intercept = ({ method, params }) =>
     method === 'eth_sendRawTransaction' && params[0] === raw ? { result: hash } : undefined
   expect(await sponsoring.approvals.approve(transfer, raw, { waitMs: 1_500 })).toMatchObject({
@@ -347,7 +347,7 @@ test('behavior: an approve that never comes is asked for less and less', async (
   expect(looks.length).toBeLessThan(9)
 })
 
-test('behavior: a payer that spends the money in another way gets no approve and no more money', async () => {
+test('behavior: a payer that spends the grant in another way gets no approve and no further grant', async () => {
   const { wallet, transfer, raw } = await payer()
   // Its other transaction comes first: ours is refused or can never be included.
   net.tap.intercept = async ({ method, params }) => {

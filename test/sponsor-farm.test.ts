@@ -11,10 +11,13 @@ beforeAll(async () => {
 })
 afterAll(() => net?.stop())
 
-test('behavior: 10,000 addresses get what the day has, once each, and an honest wallet gets its own', async () => {
-  const figures = await flood(net, 10_000)
+test("behavior: 2,000 addresses get at most the day's grants, once each, and an honest wallet gets its grant", async () => {
+  // Fewer grants a day than in the shipped file; soak:farm attacks a full day.
+  const figures = await flood(net, 2_000, 56)
   console.log(describeFlood(figures))
-  expect(figures.grants).toBeGreaterThan(100)
+  // All that the day has for requests without a signature, and some with one.
+  expect(figures.answers['signature-required']).toBeGreaterThan(0)
+  expect(figures.grants).toBeGreaterThan(28)
   expect(figures.grants).toBeLessThanOrEqual(figures.grantsPerDay)
   expect(figures.answers.granted).toBe(figures.grants)
   expect(figures.spentWei).toBeGreaterThan(0n)
@@ -22,10 +25,10 @@ test('behavior: 10,000 addresses get what the day has, once each, and an honest 
   expect(figures.doubled).toBe(0)
   expect(figures.honest).toEqual(Array<string>(8).fill('granted'))
   for (const code of ['asset-balance-too-low', 'not-an-eoa', 'has-gas', 'balance-too-young'])
-    expect(figures.answers[code] ?? 0).toBe(400)
+    expect(figures.answers[code] ?? 0).toBe(80)
 })
 
-test('behavior: a farmer that moves its dollars on pays more than it is granted', async () => {
+test('behavior: an attacker that moves its dollars to new addresses pays more than it is granted', async () => {
   for (const baseFeeWei of [36_000_000n, 300_000_000n]) {
     const gain = await farm(net, 5, baseFeeWei)
     console.log(describeGain(gain))

@@ -12,8 +12,8 @@ const name = 'erc20ApprovalGasSponsoring'
 let shop: Shop
 beforeAll(async () => {
   shop = await startShop({
-    // Clients prefer a permit where the token has it. The local node suggests a tip of 1 gwei, which
-    // makes an approve dear: more must be held for it.
+    // Clients prefer a permit where the token has it. The local node suggests a tip of 1 gwei,
+    // which makes an approve expensive: the required balance is higher.
     edit: (text) =>
       text
         .replace('eip2612 = true', 'eip2612 = false')
@@ -38,7 +38,7 @@ function network() {
 const grants = () => shop.rows('SELECT address, kind FROM grants ORDER BY created_at')
 
 describe('a payer without gas whose token has no permit', () => {
-  test('behavior: the 402 says how it can be sponsored', async () => {
+  test('behavior: the 402 declares the sponsoring', async () => {
     const asked = await fetch(`${shop.url}/m/shop/item`)
     const body = (await asked.json()) as { gasSponsor: string; extensions: object }
     expect(body.gasSponsor).toBe('http://localhost:4020/api/gas/sponsor')
@@ -49,7 +49,7 @@ describe('a payer without gas whose token has no permit', () => {
   })
 
   for (const [index, flow] of [[3, 'authorization'] as const, [4, 'upfront'] as const]) {
-    test(`behavior: pays a resource server through the facilitator, ${flow}`, async () => {
+    test(`behavior: a payer without gas pays a resource server through the facilitator, ${flow}`, async () => {
       const payer = account(index)
       const options = { method: 'permit2' as const, flow, extensions: [name] }
       const server = startResourceServer(shop.url, network(), options)
@@ -70,7 +70,7 @@ describe('a payer without gas whose token has no permit', () => {
     })
   }
 
-  test('behavior: pays the gateway, and is not sponsored again by request', async () => {
+  test('behavior: a payer without gas pays the gateway, and gets no second grant by request', async () => {
     const payer = account(5)
     const url = `${shop.url}/m/shop/item`
     const before = await shop.balance(id, payee)

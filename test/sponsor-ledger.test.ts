@@ -9,8 +9,11 @@ import {
   test,
 } from 'bun:test'
 import { join } from 'node:path'
+import type { Hex } from 'viem'
 import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
+import { createLog } from '../src/log'
+import { createLedger } from '../src/sponsor/ledger'
 import { startNetwork, temporary, until } from './harness/settlement'
 import {
   age,
@@ -49,7 +52,7 @@ afterEach(async () => {
   directory.remove()
 })
 
-/** An address that is sponsored if nothing is against it. */
+/** An address that gets a grant unless another rule refuses it. */
 async function candidate() {
   const wallet = freshWallet()
   await setTokens(net.chain, network.asset.address, [wallet.address], 250_000n)
@@ -66,7 +69,7 @@ const codeOf = async (result: ReturnType<typeof ask>): Promise<string> => {
 }
 const isSend = (method: string) => method.startsWith('eth_sendRawTransaction')
 
-/** Grants in a process of its own, which says what came of it. */
+/** Grants in a separate process, which prints the result. */
 const program = (url: string, dataDir: string) => `
   const { sponsoredNetwork, startSponsoring, youngAge } = await import(${JSON.stringify(
     join(import.meta.dir, 'harness/sponsor.ts'),
@@ -76,8 +79,8 @@ const program = (url: string, dataDir: string) => `
   await sponsoring.granting.grant({ address: ${JSON.stringify(address)}, client: '10.0.0.1' })
 `
 
-test('behavior: killed between the reservation and the send, it is sent after the start, once', async () => {
-  // The bytes never leave: the program dies while it believes that it sends them.
+test('behavior: a grant of a process that was killed between the reservation and the send is sent after the start, once', async () => {
+  // The bytes are never sent: the program is killed while its send is pending.
   let tried = false
   net.tap.intercept = ({ method }) => {
     if (!isSend(method)) return undefined
@@ -106,8 +109,8 @@ test('behavior: killed between the reservation and the send, it is sent after th
     code: 'already-sponsored',
     members: { transaction: row?.transaction_hash },
   })
-  // The budget knows of it too.
-  expect(sponsoring.registry.render()).toContain(`sponsor_grants_today{network="${id}"} 1`)
+  // The budget includes it, too.
+  expect(await sponsoring.registry.render()).toContain(`sponsor_grants_today{network="${id}"} 1`)
 })
 
 test('behavior: a grant whose transaction is dropped is sent again, never a second one', async () => {
@@ -118,7 +121,7 @@ test('behavior: a grant whose transaction is dropped is sent again, never a seco
   net.tap.intercept = ({ method, params }) => {
     if (!isSend(method)) return undefined
     raws.add(params[0])
-    // Taken and forgotten, as a node does whose pool is full.
+    // The node accepts and drops the transaction, as a node with a full pool does.
     return ++dropped === 1 ? { result: `0x${'ab'.repeat(32)}` } : undefined
   }
   expect(await codeOf(ask(sponsoring, { address }))).toBe('settlement-pending')
@@ -129,10 +132,41 @@ test('behavior: a grant whose transaction is dropped is sent again, never a seco
   expect(String(await weiOf(net.chain, address))).toBe(String(sponsoring.rows()[0]?.amount_wei))
 })
 
+test('attack: of a request and a signed approve that both find no grant one is given', async () => {
+  sponsoring = await startSponsoring([network], directory.path)
+  const { address } = await candidate()
+  const { sponsor } = network
+  if (sponsor === undefined) throw new Error('not sponsored')
+  const { ledger, settlement } = sponsoring.desk
+  const found: unknown[] = []
+  const grants = {
+    ...ledger.grants,
+    // Each reads before the other one writes.
+    async find(...asked: Parameters<typeof ledger.grants.find>) {
+      const row = await ledger.grants.find(...asked)
+      if (found.push(row) <= 2) await until(() => found.length >= 2)
+      return row
+    },
+  }
+  const log = createLog({ write: () => undefined, pretty: false })
+  const networks = [{ ...network, sponsor }]
+  const funds = createLedger({ grants, settlement, networks, now: Date.now, log })
+  const fund = (amountWei: bigint, approveHash: Hex | undefined) =>
+    funds.fund(
+      { network: { ...network, sponsor }, address, amountWei, isSigned: false, approveHash },
+      { waitMs: 20_000 },
+    )
+  const ends = await Promise.all([fund(1_000n, undefined), fund(1_000n, `0x${'ab'.repeat(32)}`)])
+  expect(found.slice(0, 2)).toEqual([undefined, undefined])
+  expect(ends.map(({ kind }) => kind).sort()).toEqual(['funded', 'taken'])
+  expect(sponsoring.rows()).toHaveLength(1)
+  expect(await weiOf(net.chain, address)).toBe(1_000n)
+})
+
 describe('the day', () => {
   const day = Date.UTC(2030, 0, 1, 12)
 
-  test('behavior: half for anybody, half for who signs, then 503 and a word in readyz', async () => {
+  test("behavior: half of the day's grants need no signature, the other half does, then the answer is 503 and readyz reports it", async () => {
     let at = day
     network = sponsoredNetwork(net.tap.url, { ...youngAge, grantsPerDay: 4 })
     sponsoring = await startSponsoring([network], directory.path, { now: () => at })
@@ -148,16 +182,16 @@ describe('the day', () => {
     expect(await one(2, false)).toBe('signature-required')
     expect([await one(2, true), await one(3, true)]).toEqual(['granted', 'granted'])
     expect([await one(4, true), await one(4, false)]).toEqual(['budget-spent', 'budget-spent'])
-    expect(sponsoring.spent()).toEqual([
+    expect(await sponsoring.spent()).toEqual([
       { network: id, reason: 'the sponsoring budget of today is spent' },
     ])
     at += 86_400_000
-    expect(sponsoring.spent()).toEqual([])
+    expect(await sponsoring.spent()).toEqual([])
     expect(await one(4, false)).toBe('granted')
     expect(await one(0, false)).toBe('already-sponsored')
   })
 
-  test('behavior: requests in parallel do not pass the budget together', async () => {
+  test('behavior: concurrent requests do not exceed the budget', async () => {
     network = sponsoredNetwork(net.tap.url, { ...youngAge, grantsPerDay: 6 })
     sponsoring = await startSponsoring([network], directory.path)
     const of = sponsoring
@@ -178,7 +212,7 @@ describe('the day', () => {
     expect(sponsoring.rows()).toEqual([])
   })
 
-  test('error: one client has enough at some time, its network later', async () => {
+  test('error: the grants of one client are limited, and those of its network have a higher limit', async () => {
     let at = day
     sponsoring = await startSponsoring([network], directory.path, { now: () => at })
     const of = sponsoring
@@ -191,7 +225,7 @@ describe('the day', () => {
         return codeOf(ask(of, { address, client: '192.0.2.1' }))
       }
       const code = await next()
-      // One grant at a time: the one before must have been used.
+      // One grant at a time: the previous one must have been used.
       if (codes.length > 0 && codes.length < 5) expect(code).toBe('rate-limited')
       await setAllowances(
         net.chain,
@@ -207,8 +241,8 @@ describe('the day', () => {
   })
 })
 
-describe('a node that does not tell', () => {
-  test('error: without the older state nobody is judged, and nothing is written', async () => {
+describe('a node without the needed data', () => {
+  test('error: without the older state no address is refused, and nothing is written', async () => {
     const { address } = await candidate()
     sponsoring = await startSponsoring([network], directory.path)
     net.tap.intercept = ({ method, params }) =>
@@ -222,7 +256,7 @@ describe('a node that does not tell', () => {
     expect(await codeOf(ask(sponsoring, { address }))).toBe('granted')
   })
 
-  test('error: an estimate that fails without a revert says nothing of the address', async () => {
+  test('error: an estimate that fails without a revert is not counted against the address', async () => {
     const { address } = await candidate()
     sponsoring = await startSponsoring([network], directory.path)
     net.tap.intercept = ({ method }) =>
@@ -232,7 +266,7 @@ describe('a node that does not tell', () => {
     expect(await codeOf(ask(sponsoring, { address }))).toBe('not-ready')
   })
 
-  test('error: gas that is dearer than the cap pays for', async () => {
+  test('error: gas above the price that the cap pays for is refused', async () => {
     const { address } = await candidate()
     network = sponsoredNetwork(net.tap.url, { ...youngAge, maxGrantWei: 1n })
     sponsoring = await startSponsoring([network], directory.path)

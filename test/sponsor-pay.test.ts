@@ -51,7 +51,7 @@ async function fresh() {
 }
 
 describe('turnpike pay, for a wallet that holds only USDG', () => {
-  test('behavior: by Permit2 and MPP it is sponsored, approves and buys', async () => {
+  test('behavior: by Permit2 and MPP the wallet is sponsored, approves and buys', async () => {
     const { privateKey, address } = account(5)
     const options = ['--transfer', 'permit2', '--protocol', 'mpp']
     const before = await balanceOf(chain, token, address)
@@ -59,29 +59,29 @@ describe('turnpike pay, for a wallet that holds only USDG', () => {
     expect(ran.code).toBe(0)
     expect(JSON.parse(ran.out)).toHaveProperty('latitude')
     expect(ran.err).toMatch(/sponsor {4}\d+ wei for the approve, 0x[0-9a-f]{64}/)
-    expect(ran.err).toMatch(/approve {4}Permit2 may take USDG of 0x\w{40}, 0x[0-9a-f]{64}/)
+    expect(ran.err).toMatch(/approve {4}Permit2 may transfer USDG of 0x\w{40}, 0x[0-9a-f]{64}/)
     expect(ran.err).not.toContain(privateKey.slice(2))
     expect(await balanceOf(chain, token, address)).toBe(before - 5_000n)
     const allowance = Token.allowance(token, address, Permit.permit2Address)
     const left = await chain.rpc('eth_call', [allowance, 'latest'])
     expect(BigInt(String(left))).toBe(maxUint256)
-    // From now on a payment is a signature.
+    // Later payments need only a signature.
     const again = await pay(privateKey, options)
     expect(again.code).toBe(0)
     expect(again.err).not.toMatch(/sponsor|approve/)
   })
 
-  test('behavior: by Permit2 and x402 a signature takes the place of the approve', async () => {
+  test('behavior: by Permit2 and x402 a signature replaces the approve', async () => {
     const { privateKey, address } = await fresh()
     const ran = await pay(privateKey, ['--transfer', 'permit2'])
     expect(ran.code).toBe(0)
-    expect(ran.err).toContain('permit     Permit2 may take 5000 atomic units, by signature')
+    expect(ran.err).toContain('permit     Permit2 may transfer 5000 atomic units, by signature')
     expect(ran.err).not.toMatch(/sponsor|approve {4}/)
     expect(await balanceOf(chain, token, address)).toBe(1_000_000n - 5_000n)
     expect(await weiOf(chain, address)).toBe(0n)
   })
 
-  test('behavior: by EIP-3009, which it prefers, nothing is asked for', async () => {
+  test('behavior: by EIP-3009, which it prefers, no gas is requested', async () => {
     const { privateKey, address } = await fresh()
     const ran = await pay(privateKey, [])
     expect(ran.code).toBe(0)
@@ -90,7 +90,7 @@ describe('turnpike pay, for a wallet that holds only USDG', () => {
     expect(await weiOf(chain, address)).toBe(0n)
   })
 
-  test('behavior: a wallet with gas approves by itself', async () => {
+  test('behavior: a wallet with gas approves without a grant', async () => {
     const { privateKey, address } = await fresh()
     await chain.rpc('anvil_setBalance', [address, '0x38d7ea4c68000'])
     const ran = await pay(privateKey, ['--transfer', 'permit2', '--protocol', 'mpp'])
@@ -99,7 +99,7 @@ describe('turnpike pay, for a wallet that holds only USDG', () => {
     expect(ran.err).not.toContain('sponsor ')
   })
 
-  test('error: who is not sponsored is told why, and has paid nothing', async () => {
+  test('error: a wallet that is not sponsored gets the reason, and has paid nothing', async () => {
     const wallet = freshWallet()
     await setTokens(chain, token, [wallet.address], 1_000_000n)
     const ran = await pay(wallet.privateKey, ['--transfer', 'permit2', '--protocol', 'mpp'])
@@ -108,7 +108,7 @@ describe('turnpike pay, for a wallet that holds only USDG', () => {
     expect(await balanceOf(chain, token, wallet.address)).toBe(1_000_000n)
   })
 
-  test('error: a node of another chain, and none at all', async () => {
+  test('error: a node of another chain, or no node, is reported', async () => {
     const { privateKey } = await fresh()
     const other = world.chains['eip155:8453']?.url ?? ''
     const wrong = await pay(privateKey, ['--transfer', 'permit2'], other)

@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'bun:test'
 import { maxUint256, type TransactionSerializableEIP1559 } from 'viem'
+import { roomFor } from '../db/GrantBudget'
 import * as Token from '../src/chain/token'
 import * as Transaction from '../src/chain/transaction'
 import { account } from '../src/demo/accounts'
@@ -41,7 +42,7 @@ const codeOf = async (changes: object) => {
   return Approve.check(Transaction.parse(raw), transfer)?.code
 }
 
-describe('who is sponsored', () => {
+describe('the conditions for a grant', () => {
   const facts: Grant.Facts = {
     code: 'eoa',
     assetAtomic: 100_000n,
@@ -53,7 +54,7 @@ describe('who is sponsored', () => {
   const codeOf = (changes: Partial<Grant.Facts>) =>
     Grant.refusalOf({ ...facts, ...changes }, asset, sponsor)?.code
 
-  test('behavior: a plain account that has held the least balance for long enough', () => {
+  test('behavior: an EOA that has had the least balance for long enough gets a grant', () => {
     expect(codeOf({})).toBeUndefined()
   })
 
@@ -64,15 +65,15 @@ describe('who is sponsored', () => {
     expect(codeOf({ assetBeforeAtomic: undefined })).toBe('balance-too-young')
   })
 
-  test('behavior: the grant is one approve as wallets offer it, less what the address has', () => {
+  test('behavior: the grant is the cost of one approve of common wallets, less the balance of the address', () => {
     const cap = Grant.capWei(sponsor, 6)
-    // 2.4 times the base fee: what viem makes of what a node of geth has filled in.
+    // 2.4 times the base fee: viem's result from the fields that geth fills in.
     const whole = 46_000n * 96_000_000n
     expect(Grant.amountOf(0n, price, cap)).toEqual({ kind: 'amount', wei: whole })
     expect(Grant.amountOf(1_000n, price, cap)).toEqual({ kind: 'amount', wei: whole - 1_000n })
     const tipped = { ...price, tipWei: 10_000_000n }
     expect(Grant.amountOf(0n, tipped, cap)).toEqual({ kind: 'amount', wei: 46_000n * 108_000_000n })
-    // With 1.2 times the base fee viem sends it where it asks the node for nothing but that.
+    // With 1.2 times the base fee viem sends it when it requests only that from the node.
     const enough = 46_000n * 48_000_000n
     expect(Grant.amountOf(enough, price, cap)).toEqual({ kind: 'has-gas' })
     expect(Grant.amountOf(enough - 1n, price, cap).kind).toBe('amount')
@@ -87,12 +88,12 @@ describe('who is sponsored', () => {
     expect(of(46_000n * 50_000_000n)).toEqual({ ...whole, maxFeePerGas: '50000000' })
     expect(of(46_000n * 45_000_000n)?.maxFeePerGas).toBe('45000000')
     expect(of(46_000n * 45_000_000n - 1n)).toBeUndefined()
-    // A tip above the fee is no transaction.
+    // A tip above the fee is not a valid transaction.
     const tipped = { ...price, tipWei: 10n ** 9n }
     expect(of(46_000n * 50_000_000n, tipped)?.maxPriorityFeePerGas).toBe('50000000')
   })
 
-  test('behavior: a grant is topped up when fees rose and nothing of it is spent, within the cap', () => {
+  test('behavior: a grant is increased when fees rose and none of it is spent, up to the cap', () => {
     const cap = Grant.capWei(sponsor, 6)
     const amountWei = 46_000n * 96_000_000n
     const risen = { ...price, baseFeeWei: 100_000_000n }
@@ -100,41 +101,41 @@ describe('who is sponsored', () => {
       Grant.topUpOf(balanceWei, at, { amountWei, cap: of })
     expect(topUp(amountWei, price)).toBeUndefined()
     expect(topUp(amountWei, risen)).toBe(46_000n * 240_000_000n - amountWei)
-    // Something was spent on something else.
+    // A part was spent on something else.
     expect(topUp(amountWei - 1n, risen)).toBeUndefined()
     expect(topUp(amountWei, risen, amountWei)).toBeUndefined()
     expect(topUp(amountWei, risen, 46_000n * 112_500_000n)).toBe(46_000n * 16_500_000n)
     expect(topUp(amountWei, risen, 46_000n * 112_500_000n - 1n)).toBeUndefined()
   })
 
-  test('behavior: a grant is never worth more than the balance that must be held', () => {
+  test('behavior: a grant is never worth more than the required balance', () => {
     expect(Grant.capWei(sponsor, 6)).toBe(25_000_000_000_000n)
     expect(Grant.capWei({ ...sponsor, maxGrantWei: 10n ** 18n }, 6)).toBe(25_000_000_000_000n)
     expect(Grant.capWei({ ...sponsor, ethPriceUsd: 8000.5 }, 6)).toBe(12_499_218_798_825n)
     expect(Grant.capWei({ ...sponsor, maxGrantWei: 7n }, 6)).toBe(7n)
   })
 
-  test('error: what the cap does not pay for is not started', () => {
+  test('error: an approve that the cap does not pay for gets no grant', () => {
     const dear = { ...price, baseFeeWei: 470_000_000n }
-    // It must be included also when the base fee rises by what one block can raise it.
+    // It must also be included when the base fee rises by the most that one block allows.
     const least = 46_000n * 528_750_000n
     expect(Grant.leastWei(dear)).toBe(least)
     expect(Grant.amountOf(0n, dear, least - 1n)).toEqual({ kind: 'too-dear' })
     expect(Grant.amountOf(0n, dear, least)).toEqual({ kind: 'amount', wei: least })
   })
 
-  test('behavior: after half of the day, by grants or by wei, only who signs; then nobody', () => {
+  test("behavior: after half of the day's grants or wei only signed requests get a grant, after all none does", () => {
     const budget = { grants: 4, wei: 1_000n }
-    expect(Grant.roomFor({ grants: 0, wei: 0n }, budget, 100n)).toBe('open')
-    expect(Grant.roomFor({ grants: 1, wei: 499n }, budget, 100n)).toBe('open')
-    expect(Grant.roomFor({ grants: 2, wei: 0n }, budget, 100n)).toBe('signed')
-    expect(Grant.roomFor({ grants: 1, wei: 500n }, budget, 100n)).toBe('signed')
-    expect(Grant.roomFor({ grants: 1, wei: 901n }, budget, 100n)).toBe('spent')
-    expect(Grant.roomFor({ grants: 4, wei: 0n }, budget, 0n)).toBe('spent')
-    expect(Grant.roomFor({ grants: 0, wei: 0n }, { grants: 0, wei: 0n }, 0n)).toBe('spent')
+    expect(roomFor({ grants: 0, wei: 0n }, budget, 100n)).toBe('open')
+    expect(roomFor({ grants: 1, wei: 499n }, budget, 100n)).toBe('open')
+    expect(roomFor({ grants: 2, wei: 0n }, budget, 100n)).toBe('signed')
+    expect(roomFor({ grants: 1, wei: 500n }, budget, 100n)).toBe('signed')
+    expect(roomFor({ grants: 1, wei: 901n }, budget, 100n)).toBe('spent')
+    expect(roomFor({ grants: 4, wei: 0n }, budget, 0n)).toBe('spent')
+    expect(roomFor({ grants: 0, wei: 0n }, { grants: 0, wei: 0n }, 0n)).toBe('spent')
   })
 
-  test('behavior: the message is signed as wallets sign it, in either spelling', async () => {
+  test('behavior: a signature of a common wallet over the message is accepted, with the address in either spelling', async () => {
     const { id } = network('http://localhost')
     for (const address of [payer.address, payer.address.toLowerCase()]) {
       const message = `turnpike gas sponsor ${id} ${address}`
@@ -149,7 +150,7 @@ describe('who is sponsored', () => {
 })
 
 describe('a signed approve', () => {
-  test('behavior: what the reference client signs is good', async () => {
+  test('behavior: an approve that the reference client signs is accepted', async () => {
     const parsed = Transaction.parse(await sign())
     expect(Approve.check(parsed, transfer)).toBeUndefined()
     if (parsed === undefined) throw new Error('not parsed')
@@ -159,7 +160,7 @@ describe('a signed approve', () => {
     expect(Approve.worstCostWei(parsed)).toBe(70_000n * 48_000_000n)
   })
 
-  test('behavior: our own transactions are read as they were written', () => {
+  test('behavior: our own transactions are parsed to their fields', () => {
     for (const valueWei of [0n, 1n, 127n, 128n, 10n ** 18n]) {
       const request: Transaction.TransactionRequest = {
         chainId,
@@ -193,7 +194,7 @@ describe('a signed approve', () => {
       { data: Token.approve(asset.address, other, maxUint256).data },
       'wrong_spender',
     ],
-    ['less than is paid', { data: short }, 'amount_too_low'],
+    ['less than the payment', { data: short }, 'amount_too_low'],
     [
       'an approve of nothing',
       { data: Token.approve(asset.address, Permit.permit2Address, 0n).data },
@@ -219,7 +220,7 @@ describe('a signed approve', () => {
     })
   }
 
-  test('error: somebody else signed it', async () => {
+  test('error: an approve of another signer is refused', async () => {
     const raw = await account(4).local().signTransaction(approve)
     expect(Approve.check(Transaction.parse(raw), transfer)?.code).toBe(
       'erc20_approval_tx_signer_mismatch',
@@ -231,12 +232,12 @@ describe('a signed approve', () => {
     const code = (text: string) => Approve.check(Transaction.parse(text), transfer)?.code
     for (const text of ['', '0x', '0x02', `${raw}00`, raw.slice(0, -2), `0x01${raw.slice(4)}`])
       expect(code(text)).toBe('erc20_approval_tx_parse_failed')
-    // The high s of the same signature: valid mathematics, refused by nodes.
+    // The high s of the same signature: mathematically valid, and refused by nodes.
     const s = BigInt(`0x${raw.slice(-64)}`)
     const order = 0xfffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141n
     const high = (order - s).toString(16).padStart(64, '0')
     expect(code(raw.slice(0, -64) + high)).toBe('erc20_approval_tx_invalid_signature')
-    // A nonce of zero as a byte instead of as nothing.
+    // A nonce of zero as a byte instead of as empty.
     const spelt = raw.replace('82123780', '82123700')
     expect(spelt).not.toBe(raw)
     expect(code(spelt)).toBe('erc20_approval_tx_parse_failed')
@@ -257,7 +258,7 @@ describe('a signed approve', () => {
   })
 })
 
-test('behavior: turns are taken in order, and the crowd behind them is limited', async () => {
+test('behavior: turns are taken in order, and the number of waiting calls is limited', async () => {
   const semaphore = createSemaphore(2, 3)
   const gates = Array.from({ length: 6 }, () => Promise.withResolvers<void>())
   const started: number[] = []
@@ -282,7 +283,7 @@ test('behavior: turns are taken in order, and the crowd behind them is limited',
 describe('clients', () => {
   const wallet = (index: number) => `wallet ${index}`
 
-  test('behavior: one client and one network have enough at some time, and again tomorrow', () => {
+  test('behavior: grants of one client and one network are limited, and available again tomorrow', () => {
     const clients = createClients()
     let asked = 0
     const take = (client: string, day = 1) => {
@@ -303,12 +304,12 @@ describe('clients', () => {
     expect(Array.from({ length: 5 }, () => take('10.0.0.1', 2))).not.toContain(false)
   })
 
-  test('behavior: a client has one grant that is unused, its network four', () => {
+  test('behavior: a client may have one unused grant, its network four', () => {
     const clients = createClients()
     expect(clients.take('10.0.0.1', 1, wallet(1))).toBe(true)
     expect(clients.take('10.0.0.1', 1, wallet(2))).toBe(false)
     expect(clients.unused('10.0.0.1', 1)).toEqual([wallet(1)])
-    // What is added to its own grant is another matter.
+    // An increase of its own grant does not count.
     expect(clients.take('10.0.0.1', 1, wallet(1))).toBe(true)
     clients.settle([wallet(1)])
     expect(clients.unused('10.0.0.1', 1)).toEqual([])
@@ -317,13 +318,13 @@ describe('clients', () => {
     )
     expect(neighbours).toEqual([true, true, true, true, false])
     expect(clients.take('10.0.1.1', 1, wallet(7))).toBe(true)
-    // What did not come to be given is not in the way.
+    // A grant that was not sent does not count.
     clients.giveBack('10.0.0.2', 1, wallet(2))
     expect(clients.take('10.0.0.6', 1, wallet(6))).toBe(true)
     expect(clients.take('10.0.0.6', 2, wallet(8))).toBe(true)
   })
 
-  test('behavior: networks are /24 and /48', () => {
+  test('behavior: networks of clients are /24 and /48', () => {
     expect(networkOf('192.0.2.77')).toBe('192.0.2.0/24')
     expect(networkOf('2001:db8:1:2::/64')).toBe('2001:db8:1::/48')
     expect(networkOf('2001:db8:1:3::/64')).toBe('2001:db8:1::/48')

@@ -10,10 +10,10 @@ import {
 import { join } from 'node:path'
 import { type Address, createWalletClient, defineChain, http, numberToHex } from 'viem'
 import { privateKeyToAccount } from 'viem/accounts'
+import { createGrants } from '../db/sqlite/grants'
 import type { NetworkConfig } from '../src/config/Config'
 import { receiptOf } from '../src/demo/chains'
 import { approveCall } from '../src/sponsor/facts'
-import { createStore } from '../src/sponsor/store'
 import { startNetwork, temporary, until } from './harness/settlement'
 import {
   age,
@@ -30,7 +30,7 @@ import {
 
 setDefaultTimeout(30_000)
 
-// A grant that became too small because fees rose before it was used is added to, once.
+// A grant that became too small because fees rose before it was used is increased, once.
 
 const id = 'eip155:4663'
 const low = 36_000_000n
@@ -55,7 +55,7 @@ afterEach(async () => {
   directory.remove()
 })
 
-/** A node that suggests no tip and fills nothing in. */
+/** A node that suggests no tip and fills in no fields. */
 const withoutTip = ({ method }: { method: string }) => {
   if (method === 'eth_fillTransaction') return { error: { code: -32601, message: 'no method' } }
   return method === 'eth_maxPriorityFeePerGas' ? { result: '0x0' } : undefined
@@ -93,9 +93,9 @@ async function sponsored() {
   return { ...wallet, first: first.body }
 }
 
-test('behavior: it then pays for what viem sends by default; and never again', async () => {
+test("behavior: an increased grant pays for viem's default, and is never increased again", async () => {
   const { address, privateKey, first } = await sponsored()
-  // Still enough: the approve is said once more.
+  // Still enough: the approve is returned once more.
   expect(await ask(address)).toMatchObject({
     kind: 'refused',
     code: 'already-sponsored',
@@ -108,7 +108,7 @@ test('behavior: it then pays for what viem sends by default; and never again', a
   const given = BigInt(first.amountWei) + BigInt(second.body.amountWei)
   expect(await weiOf(net.chain, address)).toBe(given)
   expect(given).toBeLessThanOrEqual(sponsorDefaults.maxGrantWei)
-  expect(sponsoring.registry.render()).toContain(`sponsor_grants_today{network="${id}"} 2`)
+  expect(await sponsoring.registry.render()).toContain(`sponsor_grants_today{network="${id}"} 2`)
 
   // At any fee: it happens once.
   await setBaseFee(high * 2n)
@@ -130,7 +130,7 @@ test('behavior: it then pays for what viem sends by default; and never again', a
   expect((await receiptOf(net.chain, hash)).status).toBe('0x1')
 })
 
-test('error: nothing is added to a grant of which something is spent, or which was used', async () => {
+test('error: a grant that was used, or partly spent, is not increased', async () => {
   const spent = await sponsored()
   const used = await sponsored()
   await net.chain.rpc('anvil_setBalance', [
@@ -146,7 +146,7 @@ test('error: nothing is added to a grant of which something is spent, or which w
   expect(topUps()).toEqual([])
 })
 
-test('behavior: of many requests at once one adds to it', async () => {
+test('behavior: of many concurrent requests one increases the grant', async () => {
   const { address, first } = await sponsored()
   await setBaseFee(high)
   const answers = await Promise.all(Array.from({ length: 20 }, () => ask(address)))
@@ -157,23 +157,21 @@ test('behavior: of many requests at once one adds to it', async () => {
   expect(topUps()).toHaveLength(1)
 })
 
-test('error: the ledger takes one for each address, and none without a grant', async () => {
+test('error: the ledger accepts one increase for each address, and none without a grant', async () => {
   const { address, first } = await sponsored()
-  const store = createStore(sponsoring.desk.db)
-  const row = {
-    network: id,
-    transactionHash: first.transaction,
-    amountWei: 1n,
-    feeWei: 0n,
-    createdAt: 1,
-  } as const
-  store.insertTopUp({ ...row, address })
-  expect(() => store.insertTopUp({ ...row, address })).toThrow()
-  const stranger = freshWallet().address
-  expect(() => store.insertTopUp({ ...row, address: stranger })).toThrow()
+  const { riders } = createGrants(sponsoring.desk.db)
+  const ride = (to: Address) => {
+    const row = { network: id, address: to, amountWei: 1n, feeWei: 0n, createdAt: 1 } as const
+    const budget = { from: 0, grants: 100, wei: 10n ** 18n }
+    const grant = { isTopUp: true, row, budget, isSigned: true } as const
+    riders.ride({ kind: 'grant', grant }, first.transaction)
+  }
+  ride(address)
+  expect(() => ride(address)).toThrow('grant-exists')
+  expect(() => ride(freshWallet().address)).toThrow('FOREIGN KEY')
 })
 
-/** Asks in a process of its own. */
+/** Requests in a separate process. */
 const program = (url: string, dataDir: string, address: Address) => `
   const { sponsoredNetwork, startSponsoring, youngAge } = await import(${JSON.stringify(
     join(import.meta.dir, 'harness/sponsor.ts'),
@@ -183,7 +181,7 @@ const program = (url: string, dataDir: string, address: Address) => `
   await sponsoring.granting.grant({ address: ${JSON.stringify(address)}, client: '10.0.0.1' })
 `
 
-test('behavior: killed between the reservation and the send, it is sent after the start, once', async () => {
+test('behavior: an increase of a process that was killed between the reservation and the send is sent after the start, once', async () => {
   const { address, first } = await sponsored()
   await setBaseFee(high)
   await sponsoring.desk.stop()
@@ -209,5 +207,5 @@ test('behavior: killed between the reservation and the send, it is sent after th
   const again = await ask(address)
   expect(again).toMatchObject({ kind: 'refused', code: 'already-sponsored' })
   expect(await weiOf(net.chain, address)).toBe(given)
-  expect(sponsoring.registry.render()).toContain(`sponsor_grants_today{network="${id}"} 2`)
+  expect(await sponsoring.registry.render()).toContain(`sponsor_grants_today{network="${id}"} 2`)
 })

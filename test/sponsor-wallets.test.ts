@@ -23,7 +23,7 @@ import {
 
 setDefaultTimeout(30_000)
 
-// Wallets as they are shipped send the approve with what they were granted, whatever the node suggests.
+// Wallets as shipped send the approve with the granted amount, for any suggestion of the node.
 
 let net: Awaited<ReturnType<typeof startNetwork>>
 let network: NetworkConfig
@@ -43,10 +43,10 @@ afterEach(() => {
   net.tap.intercept = undefined
 })
 
-/** What a node tells wallets about fees. */
+/** Fee suggestions of a node for wallets. */
 type Node = { tipWei: bigint; fills: 'never' | 'as geth' }
 
-/** What geth writes into a transaction: twice the base fee and its tip. */
+/** The fields that geth fills in: twice the base fee and its tip. */
 async function fillAsGeth({ params }: RpcCall, { tipWei }: Node) {
   const request = params[0] as { from: Hex; to: Hex; data: Hex }
   const { from, to, data } = request
@@ -85,9 +85,9 @@ async function behave(node: Node, baseFeeWei: bigint, of = sponsoring): Promise<
 async function setBaseFee(wei: bigint, of = sponsoring): Promise<void> {
   await net.chain.rpc('anvil_setNextBlockBaseFeePerGas', [numberToHex(wei)])
   await net.chain.rpc('anvil_mine', ['0x1'])
-  // A relayer that still offers the fees of before would wait for the next look.
+  // A relayer that still bids the earlier fees would wait for the next poll.
   await until(() => of.desk.settlement.fees(network.id).baseFeeWei === wei)
-  // The grant is in the next one: the fee of a chain with little traffic stands still.
+  // The grant is in the next block: the fee of a chain with little traffic does not change.
   await net.chain.rpc('anvil_setNextBlockBaseFeePerGas', [numberToHex(wei)])
 }
 
@@ -155,7 +155,7 @@ const nodes: readonly [name: string, node: Node, baseFees: readonly number[]][] 
 describe('a grant pays for the approve', () => {
   for (const [name, node, baseFees] of nodes) {
     for (const [wallet, send] of Object.entries(wallets)) {
-      test(`behavior: that ${wallet} sends by default to a node that ${name}`, async () => {
+      test(`behavior: a grant pays for the approve that ${wallet} sends by default to a node that ${name}`, async () => {
         for (const baseFee of baseFees) {
           const { address, privateKey } = await holder()
           await behave(node, gwei(baseFee))
@@ -169,7 +169,7 @@ describe('a grant pays for the approve', () => {
   }
 
   for (const baseFee of [0.036, 0.47]) {
-    test(`behavior: in the answer of the grant, at ${baseFee} gwei`, async () => {
+    test(`behavior: a grant pays for the approve in its answer, at ${baseFee} gwei`, async () => {
       const { address, privateKey } = await holder()
       await behave({ tipWei: 0n, fills: 'never' }, gwei(baseFee))
       const { approve, amountWei } = await granted(address)
@@ -190,7 +190,7 @@ describe('a grant pays for the approve', () => {
 })
 
 describe('an address with some gas', () => {
-  test('behavior: with what viem offers it is refused, with the approve that it can send', async () => {
+  test('behavior: an address with the amount that viem reserves is refused, with the approve that it can send', async () => {
     const { address, privateKey } = await holder()
     await behave({ tipWei: 0n, fills: 'never' }, gwei(0.036))
     await net.chain.rpc('anvil_setBalance', [address, numberToHex(54_000n * gwei(0.0432))])
@@ -201,7 +201,7 @@ describe('an address with some gas', () => {
     expect(await wallets.viem?.(privateKey)).toMatch(/^0x/)
   })
 
-  test('behavior: with what an approve costs and no wallet sends it for, the rest is granted', async () => {
+  test('behavior: an address with less than any wallet reserves gets the difference', async () => {
     const { address, privateKey } = await holder()
     await behave({ tipWei: 0n, fills: 'as geth' }, gwei(0.036))
     await net.chain.rpc('anvil_setBalance', [address, numberToHex(54_000n * gwei(0.038))])
@@ -210,10 +210,11 @@ describe('an address with some gas', () => {
   })
 })
 
-// Each with a relayer of its own, which is the same account: the one above is not asked any more.
+// Each has a relayer object of its own over the same account: the previous one is not used any
+// more.
 describe('a cap', () => {
   for (const [wallet, send] of Object.entries(wallets)) {
-    test(`behavior: above a tip of 1 gwei funds what ${wallet} sends to anvil as it is`, async () => {
+    test(`behavior: a cap above a tip of 1 gwei pays for the default of ${wallet} on anvil`, async () => {
       const own = temporary()
       const changes = { ...youngAge, minBalanceAtomic: 1_000_000n, maxGrantWei: 10n ** 15n }
       const of = await startSponsoring([sponsoredNetwork(net.tap.url, changes)], own.path)
@@ -231,7 +232,7 @@ describe('a cap', () => {
     })
   }
 
-  test('behavior: below what wallets offer still funds the approve of the answer', async () => {
+  test('behavior: a cap below the reserve of wallets still pays for the approve in the answer', async () => {
     const own = temporary()
     const small = { ...youngAge, minBalanceAtomic: 100_000n, maxGrantWei: 25_000_000_000_000n }
     const of = await startSponsoring([sponsoredNetwork(net.tap.url, small)], own.path)
@@ -253,7 +254,8 @@ describe('a cap', () => {
       })
       const hash = (await net.chain.rpc('eth_sendRawTransaction', [raw])) as Hex
       expect((await receiptOf(net.chain, hash)).status).toBe('0x1')
-      // At 0.43 gwei it would pay for an approve only if no block were dearer: in vain, and for ever.
+      // At 0.43 gwei it would pay for an approve only if no block had a higher fee: the grant would
+      // be lost.
       const other = await holder(100_000n)
       await setBaseFee(gwei(0.43), of)
       const refused = await of.granting.grant({ address: other.address, client: '10.8.2.1' })

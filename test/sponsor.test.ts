@@ -29,7 +29,10 @@ beforeAll(async () => {
 afterAll(() => world?.stop())
 
 let clients = 0
-/** Each request from a network of its own, so that limits are met only where they are meant. */
+/**
+ * Each request comes from a network of its own, so that limits apply only where the test expects
+ * them.
+ */
 const somewhere = () => `10.${++clients >> 8}.${clients & 255}.1`
 
 /** Status and code. */
@@ -76,7 +79,7 @@ describe('a wallet with USDG and nothing else', () => {
   const wallet = account(3)
   let first: Answer
 
-  test('behavior: is given what one approve costs, confirmed before the answer', async () => {
+  test('behavior: a wallet with only USDG gets the cost of one approve, confirmed before the answer', async () => {
     expect(await weiOf(chain, wallet.address)).toBe(0n)
     first = await ask({ address: wallet.address })
     expect(first.status).toBe(200)
@@ -103,7 +106,7 @@ describe('a wallet with USDG and nothing else', () => {
     expect(receipt).toMatchObject({ status: '0x1', to: wallet.address.toLowerCase() })
   })
 
-  test('error: is given nothing again, in whatever letters, with the first transaction', async () => {
+  test('error: the same wallet gets no second grant, in any case of its letters, with the first transaction', async () => {
     for (const address of [wallet.address, wallet.address.toLowerCase()]) {
       const again = await ask({ address, network })
       expect(again.status).toBe(409)
@@ -116,7 +119,7 @@ describe('a wallet with USDG and nothing else', () => {
     }
   })
 
-  test('behavior: approves with it and buys by Permit2 with a stock client', async () => {
+  test('behavior: a sponsored wallet approves and buys by Permit2 with a stock client', async () => {
     const raw = await signApprove(chain, wallet.privateKey, token)
     const hash = (await chain.rpc('eth_sendRawTransaction', [raw])) as Hex
     expect((await receiptOf(chain, hash)).status).toBe('0x1')
@@ -129,7 +132,7 @@ describe('a wallet with USDG and nothing else', () => {
   })
 })
 
-test('behavior: parallel requests for one address make one grant', async () => {
+test('behavior: concurrent requests for one address make one grant', async () => {
   const { address } = account(4)
   const answers = await Promise.all(
     Array.from({ length: 30 }, (_, index) =>
@@ -148,8 +151,8 @@ test('behavior: parallel requests for one address make one grant', async () => {
   }
 })
 
-describe('who needs no grant or may have none', () => {
-  /** A fresh address with tokens, perhaps of old, perhaps with code or native coin. */
+describe('addresses that need no grant or may have none', () => {
+  /** A fresh address with tokens, optionally for long, with code or with native coin. */
   async function holder(options: { atomic?: bigint; wei?: bigint; code?: Hex; isNew?: boolean }) {
     const { atomic = 250_000n, wei = 0n, code, isNew = false } = options
     const { address } = freshWallet()
@@ -160,11 +163,11 @@ describe('who needs no grant or may have none', () => {
     return address
   }
 
-  test('behavior: exactly the least balance, held for long enough, is enough', async () => {
+  test('behavior: exactly the least balance for long enough is enough', async () => {
     expect((await ask({ address: await holder({}) })).status).toBe(200)
   })
 
-  test('behavior: dust of native coin is taken off the grant', async () => {
+  test('behavior: dust of native coin is subtracted from the grant', async () => {
     const address = await holder({ wei: 5n })
     const { json } = await ask({ address })
     expect(await weiOf(chain, address)).toBe(BigInt(String(json.amountWei)) + 5n)
@@ -172,9 +175,9 @@ describe('who needs no grant or may have none', () => {
 
   const cases: [name: string, () => Promise<Address>, answer: ExpectedRefusal][] = [
     ['has approved', async () => account(1).address, [409, 'already-approved']],
-    ['holds too little', () => holder({ atomic: 249_999n }), [422, 'asset-balance-too-low']],
+    ['has too little', () => holder({ atomic: 249_999n }), [422, 'asset-balance-too-low']],
     ['holds nothing', async () => freshWallet().address, [422, 'asset-balance-too-low']],
-    ['holds it since now', () => holder({ isNew: true }), [422, 'balance-too-young']],
+    ['has it since now', () => holder({ isNew: true }), [422, 'balance-too-young']],
     ['has gas', () => holder({ wei: 10n ** 15n }), [422, 'has-gas']],
     ['is a contract', () => holder({ code: '0x00' }), [422, 'not-an-eoa']],
     [
@@ -193,7 +196,7 @@ describe('who needs no grant or may have none', () => {
     })
   }
 
-  test('error: a token that refuses the address', async () => {
+  test('error: an address that the token refuses gets no grant', async () => {
     const address = await holder({})
     const data = encodeFunctionData({ abi, functionName: 'setBlocked', args: [address, true] })
     await execute(chain, [{ from: account(9).address, to: token, data }])
@@ -201,7 +204,7 @@ describe('who needs no grant or may have none', () => {
   })
 })
 
-describe('what is asked', () => {
+describe('the request', () => {
   const address = account(5).address
   const bad: [name: string, body: unknown, answer: ExpectedRefusal][] = [
     ['no address', {}, [400, 'invalid-address']],
@@ -215,8 +218,8 @@ describe('what is asked', () => {
       { address, network: 'eip155:8453' },
       [400, 'invalid-parameter'],
     ],
-    ['a network that is no text', { address, network: 4663 }, [400, 'invalid-parameter']],
-    ['a signature that is none', { address, signature: '0x00' }, [400, 'invalid-signature']],
+    ['a network that is not a string', { address, network: 4663 }, [400, 'invalid-parameter']],
+    ['an invalid signature', { address, signature: '0x00' }, [400, 'invalid-signature']],
     ['no signature text', { address, signature: {} }, [400, 'invalid-signature']],
     ['another member', { address, amount: '1' }, [400, 'bad-request']],
     ['a member twice', `{"address":"${address}","address":"${address}"}`, [400, 'bad-request']],
@@ -231,7 +234,7 @@ describe('what is asked', () => {
     })
   }
 
-  test('error: whatever JSON comes, it is refused as 4xx and gives nothing', async () => {
+  test('error: any invalid JSON is a 4xx and no grant', async () => {
     const member = fc.oneof(fc.constant(address), fc.constant(network), fc.string(), fc.jsonValue())
     const named = fc.dictionary(fc.constantFrom('address', 'network', 'signature', 'x'), member)
     const bodies = fc.oneof(
@@ -252,7 +255,7 @@ describe('what is asked', () => {
     )
   })
 
-  test('error: other methods and content types', async () => {
+  test('error: other methods and content types are refused', async () => {
     const wrong = await ask(undefined, { method: 'GET' })
     expect(wrong.status).toBe(405)
     expect(wrong.headers.get('allow')).toBe('POST, OPTIONS')
@@ -260,28 +263,28 @@ describe('what is asked', () => {
     expect(await refusalOf({ address }, { headers })).toEqual([400, 'bad-request'])
   })
 
-  test('behavior: a page of another origin may ask', async () => {
+  test('behavior: a page of another origin may send a request', async () => {
     const { status, headers } = await ask(undefined, { method: 'OPTIONS' })
     expect(status).toBe(204)
     expect(headers.get('access-control-allow-headers')).toContain('Content-Type')
     expect(headers.get('access-control-allow-origin')).toBe('*')
   })
 
-  test('error: one client asks too often, then its network does', async () => {
+  test('error: the requests of one client are limited, then those of its network', async () => {
     const asked = (client: string) => ask({}, { client }).then(({ status }) => status)
     const own = await Promise.all(Array.from({ length: 60 }, () => asked('192.0.2.1')))
     expect(own.filter((status) => status === 429)).toHaveLength(50)
     const others = await Promise.all(
       Array.from({ length: 40 }, (_, index) => asked(`192.0.2.${2 + index}`)),
     )
-    // What was refused to the one is not missing for its neighbours.
+    // Refused requests of one client do not count for its neighbours.
     expect(others.filter((status) => status === 429)).toHaveLength(10)
     const refused = await ask({}, { client: '192.0.2.1' })
     expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(0)
     expect(refused.json.code).toBe('rate-limited')
   })
 
-  test('behavior: no address was given anything by it', async () => {
+  test('behavior: the requests above made no grant', async () => {
     expect(await weiOf(chain, address)).toBe(0n)
   })
 })

@@ -1,10 +1,10 @@
 import { afterAll, describe, expect, test } from 'bun:test'
-import { join } from 'node:path'
 import * as Receipt from '../src/chain/receipt'
 import * as Token from '../src/chain/token'
 import { account } from '../src/demo/accounts'
 import { receiptOf, settlementOf } from './harness/buyer'
 import { block, pause } from './harness/exchange'
+import { main } from './harness/program'
 import type { Scheme } from './harness/shop'
 import {
   askToBuy,
@@ -33,7 +33,7 @@ const counts = () => ({
 })
 
 describe('the 402 of a purchase', () => {
-  test('behavior: it asks for exactly the amount, in body and header, with the quote', async () => {
+  test('behavior: the 402 requests exactly the amount, in body and header, with the quote', async () => {
     const asked = await askToBuy(shop.buyUrl({ usdg: '25.5' }))
     expect(asked.response.status).toBe(402)
     const [first, second] = asked.required.accepts
@@ -69,18 +69,18 @@ describe('the 402 of a purchase', () => {
     ['a sign', { usdg: '-5' }, ['usdg']],
     ['hexadecimal', { usdg: '0x10' }, ['usdg']],
     ['a space', { usdg: ' 25' }, ['usdg']],
-    ['a recipient that is none', { recipient: '0x12' }, ['recipient']],
+    ['an invalid recipient', { recipient: '0x12' }, ['recipient']],
     [
       'a recipient whose checksum is wrong',
       { recipient: buyer.replace('0x70', '0x70').replace('C', 'c') },
       ['recipient'],
     ],
-    ['no shares at least', { minimumShares: '0' }, ['minimumShares']],
+    ['a minimum of zero shares', { minimumShares: '0' }, ['minimumShares']],
     ['a misspelt parameter', { recepient: buyer }, ['recepient']],
     ['everything at once', { usdg: 'x', recipient: 'y', symbol: '*' }, ['usdg', 'recipient']],
   ]
   for (const [name, query, names] of wrong) {
-    test(`error: ${name} is named in a 400 before a price is asked`, async () => {
+    test(`error: ${name} is named in a 400 before a price is offered`, async () => {
       const calls = shop.calls()
       const response = await fetch(shop.buyUrl(query), { method: 'POST' })
       const body = await json(response)
@@ -122,14 +122,14 @@ describe('the 402 of a purchase', () => {
     '0x402085c248EeA27D92E8b30b2C58ed07f9E20001',
     '0xcA11bde05977b3631167028862bE2a173976CA11',
   ]
-  test('error: no recipient that would keep or lose the shares, before a price is asked', async () => {
+  test('error: a recipient that would keep or lose the shares is refused before a price is offered', async () => {
     const calls = shop.calls()
     for (const recipient of reserved()) {
       const response = await fetch(shop.buyUrl({ recipient }), { method: 'POST' })
       expect([recipient, response.status]).toEqual([recipient, 400])
     }
     expect(shop.calls()).toBe(calls)
-    // The first address that is nobody's.
+    // The first address without an owner.
     const free = await fetch(
       shop.buyUrl({ recipient: '0x0000000000000000000000000000000000010000' }),
       { method: 'POST' },
@@ -147,7 +147,7 @@ describe('the 402 of a purchase', () => {
     await pause(chain, nvda, {})
   })
 
-  test('error: a blocked recipient is 400, one who is blocked later too', async () => {
+  test('error: a blocked recipient is 400, also one that is blocked later', async () => {
     const recipient = account(5).address
     const url = shop.buyUrl({ recipient, usdg: '33' })
     const credential = await signOrder(url)
@@ -160,7 +160,7 @@ describe('the 402 of a purchase', () => {
     expect((await fetch(url, { method: 'POST', headers: credential })).status).toBe(200)
   })
 
-  test('error: fewer shares than the buyer insists on is 409, nothing charged', async () => {
+  test("error: fewer shares than the buyer's minimum is 409, and nothing is charged", async () => {
     const url = shop.buyUrl({ minimumShares: '1000' })
     const asked = await fetch(url, { method: 'POST' })
     expect([asked.status, (await json(asked)).code]).toEqual([409, 'below-minimum'])
@@ -207,7 +207,7 @@ describe('a purchase', () => {
     })
   }
 
-  test('behavior: the shares go to the recipient that was named', async () => {
+  test('behavior: the shares go to the named recipient', async () => {
     const recipient = account(6).address
     const before = await shop.shares(recipient)
     const response = await buyStock(shop.buyUrl({ recipient }))
@@ -216,7 +216,7 @@ describe('a purchase', () => {
     expect((await shop.shares(recipient)) - before).toBe(BigInt(order.deliveredSharesAtomic ?? 0))
   })
 
-  test('behavior: many at once spend exactly their own money', async () => {
+  test('behavior: concurrent purchases spend exactly their own money', async () => {
     const amounts = ['3.1', '4.2', '5.3', '6.4', '7.5', '8.6', '9.7', '10.8', '11.9', '13']
     const urls = amounts.map((usdg) => shop.buyUrl({ usdg }))
     const signed = await Promise.all(
@@ -247,11 +247,10 @@ describe('a purchase', () => {
     expect(await shop.usdg(shop.desk)).toBe(0n)
   })
 
-  test('behavior: a wallet without gas and approval buys by signatures alone', async () => {
+  test('behavior: a wallet without gas and approval buys with signatures only', async () => {
     const fresh = account(6)
     await chain.rpc('anvil_setBalance', [fresh.address, '0x0'])
     await mint(shop, fresh.address, 5_000_000n)
-    const main = join(import.meta.dir, '../src/main.ts')
     const words = ['--method', 'POST', '--max', '5', '--transfer', 'permit2', '--rpc', chain.url]
     const url = shop.buyUrl({ usdg: '5' })
     const child = Bun.spawn([process.execPath, main, 'pay', url, ...words], {
@@ -264,7 +263,7 @@ describe('a purchase', () => {
     expect(await shop.usdg(fresh.address)).toBe(0n)
   })
 
-  test('behavior: minimumShares raises the floor', async () => {
+  test('behavior: minimumShares raises the minimum', async () => {
     const asked = await askToBuy(shop.buyUrl())
     const { estimatedShares } = asked.body.quote as Record<string, string>
     const minimumShares = (Number(estimatedShares) * 0.995).toFixed(15)
@@ -273,7 +272,7 @@ describe('a purchase', () => {
     expect([response.status, Number(order.minimumShares)]).toEqual([200, Number(minimumShares)])
   })
 
-  test('behavior: the metrics count what is at no end', async () => {
+  test('behavior: the metrics count orders that are not final', async () => {
     const text = await (await fetch(`${shop.url}/metrics`)).text()
     for (const state of ['settling', 'settled', 'swapping', 'refunding', 'held']) {
       expect(text).toContain(`turnpike_stock_orders{state="${state}"} 0`)
@@ -286,24 +285,24 @@ describe('a purchase', () => {
     expect(shop.rows("SELECT * FROM jobs WHERE kind = 'swap'").length).toBeGreaterThan(4)
   })
 
-  test('error: money for another purpose is refused and stays', async () => {
+  test('error: a payment for another purpose is refused and not spent', async () => {
     const credential = await signOrder(shop.buyUrl())
     const other = await fetch(shop.buyUrl({ usdg: '26' }), { method: 'POST', headers: credential })
-    // Nothing is known of it yet: it simply does not pay this.
+    // The payment is unknown yet: it does not pay for this.
     expect([other.status, (await json(other)).reason]).toEqual([
       402,
       'invalid_payment_requirements',
     ])
   })
 
-  test('error: an MPP credential opens no order to another recipient', async () => {
+  test('error: an MPP credential pays for no order to another recipient', async () => {
     const credential = await signOrder(shop.buyUrl(), { scheme: 'mpp' })
     const stolen = shop.buyUrl({ recipient: account(6).address })
     const response = await fetch(stolen, { method: 'POST', headers: credential })
     expect([response.status, (await json(response)).code]).toEqual([402, 'invalid-challenge'])
   })
 
-  test('error: junk credentials are 400 or 402 and write nothing', async () => {
+  test('error: invalid credentials are 400 or 402 and write nothing', async () => {
     const before = counts()
     for (const [headers, status] of [
       [{ 'payment-signature': 'junk' }, 400],
@@ -319,7 +318,7 @@ describe('a purchase', () => {
 })
 
 describe('the same request again', () => {
-  test('behavior: it is the same order, spelt otherwise, and after a restart', async () => {
+  test('behavior: a repeated request is the same order, in another spelling, and after a restart', async () => {
     const url = shop.buyUrl({ usdg: '27' })
     const credential = await signOrder(url)
     const send = (to: string) => fetch(to, { method: 'POST', headers: credential })
@@ -335,7 +334,7 @@ describe('the same request again', () => {
     expect(shop.rows(`SELECT * FROM jobs WHERE id LIKE '%${first.id}'`)).toHaveLength(1)
   })
 
-  test('behavior: many at the same time are one order', async () => {
+  test('behavior: concurrent repetitions of a request are one order', async () => {
     for (const scheme of ['x402-permit2', 'mpp'] as const) {
       const url = shop.buyUrl({ usdg: '28' })
       const credential = await signOrder(url, { scheme })
@@ -393,7 +392,7 @@ describe('the same request again', () => {
     expect([other.status, (await json(other)).code]).toEqual([409, 'idempotency-conflict'])
   })
 
-  test('behavior: a buyer who leaves has an order all the same', async () => {
+  test('behavior: a buyer that disconnects still has its order', async () => {
     const url = shop.buyUrl({ usdg: '34' })
     const headers = await signOrder(url)
     const leave = new AbortController()
@@ -413,7 +412,7 @@ describe('the history', () => {
   const page = async (query = ''): Promise<Page> =>
     (await (await fetch(`${shop.url}/api/stock/orders${query}`)).json()) as Page
 
-  test('behavior: newest first, page by page, while orders come in', async () => {
+  test('behavior: the history has the newest orders first, page by page, while new ones arrive', async () => {
     await buyStock(shop.buyUrl(), { buyer: 2 })
     const all = (await page('?limit=100')).orders
     expect(all.length).toBeGreaterThan(10)
@@ -436,7 +435,7 @@ describe('the history', () => {
     expect((await page()).orders).toHaveLength(Math.min(20, ids.length + 1))
   })
 
-  test('error: bad parameters and unknown orders are named', async () => {
+  test('error: invalid parameters and unknown orders are named', async () => {
     for (const query of ['limit=0', 'limit=101', 'limit=1e1', 'payer=0x', 'before=x', 'page=2']) {
       const response = await fetch(`${shop.url}/api/stock/orders?${query}`)
       const [name] = query.split('=')

@@ -19,8 +19,8 @@ import {
 } from './harness/stockshop'
 import { until } from './harness/world'
 
-// A pool that runs dry inside a swap takes a part of the money, and may have given enough shares all
-// the same. What it does not take is the payer's: the desk keeps nothing, and neither does the router.
+// A pool without enough liquidity takes a part of the input, and may still give enough shares. The
+// remaining input belongs to the payer: neither the desk nor the router keeps it.
 
 const shop = await startStockShop()
 afterAll(() => shop.stop())
@@ -31,12 +31,14 @@ const { chain, stock, asset } = shop
 const buyer = account(1).address
 const paid = 25_000_000n
 
-/** A purchase of which the pool takes a part, because it has little more than the floor to sell. */
+/**
+ * A purchase of which the pool takes a part, because it has little more than the minimum to sell.
+ */
 async function arrange(token: StockToken, query: Record<string, string> = {}) {
   const url = shop.buyUrl({ symbol: token.symbol, ...query })
   const { estimatedSharesAtomic } = (await askToBuy(url)).body.quote as Record<string, string>
   const shares = (BigInt(estimatedSharesAtomic ?? 0) * 992n) / 1_000n
-  return { url, dry: (await offer(chain, asset, token, shares)).dry }
+  return { url, drain: (await offer(chain, asset, token, shares)).drain }
 }
 
 async function books() {
@@ -71,17 +73,17 @@ function tokenAt(index: number): StockToken {
 
 const stateOf = (id: string) => shop.rows(`SELECT state FROM orders WHERE id = '${id}'`)[0]?.state
 
-describe('a pool that runs dry inside the swap', () => {
-  // Whether the asset is token0 or token1 of the pool, the price runs to one end or the other. The way
-  // there is short enough for the gas of a swap only where the fee is high; otherwise it reverts.
+describe('a pool that loses its liquidity inside the swap', () => {
+  // Whether the asset is token0 or token1 of the pool, the price moves to one end or the other. The
+  // way is short enough for the gas of a swap only where the fee is high; otherwise it reverts.
   for (const index of [2, 4, 6, 7]) {
     const token = tokenAt(index)
-    test(`behavior: what ${token.symbol} does not take goes back in the same transaction`, async () => {
+    test(`behavior: input that the pool of ${token.symbol} does not take goes back in the same transaction`, async () => {
       const recipient = account(6).address
-      const { url, dry } = await arrange(token, { recipient })
+      const { url, drain } = await arrange(token, { recipient })
       const start = await books()
       const credential = await signOrder(url)
-      before(shop, 'swap', 1, dry)
+      before(shop, 'swap', 1, drain)
       const response = await fetch(url, { method: 'POST', headers: credential })
       const order = (await response.json()) as OrderJson
       expect([response.status, order.status]).toEqual([200, 'delivered'])
@@ -98,12 +100,12 @@ describe('a pool that runs dry inside the swap', () => {
     })
   }
 
-  test('error: to a payer that the asset blocks nothing can go back: the swap fails, the refund waits', async () => {
-    const { url, dry } = await arrange(tokenAt(12))
+  test('error: when the asset blocks the payer, the swap fails and the refund waits', async () => {
+    const { url, drain } = await arrange(tokenAt(12))
     const start = await books()
     const credential = await signOrder(url)
     before(shop, 'swap', 1, async () => {
-      await dry()
+      await drain()
       await freeze(shop, buyer)
     })
     const response = await fetch(url, { method: 'POST', headers: credential })
@@ -118,8 +120,8 @@ describe('a pool that runs dry inside the swap', () => {
   })
 })
 
-describe('money that strangers left at the router', () => {
-  test('behavior: buys shares for the recipient and changes nothing for the desk', async () => {
+describe('money that others left at the router', () => {
+  test('behavior: money that others left at the router buys shares for the recipient and changes nothing for the desk', async () => {
     const start = await books()
     await mint(shop, stock.router, 1_000_000n)
     const response = await buyStock(shop.buyUrl())

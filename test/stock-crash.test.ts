@@ -17,13 +17,14 @@ import {
 } from './harness/stockshop'
 import { until } from './harness/world'
 
-// The program dies by SIGKILL at every step of an order. After a start, the same request finds the
-// same order at its end: delivered or refunded, once, and the desk has what it had.
+// The program is killed by SIGKILL at every step of an order. After a start, the same request finds
+// the order in its final state: delivered or refunded, once, and the desk has its balance from
+// before.
 
 let shop: StockShop
 beforeAll(async () => {
   shop = await startStockShop()
-  // Only its chain is wanted, with a tap in front: the desk is that of the program.
+  // Only its chain is used, with a tap in front: the desk is that of the program.
   await shop.app.stop()
 })
 afterAll(() => shop?.stop())
@@ -109,7 +110,7 @@ async function books() {
   }
 }
 
-/** Resolves when the program has reached the moment, where it then hangs. */
+/** Resolves when the program has reached the moment, at which it then waits. */
 function arm({ moment, forwarded, isRefunded }: Death): Promise<void> {
   const { promise, resolve } = Promise.withResolvers<void>()
   const hang = async (forward: () => Promise<unknown>) => {
@@ -123,7 +124,7 @@ function arm({ moment, forwarded, isRefunded }: Death): Promise<void> {
     return promise
   }
   let forward: () => Promise<unknown> = async () => undefined
-  // The quote that comes with the payment is the first one.
+  // The first quote is that of the payment.
   before(shop, moment, moment === 'quote' ? 2 : 1, () => hang(forward))
   const atMoment = shop.tap.intercept
   const unsettle = () => movePrice(shop.chain, shop.asset, shop.nvda, samplePrice('NVDA') * 1.02)
@@ -146,7 +147,7 @@ function ordersOf(dataDir: string): Record<string, unknown>[] {
   }
 }
 
-test('behavior: orders list, show and retry work beside the running service', async () => {
+test('behavior: orders list, show and retry work while the service runs', async () => {
   const program = await createStockProgram({ rpcUrl: shop.tap.url })
   const cli = async (...words: string[]) => {
     const command = [process.execPath, main, 'orders', ...words]

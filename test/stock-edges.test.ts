@@ -16,8 +16,8 @@ import {
 } from './harness/stockshop'
 import { until } from './harness/world'
 
-// What hardly ever happens and would cost a buyer an order: strangers who settle in our stead, nodes
-// that answer half of the questions, a process that dies between two writes, another desk's key.
+// Rare events that would cost a buyer an order: other accounts that settle first, nodes that answer
+// only some calls, a process that ends between two writes, a changed desk key.
 
 const shop = await startStockShop({
   refundsMax: 100,
@@ -43,7 +43,7 @@ const pay = () => fetch(url, { method: 'POST', headers: credential })
 const newest = () => shop.rows('SELECT * FROM orders ORDER BY id DESC LIMIT 1')[0]
 const stateOf = (id: unknown) => shop.rows(`SELECT state FROM orders WHERE id = '${id}'`)[0]?.state
 
-/** Something that another process did to the database. */
+/** A change by another process to the database. */
 function tamper(sql: string): void {
   const other = new Database(`${shop.dataDir}/turnpike.sqlite`)
   try {
@@ -54,8 +54,8 @@ function tamper(sql: string): void {
   }
 }
 
-describe('a stranger settles in front of us', () => {
-  test('behavior: in calldata that nobody can read, the money still buys (attack 12)', async () => {
+describe('another account settles first', () => {
+  test('behavior: a payment that another account settles in unknown calldata still buys (attack 12)', async () => {
     const abi = parseAbi([
       'struct Call { address target; bytes callData; }',
       'function tryAggregate(bool requireSuccess, Call[] calls)',
@@ -77,14 +77,27 @@ describe('a stranger settles in front of us', () => {
     expect([response.status, order.status]).toEqual([200, 'delivered'])
     expect(start - (await shop.usdg(buyer))).toBe(BigInt(order.usdgAtomic))
     expect(await shop.usdg(shop.desk)).toBe(0n)
-    // The same transfer pays for nothing else.
+    // The same transfer pays for no other order.
     expect((await pay()).status).toBe(200)
     expect(await shop.usdg(shop.desk)).toBe(0n)
   })
 })
 
-describe('a market that nobody can read', () => {
-  test('behavior: the money goes back after a quarter of an hour all the same', async () => {
+describe('a refused payment', () => {
+  test('behavior: each concurrent request with a refused payment gets a 402', async () => {
+    await freeze(shop, buyer)
+    try {
+      const responses = await Promise.all(Array.from({ length: 6 }, pay))
+      expect(responses.map(({ status }) => status)).toEqual(Array(6).fill(402))
+    } finally {
+      await freeze(shop, buyer, false)
+    }
+    expect((await pay()).status).toBe(200)
+  })
+})
+
+describe('a market that cannot be read', () => {
+  test('behavior: an order is refunded after a quarter of an hour without a readable market', async () => {
     const late = 16 * 60 * 1000
     let looks = 0
     shop.tap.intercept = (call) =>
@@ -108,8 +121,8 @@ describe('a market that nobody can read', () => {
   })
 })
 
-describe('a process that died between two writes', () => {
-  test('behavior: what an order rests on is looked at again at the start, and pays nothing twice', async () => {
+describe('a process that ended between two writes', () => {
+  test('behavior: the payment of an order is checked again at the start, and nothing is paid twice', async () => {
     const order = (await (await pay()).json()) as OrderJson
     expect(order.status).toBe('delivered')
     await mint(shop, shop.desk, BigInt(order.usdgAtomic))
@@ -122,7 +135,7 @@ describe('a process that died between two writes', () => {
     const funds = await shop.usdg(shop.desk)
     await shop.restart()
     await until('it is held', () => stateOf(order.id) === 'held')
-    // The chain knows better: the nonce of the order is used.
+    // The chain shows that the nonce of the order is used.
     const { refundReason, heldReason } = await shop.order(order.id)
     expect([refundReason, heldReason]).toEqual(['swap-failed', 'refund-not-found'])
     expect(await shop.usdg(shop.desk)).toBe(funds)
@@ -130,7 +143,7 @@ describe('a process that died between two writes', () => {
 })
 
 describe('another desk', () => {
-  test('error: spends none of its own money on the orders of the one before', async () => {
+  test('error: a new desk spends none of its own money on orders of the previous one', async () => {
     let looks = 0
     shop.tap.intercept = (call) =>
       JSON.stringify(call.params).includes('c6a5026a') && ++looks > 1 ? down() : undefined
@@ -150,7 +163,7 @@ describe('another desk', () => {
     await shop.restart()
     try {
       expect(shop.app.settlement.desk).toBe(other.address)
-      await until('somebody is told', () =>
+      await until('the log has the order', () =>
         shop.logged.some((line) => line.includes('order-of-another-desk')),
       )
       expect(stateOf(id)).toBe('settled')
@@ -166,7 +179,7 @@ describe('another desk', () => {
 })
 
 describe('a desk that runs out of gas', () => {
-  test('error: takes no order that it could not swap', async () => {
+  test('error: a desk without enough gas for a swap accepts no order', async () => {
     const { maxFeeWei } = shop.app.settlement.fees('eip155:4663')
     const rich = await chain.rpc('eth_getBalance', [shop.desk, 'latest'])
     // Enough to settle, too little for the limit of a swap.
@@ -186,7 +199,7 @@ describe('a desk that runs out of gas', () => {
 })
 
 describe('a reorganisation between the decision and the refund', () => {
-  test('error: nothing is refunded while the swap is under way again', async () => {
+  test('error: nothing is refunded while the swap is in progress again', async () => {
     before(shop, 'swap', 1, () => movePrice(chain, asset, nvda, samplePrice(nvda.symbol) * 1.02))
     const moving = shop.tap.intercept
     let isBack = false
@@ -206,7 +219,7 @@ describe('a reorganisation between the decision and the refund', () => {
       return moving?.(call, forward)
     }
     const paying = pay()
-    await until('the swap is under way again', () => isBack)
+    await until('the swap is in progress again', () => isBack)
     const id = newest()?.id
     await until('the order follows', () => stateOf(id) === 'swapping' || stateOf(id) === 'refunded')
     expect(shop.rows(`SELECT * FROM jobs WHERE id LIKE 'refund:${id}%'`)).toEqual([])
@@ -220,7 +233,7 @@ describe('a reorganisation between the decision and the refund', () => {
 })
 
 describe('a reorganisation after a refund that failed', () => {
-  test('behavior: that brings it back ends the order, and no other is written', async () => {
+  test('behavior: a reorganisation that includes the refund completes the order, and no other refund is written', async () => {
     await movePrice(chain, asset, nvda, samplePrice(nvda.symbol))
     before(shop, 'quote', 2, async () => {
       await movePrice(chain, asset, nvda, samplePrice(nvda.symbol) * 1.02)
@@ -230,7 +243,7 @@ describe('a reorganisation after a refund that failed', () => {
     const id = newest()?.id
     expect(stateOf(id)).toBe('held')
     const kept = shop.rows(`SELECT * FROM jobs WHERE id = 'refund:${id}'`)[0]
-    // An operator asks for another one, which waits until the first is out of reach.
+    // An operator requests another refund, which waits until no reorganisation can undo the first.
     tamper(`UPDATE orders SET retry_at = 1 WHERE id = '${id}'`)
     await until('it is refunding', () => stateOf(id) === 'refunding')
     expect(newest()?.refund_tx).toBeNull()

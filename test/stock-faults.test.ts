@@ -21,8 +21,8 @@ import {
 } from './harness/stockshop'
 import { until } from './harness/world'
 
-// Something breaks between any two steps of an order: it ends delivered or refunded, exactly once,
-// and the desk is left with what it had.
+// Something fails between any two steps of an order. The order ends delivered or refunded, exactly
+// once, and the desk has its balance from before.
 
 const shop = await startStockShop({ refundsMax: 100 })
 afterAll(() => shop.stop())
@@ -48,7 +48,7 @@ let serial = 0
 let url: string
 
 beforeEach(async () => {
-  // Another amount each time: nobody's look at the pool is shared.
+  // Each amount is different, so that no read of the pool is shared.
   url = shop.buyUrl({ usdg: `${40 + ++serial}` })
   credential = await signOrder(url)
   start = await books()
@@ -114,7 +114,7 @@ async function retry(id: string): Promise<void> {
 }
 
 describe('between payment and swap', () => {
-  test('behavior: money that could not be swapped for a quarter of an hour goes back', async () => {
+  test('behavior: money that could not be swapped for a quarter of an hour is refunded', async () => {
     const late = 16 * 60 * 1000
     let looks = 0
     shop.tap.intercept = (call) =>
@@ -130,13 +130,13 @@ describe('between payment and swap', () => {
     }
   })
 
-  test('behavior: a pool that moved below the floor is a refund, not a bad fill (attack 39: sandwich)', async () => {
+  test('behavior: a price below the minimum is a refund, not a swap (attack 39: sandwich)', async () => {
     before(shop, 'quote', 2, () => move(price * 1.02))
     const order = await isRefunded(await pay(), 'below-floor')
     expect(order.swapTx).toBeUndefined()
   })
 
-  test('behavior: a pool that moved within the floor is a fill at the new price', async () => {
+  test('behavior: a price that still meets the minimum is a swap at the new price', async () => {
     before(shop, 'quote', 2, () => move(price * 1.005))
     const order = await isDelivered(await pay())
     expect(Number(order.deliveredShares)).toBeLessThan(Number(order.quotedShares))
@@ -144,7 +144,7 @@ describe('between payment and swap', () => {
   })
 
   test('behavior: a pool without liquidity is a refund', async () => {
-    // Of another token: nobody fills it up again.
+    // Another token, because its liquidity is not restored.
     const [, , , other = nvda] = stock.tokens
     url = shop.buyUrl({ usdg: `${40 + serial}`, symbol: other.symbol })
     credential = await signOrder(url)
@@ -175,7 +175,7 @@ describe('between payment and swap', () => {
     })
   }
 
-  test('behavior: a node that is down delays the order and loses nothing', async () => {
+  test('behavior: an outage of the node delays the order and loses nothing', async () => {
     let looks = 0
     shop.tap.intercept = (call) =>
       JSON.stringify(call.params).includes('c6a5026a') && ++looks > 1 && looks < 4
@@ -185,7 +185,7 @@ describe('between payment and swap', () => {
     expect(looks).toBeGreaterThan(3)
   })
 
-  test('behavior: a node that does not know the settlement receipt yet is asked again', async () => {
+  test('behavior: a missing settlement receipt is read again', async () => {
     let isSettled = false
     let gone = 0
     shop.tap.intercept = ({ method }) => {
@@ -199,7 +199,7 @@ describe('between payment and swap', () => {
     expect(shop.logged.filter((line) => line.includes('"state":"settling"'))).toHaveLength(1)
   })
 
-  test('behavior: a settlement that no node shows waits, is told of, and goes on by itself', async () => {
+  test('behavior: an order whose settlement no node shows waits, is logged, and continues automatically', async () => {
     const seen: number[] = []
     let isHidden = true
     let id = ''
@@ -224,14 +224,14 @@ describe('between payment and swap', () => {
     const paying = pay()
     await until('it has looked five times', () => seen.length >= 5)
     const gaps = seen.slice(1).map((at, index) => at - (seen[index] ?? 0))
-    // Each wait is about twice the one before, and the state does not go back and forth.
+    // Each wait is about twice the previous one, and the state does not alternate.
     expect(gaps.at(-1)).toBeGreaterThan(300)
     expect(lines('settling')).toHaveLength(1)
     expect(stateOf(id)).toBe('settling')
     expect((await cli('list')).text).not.toContain('settlement-unseen')
     shop.advance(61_000)
     try {
-      // The buyer who asks again makes it look at once.
+      // A repeated request of the buyer causes a check at once.
       const asking = pay()
       await until('it is told', () => lines('order-settlement-unseen').length > 0)
       expect(lines('order-settlement-unseen')).toHaveLength(1)
@@ -251,7 +251,7 @@ describe('between payment and swap', () => {
 })
 
 describe('at the swap', () => {
-  test('behavior: a pool that moves in front of the swap makes it revert, and the money goes back', async () => {
+  test('behavior: a pool that moves before the swap makes it revert, and the money is refunded', async () => {
     before(shop, 'swap', 1, () => move(price * 1.02))
     const order = await isRefunded(await pay(), 'swap-failed')
     expect(order.swapTx).toBeDefined()
@@ -272,7 +272,7 @@ describe('at the swap', () => {
       'a router without code',
       async () => {
         code = await chain.rpc('eth_getCode', [stock.router, 'latest'])
-        // Whatever is called: it reverts.
+        // Every call reverts.
         await chain.rpc('anvil_setCode', [stock.router, '0x60006000fd'])
       },
       async () => void (await chain.rpc('anvil_setCode', [stock.router, code])),
@@ -280,7 +280,7 @@ describe('at the swap', () => {
   ]
   let code: unknown
   for (const [name, stop, release] of stops) {
-    test(`behavior: ${name} in front of the swap is a refund`, async () => {
+    test(`behavior: ${name} before the swap is a refund`, async () => {
       before(shop, 'swap', 1, stop)
       const response = await pay()
       await release()
@@ -315,7 +315,7 @@ describe('at the swap', () => {
     expect(order.heldReason).toBe('delivery-not-found')
     expect((await books()).desk).toBe(start.desk)
     expect(shop.rows(`SELECT * FROM jobs WHERE id LIKE 'refund:${order.id}%'`)).toEqual([])
-    // The row itself refuses what must never be.
+    // The row itself refuses an impossible state.
     expect(() =>
       shop.rows(`UPDATE orders SET state = 'refunding' WHERE id = '${order.id}'`),
     ).toThrow()
@@ -326,7 +326,7 @@ describe('at the swap', () => {
     await until('it is looked at', () => retryAt() === null)
     expect(stateOf(order.id)).toBe('held')
     expect(shop.logged.some((line) => line.includes('order-held-still'))).toBe(true)
-    // The node had not indexed it: now it has.
+    // The node had not indexed the log; now it has.
     shop.tap.intercept = undefined
     requestRetry(shop, order.id)
     await until('it is delivered', () => stateOf(order.id) === 'delivered')
@@ -356,7 +356,7 @@ describe('at the refund', () => {
     await isRefunded(await pay(), 'below-floor')
   })
 
-  test('behavior: while the refund is not included the buyer has its hash; it is confirmed later', async () => {
+  test('behavior: the buyer gets the hash of a refund before it is included; it is confirmed later', async () => {
     let isOff = false
     fail([
       'refund',
@@ -402,7 +402,7 @@ describe('at the refund', () => {
     expect(await books()).toEqual(start)
   })
 
-  test('error: a payer that the asset blocks is held; when it is free again, a retry refunds it once', async () => {
+  test('error: an order whose payer the asset blocks is held; when it is not blocked any more, a retry refunds it once', async () => {
     fail(['refund', () => freeze(shop, buyer)])
     const response = await pay()
     const body = (await response.json()) as Refund
@@ -423,13 +423,13 @@ describe('at the refund', () => {
 })
 
 describe('a reorganisation', () => {
-  test('behavior: one that takes swap and settlement away delivers once, by the same bytes', async () => {
+  test('behavior: a reorganisation that removes swap and settlement delivers once, by the same bytes', async () => {
     const state = await snapshot(chain)
     const order = await isDelivered(await pay())
     await revert(chain, state)
     await mine(chain, 2)
     expect(await shop.usdg(buyer)).toBe(start.usdg)
-    // Looks at the newest blocks at once.
+    // Checks the newest blocks at once.
     await shop.restart()
     const ends = ['delivered', 'refunded']
     await until('money has moved and the order has ended', async () => {
@@ -443,10 +443,10 @@ describe('a reorganisation', () => {
   })
 })
 
-// Last: ids grow with the clock, which is set back after it.
+// Last test: ids grow with the clock, which is set back after it.
 describe('an external settlement', () => {
   for (const scheme of ['x402-permit2', 'x402-eip3009'] as const)
-    test(`behavior: money of an external settlement is swapped, whatever the clock says (${scheme})`, async () => {
+    test(`behavior: money of an external settlement is swapped, at any time of the clock (${scheme})`, async () => {
       credential = await signOrder(url, { scheme })
       const parsed = X402.parsePayload(credential['payment-signature'] ?? '')
       if ('code' in parsed) throw new Error(parsed.detail)

@@ -22,8 +22,9 @@ import {
 } from './harness/stockshop'
 import { until } from './harness/world'
 
-// Swap and refund of an order spend one nonce: on every fork of the chain one of them moves money, and
-// what they publish is of no use to a stranger. The desk has money of others here that could be lost.
+// Swap and refund of an order use one nonce, so on every fork of the chain only one of them moves
+// money, and their published signatures are useless to others. The desk here also has money of
+// other orders.
 
 const shop = await startStockShop({ refundsMax: 100 })
 afterAll(() => shop.stop())
@@ -62,7 +63,7 @@ function move(): Promise<void> {
   return movePrice(chain, asset, nvda, price * 1.02)
 }
 
-/** A purchase of another amount each time. */
+/** A purchase of a different amount each time. */
 async function prepare() {
   const url = shop.buyUrl({ usdg: `${60 + ++serial}` })
   const headers = await signOrder(url)
@@ -82,7 +83,7 @@ const events = (event: string, id: string) =>
   shop.logged.filter((line) => line.includes(`"${event}"`) && line.includes(id))
 
 describe('a reorganisation below a swap that failed and its refund', () => {
-  test('behavior: where the swap succeeds the refund pays nothing, and the order is delivered', async () => {
+  test('behavior: on a fork where the swap succeeds, the refund pays nothing and the order is delivered', async () => {
     const { pay, amount } = await prepare()
     let fork: Hex = '0x'
     before(shop, 'swap', 1, async () => {
@@ -92,11 +93,11 @@ describe('a reorganisation below a swap that failed and its refund', () => {
     const order = await pay()
     expect([order.status, order.refundReason]).toEqual(['refunded', 'swap-failed'])
     expect(await books()).toEqual(start)
-    // The new fork has not seen the price move.
+    // The new fork does not have the price change.
     await revert(chain, fork)
     isMoved = false
     await mine(chain, 8)
-    // Looks at the newest blocks at once.
+    // Checks the newest blocks at once.
     await shop.restart()
     await until('the swap has delivered', async () => (await books()).shares > start.shares)
     await until('the order says so', () => stateOf(order.id) === 'delivered')
@@ -120,7 +121,7 @@ const abi = parseAbi([
 ])
 
 describe('the published signature of a failed swap', () => {
-  test('attack: its signature moves no money alone, in Multicall3 or as init code', async () => {
+  test('attack: the signature of a failed swap moves no money alone, in Multicall3 or as init code', async () => {
     const { pay } = await prepare()
     let raw: Hex = '0x'
     const tries: unknown[] = []
@@ -159,7 +160,7 @@ describe('the published signature of a failed swap', () => {
         { to: asset, data: transfer },
         together(receive),
         together(transfer),
-        // The same code in a transaction of the thief.
+        // The same code in a transaction of the attacker.
         { data },
       ].map((call) => attempt(call)),
     )
@@ -175,7 +176,7 @@ describe('the published signature of a failed swap', () => {
 })
 
 describe('a refund that another account has sent', () => {
-  test('attack: the public bytes of a refund can only refund; the order ends on that transaction', async () => {
+  test('attack: the public bytes of a refund can only refund, and the order ends with that transaction', async () => {
     const { pay } = await prepare()
     before(shop, 'quote', 2, move)
     const moving = shop.tap.intercept
@@ -194,13 +195,13 @@ describe('a refund that another account has sent', () => {
     expect([order.status, order.refundReason]).toEqual(['refunded', 'below-floor'])
     const receipt = await receiptOf(order.refundTx)
     expect(receipt.from.toLowerCase()).toBe(thief.toLowerCase())
-    // And stays there: at the next start its own transaction did nothing, as before.
+    // It stays so: at the next start its own transaction had no effect, as before.
     await shop.restart()
     expect(stateOf(order.id)).toBe('refunded')
     expect(events('order-paid-twice', order.id)).toEqual([])
   })
 
-  test('behavior: it is found where a provider limits the range of logs', async () => {
+  test('behavior: a refund that another account has sent is found where a provider limits the range of logs', async () => {
     await chain.rpc('anvil_mine', ['0x1c2'])
     const { pay } = await prepare()
     before(shop, 'quote', 2, move)
@@ -228,7 +229,7 @@ describe('a refund that another account has sent', () => {
     expect((await receiptOf(order.refundTx)).from.toLowerCase()).toBe(thief.toLowerCase())
   })
 
-  test('behavior: one that failed and was made by the payer later is found by a retry', async () => {
+  test('behavior: a refund that failed and that the payer sent later is found by a retry', async () => {
     const { pay } = await prepare()
     before(shop, 'quote', 2, move)
     const moving = shop.tap.intercept
@@ -263,7 +264,7 @@ describe('a refund that another account has sent', () => {
 })
 
 describe('a swap that is not included', () => {
-  test('behavior: goes out with higher fees, creates at the same address, and delivers once', async () => {
+  test('behavior: a swap that is not included is sent with higher fees, creates at the same address, and delivers once', async () => {
     const { networks } = shop.config
     const soon = networks.map((each) => ({ ...each, replaceAfterSeconds: 0.2 }))
     await shop.restart({ ...shop.config, networks: soon })
@@ -298,14 +299,14 @@ describe('a swap that is not included', () => {
 })
 
 describe('a database of an earlier version', () => {
-  test('behavior: an approve of the router that is under way ends, and orders go on beside it', async () => {
+  test('behavior: a pending approve of the router ends, and orders continue meanwhile', async () => {
     const id = `allowance:${network}:${shop.desk}:1`
     const job = { id, kind: 'allowance', product: 'desk', network, relayer: shop.desk } as const
     const approve = Token.approve(asset, stock.router, 1n)
     const sent = { ...job, ...approve, valueWei: 0n, gasLimit: 100_000n }
     expect((await shop.app.settlement.run(sent, { waitMs: 10_000 })).kind).toBe('confirmed')
     await shop.app.stop()
-    // As the earlier version left them.
+    // The rows of the earlier version.
     const other = new Database(`${shop.dataDir}/turnpike.sqlite`)
     const hash = `(SELECT transaction_hash FROM jobs WHERE id = '${id}')`
     other.run(`UPDATE transactions SET state = 'sent', block_number = NULL WHERE hash = ${hash}`)
@@ -314,14 +315,17 @@ describe('a database of an earlier version', () => {
     )
     other.close()
     await shop.restart()
-    await until('it is included', () => shop.app.settlement.job(id)?.state === 'confirmed')
+    await until(
+      'it is included',
+      async () => (await shop.app.settlement.job(id))?.state === 'confirmed',
+    )
     const { pay } = await prepare()
     expect((await pay()).status).toBe('delivered')
     expect(events('order-fault', id)).toEqual([])
   })
 })
 
-test('behavior: the nonce of an order is its own on every network', () => {
+test('behavior: the nonce of an order is unique on every network', () => {
   const id = 'ord_000000000000000000000000000000000001'
   const nonces = [
     nonceOf({ id, network }),

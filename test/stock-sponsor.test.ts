@@ -16,7 +16,7 @@ import {
   startStockShop,
 } from './harness/stockshop'
 
-// Payers who hold USDG and nothing else: no gas, no allowance of Permit2. With the reference's client.
+// Payers that have only USDG: no gas, no allowance of Permit2. With the reference's client.
 
 type Wallet = ReturnType<typeof freshWallet>
 
@@ -32,7 +32,7 @@ for (const { name, other, eip2612 } of kinds) {
     beforeAll(async () => {
       shop = await startStockShop({
         // Clients prefer a permit where the token has it. The local node suggests a tip of 1 gwei,
-        // which makes an approve dear: more must be held for it.
+        // which makes an approve expensive: the required balance is higher.
         edit: (text) =>
           text
             .replace('eip2612 = true', `eip2612 = ${eip2612}`)
@@ -69,14 +69,14 @@ for (const { name, other, eip2612 } of kinds) {
     const buy = (wallet: Wallet, url: string) =>
       buyFrom(url, network(), wallet, { rpcUrl: shop.chain.url, init, maxAtomic: 50_000_000n })
 
-    test('behavior: the 402 offers it', async () => {
+    test('behavior: the 402 offers sponsoring', async () => {
       const { body } = await askToBuy(shop.buyUrl())
       const offered = Object.keys(body.extensions as object)
       expect(offered).toContain(name)
       if (!eip2612) expect(offered).not.toContain(other)
     })
 
-    test('behavior: no gas and no allowance, delivered once', async () => {
+    test('behavior: a payer without gas and allowance gets its shares, once', async () => {
       const wallet = await walletWith(40_000_000n)
       const { response, credential } = await buy(wallet, shop.buyUrl())
       const order = (await response.json()) as OrderJson
@@ -99,7 +99,7 @@ for (const { name, other, eip2612 } of kinds) {
       expect([later.status, ((await later.json()) as OrderJson).id]).toEqual([200, order.id])
       expect(await shop.usdg(wallet.address)).toBe(15_000_000n)
 
-      // What was approved lasts: the next purchase is a signature alone, and nobody pays for gas again.
+      // The approval lasts: the next purchase needs only a signature, and no sponsored gas.
       const next = await buy(wallet, shop.buyUrl({ usdg: '15' }))
       expect(next.response.status).toBe(200)
       expect(await shop.usdg(wallet.address)).toBe(0n)
@@ -107,11 +107,11 @@ for (const { name, other, eip2612 } of kinds) {
       expect(grants(wallet)).toHaveLength(eip2612 ? 0 : 1)
     })
 
-    test('behavior: the same credential five times at once is one order', async () => {
+    test('behavior: five concurrent requests with one credential are one order', async () => {
       const wallet = await walletWith(60_000_000n)
       const url = shop.buyUrl({ recipient: account(6).address })
       const before = await shop.shares(account(6).address)
-      // Signed as the client signs it, and held back: all five are sent together.
+      // Signed by the client and not sent yet: all five are sent together.
       const credential = await signedBy(wallet, url)
       const headers = { 'payment-signature': credential }
       const answers = await Promise.all(
@@ -126,7 +126,7 @@ for (const { name, other, eip2612 } of kinds) {
       expect(ordersOf(wallet)).toEqual([{ state: 'delivered' }])
     })
 
-    test('error: an order that cannot be taken is sponsored with nothing', async () => {
+    test('error: an order that is refused gets no sponsoring', async () => {
       const wallet = await walletWith(60_000_000n)
       const recipient = account(5).address
       const url = shop.buyUrl({ recipient })
@@ -142,7 +142,7 @@ for (const { name, other, eip2612 } of kinds) {
       expect(await shop.usdg(wallet.address)).toBe(35_000_000n)
     })
 
-    /** What the client would send, which the gateway never gets. */
+    /** The credential that the client would send. */
     async function signedBy(wallet: Wallet, url: string): Promise<string> {
       const required = await askToBuy(url)
       const stand = Bun.serve({

@@ -5,7 +5,7 @@ import { until } from './harness/settlement'
 import { type Scheme, sign } from './harness/shop'
 import { signOrder, startStockShop } from './harness/stockshop'
 
-/** The database cannot be written for a while: no money is lost and no payment is taken. */
+/** The database cannot be written for a while: no money is lost and no payment is accepted. */
 
 const shop = await startStockShop()
 afterAll(() => shop.stop())
@@ -23,7 +23,7 @@ const get = (headers: Record<string, string> = {}) => fetch(item, { headers })
 const logged = (event: string) =>
   shop.logged.map((line) => JSON.parse(line)).filter((line) => line.event === event)
 
-/** The problem must say that the same credential counts, to people and to programs. */
+/** Checks that the problem asks for the same credential, for people and for programs. */
 async function isRetryable(response: Response): Promise<string> {
   const problem = (await response.json()) as { code: string; detail: string }
   const said = expect.stringMatching(/(?:recorded|network cannot settle).*same/)
@@ -45,14 +45,14 @@ afterEach(async () => {
   await until(() => !isFaulty())
 })
 
-test('error: while the database cannot be written no price is offered, and it is told everywhere', async () => {
+test('error: while the database cannot be written no price is offered, and logs, metrics and readyz report it', async () => {
   const credential = await sign(item)
   breakDisk()
   expect(await isRetryable(await get(credential))).toBe('not-ready')
   const faults = () => shop.db.storage.counts().get('SQLITE_READONLY')
   const before = faults()
   expect(await isRetryable(await get(credential))).toBe('not-ready')
-  // A known fault is not tried on each payment.
+  // A known fault is not tested again at each payment.
   expect(faults()).toBe(before)
   expect((await get()).status).toBe(503)
   expect((await fetch(`${shop.url}/healthz`)).status).toBe(503)
@@ -81,7 +81,7 @@ test('error: while the database cannot be written no price is offered, and it is
 })
 
 for (const scheme of schemes) {
-  test(`error: ${scheme} that is paid when the disk fills is pending, then delivered once`, async () => {
+  test(`error: a payment by ${scheme} when the disk fills is pending, then delivered once`, async () => {
     const credential = await sign(item, { scheme, network })
     await setAutomine(chain, false)
     const going = get(credential)
@@ -99,7 +99,7 @@ for (const scheme of schemes) {
     expect(shop.upstream.requests).toHaveLength(1)
   })
 
-  test(`error: ${scheme} whose redeem token finds no room comes back with the same credential`, async () => {
+  test(`error: a payment by ${scheme} whose redeem token cannot be stored is continued by the same credential`, async () => {
     const credential = await sign(item, { scheme, network })
     shop.upstream.script = (_, reply) => {
       breakDisk()
@@ -114,7 +114,7 @@ for (const scheme of schemes) {
     expect((await get(credential)).status).toBe(402)
   })
 
-  test(`attack: ${scheme} that was answered while nothing could be recorded gets no second answer`, async () => {
+  test(`attack: a payment by ${scheme} that was answered while the disk was full gets no second answer`, async () => {
     const credential = await sign(item, { scheme, network })
     shop.upstream.script = (_, reply) => {
       breakDisk()
@@ -134,7 +134,7 @@ for (const scheme of schemes) {
   })
 }
 
-test('error: a facilitator says pending, never used, for money that it cannot hand over yet', async () => {
+test('error: the facilitator reports pending, never used, for a success that it cannot record yet', async () => {
   const config = shop.config.networks.find(({ id }) => id === network)
   if (config === undefined) throw new Error(`no ${network}`)
   const settle = (body: unknown) => post(`${shop.url}/settle`, body)
@@ -159,14 +159,14 @@ test('error: a facilitator says pending, never used, for money that it cannot ha
   expect((await settle(body)).json).toMatchObject({ success: false })
 })
 
-test('error: a stock order is refused as retryable before anything is paid, then bought', async () => {
+test('error: a stock order is refused as retryable before a payment, and later accepted', async () => {
   const url = shop.buyUrl()
   const credential = await signOrder(url, { buyer: 3 })
   const before = await shop.usdg(shop.desk)
   const pay = () => fetch(url, { method: 'POST', headers: credential })
   breakDisk()
   expect(await retryableCode(await pay())).toBe('not-ready')
-  // The first one may be the one that finds the fault.
+  // The first request may be the one that finds the fault.
   expect(await retryableCode(await pay())).toBe('not-ready')
   expect(await shop.usdg(shop.desk)).toBe(before)
   mendDisk()

@@ -12,14 +12,14 @@ import {
   writeSync,
 } from 'node:fs'
 import { join } from 'node:path'
-import { createGroup } from '../db/group'
-import { DatabaseLostError } from '../db/marker'
-import { type Db, open } from '../db/open'
-import { storageCode } from '../db/storage'
-import { write } from '../db/write'
+import { storageCode } from '../db/fault'
+import { createGroup } from '../db/sqlite/group'
+import { DatabaseLostError } from '../db/sqlite/marker'
+import { type Db, open } from '../db/sqlite/open'
+import { write } from '../db/sqlite/write'
 import { temporary, until } from './harness/settlement'
 
-/** What the database does when its file cannot be written, is damaged or is gone. */
+/** Faults of the database: its file cannot be written, is damaged or is missing. */
 
 const now = () => 1_700_000_000_000
 let directory: ReturnType<typeof temporary>
@@ -36,7 +36,7 @@ afterEach(() => {
   directory.remove()
 })
 
-/** A full disk, as far as this connection can tell. */
+/** Makes this connection see a full disk. */
 function fill(): void {
   const { page_count: pages } = db.sqlite.query('PRAGMA page_count').get() as { page_count: number }
   db.sqlite.run(`PRAGMA max_page_count = ${pages}`)
@@ -51,13 +51,13 @@ const keys = () =>
 const reopen = () => open({ dataDir: directory.path, now })
 
 describe('faults of the storage', () => {
-  test('error: a full disk is a fault until as much as payments need can be written', async () => {
+  test('error: a full disk is a fault until enough for payments can be written', async () => {
     const seen: (string | undefined)[] = []
     db.storage.onChange((code) => seen.push(code))
     fill()
     expect(() => write(db, () => void put('a', 200_000))).toThrow('full')
     expect(db.storage.fault()).toBe('SQLITE_FULL')
-    // What fits into a page that has room is no proof, of a payment or of an attempt.
+    // A write into a page with free space proves nothing for a payment or an attempt.
     write(db, () => void put('b', 1))
     let attempts = 0
     const run = db.sqlite.run.bind(db.sqlite)
@@ -89,7 +89,7 @@ describe('faults of the storage', () => {
         expect(() => write(db, () => void put('b', 1))).toThrow('I/O')
         expect(db.storage.fault()).toStartWith('SQLITE_IOERR')
       } finally {
-        // The system gives the lowest free number, which is the lost one.
+        // The system assigns the lowest free number, which is the closed one.
         expect(openSync(log, 'r+')).toBe(lost[0] ?? -1)
       }
       await until(() => db.storage.fault() === undefined)
@@ -99,7 +99,7 @@ describe('faults of the storage', () => {
     },
   )
 
-  test('behavior: the fault is found in causes, and other errors are none', () => {
+  test('behavior: the fault is found in causes, and other errors are not storage faults', () => {
     const full = Object.assign(new Error('full'), { code: 'SQLITE_FULL' })
     expect(storageCode(new Error('a', { cause: new Error('b', { cause: full }) }))).toBe(
       'SQLITE_FULL',
@@ -111,7 +111,7 @@ describe('faults of the storage', () => {
     expect(db.storage.fault()).toBeUndefined()
   })
 
-  test('error: of a group that does not fit nothing is committed, whatever its order', async () => {
+  test('error: a group that does not fit is not committed, in any order', async () => {
     const group = createGroup(db)
     fill()
     const results = await Promise.allSettled([
@@ -131,7 +131,7 @@ describe('faults of the storage', () => {
     damage()
     // It was sound when it was opened.
     const sqlite = new Database(file, { strict: true })
-    const { watchStorage } = await import('../db/storage')
+    const { watchStorage } = await import('../db/sqlite/storage')
     const storage = watchStorage(sqlite, file)
     expect(() => sqlite.prepare('SELECT sum(length(value)) FROM meta').get()).toThrow('malformed')
     expect(storage.fault()).toStartWith('SQLITE_CORRUPT')
@@ -207,17 +207,17 @@ describe('a start', () => {
     ],
   ]
   for (const [loss, lose] of losses) {
-    test(`attack: no start over a database that ${loss}: old credentials would count again`, () => {
+    test(`attack: no start with a database that ${loss}: spent credentials would be accepted again`, () => {
       db.close()
       lose()
       expect(reopen).toThrow(DatabaseLostError)
       expect(reopen).toThrow(file)
-      // Nothing was made in its place.
+      // No new file was created in its place.
       expect(reopen).toThrow(DatabaseLostError)
     })
   }
 
-  test('behavior: with the marker removed it begins anew, as its message says', () => {
+  test('behavior: without the marker a start creates a new database, as its message says', () => {
     db.close()
     rmSync(file)
     rmSync(join(directory.path, 'turnpike.used'))

@@ -62,7 +62,7 @@ describe('the exchange of the demo', () => {
     expect(await Promise.all([500, 3000, 10_000].map(spacing))).toEqual([10n, 60n, 200n])
   })
 
-  test('behavior: all pools of the shipped file are where it pins them, at sample prices', async () => {
+  test('behavior: all pools of the shipped file have their pinned addresses and sample prices', async () => {
     expect(stock.tokens).toHaveLength(14)
     for (const token of stock.tokens) {
       const pool = Uniswap.getPool(stock.factory, asset.address, token.address, token.fee)
@@ -75,7 +75,7 @@ describe('the exchange of the demo', () => {
     }
   })
 
-  test('error: a pool at another address is told, and no exchange comes of it', async () => {
+  test('error: a pool at another address is an error, and no exchange starts', async () => {
     const other = await startChain({ chainId: network.chainId })
     try {
       await prepareChain(other, network)
@@ -101,7 +101,7 @@ describe('what we send to Uniswap', () => {
   }
   const recipient = '0x00000000000000000000000000000000000A11cE'
 
-  test('behavior: it is what viem encodes', () => {
+  test('behavior: calldata for Uniswap equals that of viem', () => {
     const quote = encodeFunctionData({
       abi,
       functionName: 'quoteExactInputSingle',
@@ -163,14 +163,17 @@ describe('what we send to Uniswap', () => {
     const fund = Token.transfer(asset.address, to, trade.amountInAtomic)
     await execute(chain, [{ from: buyer, ...fund }])
     await execute(chain, [{ from: buyer, data, gas: 500_000n }])
-    // Nothing stays at the address, the code neither.
+    // Neither tokens nor code stay at the address.
     expect(await chain.rpc('eth_getCode', [to, 'latest'])).toBe('0x')
     expect(await balanceOf(chain, asset.address, to)).toBe(0n)
     expect(await balanceOf(chain, token.address, recipient)).toBe(shares)
     expect(await balanceOf(chain, asset.address, buyer)).toBe(before - trade.amountInAtomic)
   })
 
-  /** What the account's transaction after the next one creates, to swap what is given to it. */
+  /**
+   * The address that the account's transaction after the next one creates, to swap a balance that
+   * is sent to it.
+   */
   async function creation(from: Address, swap: Omit<Uniswap.Swap, 'deadline'>) {
     const count = await chain.rpc('eth_getTransactionCount', [from, 'latest'])
     const nonce = Number(count) + 1
@@ -195,7 +198,7 @@ describe('what we send to Uniswap', () => {
     expect(fault).toMatchObject({ data: toFunctionSelector('InsufficientFunds()') })
   })
 
-  test('error: a swap whose time is over reverts', async () => {
+  test('error: a swap after its deadline reverts', async () => {
     const changeTo = account(3).address
     const swap = {
       ...trade,
@@ -209,8 +212,8 @@ describe('what we send to Uniswap', () => {
     await expect(chain.rpc('eth_call', [{ from, to, data }, 'latest'])).rejects.toThrow('too old')
   })
 
-  test('error: a pool that runs dry on the way gives no quote', async () => {
-    // The asset is token0 of some pools, token1 of others: the price ends at either bound.
+  test('error: a pool without enough liquidity gives no quote', async () => {
+    // The asset is token0 of some pools and token1 of others, so the price ends at either bound.
     const sides = new Set<boolean>()
     for (const { address, fee } of stock.tokens) {
       sides.add(Uniswap.isFirst(asset.address, address))

@@ -89,13 +89,13 @@ function exampleOf({ param, prefix, suffix }: Tail.Segment): string {
 }
 
 function member(value: unknown, path: string): unknown {
-  // Ids like `coingecko:bitcoin` hold no dot.
+  // Ids like `coingecko:bitcoin` contain no dot.
   return path.split('.').reduce<unknown>((at, key) => Object(at)[key], value)
 }
 
 describe('upstreams', () => {
   for (const [path, expected] of samples) {
-    test(`behavior: ${path.slice(0, 60)} answers its shape, the same every time`, async () => {
+    test(`behavior: ${path.slice(0, 60)} answers in its shape, and the same every time`, async () => {
       const { status, text } = await get(path)
       expect(status).toBe(200)
       const value = member(JSON.parse(text), expected)
@@ -105,7 +105,7 @@ describe('upstreams', () => {
     })
   }
 
-  test('behavior: no path belongs to two samples, and every sample is asked for above', () => {
+  test('behavior: no path belongs to two samples, and every sample is requested above', () => {
     const chat = ['/v1/chat/completions', '/v1/models']
     const others = [...chat, '/tvl/aave', '/api/v3/simple/price', '/submissions/CIK1.json']
     const used = new Set<RegExp>()
@@ -127,7 +127,7 @@ describe('upstreams', () => {
         }
         const segments = Tail.segmentsOf(route)
         const least = segments.filter(({ param }) => param.required)
-        // What has to be there, and everything that may be.
+        // The required parameters, and all optional ones.
         const tails = new Set([least, segments].map((some) => some.map(exampleOf).join('/')))
         for (const tail of tails) {
           const path = `/m/${slug}${route.path}${tail && `/${tail}`}`
@@ -178,7 +178,7 @@ describe('upstreams', () => {
     expect((await get('/tvl/aave')).text).toMatch(/^\d+\.\d+$/)
   })
 
-  test('error: each service says no in its own way', async () => {
+  test('error: each service has its own form of errors', async () => {
     const cases: readonly (readonly [string, number, string])[] = [
       ['/v1/forecast?longitude=1', 400, '"error":true'],
       ['/v1/forecast?latitude=1&longitude=1&forecast_days=17', 400, 'Forecast days'],
@@ -241,7 +241,7 @@ describe('upstreams', () => {
     const path = '/api/v2/transactions'
     expect((await list(path)).items).toHaveLength(50)
     expect((await list(`${path}?items_count=7`)).items).toHaveLength(7)
-    // More than the most is the most.
+    // A larger number is replaced by the maximum.
     expect((await list(`${path}?items_count=500`)).items).toHaveLength(100)
     const seen = new Set<string>()
     let pages = 0
@@ -263,7 +263,7 @@ describe('upstreams', () => {
     expect((await get(`${tokens}?items_count=0`)).status).toBe(422)
   })
 
-  test('behavior: the markets take no key, a Demo key or a Pro key, and no wrong one', async () => {
+  test('behavior: the markets accept no key, a Demo key or a Pro key, and refuse a wrong one', async () => {
     const status = async (headers: Record<string, string>) =>
       (await get('/api/v3/global', { ...agent, ...headers })).status
     expect(await status({})).toBe(200)
@@ -317,7 +317,7 @@ describe('upstreams', () => {
     }
   })
 
-  test('behavior: requests are recorded as they arrived, and a test may answer itself', async () => {
+  test('behavior: requests are recorded as they arrived, and a test may replace the answer', async () => {
     const own = await startUpstreams({
       intercept: ({ target }) =>
         target === '/v2/chains' ? new Response('gone', { status: 503 }) : undefined,

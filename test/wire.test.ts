@@ -6,7 +6,7 @@ import { until } from './harness/settlement'
 const bytes = (text: string) => new TextEncoder().encode(text)
 const limit = 1_000
 
-/** What a reader says to a text that comes in pieces of some size. */
+/** The results of a reader for a text in pieces of some size. */
 function read(text: string, size = text.length) {
   const reader = createReader(limit)
   const answers = []
@@ -30,14 +30,14 @@ describe('an answer', () => {
     }
   }
 
-  test('behavior: several on one connection are told apart', () => {
+  test('behavior: several answers on one connection are separated', () => {
     const reader = createReader(limit)
     for (const text of [known, chunked, known]) {
       expect(reader.push(bytes(text))?.text).toBe('hello')
     }
   })
 
-  test('behavior: without a length it ends with the connection, and without a body at once', () => {
+  test('behavior: an answer without a length ends with the connection, one without a body at once', () => {
     expect(read('HTTP/1.0 200 OK\r\n\r\nhello', 3)).toEqual({
       answers: [],
       end: { status: 200, text: 'hello', isKept: false },
@@ -51,7 +51,7 @@ describe('an answer', () => {
     ['HTTP/1.1 200\r\nconnection: close\r\ncontent-length: 0\r\n\r\n', false],
     ['HTTP/1.0 200 OK\r\ncontent-length: 0\r\n\r\n', false],
     ['HTTP/1.0 200 OK\r\nconnection: keep-alive\r\ncontent-length: 0\r\n\r\n', true],
-    // What comes unasked would be taken for the next answer.
+    // Bytes that arrive without a request would be read as the next answer.
     ['HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\nHTTP/1.1 200 OK\r\n', false],
   ]
   for (const [text, isKept] of kept) {
@@ -88,7 +88,7 @@ afterAll(() => {
   for (const listener of listeners) listener.stop(true)
 })
 
-/** A server of bytes. `told`: what it was sent so far, by connection. */
+/** A server of bytes. `told`: the bytes that it received so far, by connection. */
 function serve(answer: (peer: Peer, request: number) => void) {
   const peers: Peer[] = []
   let requests = 0
@@ -118,7 +118,7 @@ const say = (text: string) => `HTTP/1.1 200 OK\r\ncontent-length: ${text.length}
 const never = new AbortController().signal
 
 describe('the wire', () => {
-  test('behavior: keeps its connection, and opens more for what is asked at once', async () => {
+  test('behavior: the client keeps its connection, and opens more for concurrent requests', async () => {
     const server = serve((peer, request) => void peer.write(say(`${request}`)))
     const wire = createWire(server.url, limit)
     expect(await wire.post('{}', never)).toMatchObject({ status: 200, text: '0' })
@@ -129,7 +129,7 @@ describe('the wire', () => {
     wire.close()
   })
 
-  test('behavior: asks what it was told to, with a body of several megabytes', async () => {
+  test('behavior: the client sends its request unchanged, with a body of several megabytes', async () => {
     let heard = ''
     const node = Bun.serve({
       port: 0,
@@ -168,7 +168,7 @@ describe('the wire', () => {
     }
   })
 
-  test('error: half an answer on a kept connection is not asked for again', async () => {
+  test('error: a request is not repeated after half an answer on a kept-alive connection', async () => {
     const server = serve((peer, request) => {
       if (request === 0) peer.write(say('first'))
       else peer.end('HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf')
@@ -180,7 +180,7 @@ describe('the wire', () => {
     wire.close()
   })
 
-  test('error: what comes unasked ends the connection and is no answer', async () => {
+  test('error: bytes without a request end the connection and are not an answer', async () => {
     const server = serve((peer, request) => void peer.write(say(`${request}`)))
     const wire = createWire(server.url, limit)
     await wire.post('{}', never)
@@ -194,7 +194,7 @@ describe('the wire', () => {
     wire.close()
   })
 
-  test('error: nonsense is malformed, and its connection is not used again', async () => {
+  test('error: an invalid answer is malformed, and its connection is not used again', async () => {
     const server = serve((peer, request) => {
       peer.write(request === 0 ? 'nonsense\r\n\r\n' : say('good'))
     })
@@ -228,7 +228,7 @@ describe('the wire', () => {
     node.stop(true)
   })
 
-  test('error: a signal ends the wait, and nobody listening is the error of the system', async () => {
+  test('error: a signal ends the wait, and a refused connection is the error of the system', async () => {
     const server = serve(() => undefined)
     const wire = createWire(server.url, limit)
     const controller = new AbortController()
@@ -242,7 +242,7 @@ describe('the wire', () => {
     wire.close()
   })
 
-  test('error: only http: is spoken', () => {
+  test('error: only http: is supported', () => {
     expect(() => createWire('https://localhost/', limit)).toThrow('http:')
   })
 })

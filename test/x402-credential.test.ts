@@ -11,8 +11,9 @@ import { openConnection, type Shop, setSettleWait, sign, startShop } from './har
 import { until } from './harness/world'
 
 /**
- * The chain, and before it the mempool, publishes payer, nonce and signature of an x402 payment: all
- * that a credential needs. Who reads them there must not get what the buyer has not fetched yet.
+ * The chain, and before it the mempool, publishes payer, nonce and signature of an x402 payment:
+ * all fields of a credential. A reader of them must not get an answer that the buyer has not
+ * fetched yet.
  */
 
 let shop: Shop
@@ -40,7 +41,7 @@ const abi = parseAbi([
   'function transferWithAuthorization(address from, address to, uint256 value, uint256 validAfter, uint256 validBefore, bytes32 nonce, uint8 v, bytes32 r, bytes32 s)',
 ])
 
-/** The payload that the newest payment's calldata is good for, seen from outside. */
+/** The payload that an observer can rebuild from the newest payment's calldata. */
 async function rebuilt(): Promise<{ signature: Hex; authorization: Record<string, string> }> {
   const [row] = shop.rows('SELECT transaction_hash FROM payments ORDER BY rowid DESC LIMIT 1')
   const read = async () =>
@@ -59,7 +60,7 @@ async function rebuilt(): Promise<{ signature: Hex; authorization: Record<string
   }
 }
 
-/** What a stranger makes of it: bare, and with all that a fresh 402 of the same route says. */
+/** Credentials of an attacker: bare, and with all members of a fresh 402 of the same route. */
 async function stolen(url = item()): Promise<Record<string, string>[]> {
   const payload = await rebuilt()
   const { required } = await ask(url)
@@ -87,7 +88,7 @@ async function expectNothing(headers: readonly Record<string, string>[]): Promis
   expect(shop.upstream.requests).toHaveLength(requests)
 }
 
-/** A buyer that pays and leaves before the block: its answer waits for it. */
+/** A buyer that pays and disconnects before the block, so that its answer waits. */
 async function leave(headers: Record<string, string>): Promise<void> {
   await setAutomine(chain(), false)
   const { payments = 0 } = shop.counts()
@@ -116,7 +117,7 @@ async function expectAnswer(headers: Record<string, string>): Promise<void> {
 }
 
 describe('an answer that waits for its buyer', () => {
-  test('attack: a credential rebuilt from the chain does not fetch it, also after a restart', async () => {
+  test('attack: a credential rebuilt from the chain does not fetch a waiting answer, also after a restart', async () => {
     const own = await sign(item(), x402)
     await leave({ ...own, 'idempotency-key': 'a-secret-of-the-buyer' })
     await confirm()
@@ -126,7 +127,7 @@ describe('an answer that waits for its buyer', () => {
     await expectAnswer(own)
   })
 
-  test('behavior: the key that was reserved with it fetches it, whatever the form', async () => {
+  test('behavior: the reserved key fetches a waiting answer, with any form of the credential', async () => {
     const own = await sign(item(), x402)
     const key = { 'idempotency-key': 'another-secret-of-the-buyer' }
     await leave({ ...own, ...key })
@@ -136,7 +137,7 @@ describe('an answer that waits for its buyer', () => {
     await expectAnswer({ ...bare, ...key })
   })
 
-  test('behavior: the value counts, not the name of its header', async () => {
+  test("behavior: the header's value identifies the buyer, not its name", async () => {
     const own = await sign(item(), x402)
     const value = own['payment-signature'] ?? ''
     await leave({ 'payment-signature': value, 'x-payment': value })
@@ -144,7 +145,7 @@ describe('an answer that waits for its buyer', () => {
     await expectAnswer({ 'x-payment': value })
   })
 
-  test('behavior: a client that echoes nothing fetches it with the same bytes', async () => {
+  test('behavior: a client that echoes nothing fetches its answer with the same bytes', async () => {
     const own = await sign(item(), { ...x402, bare: true })
     await leave(own)
     await confirm()
@@ -155,7 +156,7 @@ describe('an answer that waits for its buyer', () => {
     await expectAnswer(own)
   })
 
-  test('behavior: the redeem token fetches it after a failed delivery', async () => {
+  test('behavior: the redeem token fetches the answer after a failed delivery', async () => {
     shop.upstream.script = (_, reply) => reply.send(503, '{}')
     const own = await sign(item(), x402)
     const failed = await fetch(item(), { headers: own })
@@ -166,18 +167,18 @@ describe('an answer that waits for its buyer', () => {
   })
 })
 
-describe('a payment that is on its way', () => {
+describe('a payment that is pending', () => {
   test('attack: polling with a rebuilt credential does not take the place of the buyer', async () => {
     const own = await sign(item(), x402)
     await setAutomine(chain(), false)
-    setSettleWait(shop, 0.3)
+    await setSettleWait(shop, 0.3)
     expect((await fetch(item(), { headers: own })).status).toBe(503)
     const forms = await stolen()
     const polls = [...forms, ...forms].map((headers) => fetch(item(), { headers }))
-    // Were one of them waiting for the transfer in the buyer's stead, this would be 409.
+    // If one of them waited for the transfer instead of the buyer, this would be 409.
     expect((await fetch(item(), { headers: own })).status).toBe(503)
     for (const { status } of await Promise.all(polls)) expect(status).toBe(409)
-    setSettleWait(shop, 25)
+    await setSettleWait(shop, 25)
     await confirm()
     await expectNothing(forms)
     await expectAnswer(own)
@@ -230,13 +231,17 @@ describe('over MCP', () => {
     expect(result.content[0]?.text).toBe('{"ok":true}')
   }
 
-  /** Pays, and is told that the transfer is on its way. */
+  /** Pays, and gets a pending answer. */
   async function begin(meta: Meta): Promise<void> {
     await setAutomine(chain(), false)
+    const { payments = 0 } = shop.counts()
+    setSettleWait(shop, 0.3)
     expect((await call(meta)).structuredContent).toMatchObject({ code: 'settlement-pending' })
+    setSettleWait(shop, 25)
+    await until('the payment is written', () => (shop.counts().payments ?? 0) > payments)
   }
 
-  test('attack: a credential rebuilt from the chain fetches nothing, before the block and behind it', async () => {
+  test('attack: a credential rebuilt from the chain fetches nothing, before the block and after it', async () => {
     const own = metaOf(await sign(item(), x402))
     await begin(own)
     const forms = await stolen()
@@ -250,7 +255,7 @@ describe('over MCP', () => {
     await expectResult({ 'x402/payment': Object.fromEntries(members) })
   })
 
-  test('attack: a credential rebuilt from the chain does not fetch what was paid over HTTP', async () => {
+  test('attack: a credential rebuilt from the chain does not fetch an answer that was paid over HTTP', async () => {
     const own = await sign(item(), x402)
     await leave(own)
     await confirm()
@@ -258,7 +263,7 @@ describe('over MCP', () => {
     await expectAnswer(own)
   })
 
-  test('behavior: the key that was reserved with it fetches it, whatever the form', async () => {
+  test('behavior: over MCP the reserved key fetches a waiting answer, with any form of the credential', async () => {
     const key = { 'turnpike/idempotency-key': 'a-secret-of-this-client' }
     await begin({ ...metaOf(await sign(item(), x402)), ...key })
     const [bare = {}] = (await stolen()).map(metaOf)
@@ -268,8 +273,8 @@ describe('over MCP', () => {
   })
 })
 
-describe('a payment of before the bytes were kept', () => {
-  /** As a program wrote it that kept none. */
+describe('a payment of a version that stored no bytes', () => {
+  /** The row of a version that stored no bytes. */
   async function forget(): Promise<void> {
     await shop.app.stop()
     const db = new Database(join(shop.dataDir, 'turnpike.sqlite'))
@@ -278,7 +283,7 @@ describe('a payment of before the bytes were kept', () => {
     await shop.restart()
   }
 
-  test('attack: nothing that the chain publishes fetches its answer, only its key', async () => {
+  test('attack: public data of the chain does not fetch its answer, only its key does', async () => {
     const own = await sign(item(), x402)
     const key = { 'idempotency-key': 'kept-since-before' }
     await leave({ ...own, ...key })
@@ -293,14 +298,14 @@ describe('the salt of a challenge', () => {
   const saltOf = (extensions: unknown) =>
     (extensions as { mppx: { info: { salt: string } } }).mppx.info.salt
 
-  test('behavior: every 402 has another one in its header, and none can be guessed', async () => {
+  test('behavior: every 402 has another salt in its header, and none can be guessed', async () => {
     const asked = await Promise.all(Array.from({ length: 200 }, () => ask(item())))
     const salts = asked.map(({ required }) => saltOf(required.extensions))
     expect(new Set(salts).size).toBe(200)
     for (const salt of salts) expect(salt).toMatch(/^[A-Za-z0-9_-]{15}$/)
   })
 
-  test('behavior: @x402/fetch echoes it, so that its header cannot be rebuilt', async () => {
+  test('behavior: @x402/fetch echoes the salt, so that its header cannot be rebuilt', async () => {
     const options = { network: base, method: 'eip3009' } as const
     const bought = await buyWithX402(shop, item(), account(2), options)
     expect(bought.response.status).toBe(200)
@@ -338,7 +343,7 @@ describe('the facilitator', () => {
     }
     await confirm()
     for (const theft of thefts) expect((await settle(theft)).json.success).toBe(false)
-    // The same value in another order of its members is the same payload.
+    // The same value with another order of its members is the same payload.
     const { paymentRequirements, paymentPayload, x402Version } = body
     const { x402Version: version, ...members } = paymentPayload
     const again = {

@@ -1,8 +1,10 @@
-import { type Db, open } from '../../db/open'
+import type { Ledger } from '../../db/Ledger'
+import { createLedger } from '../../db/sqlite/ledger'
+import { type Db, open } from '../../db/sqlite/open'
 import type { Config } from '../config/Config'
-import { createEntrance, type Entrance } from '../http/entrance'
 import { requestIds } from '../http/ids'
 import { createRegistry, type Registry } from '../http/metrics'
+import { createMiddleware, type Middleware } from '../http/middleware'
 import type { Log } from '../log'
 import type { AppOptions } from './options'
 import { reportDroppedLines, reportStorage } from './report'
@@ -12,25 +14,27 @@ import { startingRoutes } from './routes'
 export type Current = {
   /** The configuration in force. */
   config: Config
-  /** The routes of that configuration; until it is taken over, those of a start. */
+  /** The routes of that configuration; during a start, routes that answer 503. */
   app: { fetch(request: Request): Response | Promise<Response> }
   isStopping: boolean
 }
 
-/** What every part of the service stands on. */
+/** What every part of the service depends on. */
 export type Base = {
   options: AppOptions
   current: Current
-  entrance: Entrance
+  middleware: Middleware
+  /** The open file of the ledger, to open and to close it only. */
   db: Db
+  ledger: Ledger
   registry: Registry
   requestId: () => string
   /** Unix ms. */
   now: () => number
-  /** Milliseconds that never go back. */
+  /** Milliseconds that never decrease. */
   monotonic: () => number
   log: Log
-  /** Keeps what stops a part, for a start that fails later. */
+  /** Registers a function that stops a part when a later step of the start fails. */
   onFailure(undo: () => unknown): void
 }
 
@@ -49,7 +53,20 @@ export function openBase(
   reportStorage(db.storage, registry, log)
   reportDroppedLines(options.droppedLines ?? (() => 0), registry)
   const requestId = requestIds()
-  const entrance = createEntrance({ baseUrl: config.service.baseUrl, requestId, now })
-  const current = { config, app: startingRoutes(entrance), isStopping: false }
-  return { options, current, entrance, db, registry, requestId, now, monotonic, log, onFailure }
+  const middleware = createMiddleware({ baseUrl: config.service.baseUrl, requestId, now })
+  const current = { config, app: startingRoutes(middleware), isStopping: false }
+  const ledger = createLedger(db)
+  return {
+    options,
+    current,
+    middleware,
+    db,
+    ledger,
+    registry,
+    requestId,
+    now,
+    monotonic,
+    log,
+    onFailure,
+  }
 }

@@ -19,8 +19,8 @@ import type { Handlers } from './routes'
 import { createState } from './state'
 
 /**
- * What answers the requests under one configuration. Built anew for each, so that nothing in it is a
- * mixture of two.
+ * The handlers under one configuration. They are built anew for each configuration, so that no
+ * handler mixes two.
  */
 export function createHandlers(config: Config, retired: RetiredOffers, parts: Parts): Handlers {
   const { settlement, exchange, startedStock, deskAddress, receiptAddress, peerOf } = parts
@@ -43,7 +43,7 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Pa
   const { granting } = parts.sponsoring
   const { trustProxy } = service
   return {
-    entrance: parts.entrance,
+    middleware: parts.middleware,
     errors: { baseUrl: service.baseUrl, log: parts.log, requestId: parts.requestId },
     facilitatorAt: prefixesOf([service.facilitatorUrl, `${service.baseUrl}/facilitator`]),
     stockAt: prefixesOf([service.stockBaseUrl]),

@@ -7,12 +7,12 @@ export type ListenOptions = {
   port: number
   /** Most connections of clients; the limit of open files may set a lower one. */
   connectionsMax: number
-  /** Longest silence of a connection that no sale holds; 255 by default. */
+  /** Longest idle time of a connection without a suspended timeout, s; 255 by default. */
   idleSeconds?: number | undefined
   fetch: (request: Request) => Response | Promise<Response>
-  /** Called when too many are open and those without a request are ended. */
+  /** Called when too many connections are open and the idle ones are ended. */
   onFull(open: number): void
-  /** Called when binding the address again fails after that; the attempt is repeated. */
+  /** Called when binding the address again then fails; the attempt is repeated. */
   onFault(error: unknown): void
 }
 
@@ -29,33 +29,35 @@ type Server = ReturnType<typeof Bun.serve>
 
 /** Interval between two counts of the connections. */
 const checkMs = 250
-/** Share of the open files reserved for the database, upstreams and nodes. */
+/** One in so many open files is reserved for the database, upstreams and nodes. */
 const reservedShare = 4
 const openFilesPath = '/proc/self/fd'
-/** Replaced servers may together hold this many times the limit of one server. */
+/** Replaced servers together may have this many times the connections of one server. */
 const generations = 4
 const idleSecondsDefault = 255
 
-/** The servers of one address: one that accepts, and replaced ones that finish their requests. */
+/**
+ * The servers of one address: one that accepts, and replaced servers that finish their requests.
+ */
 type Servers = {
   readonly options: ListenOptions
   readonly port: number
   /** Most open files before connections are too many. */
   readonly filesMax: number
   readonly leaving: Set<Server>
-  /** Undefined while none accepts. */
+  /** Undefined while no server accepts. */
   current: Server | undefined
   /** Connections that were open when the current server started. */
   before: number
 }
 
 /**
- * Listens for HTTP. Throws the system's error when the address cannot be had.
+ * Listens for HTTP. Throws the system's error when the address is not available.
  *
- * Bun has no cap of connections, and at the limit of open files its accept loop takes all of a core
- * and nothing is answered. So open files are counted, and when there are too many the server is
- * replaced: the new one accepts, the old one finishes what it has in hand, and then ends its idle
- * connections. Open files can be counted on Linux only; other systems have no cap.
+ * Bun has no limit of connections. At the limit of open files its accept loop takes all of a core
+ * and no request is answered. So open files are counted, and when there are too many the server is
+ * replaced. The new server accepts. The old one finishes its requests in progress, then ends its
+ * idle connections. Open files can be counted on Linux only; other systems have no limit.
  */
 export function listenOn(options: ListenOptions): Listener {
   const { hostname, idleSeconds = idleSecondsDefault } = options
@@ -71,7 +73,7 @@ export function listenOn(options: ListenOptions): Listener {
 
   return {
     url: `http://${hostOf(hostname)}:${port}`,
-    // Any server knows the connections of all of them.
+    // Every server has access to the connections of all servers.
     connections: {
       idleSeconds,
       addressOf: (request) => first.requestIP(request)?.address,
@@ -95,7 +97,7 @@ function serve(options: ListenOptions, port: number): Server {
     reusePort: false,
     development: false,
     idleTimeout: idleSeconds,
-    // Bodies are read and capped by the routes, which answer with a problem.
+    // The routes read and limit bodies, and answer with a problem.
     maxRequestBodySize: Number.MAX_SAFE_INTEGER,
     fetch,
   })
@@ -117,7 +119,7 @@ function check(servers: Servers): void {
   if (servers.current === undefined) replace(servers)
 }
 
-/** Ends the replaced servers that have no request under way. */
+/** Ends the replaced servers that have no request in progress. */
 function retire(leaving: Set<Server>): void {
   for (const server of leaving) {
     if (server.pendingRequests > 0) continue
@@ -129,7 +131,7 @@ function retire(leaving: Set<Server>): void {
 /** Starts a server that accepts. */
 function replace(servers: Servers): void {
   const { options, port, filesMax } = servers
-  // Wait while the replaced servers hold too much: a refused connection costs nothing.
+  // Wait while the replaced servers have too many connections: a refused connection costs nothing.
   const left = openFiles() ?? filesMax
   if (left >= filesMax) return
   try {
@@ -149,9 +151,9 @@ function mostFiles(connectionsMax: number): number {
 }
 
 /**
- * Number of open files; undefined without /proc. Linux 6.2 and newer tell it as the directory's
- * size: https://docs.kernel.org/filesystems/proc.html. Older ones must list them, which takes 9 ms
- * for 10,000, and fails without a free descriptor.
+ * Number of open files; undefined without /proc. Linux 6.2 and newer report it as the directory's
+ * size: https://docs.kernel.org/filesystems/proc.html. Older versions must list the files, which
+ * takes 9 ms for 10,000, and fails without a free descriptor.
  */
 function openFiles(): number | undefined {
   try {

@@ -3,7 +3,7 @@ import { createSettlement, type Settlement } from '../settlement/settlement'
 import { createSponsor, type Sponsor } from '../sponsor/sponsor'
 import type { Base } from './base'
 
-/** What moves money. */
+/** The parts that move money. */
 export type Money = {
   settlement: Settlement
   /** Addresses that send settlements. */
@@ -11,12 +11,15 @@ export type Money = {
   sponsoring: Sponsor
 }
 
-/** Starts the settlement, which drives on what is unfinished after `recover`, and sponsoring. */
+/**
+ * Starts the settlement and the sponsoring. After `recover` the settlement continues what is
+ * unfinished.
+ */
 export async function startMoney(base: Base): Promise<Money> {
-  const { options, current, db, registry, now, log } = base
+  const { options, current, ledger, registry, now, log } = base
   const { config, secrets } = options
   const settlement = await createSettlement({
-    db,
+    ledger,
     meter: registry,
     payerFailuresMax: options.payerFailuresMax,
     blockTimeMs: options.blockTimeMs,
@@ -37,7 +40,7 @@ export async function startMoney(base: Base): Promise<Money> {
   base.onFailure(() => settlement.stop(0))
   const relayers = secrets.relayerKeys.map(Crypto.addressOf)
   const sponsoring = createSponsor({
-    db,
+    grants: ledger.grants,
     settlement,
     networks: config.networks,
     accounts: [...relayers, settlement.desk],

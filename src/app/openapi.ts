@@ -77,7 +77,7 @@ function facilitatorEndpoints(at: string): Endpoint[] {
   const body = Facilitation.bodySchema
   return [
     { method: 'get', path: '/supported', at, summary: 'What the x402 facilitator settles.' },
-    { method: 'post', path: '/verify', at, summary: 'Judges a payment.', body },
+    { method: 'post', path: '/verify', at, summary: 'Verifies a payment.', body },
     { method: 'post', path: '/settle', at, summary: 'Settles a payment.', body },
     {
       method: 'get',
@@ -102,7 +102,7 @@ function stockEndpoints(at: string, assetDecimals: number): Endpoint[] {
   return endpoints.map((each) => ({ ...each, at }))
 }
 
-/** OpenAPI 3.1 document of our own endpoints; what merchants sell is in `/openapi.json`. */
+/** OpenAPI 3.1 document of our own endpoints. What merchants sell is in `/openapi.json`. */
 export function describeApi(config: Config): object {
   const { title, baseUrl, contact } = config.service
   const paths: Record<string, object> = {}
@@ -126,7 +126,7 @@ export function describeApi(config: Config): object {
   return { openapi: '3.1.0', info, servers: [{ url: baseUrl }], paths }
 }
 
-/** `GET /api/openapi.json`. Made when it is first asked for. */
+/** `GET /api/openapi.json`. The document is built at the first request. */
 export function createApiDocument(config: Config): (request: Request) => Response {
   let made: Document | undefined
   return (request) => {

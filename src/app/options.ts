@@ -1,4 +1,4 @@
-import type { open } from '../../db/open'
+import type { open } from '../../db/sqlite/open'
 import type { Config } from '../config/Config'
 import type { Secrets } from '../config/env'
 import type { Log } from '../log'
@@ -9,34 +9,37 @@ export type AppOptions = Limits & {
   secrets: Secrets
   dataDir: string
   log: Log
-  /** Lines of the log that could not be written. */
+  /** Number of log lines that could not be written. */
   droppedLines?: () => number
   /** Unix ms; tests drive it. */
   now?: () => number
-  /** Cap of the answers kept for idempotency keys. */
+  /** Limit of the answers stored for idempotency keys, bytes. */
   answersMaxBytes?: number
-  /** Transactions that may fail on chain for one payer in ten minutes. */
+  /** Most failed transactions of one payer in ten minutes. */
   payerFailuresMax?: number
-  /** What a chain's block time counts as before its blocks are known. */
+  /** The assumed block time of a chain before its blocks are known, ms. */
   blockTimeMs?: number
   /** A network is paused while its blocks prove a larger clock error, ms. */
   clockSkewMaxMs?: number
-  /** Stock orders that may be refunded to one payer in an hour. */
+  /** Most refunded stock orders of one payer in an hour. */
   refundsMax?: number
   /** First wait before a step of a stock order is tried again, ms. */
   orderRetryMs?: number
-  /** Opens the database; tests keep the connection, to let its writes fail. */
+  /** Opens the database. Tests keep the connection, to let its writes fail. */
   openDatabase?: typeof open
-  /** It will run for long: the database's log is made as long at once as it gets anyway (16 MB). */
+  /**
+   * For a process that runs for long: the database's log gets its final length (16 MB) at the
+   * start.
+   */
   isLasting?: boolean
 }
 
-/** Limits of the resources that peers can hold. */
+/** Limits of the resources that peers can occupy. */
 type Limits = {
   /** Requests that this process may send by `fetch` at once; the runtime's own limit by default. */
   fetchesMax?: number | undefined
-  /** How fast buyers must read streams. */
+  /** Minimum rate at which buyers must read streams. */
   paceMin?: Partial<PaceMin>
-  /** Longest silence of a connection, unless a sale is under way on it. */
+  /** Longest idle time of a connection without a sale in progress, s. */
   idleSeconds?: number
 }

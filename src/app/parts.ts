@@ -1,4 +1,4 @@
-import { readPending } from '../../db/pending'
+import type { Pending } from '../../db/Ledger'
 import { bufferedBytes } from '../facilitator/handler'
 import { createPayees } from '../facilitator/payees'
 import { createSettling, type Settling } from '../facilitator/settle'
@@ -11,17 +11,16 @@ import { createBreaker } from '../proxy/breaker'
 import { createConcurrency } from '../proxy/concurrency'
 import type { GatewayOptions } from '../proxy/merchant'
 import { createUpstream } from '../proxy/upstream'
-import type { AdminState } from '../web/admin'
 import type { Base } from './base'
-import type { Door } from './door'
 import type { Money } from './money'
 import type { Sales } from './sales'
+import type { HttpServer } from './server'
 
-/** Pending payments that the page for operators lists. */
+/** Number of pending payments that the page for operators lists. */
 const pendingShown = 20
 
-/** Parts that survive a reload, because they hold state or money. */
-export type Parts = Pick<Base, 'entrance' | 'db' | 'registry' | 'requestId' | 'now' | 'log'> &
+/** Parts that survive a reload, because they have state or money. */
+export type Parts = Pick<Base, 'middleware' | 'db' | 'registry' | 'requestId' | 'now' | 'log'> &
   Money &
   Sales &
   Pick<
@@ -31,28 +30,28 @@ export type Parts = Pick<Base, 'entrance' | 'db' | 'registry' | 'requestId' | 'n
     /** Counts the calls of the facilitator. */
     calls: ReturnType<Registry['counter']>
     settling: Settling
-    /** For its bodies. */
+    /** Of the facilitator's request bodies. */
     facilitatorBudget: GatewayOptions['budget']
     deskAddress: `0x${string}`
-    /** The other end of the connection of a request that a route received. */
+    /** The client's end of the connection of a request that a route received. */
     peerOf: (request: Request) => Peer
     adminToken: string
-    pending: () => AdminState['pending']
+    pending: () => Promise<Pending>
   }
 
-/** Makes what the requests of all products share. */
-export function createParts(base: Base, door: Door, money: Money, sales: Sales): Parts {
-  const { options, current, db, registry, requestId, now, log } = base
+/** Makes the parts that the requests of all products share. */
+export function createParts(base: Base, server: HttpServer, money: Money, sales: Sales): Parts {
+  const { options, current, db, ledger, registry, requestId, now, log } = base
   const { config, secrets } = options
   const { settlement } = money
   const payees = createPayees({
-    db,
+    ledger,
     networks: config.networks,
     priceOf: (network) => settlement.costOf(network).priceWei,
     now,
   })
   return {
-    entrance: base.entrance,
+    middleware: base.middleware,
     db,
     registry,
     requestId,
@@ -60,14 +59,14 @@ export function createParts(base: Base, door: Door, money: Money, sales: Sales):
     log,
     ...money,
     ...sales,
-    peerOf: door.peerOf,
+    peerOf: server.peerOf,
     calls: registry.counter('facilitator_calls_total', 'Calls of the facilitator by answer.', [
       'operation',
       'answer',
     ]),
     settling: createSettling(payees),
     deskAddress: Crypto.addressOf(secrets.deskKey),
-    upstream: createUpstream({ now }),
+    upstream: createUpstream({ now, stalledMax: 2 * config.service.stalledStreamsMax }),
     breaker: createBreaker(),
     concurrency: createConcurrency(options.fetchesMax),
     budget: createBudget(config.service.bufferedMaxBytes),
@@ -75,6 +74,6 @@ export function createParts(base: Base, door: Door, money: Money, sales: Sales):
     rateLimit: createRateLimit(),
     accepts: () => !current.isStopping,
     adminToken: secrets.adminToken,
-    pending: () => readPending(db, pendingShown),
+    pending: () => ledger.payments.pending(pendingShown),
   }
 }

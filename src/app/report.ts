@@ -1,9 +1,17 @@
-import type { Storage } from '../../db/storage'
 import type { Registry } from '../http/metrics'
 import type { Log } from '../log'
 
+/** The file of the ledger, as far as it is reported. */
+type ReportedStorage = {
+  file: string
+  fault(): string | undefined
+  /** Faults since the start, by code. */
+  counts(): ReadonlyMap<string, number>
+  onChange(listener: (code: string | undefined) => void): void
+}
+
 /** Reports faults of the database file by an error in the log and two metrics. */
-export function reportStorage(storage: Storage, registry: Registry, log: Log): void {
+export function reportStorage(storage: ReportedStorage, registry: Registry, log: Log): void {
   const { file } = storage
   storage.onChange((code) => {
     if (code === undefined) log('storage-recovered', { file })
@@ -23,7 +31,7 @@ export function reportStorage(storage: Storage, registry: Registry, log: Log): v
   })
 }
 
-/** Reports that clients hold too many connections. */
+/** Reports that clients have too many connections. */
 export function connectionReports(registry: Registry, log: Log) {
   const full = registry.counter(
     'connections_full_total',

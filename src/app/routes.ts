@@ -1,7 +1,7 @@
 import { Elysia } from 'elysia'
-import type { Entrance } from '../http/entrance'
 import type { createHealth } from '../http/health'
 import { byMethod, unread } from '../http/methods'
+import type { Middleware } from '../http/middleware'
 import { type Options as ErrorsOptions, errors } from '../http/problem'
 import type { Documents } from '../proxy/documents'
 import type { createMarketHandlers } from '../stock/market-handlers'
@@ -15,9 +15,9 @@ type Asked = { request: Request; params: Readonly<Record<string, string>> }
 
 /** What answers the requests under one configuration (app/handlers.ts). */
 export type Handlers = {
-  entrance: Entrance
+  middleware: Middleware
   errors: ErrorsOptions
-  /** Below which paths the facilitator and the stock desk answer; '' is one of them. */
+  /** Path prefixes under which the facilitator and the stock desk answer; '' is one of them. */
   facilitatorAt: readonly string[]
   stockAt: readonly string[]
   gateway: Handler
@@ -38,16 +38,16 @@ export type Handlers = {
 }
 
 /**
- * Every path of the service, top to bottom. Each one answers all methods itself, so that HEAD,
+ * Every path of the service, top to bottom. Each path answers all methods itself, so that HEAD,
  * OPTIONS and 405 are the same everywhere.
  */
 export function createRoutes(on: Handlers): Pick<Elysia, 'fetch'> {
-  const app = open(on.entrance)
+  const app = open(on.middleware)
   const { documents, market, orders, pages, health } = on
   const add = adderOf(app)
 
-  // For sale. These make their own problems. In front of all hooks an unpaid 402 takes about 1.05 of
-  // the CPU that it takes without Elysia.
+  // For sale. These routes make their own problems. In front of all hooks an unpaid 402 takes about
+  // 1.05 of the CPU that it takes without Elysia.
   app.all('/m/*', ({ request }) => on.gateway(request), unread)
   app.all('/mcp', ({ request }) => on.mcp(request), unread)
   app.all('/mcp/', ({ request }) => on.mcp(request), unread)
@@ -59,7 +59,7 @@ export function createRoutes(on: Handlers): Pick<Elysia, 'fetch'> {
     app.all(`${at}/settle`, ({ request }) => on.settle(request), unread)
   }
 
-  // What follows throws problems.
+  // The routes below throw problems.
   app.use(errors(on.errors))
 
   // Documents for machines
@@ -105,19 +105,19 @@ export function createRoutes(on: Handlers): Pick<Elysia, 'fetch'> {
   return app
 }
 
-/** What answers while the service starts. */
-export function startingRoutes(entrance: Entrance): Pick<Elysia, 'fetch'> {
+/** Routes that answer while the service starts. */
+export function startingRoutes(middleware: Middleware): Pick<Elysia, 'fetch'> {
   const starting = () =>
     new Response('The service is starting.\n', { status: 503, headers: { 'retry-after': '1' } })
-  return open(entrance).all('/*', starting, unread)
+  return open(middleware).all('/*', starting, unread)
 }
 
 /** By default Elysia looks for the path behind a host of four characters or more. */
-function open({ enter }: Entrance) {
-  return new Elysia({ strictPath: true, handler: { standardHostname: false } }).wrap(enter)
+function open({ wrapRoutes }: Middleware) {
+  return new Elysia({ strictPath: true, handler: { standardHostname: false } }).wrap(wrapRoutes)
 }
 
-/** Adds paths that may have a slash at their end. */
+/** Returns a function that adds a path with and without a slash at its end. */
 function adderOf(app: Elysia) {
   return (path: string, handle: (asked: Asked) => Answer) => {
     for (const each of path === '/' ? [path] : [path, `${path}/`])
@@ -127,7 +127,7 @@ function adderOf(app: Elysia) {
 
 type Methods = Partial<Record<'GET' | 'POST', (asked: Asked) => Answer>>
 
-/** Pages of other origins may ask. */
+/** Handlers that pages of other origins may call. */
 function shared(methods: Methods) {
   return byMethod(methods, { isOpen: true })
 }

@@ -9,12 +9,13 @@ import * as Crypto from '../protocol/Crypto'
 import { type OpenMarket, openMarket } from '../stock/open'
 import { type StartedStock, startStock } from '../stock/start'
 import type { Base } from './base'
+import { collect } from './collect'
 import type { Money } from './money'
 
-/** What asks for money and hands over what was paid for. */
+/** The parts that request payment and deliver what was paid for. */
 export type Sales = {
   paywall: Paywall
-  /** Tells whether what a request shows may pay for its body. */
+  /** Whether the credential of a request may pay for its body. */
   recognise: Recognise
   /** Undefined without `[stock]`, as `startedStock` is. */
   exchange: OpenMarket | undefined
@@ -24,7 +25,7 @@ export type Sales = {
 }
 
 /** Starts the paywall and, where the configuration has `[stock]`, the stock desk. */
-export function startSales(base: Base, money: Money): Sales {
+export async function startSales(base: Base, money: Money): Promise<Sales> {
   const { options, current, registry, now, log } = base
   const { settlement, sponsoring } = money
   const { challengeSecrets, receiptKey } = options.secrets
@@ -43,10 +44,10 @@ export function startSales(base: Base, money: Money): Sales {
     ...terms,
     sponsor: sponsoring.approvals,
     quoter,
-    answers: createAnswers(base.db, options.answersMaxBytes),
+    answers: await createAnswers(base.ledger.answers, options.answersMaxBytes),
     paceMin: {
       stalledMax: options.config.service.stalledStreamsMax,
-      reclaim: createReclaim(() => collect(base.monotonic)),
+      reclaim: createReclaim(collect),
       ...options.paceMin,
     },
     get settleWaitMs() {
@@ -60,7 +61,7 @@ export function startSales(base: Base, money: Money): Sales {
     exchange &&
     startStock({
       ...terms,
-      db: base.db,
+      orders: base.ledger.orders,
       settlement,
       quoter,
       exchange,
@@ -93,11 +94,4 @@ function startQuoter(base: Base, { settlement, sponsoring }: Money, terms: Terms
     salt: salts(),
   })
   return withChallenges(quoter, base.registry)
-}
-
-/** Collects all garbage. Returns how many ms that took. */
-function collect(monotonic: () => number): number {
-  const startedAt = monotonic()
-  Bun.gc(true)
-  return monotonic() - startedAt
 }

@@ -6,7 +6,10 @@ import * as Orders from '../stock/Order'
 import type { PagesOptions } from '../web/pages'
 import type { Parts } from './parts'
 
-/** How the service stands, as health endpoints and pages tell it. All answers come from memory. */
+/**
+ * The state of the service for health endpoints and pages. All values but those of `adminState` come
+ * from memory.
+ */
 export type State = Sources &
   Pick<PagesOptions, 'hasMarket' | 'isReady' | 'healthOf' | 'adminState'>
 
@@ -37,12 +40,16 @@ export function createState(
     hasMarket: exchange !== undefined,
     isReady: ({ id }) => isReady(id),
     healthOf: (merchant) => availabilityOf(originsAt(merchant), merchant, isOpen),
-    adminState: () => ({
-      networks: settlement.status(),
-      pending: parts.pending(),
-      openCircuits: [...origins].filter(isOpen),
-      outOfService: config.merchants.flatMap(outOfService),
-      heldOrders: parts.startedStock?.desk.held().map(Orders.toHeld),
-    }),
+    async adminState() {
+      const pending = await parts.pending()
+      const held = await parts.startedStock?.desk.held()
+      return {
+        networks: settlement.status(),
+        pending,
+        openCircuits: [...origins].filter(isOpen),
+        outOfService: config.merchants.flatMap(outOfService),
+        heldOrders: held?.map(Orders.toHeld),
+      }
+    },
   }
 }

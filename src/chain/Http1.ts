@@ -3,18 +3,20 @@
 export type Answer = {
   status: number
   text: string
-  /** The connection can carry another request. */
+  /** Whether the connection can carry another request. */
   isKept: boolean
 }
 
 export type Reader = {
-  /** The answer once it is complete. Throws `Malformed`; then the connection is of no use any more. */
+  /**
+   * The answer once it is complete. Throws `Malformed`; then the connection must not be used again.
+   */
   push(bytes: Uint8Array): Answer | undefined
   /** The connection ended: an answer without a length ends with it. */
   end(): Answer | undefined
 }
 
-/** Nothing that we understand. The message can be shown. */
+/** The bytes are not a valid answer. The message can be shown. */
 export class Malformed extends Error {
   override name = 'Malformed'
 }
@@ -27,14 +29,14 @@ type Head = { status: number; isKept: boolean; length: number | 'chunked' | 'clo
 /** How far the bytes of a connection have been read. */
 type Progress = {
   readonly maxBytes: number
-  /** Bytes that came and have not been read. */
+  /** Bytes that arrived and have not been read. */
   rest: Buffer
-  /** Of the answer whose body is being read. */
+  /** Head of the answer whose body is being read. */
   head: Head | undefined
-  /** Of its body. */
+  /** Parts of that body. */
   parts: Buffer[]
   size: number
-  /** Bytes of the body, or of its current chunk, that are still to come. */
+  /** Bytes of the body, or of its current chunk, that are missing. */
   left: number
   chunk: 'size' | 'data' | 'trailer'
 }
@@ -61,7 +63,7 @@ export function createReader(maxBytes: number): Reader {
   }
 }
 
-/** The head of the next answer; undefined until it is there. */
+/** The head of the next answer; undefined until it has arrived. */
 function readHead(progress: Progress): Head | undefined {
   for (;;) {
     const { rest } = progress
@@ -71,7 +73,7 @@ function readHead(progress: Progress): Head | undefined {
     }
     if (end < 0) return undefined
     const head = parseHead(take(progress, end + 4).toString('latin1', 0, end))
-    // Interim answers announce the one that counts.
+    // Interim answers (1xx) precede the final one.
     if (head.status < 200) continue
     progress.head = head
     progress.left = typeof head.length === 'number' ? head.length : 0
@@ -80,7 +82,7 @@ function readHead(progress: Progress): Head | undefined {
   }
 }
 
-/** Whether the body is complete. One without a length is complete when the connection ends. */
+/** Whether the body is complete. A body without a length is complete when the connection ends. */
 function readBody(progress: Progress, { length }: Head): boolean {
   if (length === 'chunked') return readChunks(progress)
   if (length === 'close') progress.left = progress.rest.length
@@ -110,7 +112,7 @@ function readChunks(progress: Progress): boolean {
   }
 }
 
-/** The next line without its end; undefined until it is there. */
+/** The next line without its end; undefined until it has arrived. */
 function readLine(progress: Progress): string | undefined {
   const { rest } = progress
   const end = rest.indexOf('\r\n')
@@ -120,7 +122,7 @@ function readLine(progress: Progress): string | undefined {
   return end < 0 ? undefined : take(progress, end + 2).toString('latin1', 0, end)
 }
 
-/** Removes up to `count` bytes from those that came. */
+/** Removes up to `count` bytes from the bytes that arrived. */
 function take(progress: Progress, count: number): Buffer {
   const part = progress.rest.subarray(0, count)
   progress.rest = progress.rest.subarray(part.length)
@@ -134,7 +136,7 @@ function keep(progress: Progress, part: Buffer): void {
   progress.left -= part.length
 }
 
-/** The answer of which everything was read; the next bytes are those of the next one. */
+/** The complete answer. The next bytes belong to the next answer. */
 function complete(progress: Progress, { status, isKept, length }: Head): Answer {
   const { parts, rest } = progress
   const [only] = parts
@@ -142,7 +144,7 @@ function complete(progress: Progress, { status, isKept, length }: Head): Answer 
   progress.head = undefined
   progress.parts = []
   progress.size = 0
-  // Bytes that were not asked for would be read as the next answer.
+  // Bytes that were not requested would be read as the next answer.
   return { status, text, isKept: isKept && length !== 'close' && rest.length === 0 }
 }
 

@@ -8,7 +8,7 @@ export type Answer = {
   error: CallError | undefined
 }
 
-/** Undefined when the text is no answer. */
+/** Undefined when the text is not an answer. */
 export function parse(text: string): Answer | undefined {
   let value: unknown
   try {
@@ -26,17 +26,17 @@ export function parse(text: string): Answer | undefined {
   return 'result' in value ? { id, result: value.result, error: undefined } : undefined
 }
 
-/** Node codes for "busy" and "limit exceeded": trouble of the node, not of the call. */
+/** Node codes for "busy" and "limit exceeded": a fault of the node, not of the call. */
 const nodeTrouble = new Set([-32005, -32097, -32016, 429])
 
-/** Another node may answer the call. */
+/** Whether another node may answer the call. */
 export function isNodeTrouble(error: CallError, method: string): boolean {
   return nodeTrouble.has(error.code) && !isTooWide(error, method)
 }
 
 /**
- * Some providers refuse a range of logs with the code of their rate limits ("query returned more than
- * 10000 results"): the next node would be asked in vain, and a smaller range would be answered.
+ * Some providers refuse a range of logs with the code of their rate limits ("query returned more
+ * than 10000 results"). Another node would refuse it, too, and a smaller range would be answered.
  */
 function isTooWide({ code, message }: CallError, method: string): boolean {
   if (method !== 'eth_getLogs' || code !== -32005) return false

@@ -1,35 +1,35 @@
-import { createGate, type Gate, type Rank } from './gate'
 import { Malformed } from './Http1'
 import * as JsonRpc from './JsonRpc'
+import { createLimiter, type Limiter, type Rank } from './limiter'
 import { Broken, createWire, type Wire } from './wire'
 
 /**
- * JSON-RPC over HTTP with keep-alive. Only what settlement needs: viem's client costs twice the CPU
- * per call and makes calls of its own.
+ * JSON-RPC over HTTP with keep-alive. It has only what settlement needs: viem's client costs twice
+ * the CPU per call and makes additional calls.
  */
 export type Client = {
   /**
    * The result of one call. Throws `RpcError` when a node answered with a JSON-RPC error about this
-   * call, `RpcFault` when no node gave a usable answer: then nothing is known about its effect.
+   * call, and `RpcFault` when no node gave a usable answer: then the effect of the call is unknown.
    */
   call(method: string, params: readonly unknown[], options?: CallOptions): Promise<unknown>
   /** Every URL once, in the order of the configuration. */
   nodes: readonly Node[]
-  /** All nodes but the one that `call` asks now, nearest in order first; empty with one URL. */
+  /** All nodes except the one that `call` uses now, nearest in order first; empty with one URL. */
   others(): readonly Node[]
-  /** Hosts of the URLs, whose paths may hold keys. */
+  /** Hosts of the URLs, whose paths may contain keys. */
   hosts: readonly string[]
   /** Requests sent so far by method, failed ones included. */
   counts(): ReadonlyMap<string, number>
-  /** Those of them that brought no usable answer. */
+  /** Requests without a usable answer so far, by method. */
   faults(): ReadonlyMap<string, number>
-  /** Ends what is under way, and every later call, with `RpcFault`. */
+  /** Ends calls in progress, and every later call, with `RpcFault`. */
   close(): void
 }
 
-/** One URL. No other URL is asked in its place, whatever it answers. */
+/** One URL. A call never falls back to another URL. */
 export type Node = {
-  /** Safe to show: the URL's path may hold a key. */
+  /** Safe to show: the URL's path may contain a key. */
   host: string
   /** Throws like `Client.call`. */
   call(method: string, params: readonly unknown[], options?: CallOptions): Promise<unknown>
@@ -38,18 +38,21 @@ export type Node = {
 export type CallOptions = { timeoutMs?: number }
 
 export type ClientOptions = {
-  /** In the order of preference. A URL that answers is kept until it fails. */
+  /** In the order of preference. A URL that answers is used until it fails. */
   urls: readonly string[]
   /** Per attempt. */
   timeoutMs: number
   log: (event: string, fields?: Readonly<Record<string, unknown>>) => void
 }
 
-/** No node answered: network, timeout, overload or nonsense. Retryable; says nothing about money. */
+/**
+ * No node gave a usable answer: network, timeout, overload or an invalid answer. Retryable; the
+ * effect on money is unknown.
+ */
 export class RpcFault extends Error {
   override name = 'RpcFault'
   readonly retryable = true
-  /** The node limits the rate of calls. */
+  /** Whether the node limits the rate of calls. */
   readonly isLimit: boolean
 
   constructor(message: string, options: ErrorOptions & { isLimit?: boolean } = {}) {
@@ -71,10 +74,10 @@ export class RpcError extends Error {
   }
 }
 
-/** Answers above this size are nonsense for every call we make. */
+/** Answers above this size are invalid for every call that we make. */
 const answerMaxBytes = 8 << 20
 
-/** Everything else is background: no payment waits for it. */
+/** Every other method is background: no payment waits for it. */
 const ranks: Readonly<Record<string, Rank>> = {
   eth_sendRawTransaction: 'settlement',
   eth_sendRawTransactionSync: 'settlement',
@@ -90,21 +93,21 @@ const ranks: Readonly<Record<string, Rank>> = {
 type Endpoint = {
   readonly url: string
   readonly host: string
-  /** Of a plain `http:` URL; others are asked by `fetch`. */
+  /** Client for a plain `http:` URL; other URLs use `fetch`. */
   readonly wire: Wire | undefined
-  /** Its last call failed: told once, not for each call. */
+  /** Whether its last call failed. It is logged once, not for each call. */
   isDown: boolean
 }
 
 type State = {
   /** In the order of the configuration. */
   readonly endpoints: readonly Endpoint[]
-  readonly gate: Gate
+  readonly limiter: Limiter
   readonly log: ClientOptions['log']
   readonly counts: Map<string, number>
   readonly faults: Map<string, number>
   readonly active: Set<AbortController>
-  /** Index of the endpoint that is asked first. */
+  /** Index of the endpoint that is used first. */
   current: number
   lastId: number
   isClosed: boolean
@@ -114,16 +117,16 @@ type Call = {
   method: string
   params: readonly unknown[]
   timeoutMs: number
-  /** The only one to ask; undefined for all of them in turn. */
+  /** The only endpoint to use; undefined for all of them in turn. */
   endpoint: Endpoint | undefined
 }
 
-/** Makes a client over one or more URLs of the same chain. Throws when there is none. */
+/** Makes a client over one or more URLs of the same chain. Throws without URLs. */
 export function createClient({ urls, timeoutMs, log }: ClientOptions): Client {
   if (urls.length === 0) throw new Error('a client needs at least one URL')
   const state: State = {
     endpoints: urls.map(endpointOf),
-    gate: createGate(),
+    limiter: createLimiter(),
     log,
     counts: new Map(),
     faults: new Map(),
@@ -167,23 +170,23 @@ function endpointOf(url: string): Endpoint {
 
 function close(state: State): void {
   state.isClosed = true
-  state.gate.close()
+  state.limiter.close()
   for (const controller of state.active) controller.abort()
   for (const { wire } of state.endpoints) wire?.close()
 }
 
-/** Asks when the gate has room. */
+/** Makes a call when the limiter has room. */
 async function run(state: State, call: Call): Promise<unknown> {
   const rank = ranks[call.method] ?? 'background'
-  const entry = state.gate.enter(rank, call.timeoutMs)
-  // A call without a queue is sent before this function returns.
+  const entry = state.limiter.acquire(rank, call.timeoutMs)
+  // A call that does not wait is sent before this function returns.
   if (entry !== true && !(await entry)) {
-    throw new RpcFault(`no room for ${call.method}: too many calls are under way`)
+    throw new RpcFault(`no room for ${call.method}: too many calls are in progress`)
   }
   try {
     return await (call.endpoint ? askOnly(state, call.endpoint, call) : askInTurn(state, call))
   } finally {
-    state.gate.leave(rank)
+    state.limiter.release(rank)
   }
 }
 
@@ -206,7 +209,7 @@ async function askInTurn(state: State, call: Call): Promise<unknown> {
     if (endpoint === undefined) continue
     try {
       const result = await ask(state, endpoint, call)
-      // Stay with the node that answered: another one may not know yet what this one took.
+      // Stay with the node that answered: another one may not have received what this one accepted.
       state.current = index
       return result
     } catch (error) {
@@ -220,13 +223,13 @@ async function askInTurn(state: State, call: Call): Promise<unknown> {
   throw new RpcFault(reasonOf(fault), { cause: fault })
 }
 
-/** Asks one URL. Throws RpcError, or the fault as it came. */
+/** Calls one URL. Throws RpcError, or the original fault. */
 async function ask(state: State, endpoint: Endpoint, call: Call): Promise<unknown> {
   const { method, params } = call
   const id = ++state.lastId
   const body = JSON.stringify({ jsonrpc: '2.0', id, method, params })
   increase(state.counts, method)
-  // Not AbortSignal.timeout: the timer must go when the answer comes.
+  // Not AbortSignal.timeout: the timer must end when the answer arrives.
   const controller = new AbortController()
   const timer = setTimeout(() => controller.abort(), call.timeoutMs)
   state.active.add(controller)
@@ -248,7 +251,7 @@ async function ask(state: State, endpoint: Endpoint, call: Call): Promise<unknow
 function noteFault(state: State, endpoint: Endpoint, method: string, error: unknown): void {
   const { host } = endpoint
   increase(state.faults, method)
-  if (error instanceof RpcFault && error.isLimit) state.gate.slowDown()
+  if (error instanceof RpcFault && error.isLimit) state.limiter.slowDown()
   if (!endpoint.isDown) state.log('rpc-fault', { host, method, reason: reasonOf(error) })
   endpoint.isDown = true
 }
@@ -268,11 +271,11 @@ async function request(
   const answer = JsonRpc.parse(text)
   if (answer?.error) {
     const { code, message, data } = answer.error
-    // A proxy before the node may know no id; what it says concerns this call all the same.
+    // A proxy in front of the node may not know the id. Its error still concerns this call.
     if (!JsonRpc.isNodeTrouble(answer.error, method) && !isTrouble(status))
       throw new RpcError(code, message, data)
     const isLimit = status === 429 || code === -32005 || code === 429
-    throw new RpcFault(`the node is in trouble (${code})`, { isLimit })
+    throw new RpcFault(`the node has a fault (${code})`, { isLimit })
   }
   if (status < 200 || status > 299) {
     throw new RpcFault(`HTTP status ${status}`, { isLimit: status === 429 })

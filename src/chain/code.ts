@@ -7,9 +7,9 @@ import * as Multicall from './multicall'
 const askedMax = 1_000
 
 /**
- * What is behind an account. `eoa`: no code. `contract`: code that was not identified. `unknown`: not
- * read. An identified one has a `key` that is equal for accounts that run the same code, so that new
- * accounts of one factory are recognized.
+ * The code of an account. `eoa`: no code. `contract`: code that was not identified. `unknown`: not
+ * read. An identified code has a `key` that is equal for accounts that run the same code, so that
+ * new accounts of one factory are recognised.
  */
 export type AccountCode = 'eoa' | 'contract' | 'unknown' | IdentifiedCode
 
@@ -25,11 +25,11 @@ export function isContract(code: AccountCode): boolean {
 }
 
 /**
- * Creation code that answers, for each address in the words behind it, the size of its code: what a
- * call without receiver returns is not deployed.
+ * Creation code that returns, for each address in the words after it, the size of its code. The
+ * return value of a call without receiver is not deployed.
  *
- * size = CODESIZE - 36; CODECOPY(0, 36, size); for (i = 0; i < size; i += 32)
- * MSTORE(i, EXTCODESIZE(MLOAD(i))); RETURN(0, size)
+ * size = CODESIZE - 36; CODECOPY(0, 36, size); for (i = 0; i < size; i += 32) MSTORE(i,
+ * EXTCODESIZE(MLOAD(i))); RETURN(0, size)
  */
 const program = '6024380380602460003960005b81811015601f5780513b8152602001600c565b506000f3'
 
@@ -64,12 +64,15 @@ export async function readsCode(client: Pick<Client, 'call'>): Promise<boolean> 
   }
 }
 
-/** Calldata of Multicall3, as a call without receiver that reads a payer's code, too. */
+/** Calldata of Multicall3, as a call without receiver that also reads a payer's code. */
 export function withCode(payer: Address, { data }: Pick<Multicall.Call, 'data'>): Hex {
   return `0x${codeProgram}${Abi.address(payer)}${data.slice(2)}`
 }
 
-/** The answer of `withCode`: the payer's code, and the answer of Multicall3. Undefined for nonsense. */
+/**
+ * The answer of `withCode`: the payer's code, and the answer of Multicall3. Undefined for an
+ * invalid answer.
+ */
 export function splitCode(
   answer: unknown,
 ): { code: 'eoa' | IdentifiedCode; data: Hex } | undefined {
@@ -81,8 +84,8 @@ export function splitCode(
 }
 
 /**
- * A delegation (EIP-7702) is 0xef0100 and the address. A minimal proxy (EIP-1167) names its contract
- * behind ten bytes; what follows it may differ in every wallet.
+ * A delegation (EIP-7702) is 0xef0100 and the address. A minimal proxy (EIP-1167) names its
+ * contract after ten bytes. The bytes after that may differ in every wallet.
  */
 function keyOf(hash: string, first: string): string {
   const text = first.toLowerCase()
@@ -91,7 +94,7 @@ function keyOf(hash: string, first: string): string {
   return `hash ${hash}`
 }
 
-/** Those of the addresses that have no code, in one call; none when the node does not tell. */
+/** The addresses without code, in one call; none when the node does not support it. */
 export async function findEoas(
   client: Pick<Client, 'call'>,
   addresses: readonly Address[],

@@ -5,9 +5,9 @@ import { createdBy } from './transaction'
 
 /**
  * The init code of a contract creation makes several calls and deploys no code: all calls succeed,
- * or the transaction reverts. The address of the creation belongs to one nonce of one account, so
- * no other account can act under it, and a signature for this address is useless to its readers.
- * Calls through Multicall3 would come from an address that every account can use.
+ * or the transaction reverts. The address of the creation belongs to one nonce of one account. So
+ * no other account can act under it, and a reader of the chain cannot use a signature for this
+ * address. Calls through Multicall3 would come from an address that every account can use.
  */
 
 const op = {
@@ -26,7 +26,7 @@ const op = {
 }
 const zero = '6000'
 
-/** Bytes that one call takes before the calldata. */
+/** Bytes of one call before its calldata. */
 const stepBytes = 83
 
 /** The transaction that makes the calls from the address `to`. At most 65,535 bytes. */
@@ -53,7 +53,7 @@ export function initCode(calls: readonly Call[]): Hex {
   return `0x${steps}${op.stop}${payloads}`
 }
 
-/** A call to an address without code would succeed and do nothing: it counts as failed. */
+/** A call to an address without code would succeed without effect, so it counts as failed. */
 function step(start: number, to: Address, data: { offset: number; size: number }): string {
   const [offset, size] = [push2(data.offset), push2(data.size)]
   const target = `73${to.slice(2).toLowerCase()}`

@@ -1,24 +1,24 @@
-/** What is known of a chain's newest block, kept from answers that come anyway. */
+/** The newest block of a chain, updated from answers to other calls. */
 export type Head = {
   /** Highest block number seen. */
   number: bigint
-  /** The highest that several looks agreed about: below it nothing is taken back. */
+  /** Highest block number that several polls confirmed. The head is never set below it. */
   trusted: bigint
-  /** Looks in a row that found the chain near `number`, or far below it. */
+  /** Polls in a row that found the chain near `number`, or far below it. */
   agreeing: number
   contradicting: number
-  /** Of the newest block whose time was seen, unix seconds; 0 before. */
+  /** Time of the newest block whose time is known, unix seconds; 0 before. */
   timestamp: bigint
-  /** Blocks are rare: the newest one was old by our clock when it was first seen. */
+  /** Blocks are rare: the newest block was already old by our clock at its first poll. */
   isOld: boolean
   baseFeeWei: bigint
   /** The tip that is bid, in wei. */
   tipWei: bigint
-  /** The tip that nodes suggest, in wei; bid for transactions that are not included. */
+  /** The tip that nodes suggest, in wei. It is bid for transactions that are not included. */
   suggestedTipWei: bigint
-  /** The base fee that several nodes agreed about lately; 0 where only one is asked. */
+  /** The base fee that several nodes reported lately, in wei; 0 with only one node. */
   agreedBaseFeeWei: bigint
-  /** Estimate. */
+  /** Estimate, ms. */
   blockTimeMs: number
   anchor: { number: bigint; timestamp: bigint } | undefined
 }
@@ -26,7 +26,7 @@ export type Head = {
 const blockTimeMinMs = 100
 const blockTimeMaxMs = 4_000
 
-/** `blockTimeMs` is the estimate until blocks have been seen. */
+/** `blockTimeMs` is the estimate until blocks are known. */
 export function createHead(blockTimeMs = 1_000): Head {
   return {
     number: 0n,
@@ -44,7 +44,9 @@ export function createHead(blockTimeMs = 1_000): Head {
   }
 }
 
-/** Learns from a block. Timestamps are unix seconds: on fast chains many blocks share one. */
+/**
+ * Updates the head from a block. Timestamps are unix seconds: on fast chains many blocks share one.
+ */
 export function observe(
   head: Head,
   block: { number: bigint; timestamp: bigint; baseFeeWei: bigint },
@@ -64,16 +66,17 @@ export function observe(
   if (seconds > 120) head.anchor = block
 }
 
-/** Nodes of one chain, and two looks at one, are apart by less. */
+/** Nodes of one chain, and two polls of one node, differ by less. */
 const lagBlocks = 300n
-/** So many looks make a number that leapt one that is believed. */
+/** Number of agreeing polls after which a sudden higher number is accepted. */
 const agreeingMin = 8
 
 /**
- * Takes a block number back that the chain does not have: a node told it once, or told it and was left.
- * Two looks in a row must contradict it, and what was known before must agree with them. Left as it
- * is, it would hide every settlement by somebody else and every reorganisation until the next start.
- * `top`: the newest block of the node that is in use. True when it was taken back.
+ * Sets a lower block number when the chain does not have the stored one: a faulty node reported it,
+ * or a node that is not used any more. Two polls in a row must contradict it, and the confirmed
+ * number must agree with them. A wrong number would hide every external settlement and every
+ * reorganisation until the next start. `top`: the newest block of the node that is in use. True
+ * when the number was lowered.
  */
 export function reconsider(head: Head, top: bigint): boolean {
   if (top + lagBlocks >= head.number) {
@@ -91,38 +94,38 @@ export function reconsider(head: Head, top: bigint): boolean {
   return true
 }
 
-/** A newest block that is older than this says nothing about the time of the next one. */
+/** The time of a newest block that is older than this does not predict the time of the next one. */
 const oldMs = 10_000
 
-/** Learns how old the newest block is. `seconds`: its time; `now`: unix ms. */
+/** Updates how old the newest block is. `seconds`: its time; `now`: unix ms. */
 export function observeTime(head: Head, seconds: bigint, now: number): void {
   if (seconds < head.timestamp) return
   head.timestamp = seconds
   head.isOld = now - Number(seconds) * 1000 >= oldMs
 }
 
-/** Pause between two looks for a receipt. */
+/** Pause between two polls for a receipt, ms. */
 export function pollMs(head: Head): number {
   return Math.max(25, Math.round(head.blockTimeMs / 4))
 }
 
-/** Nodes and sequencers that take no transaction without a tip want this much: 0.001 gwei. */
+/** Least tip of nodes and sequencers that refuse transactions without a tip: 0.001 gwei. */
 const tipFloorWei = 1_000_000n
 /** Between two polls of several nodes, the base fee of one node is capped at this multiple. */
 const trustedRise = 8n
 
 /**
  * Sets tip and base fee to the lower medians of what the nodes report. With two nodes that is the
- * lower value, so that one lying node cannot raise our costs. The bid is at most the base fee, or
+ * lower value, so that one faulty node cannot raise our costs. The bid is at most the base fee, or
  * the floor where the base fee is tiny, because a node could suggest any tip up to the fee cap.
  */
 export function learnFees(
   head: Head,
-  said: { tips: readonly bigint[]; baseFees: readonly bigint[] },
+  reported: { tips: readonly bigint[]; baseFees: readonly bigint[] },
 ): void {
-  const baseFeeWei = lowerMedian(said.baseFees) ?? head.baseFeeWei
-  head.agreedBaseFeeWei = said.baseFees.length > 1 ? baseFeeWei : 0n
-  head.suggestedTipWei = lowerMedian(said.tips) ?? head.suggestedTipWei
+  const baseFeeWei = lowerMedian(reported.baseFees) ?? head.baseFeeWei
+  head.agreedBaseFeeWei = reported.baseFees.length > 1 ? baseFeeWei : 0n
+  head.suggestedTipWei = lowerMedian(reported.tips) ?? head.suggestedTipWei
   const most = baseFeeWei > tipFloorWei ? baseFeeWei : tipFloorWei
   head.tipWei = least(head.suggestedTipWei, most)
 }
@@ -131,8 +134,8 @@ export function learnFees(
 export type Fees = { maxFeeWei: bigint; maxTipWei: bigint }
 
 /**
- * Fees of a new transaction: room for the base fee to double, never above the cap. The tip is part
- * of the cap. `isStuck`: bid the tip that nodes suggest.
+ * Fees of a new transaction: the base fee may double, and the total never exceeds the cap. The tip
+ * is part of the cap. `isStuck`: bid the tip that nodes suggest.
  */
 export function fees(head: Head, capWei: bigint, isStuck = false): Fees {
   const tipWei = isStuck ? head.suggestedTipWei : head.tipWei
@@ -140,12 +143,12 @@ export function fees(head: Head, capWei: bigint, isStuck = false): Fees {
   return { maxFeeWei, maxTipWei: least(tipWei, maxFeeWei) }
 }
 
-/** What a unit of gas costs now, in wei. */
+/** Price of a unit of gas now, in wei. */
 export function priceOf(head: Head): bigint {
   return baseFeeOf(head) + head.tipWei
 }
 
-/** The base fee of the newest block, capped by what several nodes agreed on. */
+/** The base fee of the newest block, in wei, capped by what several nodes reported. */
 export function baseFeeOf({ baseFeeWei, agreedBaseFeeWei }: Head): bigint {
   return agreedBaseFeeWei === 0n ? baseFeeWei : least(baseFeeWei, trustedRise * agreedBaseFeeWei)
 }

@@ -1,13 +1,13 @@
 import { type Block, isHex, parseBlock } from './receipt'
 
 /**
- * New blocks as a node announces them over WebSocket: they end a wait early. Nothing depends on
- * them, so a socket that is dead, slow or silent costs no more than polling does.
+ * New blocks that a node announces over WebSocket. They end a wait early. Polling continues beside
+ * them, so a socket that fails or stays silent costs no more than polling.
  */
 export type Heads = {
   /** Resolves at the next new block, after `ms`, or when the signal fires. Never rejects. */
   wait(ms: number, signal: AbortSignal): Promise<'block' | 'time' | 'stopped'>
-  /** Like `wait`, but resolves only for a block that does not follow the one before it. */
+  /** Like `wait`, but resolves only for a block whose parent is not the block before it. */
   waitFork(ms: number, signal: AbortSignal): Promise<'block' | 'time' | 'stopped'>
   /** Whether the newest connection has announced a block. */
   isLive(): boolean
@@ -21,18 +21,18 @@ export type HeadsOptions = {
   log: (event: string, fields?: Readonly<Record<string, unknown>>) => void
   /** First pause before a new connection; doubles up to a minute. */
   retryMs?: number
-  /** A connection without a block for this long is given up. */
+  /** A connection without a block for this long is closed. */
   silenceMs?: number
 }
 
 const retryMaxMs = 60_000
 
-type Waiter = () => void
+type Listener = () => void
 
-/** Connects at once and again whenever the connection ends. */
+/** Connects at once, and again whenever the connection ends. */
 export function createHeads(options: HeadsOptions): Heads {
-  const blockWaiters = new Set<Waiter>()
-  const forkWaiters = new Set<Waiter>()
+  const blockListeners = new Set<Listener>()
+  const forkListeners = new Set<Listener>()
   let last: Block | undefined
   const connection = options.url === '' ? undefined : connect(options, announce)
 
@@ -45,26 +45,26 @@ export function createHeads(options: HeadsOptions): Heads {
       before !== undefined &&
       (block.number <= before.number ||
         (block.number === before.number + 1n && block.parentHash !== before.hash))
-    wake(blockWaiters)
-    if (isFork) wake(forkWaiters)
+    notify(blockListeners)
+    if (isFork) notify(forkListeners)
   }
 
   return {
-    wait: (ms, signal) => waitIn(blockWaiters, ms, signal),
-    waitFork: (ms, signal) => waitIn(forkWaiters, ms, signal),
+    wait: (ms, signal) => waitFor(blockListeners, ms, signal),
+    waitFork: (ms, signal) => waitFor(forkListeners, ms, signal),
     isLive: () => connection?.isLive() ?? false,
     close: () => connection?.close(),
   }
 }
 
-function wake(waiters: Set<Waiter>): void {
-  const all = [...waiters]
-  waiters.clear()
-  for (const waiter of all) waiter()
+function notify(listeners: Set<Listener>): void {
+  const all = [...listeners]
+  listeners.clear()
+  for (const listener of all) listener()
 }
 
-function waitIn(
-  waiters: Set<Waiter>,
+function waitFor(
+  listeners: Set<Listener>,
   ms: number,
   signal: AbortSignal,
 ): Promise<'block' | 'time' | 'stopped'> {
@@ -72,22 +72,22 @@ function waitIn(
     if (signal.aborted) return resolve('stopped')
     const end = (why: 'block' | 'time' | 'stopped') => {
       clearTimeout(timer)
-      waiters.delete(onBlock)
+      listeners.delete(onBlock)
       signal.removeEventListener('abort', onAbort)
       resolve(why)
     }
     const onBlock = () => end('block')
     const onAbort = () => end('stopped')
     const timer = setTimeout(() => end('time'), ms)
-    waiters.add(onBlock)
+    listeners.add(onBlock)
     signal.addEventListener('abort', onAbort)
   })
 }
 
-/** Keeps one subscription alive. */
+/** Maintains one subscription. */
 function connect(options: HeadsOptions, announce: (block: Block) => void) {
   const { url, log, retryMs = 1_000, silenceMs = 60_000 } = options
-  // Paths of URLs may hold keys.
+  // Paths of URLs may contain keys.
   const { host } = new URL(url)
   let pauseMs = retryMs
   let socket: WebSocket | undefined
@@ -123,7 +123,7 @@ function connect(options: HeadsOptions, announce: (block: Block) => void) {
     current.onmessage = ({ data }) => {
       if (isOver) return
       const message = parse(data)
-      // Without subscriptions this node is of no use, but it may be another one next time.
+      // This node has no subscriptions now. The URL may lead to another node next time.
       if (message === 'refused') return over()
       if (message === undefined) return
       if (!isLive) log('heads-live', { host })
@@ -144,7 +144,7 @@ function connect(options: HeadsOptions, announce: (block: Block) => void) {
   }
 }
 
-/** The block of a notification; undefined for the confirmation and for nonsense. */
+/** The block of a notification; undefined for the confirmation and for invalid messages. */
 function parse(data: unknown): Block | 'refused' | undefined {
   if (typeof data !== 'string') return undefined
   let value: unknown

@@ -2,7 +2,7 @@ import type { Hex } from 'viem'
 import { type Node, RpcError, RpcFault } from './client'
 import * as Receipt from './receipt'
 
-/** Blocks from the first to the last, both searched; undefined: up to the newest. */
+/** Blocks from the first to the last, both included; undefined: up to the newest. */
 export type Range = { from: bigint; to: bigint | undefined }
 
 type Log = NonNullable<ReturnType<typeof Receipt.parseLog>>
@@ -11,24 +11,24 @@ type Query = {
   address: Hex
   topics: readonly Hex[]
   range: Range
-  /** Which end is searched first, where the range has to be cut. */
+  /** The end of the range to search first, when the range is split. */
   first: 'oldest' | 'newest'
 }
 
 /**
- * Most calls of one search. A provider with a limit of a hundred blocks shows 5,000 blocks within
- * it; one with a limit of ten shows 640.
+ * Most calls of one search. With a provider's limit of a hundred blocks they search 5,000 blocks,
+ * with a limit of ten 640.
  */
 const callsMax = 64
 
-/** Blocks that a node was seen to search at once, after it had refused more. By host. */
+/** Number of blocks that a node searched in one call after it had refused more. By host. */
 export type Spans = Map<string, bigint>
 
 /**
- * Logs of a range, piece by piece: providers limit how many blocks one `eth_getLogs` may search, each
- * with an error of its own, so a range that is refused is cut in half until it is small enough. The
- * caller may stop at any piece. Throws what the node throws for a single block, and RpcError when the
- * range would take too many calls: then nothing is known of the rest.
+ * Logs of a range, piece by piece. Providers limit how many blocks one `eth_getLogs` may search,
+ * each with a different error. So a range that is refused is halved until it is small enough. The
+ * caller may stop at any piece. Throws what the node throws for a single block, and RpcError when
+ * the range would take too many calls: then the remaining range is unknown.
  */
 export async function* search(node: Node, spans: Spans, query: Query): AsyncGenerator<Log[]> {
   const { address, topics, first } = query
@@ -51,7 +51,7 @@ export async function* search(node: Node, spans: Spans, query: Query): AsyncGene
     }
     try {
       const logs = await ask(node, { address, topics, piece })
-      // Keep the span only after a success, because other errors must not shrink it.
+      // Store the span only after a success, because other errors must not shrink it.
       if (span !== undefined && span !== known) spans.set(node.host, span)
       yield logs
     } catch (error) {
@@ -67,8 +67,8 @@ export async function* search(node: Node, spans: Spans, query: Query): AsyncGene
 }
 
 /**
- * The next search tries a larger span again: errors may have passed that shrank it, and a search that
- * takes too many calls would never end at the span that it knows.
+ * Doubles the stored span, so that the next search tries a larger one. Errors that shrank it may
+ * have ended, and a search that needs too many calls would never end with the old span.
  */
 function widen(
   spans: Spans,
@@ -78,7 +78,7 @@ function widen(
   if (known !== undefined && span === known) spans.set(host, known * 2n)
 }
 
-/** About the call, not the node: asking again soon is of no use. */
+/** A fault of the call, not of the node: repeating it soon does not help. */
 function tooMany(): RpcError {
   return new RpcError(-32602, 'the logs take too many calls', undefined)
 }
@@ -87,7 +87,7 @@ function blocksOf({ from, to }: Range, newest: bigint): bigint {
   return (to ?? newest) - from + 1n
 }
 
-/** A piece of `span` blocks at the end that is searched first, and what is left. */
+/** A piece of `span` blocks at the end that is searched first, and the remaining range. */
 function cut({ from, to }: Range, newest: bigint, span: bigint, first: Query['first']): Range[] {
   if (first === 'oldest') {
     return [

@@ -4,7 +4,7 @@ import * as Abi from '../protocol/Abi'
 /** Multicall3, at the same address on every chain. github.com/mds1/multicall3 */
 export const multicallAddress: Address = '0xcA11bde05977b3631167028862bE2a173976CA11'
 
-/** `isRequired`: when it fails, all of them do. */
+/** `isRequired`: when it fails, all calls fail. */
 export type Call = { to: Address; data: Hex; isRequired?: boolean }
 export type Result = { success: boolean; data: Hex }
 
@@ -13,15 +13,15 @@ const selectorBaseFee = Abi.selector('getBasefee()')
 const selectorEthBalance = Abi.selector('getEthBalance(address)')
 const selectorTimestamp = Abi.selector('getCurrentBlockTimestamp()')
 
-/** Timestamp of the block that the calls beside it run in. */
+/** Timestamp of the block in which the other calls run. */
 export const timestampCall: Call = { to: multicallAddress, data: `0x${selectorTimestamp}` }
 
-/** Base fee of that block in wei; some nodes answer 0 to calls without a gas price. */
+/** Base fee of that block in wei. Some nodes answer 0 to calls without a gas price. */
 export const baseFeeCall: Call = { to: multicallAddress, data: `0x${selectorBaseFee}` }
 
 /**
- * Number of the block that the calls beside them run in. The second is ArbSys: on Arbitrum chains the
- * EVM's own block number is that of L1; other chains have no contract there.
+ * Number of the block in which the other calls run. The second call is ArbSys: on Arbitrum chains
+ * the EVM's own block number is that of L1. Other chains have no contract there.
  * docs.arbitrum.io/build-decentralized-apps/arbitrum-vs-ethereum/block-numbers-and-time
  */
 export const blockNumberCalls: readonly Call[] = [
@@ -32,7 +32,10 @@ export const blockNumberCalls: readonly Call[] = [
   },
 ]
 
-/** What `blockNumberCalls`, the first of the results, say; undefined when they say nothing. */
+/**
+ * The block number in the results of `blockNumberCalls`, which must come first; undefined without
+ * one.
+ */
 export function blockNumberOf([own, arbitrum]: readonly Result[]): bigint | undefined {
   for (const result of [arbitrum, own]) {
     const word = result?.success ? Abi.wordAt(result.data.slice(2), 0) : undefined
@@ -46,7 +49,7 @@ export function nativeBalance(holder: Address): Call {
   return { to: multicallAddress, data: `0x${selectorEthBalance}${Abi.address(holder)}` }
 }
 
-/** `aggregate3` in which each call may fail by itself. */
+/** `aggregate3` in which each call may fail on its own. */
 export function aggregate(calls: readonly Call[]): Call {
   const tuples = calls.map(
     ({ to, data, isRequired }) =>
@@ -62,7 +65,9 @@ export function aggregate(calls: readonly Call[]): Call {
   return { to: multicallAddress, data: `0x${selectorAggregate}${body}` }
 }
 
-/** Results of `aggregate3`; undefined when the bytes are none, as from an address without code. */
+/**
+ * Results of `aggregate3`. Undefined for other bytes, such as those from an address without code.
+ */
 export function parseResults(data: unknown, count: number): Result[] | undefined {
   if (typeof data !== 'string') return undefined
   const body = data.slice(2)
@@ -99,7 +104,7 @@ export function parseCalls(to: Address, data: string): Call[] | undefined {
   return calls
 }
 
-// Offsets are bytes. NaN, which no comparison accepts, stands for what is not there.
+// Offsets are bytes. NaN, which no comparison accepts, means that a value is missing.
 
 function numberAt(body: string, offset: number): number {
   const word = sliceAt(body, offset, 32)

@@ -6,7 +6,7 @@ import type { Call } from './multicall'
 const selectorNonceBitmap = Abi.selector('nonceBitmap(address,uint256)')
 const selectorPermit2 = Abi.selector('PERMIT2()')
 
-/** The word of 256 nonces in which this one is a bit. */
+/** The word of 256 nonces that contains the bit of this nonce. */
 export function nonceBitmap(owner: Address, nonce: Hex): Call {
   const words = Abi.address(owner) + Abi.uint(BigInt(nonce) >> 8n)
   return { to: Permit.permit2Address, data: `0x${selectorNonceBitmap}${words}` }
@@ -17,5 +17,5 @@ export function isUsed(word: bigint, nonce: Hex): boolean {
   return ((word >> (BigInt(nonce) & 0xffn)) & 1n) === 1n
 }
 
-/** The proxy's own Permit2; fails where the proxy is not deployed. */
+/** The address of Permit2 in the proxy; fails where the proxy is not deployed. */
 export const proxyPermit2: Call = { to: Permit.proxyAddress, data: `0x${selectorPermit2}` }

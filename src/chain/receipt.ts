@@ -3,7 +3,7 @@ import type { Address, Hex } from 'viem'
 /** A log of a receipt. Topics and data in lower-case hex. */
 export type Log = { address: Address; topics: readonly Hex[]; data: Hex; index: number }
 
-/** What settlement reads of a receipt. */
+/** The fields of a receipt that settlement reads. */
 export type Receipt = {
   hash: Hex
   success: boolean
@@ -12,11 +12,11 @@ export type Receipt = {
   logs: readonly Log[]
   effectiveGasPriceWei: bigint
   gasUsed: bigint
-  /** Everything that the transaction cost the relayer, the L1 share of OP chains included. */
+  /** Total cost of the transaction for the relayer, the L1 share of OP chains included. */
   spentWei: bigint
 }
 
-/** A receipt as the node gives it; undefined for `null` and for what is none. */
+/** Parses a receipt from a node; undefined for `null` and for an invalid one. */
 export function parse(value: unknown): Receipt | undefined {
   if (!isRecord(value) || !isHex(value.transactionHash) || !isHex(value.blockNumber))
     return undefined
@@ -37,14 +37,14 @@ export function parse(value: unknown): Receipt | undefined {
   }
 }
 
-/** A receipt as JSON, to be kept. */
+/** A receipt as JSON, for the database. */
 export function serialize(receipt: Receipt): string {
   return JSON.stringify(receipt, (_, value) =>
     typeof value === 'bigint' ? value.toString() : value,
   )
 }
 
-/** The receipt of what `serialize` made. Throws for anything that is no JSON. */
+/** The receipt of what `serialize` made. Throws when the text is not JSON. */
 export function deserialize(text: string): Receipt {
   const kept = JSON.parse(text)
   return {
@@ -56,7 +56,7 @@ export function deserialize(text: string): Receipt {
   }
 }
 
-/** A log as `eth_getLogs` or a receipt gives it, with its transaction. */
+/** Parses a log of `eth_getLogs` or of a receipt, with its transaction. */
 export function parseLog(value: unknown): (Log & { transactionHash: Hex }) | undefined {
   if (!isRecord(value) || !isHex(value.address) || !isHex(value.data)) return undefined
   if (!isHex(value.logIndex) || !isHex(value.transactionHash)) return undefined
@@ -72,7 +72,9 @@ export function parseLog(value: unknown): (Log & { transactionHash: Hex }) | und
   }
 }
 
-/** What is read of a block. `timestamp` is unix seconds; a pending block has no hash. */
+/**
+ * The fields of a block that are read. `timestamp` is unix seconds; a pending block has no hash.
+ */
 export type Block = {
   number: bigint
   timestamp: bigint
@@ -81,7 +83,7 @@ export type Block = {
   parentHash: Hex | undefined
 }
 
-/** A block as the node gives it; undefined for what is none. */
+/** Parses a block from a node; undefined for an invalid one. */
 export function parseBlock(value: unknown): Block | undefined {
   if (!isRecord(value) || !isHex(value.number) || !isHex(value.timestamp)) return undefined
   return {
@@ -93,7 +95,7 @@ export function parseBlock(value: unknown): Block | undefined {
   }
 }
 
-/** Receiver and calldata of a transaction as the node gives it. */
+/** Receiver and calldata of a transaction from a node. */
 export function parseTransaction(value: unknown): { to: Address; data: Hex } | undefined {
   if (!isRecord(value) || !isHex(value.to) || !isHex(value.input)) return undefined
   return { to: value.to, data: lower(value.input) }

@@ -3,7 +3,10 @@ import * as Abi from '../protocol/Abi'
 import type { Call } from './multicall'
 import { at, toUint } from './token'
 
-/** Tokenized stocks as their issuer documents them, its registry, and Chainlink's price feeds. */
+/**
+ * Calls of tokenized stocks as their issuer documents them, of its registry, and of Chainlink's
+ * price feeds.
+ */
 
 const selectors = {
   decimals: Abi.selector('decimals()'),
@@ -26,17 +29,17 @@ export function totalSupply(token: Address): Call {
   return at(token, selectors.totalSupply)
 }
 
-/** Whether nothing moves: this token or all of the issuer's. */
+/** Whether transfers are paused, of this token or of all tokens of the issuer. */
 export function paused(token: Address): Call {
   return at(token, selectors.paused)
 }
 
-/** Whether this token alone was stopped. */
+/** Whether this token alone was paused. */
 export function tokenPaused(token: Address): Call {
   return at(token, selectors.tokenPaused)
 }
 
-/** Whether prices rest, as around a split: the feed means nothing then. */
+/** Whether the price feed is paused, as around a split. Its price is not valid then. */
 export function oraclePaused(token: Address): Call {
   return at(token, selectors.oraclePaused)
 }
@@ -46,7 +49,7 @@ export function uiMultiplier(token: Address): Call {
   return at(token, selectors.uiMultiplier)
 }
 
-/** Whether the registry lets an address neither send nor receive. */
+/** Whether the registry forbids an address to send and to receive. */
 export function isBlocked(registry: Address, account: Address): Call {
   return at(registry, selectors.isBlocked + Abi.address(account))
 }
@@ -64,7 +67,7 @@ export function parseRound(data: Hex | undefined): Round | undefined {
   if (data === undefined) return undefined
   const words = data.slice(2)
   const [answer, updatedAt] = [Abi.toUint(Abi.wordAt(words, 1)), Abi.toUint(Abi.wordAt(words, 3))]
-  // Signed: the upper half is negative.
+  // The answer is signed: the upper half is negative.
   if (!answer || answer >> 255n !== 0n || !updatedAt || updatedAt >> 40n !== 0n) return undefined
   return { answer, updatedAt: Number(updatedAt) * 1000 }
 }

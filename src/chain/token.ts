@@ -104,7 +104,7 @@ export function toUint(data: Hex): bigint | undefined {
   return Abi.toUint(Abi.wordAt(data.slice(2), 0))
 }
 
-/** A call of a selector and words without prefix. */
+/** A call from a selector and words without prefix. */
 export function at(to: Address, words: string): Call {
   return { to, data: `0x${words}` }
 }
@@ -116,29 +116,26 @@ function topicOf(signature: string): Hex {
 type Sought = Pick<Transfer, 'asset' | 'payer' | 'payee' | 'amountAtomic'>
 
 /**
- * For each transfer the index of a Transfer log of exactly this money, undefined when there is none
- * left: no log pays twice, and `taken` pay for others already. Which of several equal logs pays for
- * which of several equal transfers does not matter.
+ * For each transfer the indexes of the Transfer logs of exactly this money. Equal transfers have the
+ * same indexes: which of several equal logs is assigned to which of them does not matter.
  */
-export function assignTransfers(
+export function findTransfers(
   logs: readonly Log[],
   transfers: readonly Sought[],
-  taken: ReadonlySet<number>,
-): (number | undefined)[] {
-  const free = new Map<string, number[]>()
+): (readonly number[])[] {
+  const found = new Map<string, number[]>()
   for (const log of logs) {
     const [topic, payer, payee] = log.topics
     if (topic !== transferTopic || log.topics.length !== 3 || log.data.length !== 66) continue
-    if (taken.has(log.index)) continue
     const key = `${log.address.toLowerCase()} ${payer} ${payee} ${log.data}`
-    const indexes = free.get(key)
+    const indexes = found.get(key)
     if (indexes) indexes.push(log.index)
-    else free.set(key, [log.index])
+    else found.set(key, [log.index])
   }
-  return transfers.map((transfer) => free.get(transferKey(transfer))?.shift())
+  return transfers.map((transfer) => found.get(transferKey(transfer)) ?? [])
 }
 
-/** Equal for transfers whose Transfer logs cannot be told apart. */
+/** Key that is equal for transfers whose Transfer logs cannot be distinguished. */
 export function transferKey({ asset, payer, payee, amountAtomic }: Sought): string {
   const data = amountAtomic.toString(16).padStart(64, '0')
   const [from, to] = [addressTopic(payer), addressTopic(payee)]

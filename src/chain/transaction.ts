@@ -1,7 +1,7 @@
 import type { Address, Hex } from 'viem'
 import * as Crypto from '../protocol/Crypto'
 
-/** EIP-1559 transaction, signed by hand: the paid path signs one per payment. */
+/** EIP-1559 transaction, signed without viem: the paid path signs one per payment. */
 export type TransactionRequest = {
   chainId: number
   nonce: number
@@ -11,16 +11,18 @@ export type TransactionRequest = {
   to: Address
   valueWei: bigint
   data: Hex
-  /** `data` is the code of a contract, and `to` its address: that is no part of the bytes. */
+  /**
+   * `data` is the init code of a contract, and `to` is its address, which is not part of the bytes.
+   */
   isCreation?: boolean
 }
 
 export type Signed = { hash: Hex; raw: Hex }
 
-/** A transaction that somebody else signed. */
+/** A transaction that another party signed. */
 export type Parsed = TransactionRequest & {
   hash: Hex
-  /** Undefined when the signature is not canonical, or nobody's. */
+  /** Undefined when the signature is not canonical or recovers to no address. */
   signer: Address | undefined
 }
 
@@ -31,9 +33,9 @@ export function sign(request: TransactionRequest, privateKey: Uint8Array): Signe
 }
 
 /**
- * Takes a signed EIP-1559 transaction without an access list apart and recovers its signer. Undefined
- * for every other type, for what creates a contract and for bytes that `sign` would not have written
- * but for the signature: nodes disagree about such.
+ * Parses a signed EIP-1559 transaction without an access list and recovers its signer. Undefined
+ * for every other type, for a contract creation, and for bytes that differ from what `sign` writes
+ * apart from the signature: nodes disagree about those.
  */
 export function parse(raw: string): Parsed | undefined {
   if (!/^0x02(?:[0-9a-fA-F]{2}){1,4096}$/.test(raw)) return undefined
@@ -89,7 +91,9 @@ function complete(fields: string, signature: Hex): Signed {
   return { hash: Crypto.hex(keccak(raw)), raw: `0x${raw}` }
 }
 
-/** Address of the contract that an account creates at an account nonce (EIP-161: never at another). */
+/**
+ * Address of the contract that an account creates at an account nonce (EIP-161: never at another).
+ */
 export function createdBy(account: Address, nonce: number): Address {
   const fields = text(account.slice(2).toLowerCase()) + integer(nonce)
   return Crypto.checksum(Crypto.hex(keccak(list(fields))).slice(26))
@@ -119,8 +123,9 @@ function header(base: number, size: number): string {
 }
 
 /**
- * Items of an RLP list of texts and one empty list, which is undefined here. Lenient: who needs the
- * one right spelling encodes again and compares. Undefined when the bytes are no such list.
+ * Items of an RLP list of texts and one empty list, which is undefined here. It accepts several
+ * spellings: a caller that needs the canonical one encodes again and compares. Undefined when the
+ * bytes are not such a list.
  */
 function itemsOf(digits: string): (string | undefined)[] | undefined {
   const outer = headOf(digits, 0)

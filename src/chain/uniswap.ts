@@ -22,10 +22,10 @@ const selectors = {
   multicall: Abi.selector('multicall(uint256,bytes[])'),
 }
 
-/** SwapRouter02's CONTRACT_BALANCE: what the router itself holds. */
+/** SwapRouter02's CONTRACT_BALANCE: the router's own balance. */
 const routerBalance = 0
 
-/** Prices at which a pool has nothing left to sell: TickMath's bounds, which the quoter stops at. */
+/** Prices at which a pool has no liquidity left: TickMath's bounds, at which the quoter stops. */
 const sqrtPriceMin = 4_295_128_740n
 const sqrtPriceMax = 1_461_446_703_485_210_103_287_273_052_203_988_822_378_723_970_341n
 
@@ -34,12 +34,12 @@ export function getPool(factory: Address, tokenA: Address, tokenB: Address, fee:
   return at(factory, selectors.getPool + Abi.address(tokenA) + Abi.address(tokenB) + Abi.uint(fee))
 }
 
-/** The factory whose pools a router or quoter works with. */
+/** The factory of a router or quoter. */
 export function factoryOf(periphery: Address): Call {
   return at(periphery, selectors.factory)
 }
 
-/** What a pool is made of: token0, token1 and fee, in this order. */
+/** The properties of a pool: token0, token1 and fee, in this order. */
 export function identityOf(pool: Address): readonly [Call, Call, Call] {
   return [at(pool, selectors.token0), at(pool, selectors.token1), at(pool, selectors.fee)]
 }
@@ -61,7 +61,7 @@ export type Trade = {
   amountInAtomic: bigint
 }
 
-/** What a trade would bring, by QuoterV2: it reverts inside, so it changes nothing. */
+/** Output of a trade, by QuoterV2: it reverts inside, so it changes nothing. */
 export function quoteExactInputSingle(quoter: Address, trade: Trade): Call {
   const words =
     Abi.address(trade.tokenIn) +
@@ -73,8 +73,8 @@ export function quoteExactInputSingle(quoter: Address, trade: Trade): Call {
 }
 
 /**
- * Amount out of a quote; undefined when the quoter failed, or the pool runs dry before all of the
- * amount is in: the router would then take a part of it, without a word.
+ * Output amount of a quote. Undefined when the quoter failed, or when the pool cannot take the
+ * whole input: the router would then take a part of it without an error.
  */
 export function parseQuote(data: Hex | undefined): bigint | undefined {
   if (data === undefined) return undefined
@@ -85,15 +85,15 @@ export function parseQuote(data: Hex | undefined): bigint | undefined {
 
 /**
  * Square root of token1 per token0 in atomic units, times 2^96, of `slot0`; undefined for a pool
- * that has no price yet.
+ * without a price.
  */
 export function parsePrice(data: Hex | undefined): bigint | undefined {
   return data === undefined ? undefined : wordOf(data, 0) || undefined
 }
 
 /**
- * Atomic units of `tokenIn` for `unitsAtomic` of the other token, at the pool's price and without its
- * fee, rounded down.
+ * Atomic units of `tokenIn` for `unitsAtomic` of the other token, at the pool's price and without
+ * its fee, rounded down.
  */
 export function midPriceAtomic(
   sqrtPriceX96: bigint,
@@ -114,18 +114,18 @@ export type Swap = Trade & {
   amountOutMinimumAtomic: bigint
   /** Receives the part of the input that the pool did not take. */
   changeTo: Address
-  /** Unix seconds: SwapRouter02 takes it only around its calls. */
+  /** Unix seconds. SwapRouter02 accepts it only in `multicall`. */
   deadline: bigint
 }
 
 /**
- * The calls of an account that holds the money, to be made in one transaction in which none may fail:
+ * The calls of an account that has the money, to be made in one transaction in which none may fail:
  * `amountInAtomic` goes to the router, then `exactInputSingle` and `sweepToken` inside
- * `multicall(deadline, ...)`. A pool that runs dry on the way takes less without a word; were it paid
- * from an account of ours, the rest would stay there and belong to nobody. What strangers left at the
- * router is swapped, too, and makes the recipient richer, nobody poorer. The router reads recipients
- * 1 and 2 as the sender and itself: callers refuse such addresses, and the router and the pool as
- * either.
+ * `multicall(deadline, ...)`. A pool without enough liquidity takes less without an error. If an
+ * account of ours paid it directly, the remaining input would stay there without an owner. Tokens
+ * that others left at the router are swapped, too, in favour of the recipient; no party loses by
+ * that. The router reads recipients 1 and 2 as the sender and itself: callers refuse these
+ * addresses, and the router and the pool as recipients.
  */
 export function swapCalls(router: Address, swap: Swap): readonly [Call, Call] {
   const { tokenIn, tokenOut, fee, recipient, amountOutMinimumAtomic } = swap
@@ -144,7 +144,10 @@ export function swapCalls(router: Address, swap: Swap): readonly [Call, Call] {
   return [transfer(tokenIn, router, swap.amountInAtomic), at(router, multicall)]
 }
 
-/** What `swapCalls` wants of a router beside the swap, with no effect: it answers with nothing. */
+/**
+ * The call that `swapCalls` needs of a router besides the swap, without effect. Its answer is
+ * empty.
+ */
 export function changeCall(router: Address, tokenIn: Address): Call {
   return at(router, sweep(tokenIn, router))
 }

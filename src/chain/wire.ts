@@ -1,21 +1,22 @@
 import { type Answer, createReader, type Reader } from './Http1'
 
 /**
- * POSTs of JSON over kept HTTP/1.1 connections to one URL. Requests leave before `post` returns, from
- * this thread: those of `fetch` leave from another one, which on a small machine runs only when this
- * one has nothing left to do, and a payment costs half as much again. Plain `http:` only, as nodes of
- * one's own have it: certificates are the business of `fetch`.
+ * POSTs of JSON over kept-alive HTTP/1.1 connections to one URL. Requests are sent before `post`
+ * returns, from this thread. `fetch` sends from another thread, which on a small machine runs only
+ * when this thread is idle, and a payment then costs half as much again. Plain `http:` only, as
+ * operators' own nodes use it: TLS is left to `fetch`.
  */
 export type Wire = {
   /**
-   * Rejects with `Malformed`, with `Broken` when the connection ended early, with the system's error
-   * when there is none, and with the signal's reason. A request whose kept connection ends before a
-   * byte of its answer is sent once more: what nodes are asked may be repeated.
+   * Rejects with `Malformed`, with `Broken` when the connection ended early, with the system's
+   * error when there is no connection, and with the signal's reason. A request is sent once more
+   * when its kept-alive connection ends before a byte of the answer: calls to nodes may be
+   * repeated.
    */
   post(body: string, signal: AbortSignal): Promise<Pick<Answer, 'status' | 'text'>>
-  /** Ends connections that are not used; the next request opens a new one. */
+  /** Ends idle connections; the next request opens a new one. */
   reset(): void
-  /** `reset`, also of those that are used now, once they have answered. */
+  /** `reset`, and ends the other connections once they have answered. */
   close(): void
 }
 
@@ -28,12 +29,12 @@ type Connection = {
   readonly pool: Pool
   socket: Bun.Socket<Connection> | undefined
   reader: Reader
-  /** Bytes that the system has not taken yet. */
+  /** Bytes that the system has not accepted yet. */
   unsent: Buffer | undefined
-  /** Of the request under way. */
+  /** Of the request in progress. */
   resolve: ((answer: Answer) => void) | undefined
   reject: ((error: unknown) => void) | undefined
-  /** It has delivered an answer before, and nothing of the next one has come. */
+  /** The connection has delivered an answer before, and no byte of the next one has arrived. */
   isStale: boolean
 }
 
@@ -48,10 +49,10 @@ type Pool = {
 }
 
 const idleMax = 64
-/** Shorter than the time after which common servers end a connection. */
+/** Shorter than the time after which common servers end a connection, s. */
 const idleSeconds = 30
 
-/** `maxBytes`: of an answer. Throws when the URL is not of `http:`. */
+/** `maxBytes`: of an answer. Throws when the URL is not `http:`. */
 export function createWire(url: string, maxBytes: number): Wire {
   const parsed = new URL(url)
   if (parsed.protocol !== 'http:') throw new Error('not http:')
@@ -95,7 +96,7 @@ function headOf({ pathname, search, host, username, password }: URL): string {
   ].join('\r\n')
 }
 
-/** One object for all connections: each of them comes as the socket's `data`. */
+/** One object for all connections: each connection is the `data` of its socket. */
 const handlers: Bun.SocketHandler<Connection, 'buffer'> = {
   binaryType: 'buffer',
   data: ({ data: connection }, bytes) => receive(connection, bytes),
@@ -123,7 +124,8 @@ async function open(pool: Pool): Promise<Connection> {
     data: connection,
     socket: handlers,
   })
-  // A caller that waits for an answer has a timer: a kept connection alone keeps no process alive.
+  // A caller that waits for an answer has a timer: a kept-alive connection must not keep the
+  // process running.
   connection.socket.unref()
   return connection
 }
@@ -146,7 +148,7 @@ function exchange(connection: Connection, request: Buffer, signal: AbortSignal):
   })
 }
 
-/** A connection attempt cannot be taken back: when it succeeds too late, it is ended. */
+/** A connection attempt cannot be cancelled: when it succeeds too late, the connection is ended. */
 function exchangeOnNew(pool: Pool, request: Buffer, signal: AbortSignal): Promise<Answer> {
   return new Promise<Answer>((resolve, reject) => {
     const onAbort = () => reject(signal.reason)
@@ -169,7 +171,7 @@ function flush(connection: Connection): void {
 }
 
 function receive(connection: Connection, bytes: Buffer): void {
-  // Without a request under way it would be read as the answer to the next one.
+  // Without a request in progress these bytes would be read as the answer to the next one.
   if (connection.resolve === undefined) {
     fail(connection, undefined)
     return
@@ -192,7 +194,7 @@ function ended(connection: Connection): void {
 function finish(connection: Connection, answer: Answer): void {
   const { pool, resolve, unsent } = connection
   clearRequest(connection)
-  // What was not sent would be missing before the next request.
+  // Bytes that were not sent would be missing before the next request.
   const isFree = answer.isKept && unsent === undefined
   if (isFree && resolve && !pool.isClosed && pool.idle.length < idleMax) {
     connection.isStale = true

@@ -11,7 +11,7 @@ import * as Permit from '../protocol/Permit'
 import * as Transfer from '../protocol/Transfer'
 import type * as TokenPermit from './TokenPermit'
 
-/** The buyer's side of a 402: what it asks for, and the credential that pays it. */
+/** The buyer's side of a 402: its terms, and the credential that pays them. */
 
 export type Protocol = 'mpp' | 'x402'
 
@@ -36,7 +36,7 @@ type X402Source = {
   timeoutSeconds: number
 }
 
-/** A dollar stablecoin: only of these is an amount known to be worth what it says. */
+/** A dollar stablecoin. Only for these assets the dollar value of an amount is known. */
 export type KnownAsset = Pick<Asset, 'symbol' | 'address' | 'decimals' | 'eip712'> & {
   network: Network.Id
 }
@@ -68,7 +68,9 @@ const knownAssets: readonly KnownAsset[] = [
 /** A server cannot make us sign anything that is valid for longer. */
 const timeoutSecondsMax = 300
 
-/** MPP challenges first, each protocol in the order of the server; what cannot be read is left out. */
+/**
+ * MPP challenges first, each protocol in the order of the server. Unreadable offers are omitted.
+ */
 export function decode(headers: Headers): Terms[] {
   return [...ofMpp(headers.get('www-authenticate')), ...ofX402(headers.get('payment-required'))]
 }
@@ -80,7 +82,7 @@ export function describe(terms: Terms): string {
   return `${amount} ${symbol} on ${terms.network} by ${terms.method} (${terms.protocol})`
 }
 
-/** A payment, ready to be sent as a header. */
+/** A payment in the form of a request header. */
 export type Credential = { header: string; value: string; transfer: Transfer.Transfer }
 
 /**
@@ -93,7 +95,7 @@ export function pay(
     privateKey: Uint8Array
     now: number
     random: Uint8Array
-    /** The permit that goes with an x402 payment whose server sponsors the approval by it. */
+    /** The permit for an x402 payment whose server sponsors the approval by it. */
     permit?: TokenPermit.Info
   },
 ): Credential {
@@ -106,7 +108,7 @@ type Input = Parameters<typeof pay>[1]
 
 const permitExtension = 'eip2612GasSponsoring'
 
-/** Whether the server takes an EIP-2612 permit with the payment in place of an approval. */
+/** Whether the server accepts an EIP-2612 permit with the payment instead of an approval. */
 export function takesPermit({ method, source }: Terms): boolean {
   const extensions = source.kind === 'x402' ? source.extensions : undefined
   return method === 'permit2' && Json.isObject(extensions?.[permitExtension])
@@ -270,7 +272,7 @@ function ofMpp(value: string | null): Terms[] {
     }
     for (const type of asked.credentialTypes) {
       if (type === 'authorization') terms.push({ ...common, method: 'eip3009' })
-      // Without our spender it is the draft's permit2, whose witness does not bind the payee.
+      // Without our spender it is the permit2 of the draft, whose witness does not bind the payee.
       else if (type === 'permit2' && asked.permit2) terms.push({ ...common, method: 'permit2' })
     }
   }
@@ -326,7 +328,7 @@ function known(network: string, address: Address): KnownAsset | undefined {
   return knownAssets.find((asset) => asset.network === network && asset.address === address)
 }
 
-/** Undefined instead of a JsonError: what a server sends badly is not an offer. */
+/** Undefined instead of a JsonError: an invalid offer is omitted. */
 function readable<T>(read: () => T): T | undefined {
   try {
     return read()

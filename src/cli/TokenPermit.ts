@@ -6,11 +6,11 @@ import * as Crypto from '../protocol/Crypto'
 import * as Permit from '../protocol/Permit'
 
 /**
- * The buyer's EIP-2612 permit of a token for Permit2: a signature in place of an approve.
- * x402 specs/extensions/eip2612_gas_sponsoring.md.
+ * The buyer's EIP-2612 permit of a token for Permit2: a signature instead of an approve. x402
+ * specs/extensions/eip2612_gas_sponsoring.md.
  */
 
-/** Info of the x402 extension `eip2612GasSponsoring`, as a buyer fills it in. */
+/** The buyer's info of the x402 extension `eip2612GasSponsoring`. */
 export type Info = {
   from: Address
   asset: Address
@@ -22,7 +22,7 @@ export type Info = {
   version: string
 }
 
-/** What is permitted, and in which domain. */
+/** The permitted amount, and the signing domain. */
 export type Permitted = {
   asset: Pick<Asset, 'address' | 'eip712'>
   chainId: number
@@ -33,7 +33,10 @@ const typeHash = Abi.hashOf(
   'Permit(address owner,address spender,uint256 value,uint256 nonce,uint256 deadline)',
 )
 
-/** Signs for exactly the amount. `nonce` is the token's for the owner, `deadline` unix seconds. */
+/**
+ * Signs a permit for exactly the amount. `nonce` is the token's for the owner, `deadline` is unix
+ * seconds.
+ */
 export function sign(
   { asset, chainId, amountAtomic }: Permitted,
   privateKey: Uint8Array,

@@ -12,7 +12,7 @@ import { problemOf, say } from './outcome'
 import type { Terms } from './Terms'
 import * as TokenPermit from './TokenPermit'
 
-/** How a wallet that never approved Permit2 comes to pay by it, the cheapest way first. */
+/** Ways for a wallet without an approval to pay by Permit2, the cheapest first. */
 
 export type Wallet = {
   privateKey: Uint8Array
@@ -22,7 +22,7 @@ export type Wallet = {
   now: () => number
 }
 
-/** Why the wallet cannot be made ready; the message is for the user. */
+/** Why the wallet cannot pay by Permit2. The message is for the user. */
 export class AllowanceError extends Error {
   override readonly name = 'AllowanceError'
 }
@@ -34,7 +34,7 @@ const publicRpcs: Readonly<Record<Network.Id, string>> = {
 }
 
 const maxUint256 = (1n << 256n) - 1n
-/** Longest wait for what was sent to be there. */
+/** Longest wait for a confirmation or a grant, ms. */
 const waitMs = 60_000
 const permitSeconds = 300n
 
@@ -44,14 +44,16 @@ export function signPermit(terms: Terms, wallet: Wallet): Promise<TokenPermit.In
     const owner = Crypto.addressOf(wallet.privateKey)
     const nonce = await word(client, Token.nonces(terms.asset.address, owner))
     const deadline = BigInt(Math.floor(wallet.now() / 1000)) + permitSeconds
-    say(`permit     Permit2 may take ${terms.amountAtomic} atomic units, by signature (EIP-2612)`)
+    say(
+      `permit     Permit2 may transfer ${terms.amountAtomic} atomic units, by signature (EIP-2612)`,
+    )
     return TokenPermit.sign(terms, wallet.privateKey, { nonce, deadline })
   })
 }
 
 /**
- * Approves Permit2 for the token, once for ever. Asks the seller for native coin when the wallet has
- * not what that costs. Prints each step. Throws an AllowanceError.
+ * Approves Permit2 for the token, without an expiry. Requests native coin from the seller when the
+ * wallet cannot pay for the approve. Prints each step. Throws an AllowanceError.
  */
 export function approve(terms: Terms, wallet: Wallet, shop: URL): Promise<void> {
   return withClient(terms, wallet, async (client) => {
@@ -89,15 +91,18 @@ export function approve(terms: Terms, wallet: Wallet, shop: URL): Promise<void> 
       wallet.privateKey,
     )
     await client.call('eth_sendRawTransaction', [signed.raw])
-    say(`approve    Permit2 may take ${asset.symbol} of ${owner}, ${signed.hash}`)
+    say(`approve    Permit2 may transfer ${asset.symbol} of ${owner}, ${signed.hash}`)
     await assertSucceeded(client, wallet, signed.hash)
   })
 }
 
-/** Gas and fees of the approve that the seller has funded; what it calls is known without the seller. */
+/**
+ * Gas and fees of the approve that the seller has funded. The buyer builds receiver and calldata
+ * itself.
+ */
 type Offered = { gasLimit: bigint; maxFeeWei: bigint; maxTipWei: bigint }
 
-/** The seller's grant of native coin. It is given once: an earlier one is as good. */
+/** The seller's grant of native coin. It is given once, so an earlier grant is accepted, too. */
 async function askForGas(
   terms: Terms,
   { privateKey }: Wallet,
@@ -143,7 +148,7 @@ async function granted(
     return {
       amountWei: Json.text(json, 'amountWei'),
       transaction: Json.text(json, 'transaction'),
-      // Sellers other than turnpike may leave `approve` out.
+      // Sellers other than turnpike may omit `approve`.
       offered: approve && offeredOf(approve),
     }
   } catch {
@@ -151,7 +156,7 @@ async function granted(
   }
 }
 
-/** Takes only gas and fees from the seller: the wallet can lose no more than the grant. */
+/** Uses only gas and fees from the seller, so that the wallet can lose no more than the grant. */
 function offeredOf(approve: Json.JsonObject): Offered {
   const gasLimit = Json.uint(approve, 'gas')
   const maxFeeWei = Json.uint(approve, 'maxFeePerGas')
@@ -180,7 +185,7 @@ async function until(
   }
 }
 
-/** What a unit of gas costs now, without a tip. */
+/** Price of a unit of gas now, in wei, without a tip. */
 async function priceOf(client: Client): Promise<bigint> {
   const block = Receipt.parseBlock(await client.call('eth_getBlockByNumber', ['latest', false]))
   if (block === undefined) throw new RpcFault('not a block')

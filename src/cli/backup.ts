@@ -1,14 +1,14 @@
-import { BackupError, backup as copy } from '../../db/backup'
+import { BackupError, backup as copy } from '../../db/sqlite/backup'
 
 export type BackupOptions = {
   dataDir: string
-  /** Where the copy goes; must not exist. */
+  /** Path of the copy; must not exist. */
   file: string
-  /** Takes one line. */
+  /** Prints one line. */
   out: (line: string) => void
 }
 
-/** Copies the live database; `turnpike serve` may be running. Returns the exit code. */
+/** Copies the live database while `turnpike serve` may be running. Returns the exit code. */
 export function backup({ dataDir, file, out }: BackupOptions): number {
   try {
     const bytes = copy({ dataDir, file })

@@ -14,18 +14,18 @@ export type Options = {
   /** Path of merchants.toml. */
   file: string
   env: Env
-  /** Whether to ask every chain, contract, pool and upstream too. */
+  /** Whether to check every chain, contract, pool and upstream, too. */
   online: boolean
   dataDir: string
   /** Unix ms. */
   now: () => number
-  /** Takes one line. */
+  /** Prints one line. */
   out: (line: string) => void
 }
 
 /**
- * Validates merchants.toml: prints each fault as `file:line: message`, or a summary with warnings of
- * the same form. Returns the exit code: 0 when nothing is wrong, else 1. Writes nothing, and generates
+ * Validates merchants.toml. Prints each fault as `file:line: message`, or a summary with warnings
+ * of the same form. Returns the exit code: 0 without faults, else 1. Writes nothing, and generates
  * no secrets.
  */
 export async function check({ file, env, online, dataDir, now, out }: Options): Promise<number> {
@@ -46,7 +46,7 @@ export async function check({ file, env, online, dataDir, now, out }: Options): 
     const placed = found.map(({ path, message }) => ({ file, line: lineOf(lines, path), message }))
     problems.push(...placed.sort((a, b) => a.line - b.line).map(format))
   }
-  // Also where something is wrong: an upstream that is down says nothing of a chain.
+  // Costs are read even with faults: a failed upstream does not affect a chain.
   const costs = config && online ? await readCosts(config) : []
   if (config && problems.length === 0) {
     for (const line of summarize(config)) out(line)

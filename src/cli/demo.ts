@@ -7,7 +7,7 @@ import { createLog } from '../log'
 import { buyWithEveryClient, goods, question } from './trials'
 
 export type DemoOptions = {
-  /** Also buy with every stock client, tell how it went, and end. */
+  /** Also buy with every stock client, print the results, and exit. */
   once: boolean
   /** Path of merchants.toml. */
   file: string
@@ -15,17 +15,17 @@ export type DemoOptions = {
 }
 
 const defaultPort = 4020
-/** The gateway's, three chains', the upstreams'. */
+/** Ports of the gateway, three chains and the upstreams. */
 const portsUsed = 5
 
-/** Why the demo cannot run; the message is for the user. */
+/** Why the demo cannot run. The message is for the user. */
 class DemoError extends Error {
   override readonly name = 'DemoError'
 }
 
 /**
- * Runs the shipped configuration on local chains until Ctrl-C or SIGTERM. Returns the exit code;
- * whatever it is, nothing that was started is left running.
+ * Runs the shipped configuration on local chains until Ctrl-C or SIGTERM. Returns the exit code. In
+ * every case it stops everything that it started.
  */
 export async function demo(options: DemoOptions): Promise<number> {
   // Installed before anything starts: an early Ctrl-C must not leave files behind.
@@ -86,7 +86,7 @@ async function readConfiguration(file: string): Promise<string> {
   }
 }
 
-/** Finding it out here gives a better message than whichever program meets it first. */
+/** Checks the ports first, for a better message than that of the program that would fail. */
 function assertFree(port: number): void {
   for (let candidate = port; candidate < port + portsUsed; candidate++) {
     try {
@@ -104,7 +104,7 @@ function assertFree(port: number): void {
 function interruption(): Promise<void> {
   return new Promise((done) => {
     for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
-      // Not once: a second Ctrl-C during the stop would end us before the chains.
+      // Not `once`: a second Ctrl-C during the stop would end this process before the chains.
       process.on(signal, () => done())
     }
   })
@@ -161,7 +161,7 @@ function instructions(world: World, port: number): string {
   ].join('\n')
 }
 
-/** How this program is called from a shell in the current directory. */
+/** The command that runs this program from a shell in the current directory. */
 function self(): string {
   return isCompiled() ? process.execPath : `npx --yes bun@${Bun.version} src/main.ts`
 }

@@ -8,7 +8,10 @@ import { microUsdOf, type SaleCost, usualGasOf } from '../settlement/availabilit
 
 const timeoutMs = 10_000
 
-/** What a lone sale costs now on each network that answers, in the order of the file. Never rejects. */
+/**
+ * Gas cost of a lone sale now, on each network that answers, in the order of the file. Never
+ * rejects.
+ */
 export async function readCosts(config: Config): Promise<string[]> {
   const lines = await Promise.all(config.networks.map((network) => lineOf(config, network)))
   return lines.filter((line) => line !== undefined)
@@ -44,8 +47,8 @@ async function lineOf(config: Config, network: NetworkConfig): Promise<string | 
 }
 
 /**
- * One line: `gas on Base: 0.000211 USD a sale now (80000 gas at 0.00066 gwei, 4000 USD a coin), 4.2 %
- * of the cheapest price (0.005)`.
+ * One line: `gas on Base: 0.000211 USD a sale now (80000 gas at 0.00066 gwei, 4000 USD a coin), 4.2
+ * % of the cheapest price (0.005)`.
  */
 export function describe(config: Config, network: NetworkConfig, cost: SaleCost): string {
   const microUsd = microUsdOf(cost, network)

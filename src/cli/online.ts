@@ -13,7 +13,9 @@ import * as Permit from '../protocol/Permit'
 import * as Ip from '../proxy/Ip'
 import { createResolver, type Resolve } from '../proxy/resolve'
 
-/** What is not as the file says, and which of its entries says it. Holds no URL: it may be secret. */
+/**
+ * A difference from the file, and the entry that it concerns. It has no URL, which may be secret.
+ */
 export type Finding = { path: Path; message: string }
 
 export type OnlineOptions = {
@@ -26,8 +28,8 @@ export type OnlineOptions = {
 const timeoutMs = 10_000
 
 /**
- * Asks every RPC, every contract that the file names or implies, every pool and every upstream, all at
- * once. Writes nothing anywhere. Never rejects.
+ * Checks every RPC URL, every contract that the file names or implies, every pool and every
+ * upstream, concurrently. Writes nothing. Never rejects.
  */
 export async function findOnline(config: Config, options: OnlineOptions): Promise<Finding[]> {
   const resolve = createResolver(options)
@@ -79,8 +81,8 @@ async function ofRpc(
     const chainId = await client.call('eth_chainId', [])
     if (chainId === `0x${network.chainId.toString(16)}`) return undefined
     const shown = typeof chainId === 'string' && /^0x[0-9a-f]{1,16}$/.test(chainId)
-    const told = shown ? `the chain id is ${BigInt(chainId)}` : 'the answer is no chain id'
-    return { path, message: `${name}: ${told}, not ${network.chainId}` }
+    const found = shown ? `the chain id is ${BigInt(chainId)}` : 'the answer is not a chain id'
+    return { path, message: `${name}: ${found}, not ${network.chainId}` }
   } catch {
     return { path, message: `${name}: no answer to eth_chainId` }
   } finally {
@@ -111,15 +113,15 @@ async function ofSocket(
   return { path, message: answer === '' ? message : `ws_url of ${network.id}: another chain` }
 }
 
-/** A read of one contract: what it must answer, or else what is wrong. */
+/** A read of one contract, with the check of its answer. */
 type Probe = {
   path: Path
-  /** The contract, for messages. */
+  /** Name of the contract, for messages. */
   name: string
   call: Multicall.Call
-  /** Of the first word of the answer; undefined when that is right. */
-  judge: (word: string) => string | undefined
-  /** It answers with nothing. */
+  /** The fault of the first word of the answer; undefined when it is right. */
+  check: (word: string) => string | undefined
+  /** The right answer is empty. */
   isSilent?: true
 }
 
@@ -130,7 +132,7 @@ async function ofContracts(
 ): Promise<Finding[]> {
   const path = ['networks', network.id]
   const assetPath = [...path, 'asset', 'address']
-  // Those that no read of ours would tell apart from nothing.
+  // Reads of these contracts would look the same without any code.
   const codes: [string, Address, Path][] = [['Multicall3', Multicall.multicallAddress, path]]
   if (network.asset.transfer.includes('permit2'))
     codes.push(['x402ExactPermit2Proxy', Permit.proxyAddress, [...path, 'asset', 'transfer']])
@@ -153,15 +155,15 @@ async function ofContracts(
     'latest',
   ])
   const results = Multicall.parseResults(answer, probes.length)
-  if (results === undefined) throw new RpcFault('Multicall3 gives no results')
+  if (results === undefined) throw new RpcFault('Multicall3 returns no results')
   return [
     ...missing,
-    ...probes.flatMap(({ path: at, name, call, judge, isSilent }, index): Finding[] => {
+    ...probes.flatMap(({ path: at, name, call, check, isSilent }, index): Finding[] => {
       const result = results[index]
       if (isSilent && result?.success) return []
       const word = result?.success ? Abi.wordAt(result.data.slice(2), 0) : undefined
       const fault =
-        word === undefined ? `no such contract at ${call.to} on ${network.id}` : judge(word)
+        word === undefined ? `no such contract at ${call.to} on ${network.id}` : check(word)
       return fault === undefined ? [] : [{ path: at, message: `${name}: ${fault}` }]
     }),
   ]
@@ -175,7 +177,7 @@ function assetProbes({ asset, chainId }: NetworkConfig, path: Path): Probe[] {
       path,
       name: symbol,
       call: StockToken.decimals(address),
-      judge: (word) => {
+      check: (word) => {
         const found = Abi.toUint(word)
         return found === BigInt(decimals) ? undefined : `it has ${found} decimals, not ${decimals}`
       },
@@ -184,7 +186,7 @@ function assetProbes({ asset, chainId }: NetworkConfig, path: Path): Probe[] {
       path: [...path.slice(0, -1), 'eip712'],
       name: symbol,
       call: Token.domainSeparator(address),
-      judge: (word: string) =>
+      check: (word: string) =>
         word === separator
           ? undefined
           : `DOMAIN_SEPARATOR is not that of "${eip712.name}" "${eip712.version}"`,
@@ -195,7 +197,7 @@ function assetProbes({ asset, chainId }: NetworkConfig, path: Path): Probe[] {
     path: [...path.slice(0, -1), 'transfer'],
     name: 'Permit2',
     call: Token.domainSeparator(Permit.permit2Address),
-    judge: (word: string) =>
+    check: (word: string) =>
       word === Permit.domainSeparator(chainId) ? undefined : 'DOMAIN_SEPARATOR is another one',
   }
   return [...probes, permit2]
@@ -204,20 +206,20 @@ function assetProbes({ asset, chainId }: NetworkConfig, path: Path): Probe[] {
 function stockProbes({ asset }: NetworkConfig, stock: Stock): Probe[] {
   const { factory, router, quoter, registry } = stock
   const isFactory = (word: string) =>
-    isAddress(word, factory) ? undefined : `it works with the factory ${told(word)}`
+    isAddress(word, factory) ? undefined : `its factory is ${addressIn(word)}`
   return [
     {
       path: ['stock', 'router'],
       name: 'router',
       call: Uniswap.factoryOf(router),
-      judge: isFactory,
+      check: isFactory,
     },
-    // A router of another kind would make every order a refund.
+    // A router of another kind would turn every order into a refund.
     {
       path: ['stock', 'router'],
       name: 'router, sweepToken',
       call: Uniswap.changeCall(router, asset.address),
-      judge: () => undefined,
+      check: () => undefined,
       isSilent: true,
     },
     // Without EIP-3009 neither a swap nor a refund moves money.
@@ -225,19 +227,19 @@ function stockProbes({ asset }: NetworkConfig, stock: Stock): Probe[] {
       path: ['stock', 'network'],
       name: `${asset.symbol}, EIP-3009`,
       call: Token.authorizationState(asset.address, asset.address, `0x${Abi.uint(0)}`),
-      judge: (word) => (Abi.toUint(word) === 0n ? undefined : 'authorizationState() is nonsense'),
+      check: (word) => (Abi.toUint(word) === 0n ? undefined : 'authorizationState() is not false'),
     },
     {
       path: ['stock', 'quoter'],
       name: 'quoter',
       call: Uniswap.factoryOf(quoter),
-      judge: isFactory,
+      check: isFactory,
     },
     {
       path: ['stock', 'registry'],
       name: 'registry',
       call: StockToken.isBlocked(registry, asset.address),
-      judge: (word) =>
+      check: (word) =>
         StockToken.parseFlag(`0x${word}`) === undefined
           ? 'isBlocked does not answer yes or no'
           : undefined,
@@ -258,30 +260,31 @@ function tokenProbes(
     : ([asset.address, address] as const)
   const [token0, token1, feeOf] = Uniswap.identityOf(pool)
   const holds = (expected: Address) => (word: string) =>
-    isAddress(word, expected) ? undefined : `the pool holds ${told(word)}, not ${expected}`
+    isAddress(word, expected) ? undefined : `the pool has ${addressIn(word)}, not ${expected}`
   const probes: Probe[] = [
     {
       path: at('address'),
       name: symbol,
       call: StockToken.decimals(address),
-      judge: (word) => (Number(Abi.toUint(word)) <= 36 ? undefined : 'decimals() is nonsense'),
+      check: (word) =>
+        Number(Abi.toUint(word)) <= 36 ? undefined : 'decimals() is not a number up to 36',
     },
     {
       path: at('pool'),
       name: `${symbol}: factory`,
       call: Uniswap.getPool(factory, asset.address, address, fee),
-      judge: (word) =>
+      check: (word) =>
         isAddress(word, pool)
           ? undefined
-          : `its pool of ${asset.symbol}, ${symbol} and ${fee} is ${told(word)}, not ${pool}`,
+          : `its pool of ${asset.symbol}, ${symbol} and ${fee} is ${addressIn(word)}, not ${pool}`,
     },
-    { path: at('pool'), name: symbol, call: token0, judge: holds(pair[0]) },
-    { path: at('pool'), name: symbol, call: token1, judge: holds(pair[1]) },
+    { path: at('pool'), name: symbol, call: token0, check: holds(pair[0]) },
+    { path: at('pool'), name: symbol, call: token1, check: holds(pair[1]) },
     {
       path: at('fee'),
       name: symbol,
       call: feeOf,
-      judge: (word) =>
+      check: (word) =>
         Abi.toUint(word) === BigInt(fee)
           ? undefined
           : `the fee of the pool is ${Abi.toUint(word)}, not ${fee}`,
@@ -289,7 +292,7 @@ function tokenProbes(
   ]
   if (feed === undefined) return probes
   const call = StockToken.latestRoundData(feed)
-  return [...probes, { path: at('feed'), name: `${symbol}: feed`, call, judge: () => undefined }]
+  return [...probes, { path: at('feed'), name: `${symbol}: feed`, call, check: () => undefined }]
 }
 
 function isAddress(word: string, expected: Address): boolean {
@@ -297,13 +300,13 @@ function isAddress(word: string, expected: Address): boolean {
   return found !== undefined && AddressText.equal(found, expected)
 }
 
-function told(word: string): string {
-  return Abi.toAddress(word) ?? 'no address'
+function addressIn(word: string): string {
+  return Abi.toAddress(word) ?? 'not an address'
 }
 
 type Upstream = { url: URL; allowPrivate: boolean; name: string; path: Path }
 
-/** Each origin once, where the file names it first. */
+/** Each origin once, at its first place in the file. */
 function upstreamsOf({ merchants }: Config): Upstream[] {
   const found = new Map<string, Upstream>()
   const add = (url: URL | undefined, upstream: Omit<Upstream, 'url'>) => {
@@ -324,7 +327,7 @@ function upstreamsOf({ merchants }: Config): Upstream[] {
   return [...found.values()]
 }
 
-/** Any HTTP answer shows that somebody is there. */
+/** Any HTTP answer shows that the upstream is reachable. */
 async function ofUpstream(upstream: Upstream, resolve: Resolve): Promise<Finding[]> {
   const { url, name, path, allowPrivate } = upstream
   const fault = (message: string) => [{ path, message: `upstream of ${name}: ${message}` }]
@@ -334,7 +337,7 @@ async function ofUpstream(upstream: Upstream, resolve: Resolve): Promise<Finding
     if (!allowPrivate && !addresses.some(Ip.isPublic))
       return fault('its name leads to a private address only; set allow_private = true to allow it')
   } catch {
-    return fault('its name is not known')
+    return fault('its name cannot be resolved')
   }
   try {
     const signal = AbortSignal.timeout(timeoutMs)

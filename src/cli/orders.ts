@@ -1,79 +1,74 @@
-import { type Db, openBeside } from '../../db/open'
-import { write } from '../../db/write'
+import type { JobRow } from '../../db/jobs'
+import type { Ledger } from '../../db/Ledger'
+import type { HeldReason, Order as StoredOrder } from '../../db/Order'
+import { openLedgerBeside } from '../../db/sqlite/beside'
 import * as Amount from '../protocol/Amount'
 import * as Order from '../stock/Order'
-import { createStore, type Store } from '../stock/store'
 
 export type OrdersOptions = {
   dataDir: string
   /** `list`, `show` or `retry`. */
   verb: string
-  /** Of an order; for `list` it means nothing. */
+  /** Id of an order; ignored by `list`. */
   id: string
   /** Unix ms. */
   now: () => number
-  /** Takes one line. */
+  /** Prints one line. */
   out: (line: string) => void
-  /** How long `retry` waits for a running service to act. */
+  /** How long `retry` waits for a running service to act, ms. */
   waitMs?: number
 }
 
-/** Of USDG, and of every stock token. */
+/** Decimals of USDG, and of every stock token. */
 const units: Order.Units = { assetDecimals: 6, tokenDecimals: 18 }
 const listed = 50
 
 /**
- * Stock orders for the operator, read beside a service that may be running. `retry` leaves a request in
- * the database, which the service takes up within seconds, or at its next start. Returns the exit
- * code: 1 when there is no such order, or nothing came of the retry.
+ * Shows stock orders to the operator, while a service may be running. `retry` writes a request into
+ * the database. The service reads it within seconds, or at its next start. Returns the exit code: 1
+ * when there is no such order, or when the retry had no effect yet.
  */
 export async function orders(options: OrdersOptions): Promise<number> {
   const { dataDir, out } = options
-  const db = openBeside({ dataDir })
-  if (db === undefined) {
+  const opened = openLedgerBeside({ dataDir })
+  if (opened === 'missing') {
     out(`turnpike: there is no database in ${dataDir}`)
     return 1
   }
+  if (opened === 'old') {
+    out('turnpike: this database has no orders yet, or those of an older version: start serve once')
+    return 1
+  }
   try {
-    if (!hasOrders(db)) {
-      out(
-        'turnpike: this database has no orders yet, or those of an older version: start serve once',
-      )
-      return 1
-    }
-    const store = createStore(db)
-    if (options.verb === 'list') return list(db, store, options)
-    const order = Order.isId(options.id) ? store.find(options.id) : undefined
-    if (order === undefined) {
-      out(`turnpike: there is no order ${options.id}`)
-      return 1
-    }
-    return options.verb === 'show'
-      ? show(db, order, options)
-      : await retry(db, store, order, options)
+    return await answer(opened.ledger, options)
   } finally {
-    db.close()
+    opened.close()
   }
 }
 
-function hasOrders({ sqlite }: Db): boolean {
-  const row = sqlite
-    .query<{ name: string }, []>(
-      "SELECT name FROM pragma_table_info('orders') WHERE name = 'returned_atomic'",
-    )
-    .get()
-  return row !== null
+async function answer(ledger: Ledger, options: OrdersOptions): Promise<number> {
+  const { verb, id, out } = options
+  if (verb === 'list') return list(ledger, options)
+  const order = Order.isId(id) ? await ledger.orders.find(id) : undefined
+  if (order === undefined) {
+    out(`turnpike: there is no order ${id}`)
+    return 1
+  }
+  return verb === 'show' ? show(ledger, order, options) : retry(ledger, order, options)
 }
 
-function list(db: Db, store: Store, { now, out }: OrdersOptions): number {
-  const open = store.open()
-  const unseen = unseenOf(db, now())
+async function list(ledger: Ledger, { now, out }: OrdersOptions): Promise<number> {
+  const open = await ledger.orders.open()
+  const unseen = await unseenOf(ledger, open, now())
   const held = open.filter(({ state }) => state === 'held')
   const rest = open.filter(({ state }) => state !== 'held')
   const seen = new Set(open.map(({ id }) => id))
-  const newest = store
-    .history({ payer: undefined, limit: listed, before: undefined })
-    .filter(({ id }) => !seen.has(id))
+  const history = await ledger.orders.history({
+    payer: undefined,
+    limit: listed,
+    before: undefined,
+  })
+  const newest = history.filter(({ id }) => !seen.has(id))
   for (const order of [...held, ...rest, ...newest].slice(0, Math.max(listed, open.length))) {
     out(lineOf(order, unseen.has(order.id)))
   }
@@ -81,7 +76,7 @@ function list(db: Db, store: Store, { now, out }: OrdersOptions): number {
   return 0
 }
 
-function lineOf(order: Order.Order, isUnseen: boolean): string {
+function lineOf(order: StoredOrder, isUnseen: boolean): string {
   const { id, state, symbol, usdgAtomic, payer, heldReason, refundReason, createdAt } = order
   const usdg = Amount.toDecimal(usdgAtomic, units.assetDecimals)
   const reason = heldReason ?? refundReason ?? (isUnseen ? 'settlement-unseen' : '')
@@ -89,83 +84,96 @@ function lineOf(order: Order.Order, isUnseen: boolean): string {
   return [...columns, new Date(createdAt).toISOString(), reason].join('  ').trimEnd()
 }
 
-/** A payment that was confirmed settles its order at once, unless no node shows its receipt again. */
+/** A confirmed payment settles its order at once, unless no node shows its receipt again, ms. */
 const unseenMs = 30_000
 
-/** Orders whose payment has been confirmed for a while and that are not settled all the same. */
-function unseenOf({ sqlite }: Db, now: number): ReadonlySet<string> {
-  const rows = sqlite
-    .query<{ id: string }, [number]>(
-      'SELECT orders.id FROM orders JOIN payments ON payments.id = orders.payment_id ' +
-        "WHERE orders.state = 'settling' AND payments.state = 'confirmed' AND confirmed_at <= ?",
-    )
-    .all(now - unseenMs)
-  return new Set(rows.map(({ id }) => id))
+/** Orders that are not settled although their payment has been confirmed for a while. */
+async function unseenOf(
+  { payments }: Ledger,
+  orders: readonly StoredOrder[],
+  now: number,
+): Promise<ReadonlySet<string>> {
+  const unseen = new Set<string>()
+  for (const { id, state, paymentId } of orders) {
+    const payment = state === 'settling' ? await payments.findById(paymentId) : undefined
+    if (payment?.state !== 'confirmed' || payment.confirmedAt === undefined) continue
+    if (payment.confirmedAt <= now - unseenMs) unseen.add(id)
+  }
+  return unseen
 }
 
-function show(db: Db, order: Order.Order, { now, out }: OrdersOptions): number {
+async function show(
+  ledger: Ledger,
+  order: StoredOrder,
+  { now, out }: OrdersOptions,
+): Promise<number> {
   const { paymentId, refundAttempts, retryAt } = order
   out(
     JSON.stringify({ ...Order.toJson(order, units), paymentId, refundAttempts, retryAt }, null, 2),
   )
-  for (const { id, state, hash, nonce } of jobsOf(db, order)) {
-    out(`${id}  ${state}  account nonce ${nonce}  ${hash}`)
+  for (const { id, state, transactionHash, nonce } of await jobsOf(ledger, order)) {
+    out(`${id}  ${state}  account nonce ${nonce}  ${transactionHash}`)
   }
   if (order.heldReason !== undefined) out(advice[order.heldReason])
-  if (unseenOf(db, now()).has(order.id)) out(unseenAdvice)
+  const unseen = await unseenOf(ledger, [order], now())
+  if (unseen.has(order.id)) out(unseenAdvice)
   return 0
 }
 
-type JobLine = { id: string; state: string; hash: string; nonce: number }
-
-function jobsOf({ sqlite }: Db, { id }: Order.Order): JobLine[] {
-  return sqlite
-    .query<JobLine, [string, string, string]>(
-      'SELECT id, state, transaction_hash AS hash, nonce FROM jobs ' +
-        'WHERE id IN (?, ?) OR id GLOB ? ORDER BY nonce',
-    )
-    .all(`swap:${id}`, `refund:${id}`, `refund:${id}:*`)
+/** The swap and the refunds of an order, by account nonce. */
+async function jobsOf({ jobs }: Ledger, order: StoredOrder): Promise<JobRow[]> {
+  const attempts = Array.from(
+    { length: Math.max(1, order.refundAttempts) },
+    (_, index) => index + 1,
+  )
+  const ids = [
+    Order.swapId(order),
+    ...attempts.map((refundAttempts) => Order.refundId({ ...order, refundAttempts })),
+  ]
+  const found: JobRow[] = []
+  for (const id of ids) {
+    const job = await jobs.find(id)
+    if (job !== undefined) found.push(job)
+  }
+  return found.sort((left, right) => left.nonce - right.nonce)
 }
 
 const unseenAdvice =
   'settlement-unseen: the payment was confirmed, and no node shows its receipt now. Nothing is sent ' +
-  'on it; it goes on by itself as soon as a node does. Look at settlementTx and at the nodes of rpc_urls.'
+  'on it; it goes on by itself as soon as a node does. Check settlementTx and the nodes of rpc_urls.'
 
-const advice: Readonly<Record<Order.HeldReason, string>> = {
+const advice: Readonly<Record<HeldReason, string>> = {
   'delivery-not-found':
     'The swap succeeded and its receipt shows no Transfer from the pool to the recipient. It is never ' +
     'refunded. Retry asks a node for the receipt again and delivers if the Transfer is there; what was ' +
     'delivered by hand stays held.',
   'refund-failed':
     'The asset refused the refund, for instance because it blocks the payer. Retry when it can ' +
-    'receive again: another refund is written once the failed one is out of reach of a reorganisation.',
+    'receive again: another refund is written once a reorganisation cannot undo the failed one.',
   'refund-not-found':
     'The refund succeeded and its receipt shows no Transfer of the whole amount to the payer. Retry asks ' +
     'a node for the receipt again.',
-  'settlement-lost':
-    'A reorganisation took the payment away for good: there is nothing to give back.',
+  'settlement-lost': 'A reorganisation removed the payment for good: there is nothing to refund.',
   'settlement-disputed':
     'One node of rpc_urls shows the payment, another one shows that its transaction did not pay. Nothing ' +
-    'was sent. Look at settlementTx in an explorer, take the URL that lies out of rpc_urls, restart, and ' +
+    'was sent. Check settlementTx in an explorer, remove the faulty URL from rpc_urls, restart, and ' +
     'retry: the order goes on when the nodes agree that it was paid.',
 }
 
 async function retry(
-  db: Db,
-  store: Store,
-  order: Order.Order,
+  { orders: stored }: Ledger,
+  { id, state }: StoredOrder,
   { now, out, waitMs = 10_000 }: OrdersOptions,
 ): Promise<number> {
-  const { id, state } = order
-  if (write(db, () => store.requestRetry(id, now()) ?? null) === null) {
+  if ((await stored.move({ kind: 'request-retry', id, at: now() })) === undefined) {
     out(`${id} is ${state}: only an order that is held can be retried`)
     return 1
   }
   const until = now() + waitMs
   for (;;) {
-    const current = store.find(id)
+    const current = await stored.find(id)
     const isOver = now() >= until
-    // What was found on the chain is written down within a moment.
+    // A result that was read from the chain is recorded within a moment.
     const isDeciding =
       current?.state === 'swapping' ||
       (current?.state === 'refunding' && current.refundTx !== undefined)
@@ -177,7 +185,7 @@ async function retry(
       return 1
     }
     if (isOver) {
-      out('Nothing came of it yet: no service is running, or no node answers. The request stays.')
+      out('No effect yet: no service is running, or no node answers. The request stays.')
       return 1
     }
     await Bun.sleep(100)

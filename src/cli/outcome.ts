@@ -6,9 +6,9 @@ import { isFault } from '../protocol/Problem'
 import * as Receipt from '../protocol/Receipt'
 import type * as Terms from './Terms'
 
-/** What a purchase came to, for the person who runs `turnpike pay`. */
+/** Results of a purchase, for the user of `turnpike pay`. */
 
-/** A request with what may be paid for it. */
+/** A request and its payment limits. */
 export type Purchase = {
   url: URL
   method: string
@@ -22,7 +22,7 @@ export type Purchase = {
   now: () => number
 }
 
-/** Prints what came back and judges it. */
+/** Prints the answer and checks it. */
 export async function finish(
   response: Response,
   purchase: Purchase,
@@ -52,7 +52,7 @@ export type ProblemText = {
   detail: string
   reason: string | undefined
   transaction: string | undefined
-  /** `isLast`: it cannot be used any more. */
+  /** `isLast`: no attempt is left. */
   redeem: { token: string; until: string; isLast: boolean } | undefined
 }
 
@@ -60,14 +60,14 @@ function isProblem(response: Response): boolean {
   return response.headers.get('content-type')?.startsWith('application/problem+json') ?? false
 }
 
-/** Members of a problem document, or of whatever else an error's body is. */
+/** Members of a problem document, or of any other error body. */
 export async function problemOf(response: Response): Promise<ProblemText> {
   const text = await response.text().catch(() => '')
   let json: Json.JsonObject = {}
   try {
     json = Json.parse(text)
   } catch {
-    // Somebody else's error page.
+    // The body is not a problem document.
   }
   const string = (parent: Json.JsonObject, name: string) => {
     const value = Json.member(parent, name)
@@ -102,7 +102,7 @@ function explain(
   say(`refused    ${status} ${code}${because}: ${detail}`)
   if (transaction !== undefined) say(`settled by ${transaction}`)
   if (redeem?.isLast) {
-    say('You have paid and were not served, and no attempt is left: write to the operator.')
+    say('You have paid and were not served, and no attempt is left: contact the operator.')
   } else if (redeem !== undefined) {
     say(`You have paid and were not served. Ask again for free until ${redeem.until}:`)
     // With the equals sign a value may begin with a hyphen, as one token in 64 does.
@@ -118,7 +118,7 @@ function explain(
   }
 }
 
-/** Prints a receipt; false when it is signed and the signature or what it says is not right. */
+/** Prints a receipt. False when it is signed and the signature or its content is wrong. */
 async function checkReceipt(
   encoded: string,
   purchase: Purchase,
@@ -164,7 +164,7 @@ function settlementOf(encoded: string): string | undefined {
   }
 }
 
-/** Address that signs receipts, as the server's documents tell it. */
+/** Address that signs receipts, according to the server's documents. */
 export async function publishedSigner(url: URL): Promise<Address | undefined> {
   for (const path of ['/.well-known/x402', '/openapi.json']) {
     try {
@@ -180,7 +180,7 @@ export async function publishedSigner(url: URL): Promise<Address | undefined> {
       const address = AddressText.parse(value)
       if (address !== undefined) return address
     } catch {
-      // No such document.
+      // The server has no such document.
     }
   }
   return undefined
@@ -199,14 +199,14 @@ function quote(text: string): string {
   return /^[\w.:/-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`
 }
 
-/** Text for the user, without what steers a terminal: some of it is a server's. */
+/** Prints text for the user without terminal control characters: some of it comes from a server. */
 export function say(text: string): void {
   const printable = text.replace(/[^\P{C}\n]|[\p{Zl}\p{Zp}]/gu, '?')
-  // stdout is for what was bought.
+  // stdout is reserved for the bought answer.
   process.stderr.write(`${printable}\n`)
 }
 
-/** A server's text must not look like a further line of ours. */
+/** A server's text must not look like another line of ours. */
 export function oneLine(text: string): string {
   return text.replace(/\s+/g, ' ')
 }

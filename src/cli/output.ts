@@ -1,13 +1,13 @@
-/** Takes lines for a stream that may be closed or stuck, and never waits for it. */
+/** Writes lines to a stream that may be closed or blocked, and never waits for it. */
 export type Output = {
   write(line: string): void
   /** Lines that were not written. */
   dropped(): number
-  /** Resolves when all is written, or after a second. */
+  /** Resolves when all lines are written, or after a second. */
   end(): Promise<void>
 }
 
-/** What is needed of `Bun.file(...).writer()`: it writes without blocking. */
+/** The part of `Bun.file(...).writer()` that is used: it writes without blocking. */
 export type Sink = {
   write(text: string): number | Promise<number>
   flush(): number | Promise<number>
@@ -15,27 +15,27 @@ export type Sink = {
 
 export type OutputOptions = {
   sink: Sink
-  /** Most that waits for a reader that does not read; more is dropped. */
+  /** Most bytes that wait for a reader that does not read; more is dropped. */
   waitingMaxBytes?: number
   /** Called when lines begin to be dropped, with the reason. */
   onLoss(reason: string): void
-  /** Called when something was written again, with how many lines are missing before it. */
+  /** Called when a write succeeds again, with the number of lines that are missing before it. */
   onResumed(missing: number): void
 }
 
 const endMs = 1_000
 
 /**
- * A pipe whose reader has died or stalled must neither stop the program nor fill its memory. One
- * write is under way at a time, later lines wait, and lines that do not fit are counted and
- * dropped.
+ * A pipe whose reader has ended or stopped reading must neither stop the program nor fill its
+ * memory. One write is in progress at a time, later lines wait, and lines that do not fit are
+ * counted and dropped.
  */
 export function createOutput(options: OutputOptions): Output {
   const { sink, waitingMaxBytes = 1024 * 1024 } = options
   let waiting: string[] = []
   let bytes = 0
   let dropped = 0
-  /** What was dropped since the last line that was written. */
+  /** Lines dropped since the last line that was written. */
   let missing = 0
   let run: Promise<void> | undefined
 

@@ -14,11 +14,11 @@ export type PayOptions = {
   transfer?: string | undefined
   method?: string | undefined
   data?: string | undefined
-  /** Private key in hex; else `PAY_KEY` of the environment. Never printed. */
+  /** Private key in hex; by default `PAY_KEY` of the environment. Never printed. */
   key?: string | undefined
   /** The most that may be paid, in dollars; default 1. */
   max?: string | undefined
-  /** Token of a failed delivery: asks again without paying. */
+  /** Token of a failed delivery: repeats the request without paying. */
   redeem?: string | undefined
   /** RPC URL of the network; used only when the wallet must approve Permit2 first. */
   rpc?: string | undefined
@@ -27,17 +27,17 @@ export type PayOptions = {
   now: () => number
 }
 
-/** How long the same credential is presented again while its settlement is pending. */
+/** How long the same credential is presented again while its settlement is pending, ms. */
 const pendingMs = 60_000
 
-/** Why nothing can be bought; the message is for the user. */
+/** Why nothing can be bought. The message is for the user. */
 class PayError extends Error {
   override readonly name = 'PayError'
 }
 
 /**
  * Buys one request with a private key. The answer's body goes to stdout, everything else to stderr.
- * Returns the exit code: 0 when the answer was delivered and its receipt, if signed, is genuine.
+ * Returns the exit code: 0 when the answer was delivered and its receipt, if signed, is valid.
  */
 export async function pay(options: PayOptions): Promise<number> {
   try {
@@ -101,7 +101,7 @@ async function buy(purchase: Purchase, options: PayOptions): Promise<number> {
     return finish(paid.response, purchase, paid.credential)
   }
   await approve(terms, wallet, purchase.url)
-  // The refused credential may not be shown again: its challenge was for another try.
+  // The refused credential may not be presented again: its challenge was for another attempt.
   const again = await send(purchase, {})
   if (again.status !== 402) return finish(again, purchase, undefined)
   const fresh = choose(
@@ -127,15 +127,15 @@ async function payBy(
 }
 
 /**
- * Whether the server refused because Permit2 is not approved: nothing was paid then. Leaves the body
- * readable. 412 is what resource servers on the reference middleware answer.
+ * Whether the server refused because Permit2 is not approved: nothing was paid then. Leaves the
+ * body readable. Resource servers on the reference middleware answer 412.
  */
 async function lacksAllowance(response: Response, { method }: Terms.Terms): Promise<boolean> {
   if (method !== 'permit2' || (response.status !== 402 && response.status !== 412)) return false
   return (await response.clone().text()).includes('permit2_allowance_required')
 }
 
-/** The same money to the same payee, whatever carries it. */
+/** Whether two terms move the same money to the same payee, by any protocol. */
 function isSame(other: Terms.Terms, { network, asset, method, payTo, amountAtomic }: Terms.Terms) {
   return (
     other.network === network &&
@@ -146,7 +146,7 @@ function isSame(other: Terms.Terms, { network, asset, method, payTo, amountAtomi
   )
 }
 
-/** What a 402 says about the request itself, before anybody pays for it. */
+/** The faults of the request itself, which a 402 names before a payment. */
 async function invalidParams(asked: Response): Promise<string> {
   try {
     const params = Json.member(Json.parse(await asked.text()), 'invalidParams')
@@ -171,13 +171,15 @@ function keyOf({ key, env }: PayOptions): Uint8Array {
   }
 }
 
-/** The first terms that are wanted and within the limit. Throws a PayError that says what there was. */
+/**
+ * The first terms that are wanted and within the limit. Throws a PayError that lists what was
+ * offered.
+ */
 function choose(offered: readonly Terms.Terms[], purchase: Purchase): Terms.Terms {
-  if (offered.length === 0)
-    throw new PayError('The 402 asks for nothing that this buyer knows how to pay.')
+  if (offered.length === 0) throw new PayError('The 402 has no offer that this buyer can pay.')
   const wanted = offered
     .filter((terms) => isWanted(terms, purchase))
-    // Needs no approval.
+    // Prefer terms that need no approval.
     .toSorted((a, b) => Number(a.method === 'permit2') - Number(b.method === 'permit2'))
   if (wanted.length === 0)
     throw new PayError(`The 402 does not offer that. It offers:\n${list(offered)}`)
@@ -211,7 +213,7 @@ async function send(
     return await fetch(url, {
       method,
       headers: { ...(body === undefined ? {} : { 'content-type': typeOf(body) }), ...headers },
-      // A credential is for this URL and goes nowhere else.
+      // A credential is for this URL, so it must not follow a redirect.
       redirect: 'manual',
       ...(body === undefined ? {} : { body }),
     })
@@ -230,12 +232,12 @@ function typeOf(body: string): string {
 }
 
 /**
- * Sends a credential, the same one again while the server says that its settlement is pending or
- * that it cannot tell, or when the connection breaks. A second payment is never signed.
+ * Sends a credential. Sends the same one again while the server answers that its settlement is
+ * pending or unknown, or when the connection breaks. Never signs a second payment.
  */
 async function present(purchase: Purchase, credential: Terms.Credential): Promise<Response> {
   const until = purchase.now() + pendingMs
-  // With the key, an answer that was lost on its way is sent again instead of being refused as spent.
+  // With the key, a lost answer is sent again instead of being refused as spent.
   const headers = {
     [credential.header]: credential.value,
     'idempotency-key': crypto.randomUUID(),

@@ -14,23 +14,23 @@ export type ReceiptOptions = {
   key?: string | undefined
   /** Base URL of the service that publishes it. */
   url?: string | undefined
-  /** All of the standard input. */
+  /** Reads all of the standard input. */
   stdin: () => Promise<string>
-  /** Takes one line. */
+  /** Prints one line. */
   out: (line: string) => void
 }
 
-/** Why nothing can be judged; the message is for the user. */
+/** Why the receipt cannot be checked. The message is for the user. */
 class ReceiptError extends Error {
   override readonly name = 'ReceiptError'
 }
 
-/** Far more than any receipt, and than the head of an answer around it. */
+/** Longer than any receipt with the head of an answer around it. */
 const textMaxLength = 1024 * 1024
 
 /**
- * Checks a receipt of either protocol against the key that the service publishes. Prints what it says
- * and who signed it. Returns the exit code: 0 when the key signed exactly this.
+ * Checks a receipt of either protocol against the key that the service publishes. Prints its
+ * content and its signer. Returns the exit code: 0 when the key signed exactly this content.
  */
 export async function verifyReceipt(options: ReceiptOptions): Promise<number> {
   const { out } = options
@@ -45,7 +45,7 @@ export async function verifyReceipt(options: ReceiptOptions): Promise<number> {
     out(`transaction  ${printable(transaction)}`)
     out(`issued       ${timeOf(issuedAt)}`)
     const signer = Receipt.verify(receipt)
-    out(`signed by    ${signer ?? 'nobody: the signature is not valid'}`)
+    out(`signed by    ${signer ?? 'no address: the signature is not valid'}`)
     const differing = differences(text, receipt)
     if (signer === undefined || !AddressText.equal(signer, wanted)) {
       out(`NOT VALID: the receipt key is ${wanted}`)
@@ -81,7 +81,7 @@ function fileText(name: string): string | undefined {
 
 const header = /^(?:[<*]\s*)?(?:payment-receipt|(?:x-)?payment-response)\s*:\s*(\S+)\s*$/im
 
-/** The receipt alone, of a header line or of the head of a saved answer. */
+/** The receipt alone, from a header line or from the head of a saved answer. */
 function receiptIn(text: string): string {
   return header.exec(text)?.[1] ?? text.trim()
 }
@@ -89,11 +89,12 @@ function receiptIn(text: string): string {
 async function keyOf({ key, url }: ReceiptOptions): Promise<Address> {
   if (key !== undefined) {
     const address = AddressText.parse(key)
-    // Not repeated: somebody may have pasted a private key.
+    // Do not repeat the value: the user may have pasted a private key.
     if (address === undefined) throw new ReceiptError('--key is the address of the receipt key.')
     return address
   }
-  // What the receipt itself names proves nothing: anybody can sign and serve a key of its own.
+  // The key that the receipt itself names proves nothing, because anyone can sign and publish
+  // another key.
   if (url === undefined)
     throw new ReceiptError('name the receipt key by --key ADDRESS, or its service by --url URL.')
   if (!URL.canParse(url) || !/^https?:$/.test(new URL(url).protocol))
@@ -103,7 +104,9 @@ async function keyOf({ key, url }: ReceiptOptions): Promise<Address> {
   return published
 }
 
-/** Members of a PAYMENT-RESPONSE, which are not signed, that contradict the signed receipt in it. */
+/**
+ * Members of a PAYMENT-RESPONSE, which are not signed, that contradict the signed receipt in it.
+ */
 function differences(text: string, { payload }: Receipt.Signed): string[] {
   const json = text.startsWith('{') ? Json.parse(text) : decodeJson(text, 'either')
   return (['transaction', 'network', 'payer'] as const).filter((name) => {
@@ -117,7 +120,7 @@ function timeOf(seconds: number): string {
   return Number.isNaN(time.getTime()) ? `${seconds} s since 1970` : time.toISOString()
 }
 
-/** A stranger's text must not steer the terminal. */
+/** Text from another party must not control the terminal. */
 function printable(text: string): string {
   return text.replace(/[^\x20-\x7e]/g, '?')
 }

@@ -11,16 +11,16 @@ export type ReloadOptions = {
   file: string
   dataDir: string
   env: Env
-  /** Accounts of the keys that the process runs with, the desk's last. */
+  /** Accounts of the keys with which the process runs, the desk's last. */
   relayers: readonly `0x${string}`[]
   log: Log
 }
 
 /**
- * Reads the file again and takes it over, or keeps what is served and logs every reason as
- * `file:line: message`. Returns whether it was taken over. Never throws.
+ * Reads the file again and applies it, or keeps the present configuration and logs every reason as
+ * `file:line: message`. Returns whether it was applied. Never throws.
  */
-export function reload(options: ReloadOptions): boolean {
+export async function reload(options: ReloadOptions): Promise<boolean> {
   const { app, file, log } = options
   try {
     const text = readFileSync(file, 'utf8')
@@ -28,7 +28,7 @@ export function reload(options: ReloadOptions): boolean {
     const result = parse(text, { file, env: options.env, relayers: () => options.relayers })
     faults.push(...result.faults.map(format))
     if (result.config !== undefined && faults.length === 0) {
-      const places = app.reload(result.config)
+      const places = await app.reload(result.config)
       if (places.length === 0) {
         const { merchants, hash } = result.config
         const routes = merchants.reduce((sum, merchant) => sum + merchant.routes.length, 0)
@@ -45,7 +45,7 @@ export function reload(options: ReloadOptions): boolean {
   return false
 }
 
-/** Keys come from files that can change; payments under way were signed with those of the start. */
+/** Key files can change. Payments in progress were signed with the keys of the start. */
 function changedKeys({ dataDir, env, relayers }: ReloadOptions): string[] {
   const found = findOwnKeys({ dataDir, env }).map(Crypto.addressOf)
   if (found.join() === relayers.join()) return []

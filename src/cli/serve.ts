@@ -1,5 +1,5 @@
 import { readFile } from 'node:fs/promises'
-import { DatabaseLockedError } from '../../db/lock'
+import { DatabaseLockedError } from '../../db/sqlite/lock'
 import * as App from '../app'
 import type { Config } from '../config/Config'
 import { type Env, EnvironmentError, loadSecrets, ownKeys, type Secrets } from '../config/env'
@@ -13,7 +13,9 @@ import { reload } from './reload'
 
 export type ServeOptions = { file: string; dataDir: string; env: Env }
 
-/** Serves until SIGTERM or SIGINT. Returns the exit code: 1 when it cannot start and says why. */
+/**
+ * Serves until SIGTERM or SIGINT. Returns the exit code: 1, with a message, when it cannot start.
+ */
 export async function serve(options: ServeOptions): Promise<number> {
   const configured = await configure(options)
   if (typeof configured === 'string') {
@@ -47,7 +49,7 @@ export async function serve(options: ServeOptions): Promise<number> {
   process.stderr.write(banner(app, config, secrets))
   await stopped
   process.off('SIGHUP', onReload)
-  // Without a listener a late one would end the process before what is paid is finished.
+  // Without a listener a late SIGHUP would end the process before paid work is finished.
   process.on('SIGHUP', () => undefined)
   log('stopping', { limitSeconds: config.service.stopSeconds })
   await app.stop()
@@ -55,7 +57,10 @@ export async function serve(options: ServeOptions): Promise<number> {
   return 0
 }
 
-/** The log on stdout, which may be closed or stuck: then stderr has one line, and the service goes on. */
+/**
+ * Opens the log on stdout. When stdout is closed or blocked, stderr gets one line and the service
+ * continues.
+ */
 function openLog() {
   // An 'error' event without a listener would end the program.
   process.stderr.on('error', () => undefined)
@@ -70,7 +75,7 @@ function openLog() {
   return { log, output }
 }
 
-/** Configuration and secrets, or the text that says everything that is wrong with them. */
+/** Configuration and secrets, or a text with all faults in them. */
 async function configure(
   options: ServeOptions,
 ): Promise<{ config: Config; secrets: Secrets } | string> {
@@ -83,7 +88,7 @@ async function configure(
   }
   try {
     let secrets: Secrets | undefined
-    // Faults of the file must not leave generated secrets behind.
+    // A file with faults must not cause secrets to be generated.
     const relayers = () => {
       secrets = loadSecrets({ dataDir, env })
       return ownKeys(secrets).map(Crypto.addressOf)
@@ -113,7 +118,7 @@ function startFault(error: unknown, config: Config): string {
   return error instanceof Error ? error.message : 'it could not start'
 }
 
-/** The runtime's limit of fetches, which it read from the environment when it started. */
+/** The runtime's limit of fetches, which it read from the environment at its start. */
 function fetchesMax(env: Env): number | undefined {
   const value = Number(env.BUN_CONFIG_MAX_HTTP_REQUESTS)
   return Number.isInteger(value) && value > 0 ? value : undefined
@@ -126,7 +131,7 @@ function stopSignal(): Promise<void> {
   })
 }
 
-/** What an operator wants to see first: where it is, who pays gas, what is sold, what is not ready. */
+/** First information for an operator: the URL, the relayers, what is sold, what is not ready. */
 function banner(app: App.App, config: Config, secrets: Secrets): string {
   const lines = [`turnpike listens on ${app.url} as ${config.service.baseUrl}`]
   for (const path of secrets.generated) lines.push(`  generated ${path}; back it up`)

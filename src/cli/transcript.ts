@@ -8,7 +8,7 @@ import { isFault } from '../protocol/Problem'
 import * as Receipt from '../protocol/Receipt'
 import * as Terms from './Terms'
 
-/** What a purchase looked like and whether the money moved as it should, for people to read. */
+/** Describes a purchase, and checks whether the money moved as it should. */
 
 /** Token balances, atomic. */
 export type Balances = { payer: bigint; payee: bigint; relayer: bigint }
@@ -27,13 +27,13 @@ export type Bought = {
   mined: (transaction: string) => Promise<boolean>
 }
 
-/** Lines of a purchase, and what was wrong with it. */
-export type Told = { lines: string[]; faults: string[] }
+/** Lines about a purchase, and its faults. */
+export type Transcript = { lines: string[]; faults: string[] }
 
 const widest = 160
 
-/** Tells a purchase: request, 402, paid request, answer, receipt, balances. */
-export async function tell(bought: Bought): Promise<Told> {
+/** Describes a purchase: request, 402, paid request, answer, receipt, balances. */
+export async function transcribe(bought: Bought): Promise<Transcript> {
   const { title, purchase } = bought
   const [asked, ...paid] = purchase.requests
   const faults: string[] = []
@@ -49,8 +49,8 @@ export async function tell(bought: Bought): Promise<Told> {
   }
   if (paid.length !== 1) faults.push(`${paid.length} paid requests were made, not one`)
   if (purchase.response.status !== 200) faults.push(`the answer was ${purchase.response.status}`)
-  const receipt = await tellReceipt(bought)
-  const balances = tellBalances(bought)
+  const receipt = await transcribeReceipt(bought)
+  const balances = transcribeBalances(bought)
   return {
     lines: [...lines, '', ...receipt.lines, '', ...balances.lines],
     faults: [...faults, ...receipt.faults, ...balances.faults],
@@ -65,7 +65,7 @@ function credential(exchange: Exchange): string {
   return `${name}: ${value?.slice(0, 40)}... (${value?.length} characters)`
 }
 
-async function tellReceipt(bought: Bought): Promise<Told> {
+async function transcribeReceipt(bought: Bought): Promise<Transcript> {
   const { headers } = bought.purchase.response
   const encoded = headers.get('payment-receipt') ?? headers.get('payment-response')
   if (encoded === null) return { lines: [], faults: ['there is no receipt'] }
@@ -96,35 +96,39 @@ function settlement(encoded: string): string | undefined {
   return Json.optionalText(json, 'reference') ?? Json.optionalText(json, 'transaction')
 }
 
-function tellBalances(bought: Bought): Told {
+function transcribeBalances(bought: Bought): Transcript {
   const { priceAtomic, before, after, symbol, decimals } = bought
   const expected = { payer: -priceAtomic, payee: priceAtomic, relayer: 0n }
   const faults: string[] = []
-  const lines = (['payer', 'payee', 'relayer'] as const).map((who) => {
-    const moved = after[who] - before[who]
-    if (moved !== expected[who])
-      faults.push(`the ${who}'s balance moved by ${moved}, not by ${expected[who]}`)
-    const from = Amount.toDecimal(before[who], decimals).padStart(12)
-    const to = Amount.toDecimal(after[who], decimals).padStart(12)
-    return `  ${who.padEnd(8)}${from} -> ${to} ${symbol}`
+  const lines = (['payer', 'payee', 'relayer'] as const).map((role) => {
+    const moved = after[role] - before[role]
+    if (moved !== expected[role])
+      faults.push(`the ${role}'s balance moved by ${moved}, not by ${expected[role]}`)
+    const from = Amount.toDecimal(before[role], decimals).padStart(12)
+    const to = Amount.toDecimal(after[role], decimals).padStart(12)
+    return `  ${role.padEnd(8)}${from} -> ${to} ${symbol}`
   })
   return { lines, faults }
 }
 
-/** The shares of a stock order: what the order says must be what arrived. */
-export function tellDelivery(purchase: Purchase, symbol: string, arrivedAtomic: bigint): Told {
+/** Describes the shares of a stock order. The order's shares must equal the received shares. */
+export function transcribeDelivery(
+  purchase: Purchase,
+  symbol: string,
+  arrivedAtomic: bigint,
+): Transcript {
   let order: Json.JsonObject
   try {
     order = Json.parse(purchase.body)
   } catch {
     return { lines: [], faults: ['the answer is no order'] }
   }
-  const told = (name: string) => String(Json.member(order, name) ?? '')
-  const isRight = arrivedAtomic > 0n && told('deliveredSharesAtomic') === String(arrivedAtomic)
+  const text = (name: string) => String(Json.member(order, name) ?? '')
+  const isRight = arrivedAtomic > 0n && text('deliveredSharesAtomic') === String(arrivedAtomic)
   return {
     lines: [
-      `  swapped by  ${told('swapTx')}`,
-      `  delivered   ${told('deliveredShares')} ${symbol} to ${told('recipient')}`,
+      `  swapped by  ${text('swapTx')}`,
+      `  delivered   ${text('deliveredShares')} ${symbol} to ${text('recipient')}`,
     ],
     faults: isRight ? [] : [`${arrivedAtomic} atomic shares arrived`],
   }

@@ -7,9 +7,9 @@ import type { World } from '../demo/world'
 import type * as Network from '../protocol/Network'
 import { quoteFor } from '../proxy/metering'
 import * as Route from '../proxy/Route'
-import { type Balances, tell, tellDelivery } from './transcript'
+import { type Balances, transcribe, transcribeDelivery } from './transcript'
 
-/** Half a cent, a cent, and what a request may use, with every network and both protocols. */
+/** Requests that cost half a cent, a cent, and what they may use, with every network and both protocols. */
 export const goods = {
   forecast: '/m/weather/forecast?latitude=52.52&longitude=13.41&current=temperature_2m',
   price: '/m/crypto-prices/current/coingecko:ethereum',
@@ -24,9 +24,9 @@ export const question = JSON.stringify({
 
 type Trial = {
   client: string
-  /** Of the shipped file: the price is read from there, not from the 402. */
+  /** Terms of the shipped file: the price is read from there, not from the 402. */
   sold: (config: Config) => { priceAtomic: bigint; payee: Address } | undefined
-  /** What is bought beside an answer: a token, which must arrive. */
+  /** A token that is bought in addition to the answer, and must arrive. */
   token?: (config: Config) => StockToken | undefined
   network: Network.Id
   buyer: DemoAccount
@@ -67,7 +67,7 @@ const trials: readonly Trial[] = [
   },
   {
     client: '@x402/fetch with permit2, a tokenized stock',
-    // What is paid to the desk goes on into the pool.
+    // Money that the desk receives continues into the pool.
     sold: ({ stock }) => {
       const token = listed(stock)
       return token && { priceAtomic: 2_000_000n, payee: token.pool }
@@ -100,7 +100,7 @@ function listed(stock: Config['stock']): StockToken | undefined {
   return stock?.tokens.find(({ symbol }) => symbol === 'NVDA')
 }
 
-/** Whether every purchase went as it should. */
+/** Whether every purchase had the right result. */
 export async function buyWithEveryClient(
   world: World,
   base: string,
@@ -148,7 +148,7 @@ async function attempt(input: {
   } catch (error) {
     return [`${client}: ${error instanceof Error ? error.message : error}`]
   }
-  const { lines, faults } = await tell({
+  const { lines, faults } = await transcribe({
     title: `\n${position}. ${client}, ${symbol} on ${id}`,
     purchase,
     symbol,
@@ -161,7 +161,7 @@ async function attempt(input: {
   })
   print(lines.join('\n'))
   if (token === undefined) return faults
-  const delivered = tellDelivery(purchase, token.symbol, (await shares()) - sharesBefore)
+  const delivered = transcribeDelivery(purchase, token.symbol, (await shares()) - sharesBefore)
   print(delivered.lines.join('\n'))
   return [...faults, ...delivered.faults]
 }

@@ -18,34 +18,34 @@ export type Service = {
   /** Absolute, without a trailing slash. */
   baseUrl: string
   listen: { hostname: string; port: number }
-  /** Connections of clients that may be open at a time. */
+  /** Most open connections of clients. */
   connectionsMax: number
-  /** Absolute, without a trailing slash; its path is served besides `/` and `/facilitator`. */
+  /** Absolute, without a trailing slash. Its path is served besides `/` and `/facilitator`. */
   facilitatorUrl: string
-  /** Absolute, without a trailing slash; its path is served besides `/`. */
+  /** Absolute, without a trailing slash. Its path is served besides `/`. */
   stockBaseUrl: string
   contact: string
   guidance: string
   payout: Address
-  /** Reverse proxies in front that may set X-Forwarded-For. */
+  /** Number of reverse proxies in front that may set X-Forwarded-For. */
   trustProxy: number
   discoveryNetwork: Network.Id
-  /** Every network once, the MPP challenges first to last; those the file does not order come last. */
+  /** Every network once, the MPP challenges first to last. Networks without an order come last. */
   mppOrder: readonly Network.Id[]
   stopSeconds: number
   settleWaitSeconds: number
   /** Payments above this count only when a second node shows them; undefined: off. */
   confirmTwiceAboveAtomic: bigint | undefined
-  /** No other service uses the payouts: an MPP credential settled by others counts. */
+  /** No other service uses the payouts, so an external settlement of an MPP credential counts. */
   payoutExclusive: boolean
   bodyMaxBytes: number
   unpaidBodyMaxBytes: number
   bufferedMaxBytes: number
   paidPerMinute: number
   quotePerMinute: number
-  /** Sales under way at once, of all merchants. */
+  /** Most sales in progress, of all merchants. */
   concurrencyMax: number
-  /** Streams that their buyers may leave unread at once, 2 to 4 MB each. */
+  /** Most streams that their buyers may leave unread at once, 2 to 4 MB each. */
   stalledStreamsMax: number
 }
 
@@ -58,7 +58,10 @@ export type NetworkConfig = Network.Network & {
   batchGasMax: number
   feeCapWei: bigint
   replaceAfterSeconds: number
-  /** The network is left out of a 402 while gas costs more than that many times the price; 0: never. */
+  /**
+   * The network is omitted from a 402 while gas costs more than this multiple of the price; 0:
+   * never.
+   */
   gasRatioMax: number
   /** Price of the native coin in USD. */
   ethPriceUsd: number
@@ -80,13 +83,14 @@ export type Merchant = {
   tag: string
   description: string
   /**
-   * Scheme, host and port; a path in the file stands in each `upstreamPath`. Undefined for merchants
-   * that the binary serves itself (`builtin`), or whose every route names its own.
+   * Scheme, host and port. A path in the file is part of each `upstreamPath`. Undefined for
+   * merchants that the binary serves itself (`builtin`), or whose every route has an upstream of
+   * its own.
    */
   upstream: URL | undefined
   builtin: 'catjoke' | 'chain-stocks' | undefined
   allowPrivate: boolean
-  /** Sent upstream, after the buyer's; may hold secrets: never logged. */
+  /** Added to upstream requests; they replace the buyer's. May contain secrets: never logged. */
   headers: Readonly<Record<string, string>>
   /** Values of this merchant that came from the environment and are sent upstream; never shown. */
   secrets: readonly string[]
@@ -94,7 +98,7 @@ export type Merchant = {
   idleMs: number
   /** `keep_alive = false`: each request to the upstream has a connection of its own. */
   ownConnections: boolean
-  /** Sales under way at once. */
+  /** Most sales in progress. */
   concurrencyMax: number
   /** Zero when the merchant is out of service because this address is not set. */
   payout: Address
@@ -116,28 +120,28 @@ export type Route = {
   summary: string
   description: string
   /**
-   * Whole path at the upstream. `{tail}` places the extra segments, without a slash of its own; else
-   * they are appended behind a slash.
+   * Whole path at the upstream. `{tail}` marks the place of the extra segments, without a slash of
+   * its own. Without it they are appended after a slash.
    */
   upstreamPath: string
-  /** What of that path came from the environment: buyers must not see it. */
+  /** Parts of that path that came from the environment: buyers must not see them. */
   pathSecrets: readonly string[]
   /** Scheme, host and port, if not the merchant's. */
   upstream: URL | undefined
   tail: 'optional' | 'required' | 'none'
-  /** Defaults: the buyer's value wins. */
+  /** Defaults: the buyer's value takes precedence. */
   query: Readonly<Record<string, string>>
-  /** Fixed: win over the buyer's. */
+  /** Fixed: these values replace the buyer's. */
   fixedQuery: Readonly<Record<string, string>>
   bodyMaxBytes: number
-  /** Lower-case response header names that cross besides the allowlist. */
+  /** Lower-case names of response headers that are forwarded besides the allowlist. */
   passHeaders: readonly string[]
   /** Body member -> buyer's value -> upstream's value. */
   rewrite: Readonly<Record<string, Readonly<Record<string, string>>>>
   params: readonly Param[]
   /** JSON Schema of the request body. */
   body: Readonly<Record<string, unknown>> | undefined
-  /** Requests without a body are refused; otherwise a body is optional. */
+  /** Whether requests without a body are refused. */
   bodyRequired: boolean
   /** JSON Schema of the upstream's answer, for documents only; undefined means an object. */
   answer: Readonly<Record<string, unknown>> | undefined
@@ -177,7 +181,10 @@ export type Stock = {
   router: Address
   quoter: Address
   registry: Address
-  /** The issuer's public API and a Blockscout explorer, without a trailing slash; undefined: not asked. */
+  /**
+   * The issuer's public API and a Blockscout explorer, without a trailing slash; undefined: not
+   * used.
+   */
   issuerUrl: string | undefined
   explorerUrl: string | undefined
   tokens: readonly StockToken[]

@@ -1,8 +1,9 @@
 import { type Static, type TSchema, Type } from '@sinclair/typebox'
 
 /**
- * The shape of `merchants.toml`. It describes and does not check: the readers beside it tell line,
- * fix and what follows from another key, which a schema cannot. A test keeps the two the same.
+ * The shape of `merchants.toml`, for its documentation. It is not used for checks: the readers
+ * report the line, the correction and conflicts with other keys, which a schema cannot. A test
+ * compares the two.
  */
 
 const closed = { additionalProperties: false }
@@ -36,23 +37,23 @@ const service = Type.Object(
     stock_base_url: text('URL of the stock desk and of gas. Empty: base_url.', ''),
     contact: text('Address in documents and in requests to others.', 'ops@example.com'),
     guidance: text(
-      'What documents tell an agent first.',
+      'First guidance for agents in documents.',
       'Each path is an independent paid endpoint.',
     ),
-    payout: address('Wallet that is paid.'),
+    payout: address('Wallet that receives payments.'),
     trust_proxy: integer('Reverse proxies in front that set X-Forwarded-For.', 0, 16, 0),
     discovery_network: text('Network of the aggregated document.', 'eip155:4663'),
     mpp_order: texts('Order of MPP challenges; other networks follow in file order.'),
-    stop_seconds: integer('Time that a stop gives to what is paid.', 0, 600, 30),
+    stop_seconds: integer('Longest time that a stop waits for paid requests.', 0, 600, 30),
     settle_wait_seconds: integer('Longest wait of a buyer for a settlement.', 1, 300, 25),
     confirm_twice_above: text('USD above which a second node must agree, or "off".', '10'),
-    payout_exclusive: flag('Nothing but this service sells for its payouts.', false),
+    payout_exclusive: flag('Only this service sells for its payouts.', false),
     body_max: text('Longest request body of a route.', '10MiB'),
     unpaid_body_max: text('Longest request body without a credential.', '1MiB'),
-    buffered_max: text('Request bodies held at once.', '256MiB'),
+    buffered_max: text('Request bodies in memory at once.', '256MiB'),
     paid_per_minute: integer('Credentials of one client.', 1, 1_000_000, 600),
     quote_per_minute: integer('Free quotes of one client.', 1, 1_000_000, 120),
-    concurrency_max: integer('Sales under way.', 1, 12_000, 2_048),
+    concurrency_max: integer('Most sales in progress.', 1, 12_000, 2_048),
     stalled_streams_max: integer('Streams whose buyers do not read.', 1, 12_000, 16),
   },
   closed,
@@ -104,14 +105,14 @@ const network = Type.Object(
     rpc_urls: Type.Array(Type.String(), { description: 'Nodes, the preferred one first.' }),
     ws_url: text('Node for new heads; empty: polling.', ''),
     confirmations: integer('Blocks before a payment is final for a delivery.', 1, 1000, 1),
-    reorg_depth: integer('Blocks that are watched for reorganisations.', 0, 10_000, 16),
+    reorg_depth: integer('Newest blocks that are checked for reorganisations.', 0, 10_000, 16),
     testnet: flag('Offered only by merchants with testnet_ok.', false),
     batch_max: integer('Payments of one transaction.', 1, 1000, 64),
     batch_gas_max: integer('Gas of one transaction.', 200_000, 1_000_000_000, 12_000_000),
     fee_cap_gwei: text('Highest price of a unit of gas.', '50'),
     replace_after_seconds: integer('Age at which a fee is raised.', 1, 3600, 20),
     gas_ratio_max: number('Most gas cost as a share of the price; 0: off.', 0),
-    eth_price_usd: number('What a native coin counts as.', 4000),
+    eth_price_usd: number('Price of the native coin, in USD.', 4000),
     gas_per_day_wei: optional(gasPerDayWei),
     asset,
     sponsor: optional(sponsor),
@@ -172,7 +173,7 @@ const stock = Type.Object(
 const param = Type.Object(
   {
     name: Type.String({ description: 'Name of the parameter.' }),
-    in: oneOf('Where it stands.', ['query', 'tail'], 'query'),
+    in: oneOf('Whether it is in the query or in the path.', ['query', 'tail'], 'query'),
     required: flag('A request needs it.', false),
     description: text('What it means.', ''),
     schema: jsonSchema('JSON Schema of its value.'),
@@ -258,7 +259,7 @@ const route = Type.Object(
     query: byName('Parameters that a request has by default.'),
     fixed_query: byName('Parameters that a request cannot change.'),
     body_max: text('Longest request body; that of the service by default.'),
-    pass_headers: texts('Headers of the answer that go through.'),
+    pass_headers: texts('Headers of the answer that are forwarded.'),
     rewrite: optional(
       Type.Record(Type.String(), Type.Record(Type.String(), Type.String()), {
         description: 'Values of parameters that are replaced for the upstream.',
@@ -285,9 +286,9 @@ const merchant = Type.Object(
     headers: byName('Headers that are added for the upstream.'),
     timeout_ms: integer('Longest wait for the head of an answer.', 1, 600_000, 30_000),
     idle_ms: integer('Longest silence within an answer.', 1, 600_000, 60_000),
-    concurrency_max: integer('Sales of the merchant under way.', 1, 12_000, 512),
-    keep_alive: flag('Connections to the upstream are used again.', true),
-    payout: text('Wallet that is paid; that of the service by default.'),
+    concurrency_max: integer('Most sales of the merchant in progress.', 1, 12_000, 512),
+    keep_alive: flag('Connections to the upstream are reused.', true),
+    payout: text('Wallet that receives payments; that of the service by default.'),
     networks: texts('Networks that are offered; all by default.'),
     testnet_ok: flag('Test networks are offered, too.', false),
     routes: Type.Array(route),

@@ -1,6 +1,6 @@
 import { at, report, type Table } from './reader'
 
-/** First segments of paths that the service has itself. */
+/** First segments of the service's own paths. */
 const taken = [
   'm',
   'mcp',
@@ -26,13 +26,13 @@ const taken = [
 const segments = /^(?:\/[A-Za-z0-9._~-]+)*$/
 
 /**
- * Reports base URLs whose paths are none that can be served beside the others: `facilitator_url` and
+ * Reports base URLs with paths that cannot be served beside the others: `facilitator_url` and
  * `stock_base_url`, each absolute and without a trailing slash.
  */
 export function checkBasePaths(table: Table, facilitatorUrl: string, stockBaseUrl: string): void {
   const facilitator = new URL(facilitatorUrl).pathname.replace(/\/$/, '')
   const stock = new URL(stockBaseUrl).pathname.replace(/\/$/, '')
-  // The facilitator answers there without this key, too.
+  // The facilitator always answers at this path.
   if (facilitator !== '/facilitator') checkPath(table, 'facilitator_url', facilitator)
   checkPath(table, 'stock_base_url', stock)
   if (stock === '' || !`${facilitator}/`.startsWith(`${stock}/api/`)) return

@@ -4,7 +4,7 @@ import { keyOf, type Path } from './lines'
 import { report, type Source } from './reader'
 import * as V from './values'
 
-/** Accounts of anvil's and hardhat's mnemonic "test test ... junk": everybody has their keys. */
+/** Accounts of anvil's and hardhat's mnemonic "test test ... junk": their keys are public. */
 export const developmentAccounts: readonly Address[] = [
   '0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266',
   '0x70997970C51812dc3A010C7d01b50e0d17dc79C8',
@@ -43,7 +43,7 @@ const burnAddresses: readonly Address[] = [
 
 type Parsed = Omit<Config, 'hash'>
 
-/** What can only be judged when the whole file is read. */
+/** Checks that need the whole file. */
 export function crossCheck(source: Source, config: Parsed, relayers: readonly Address[]): void {
   checkPayouts(source, config, relayers)
   checkBuiltins(source, config)
@@ -63,7 +63,7 @@ function checkPayouts(source: Source, config: Parsed, relayers: readonly Address
   config.merchants.forEach((merchant, i) => {
     if (!merchant.networks.some((id) => real.has(id))) return
     const own: Path = ['merchants', i, 'payout']
-    // The lines say which one the file has, and only a fault needs them.
+    // Look up the line only for a fault.
     if (payoutFault(merchant.payout, config, relayers) === undefined) return
     const path: Path = source.lines.has(keyOf(own)) ? own : ['service', 'payout']
     if (!isFaulty(path)) refuse(path, merchant.payout)
@@ -92,12 +92,13 @@ function payoutFault(
   if (payout === V.zeroAddress) return 'is the zero address: write a wallet of yours'
   if (burnAddresses.includes(payout)) return 'is a burn address: write a wallet of yours'
   if (tokensOf(config).includes(payout)) return 'is a token contract: write a wallet of yours'
-  if (contractsOf(config).includes(payout)) return 'is a contract, no wallet: write one of yours'
+  if (contractsOf(config).includes(payout))
+    return 'is a contract, not a wallet: write a wallet of yours'
   if (relayers.includes(payout)) {
     return 'is a relayer of this gateway, which only pays gas: write another wallet'
   }
   if (developmentAccounts.includes(payout)) {
-    return 'is a well-known development account, anybody can empty it: write a wallet of yours'
+    return 'is a public development account that anyone can empty: write a wallet of yours'
   }
   return undefined
 }
@@ -122,7 +123,7 @@ function checkBuiltins(source: Source, config: Parsed): void {
   })
 }
 
-/** Networks of one chain, and stock tokens that are the money itself. */
+/** Reports two networks of one chain, and stock tokens that are the asset itself. */
 function checkPairs(source: Source, config: Parsed): void {
   const { stock } = config
   const { address: asset, transfer } =

@@ -19,9 +19,10 @@ export type Env = Readonly<Record<string, string | undefined>>
 export type Lookup = (name: string) => string | undefined
 
 /**
- * Looks a name up in the environment, or in the file that `NAME_FILE` names, trimmed. Only what is
- * asked for is read: other programs have variables that end in `_FILE`, too. The lookup throws
- * `EnvironmentError` when both are set or the file cannot be read; it never tells a value.
+ * Looks a name up in the environment, or in the file that `NAME_FILE` names, trimmed. Only
+ * requested names are read, because other programs have variables that end in `_FILE`, too. The
+ * lookup throws `EnvironmentError` when both are set or the file cannot be read. It never shows a
+ * value.
  */
 export function readEnv(env: Env): Lookup {
   return (name) => {
@@ -42,9 +43,9 @@ export function readEnv(env: Env): Lookup {
 export type Secrets = {
   /** One or more secp256k1 keys of 32 bytes: each is a relayer on every network. */
   relayerKeys: readonly Uint8Array[]
-  /** The stock desk's key; the first relayer key unless the environment names one. */
+  /** The stock desk's key; the first relayer key unless the environment has one. */
   deskKey: Uint8Array
-  /** HMAC keys of at least 32 bytes: the first signs challenges, all verify. */
+  /** HMAC keys of at least 32 bytes. The first signs challenges, all verify. */
   challengeSecrets: readonly Uint8Array[]
   receiptKey: Uint8Array
   adminToken: string
@@ -65,9 +66,9 @@ type State = { dataDir: string; random: (length: number) => Uint8Array; generate
 const order = 0xfffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141n
 
 /**
- * The secrets of the environment; those it lacks come from the data directory, where the first start
- * generates them (file mode 0600). Throws `EnvironmentError` that names everything that is wrong
- * and never tells a value. Does not generate anything while something is wrong.
+ * The secrets of the environment. Missing ones come from the data directory, where the first start
+ * generates them (file mode 0600). Throws `EnvironmentError` with all faults and without any value.
+ * Generates nothing while there is a fault.
  */
 export function loadSecrets({ dataDir, env, random = randomBytes }: Options): Secrets {
   const lookup = readEnv(env)
@@ -95,7 +96,7 @@ export function loadSecrets({ dataDir, env, random = randomBytes }: Options): Se
 }
 
 /**
- * The relayer keys as `loadSecrets` would give them, without generating any: none before the first
+ * The relayer keys that `loadSecrets` would return, without generating any: none before the first
  * start. Throws `EnvironmentError`.
  */
 export function findRelayerKeys({ dataDir, env }: Options): readonly Uint8Array[] {
@@ -105,7 +106,9 @@ export function findRelayerKeys({ dataDir, env }: Options): readonly Uint8Array[
   return key ? [key] : []
 }
 
-/** Keys of the accounts that hold money of the service: the relayers', then the desk's if it is another. */
+/**
+ * Keys of the accounts with money of the service: the relayers', then the desk's if it is another.
+ */
 export function ownKeys({
   relayerKeys,
   deskKey,
@@ -144,7 +147,9 @@ function keysOf(lookup: Lookup, name: string, max = 64): Uint8Array[] | undefine
     const key = keyFrom(part.trim())
     if (key) return key
     const which = max > 1 ? `${name}, key ${i + 1},` : name
-    throw new EnvironmentError(`${which} is no private key: 64 hex digits, below the group order`)
+    throw new EnvironmentError(
+      `${which} is not a private key: 64 hex digits, below the group order`,
+    )
   })
   if (new Set(keys.map(hexOf)).size < keys.length) {
     throw new EnvironmentError(`${name} names one key twice`)
@@ -190,7 +195,7 @@ function storedKey(state: State, name: string): Uint8Array {
     state.generated.push(path)
     return key
   }
-  // Another start was faster: its secret counts.
+  // A concurrent start was faster: use its secret.
   const winner = readStored(path)
   if (winner) return winner
   throw new EnvironmentError(`${path} vanished while it was read`)
@@ -214,15 +219,17 @@ function readStored(path: string): Uint8Array | undefined {
     }
     const key = keyFrom(readFileSync(file, 'utf8').trim())
     if (key) return key
-    throw new EnvironmentError(`${path} holds no secret of 64 hex digits: restore it from a backup`)
+    throw new EnvironmentError(
+      `${path} does not contain a secret of 64 hex digits: restore it from a backup`,
+    )
   } finally {
     closeSync(file)
   }
 }
 
 /**
- * Writes a new file durably; false when the path exists. The bytes are complete before the name is
- * there, and link, unlike rename, fails when the name is taken: of two starts one wins.
+ * Writes a new file durably; false when the path exists. The bytes are complete before the name
+ * exists, and link, unlike rename, fails when the name exists: of two starts one succeeds.
  */
 function create({ dataDir, random }: State, path: string, text: string): boolean {
   try {
@@ -269,13 +276,15 @@ function bytesOf(hex: string): Uint8Array {
   return new Uint8Array(Buffer.from(hex, 'hex'))
 }
 
-/** The system's error code, such as ENOENT. Its message would tell the path, an environment value. */
+/**
+ * The system's error code, such as ENOENT. Its message would show the path, an environment value.
+ */
 function codeOf(error: unknown): string {
   const code = error instanceof Error && 'code' in error ? error.code : undefined
   return typeof code === 'string' ? code : 'unknown error'
 }
 
-/** The environment, or a secret in the data directory, cannot be used. Holds no values. */
+/** The environment, or a secret in the data directory, cannot be used. It contains no values. */
 export class EnvironmentError extends Error {
   override readonly name = 'EnvironmentError'
 }

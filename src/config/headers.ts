@@ -58,20 +58,23 @@ const forbiddenPrefixes = [
 
 /** Why a merchant may not send this request header; undefined when it may. */
 export function requestNameFault(name: string): string | undefined {
-  if (!token.test(name)) return 'is no header name: letters, digits and - only'
+  if (!token.test(name)) return 'is not a header name: letters, digits and - only'
   const lower = name.toLowerCase()
   if (gatewayRequest.has(lower)) return 'is set by the gateway: remove it'
   const prefix = forbiddenPrefixes.find((start) => lower.startsWith(start))
-  return prefix ? `starts with ${prefix}, which never crosses upstream: remove it` : undefined
+  return prefix ? `starts with ${prefix}, which is never sent upstream: remove it` : undefined
 }
 
-/** A header value: no line end can smuggle a second header. Never shown, it may be a secret. */
+/**
+ * A header value. A line end could add a second header. The value is never shown, because it may be
+ * a secret.
+ */
 export const value: Read<string> = (raw) =>
   typeof raw === 'string' && /^[\t\x20-\x7e\x80-\xff]*$/.test(raw)
     ? raw
     : { wrong: 'must be a string without line ends or control characters', hide: true }
 
-/** A response header that may cross to the buyer, lower-case. */
+/** A response header that may be forwarded to the buyer, lower-case. */
 export const passName: Read<string> = (raw) => {
   if (typeof raw !== 'string' || !token.test(raw)) {
     return { wrong: 'must be a header name, such as "x-total-count"' }
@@ -79,5 +82,5 @@ export const passName: Read<string> = (raw) => {
   const name = raw.toLowerCase()
   const isForbidden =
     forbiddenResponse.has(name) || forbiddenPrefixes.some((prefix) => name.startsWith(prefix))
-  return isForbidden ? { wrong: 'must not name a header that never crosses: remove it' } : name
+  return isForbidden ? { wrong: 'must not name a header that is never forwarded: remove it' } : name
 }

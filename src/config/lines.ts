@@ -1,6 +1,6 @@
 import { parse as parseToml } from 'smol-toml'
 
-/** Where a value stands in a TOML document: table keys and array indices from the root. */
+/** Place of a value in a TOML document: table keys and array indices from the root. */
 export type Path = readonly (string | number)[]
 
 /** Line of every key, table header and array element, by `keyOf(path)`. */
@@ -11,7 +11,7 @@ type Scanner = {
   at: number
   line: number
   lines: Map<string, number>
-  /** Elements seen so far of each array of tables. */
+  /** Number of elements read so far of each array of tables. */
   counts: Map<string, number>
 }
 
@@ -23,7 +23,7 @@ export function keyOf(path: Path): string {
   return path.join('\u0000')
 }
 
-/** Line of a path; of its nearest ancestor when the document does not name it; else 1. */
+/** Line of a path; of its nearest ancestor when the document does not contain it; else 1. */
 export function lineOf(lines: Lines, path: Path): number {
   for (let length = path.length; length > 0; length--) {
     const line = lines.get(keyOf(path.slice(0, length)))
@@ -33,14 +33,15 @@ export function lineOf(lines: Lines, path: Path): number {
 }
 
 /**
- * Finds the line of everything in a TOML document, which smol-toml 1.9.1 does not tell for values.
- * The document must already have been accepted by the parser: nothing is checked here.
+ * Finds the line of every key and element in a TOML document, which smol-toml 1.9.1 does not report
+ * for values. The parser must already have accepted the document: nothing is checked here.
  *
- * No parser with positions is good enough to replace both. With 10,000 routes (4.3 MB), smol-toml takes
- * 0.1 s of CPU and this 0.5 s, at 150 MB of memory. Only `check`, faults and refused reloads call it.
+ * No parser with positions can replace both. With 10,000 routes (4.3 MB), smol-toml takes 0.1 s of
+ * CPU and this 0.5 s, at 150 MB of memory. Only `check`, faults and refused reloads call it.
  * - toml-eslint-parser 1.0.3 takes 1.6 s and 550 MB. It rounds integers above 2^53, writes to
  *   Object.prototype for `__proto__.x = 1` below a table, and sets no limit to nesting.
- * - @decimalturn/toml-patch 3.3.0 refuses the merchants.toml that ships; its positions are internal.
+ * - @decimalturn/toml-patch 3.3.0 refuses the merchants.toml that ships; its positions are
+ *   internal.
  * - toml-v1 1.0.0 has had one release, takes 0.6 s and 240 MB, and sets no limit to nesting.
  */
 export function index(text: string): Lines {
@@ -59,14 +60,14 @@ function peek(s: Scanner): string {
   return s.text[s.at] ?? ''
 }
 
-/** Notes what stands below a table, unless it is known, and gives its key. */
+/** Records the line of a key or element, unless it is known. Returns its key. */
 function record(s: Scanner, base: Base, part: string | number, line: number): string {
   const key = base === undefined ? String(part) : `${base}\u0000${part}`
   if (!s.lines.has(key)) s.lines.set(key, line)
   return key
 }
 
-/** Skips what matches the pattern, which must be sticky, and gives it. */
+/** Skips a match of the pattern, which must be sticky, and returns it. */
 function skip(s: Scanner, pattern: RegExp): string {
   pattern.lastIndex = s.at
   const found = pattern.exec(s.text)?.[0] ?? ''
@@ -90,7 +91,7 @@ function skipVoid(s: Scanner): void {
   }
 }
 
-/** Reads `[a.b]` or `[[a.b]]` and gives the key of the table that it opens. */
+/** Reads `[a.b]` or `[[a.b]]` and returns the key of the table that it opens. */
 function readHeader(s: Scanner): Base {
   const line = s.line
   const isArray = s.text[s.at + 1] === '['
@@ -117,7 +118,7 @@ function readPair(s: Scanner, table: Base): void {
   readValue(s, key)
 }
 
-/** Reads a bare, quoted or dotted key and stops behind it and its blanks. */
+/** Reads a bare, quoted or dotted key, and stops after it and its blanks. */
 function readKey(s: Scanner): string[] {
   const parts: string[] = []
   for (;;) {
@@ -134,7 +135,7 @@ function readKey(s: Scanner): string[] {
   }
 }
 
-/** What a quoted key says. Its escapes are more than those of JSON. */
+/** The text of a quoted key. TOML has more escapes than JSON. */
 function decoded(quoted: string): string {
   const text = quoted.slice(1, -1)
   if (quoted.startsWith("'") || !text.includes('\\')) return text

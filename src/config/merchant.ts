@@ -78,12 +78,12 @@ function readMerchant(table: Table, i: number, context: Context): Merchant {
     idleMs: field(table, 'idle_ms', V.integer(1, 600_000), 60_000),
     ownConnections: !field(table, 'keep_alive', V.flag, true),
     concurrencyMax: field(table, 'concurrency_max', V.integer(1, 12_000), 512),
-    // An unset name leaves zero here: such a merchant is never asked for an offer.
+    // An unset name leaves zero here: such a merchant is never offered.
     payout: table.raw.payout === undefined ? service.payout : readPayout(table),
     networks: readOffered(table, networks),
     routes,
     get hash() {
-      // Made when somebody compares: a start should not wait for it.
+      // Computed at the first use, so that a start does not wait for it.
       hash ??= hashOf(context.rawMerchants[i])
       return hash
     },
@@ -103,7 +103,7 @@ function isAnyLoopback(routes: readonly Route[], map: unknown): boolean {
   return map !== undefined && routes.some((route) => route.upstream && V.isLoopback(route.upstream))
 }
 
-/** Whether somebody serves every route: the binary itself, or one upstream. */
+/** Checks that every route has a source: the binary itself, or one upstream. */
 function checkOrigin(table: Table, merchant: Merchant, routes: readonly Table[]): void {
   const { source } = table
   if (merchant.builtin && table.raw.upstream !== undefined) {
@@ -134,7 +134,7 @@ function checkRoutes(table: Table, merchant: Merchant, tables: readonly Table[])
       const message = 'a builtin merchant has fixed prices: remove the meter'
       report(source, at(route, 'meter'), message)
     }
-    // The longest literal path decides alone, before the method: only equal paths are ambiguous.
+    // The longest literal path is selected before the method, so only equal paths are ambiguous.
     const first = firsts.get(path)
     if (first === undefined) {
       firsts.set(path, i)
@@ -178,7 +178,7 @@ function readHeaders(table: Table): Readonly<Record<string, string>> {
   return headers
 }
 
-/** Networks that a merchant is paid on: all mainnets, or those it lists. */
+/** Networks on which a merchant is paid: all mainnets, or those it lists. */
 function readOffered(table: Table, networks: readonly NetworkConfig[]): Merchant['networks'] {
   const mayTest = field(table, 'testnet_ok', V.flag, false)
   const ids = readNetworkList(table, 'networks', networks)

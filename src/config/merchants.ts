@@ -12,16 +12,19 @@ import { close, isTable, open, type Fault as Reported, type Source } from './rea
 import { readService } from './service'
 import { substitute } from './substitute'
 
-/** What is wrong in the file, where, and what to write instead. Holds no value of the environment. */
+/** A fault in the file: its place, and the correction. It contains no value of the environment. */
 export type Fault = Reported
 
-/** What stands in for values of the file; comes before the checks. */
+/** Values that replace values of the file before the checks. */
 export type Overrides = {
   /** Replaces `rpc_urls` of a listed network and clears its `ws_url`. */
   rpcUrls?: Readonly<Record<Network.Id, string>>
-  /** Replaces every upstream. A merchant whose upstream comes to this machine allows private addresses. */
+  /**
+   * Replaces every upstream. A merchant whose new upstream is on this machine allows private
+   * addresses.
+   */
   upstream?: (url: URL) => URL
-  /** Replaces `payout` of `[service]`; merchants that name their own keep it. */
+  /** Replaces `payout` of `[service]`. Payouts of merchants stay. */
   payout?: Address
   baseUrl?: string
   listen?: string
@@ -30,12 +33,12 @@ export type Overrides = {
 export type Options = {
   /** Name of the file in faults. */
   file: string
-  /** For `${NAME}`; `NAME_FILE` is understood too. */
+  /** For `${NAME}` and `NAME_FILE`. */
   env: Env
   overrides?: Overrides
   /**
-   * Addresses of our own relayers: none may be a payout. Called only when nothing else is wrong, so
-   * that it may generate them.
+   * Addresses of our own relayers, none of which may be a payout. Called only when there is no
+   * other fault, because it may generate the keys.
    */
   relayers?: () => readonly Address[]
 }
@@ -45,9 +48,9 @@ export type Result =
   | { config: undefined; faults: readonly Fault[] }
 
 /**
- * Reads merchants.toml. Gives the configuration, or every fault of the file at
- * once, in line order. Never throws for what a file or the environment holds, and no message shows a
- * value that came from the environment.
+ * Reads merchants.toml. Returns the configuration, or every fault of the file at once, in line
+ * order. Never throws for the content of a file or the environment, and no message shows a value
+ * that came from the environment.
  */
 export function parse(
   text: string,
@@ -55,7 +58,8 @@ export function parse(
 ): Result {
   const strange = text.indexOf('\ufffd')
   if (strange !== -1) {
-    // A decoder replaces invalid bytes by U+FFFD, which would silently change a name or a key.
+    // A decoder replaces invalid bytes by U+FFFD, which would change a name or a key without an
+    // error.
     const line = text.slice(0, strange).split('\n').length
     const message = 'the bytes here are not UTF-8: save the file as UTF-8'
     return { config: undefined, faults: [{ file, line, message }] }
@@ -73,7 +77,7 @@ export function parse(
   let lines: Source['lines'] | undefined
   const source: Source = {
     file,
-    // Only a fault needs to know where things stand.
+    // Computed only for a fault.
     get lines() {
       lines ??= index(text)
       return lines

@@ -18,7 +18,10 @@ import {
 } from './reader'
 import * as V from './values'
 
-/** Networks as read, in file order. A network with faults is there too, so that it can be named. */
+/**
+ * Networks of the file, in file order. A network with faults is included, so that other keys can
+ * refer to it.
+ */
 export function readNetworks(root: Table): readonly NetworkConfig[] {
   const table = child(root, 'networks')
   const networks = Object.keys(table?.raw ?? {}).flatMap((id) => {
@@ -34,7 +37,7 @@ export function readNetworks(root: Table): readonly NetworkConfig[] {
 function readNetwork(table: Table, id: string): NetworkConfig {
   const chainId = Network.chainIdOf(id)
   if (chainId === undefined || !Number.isSafeInteger(chainId)) {
-    const message = `${id} is no CAIP-2 id of an EVM network, such as "eip155:8453"`
+    const message = `${id} is not a CAIP-2 id of an EVM network, such as "eip155:8453"`
     report(table.source, table.path, message)
   }
   const rpcUrls = list(table, 'rpc_urls', V.endpoint('http', 'https'))
@@ -67,7 +70,7 @@ function readNetwork(table: Table, id: string): NetworkConfig {
   return network
 }
 
-/** Native coin a day: 0.01 for each product that settles, 0.002 for grants. */
+/** Native coin a day in wei: 0.01 for each product that settles, 0.002 for grants. */
 const budgets = { gateway: 10n ** 16n, facilitator: 10n ** 16n, desk: 10n ** 16n }
 
 function readBudgets(table: Table): NetworkConfig['gasPerDayWei'] {
@@ -119,7 +122,7 @@ function readAsset(network: Table): Asset {
 }
 
 const sixDecimals: Read<number> = (value) =>
-  value === 6 ? 6 : { wrong: 'must be 6: the service knows no other money' }
+  value === 6 ? 6 : { wrong: 'must be 6: the service supports no other number of decimals' }
 
 const defaultTransfer: readonly TransferMethod[] = ['permit2', 'eip3009']
 
@@ -147,7 +150,7 @@ function readSponsor(network: Table, ethPriceUsd: number): Sponsor | undefined {
   return sponsor
 }
 
-/** The network of a CAIP-2 id that the file lists; reports any other. */
+/** The network of a CAIP-2 id that the file lists; reports any other id. */
 export function listed(
   source: Source,
   path: readonly (string | number)[],
@@ -177,7 +180,9 @@ export function readNetworkList(
   return ids
 }
 
-/** Reads the id of a listed network; the fallback must be one or is replaced by the first one. */
+/**
+ * Reads the id of a listed network. A default that is not listed is replaced by the first network.
+ */
 export function readNetworkId(
   table: Table,
   key: string,

@@ -39,7 +39,7 @@ export function readFacilitator(root: Table, networks: readonly NetworkConfig[])
   }
   const isLimited = facilitator.minAmountAtomic > 0n || facilitator.apiKeyHashes.length > 0
   if (facilitator.payTo === 'any' && !isLimited) {
-    const message = 'pay_to = "any" spends gas for strangers: set api_keys or min_amount too'
+    const message = 'pay_to = "any" spends gas for any payee: set api_keys or min_amount too'
     report(table.source, at(table, 'pay_to'), message)
   }
   close(table)
@@ -94,7 +94,10 @@ export function readStock(
   return stock
 }
 
-/** Where more than the chain knows is asked; https, except where an override leads to this machine. */
+/**
+ * Reads the URL of a source beyond the chain. It must be https, except where an override leads to
+ * this machine.
+ */
 function readSource(
   table: Table,
   key: string,

@@ -1,17 +1,17 @@
 import * as Lines from './lines'
 
-/** What is wrong in a file, where, and what to write instead. Holds no value of the environment. */
+/** A fault in a file: its place, and the correction. It contains no value of the environment. */
 export type Fault = { file: string; line: number; message: string }
 
-/** All that reading one file gathers. */
+/** What reading one file collects. */
 export type Source = {
   file: string
   readonly lines: Lines.Lines
-  /** The first fault of each place: what follows from it is not reported. */
+  /** The first fault of each place: faults that follow from it are not reported. */
   faults: Map<string, Fault>
   /** Places whose text came, in part, from the environment, with those parts: never shown. */
   fromEnv: Map<string, string[]>
-  /** Places of a merchant whose environment name is not set: nothing there is checked. */
+  /** Places of a merchant whose environment name is not set: nothing is checked there. */
   unset: Set<string>
 }
 
@@ -20,14 +20,14 @@ export type Table = {
   source: Source
   path: Lines.Path
   raw: Readonly<Record<string, unknown>>
-  /** Keys that were asked for: the others are unknown. */
+  /** Keys that were read. All other keys are unknown. */
   known: Set<string>
 }
 
-/** Why a value is refused. `hint` is made from the value and `hide` keeps the value itself out. */
+/** Why a value is refused. `hint` is made from the value, and `hide` omits the value itself. */
 export type Wrong = { wrong: string; hint?: string; hide?: boolean }
 
-/** Turns a raw value into what the program uses. */
+/** Converts a raw value to the program's type. */
 export type Read<T> = (value: unknown) => T | Wrong
 
 export function isWrong<T>(result: T | Wrong): result is Wrong {
@@ -46,14 +46,17 @@ export function at(table: Table, key: string | number): Lines.Path {
   return [...table.path, key]
 }
 
-/** Short text of a value for a message; nothing of tables and arrays. */
+/** Short text of a value for a message; empty for tables and arrays. */
 function shown(value: unknown): string {
   if (typeof value === 'object' && value !== null) return ''
   const text = JSON.stringify(value) ?? String(value)
   return ` (found ${text.length > 60 ? `${text.slice(0, 57)}...` : text})`
 }
 
-/** The path is made only for a fault, or where names are unset: there are thousands of values. */
+/**
+ * The path is built only for a fault, or where names are unset, because there are thousands of
+ * values.
+ */
 function convert<T>(source: Source, pathOf: () => Lines.Path, value: unknown, read: Read<T>) {
   if (source.unset.size > 0 && source.unset.has(Lines.keyOf(pathOf()))) return undefined
   const result = read(value)
@@ -84,7 +87,7 @@ export function optional<T>(table: Table, key: string, read: Read<T>): T | undef
   return convert(table.source, () => at(table, key), value, read)
 }
 
-/** Reads a key that must be there; undefined when it is missing or wrong, which is reported. */
+/** Reads a required key. Undefined when it is missing or wrong, which is reported. */
 export function required<T>(
   table: Table,
   key: string,
@@ -112,13 +115,13 @@ export function list<T>(table: Table, key: string, read: Read<T>): readonly T[] 
   })
 }
 
-/** Whether a key is an array without elements; elements that are wrong do count. */
+/** Whether a key is an array without elements. Wrong elements count. */
 export function isEmptyList(table: Table, key: string): boolean {
   const value = table.raw[key]
   return Array.isArray(value) && value.length === 0
 }
 
-/** Reads a table of like values, such as headers; empty when it is absent. */
+/** Reads a table of values of one kind, such as headers; empty when it is absent. */
 export function record<T>(table: Table, key: string, read: Read<T>): Readonly<Record<string, T>> {
   const inner = child(table, key)
   if (!inner) return {}
@@ -129,7 +132,7 @@ export function record<T>(table: Table, key: string, read: Read<T>): Readonly<Re
   return Object.fromEntries(entries)
 }
 
-/** Opens a table below; undefined when it is absent. */
+/** Opens a nested table; undefined when it is absent. */
 export function child(table: Table, key: string): Table | undefined {
   table.known.add(key)
   const value = table.raw[key]
@@ -167,7 +170,7 @@ export function isTable(value: unknown): value is Record<string, unknown> {
   )
 }
 
-/** Reports the keys that nobody asked for. Call it when a table has been read. */
+/** Reports the keys that were not read. Call it after all keys of the table. */
 export function close(table: Table): void {
   for (const key of Object.keys(table.raw)) {
     if (table.known.has(key)) continue
@@ -179,7 +182,7 @@ export function close(table: Table): void {
   }
 }
 
-/** The candidate that a typing error would explain. */
+/** The candidate with the least distance to the word, if a typing error explains it. */
 export function nearest(word: string, candidates: readonly string[]): string | undefined {
   const limit = Math.max(1, Math.floor(word.length / 3))
   return candidates

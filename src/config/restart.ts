@@ -1,7 +1,9 @@
 import type { Config, NetworkConfig } from './Config'
 import type { Path } from './lines'
 
-/** Of `[service]`: the socket, what every challenge and document names, what requests share. */
+/**
+ * Keys of `[service]` that need a restart: the socket, and values in every challenge and document.
+ */
 const fixed = {
   listen: 'listen',
   connectionsMax: 'connections_max',
@@ -12,8 +14,8 @@ const fixed = {
 } as const
 
 /**
- * Where a file differs in what a running process cannot change: the sockets, the chains and the
- * market that holds what it read from them. Empty when it can be taken over as it is.
+ * Places where a file differs in what a running process cannot change: the sockets, the chains, and
+ * the market with its data from them. Empty when the file can be applied.
  */
 export function needsRestart(before: Config, after: Config): Path[] {
   const found: Path[] = []

@@ -26,7 +26,7 @@ const methods: readonly Method[] = ['GET', 'POST', 'PUT', 'PATCH', 'DELETE']
 /** Methods whose requests have a body. */
 export const withBody: readonly Method[] = ['POST', 'PUT', 'PATCH']
 
-/** What a route takes from around it. */
+/** Settings of a route that come from its merchant and the service. */
 export type Around = {
   service: Service
   upstream: Upstream | undefined
@@ -82,7 +82,7 @@ export function readRoute(table: Table, around: Around): Route {
 
 const segment = /^[A-Za-z0-9._~!$&'()*+,=:@-]+$/
 
-/** A literal path below the merchant, in the one spelling that matching knows. */
+/** A literal path below the merchant, in canonical form. */
 const routePath: Read<string> = (value) => {
   const segments = typeof value === 'string' ? value.split('/') : []
   const [first, ...rest] = segments
@@ -93,7 +93,9 @@ const routePath: Read<string> = (value) => {
   if (!isPath || typeof value !== 'string') {
     return { wrong: 'must be literal segments, such as "/forecast", without a slash at the end' }
   }
-  return value === '/openapi.json' ? { wrong: 'must not be the discovery document' } : value
+  return value === '/openapi.json'
+    ? { wrong: 'must not be the path of the discovery document' }
+    : value
 }
 
 const method: Read<Method> = (value) => {
@@ -195,7 +197,10 @@ function readSchema(table: Table, key: string): Readonly<Record<string, unknown>
   return inner.raw
 }
 
-/** What would make a published schema dangerous, as a reference that readers fetch, or meaningless. */
+/**
+ * Reports parts of a published schema that are dangerous, such as a reference that readers fetch,
+ * or have no meaning.
+ */
 function checkSchema(source: Source, path: Table['path'], schema: unknown): void {
   if (Array.isArray(schema)) {
     for (const [i, item] of schema.entries()) checkSchema(source, [...path, i], item)
@@ -207,12 +212,12 @@ function checkSchema(source: Source, path: Table['path'], schema: unknown): void
       report(source, [...path, key], `${key} may only point into its own schema: start it with #`)
     }
     const names: unknown[] = Array.isArray(value) ? value : [value]
-    // Below `properties` a key is a name of the body's, not a keyword.
+    // Below `properties` a key is a member of the body, not a keyword.
     if (key === 'type' && path.at(-1) !== 'properties' && names.some((name) => !isType(name))) {
       report(source, [...path, key], `type must be one of ${types.join(', ')}`)
     }
     if (key === 'pattern' && typeof value === 'string' && !isPattern(value)) {
-      report(source, [...path, key], 'pattern is no regular expression')
+      report(source, [...path, key], 'pattern is not a regular expression')
     }
     checkSchema(source, [...path, key], value)
   }

@@ -44,7 +44,7 @@ export function readService(root: Table, networks: readonly NetworkConfig[]): Se
 
 const ten = 10_000_000n
 
-/** An amount, atomic; undefined for "off". */
+/** An atomic amount; undefined for "off". */
 const amountOrOff: Read<{ atomic: bigint | undefined }> = (value) => {
   if (value === 'off') return { atomic: undefined }
   const atomic = V.amount(value)
@@ -53,7 +53,7 @@ const amountOrOff: Read<{ atomic: bigint | undefined }> = (value) => {
     : { wrong: 'must be an amount in USD in quotes, such as "10", or "off"' }
 }
 
-/** The listed networks in the wanted order; those that it does not name follow in file order. */
+/** The listed networks in the configured order. Networks without an order follow in file order. */
 function completeOrder(
   wanted: readonly Network.Id[],
   networks: readonly NetworkConfig[],
@@ -62,7 +62,7 @@ function completeOrder(
   return [...new Set([...wanted.filter((id) => ids.includes(id)), ...ids])]
 }
 
-/** A URL that may have a path; empty means the base URL. Given without a trailing slash. */
+/** A URL that may have a path; empty means the base URL. Returned without a trailing slash. */
 function otherUrl(table: Table, key: string, baseUrl: string): string {
   if (table.raw[key] === '') {
     table.known.add(key)

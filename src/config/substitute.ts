@@ -11,9 +11,9 @@ type State = {
 }
 
 /**
- * Replaces `${NAME}` in every string. An unset name is a fault, but below `[[merchants]]` it only
- * takes that merchant out of service: its index and the name are returned. Places that took text
- * from the environment are noted, so that no message ever shows it.
+ * Replaces `${NAME}` in every string. An unset name is a fault. Below `[[merchants]]` it only takes
+ * that merchant out of service: its index and the name are returned. Places with text from the
+ * environment are recorded, so that no message shows it.
  */
 export function substitute(
   raw: Readonly<Record<string, unknown>>,
@@ -24,7 +24,7 @@ export function substitute(
   return { raw: walkTable(state, raw, []), unsetNames: state.unsetNames }
 }
 
-/** Tables without a name to replace stay what they are: that is nearly all of a file. */
+/** Tables without a name to replace are returned unchanged: nearly all of a file. */
 function walkTable(
   state: State,
   table: Readonly<Record<string, unknown>>,
@@ -57,7 +57,7 @@ function replace(state: State, text: string, path: Lines.Path): string {
   state.source.fromEnv.set(Lines.keyOf(path), parts)
   return text.replace(/\$\{([^}]*)\}?/g, (whole, name: string) => {
     if (!whole.endsWith('}') || !/^[A-Za-z_][A-Za-z0-9_]*$/.test(name)) {
-      report(state.source, path, 'behind $ and { stands a name of letters, digits and _, then }')
+      report(state.source, path, 'after $ and { write a name of letters, digits and _, then }')
       return ''
     }
     try {

@@ -2,20 +2,20 @@ import { keyOf } from './lines'
 import { at, field, optional, report, type Table } from './reader'
 import * as V from './values'
 
-/** Where requests go. */
+/** Where requests are forwarded to. */
 export type Upstream = {
   /** Scheme, host and port only. */
   origin: URL
-  /** The path of the URL in the file, without a trailing slash: stands before every upstream path. */
+  /** The path of the URL in the file, without a trailing slash; prefix of every upstream path. */
   basePath: string
   allowPrivate: boolean
-  /** What of it came from the environment: some services take their key in the path. */
+  /** Parts of the URL that came from the environment: some services take their key in the path. */
   secrets: readonly string[]
 }
 
 /**
- * Reads `upstream` and, where the table has it, `allow_private`. An override comes before the rules,
- * and one that leads to this machine allows private addresses.
+ * Reads `upstream` and, where the table has it, `allow_private`. An override is applied before the
+ * rules, and one that leads to this machine allows private addresses.
  */
 export function readUpstream(
   table: Table,
@@ -41,7 +41,10 @@ export function readUpstream(
   }
 }
 
-/** What of a part belongs to the path: the host alone lets nobody in, and answers may link to it. */
+/**
+ * The secret part of a text: only its path. A host alone gives no access, and answers may link to
+ * it.
+ */
 function secretOf(part: string, written: URL): string[] {
   const path = URL.parse(part)?.pathname ?? part
   return path === '/' || written.host.includes(path.toLowerCase()) ? [] : [path]

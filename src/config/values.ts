@@ -3,7 +3,7 @@ import * as Address from '../protocol/Address'
 import * as Network from '../protocol/Network'
 import type { Read, Wrong } from './reader'
 
-/** Stands where a faulty file has no address; never a payee. */
+/** Placeholder where a faulty file has no address; never a payee. */
 export const zeroAddress: EvmAddress = Address.zero
 
 /** Decimals of every amount of the service (specification 8). */
@@ -88,7 +88,7 @@ export const wei: Read<bigint> = (value) => {
   return BigInt(value)
 }
 
-/** An EVM address; a mixed-case one must carry the right EIP-55 checksum. */
+/** An EVM address. A mixed-case one must have the right EIP-55 checksum. */
 export const address: Read<EvmAddress> = (value) => {
   const right = Address.parse(value)
   if (right === undefined) {
@@ -106,7 +106,7 @@ export const address: Read<EvmAddress> = (value) => {
 export const sha256: Read<Hex> = (value) => {
   const match = typeof value === 'string' ? /^(?:0x)?([0-9a-fA-F]{64})$/.exec(value) : null
   if (match) return `0x${match[1]?.toLowerCase()}`
-  // Whoever writes the key itself here must not find it in a log.
+  // A user may write the key itself here: hide it from the message.
   return { wrong: 'must be the sha256 of the key, 64 hex digits, not the key', hide: true }
 }
 
@@ -151,7 +151,7 @@ export function url(...schemes: readonly string[]): Read<URL> {
       return { wrong: `must be an absolute URL, such as "${example}"`, hide: true }
     }
     if (parsed.username !== '' || parsed.password !== '') {
-      return { wrong: 'must not hold a user or password', hide: true }
+      return { wrong: 'must not contain a user or password', hide: true }
     }
     if (/[?#\s\\]/.test(String(value))) {
       return { wrong: 'must not have a query, fragment, blank or backslash', hide: true }
@@ -170,7 +170,10 @@ export function endpoint(...schemes: readonly string[]): Read<string> {
   }
 }
 
-/** The public base of the service: scheme, host and port only; given without a trailing slash. */
+/**
+ * The public base URL of the service: scheme, host and port only. Returned without a trailing
+ * slash.
+ */
 export const baseUrl: Read<string> = (value) => {
   const parsed = url('http', 'https')(value)
   if (!(parsed instanceof URL)) return parsed
@@ -202,7 +205,7 @@ export function isPrivate(host: URL): boolean {
 }
 
 /**
- * Least length of a value that is hidden wherever it is a word of its own. Shorter ones are so common
- * as words that hiding them everywhere would ruin what is sold.
+ * Least length of a value that is redacted wherever it is a separate word. Shorter values are so
+ * common as words that redacting them everywhere would damage what is sold.
  */
 export const secretWordMin = 4

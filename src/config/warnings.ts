@@ -14,7 +14,7 @@ export function warningsOf(config: Config): Warning[] {
 /** Reserved for documentation by RFC 2606. */
 const sample = /\bexample\.(?:com|net|org)\b/i
 
-/** Upstreams that ask for a contact may block clients without a real one. */
+/** Upstreams that require a contact may block clients without a real one. */
 function contactsOf({ service, merchants }: Config): Warning[] {
   const fault = 'is a sample address; write one that reaches you'
   const warnings: Warning[] = []
@@ -27,7 +27,7 @@ function contactsOf({ service, merchants }: Config): Warning[] {
   return warnings
 }
 
-/** Values from the environment that can only be hidden beside their name, or not at all. */
+/** Values from the environment that can only be redacted after their name, or not at all. */
 function shortSecrets({ merchants }: Config): Warning[] {
   return merchants.flatMap(({ headers, secrets, routes }, index) => {
     const short = [...secrets, ...routes.flatMap(({ pathSecrets }) => pathSecrets)].filter(
@@ -39,8 +39,8 @@ function shortSecrets({ merchants }: Config): Warning[] {
     const header = Object.keys(headers).find((name) => holds(headers[name] ?? ''))
     const path: Path = header === undefined ? merchant : [...merchant, 'headers', header]
     const message =
-      `a value from the environment has fewer than ${secretWordMin} characters: answers hide it ` +
-      'only behind its name; use a longer one, or write here what is public'
+      `a value from the environment has fewer than ${secretWordMin} characters: it is redacted in answers ` +
+      'only after its name; use a longer one, or write here what is public'
     return [{ path, message }]
   })
 }
@@ -51,7 +51,7 @@ function openFacilitator({ facilitator, networks }: Config): Warning[] {
   if (!spends || apiKeyHashes.length > 0 || minAmountAtomic > 0n) return []
   const path = ['facilitator', 'min_amount']
   const message =
-    "min_amount is 0: anybody can spend the facilitator's gas of a day on payments of next to " +
+    "min_amount is 0: anyone can spend the facilitator's gas of a day on payments of almost " +
     'nothing; write the least that you sell for, or api_keys'
   return [{ path, message }]
 }

@@ -1,16 +1,18 @@
 import type { Address, Hex, LocalAccount } from 'viem'
 import { privateKeyToAccount } from 'viem/accounts'
 
-/** An account whose key is public: worthless anywhere but on a local chain. */
+/** An account whose key is public. It is worthless except on a local chain. */
 export type DemoAccount = {
   index: number
   address: Address
   privateKey: Hex
-  /** viem's signer, made at the first call. */
+  /** viem's signer, created at the first call. */
   local(): LocalAccount
 }
 
-/** The mnemonic that anvil and hardhat share; the keys below are its first ten (m/44'/60'/0'/0/i). */
+/**
+ * The mnemonic that anvil and hardhat share. The keys below are its first ten (m/44'/60'/0'/0/i).
+ */
 export const mnemonic = 'test test test test test test test test test test test junk'
 
 const keys: readonly (readonly [Address, Hex])[] = [
@@ -56,7 +58,7 @@ const keys: readonly (readonly [Address, Hex])[] = [
   ],
 ]
 
-/** All ten. 0 is the relayer, 1 to 5 hold stablecoins, 9 deploys. */
+/** All ten. 0 is the relayer, 1 to 5 have stablecoins, 9 deploys. */
 export const accounts: readonly DemoAccount[] = keys.map(([address, privateKey], index) => {
   let signer: LocalAccount | undefined
   return {

@@ -6,7 +6,7 @@ import { join } from 'node:path'
 export type Anvil = {
   port: number
   pid: number
-  /** Ends the process; resolves once it is gone. */
+  /** Ends the process; resolves when it has ended. */
   stop(): Promise<void>
 }
 
@@ -19,22 +19,23 @@ const packages: Readonly<Record<string, string>> = {
 }
 
 /**
- * The shell becomes anvil, so that the pid is anvil's. Beside it waits a reader of our end of the
- * pipe, which kills anvil when the pipe closes: on stop(), and when this process dies, even by
- * SIGKILL. A line through the pipe releases the reader after anvil ended by itself. `$0` is the
- * directory of its states, which goes with it.
+ * The shell replaces itself by anvil, so that the pid is anvil's. A second process reads our end of
+ * a pipe, and kills anvil when the pipe closes: on stop(), and when this process ends, even by
+ * SIGKILL. A line through the pipe ends the reader after anvil ended by itself. `$0` is the
+ * directory of anvil's states, which is removed with it.
  */
 const guard = `exec 3<&0
 (read -r _ <&3 || kill -9 $$; rm -rf "$0") </dev/null >/dev/null 2>&1 &
 exec "$@" 3<&- </dev/null`
 
 /**
- * Starts anvil on a port of its choice unless `--port` is among the arguments, and waits until it
- * listens. Throws with what to install when there is no anvil, or with what anvil said when it ended.
+ * Starts anvil on a free port unless `--port` is among the arguments, and waits until it listens.
+ * Throws an installation hint without anvil, or anvil's output when it ended.
  */
 export async function startAnvil(args: readonly string[]): Promise<Anvil> {
   const anvil = findAnvil()
-  // Old states go to the disk; where anvil puts them by itself, one that is killed leaves them.
+  // anvil writes old states to disk. In its default directory a killed anvil would leave them
+  // behind.
   const states = mkdtempSync(join(tmpdir(), 'turnpike-anvil-'))
   const command = [anvil, '--cache-path', states, ...args]
   const guarded = process.platform !== 'win32'
@@ -50,7 +51,7 @@ export async function startAnvil(args: readonly string[]): Promise<Anvil> {
       child.stdin.write('\n')
       child.stdin.end()
     } catch {
-      // The pipe is closed already: the reader is gone.
+      // The pipe is closed already: the reader has ended.
     }
     rmSync(states, { recursive: true, force: true })
   })
@@ -68,7 +69,10 @@ export async function startAnvil(args: readonly string[]): Promise<Anvil> {
   return { port, pid: child.pid, stop }
 }
 
-/** Reads until anvil tells its port, then keeps the pipe empty; undefined when the output ends first. */
+/**
+ * Reads until anvil prints its port, then keeps the pipe empty. Undefined when the output ends
+ * first.
+ */
 async function readPort(stdout: ReadableStream<Uint8Array>): Promise<number | undefined> {
   const chunks = stdout[Symbol.asyncIterator]()
   const decoder = new TextDecoder()
@@ -84,7 +88,7 @@ async function readPort(stdout: ReadableStream<Uint8Array>): Promise<number | un
   }
 }
 
-/** A full pipe would stop anvil. */
+/** Reads on, because a full pipe would block anvil. */
 async function drain(chunks: AsyncIterator<Uint8Array>): Promise<void> {
   while (!(await chunks.next()).done);
 }

@@ -4,11 +4,11 @@ import type { DemoAccount } from './accounts'
 import type { World } from './world'
 
 /**
- * Purchases with other people's clients, as they are in the registry. They are development
- * dependencies: the shipped executable does not contain them.
+ * Purchases with stock clients, as they are in the registry. They are development dependencies: the
+ * shipped executable does not contain them.
  */
 
-/** One request and the head of its answer, as they crossed the wire. */
+/** One request and the head of its answer, as they were transmitted. */
 export type Exchange = {
   method: string
   url: string
@@ -25,7 +25,7 @@ export type Purchase = {
   requests: readonly Exchange[]
 }
 
-/** The clients are not installed; the message says what to do. */
+/** The clients are not installed. The message says what to do. */
 export class MissingClientsError extends Error {
   override readonly name = 'MissingClientsError'
 }
@@ -33,12 +33,12 @@ export class MissingClientsError extends Error {
 type Challenged = { challenge: { request: Readonly<Record<string, unknown>> } }
 type Buying = { init?: RequestInit | undefined }
 
-/** A stock client pays at most this for one request, atomic. */
+/** Most that a stock client pays for one request, atomic. */
 const maxAtomic = '2000000'
 
 /**
- * Buys with mppx, which signs EIP-3009 authorizations. It pays the first challenge that the server
- * sends, unless `network` names another one. Throws what the client throws.
+ * Buys with mppx, which signs EIP-3009 authorizations. It pays the first challenge of the server,
+ * unless `network` names another one. Throws the client's errors.
  */
 export async function buyWithMppx(
   world: Pick<World, 'config'>,
@@ -54,7 +54,7 @@ export async function buyWithMppx(
       evm.charge({
         account: account.local(),
         maxAtomicAmount: maxAtomic,
-        // mppx knows the signing domain of USDC only.
+        // mppx has only the signing domain of USDC built in.
         currencies: world.config.networks.map(({ id, asset }) =>
           assets.define({
             address: asset.address,
@@ -78,7 +78,7 @@ export async function buyWithMppx(
 }
 
 /**
- * Buys with @x402/fetch on one network and with one transfer method. Throws what the client throws.
+ * Buys with @x402/fetch on one network and with one transfer method. Throws the client's errors.
  */
 export async function buyWithX402(
   world: Pick<World, 'config'>,
@@ -95,7 +95,7 @@ export async function buyWithX402(
     .registerPolicy((_, offers) =>
       offers.filter(({ extra }) => extra?.assetTransferMethod === method),
     )
-    // By default the client pays in tokens that it knows itself, up to a dollar.
+    // By default the client pays only in its built-in tokens, up to a dollar.
     .setSpendControls({
       allowedAssets: [{ network, asset: asset.address, maxAmountPerPayment: maxAtomic }],
     })

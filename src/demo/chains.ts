@@ -11,7 +11,7 @@ import {
 } from 'viem'
 import type { NetworkConfig } from '../config/Config'
 import * as Permit from '../protocol/Permit'
-import { account } from './accounts'
+import { account, accounts } from './accounts'
 import { startAnvil } from './anvil'
 import * as Artifacts from './contracts/artifacts'
 
@@ -22,24 +22,29 @@ export type Chain = {
   wsUrl: string
   port: number
   pid: number
-  /** One JSON-RPC call; throws RpcError with the node's answer. */
+  /** One JSON-RPC call; throws RpcError with the node's error. */
   rpc(method: string, params: readonly unknown[]): Promise<unknown>
-  /** Ends the process; resolves once it is gone. */
+  /** Ends the process; resolves when it has ended. */
   stop(): Promise<void>
 }
 
 export type ChainOptions = {
   chainId: number
-  /** 0 or absent: a free one. */
+  /** 0 or absent: a free port. */
   port?: number
   /** Mine a block each interval; absent: a block per transaction. */
   blockTimeMs?: number
-  /** Mine only when told to, by `mine`. */
+  /** Mine only by `mine`. */
   mineNothing?: boolean
+  /**
+   * The node has the keys of the accounts 0 to 9, so that other nodes take the bytes of their
+   * transactions. Deriving them takes 40 ms of processor time; without, they are impersonated.
+   */
+  hasKeys?: boolean
   extraArgs?: readonly string[]
 }
 
-/** What tests and the demo read of a receipt. */
+/** The fields of a receipt that tests and the demo read. */
 export type Receipt = {
   transactionHash: Hex
   status: Hex
@@ -48,14 +53,14 @@ export type Receipt = {
   logs: readonly { address: Address; topics: readonly Hex[]; data: Hex }[]
 }
 
-/** A transaction of an account that the node signs for. */
+/** A transaction of an account that the node sends for. */
 export type Call = { from: Address; to?: Address; data?: Hex; value?: bigint; gas?: bigint }
 
 export type RpcCall = readonly [method: string, params: readonly unknown[]]
 type RpcAnswer = { id: number; result?: unknown; error?: RpcFault }
 type RpcFault = { code: number; message: string; data?: unknown }
 
-/** The node's JSON-RPC error; `data` holds the revert data of a failed eth_call. */
+/** The node's JSON-RPC error; `data` is the revert data of a failed eth_call. */
 export class RpcError extends Error {
   readonly code: number
   readonly data: unknown
@@ -73,10 +78,13 @@ export const multicall3Address: Address = '0xcA11bde05977b3631167028862bE2a17397
 /** Minted to each of the accounts 1 to 5: 10,000 of a token with 6 decimals. */
 export const mintedAtomic = 10_000_000_000n
 
-/** The only contract anvil starts with: github.com/Arachnid/deterministic-deployment-proxy. */
+/** Balance of each of anvil's accounts: 10,000 ether. */
+const fundedWei = 10n ** 22n
+
+/** The only contract on a new anvil chain: github.com/Arachnid/deterministic-deployment-proxy. */
 const create2Deployer: Address = '0x4e59b44847b379578588920cA78FbF26c0B4956C'
 
-/** Robinhood Chain, where buyers hold USDG and no gas. */
+/** Robinhood Chain, where buyers have USDG and no gas. */
 const gaslessChainId = 4663
 
 const abi = parseAbi([
@@ -88,10 +96,14 @@ const abi = parseAbi([
   'function aggregate3((address target, bool allowFailure, bytes callData)[] calls)',
 ])
 
-/** Starts a local chain without our contracts. Throws when anvil is missing or does not start. */
+/**
+ * Starts a local chain without our contracts, which takes transactions of the accounts 0 to 9. Throws
+ * when anvil is missing or does not start.
+ */
 export async function startChain(options: ChainOptions): Promise<Chain> {
-  const { chainId, port = 0, blockTimeMs, mineNothing = false, extraArgs = [] } = options
-  const args = ['--port', `${port}`, '--chain-id', `${chainId}`, ...extraArgs]
+  const { chainId, port = 0, blockTimeMs, mineNothing = false, hasKeys = false } = options
+  const args = ['--port', `${port}`, '--chain-id', `${chainId}`, ...(options.extraArgs ?? [])]
+  if (!hasKeys) args.push('--accounts', '0')
   if (blockTimeMs !== undefined) args.push('--block-time', `${blockTimeMs / 1000}`)
   if (mineNothing) args.push('--no-mining')
   const anvil = await startAnvil(args)
@@ -105,13 +117,19 @@ export async function startChain(options: ChainOptions): Promise<Chain> {
     rpc: async (method, params) => (await request(url, [[method, params]]))[0],
     stop: anvil.stop,
   }
-  await chain.rpc('anvil_setLoggingEnabled', [false])
+  await request(url, [
+    ['anvil_setLoggingEnabled', [false]],
+    ...(hasKeys ? [] : accounts).flatMap(({ address }): RpcCall[] => [
+      ['anvil_impersonateAccount', [address]],
+      ['anvil_setBalance', [address, numberToHex(fundedWei)]],
+    ]),
+  ])
   return chain
 }
 
 /**
  * Places the network's token, Permit2, the x402ExactPermit2Proxy and Multicall3 at their real
- * addresses; mints to the accounts 1 to 5; accounts 1 and 2 approve Permit2, 3 to 5 have no gas on
+ * addresses. Mints to the accounts 1 to 5. Accounts 1 and 2 approve Permit2; 3 to 5 have no gas on
  * chain 4663. Once per chain. Throws when anything fails or the token's EIP-712 domain is not the
  * configured one.
  */
@@ -125,7 +143,7 @@ export async function prepareChain(
   const token = network.asset.address
   const poor = network.chainId === gaslessChainId ? [3, 4, 5] : []
   const [multicall] = await request(chain.url, [
-    // Without a receiver the call runs the creation code, whose answer is the runtime code.
+    // Without a receiver the call runs the creation code, which returns the runtime code.
     ['eth_call', [{ data: Artifacts.multicall3.bytecode }, 'latest']],
     ['anvil_setCode', [token, Artifacts.Stablecoin.deployedBytecode]],
     ['anvil_setCode', [Permit.proxyAddress, Artifacts.ExactPermit2Proxy.deployedBytecode]],
@@ -136,7 +154,10 @@ export async function prepareChain(
   await assertPrepared(chain, network)
 }
 
-/** Starts and prepares the chains of several networks at once, in their order; all or none. */
+/**
+ * Starts and prepares the chains of several networks concurrently, in their order. On a failure all
+ * are stopped.
+ */
 export async function startChains(
   networks: readonly Pick<NetworkConfig, 'asset' | 'chainId'>[],
   options: Omit<ChainOptions, 'chainId' | 'port'> = {},
@@ -176,12 +197,12 @@ export async function setAutomine(chain: Chain, on: boolean): Promise<void> {
   await chain.rpc('evm_setAutomine', [on])
 }
 
-/** Keeps the chain's state for `revert`. */
+/** Saves the chain's state for `revert`. */
 export async function snapshot(chain: Chain): Promise<Hex> {
   return (await chain.rpc('evm_snapshot', [])) as Hex
 }
 
-/** Returns to a snapshot, which is used up by it. Throws when there is none of this id. */
+/** Returns to a snapshot, which can be used once. Throws when there is none of this id. */
 export async function revert(chain: Chain, id: Hex): Promise<void> {
   if (!(await chain.rpc('evm_revert', [id]))) throw new Error(`no snapshot ${id}`)
 }
@@ -206,7 +227,7 @@ export async function execute(chain: Chain, calls: readonly Call[]): Promise<Rec
   const hashes: unknown[] = []
   for (const { value = 0n, gas, ...call } of calls) {
     const amounts = { value: numberToHex(value), ...(gas && { gas: numberToHex(gas) }) }
-    // One after the other: two at once of one account may be given the same nonce.
+    // One after the other: two concurrent transactions of an account may get the same nonce.
     hashes.push(await chain.rpc('eth_sendTransaction', [{ ...call, ...amounts }]))
   }
   await mine(chain)
@@ -217,7 +238,7 @@ export async function execute(chain: Chain, calls: readonly Call[]): Promise<Rec
   return receipts
 }
 
-/** Waits for the receipt by asking again and again; throws when it does not come. */
+/** Polls for the receipt; throws when it does not arrive. */
 export async function receiptOf(chain: Chain, hash: Hex): Promise<Receipt> {
   // A local answer takes less than a millisecond: about ten seconds.
   for (let attempt = 0; attempt < 20_000; attempt++) {
@@ -281,7 +302,10 @@ async function assertPrepared(
   throw new Error(`chain ${chain.chainId}: the token's DOMAIN_SEPARATOR is not ${expected}`)
 }
 
-/** One HTTP request for all calls, whose order of execution is not defined; results in their order. */
+/**
+ * One HTTP request for all calls, whose order of execution is not defined. Results are in the order
+ * of the calls.
+ */
 export async function request(url: string, calls: readonly RpcCall[]): Promise<unknown[]> {
   const response = await fetch(url, {
     method: 'POST',

@@ -15,16 +15,16 @@ import { type Call, type Chain, execute, multicall3Address, request } from './ch
 import * as Artifacts from './contracts/artifacts'
 import { stocks } from './upstreams/stocks'
 
-/** What is needed of `[stock]`. */
+/** The members of `[stock]` that are needed. */
 export type Listing = Pick<Stock, 'factory' | 'router' | 'quoter' | 'registry' | 'tokens'>
 
-/** Provides the pools; owns their liquidity. An address of no meaning. */
+/** Owns the pools' liquidity. An arbitrary address. */
 export const providerAddress: Address = '0x00000000000000000000000000000000D0E5F1a7'
 
-/** On each side of a pool, at its price, spread over the whole range: 250,000 of the asset. */
+/** Liquidity of each pool at its price, over the whole range: 250,000 of the asset. */
 export const depthAtomic = 250_000_000_000n
 
-/** Not installed; the message says what to do. */
+/** The contracts are not installed. The message says what to do. */
 export class MissingExchangeError extends Error {
   override readonly name = 'MissingExchangeError'
 }
@@ -37,21 +37,21 @@ const abi = parseAbi([
   'function aggregate3((address target, bool allowFailure, bytes callData)[] calls)',
 ])
 
-/** Of Robinhood Chain. Nothing is there on a local chain: no route of ours leads to either. */
+/** Of Robinhood Chain. A local chain has no contract there, and no route of ours uses either. */
 const wrappedEther: Address = '0x0Bd7D308f8E1639FAb988df18A8011f41EAcAD73'
 const positionManager: Address = '0x73991a25C818Bf1f1128dEAaB1492D45638DE0D3'
 const none: Address = '0x0000000000000000000000000000000000000000'
 
-/** Of each fee that the factory knows, in hundredths of a basis point. */
+/** Of each fee of the factory, in hundredths of a basis point. */
 const tickSpacings: Readonly<Record<number, number>> = { 100: 1, 500: 10, 3000: 60, 10000: 200 }
 const tickMax = 887_272
 
 /**
  * Places Uniswap V3, the stock tokens, their registry and price feeds at the addresses of `[stock]`
- * and opens the pools, which must land on the pinned addresses: the same factory, tokens and fees
- * give the same pools as on the real chain. Prices are those of the sample upstreams. After
+ * and opens the pools, which must have the pinned addresses: the same factory, tokens and fees give
+ * the same pools as on the real chain. Prices are those of the sample upstreams. Call it after
  * `prepareChain`, once per chain. Throws MissingExchangeError without the development packages, and
- * when a pool has another address.
+ * Error when a pool has another address.
  */
 export async function openExchange(chain: Chain, asset: Address, listing: Listing): Promise<void> {
   const { factory, router, quoter, registry, tokens } = listing
@@ -82,12 +82,12 @@ export async function openExchange(chain: Chain, asset: Address, listing: Listin
   await assertPinned(chain, asset, listing)
 }
 
-/** The asset per share that the sample upstreams quote. */
+/** The asset per share, as the sample upstreams quote it. */
 export function samplePrice(symbol: string): number {
   return stocks.find(([known]) => known === symbol)?.[2] ?? 100
 }
 
-/** Square root of token1 per token0, as the pool keeps it, for a price of 18-decimal shares. */
+/** Square root of token1 per token0, in the pool's format, for a price of 18-decimal shares. */
 export function sqrtPriceX96(asset: Address, token: Address, price: number): bigint {
   const priceAtomic = BigInt(Math.round(price * 1e6))
   const shareAtomic = 10n ** 18n
@@ -110,8 +110,8 @@ export function liquidityOf(asset: Address, token: Address, sqrtX96: bigint): bi
 }
 
 /**
- * Runs constructors at addresses of our choice: creation code that is called as if it were a contract
- * writes its storage there and returns the runtime code, immutables included.
+ * Runs constructors at chosen addresses. Creation code that is called like a contract writes its
+ * storage there and returns the runtime code, immutables included.
  */
 async function construct(
   chain: Chain,
@@ -190,7 +190,9 @@ function setCode(address: Address, code: Hex): readonly [string, readonly unknow
   return ['anvil_setCode', [address, code]]
 }
 
-/** A published artifact. Found at run time and from both places: the shipped executable has none. */
+/**
+ * A published artifact, found at run time and from both places: the shipped executable has none.
+ */
 async function load(path: string): Promise<Artifacts.Artifact> {
   for (const directory of [import.meta.dir, process.cwd()]) {
     let file: string

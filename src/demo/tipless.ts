@@ -1,14 +1,14 @@
 import { numberToHex } from 'viem'
 import { type Chain, request } from './chains'
 
-/** JSON-RPC 2.0, as far as it is read here. */
+/** The members of a JSON-RPC 2.0 call that are read here. */
 type Call = { id?: unknown; method?: string; params?: unknown[] }
 
 /**
- * The same chain behind a node that suggests no tip, as the sequencer of Robinhood Chain does: it
- * serves first come, first served. anvil suggests 1 gwei, far above the base fee that wallets see there.
- * `eth_fillTransaction` writes the fees of geth: twice the base fee, and no tip. `port` 0: a free one.
- * `stop` ends what is in front of the node, and not the node.
+ * The same chain behind a node that suggests no tip, as the sequencer of Robinhood Chain does,
+ * which orders by arrival. anvil suggests 1 gwei, far above the base fee that wallets see there.
+ * `eth_fillTransaction` writes the fees of geth: twice the base fee, and no tip. `port` 0: a free
+ * one. `stop` stops this proxy, not the node.
  */
 export function withoutTip(chain: Chain, port: number): Chain {
   const server = Bun.serve({
@@ -21,7 +21,7 @@ export function withoutTip(chain: Chain, port: number): Chain {
       if (incoming.method === 'OPTIONS') return new Response(null, { headers: cors })
       const text = await incoming.text()
       const body = parse(text)
-      // Wallets ask for several things in one request.
+      // Wallets send several calls in one request.
       const answer = Array.isArray(body)
         ? await Promise.all(body.map((each) => answerOf(chain, each)))
         : await answerOf(chain, body ?? text)
@@ -36,7 +36,7 @@ export function withoutTip(chain: Chain, port: number): Chain {
   }
 }
 
-/** Pages of wallets ask from other origins, as anvil lets them. */
+/** Pages of wallets call from other origins, which anvil allows. */
 const cors = {
   'Access-Control-Allow-Origin': '*',
   'Access-Control-Allow-Headers': '*',
@@ -74,7 +74,7 @@ function parse(text: string): unknown {
   try {
     return JSON.parse(text)
   } catch {
-    // The node says what is wrong with it.
+    // Let the node report the fault.
     return undefined
   }
 }

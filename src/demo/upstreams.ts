@@ -15,7 +15,7 @@ import * as wiki from './upstreams/wiki'
 import * as words from './upstreams/words'
 import * as worldbank from './upstreams/worldbank'
 
-/** Every sample; no path belongs to two of them, so that one origin can stand for all. */
+/** All samples. No path belongs to two of them, so that one origin can serve all. */
 export const routes: readonly Route[] = [
   blockscout,
   books,
@@ -33,7 +33,7 @@ export const routes: readonly Route[] = [
   worldbank,
 ].flatMap((sample) => sample.routes)
 
-/** A request as it arrived: what an upstream gets to see of a buyer. */
+/** A request as it arrived at an upstream. */
 export type Recorded = {
   method: string
   /** Path and query, verbatim. */
@@ -44,9 +44,9 @@ export type Recorded = {
 
 export type Options = {
   port?: number
-  /** Between two events of a stream. */
+  /** Pause between two events of a stream, ms. */
   eventGapMs?: number
-  /** Answers instead of the samples where it returns something: how a test makes an upstream fail. */
+  /** Replaces the samples where it returns a response: tests make an upstream fail with it. */
   intercept?: (request: Recorded) => Response | Promise<Response> | undefined
 }
 
@@ -63,8 +63,8 @@ const recordedMax = 1000
 const gzipMin = 1400
 
 /**
- * Sample upstreams on loopback: every path of the shipped merchants, with bodies of the shape the
- * real services send. Equal requests get equal answers; nothing is fetched.
+ * Sample upstreams on loopback: every path of the shipped merchants, with bodies in the shape of
+ * the real services. Equal requests get equal answers. They make no requests.
  */
 export async function startUpstreams(options: Options = {}): Promise<Upstreams> {
   const requests: Recorded[] = []

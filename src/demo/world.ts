@@ -29,29 +29,31 @@ export type WorldOptions = {
   text: string
   file: string
   log: Log
-  /** The gateway's port; the chains listen on the next three, the upstreams on the fourth. 0: any. */
+  /**
+   * The gateway's port. The chains listen on the next three, the upstreams on the fourth. 0: any.
+   */
   port: number
   /** Unix ms; the clock of the gateway. */
   now?: () => number
-  /** Called with the name of each step that has been done. */
+  /** Called with the name of each finished step. */
   progress?: (step: string) => void
-  /** Also the Uniswap pools, stock tokens and price feeds of `[stock]`: about 60 ms more. */
+  /** Also starts the Uniswap pools, stock tokens and price feeds of `[stock]`: about 60 ms more. */
   exchange?: boolean
 }
 
-/** Account that the demo's merchants are paid to. */
+/** Account that receives the payments of the demo's merchants. */
 export const payoutAccount = account(7)
 
 /**
- * Runs a configuration on local chains with sample upstreams: only RPC URLs, upstream hosts, payout
- * and base_url are replaced. Throws when anything does not start, having ended the rest.
+ * Runs a configuration on local chains with sample upstreams. Only RPC URLs, upstream hosts, payout
+ * and base_url are replaced. When a part does not start, it stops the others and throws.
  */
 export async function startWorld(options: WorldOptions): Promise<World> {
   const { text, file, port, log, progress = () => undefined } = options
   const endings: (() => void | Promise<void>)[] = []
   const stop = async () => {
     const failures: unknown[] = []
-    // One that fails must not keep the others alive.
+    // A part that fails to stop must not prevent the others from stopping.
     for (const end of endings.splice(0).reverse())
       await Promise.try(end).catch((error) => failures.push(error))
     if (failures.length > 0) throw failures[0]
@@ -62,14 +64,14 @@ export async function startWorld(options: WorldOptions): Promise<World> {
     progress(`sample upstreams on ${upstreams.url}`)
     const overrides = {
       payout: payoutAccount.address,
-      // With port 0 the port is not known yet; nothing but the text of URLs depends on it.
+      // With port 0 the port is not known yet; only the text of URLs depends on it.
       baseUrl: port === 0 ? 'http://localhost' : `http://localhost:${port}`,
       listen: `127.0.0.1:${port}`,
       upstream: (url: URL) => new URL(url.pathname + url.search, upstreams.url),
     }
     const env = demoEnvironment
     const { networks, stock } = configure(text, file, env, { ...overrides, rpcUrls: anyLoopback })
-    // All of them, also after a failure: what starts after the others have ended would stay.
+    // Wait for all of them, also after a failure: a part that starts later would not be stopped.
     const starting = await Promise.allSettled(
       networks.map(async (network) => {
         const own = port === 0 ? 0 : port + 1 + Math.max(0, chainOrder.indexOf(network.chainId))
@@ -79,7 +81,7 @@ export async function startWorld(options: WorldOptions): Promise<World> {
         const chain = isTipless ? withoutTip(node, own) : node
         if (chain !== node) endings.push(() => chain.stop())
         await prepareChain(chain, network)
-        // Until the balances are old enough nobody would be sponsored.
+        // No wallet is sponsored until the balances are old enough.
         if (network.sponsor) await mine(chain, network.sponsor.minBalanceAgeBlocks)
         progress(`chain ${network.chainId} on ${chain.url}`)
         if (options.exchange === true && stock?.network === network.id) {
@@ -114,18 +116,18 @@ export async function startWorld(options: WorldOptions): Promise<World> {
   }
 }
 
-/** Chains listen on the ports behind the gateway's in this order. */
+/** Chains listen on the ports after the gateway's in this order. */
 const chainOrder = [8453, 84532, 4663]
 
 /** Robinhood Chain, whose sequencer takes no tips. */
 const tiplessChains = [4663]
 
-/** Stands for the chains while the file is read to learn which ones it needs. */
+/** Placeholder for the chains while the file is read to find which ones it needs. */
 const anyLoopback = Object.fromEntries(
   chainOrder.map((chainId) => [`eip155:${chainId}`, 'http://127.0.0.1:1']),
 )
 
-/** The rest of the demo goes on without: the executable alone does not bring the contracts. */
+/** The demo continues without stocks: the executable alone does not include the contracts. */
 async function tryExchange(chain: Chain, asset: Address, stock: Stock): Promise<string> {
   try {
     await openExchange(chain, asset, stock)

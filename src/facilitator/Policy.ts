@@ -9,9 +9,9 @@ import type { Fault } from '../protocol/Problem'
 export type Policy = {
   /** Undefined: any payee that is not refused. */
   payees: ReadonlySet<Address> | undefined
-  /** Payees that may have all of the gas of a day; undefined: any payee. */
-  trusted: ReadonlySet<Address> | undefined
-  /** Never paid: our own accounts, and contracts that money would be lost in. */
+  /** Payees that may use all of the gas of a day; undefined: any payee. */
+  unlimited: ReadonlySet<Address> | undefined
+  /** Never paid: our own accounts, and contracts from which money could not be recovered. */
   refused: ReadonlySet<Address>
   /** By network. */
   assets: ReadonlyMap<string, Address>
@@ -32,7 +32,7 @@ export function from(
   )
   return {
     payees: allowed && new Set(allowed),
-    trusted: payTo === 'any' && apiKeyHashes.length === 0 ? new Set(payouts) : undefined,
+    unlimited: payTo === 'any' && apiKeyHashes.length === 0 ? new Set(payouts) : undefined,
     refused: new Set([
       ...own,
       ...networks.map(({ asset }) => asset.address),
@@ -44,22 +44,25 @@ export function from(
   }
 }
 
-/** Whether a payee is a stranger's: neither listed, nor of a caller with an API key. */
-export function isStranger({ trusted }: Policy, payee: Address): boolean {
-  return trusted?.has(payee) === false
+/**
+ * Whether a payee is limited to a share of the gas: it is not a payout of the configuration, and
+ * callers need no API key.
+ */
+export function isUnlisted({ unlimited }: Policy, payee: Address): boolean {
+  return unlimited?.has(payee) === false
 }
 
-/** Why nothing is done for these requirements, independent of the signer. No I/O. */
+/** Why these requirements are refused, independent of the signer. No I/O. */
 export function check(
   policy: Policy,
   { parsed, requirements }: Facilitation.FacilitatorRequest,
 ): Fault | undefined {
   const { asset, payTo, amountAtomic, network } = requirements
   if (policy.assets.get(network) !== asset) {
-    return { code: 'asset_not_allowed', detail: 'The asset is not one that is settled here.' }
+    return { code: 'asset_not_allowed', detail: 'This facilitator does not settle the asset.' }
   }
   if (policy.refused.has(payTo) || policy.payees?.has(payTo) === false) {
-    return { code: 'payee_not_allowed', detail: 'The payee is not one that is settled for here.' }
+    return { code: 'payee_not_allowed', detail: 'This facilitator does not settle for the payee.' }
   }
   if (payTo === parsed.signed.payer) {
     return { code: 'payee_not_allowed', detail: 'The payer and the payee are the same.' }
@@ -72,7 +75,7 @@ export function check(
 }
 
 /**
- * The caller's API key, as the sha256 that the configuration lists; undefined when the request shows
+ * The caller's API key, as the sha256 that the configuration lists. Undefined when the request has
  * none of them. `Authorization: Bearer KEY` or `X-API-Key: KEY`.
  */
 export function keyOf(headers: Headers, hashes: readonly Hex[]): Hex | undefined {
@@ -81,7 +84,7 @@ export function keyOf(headers: Headers, hashes: readonly Hex[]): Hex | undefined
   if (key === undefined) return undefined
   const hash: Hex = `0x${new Bun.CryptoHasher('sha256').update(key).digest('hex')}`
   let isKnown = false
-  // All of them, so that the time does not tell which one matched.
+  // Compare all hashes, so that the time does not tell which one matched.
   for (const known of hashes) isKnown = Crypto.equal(hash, known) || isKnown
   return isKnown ? hash : undefined
 }

@@ -1,12 +1,12 @@
 import * as Problem from '../protocol/Problem'
-import type { Case } from './judge'
-import type { Settled } from './settle'
+import type { Settled } from './conclude'
+import type { CheckedRequest } from './verification'
 
-/** What the facilitator answers, as JSON and as problems. */
+/** Answers of the facilitator, as JSON and as problems. */
 
 export type Operation = 'supported' | 'verify' | 'settle'
 
-/** 400 in the JSON of the operation and as a problem at once. A settlement has a CAIP-2 network. */
+/** A 400 with both the JSON of the operation and a problem. A settlement has a CAIP-2 network. */
 export function malformed(
   operation: Operation,
   { code, detail }: Problem.Fault,
@@ -20,7 +20,7 @@ export function malformed(
   return Problem.of(kind, detail, { members: { ...verdict, reason: code } })
 }
 
-export function conflict(detail: string, { request }: Case): Problem.ProblemError {
+export function conflict(detail: string, { request }: CheckedRequest): Problem.ProblemError {
   const { payer, requirements } = request
   const members = {
     ...{ success: false, errorReason: 'idempotency_conflict', errorMessage: detail },
@@ -29,7 +29,10 @@ export function conflict(detail: string, { request }: Case): Problem.ProblemErro
   return Problem.of('idempotency-conflict', detail, { members })
 }
 
-/** No verdict: without `isValid` and `success`, which would be read as one. */
+/**
+ * The network cannot settle now. The answer has no `isValid` and no `success`, which clients would
+ * read as a result.
+ */
 export function notReady(state: {
   detail: string
   retryAfterSeconds: number
@@ -40,7 +43,7 @@ export function notReady(state: {
 
 type Answered = Exclude<Settled, { kind: 'unavailable' | 'conflict' }>
 
-export function toJson(settled: Answered, { request, network }: Case): object {
+export function toJson(settled: Answered, { request, network }: CheckedRequest): object {
   const { payer } = request
   switch (settled.kind) {
     case 'success': {
@@ -62,8 +65,8 @@ export function toJson(settled: Answered, { request, network }: Case): object {
   }
 }
 
-/** For the log: what was answered, without the buyer. */
-export function told(settled: Answered): Record<string, unknown> {
+/** Fields for the log: the answer, without the buyer. */
+export function summaryOf(settled: Answered): Record<string, unknown> {
   if (settled.kind === 'failed') return { answer: settled.reason }
   return { answer: settled.kind, payment: settled.payment.id }
 }

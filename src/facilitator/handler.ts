@@ -13,18 +13,26 @@ import * as Problem from '../protocol/Problem'
 import * as Sponsoring from '../protocol/Sponsoring'
 import type { Settlement } from '../settlement/settlement'
 import type { ApprovalSponsor } from '../settlement/sponsorship'
-import { conflict, malformed, notReady, type Operation, toJson, told } from './answers'
-import { type Case, type JudgeOptions, judge, open } from './judge'
+import { conflict, malformed, notReady, type Operation, summaryOf, toJson } from './answers'
+import type { SettleCall } from './conclude'
 import * as Policy from './Policy'
-import { createSettler, type SettleCall, type Settler, type Settling } from './settle'
+import { createSettler, type Settler, type Settling } from './settle'
 import { supported } from './supported'
+import {
+  type CheckedRequest,
+  identify,
+  open,
+  type Unidentified,
+  type VerificationOptions,
+  verifyRequest,
+} from './verification'
 
 export type FacilitatorOptions = {
   config: Config
   settlement: Settlement
-  /** Sends the approves that payers sign; undefined when nobody does. */
+  /** Sends the approves that payers sign; undefined without a sponsor. */
   sponsor: ApprovalSponsor | undefined
-  /** Who sends settlements. */
+  /** Accounts that send settlements. */
   relayers: readonly `0x${string}`[]
   /** Addresses that must not be paid, besides the relayers. */
   ownAccounts: readonly `0x${string}`[]
@@ -34,9 +42,9 @@ export type FacilitatorOptions = {
   log: Log
   requestId: () => string
   settling: Settling
-  /** Counts the calls by what was answered: a verdict, or the code of a problem. */
+  /** Counts calls by answer: a result, or the code of a problem. */
   calls: Counter
-  /** False once the process stops: nothing new is started. */
+  /** False while the process stops: nothing new is started. */
   accepts: () => boolean
 }
 
@@ -49,18 +57,18 @@ export type Facilitator = {
   ): Response | Promise<Response>
 }
 
-/** The client's key (http/clientip.ts), and the hash of the API key if it shows one. */
+/** The client's key (http/clientip.ts), and the hash of the API key if the request has one. */
 type Caller = { key: string; keyHash: Hex | undefined }
 
-/** Resource servers may echo long extensions, but nobody's payment is longer than this. */
+/** Resource servers may echo long extensions, but real payments are shorter than this. */
 const bodyMaxBytes = 256 * 1024
-/** Room of its bodies besides `buffered_max`, as a part of it, and the least in bodies. */
+/** Memory for its bodies besides `buffered_max`: a part of it, and at least so many bodies. */
 const bufferedShare = 1 / 8
 const bodiesMin = 16
 
 /**
- * Bytes of the facilitator's bodies that are held at once. They are apart from those of the gateway,
- * so that strangers who fill the one leave the other alone.
+ * Bytes of the facilitator's bodies in memory. This budget is separate from the gateway's, so that
+ * clients that fill one cannot block the other.
  */
 export function bufferedBytes(bufferedMaxBytes: number): number {
   return Math.max(bodiesMin * bodyMaxBytes, Math.floor(bufferedMaxBytes * bufferedShare))
@@ -73,27 +81,27 @@ const common = {
   'X-Content-Type-Options': 'nosniff',
 }
 
-/** What one configuration makes of the options, once. */
+/** The options with what one configuration adds, built once. */
 type Facilitating = FacilitatorOptions & {
-  judging: JudgeOptions
+  verifying: VerificationOptions
   settler: Settler
-  /** Networks of which some asset is accepted. */
+  /** Networks with at least one accepted asset. */
   accepted: readonly Network.Network[]
   /** Network in the answers to requests that name no network. */
   anyNetwork: string
   extensions: readonly string[]
-  /** Calls of one client in a minute. */
+  /** Most calls of one client in a minute. */
   limits: { verify: number; settle: number }
 }
 
-/** A call of `/verify` or `/settle` that its client may make now. */
+/** A call of `/verify` or `/settle` that is within its client's limits. */
 type Call = {
   operation: 'verify' | 'settle'
   request: Request
   /** Of the client (http/clientip.ts). */
   key: string
   requestId: string
-  /** Headers that tell the client its rate limit. */
+  /** Headers that report the client's rate limit. */
   limit: Record<string, string>
 }
 
@@ -119,13 +127,13 @@ function facilitatingOf(options: FacilitatorOptions): Facilitating {
   const { config, settlement, sponsor, now } = options
   const { facilitator, networks } = config
   const policy = Policy.from(config, [...options.relayers, ...options.ownAccounts])
-  const judging: JudgeOptions = { settlement, sponsor, networks, policy, now }
+  const verifying: VerificationOptions = { settlement, sponsor, networks, policy, now }
   const accepted = networks.filter(({ id }) => policy.assets.has(id))
   const waitMs = facilitator.settleWaitSeconds * 1000
   return {
     ...options,
-    judging,
-    settler: createSettler({ ...judging, settling: options.settling, waitMs }),
+    verifying,
+    settler: createSettler({ ...verifying, settling: options.settling, waitMs }),
     accepted,
     anyNetwork: (accepted[0] ?? networks[0])?.id ?? 'eip155:1',
     extensions: [
@@ -177,42 +185,44 @@ async function answer(facilitating: Facilitating, call: Call): Promise<Response>
   return settle(facilitating, { subject, idempotencyKey, requestId }, headers)
 }
 
-/** The bytes are given back before anything waits for a chain. */
+/** Returns the bytes to the budget before anything waits for a chain. */
 async function read(
-  { judging, budget }: Facilitating,
+  { verifying, budget }: Facilitating,
   request: Request,
   caller: Caller,
-): Promise<Case | (Problem.Fault & { network: string | undefined })> {
+): Promise<CheckedRequest | (Problem.Fault & { network: string | undefined })> {
   assertUnpacked(request.headers)
   const owner = { client: caller.key, isPaid: true }
   const body = await readBody(request, bodyMaxBytes, budget, owner)
+  let subject: Unidentified
   try {
-    const subject = open(judging, body.bytes, caller.keyHash)
-    if (!('code' in subject)) return subject
-    return { ...subject, network: Facilitation.networkNamed(body.bytes) }
+    const opened = open(verifying, body.bytes, caller.keyHash)
+    if ('code' in opened) return { ...opened, network: Facilitation.networkNamed(body.bytes) }
+    subject = opened
   } finally {
     body.release()
   }
+  return identify(verifying, subject)
 }
 
 async function verify(
-  { judging, calls }: Facilitating,
-  subject: Case,
+  { verifying, calls }: Facilitating,
+  subject: CheckedRequest,
   headers: Record<string, string>,
 ): Promise<Response> {
-  const judgement = await judge(judging, subject)
-  if (judgement.kind !== 'unavailable') count(calls, 'verify', judgement.kind)
+  const verification = await verifyRequest(verifying, subject)
+  if (verification.kind !== 'unavailable') count(calls, 'verify', verification.kind)
   const { payer } = subject.request
-  switch (judgement.kind) {
+  switch (verification.kind) {
     case 'good':
       return Response.json({ isValid: true, payer }, { headers })
     case 'bad': {
-      const { reason, detail } = judgement
+      const { reason, detail } = verification
       const verdict = { isValid: false, invalidReason: reason, invalidMessage: detail, payer }
       return Response.json(verdict, { headers })
     }
     case 'unavailable':
-      throw notReady(judgement)
+      throw notReady(verification)
   }
 }
 
@@ -228,7 +238,7 @@ async function settle(
   count(calls, 'settle', settled.kind)
   const isReplay = settled.kind === 'success' && settled.isReplay
   if (isReplay) headers['Idempotency-Replayed'] = 'true'
-  log('facilitator-settle', { requestId, ...told(settled), network: subject.network.id })
+  log('facilitator-settle', { requestId, ...summaryOf(settled), network: subject.network.id })
   return Response.json(toJson(settled, subject), { headers })
 }
 
@@ -236,7 +246,7 @@ function count(calls: Counter, operation: Operation, answered: string): void {
   calls.inc({ operation, answer: answered })
 }
 
-/** With keys in the configuration nobody spends our gas without one. */
+/** Requires an API key when the configuration lists any: then only its callers may spend gas. */
 function authorize(apiKeyHashes: readonly Hex[], headers: Headers): Hex | undefined {
   if (apiKeyHashes.length === 0) return undefined
   const keyHash = Policy.keyOf(headers, apiKeyHashes)
@@ -268,7 +278,7 @@ function fail(
   const problem = known ? error : unknownError(error, requestId)
   const { code, detail } = problem
   count(calls, operation, code)
-  // What the caller sent is at fault: client libraries read the verdict beside the problem.
+  // The request is at fault. Client libraries read the result beside the problem.
   const isVerdict = code === 'bad-request' || code === 'body-too-large'
   const shown =
     isVerdict && problem.reason === undefined && operation !== 'supported'

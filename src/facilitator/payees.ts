@@ -1,19 +1,26 @@
 import type { Address } from 'viem'
-import { createGas } from '../../db/gas'
-import type { Db } from '../../db/open'
-import { createPayeeGas } from '../../db/payee-gas'
+import type { Ledger } from '../../db/Ledger'
 import type { NetworkConfig } from '../config/Config'
 import type * as Network from '../protocol/Network'
 
-/** One payee may have one part in so many of the facilitator's daily gas. */
+/** One payee may use one part in so many of the facilitator's daily gas. */
 const parts = 4n
 
 /** What the gas of the day was spent for, by payee. */
 export type Payees = {
-  /** Whether the share of one payee is spent. Reads the database, one row. */
+  /** Reads the day's gas, unless it is known. Call it before `isSpent`. */
+  load(): Promise<void>
+  /** Whether the share of one payee is spent, from memory: a payment can be counted in the same turn. */
   isSpent(network: Network.Id, payee: Address): boolean
-  /** Call it before sending. Call its result once, with the payment's id, when sending is over. */
-  begin(payment: PayeePayment): (id: string | undefined) => void
+  /** Counts a payment that is about to be sent. Write nothing of it before `ready`. */
+  begin(payment: PayeePayment): PayeeCount
+}
+
+export type PayeeCount = {
+  /** Rejects when the database cannot be read; `end` must be called all the same. */
+  ready: Promise<void>
+  /** Call it once, with the payment's id, when sending has ended. Never rejects. */
+  end(id: string | undefined): Promise<void>
 }
 
 export type PayeePayment = {
@@ -24,72 +31,123 @@ export type PayeePayment = {
 }
 
 export type PayeesOptions = {
-  db: Db
+  ledger: {
+    gas: Pick<Ledger['gas'], 'spentOn'>
+    payments: Pick<Ledger['payments'], 'payeeGasSince' | 'payeeGasOf'>
+  }
   networks: readonly NetworkConfig[]
-  /** What a unit of gas costs now, in wei. */
+  /** Price of a unit of gas now, in wei. */
   priceOf: (network: Network.Id) => bigint
   now: () => number
 }
 
-/** Gas that a settlement under way counts as: the highest limit of a payer without code. */
+/** Gas that counts for a settlement in progress: the highest limit of a payer without code. */
 const openGas = 300_000n
 
 type Day = { from: number; networks: Map<Network.Id, Part> }
 
-/** Gas limits, by which the day's cost is divided. */
+/** Gas limits, in proportion to which the day's cost is divided. */
 type Part = { total: number; byPayee: Map<Address, number> }
 
 const dayMs = 86_400_000
 
 /**
  * Divides what was spent in the day (UTC) among payees by the gas limits of what was sent for each.
- * Keeps the day's costs in memory, filled from the database, and writes nothing. Settlements under
- * way count at the present gas price, so that concurrent ones cannot exceed the share together.
+ * Stores the day's costs in memory, filled from the database, and writes nothing. Settlements in
+ * progress count at the present gas price, so that concurrent ones cannot exceed the share
+ * together.
  */
-export function createPayees({ db, networks, priceOf, now }: PayeesOptions): Payees {
-  const { gasSpentOn } = createGas(db)
-  const { gasSince, gasOf } = createPayeeGas(db)
+export function createPayees({ ledger, networks, priceOf, now }: PayeesOptions): Payees {
+  const { gas, payments } = ledger
   const budgets = new Map(networks.map(({ id, gasPerDayWei }) => [id, gasPerDayWei.facilitator]))
-  let day: Day | undefined
   const underWay = new Map<string, number>()
-
-  /** Filled when it is first asked for: a facilitator that is not open never does. */
-  function today(): Day {
-    const at = now()
-    const from = at - (at % dayMs)
-    if (day?.from === from) return day
-    day = { from, networks: new Map() }
-    for (const { network, payee, gas } of gasSince(from)) add(day, network, payee, gas)
-    return day
-  }
-
+  const days = createDays(payments, now)
   return {
+    load: days.load,
     isSpent(network, payee) {
-      const part = today().networks.get(network)
+      const part = days.today()?.networks.get(network)
       const open = BigInt(underWay.get(`${network} ${payee}`) ?? 0)
-      // Of a payment of yesterday that is asked for again, today knows nothing.
-      const gas = BigInt(part?.byPayee.get(payee) ?? 0)
-      if (gas + open === 0n) return false
+      // A payment of yesterday that is requested again has no gas in today's parts.
+      const own = BigInt(part?.byPayee.get(payee) ?? 0)
+      if (own + open === 0n) return false
       const total = BigInt(part?.total || 1)
-      const spentWei = gasSpentOn(network, 'facilitator', now()) * gas
+      const spentWei = gas.spentOn(network, 'facilitator', now()) * own
       const openWei = open * openGas * priceOf(network)
       const budgetWei = budgets.get(network) ?? 0n
       return (spentWei + openWei * total) * parts >= budgetWei * total
     },
     begin({ network, payee, known }) {
-      // Filled later, it holds this one.
-      const filled = day
-      const before = known === undefined || filled === undefined ? 0 : gasOf(known)
       const key = `${network} ${payee}`
       underWay.set(key, (underWay.get(key) ?? 0) + 1)
-      return (id) => {
-        const left = (underWay.get(key) ?? 0) - 1
-        if (left > 0) underWay.set(key, left)
-        else underWay.delete(key)
-        if (filled && id !== undefined) add(filled, network, payee, gasOf(id) - before)
+      let filled: Day | undefined
+      let before = 0
+      const prepare = async () => {
+        filled = await days.settled()
+        if (known !== undefined && filled !== undefined) before = await payments.payeeGasOf(known)
+      }
+      return {
+        ready: prepare(),
+        async end(id) {
+          let more = 0
+          try {
+            if (filled && id !== undefined) more = (await payments.payeeGasOf(id)) - before
+          } catch {
+            if (filled) days.forget(filled)
+          }
+          // In one turn: it always counts as under way or as spent.
+          const left = (underWay.get(key) ?? 0) - 1
+          if (left > 0) underWay.set(key, left)
+          else underWay.delete(key)
+          if (filled) add(filled, network, payee, more)
+        },
       }
     },
   }
+}
+
+/** Keeps one day, filled when it is first asked for: a facilitator that is not open never does. */
+function createDays(payments: PayeesOptions['ledger']['payments'], now: () => number) {
+  let day: Day | undefined
+  let loading: { from: number; done: Promise<void> } | undefined
+
+  async function fill(from: number): Promise<void> {
+    const filled: Day = { from, networks: new Map() }
+    for (const { network, payee, gas } of await payments.payeeGasSince(from)) {
+      add(filled, network, payee, gas)
+    }
+    // Midnight may have passed meanwhile.
+    if (loading?.from === from) day = filled
+  }
+
+  const today = () => (day?.from === dayOf(now()) ? day : undefined)
+  return {
+    today,
+    async load(): Promise<void> {
+      if (today() !== undefined) return
+      const from = dayOf(now())
+      if (loading?.from !== from) {
+        const done = fill(from).finally(() => {
+          if (loading?.done === done) loading = undefined
+        })
+        loading = { from, done }
+      }
+      await loading.done
+    },
+    /** The day to add what is sent from now on to. Undefined: one that is filled later holds it. */
+    async settled(): Promise<Day | undefined> {
+      // A day that is being read may or may not get to see it.
+      await loading?.done.catch(() => undefined)
+      return day
+    },
+    /** Reads it again when it is asked for: something may be missing. */
+    forget(incomplete: Day): void {
+      if (day === incomplete) day = undefined
+    },
+  }
+}
+
+function dayOf(at: number): number {
+  return at - (at % dayMs)
 }
 
 function add({ networks }: Day, network: Network.Id, payee: Address, gas: number): void {

@@ -1,46 +1,51 @@
-import type { Hex } from 'viem'
-import { holdMoney, type KeyScope, scopeKey } from '../paywall/hold'
+import type { KeyScope } from '../../db/Ledger'
+import type { Payment, Purpose } from '../../db/Payment'
+import { holdMoney, scopeKey } from '../paywall/hold'
 import { moneyKey } from '../protocol/Transfer'
-import type { Outcome, Payment, Purpose } from '../settlement/Payment'
+import type { Outcome } from '../settlement/Outcome'
 import * as Refusals from '../settlement/refusals'
 import type { Settlement } from '../settlement/settlement'
 import { settleSponsored } from '../settlement/sponsorship'
 import { within } from '../settlement/wait'
 import {
-  type Case,
+  failed,
+  finish,
+  notSigned,
+  otherMoney,
+  overShare,
+  type SettleCall,
+  type Settled,
+  spent,
+} from './conclude'
+import * as Policy from './Policy'
+import type { Payees } from './payees'
+import {
+  type CheckedRequest,
+  identify,
   isGenuine,
   isSame,
-  type JudgeOptions,
-  judgeByChain,
   refuseEarly,
   refuseLate,
   routeOf,
-  used,
-} from './judge'
-import * as Policy from './Policy'
-import type { Payees } from './payees'
+  type VerificationOptions,
+  verifyOnChain,
+} from './verification'
 
-/** How a settlement is answered. `transaction` is empty when none is known. */
-export type Settled =
-  | { kind: 'success'; payment: Payment; isReplay: boolean }
-  | { kind: 'pending'; payment: Payment }
-  | { kind: 'failed'; reason: string; detail: string; transaction: Hex | '' }
-  | { kind: 'conflict'; detail: string }
-  | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }
-
-export type SettleOptions = JudgeOptions & {
-  /** Longest wait, whatever the requirements ask for. */
+export type SettleOptions = VerificationOptions & {
+  /** Longest wait, whatever the requirements name, ms. */
   waitMs: number
   settling: Settling
 }
 
-/** What is under way. It outlives a reload, which makes a new settler beside the old one. */
+/**
+ * Settlements in progress. They outlive a reload, which creates a new settler beside the old one.
+ */
 export type Settling = {
   /** By the key of the money. */
   runs: Map<string, Run>
-  /** The money that each caller's own key of a run is used for. */
+  /** The money for which each caller's own key is used. */
   keys: Map<string, string>
-  /** Calls that are being answered. */
+  /** Number of calls in progress. */
   calls: number
   payees: Payees
 }
@@ -49,29 +54,25 @@ export function createSettling(payees: Payees): Settling {
   return { runs: new Map(), keys: new Map(), calls: 0, payees }
 }
 
-/** A call of `/settle`. */
-export type SettleCall = {
-  subject: Case
-  /** Of a caller with an API key: its own name for the call. */
-  idempotencyKey: string | undefined
-  requestId: string
-}
-
 export type Settler = {
   settle(call: SettleCall): Promise<Settled>
 }
 
 type Run = {
-  /** Of the call that began it. */
+  /** Fingerprint of the call that started it. */
   form: string
-  /** Resolves when the money is free again. */
-  outcome: Promise<Outcome>
+  /** Resolves when the claim on the money is released. */
+  end: Promise<RunEnd>
 }
 
+/** `answer`: nothing was asked of the settlement, for a reason of this one call. */
+type RunEnd = { outcome: Outcome } | { answer: Settled }
+
 /**
- * Settles for other resource servers: one authorization gives one success, ever. It shares the holds
- * and the keys of the checkout, and not the checkout itself: there is no product, no credential of
- * ours to present and nothing to deliver, and identical calls get one answer at the same time.
+ * Settles for other resource servers: one authorization gives one success, ever. It shares the
+ * claims and the keys of the checkout, and not the checkout itself. There is no product, no
+ * credential of ours to present and nothing to deliver, and concurrent identical calls get one
+ * answer.
  */
 export function createSettler(options: SettleOptions): Settler {
   const { settling } = options
@@ -86,36 +87,45 @@ export function createSettler(options: SettleOptions): Settler {
 async function settle(options: SettleOptions, first: SettleCall): Promise<Settled> {
   const { settlement, settling, now } = options
   const deadline = now() + waitOf(options, first.subject)
-  for (let call = first; ; call = renew(settlement, call)) {
+  for (let call = first; ; call = await renew(settlement, call)) {
     const { subject } = call
-    const refusal = (await refuse(options, subject)) ?? findConflict(options, call)
+    const refusal = await refuse(options, subject)
     if (refusal !== undefined) return refusal
     const leftMs = deadline - now()
     const run = settling.runs.get(moneyKey(subject.transfer))
     if (run === undefined) {
-      // Begin nothing for a call that has waited in vain and is about to be told to come again.
+      // Start nothing for a call that has used its time and will be answered with busy.
       const isLate = call !== first && leftMs <= 0
-      if (isLate && subject.known === undefined) return finish(options, call, Refusals.busy)
-      if (isOverShare(options, subject)) return overShare
-      const outcome = begin(options, call, Math.max(0, leftMs))
-      const ended = await within(outcome, leftMs)
-      return finish(options, call, ended ?? standing(settlement, subject))
+      if (isLate && subject.known === undefined) return finish(settlement, call, Refusals.busy)
+      const end = await within(begin(options, call, Math.max(0, leftMs)), leftMs)
+      if (end !== undefined && 'answer' in end) return end.answer
+      return finish(settlement, call, end?.outcome ?? (await pendingOutcome(settlement, subject)))
     }
-    if (leftMs <= 0) return finish(options, call, standing(settlement, subject))
-    const outcome = await within(run.outcome, leftMs)
+    const conflict = await findConflict(options, call)
+    if (conflict !== undefined) return conflict
+    if (leftMs <= 0) return finish(settlement, call, await pendingOutcome(settlement, subject))
+    const end = await within(run.end, leftMs)
     // Share only final results of an identical call.
     const isShared = run.form === formOf(subject)
-    if (isShared && outcome && outcome.kind !== 'pending') return finish(options, call, outcome)
+    if (isShared && end && 'outcome' in end && end.outcome.kind !== 'pending') {
+      return finish(settlement, call, end.outcome)
+    }
   }
 }
 
-/** The same after others were waited for. */
-function renew(settlement: Settlement, { subject, ...call }: SettleCall): SettleCall {
-  return { ...call, subject: { ...subject, known: settlement.find(subject.transfer) } }
+/** The same call, with the payment that is stored now that the others have ended. */
+async function renew(
+  settlement: Settlement,
+  { subject, ...call }: SettleCall,
+): Promise<SettleCall> {
+  return { ...call, subject: await identify({ settlement }, subject) }
 }
 
-/** What stands against it, as far as that is known before it is settled. */
-async function refuse(options: SettleOptions, subject: Case): Promise<Settled | undefined> {
+/** The refusal of a request, as far as it is known before the settlement. */
+async function refuse(
+  options: SettleOptions,
+  subject: CheckedRequest,
+): Promise<Settled | undefined> {
   const early = refuseEarly(options, subject)
   if (early !== undefined) return failed(early.code, early.detail)
   const late = refuseLate(options, subject)
@@ -128,39 +138,65 @@ async function refuse(options: SettleOptions, subject: Case): Promise<Settled | 
   }
   if (late === undefined && subject.isOwnDomain) return undefined
   if (late !== undefined && subject.isSigned()) return failed(late.code, late.detail)
-  const judgement = await judgeByChain(options, subject, late)
-  if (judgement.kind === 'bad') return failed(judgement.reason, judgement.detail)
-  return judgement.kind === 'unavailable' ? judgement : undefined
+  const verification = await verifyOnChain(options, subject, late)
+  if (verification.kind === 'bad') return failed(verification.reason, verification.detail)
+  return verification.kind === 'unavailable' ? verification : undefined
 }
 
-/** Takes the money and registers what is under way, before the first await. */
-async function begin(options: SettleOptions, call: SettleCall, waitMs: number): Promise<Outcome> {
+/** Takes the money and the caller's own key: both are registered before anything is read. */
+async function begin(options: SettleOptions, call: SettleCall, waitMs: number): Promise<RunEnd> {
   const { settlement, settling } = options
-  const { runs, keys, payees } = settling
-  const { subject } = call
-  const { transfer, known } = subject
-  const hold = holdMoney(settlement, transfer)
-  // Another product holds the money: what becomes of it is not known yet.
-  if (hold === undefined) return Refusals.busy
-  try {
-    // It reads the database, which may fail.
-    const end = payees.begin({ ...transfer, known: known?.id })
-    const money = moneyKey(transfer)
-    const scope = scopeOf(call)
-    const reserved = scope && scopeKey(scope)
-    const outcome = send(options, call, waitMs).finally(hold.release)
-    runs.set(money, { form: formOf(subject), outcome })
-    hold.add(() => runs.delete(money))
-    if (reserved !== undefined) {
-      keys.set(reserved, money)
-      hold.add(() => keys.delete(reserved))
-    }
-    hold.add(() => end(settlement.find(transfer)?.id))
-    return await outcome
-  } catch (error) {
-    hold.release()
-    throw error
+  const { runs, keys } = settling
+  const { transfer } = call.subject
+  const money = moneyKey(transfer)
+  const scope = scopeOf(call)
+  const reserved = scope && scopeKey(scope)
+  if (reserved !== undefined && (keys.get(reserved) ?? money) !== money) {
+    return { answer: otherMoney }
   }
+  const hold = holdMoney(settlement, transfer)
+  if (hold === undefined) {
+    const conflict = await findConflict(options, call)
+    // Another product holds the money: what becomes of it is not known yet.
+    return conflict ? { answer: conflict } : { outcome: Refusals.busy }
+  }
+  const end = run(options, call, waitMs).finally(hold.release)
+  runs.set(money, { form: formOf(call.subject), end })
+  hold.add(() => runs.delete(money))
+  if (reserved !== undefined) {
+    keys.set(reserved, money)
+    hold.add(() => keys.delete(reserved))
+  }
+  return end
+}
+
+/** Settles money that is held. */
+async function run(options: SettleOptions, call: SettleCall, waitMs: number): Promise<RunEnd> {
+  const { settlement, settling } = options
+  const { payees } = settling
+  const { subject } = call
+  const conflict = await findConflict(options, call)
+  if (conflict !== undefined) return { answer: conflict }
+  // It may have changed before the money was held.
+  const known = subject.known && ((await settlement.findById(subject.known.id)) ?? subject.known)
+  if (isOfUnlisted(options, subject)) await payees.load()
+  // From here to the count nothing waits: calls for one payee must not pass its share together.
+  if (isOverShare(options, { ...subject, known })) return { answer: overShare }
+  const count = payees.begin({ ...subject.transfer, known: known?.id })
+  try {
+    await count.ready
+    return { outcome: await send(options, { ...call, subject: { ...subject, known } }, waitMs) }
+  } finally {
+    await count.end((await findAgain(settlement, subject))?.id)
+  }
+}
+
+/** The payment of the money; undefined also when the database cannot be read. Never rejects. */
+function findAgain(
+  settlement: Settlement,
+  { transfer }: CheckedRequest,
+): Promise<Payment | undefined> {
+  return settlement.find(transfer).catch(() => undefined)
 }
 
 function send(options: SettleOptions, call: SettleCall, waitMs: number): Promise<Outcome> {
@@ -175,7 +211,7 @@ function send(options: SettleOptions, call: SettleCall, waitMs: number): Promise
     merchant: '',
     route: routeOf(keyHash),
     fingerprint: request.requirements.fingerprint,
-    // What the resource server says that is sold; only for people who read the database.
+    // The resource server's name for what is sold. It is informative only.
     resource: request.resource,
     idempotencyKey,
     challengeId: undefined,
@@ -187,116 +223,53 @@ function send(options: SettleOptions, call: SettleCall, waitMs: number): Promise
   return settleSponsored(options, transfer, purpose, { ...limits, approval })
 }
 
-/** Whether gas would be spent for a stranger's payee that has had its part of the day. */
-function isOverShare(
-  { policy, settling: { payees } }: SettleOptions,
-  { known, network, request }: Case,
-): boolean {
-  const isSent = known !== undefined && known.state !== 'reverted'
+/** Whether an unlisted payee has used its share of the day's gas. */
+function isOverShare(options: SettleOptions, subject: CheckedRequest): boolean {
+  const { network, request } = subject
   const { payTo } = request.requirements
-  return !isSent && Policy.isStranger(policy, payTo) && payees.isSpent(network.id, payTo)
+  return isOfUnlisted(options, subject) && options.settling.payees.isSpent(network.id, payTo)
 }
 
-/** What is said of a settlement that is still under way. */
-function standing(settlement: Settlement, { transfer }: Case): Outcome {
-  const payment = settlement.find(transfer)
+/** Whether gas would be spent for an unlisted payee. */
+function isOfUnlisted({ policy }: SettleOptions, { known, request }: CheckedRequest): boolean {
+  const isSent = known !== undefined && known.state !== 'reverted'
+  return !isSent && Policy.isUnlisted(policy, request.requirements.payTo)
+}
+
+/** The outcome of a settlement that is still in progress. */
+async function pendingOutcome(
+  settlement: Settlement,
+  { transfer }: CheckedRequest,
+): Promise<Outcome> {
+  const payment = await settlement.find(transfer)
   return payment === undefined ? Refusals.busy : { kind: 'pending', payment }
 }
 
-function waitOf({ waitMs }: SettleOptions, { request }: Case): number {
+function waitOf({ waitMs }: SettleOptions, { request }: CheckedRequest): number {
   return Math.min(request.requirements.maxTimeoutSeconds * 1000, waitMs)
 }
 
-/** The only place that makes an answer of an outcome. */
-async function finish(
-  options: SettleOptions,
-  call: SettleCall,
-  outcome: Outcome,
-): Promise<Settled> {
-  switch (outcome.kind) {
-    case 'confirmed':
-      return handOver(options.settlement, call, outcome.payment)
-    case 'pending':
-      return outcome
-    case 'reverted': {
-      const detail = 'The transaction failed; the same authorization may be tried again.'
-      return failed(outcome.reason, detail, outcome.payment.transaction)
-    }
-    case 'refused':
-      return failed(outcome.reason, outcome.detail)
-    case 'dead':
-      return failed(outcome.reason, outcome.detail, outcome.payment?.transaction)
-    case 'unavailable':
-      return outcome
-  }
-}
-
-async function handOver(
-  settlement: Settlement,
-  { subject, idempotencyKey: own }: SettleCall,
-  payment: Payment,
-): Promise<Settled> {
-  if (!isSame(subject, payment)) return spent(subject, payment)
-  if (settlement.needsSecond(payment) && !(await settlement.confirmTwice(payment))) {
-    return { kind: 'pending', payment }
-  }
-  const isHanded = await settlement.handOver(payment.id)
-  if (isHanded === true) return { kind: 'success', payment, isReplay: false }
-  // The payee has the money and no call was told so: the same call gets the success later.
-  if (isHanded === undefined) return { kind: 'pending', payment }
-  const { idempotencyKey } = payment.purpose
-  const isOwn = idempotencyKey !== undefined && idempotencyKey === own
-  const stored = settlement.findById(payment.id)
-  if (isOwn && stored?.delivery === 'delivered' && stored.state === 'confirmed') {
-    return { kind: 'success', payment: stored, isReplay: true }
-  }
-  // A reorganisation took it back a moment ago: no call has got its success yet.
-  if (stored?.state === 'broadcast' && stored.delivery === 'none') {
-    return { kind: 'pending', payment: stored }
-  }
-  return spent(subject, payment)
-}
-
-/** The caller's own key has paid, or is about to, with other money. */
-function findConflict(
+/** The fault when the caller's own key was used, or is being used, with other money. */
+async function findConflict(
   { settlement, settling }: SettleOptions,
   call: SettleCall,
-): Settled | undefined {
+): Promise<Settled | undefined> {
   const scope = scopeOf(call)
   if (scope === undefined) return undefined
-  const previous = settlement.findByIdempotencyKey(scope)
+  const previous = await settlement.findByIdempotencyKey(scope)
   const used = previous ? moneyKey(previous.transfer) : settling.keys.get(scopeKey(scope))
   if (used === undefined || used === moneyKey(call.subject.transfer)) return undefined
-  return { kind: 'conflict', detail: 'Idempotency-Key was used for another authorization.' }
+  return otherMoney
 }
 
-/** Where a caller's own key means something; undefined without one. */
+/** The scope of a caller's own key; undefined without one. */
 function scopeOf({ subject, idempotencyKey: key }: SettleCall): KeyScope | undefined {
   if (key === undefined) return undefined
   const { payer } = subject.transfer
   return { merchant: '', route: routeOf(subject.keyHash), payer, key }
 }
 
-const overShare: Settled = {
-  kind: 'unavailable',
-  detail: 'The gas that one payee may have of the budget of today is spent.',
-  retryAfterSeconds: 600,
-}
-
-/** Concurrent calls of one key share an answer: same terms, same payload, same caller. */
-function formOf({ request, keyHash }: Case): string {
+/** Fingerprint by which concurrent calls share an answer: same terms, same payload, same caller. */
+function formOf({ request, keyHash }: CheckedRequest): string {
   return [request.requirements.fingerprint, request.credentialHash, routeOf(keyHash)].join()
-}
-
-function spent({ transfer }: Case, payment: Payment | undefined): Settled {
-  const { reason, detail } = used(transfer)
-  return failed(reason, detail, payment?.transaction)
-}
-
-function notSigned({ transfer }: Case): Settled {
-  return failed(Refusals.signatureReason(transfer), 'the signature is not of the payer')
-}
-
-function failed(reason: string, detail: string, transaction: Hex | '' = ''): Settled {
-  return { kind: 'failed', reason, detail, transaction }
 }

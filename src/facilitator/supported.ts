@@ -9,8 +9,8 @@ export type Supported = {
 }
 
 /**
- * What is settled here now, in the order of the configuration: a network that cannot settle is left
- * out, so that no server offers what would fail. Specification 2.5.
+ * What is settled here now, in the order of the configuration. A network that cannot settle is
+ * omitted, so that no server offers a payment that would fail. Specification 2.5.
  */
 export function supported(
   networks: readonly Network.Network[],

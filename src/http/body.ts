@@ -1,44 +1,51 @@
 import * as Problem from '../protocol/Problem'
+import { createReaders, type Readers } from './readers'
 
-/** Bytes of request bodies that are held at once, over all requests. They count when they arrive. */
+/** Bytes of request bodies in memory, over all requests. Bytes count when they arrive. */
 export type Budget = {
-  /** Opens the account of one body, which holds nothing at first. */
+  /** Opens the account of one body, which has no bytes yet. */
   open(owner?: BodyOwner): Share
   usedBytes(): number
+  /** Of bodies that are read in pieces. */
+  readers: Readers
 }
 
-/** Whose body it is. */
+/** The client that a body came from. */
 export type BodyOwner = {
-  /** Key of the client (http/clientip.ts); without one only the limits of all count. */
+  /** Key of the client (http/clientip.ts). Without it only the limits of all clients apply. */
   client?: string
-  /** Whether it comes with a credential that we recognise. Default: it does not. */
+  /** Whether the body comes with a credential that we recognise. Default: false. */
   isPaid?: boolean
 }
 
 export type Share = {
   /** False when the bytes do not fit; then nothing is taken. */
   acquire(bytes: number): boolean
-  /** Gives everything back. */
+  /** Returns all bytes to the budget. */
   release(): void
 }
 
-/** Share of the budget for bodies without such a credential, so that they never block paid requests. */
+/** Share of the budget for bodies without a credential, so that they never block paid requests. */
 const unpaidShare = 1 / 4
 /** Share of one client in the limit of its kind of bodies. */
 const clientShare = 1 / 4
+/** A budget has a place for a body that is read in pieces for each of these. */
+const bytesPerReader = 256 * 1024
+const readersMin = 16
 
 /**
- * A budget of `maxBytes`. Shares limit a body only while the client, or its kind, holds another
- * one, because a share may be smaller than the largest body that a route accepts.
+ * A budget of `maxBytes`. Shares limit a body only while another body of the client, or of the same
+ * kind, is in memory. A share may be smaller than the largest body that a route accepts.
  */
 export function createBudget(maxBytes: number): Budget {
   let used = 0
   let unpaid = 0
-  /** By kind and client; only those that hold something. */
+  /** By kind and client; only clients with bytes in memory. */
   const clients = new Map<string, number>()
 
   return {
     usedBytes: () => used,
+    readers: createReaders(Math.max(readersMin, Math.floor(maxBytes / bytesPerReader))),
     open({ client, isPaid = false } = {}) {
       const kindMax = isPaid ? maxBytes : maxBytes * unpaidShare
       const key = client === undefined ? undefined : `${isPaid ? 'paid' : 'unpaid'} ${client}`
@@ -70,30 +77,37 @@ export function createBudget(maxBytes: number): Budget {
   }
 }
 
-/** A body held in memory. `release` gives its bytes back to the budget, once. */
+/** A body in memory. `release` returns its bytes to the budget, once. */
 export type Body = { bytes: Uint8Array; release(): void }
 
 export type ReadOptions = BodyOwner & {
-  /** Interval between two checks of the pace, ms. */
-  paceMs?: number
+  /** Interval between two checks of the transfer rate, ms. */
+  rateCheckMs?: number
+  /** Time after which a body may be given up for another one, ms. */
+  graceMs?: number
 }
 
-/** A body slower than this holds the budget of all for too long. */
+/** Minimum transfer rate. A slower body would occupy the budget of all for too long. */
 const bytesPerSecondMin = 16 * 1024
-/** A body announced up to this size is read in one go, which costs a third of a stream. */
+/** A body announced up to this size is read in one call, which costs a third of a stream. */
 const shortMaxBytes = 16 * 1024
-/** Number of pieces that may have any size; beyond it the average size must suffice. */
+/**
+ * Number of pieces that may have any size. With more pieces, the average size must reach the
+ * minimum.
+ */
 const piecesMax = 256
 const pieceAverageMinBytes = 64
 
 /**
- * Reads a body whole. The budget holds the bytes that have arrived until `release`; on failure
- * nothing is held.
+ * Reads a whole body. The budget counts the bytes that have arrived until `release`; after a
+ * failure it counts none.
+ *
  * Throws ProblemError:
- * `body-too-large` 413 as soon as the announced or the received size is over `maxBytes`, `not-ready`
- * 503 when the budget is used up, `body-too-slow` 408 when it drips, `bad-request` 400 when the
- * client stops before the end, or sends so small pieces that they cost more than their bytes: each
- * piece of a chunked body is an object and a turn of the event loop, even one of one byte.
+ * - `body-too-large` 413 as soon as the announced or the received size is above `maxBytes`.
+ * - `not-ready` 503 when the budget is used up.
+ * - `body-too-slow` 408 below the minimum transfer rate.
+ * - `bad-request` 400 when the client stops before the end, or when its pieces are too small. Each
+ *   piece of a chunked body costs an object and a turn of the event loop, even a piece of one byte.
  */
 export async function readBody(
   request: Request,
@@ -102,15 +116,17 @@ export async function readBody(
   options: ReadOptions = {},
 ): Promise<Body> {
   const share = budget.open(options)
-  if (request.body === null) return { bytes: new Uint8Array(0), release: share.release }
   const announced = Number(request.headers.get('content-length') ?? 0)
   if (announced > maxBytes) throw tooLarge(maxBytes)
+  if (announced === 0 && request.body === null)
+    return { bytes: new Uint8Array(0), release: share.release }
   try {
     const isShort = announced > 0 && announced <= shortMaxBytes
-    const paceMs = options.paceMs ?? 10_000
+    const { rateCheckMs = 10_000, graceMs = 1_000 } = options
+    const check = { owner: options, readers: budget.readers, rateCheckMs, graceMs }
     const bytes = await (isShort
-      ? readShort(request, share, paceMs)
-      : readPieces(request.body, maxBytes, share, paceMs))
+      ? readShort(request, share, rateCheckMs)
+      : readPieces(request, maxBytes, share, check))
     return { bytes, release: share.release }
   } catch (error) {
     share.release()
@@ -119,42 +135,70 @@ export async function readBody(
   }
 }
 
+type RateCheck = Required<Pick<ReadOptions, 'rateCheckMs' | 'graceMs'>> & {
+  owner: BodyOwner
+  readers: Readers
+}
+
 async function readPieces(
-  body: ReadableStream<Uint8Array>,
+  request: Request,
   maxBytes: number,
   share: Share,
-  paceMs: number,
+  { owner: { client, isPaid = false }, readers, rateCheckMs, graceMs }: RateCheck,
 ): Promise<Uint8Array> {
-  const reader = body.getReader()
-  const pile = createPile()
+  const buffer = createByteBuffer()
+  // Timers measure the time: no step of a clock ends a body.
+  const stepMs = Math.min(graceMs, rateCheckMs)
+  const stepsOfCheck = Math.round(rateCheckMs / stepMs)
+  let steps = 0
   let sizeBefore = 0
-  const slow = Promise.withResolvers<never>()
+  let fault: Problem.ProblemError | undefined
+  // A cancelled stream ends; waiting for two promises would cost five more for each piece.
+  const giveUp = () => {
+    fault ??= tooSlow()
+    reader.cancel().catch(() => {})
+  }
+  const isBelow = (bytes: number, ms: number) => bytes * 1000 < bytesPerSecondMin * ms
+  const isSlow = () => steps * stepMs >= graceMs && isBelow(buffer.size(), steps * stepMs)
+  const leave = readers.enter({ client, isPaid, isSlow, giveUp })
+  // The stream of a body costs more than the rest of its request: it is made only to be read.
+  if (leave === undefined) throw busy()
+  const reader = bodyOf(request).getReader()
   const watch = setInterval(() => {
-    if ((pile.size() - sizeBefore) * 1000 < bytesPerSecondMin * paceMs) slow.reject(tooSlow())
-    sizeBefore = pile.size()
-  }, paceMs)
+    steps++
+    if (steps % stepsOfCheck !== 0) return
+    if (isBelow(buffer.size() - sizeBefore, rateCheckMs)) giveUp()
+    sizeBefore = buffer.size()
+  }, stepMs)
   try {
     for (let pieces = 1; ; pieces++) {
-      const { done, value } = await Promise.race([reader.read(), slow.promise])
-      if (done) return pile.join()
-      if (pile.size() + value.byteLength > maxBytes) throw tooLarge(maxBytes)
+      const { done, value } = await reader.read()
+      if (fault !== undefined) throw fault
+      if (done) return buffer.join()
+      if (buffer.size() + value.byteLength > maxBytes) throw tooLarge(maxBytes)
       if (!share.acquire(value.byteLength)) throw busy()
-      pile.add(value)
-      if (pieces > piecesMax && pile.size() < pieces * pieceAverageMinBytes) throw tooSmall()
+      buffer.add(value)
+      if (pieces > piecesMax && buffer.size() < pieces * pieceAverageMinBytes) throw tooSmall()
     }
   } catch (error) {
-    // Without waiting: a client that is still sending would hold the answer back.
+    // Do not wait: a client that is still sending would delay the answer.
     reader.cancel().catch(() => {})
-    throw error
+    throw fault ?? error
   } finally {
     clearInterval(watch)
+    leave()
   }
 }
 
-/** Largest body that is complete within one check at the slowest pace. */
-async function readShort(request: Request, share: Share, paceMs: number): Promise<Uint8Array> {
+function bodyOf({ body }: Request): ReadableStream<Uint8Array> {
+  if (body === null) throw new Error('a body was announced and there is none')
+  return body
+}
+
+/** Reads a body that is complete within one interval at the minimum transfer rate. */
+async function readShort(request: Request, share: Share, rateCheckMs: number): Promise<Uint8Array> {
   const slow = Promise.withResolvers<never>()
-  const timer = setTimeout(() => slow.reject(tooSlow()), paceMs)
+  const timer = setTimeout(() => slow.reject(tooSlow()), rateCheckMs)
   try {
     const bytes = await Promise.race([request.bytes(), slow.promise])
     if (!share.acquire(bytes.byteLength)) throw busy()
@@ -164,17 +208,17 @@ async function readShort(request: Request, share: Share, paceMs: number): Promis
   }
 }
 
-type Pile = { add(piece: Uint8Array): void; size(): number; join(): Uint8Array }
+type ByteBuffer = { add(piece: Uint8Array): void; size(): number; join(): Uint8Array }
 
 const blockMinBytes = 1024
 const blockMaxBytes = 64 * 1024
 
 /**
- * Small pieces are copied into blocks: the object of a kept piece is larger than a small piece. A
- * block is as large as what came before it, so that bodies of which only a byte arrives hold no more
- * than the budget counts, twice.
+ * Copies small pieces into blocks, because the object of a piece is larger than a small piece. A
+ * block is as large as all data before it. So a body of which only a byte arrives takes at most
+ * twice the bytes that the budget counts.
  */
-function createPile(): Pile {
+function createByteBuffer(): ByteBuffer {
   const full: Uint8Array[] = []
   let block = new Uint8Array(0)
   let blockUsed = 0
@@ -209,7 +253,7 @@ function createPile(): Pile {
   }
 }
 
-/** Ends the connection, because even unread pieces cost CPU. */
+/** End the connection, because unread pieces cost CPU, too. */
 const last = { headers: { connection: 'close' } }
 
 function tooLarge(maxBytes: number): Problem.ProblemError {
@@ -217,15 +261,15 @@ function tooLarge(maxBytes: number): Problem.ProblemError {
 }
 
 function tooSlow(): Problem.ProblemError {
-  return Problem.of('body-too-slow', 'The request body comes too slowly.', last)
+  return Problem.of('body-too-slow', 'The request body arrives too slowly.', last)
 }
 
 function tooSmall(): Problem.ProblemError {
-  return Problem.of('bad-request', 'The request body comes in too many small pieces.', last)
+  return Problem.of('bad-request', 'The request body arrives in too many small pieces.', last)
 }
 
 function busy(): Problem.ProblemError {
-  return Problem.of('not-ready', 'Too many request bodies are held at the moment.', {
+  return Problem.of('not-ready', 'Too many request bodies are in memory at the moment.', {
     headers: { 'retry-after': '1' },
   })
 }

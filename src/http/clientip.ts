@@ -1,11 +1,11 @@
 import { net } from './runtime'
 
 /**
- * What a client is counted under: its IPv4 address, or the /64 of its IPv6 address, because one
- * subscriber owns at least that much. `trustProxy` is how many reverse proxies stand in front; each
- * appended the address it saw to `X-Forwarded-For`, so the client is that many entries from the right
- * and everything further left is the client's own invention. An entry that is no address ends
- * the walk: the last trustworthy hop is counted instead.
+ * The key under which a client is counted: its IPv4 address, or the /64 of its IPv6 address,
+ * because one subscriber owns at least a /64. `trustProxy` is the number of reverse proxies in
+ * front. Each proxy appends the address that it saw to `X-Forwarded-For`, so the client is that
+ * many entries from the right. A client can invent every entry further left. An entry that is not
+ * an address ends the search: the last trustworthy address is counted instead.
  */
 export function clientKey(
   peerAddress: string | undefined,
@@ -34,7 +34,7 @@ function withoutPort(entry: string): string {
 }
 
 function normalize(address: string): string | undefined {
-  // As a dual-stack socket names an IPv4 peer.
+  // A dual-stack socket reports an IPv4 peer in this form.
   const plain = address.startsWith('::ffff:') ? address.slice(7) : address
   if (net().isIPv4(plain)) return plain
   const zone = address.indexOf('%')

@@ -1,14 +1,17 @@
 import { isKnown, tagOf } from './etag'
 import { corsHeaders } from './problem'
 
-/** A text that is sent as it is to all that ask. */
+/** A text that is sent unchanged to every client. */
 export type Document = { text: string; etag: string }
 
 export function seal(text: string): Document {
   return { text, etag: tagOf(text) }
 }
 
-/** Answers 200, or 304 when the client has the document already; pages of other origins may read it. */
+/**
+ * Answers 200, or 304 when the client has the document already. Pages of other origins may read the
+ * document.
+ */
 export function respond(
   request: Request,
   { text, etag }: Document,

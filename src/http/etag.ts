@@ -11,17 +11,17 @@ export function tagOf(text: string): string {
  */
 export function isKnown({ headers }: Request, etag: string): boolean {
   const wanted = tagsOf(headers.get('if-match'))
-  // A weak tag is never enough here.
+  // RFC 9110 section 13.1.1: If-Match compares strongly, so a weak tag never matches.
   if (wanted.length > 0 && !wanted.includes(etag) && !wanted.includes('*'))
     throw Problem.of('precondition-failed', 'The current version is not one that If-Match names.', {
       headers: { etag },
     })
-  // A proxy that compresses makes the tag a weak one.
+  // A proxy that compresses an answer makes its tag weak.
   const had = tagsOf(headers.get('if-none-match')).map((tag) => tag.replace(/^W\//, ''))
   return had.includes(etag) || had.includes('*')
 }
 
-/** Splits a list of entity tags at commas, which tags of this service never contain. */
+/** Splits a list of entity tags at commas. Tags of this service contain no comma. */
 function tagsOf(header: string | null): string[] {
   return (header ?? '')
     .split(',')

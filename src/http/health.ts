@@ -1,6 +1,6 @@
 import { scrub } from '../log'
 
-/** What the health endpoints ask. All answer from memory: a probe causes no I/O. */
+/** What the health endpoints read. All values come from memory: a probe causes no I/O. */
 export type Sources = {
   /** Whether at least one route can be sold now. */
   canSell(): boolean
@@ -8,32 +8,36 @@ export type Sources = {
     network: string
     ready: boolean
     reason?: string | undefined
-    /** How far our clock may be ahead of the chain's, ms; infinite where that is not known. */
+    /** How far our clock may be ahead of the chain's, ms; infinite when unknown. */
     clockAheadMs: { min: number; max: number }
   }[]
-  /** Merchants that are configured but not served, with the reason (a variable's name, never its value). */
+  /**
+   * Merchants that are configured but not served, with the reason: a variable's name, never its
+   * value.
+   */
   merchantsOutOfService(): readonly { merchant: string; reason: string }[]
-  /** Networks whose budget for sponsoring is spent. */
-  spentBudgets(): readonly { network: string; reason: string }[]
-  /** Merchants of which an upstream's circuit is open. */
+  /** Networks whose budget for sponsoring is spent, with the reason. */
+  spentBudgets(): Promise<readonly { network: string; reason: string }[]>
+  /** Merchants with an upstream whose circuit is open. */
   openCircuits(): readonly string[]
-  /** The database file that cannot be read or written, with the code of SQLite. */
+  /** The database file that cannot be read or written, with the error code of SQLite. */
   storageFaults(): readonly { file: string; reason: string }[]
 }
 
 /**
  * `GET /healthz`: 200 as soon as something can be sold, else 503; for load balancers.
- * `GET /readyz`: 200 when all that is configured works, else 503 and what does not; for people and
- * alarms; and how far the clock is ahead of each network's newest blocks (`[least, most]` in ms,
- * null: not known). Public, so reasons pass `scrub` and merchants are named, never the hosts of their
- * upstreams, which may be private.
+ *
+ * `GET /readyz`: 200 when all that is configured works, else 503 with what does not work; for
+ * operators and alarms. It also reports how far the clock is ahead of each network's newest blocks
+ * (`[least, most]` in ms, null: unknown). The answer is public, so `scrub` filters the reasons. It
+ * names merchants and never the hosts of their upstreams, which may be private.
  */
 export function createHealth(sources: Sources) {
   const healthz = (): Response => {
     const ok = sources.canSell()
     return answer(ok, { status: ok ? 'ok' : 'unavailable' })
   }
-  const readyz = (): Response => {
+  const readyz = async (): Promise<Response> => {
     const notReady = {
       networks: sources
         .networks()
@@ -42,7 +46,7 @@ export function createHealth(sources: Sources) {
       merchants: sources
         .merchantsOutOfService()
         .map(({ merchant, reason }) => ({ merchant, reason: scrub(reason) })),
-      sponsor: sources.spentBudgets(),
+      sponsor: await sources.spentBudgets(),
       circuits: sources.openCircuits(),
       storage: sources.storageFaults(),
     }

@@ -1,4 +1,4 @@
-/** Does what no request should have to wait for, between requests, after the first ones. */
+/** Runs work that no request should wait for, between requests, after the first requests. */
 export async function whenIdle(
   steps: readonly (() => unknown)[],
   isOver: () => boolean,
@@ -10,7 +10,7 @@ export async function whenIdle(
     try {
       step()
     } catch {
-      // Whoever needs it meets the same fault, and can say for what.
+      // The request that needs the result meets the same fault and reports it.
     }
   }
 }

@@ -15,9 +15,8 @@ const saltChars = 15
 const drawn = 1000
 
 /**
- * Salts of 15 letters, digits, `-` and `_`: 90 random bits, so that a salt cannot be guessed and
- * does not repeat. The system's generator is called once for a thousand salts, because a call is
- * slow.
+ * Salts of 15 letters, digits, `-` and `_`: 90 random bits, so that a salt is unique and cannot be
+ * guessed. One call of the system's generator, which is slow, serves a thousand salts.
  */
 export function salts(): () => string {
   let pool = ''

@@ -4,7 +4,7 @@ import { corsHeaders } from './problem'
 type Answer = Response | Promise<Response>
 export type Handler<Context, Given extends Answer = Answer> = (context: Context) => Given
 
-/** What a path answers; HEAD comes with GET, OPTIONS with either. */
+/** Handlers of a path by method. HEAD is answered as GET; OPTIONS is answered for every path. */
 export type Handlers<Context, Given extends Answer> = Partial<
   Record<'GET' | 'POST', Handler<Context, Given>>
 >
@@ -13,9 +13,9 @@ export type Handlers<Context, Given extends Answer> = Partial<
 export const unread = { parse: 'none' } as const
 
 /**
- * The one handler of all methods of a path: HEAD is answered as GET, whose body the server leaves out,
- * so that both have the same header fields. `isOpen`: pages of other origins may ask. Throws
- * ProblemError 405 with all methods that work.
+ * One handler for all methods of a path. HEAD runs the handler of GET, and the server omits the
+ * body, so that both have the same header fields. `isOpen`: pages of other origins may send
+ * requests. Throws ProblemError 405 that lists the allowed methods.
  */
 export function byMethod<Context extends { request: Request }, Given extends Answer>(
   handlers: Handlers<Context, Given>,
@@ -62,8 +62,8 @@ const requestHeaders = [
 const headerList = /^[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,1024}$/
 
 /**
- * Answers a preflight, which has no credential and no price. All requested headers are allowed:
- * there are no cookies, and other rules decide which headers reach an upstream.
+ * Answers a preflight, which has no credential and no price. All requested headers are allowed,
+ * because there are no cookies. Other rules decide which headers reach an upstream.
  */
 export function preflight(request: Request, allow: string): Response {
   const asked = request.headers.get('access-control-request-headers') ?? ''
@@ -87,8 +87,8 @@ function options(allow: string): Response {
 }
 
 /**
- * Throws ProblemError 415 for a compressed body: it is never unpacked here, so it could not be
- * checked before the payment.
+ * Throws ProblemError 415 for a compressed body. Bodies are not decompressed here, so a compressed
+ * body cannot be checked before the payment.
  */
 export function assertUnpacked(headers: Headers): void {
   const encoding = headers.get('content-encoding')

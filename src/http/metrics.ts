@@ -1,10 +1,10 @@
-/** Label values by name. Never a secret, an address of a buyer or an RPC URL: everybody can read them. */
+/** Label values by name. They are public: never a secret, a buyer's address or an RPC URL. */
 export type Labels = Readonly<Record<string, string>>
 export type Counter = { inc(labels?: Labels, by?: number): void }
 export type Gauge = { set(value: number, labels?: Labels): void }
 export type Histogram = { observe(value: number, labels?: Labels): void }
 export type Registry = {
-  /** Each name gets the prefix `turnpike_` and is registered once. */
+  /** The prefix `turnpike_` is added to each name. A name can be registered once. */
   counter(name: string, help: string, labels?: readonly string[]): Counter
   gauge(name: string, help: string, labels?: readonly string[]): Gauge
   /** `buckets`: upper bounds, ascending, without infinity. */
@@ -14,19 +14,19 @@ export type Registry = {
     buckets: readonly number[],
     labels?: readonly string[],
   ): Histogram
-  /** Called before each rendering, to set gauges from values that other modules keep. */
-  onRender(update: () => void): void
+  /** Called before each rendering, to set gauges from values that other modules store. */
+  onRender(update: () => void | Promise<void>): void
   /** Prometheus text exposition format 0.0.4. */
-  render(): string
+  render(): Promise<string>
 }
 
-// A label that somebody outside can vary must not grow the memory.
+// Clients choose some label values, so the number of series is limited.
 const seriesMax = 1000
 
 /** An empty registry. */
 export function createRegistry(): Registry {
   const families = new Map<string, () => string[]>()
-  const updates: (() => void)[] = []
+  const updates: (() => void | Promise<void>)[] = []
   const register = (
     name: string,
     help: string,
@@ -84,16 +84,16 @@ export function createRegistry(): Registry {
     onRender(update) {
       updates.push(update)
     },
-    render() {
-      for (const update of updates) update()
+    async render() {
+      for (const update of updates) await update()
       return `${[...families.values()].flatMap((lines) => lines()).join('\n')}\n`
     },
   }
 }
 
 /** `GET /metrics` of a registry. */
-export function renderMetrics(registry: Registry): Response {
-  return new Response(registry.render(), {
+export async function renderMetrics(registry: Registry): Promise<Response> {
+  return new Response(await registry.render(), {
     headers: {
       'Content-Type': 'text/plain; version=0.0.4; charset=utf-8',
       'Cache-Control': 'no-store',

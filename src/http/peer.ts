@@ -1,26 +1,26 @@
 import { clientKey } from './clientip'
 
-/** The other end of a request's connection; the address is looked up only when it is needed. */
+/** Returns the address of a request's client. The address is looked up only when it is needed. */
 export type Peer = (() => string | undefined) & {
   /**
-   * Sets whether the connection may stay silent for as long as its request takes. `isCut` ends it
-   * soon, even while bytes wait for a peer that does not read.
+   * Suspends the idle timeout of the connection (`isHeld`), or restores it. `isCut` ends the
+   * connection soon, even while bytes wait for a client that does not read.
    */
   hold?: (isHeld: boolean, isCut?: boolean) => void
 }
 
-/** What a server knows of the connections of its requests. */
+/** Access to the connections of a server's requests. */
 export type Connections = {
-  /** Connections are ended after this time of silence. */
+  /** Connections are ended after this idle time, s. */
   idleSeconds: number
   addressOf(request: Request): string | undefined
   setTimeout(request: Request, seconds: number): void
 }
 
 /**
- * The peer of a request. The calls of one message may each hold it; it is held until the last one
- * releases it. Release it before the answer ends, because the server does not reset the timeout by
- * itself. `originalOf`: the request that the server knows.
+ * The peer of a request. The calls of one message may each suspend the idle timeout, which stays
+ * suspended until the last call restores it. Restore it before the answer ends, because the server
+ * does not reset the timeout by itself. `originalOf`: the request as the server received it.
  */
 export function createPeer(
   request: Request,
@@ -28,7 +28,7 @@ export function createPeer(
   originalOf: (request: Request) => Request,
 ): Peer {
   let holders = 0
-  // Nothing is looked up before it is needed: an unpaid answer needs nothing.
+  // The lookup is lazy, because an unpaid answer does not need the address.
   const peer: Peer = () => addressOf(originalOf(request))
   peer.hold = (isHeld, isCut = false) => {
     holders += isHeld ? 1 : -1
@@ -38,7 +38,7 @@ export function createPeer(
   return peer
 }
 
-/** What a peer is counted under; see `clientKey`. */
+/** The key under which a peer is counted; see `clientKey`. */
 export function clientOf(peer: Peer, headers: Headers, trustProxy: number): string {
   return clientKey(peer(), headers.get('x-forwarded-for'), trustProxy)
 }

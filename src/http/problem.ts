@@ -1,9 +1,9 @@
 import { Elysia, ValidationError } from 'elysia'
-import { storageCode } from '../../db/storage'
+import { storageCode } from '../../db/fault'
 import type { Log } from '../log'
 import * as Problem from '../protocol/Problem'
 
-/** Response headers a browser may read: every payment header, and what tells when to try again. */
+/** Response headers that a browser may read: every payment header, and when to try again. */
 export const exposedHeaders = [
   'WWW-Authenticate',
   'PAYMENT-REQUIRED',
@@ -20,7 +20,10 @@ export const exposedHeaders = [
   'ETag',
 ].join(', ')
 
-/** On every answer that a page of another origin may read: there are no cookies, so any origin may. */
+/**
+ * Headers of every answer that pages of other origins may read. Any origin may, because there are
+ * no cookies.
+ */
 export const corsHeaders = {
   'Access-Control-Allow-Origin': '*',
   'Access-Control-Expose-Headers': exposedHeaders,
@@ -28,7 +31,7 @@ export const corsHeaders = {
 
 /**
  * Exposed headers of answers whose head must be short. `*` means every header for requests without
- * cookies. The named headers serve browsers that do not know `*`.
+ * cookies. The named headers serve browsers that do not support `*`.
  */
 export const shortCorsHeaders = {
   'Access-Control-Allow-Origin': '*',
@@ -37,7 +40,9 @@ export const shortCorsHeaders = {
 
 export type Context = { baseUrl: string; requestId: string }
 
-/** RFC 9457 answer of a problem: never cached, readable by any origin, with the request's id. */
+/**
+ * The RFC 9457 answer of a problem: never cached, readable by any origin, with the request's id.
+ */
 export function toResponse(problem: Problem.ProblemError, context: Context): Response {
   const headers = new Headers(corsHeaders)
   headers.set('Content-Type', 'application/problem+json')
@@ -51,31 +56,30 @@ export function toResponse(problem: Problem.ProblemError, context: Context): Res
 }
 
 /**
- * The problem for an unknown error: 500 with an id, while the text goes to the log only. While the
- * database cannot be written it is 503: the payment is not lost, and the same credential stays
- * valid.
+ * The problem for an unknown error: 500 with an id. The error's text goes to the log only. While
+ * the database cannot be written the problem is 503, because the same credential stays valid.
  */
 export function unknownError(error: unknown, requestId: string): Problem.ProblemError {
   if (storageCode(error) !== undefined) return unrecordable(error)
-  const detail = 'Something failed on our side; the log has it under the request id.'
+  const detail = 'The service failed; its log has the error under the request id.'
   return Problem.of('internal-error', detail, { cause: error, members: { requestId } })
 }
 
 function unrecordable(cause: unknown): Problem.ProblemError {
   const detail =
-    'Nothing can be recorded now; send the same request with the same credential again.'
+    'The request cannot be recorded now; send the same request with the same credential again.'
   return Problem.of('not-ready', detail, { cause, headers: { 'Retry-After': '5' } })
 }
 
 export type Options = {
   baseUrl: string
   log: Log
-  /** Id of a request; the same one for every call with it. */
+  /** Returns the id of a request, the same one at every call. */
   requestId(request: Request): string
 }
 
 /**
- * Turns whatever a route throws or returns as an error into a problem. Without it Elysia sends the
+ * Turns every error that a route throws or returns into a problem. Without it Elysia sends the
  * message of any error to the client, in production too. Use it before the routes.
  */
 export function errors(options: Options) {
@@ -90,7 +94,7 @@ export function errors(options: Options) {
   return (
     new Elysia({ name: 'errors' })
       .onError({ as: 'global' }, ({ error, code, request }) => answer(error, code, request))
-      // A handler may also return an error; Elysia would print it.
+      // A handler may also return an error, which Elysia would print.
       .mapResponse({ as: 'global' }, ({ responseValue, request }) =>
         responseValue instanceof Error ? answer(responseValue, 'UNKNOWN', request) : undefined,
       )

@@ -1,4 +1,7 @@
-/** What one request may do. `resetSeconds`: until the full quota is back, or, refused, until the next is let in. */
+/**
+ * The result for one request. `resetSeconds`: until the full quota is back, or, when refused, until
+ * the next request is allowed.
+ */
 export type Verdict = { ok: boolean; limit: number; remaining: number; resetSeconds: number }
 
 export type RateLimit = {
@@ -7,7 +10,7 @@ export type RateLimit = {
    * everything.
    */
   take(key: string, limitPerMinute: number, now: number, weight?: number): Verdict
-  /** What `take` would say, without counting. */
+  /** The result that `take` would return, without counting. */
   peek(key: string, limitPerMinute: number, now: number): Verdict
 }
 
@@ -15,11 +18,12 @@ const windowMs = 60_000
 const rows = 3
 
 /**
- * A token bucket per key in fixed memory. Each key owns one cell in each of three rows of a
- * count-min sketch; a cell holds the time at which its bucket is full again (GCRA), and the key's
- * own is the least of its three. Nothing is ever evicted, so no flood of other addresses gives an attacker a
- * fresh bucket, and an innocent key is refused only if all three of its cells are in use by keys
- * that spent their own quota: the seeds are secret, so nobody can aim for that.
+ * A token bucket per key in fixed memory. Each key has one cell in each of three rows of a
+ * count-min sketch. A cell stores the time at which its bucket is full again (GCRA), and the least
+ * of a key's three cells applies. Nothing is evicted, so a flood of other addresses never gives a
+ * key a fresh bucket. A key is wrongly refused only if all three of its cells are shared with keys
+ * that spent their quota. The seeds are secret, so an attacker cannot choose addresses for such a
+ * collision.
  */
 export function createRateLimit(
   options: { seeds?: readonly [number, number, number]; cells?: number } = {},
@@ -33,7 +37,8 @@ export function createRateLimit(
     const a = cellOf(key, 0)
     const b = cellOf(key, 1)
     const c = cellOf(key, 2)
-    // Later than any request could have set it: the clock was set back, and the cell means nothing.
+    // No request can set a later time than this, unless the clock was set back. Then the cell is
+    // ignored.
     const latest = now + windowMs + 1e-6
     const at = (cell: number) => {
       const value = fullAt[cell] ?? 0
@@ -61,7 +66,7 @@ export function createRateLimit(
   }
 }
 
-/** `RateLimit-*` of a verdict, and `Retry-After` (seconds) when it refuses. */
+/** `RateLimit-*` headers of a verdict, and `Retry-After` (seconds) when it refuses. */
 export function headers(verdict: Verdict): Record<string, string> {
   return {
     'RateLimit-Limit': String(verdict.limit),

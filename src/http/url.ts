@@ -1,21 +1,21 @@
 /**
- * Where the path begins in a request's URL; -1 when it has none. A request of HTTP/1.0 may come
- * without a host: its URL is then the path alone, which may hold `://` itself.
+ * Index at which the path begins in a request's URL; -1 when it has none. A request of HTTP/1.0 may
+ * have no Host field. Then its URL is the path alone, which may contain `://`.
  */
 export function pathStart(url: string): number {
   return url.startsWith('/') ? 0 : url.indexOf('/', url.indexOf('://') + 3)
 }
 
 /**
- * Query of a request's URL, '' or with its `?`. The URL as a whole need not be one: its host is what
- * the Host header says.
+ * Query of a request's URL: '' or with its `?`. The URL need not be valid, because its host is the
+ * value of the Host header.
  */
 export function searchOf(url: string): string {
   const query = url.indexOf('?', Math.max(pathStart(url), 0))
   return query === -1 ? '' : new URL(url.slice(query), 'http://localhost').search
 }
 
-/** Path of a request's URL, as it stands there. */
+/** Path of a request's URL, not decoded. */
 export function pathOf(url: string): string {
   const start = pathStart(url)
   if (start === -1) return '/'
@@ -27,8 +27,8 @@ export function pathOf(url: string): string {
 const encodedPlain = /%(?:2[de]|3\d|[46][1-9a-f]|[57][\da]|5f|7e)/gi
 
 /**
- * The request with an absolute URL, and the plain characters of its path unencoded, which RFC 3986
- * section 6.2.2.2 calls the same path; nearly always the request itself.
+ * The request with an absolute URL, and with the unreserved characters of its path decoded (RFC
+ * 3986 section 6.2.2.2: the same path). Nearly always the same request object.
  */
 export function withPlainPath(request: Request): Request {
   const { url } = request
@@ -37,7 +37,7 @@ export function withPlainPath(request: Request): Request {
     String.fromCharCode(Number.parseInt(escaped.slice(1), 16)),
   )
   if (plain === path && !url.startsWith('/')) return request
-  // The host does not matter, and need not be one.
+  // The host has no effect here, and the Host header need not be a valid host.
   return new Request(`http://localhost${plain}${searchOf(url)}`, request)
 }
 
@@ -46,26 +46,29 @@ export function isForSale(url: string): boolean {
   return url.startsWith('/m/', pathStart(url))
 }
 
-/** Where a path is served: at the root, and below the path of each base URL, without repetition. */
+/**
+ * Path prefixes under which a path is served: the root and the path of each base URL, without
+ * repetition.
+ */
 export function prefixesOf(baseUrls: readonly string[]): string[] {
   const paths = baseUrls.map((url) => new URL(url).pathname.replace(/\/+$/, ''))
   return [...new Set(['', ...paths])]
 }
 
-/** A host name or an address as it stands in a URL: IPv6 has brackets. */
+/** A host name or an address in the form of a URL: IPv6 has brackets. */
 export function hostOf(hostname: string): string {
   return hostname.includes(':') && !hostname.startsWith('[') ? `[${hostname}]` : hostname
 }
 
 /**
- * Whether a request has several Host fields, which are joined: a proxy before us may have looked at
- * another one. https://www.rfc-editor.org/rfc/rfc9112#section-3.2
+ * Whether a request has several Host fields, which the runtime joins. A proxy before us may have
+ * read another one of them. https://www.rfc-editor.org/rfc/rfc9112#section-3.2
  */
 export function hasManyHosts(headers: Headers): boolean {
   return headers.get('host')?.includes(',') ?? false
 }
 
-/** Path and query of an absolute URL as Bun normalised it; both as they are, nothing decoded. */
+/** Path and query of an absolute URL that Bun has normalised; nothing is decoded. */
 export function splitUrl(url: string): [pathname: string, search: string] {
   const start = pathStart(url)
   if (start === -1) return ['/', '']
@@ -74,7 +77,7 @@ export function splitUrl(url: string): [pathname: string, search: string] {
   const query = url.indexOf('?', start)
   if (query === -1 || query > end) return [url.slice(start, end), '']
   const search = url.slice(query, end)
-  // Where the Host header is no host nothing was normalised.
+  // When the Host header is not a valid host, the URL was not normalised.
   return [url.slice(start, query), visible.test(search) ? search : searchOf(url)]
 }
 

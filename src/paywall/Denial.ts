@@ -1,5 +1,6 @@
+import type { Payment } from '../../db/Payment'
 import * as Problem from '../protocol/Problem'
-import type { Outcome, Payment } from '../settlement/Payment'
+import type { Outcome } from '../settlement/Outcome'
 
 const retry = { headers: { 'retry-after': '5' } }
 

@@ -1,7 +1,8 @@
 import type { Address } from 'viem'
-import type { Rows } from '../../db/rows'
+import type { Rows, RowsRefusal } from '../../db/Ledger'
+import type { Payment, Purpose } from '../../db/Payment'
 import type * as Problem from '../protocol/Problem'
-import type { Outcome, Payment, Purpose } from '../settlement/Payment'
+import type { Outcome } from '../settlement/Outcome'
 import type { Settlement } from '../settlement/settlement'
 import type { Named, Presentation } from './credential'
 import type { Presented } from './extract'
@@ -37,8 +38,6 @@ export type Checkout<R> = {
   key: string | undefined
   /** The money and all else that the purchase holds; `fulfil` releases it. */
   hold: Hold
-  /** What was handed over to be written with its payment, if it is paid by this request. */
-  rows?: Rows
 }
 
 type Confirmed = Extract<Outcome, { kind: 'confirmed' }>
@@ -61,13 +60,15 @@ export type Product<R, A> = {
    */
   peek?(sale: Sale<R>): Named | undefined
   /** The stored answer of a purchase, if the request shows its key. Throws ProblemError. */
-  replay?(checkout: Checkout<R>, payment: Payment): Response | undefined
+  replay?(checkout: Checkout<R>, payment: Payment): Promise<Response | undefined>
   /** Whether the request may go on with a payment that is known. Throws ProblemError. */
-  readmit(checkout: Checkout<R>, payment: Payment): void
+  readmit(checkout: Checkout<R>, payment: Payment): Promise<void>
   /** Whether it may be sold now. Throws ProblemError; nothing has moved and nothing is written. */
   admit(checkout: Checkout<R>): A | Promise<A>
   /** Rows that are written with the payment or not at all. */
   record?(checkout: Checkout<R>, admitted: A): Rows
+  /** The answer when those rows were refused and nothing moved; undefined: a fault of ours. */
+  refusalOf?(reason: RowsRefusal): Problem.ProblemError | undefined
   /** What it does while its payment settles. */
   settling?(
     checkout: Checkout<R>,
@@ -76,5 +77,5 @@ export type Product<R, A> = {
   /** What the buyer gets for a confirmed payment. Throws ProblemError. */
   fulfil(checkout: Checkout<R>, outcome: Confirmed): Promise<Response>
   /** Adds to the problem of a settlement what became of the purchase. */
-  explain?(checkout: Checkout<R>, problem: Problem.ProblemError): Problem.ProblemError
+  explain?(checkout: Checkout<R>, problem: Problem.ProblemError): Promise<Problem.ProblemError>
 }

@@ -13,7 +13,8 @@ export async function chooseAlternative(
   let undecided = presentation
   for (const { transfer, window } of [presentation, ...presentation.alternatives]) {
     const candidate = { ...presentation, transfer, window }
-    if (settlement.find(transfer)?.transfer.signature === transfer.signature) return candidate
+    const known = await settlement.find(transfer)
+    if (known?.transfer.signature === transfer.signature) return candidate
     if (window !== undefined || !settlement.isReady(transfer.network)) continue
     const verdict = await settlement.verify(transfer)
     if ('ok' in verdict) return candidate

@@ -1,7 +1,7 @@
-import type { WriteRows } from '../../db/rows'
+import type { Payment, Purpose } from '../../db/Payment'
 import * as Problem from '../protocol/Problem'
 import { type Money, moneyKey } from '../protocol/Transfer'
-import type { Outcome, Payment, Purpose } from '../settlement/Payment'
+import { type Outcome, RowsRefusedError } from '../settlement/Outcome'
 import type { Settlement } from '../settlement/settlement'
 import type { ApprovalSponsor } from '../settlement/sponsorship'
 import { settleSponsored } from '../settlement/sponsorship'
@@ -11,7 +11,7 @@ import * as Denial from './Denial'
 import { createHold, type Hold, holdMoney, scopeKey } from './hold'
 import { idempotencyKey } from './idempotency'
 import type { Checkout, Product, Sale } from './Product'
-import type { ChallengeDetails, Quoter } from './quote'
+import type { Quoter } from './quote'
 import { failingOf, failureHeaders } from './receipts'
 
 export type CheckoutOptions = {
@@ -35,7 +35,6 @@ export type Checkouts<R> = {
 type State<R, A> = {
   options: CheckoutOptions
   product: Product<R, A>
-  writeRows: WriteRows | undefined
   /** By the key of the money: what other requests wait for. */
   held: Map<string, Hold>
   /** Keys of buyers with which a purchase is looked for or settled now. */
@@ -44,31 +43,17 @@ type State<R, A> = {
 
 /**
  * Sells a product: takes the money in memory, finds what is known of it, proves and reserves the
- * buyer's key, settles, and hands over. `writeRows` is needed by a product that records.
+ * buyer's key, settles, and hands over.
  */
 export function createCheckouts<R, A>(
   options: CheckoutOptions,
   product: Product<R, A>,
-  writeRows?: WriteRows,
 ): Checkouts<R> {
-  // Otherwise money would move without the rows that say what it is for.
-  if (product.record && !writeRows) throw new Error('a product that records needs writeRows')
-  const state = { options, product, writeRows, held: new Map(), keys: new Set<string>() }
+  const state = { options, product, held: new Map(), keys: new Set<string>() }
   return {
     buy: (sale) => buy(state, sale),
     redeem: (sale, payment) => redeem(state, sale, payment),
   }
-}
-
-/** The 402 of an item. Throws ProblemError when none of its networks can settle. */
-export function challenge(
-  quoter: Quoter,
-  { item, url, requestId }: Pick<Sale<unknown>, 'item' | 'url' | 'requestId'>,
-  details: ChallengeDetails,
-): Response {
-  const response = quoter.challenge(item, url, requestId, details)
-  if (response === undefined) throw Denial.noNetwork(quoter.whyNone(item))
-  return response
 }
 
 async function buy<R, A>(state: State<R, A>, sale: Sale<R>): Promise<Response> {
@@ -119,6 +104,7 @@ function refuse<R, A>(
 /** The payment of this money, once the request that holds the money now has given it back. */
 async function meet<R, A>({ options, held }: State<R, A>, money: Money) {
   const hold = held.get(moneyKey(money))
+  // Before the read: what the other request writes must be seen.
   if (hold !== undefined) await new Promise<void>((resolve) => hold.add(resolve))
   return options.settlement.find(money)
 }
@@ -156,8 +142,8 @@ async function spend<R, A>(
   presentation: Presentation,
 ): Promise<Response> {
   const { transfer } = presentation
-  if (state.product.peek && state.held.has(moneyKey(transfer))) {
-    // Of the requests that waited together another one was first to try again.
+  // Of the requests that waited together another one may have been first to try again.
+  while (state.held.has(moneyKey(transfer))) {
     const known = await meet(state, transfer)
     if (known !== undefined) {
       return comeBack(state, open(state, sale, presentation, createHold()), presentation, known)
@@ -166,8 +152,8 @@ async function spend<R, A>(
   const hold = claim(state, transfer)
   try {
     const checkout = open(state, sale, presentation, hold)
-    // A product that peeks has just looked, and settling looks again.
-    const known = state.product.peek ? undefined : state.options.settlement.find(transfer)
+    // Read under the claim: what was read before may be out of date.
+    const known = await state.options.settlement.find(transfer)
     if (known !== undefined) return await comeBack(state, checkout, presentation, known)
     return await pay(state, checkout, presentation)
   } catch (error) {
@@ -213,7 +199,7 @@ async function reserve<R, A>(
   if (state.keys.has(reserved)) throw Denial.inProgress()
   state.keys.add(reserved)
   try {
-    const previous = settlement.findByIdempotencyKey(scope)
+    const previous = await settlement.findByIdempotencyKey(scope)
     if (previous !== undefined) return { previous }
     return { outcome: await settle(state, checkout, presentation) }
   } finally {
@@ -222,7 +208,7 @@ async function reserve<R, A>(
 }
 
 async function settle<R, A>(
-  { options, product, writeRows }: State<R, A>,
+  { options, product }: State<R, A>,
   checkout: Checkout<R>,
   presentation: Presentation,
 ): Promise<Outcome> {
@@ -230,7 +216,6 @@ async function settle<R, A>(
   const { transfer, protocol, challengeId, credentialHash, bound, approval } = presentation
   const admitted = await product.admit(checkout)
   const rows = product.record?.(checkout, admitted)
-  if (rows !== undefined) checkout.rows = rows
   const purpose: Purpose = {
     ...sale.purpose,
     protocol,
@@ -240,15 +225,20 @@ async function settle<R, A>(
     credentialHash,
     bound,
   }
-  return settleSponsored(options, transfer, purpose, {
-    approval,
-    waitMs: product.waitMs(sale),
-    receivedAt: options.now(),
-    isKeySigned: presentation.isKeySigned,
-    requestId: sale.requestId,
-    ...(rows && { write: (paymentId: string) => writeRows?.(rows, paymentId) }),
-    ...product.settling?.(checkout, purpose),
-  })
+  try {
+    return await settleSponsored(options, transfer, purpose, {
+      approval,
+      waitMs: product.waitMs(sale),
+      receivedAt: options.now(),
+      isKeySigned: presentation.isKeySigned,
+      requestId: sale.requestId,
+      rows,
+      ...product.settling?.(checkout, purpose),
+    })
+  } catch (error) {
+    if (!(error instanceof RowsRefusedError)) throw error
+    throw product.refusalOf?.(error.reason) ?? error
+  }
 }
 
 /** The purchase that the same payer made before with the same key. */
@@ -260,17 +250,25 @@ async function repeat<R, A>(
   const { product } = state
   const presentation = { ...presented.presentation, transfer: payment.transfer }
   const checkout: Checkout<R> = { ...presented, presentation, hold, by: 'key' }
-  const replay = product.replay?.(checkout, payment)
+  const replay = await product.replay?.(checkout, payment)
   if (replay !== undefined) {
     hold.release()
     return replay
   }
   checkout.hold = product.peek ? createHold() : claim(state, payment.transfer)
   try {
-    product.readmit(checkout, payment)
+    // Before it could be claimed another request may have got its answer.
+    const current = (await state.options.settlement.findById(payment.id)) ?? payment
+    const late = await product.replay?.(checkout, current)
+    if (late !== undefined) {
+      checkout.hold.release()
+      hold.release()
+      return late
+    }
+    await product.readmit(checkout, current)
     // The credential just presented stays unspent: the money of the previous purchase pays.
     hold.release()
-    return await pursue(state, checkout, payment)
+    return await pursue(state, checkout, current)
   } catch (error) {
     checkout.hold.release()
     throw error
@@ -288,12 +286,12 @@ async function comeBack<R, A>(
   if (transfer.signature !== payment.transfer.signature && !isKeySigned()) {
     throw Denial.verificationFailed(signatureReason, 'The signature is not of the payer.')
   }
-  const replay = state.product.replay?.(checkout, payment)
+  const replay = await state.product.replay?.(checkout, payment)
   if (replay !== undefined) {
     checkout.hold.release()
     return replay
   }
-  state.product.readmit(checkout, payment)
+  await state.product.readmit(checkout, payment)
   return pursue(state, checkout, payment)
 }
 
@@ -309,8 +307,8 @@ async function redeem<R, A>(
     const { protocol } = purpose
     const presentation = { protocol, transfer, bound: false, credentialHash: undefined }
     const checkout = { sale, by: 'token', presentation, fingerprint, key: undefined, hold } as const
-    const current = state.options.settlement.findById(payment.id) ?? payment
-    state.product.readmit(checkout, current)
+    const current = (await state.options.settlement.findById(payment.id)) ?? payment
+    await state.product.readmit(checkout, current)
     return await pursue(state, checkout, current)
   } catch (error) {
     hold.release()
@@ -334,7 +332,7 @@ async function pursue<R, A>(
   return conclude(state, checkout, outcome)
 }
 
-function conclude<R, A>(
+async function conclude<R, A>(
   { options, product }: State<R, A>,
   checkout: Checkout<R>,
   outcome: Outcome,
@@ -346,5 +344,5 @@ function conclude<R, A>(
     options.log('payment-dead', { requestId, payment: payment?.id, reason })
   }
   const problem = Denial.unpaid(outcome)
-  throw product.explain?.(checkout, problem) ?? problem
+  throw (await product.explain?.(checkout, problem)) ?? problem
 }

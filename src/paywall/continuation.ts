@@ -1,4 +1,4 @@
-import type { Payment } from '../settlement/Payment'
+import type { Payment } from '../../db/Payment'
 
 /** What a request shows to continue a payment that is known already. */
 export type Shown = {

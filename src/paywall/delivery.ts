@@ -1,8 +1,10 @@
+import type { Payment, Protocol } from '../../db/Payment'
 import * as Crypto from '../protocol/Crypto'
-import type { Outcome, Payment, Protocol } from '../settlement/Payment'
+import type { Outcome } from '../settlement/Outcome'
 import type { Settlement } from '../settlement/settlement'
 import { createPaces, type PaceMin, type Paces } from './pace'
 import { createReceipts, type Receipts } from './receipts'
+import { createRecorder, type RecordEnd, type Recorder } from './recorder'
 import { createKept, createRests, type Envelope, type Rests, readWhole } from './rest'
 import type { Answer, Answers } from './store'
 import { observed, type Reach } from './stream'
@@ -74,12 +76,12 @@ export type Deliveries = {
   ): Promise<Response>
   /** The stored answer of an idempotency key, marked as a replay. */
   replay(answer: Answer, payment: Payment, protocol: Protocol): Response
-  findByToken(token: string): Payment | undefined
+  findByToken(token: string): Promise<Payment | undefined>
   /** Whether a failed delivery of the payment was answered, with the token that redeems it. */
-  wasAnswered(payment: Payment): boolean
+  wasAnswered(payment: Payment): Promise<boolean>
   inFlight(): number
-  /** Gives up the rests of answers that are read for keys. */
-  stop(): void
+  /** Gives up the rests of answers that are read for keys; resolves when that is recorded. */
+  stop(): Promise<void>
 }
 
 type Context = {
@@ -90,6 +92,7 @@ type Context = {
   paces: Paces
   /** Payments whose failed delivery was answered, which is not on the disk yet. */
   answering: Set<string>
+  recorder: Recorder
   /** Deliveries under way. */
   open: number
 }
@@ -100,8 +103,7 @@ type Delivery = {
   /** With the attempt that is under way, and until when it may be redeemed. */
   payment: Payment
   protocol: Protocol
-  /** Records how much of the answer its buyer got, as asked when it is written. Never rejects. */
-  record: (status: number, decide: () => Reach) => Promise<void>
+  record: RecordEnd
   /** Ends the delivery. */
   finish: () => void
 }
@@ -111,13 +113,15 @@ export function createDeliveries(options: DeliveryOptions): Deliveries {
   const [secret] = options.challengeSecrets
   if (secret === undefined) throw new Error('no challenge secret')
   const issuer = { key: options.receiptKey, address: Crypto.addressOf(options.receiptKey) }
+  const redeeming = createRedeeming(secret, now)
   const context: Context = {
     options,
     receipts: createReceipts(issuer, now),
-    redeeming: createRedeeming(secret, now),
+    redeeming,
     rests: createRests(),
     paces: createPaces(options.paceMin),
     answering: new Set(),
+    recorder: createRecorder({ ...options, redeeming }),
     open: 0,
   }
   const { receipts, rests, answering } = context
@@ -129,7 +133,7 @@ export function createDeliveries(options: DeliveryOptions): Deliveries {
         context.open--
         release()
       }
-      const record = recorderOf(context, request, payment)
+      const record = context.recorder.of(request, payment)
       return deliver(context, { request, payment, protocol, record, finish })
     },
     replay(answer, payment, protocol) {
@@ -139,9 +143,16 @@ export function createDeliveries(options: DeliveryOptions): Deliveries {
       return new Response(answer.body, { status: answer.status, headers })
     },
     findByToken: (token) => settlement.findByRedeemToken(sha256(token)),
-    wasAnswered: ({ id, answered }) => answered || answering.has(id),
+    async wasAnswered({ id, answered }) {
+      if (answered || answering.has(id)) return true
+      // It may have been written since the payment was read.
+      return (await settlement.findById(id))?.answered === true
+    },
     inFlight: () => context.open,
-    stop: rests.stop,
+    async stop() {
+      await rests.stop()
+      await context.recorder.idle()
+    },
   }
 }
 
@@ -169,28 +180,6 @@ async function begin(
   return { ...started, redeemUntil: redeeming.untilOf(started) }
 }
 
-function recorderOf(
-  { options: { settlement, log }, redeeming }: Context,
-  { requestId }: DeliveryRequest,
-  payment: Payment,
-): Delivery['record'] {
-  return async (status, decide) => {
-    const fields = { requestId, payment: payment.id, status }
-    try {
-      let outcome = decide()
-      await settlement.endDelivery(payment.id, () => {
-        outcome = decide()
-        if (outcome === 'nothing') return redeeming.undelivered(payment, status)
-        return { delivered: true, upstreamStatus: status, truncated: outcome === 'truncated' }
-      })
-      log('payment-delivery', { ...fields, outcome })
-    } catch (error) {
-      // No caller is left to report to. The buyer has the answer; at worst it is delivered again.
-      log('payment-delivery-unrecorded', { ...fields, error })
-    }
-  }
-}
-
 async function deliver(context: Context, delivery: Delivery): Promise<Response> {
   const { request, payment } = delivery
   context.open++
@@ -211,7 +200,7 @@ async function deliver(context: Context, delivery: Delivery): Promise<Response> 
   const { body } = made
   if (body instanceof Uint8Array) {
     // The answer is stored for the key: an abort does not count another delivery.
-    const isStored = keep?.(body) === true
+    const isStored = (await keep?.(body)) === true
     const isTaken = () => isStored || !request.signal.aborted
     return answer(context, delivery, { ...made, body }, () => {
       // The answer is written in this turn of the event loop; recording it afterwards means that a
@@ -232,7 +221,7 @@ async function deliver(context: Context, delivery: Delivery): Promise<Response> 
   return new Response(observed(body, request.signal, observer), { status, headers })
 }
 
-type Keep = ((body: Uint8Array) => boolean) | undefined
+type Keep = ((body: Uint8Array) => Promise<boolean>) | undefined
 
 /** Reads an answer completely and passes it on inside a message. Throws ProblemError. */
 async function enclose(
@@ -313,9 +302,9 @@ function keeper(
 ): Keep {
   if (payment.purpose.idempotencyKey === undefined) return undefined
   const own = new Headers(headers)
-  return (body) => {
+  return async (body) => {
     try {
-      return answers.store(payment, { status, headers: own, body }, now())
+      return await answers.store(payment, { status, headers: own, body }, now())
     } catch (error) {
       log('answer-not-kept', { requestId, payment: payment.id, error })
       return false

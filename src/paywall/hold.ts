@@ -1,3 +1,4 @@
+import type { KeyScope } from '../../db/Ledger'
 import type { Money } from '../protocol/Transfer'
 import type { Settlement } from '../settlement/settlement'
 
@@ -34,10 +35,7 @@ export function holdMoney(settlement: Pick<Settlement, 'claim'>, money: Money): 
   return hold
 }
 
-/** Where a buyer's own key counts. */
-export type KeyScope = Parameters<Settlement['findByIdempotencyKey']>[0]
-
-/** The same as a key for maps. No part of it contains a line feed. */
+/** Where a buyer's own key counts, as a key for maps. No part of it contains a line feed. */
 export function scopeKey({ merchant, route, payer, key }: KeyScope): string {
   return `${merchant}\n${route}\n${payer}\n${key}`
 }

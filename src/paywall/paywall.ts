@@ -1,6 +1,6 @@
+import type { Payment } from '../../db/Payment'
 import * as Problem from '../protocol/Problem'
-import type { Payment } from '../settlement/Payment'
-import { type CheckoutOptions, type Checkouts, challenge, createCheckouts } from './checkout'
+import { type CheckoutOptions, type Checkouts, createCheckouts } from './checkout'
 import { mayContinue } from './continuation'
 import * as Denial from './Denial'
 import {
@@ -13,7 +13,7 @@ import type { Presented } from './extract'
 import { bodyDigest, fingerprint } from './fingerprint'
 import type { Item } from './Item'
 import type { Checkout, Product, Sale } from './Product'
-import type { ChallengeDetails } from './quote'
+import { type ChallengeDetails, challenge } from './quote'
 import { receiptUrl } from './receipts'
 
 /** A request for a merchant's resource that presents something. */
@@ -50,8 +50,8 @@ export type Paywall = {
   serve(request: PaidRequest): Promise<Response>
   /** Answers and settlements under way. */
   inFlight(): number
-  /** Gives up what is still read for buyers that have left. */
-  stop(): void
+  /** Gives up what is still read for buyers that have left; resolves when that is recorded. */
+  stop(): Promise<void>
 }
 
 /** Sells the merchants' resources: each payment buys one answer of the upstream. */
@@ -82,7 +82,7 @@ async function redeem(
   request: PaidRequest,
   token: string,
 ): Promise<Response> {
-  const payment = deliveries.findByToken(token)
+  const payment = await deliveries.findByToken(token)
   if (payment !== undefined) return checkouts.redeem(saleOf(request), payment)
   throw Problem.of('invalid-redeem-token', 'Payment-Redeem is not a token of this service.')
 }
@@ -126,17 +126,17 @@ function createGatewayProduct(
       const { invalidParams } = request
       if (invalidParams.length > 0) throw Denial.invalidParameters(invalidParams)
     },
-    replay({ presentation, fingerprint, key }, payment) {
+    async replay({ presentation, fingerprint, key }, payment) {
       const { purpose } = payment
       if (key === undefined || key !== purpose.idempotencyKey) return undefined
       if (purpose.fingerprint !== fingerprint) {
         throw Denial.keyConflict('was used for another request')
       }
-      const stored = options.answers.find(payment.id, options.now())
+      const stored = await options.answers.find(payment.id, options.now())
       return stored && deliveries.replay(stored, payment, presentation.protocol)
     },
-    readmit(checkout, payment) {
-      assertUndelivered(checkout, payment, deliveries)
+    async readmit(checkout, payment) {
+      await assertUndelivered(checkout, payment, deliveries)
       checkout.hold.add(checkout.sale.request.reserve())
     },
     admit: (checkout) => admit(options, checkout),
@@ -157,11 +157,11 @@ function createGatewayProduct(
 }
 
 /** One payment buys one answer, for the request that it was made for. */
-function assertUndelivered(
+async function assertUndelivered(
   { by, sale, presentation, fingerprint, key }: Checkout<PaidRequest>,
   payment: Payment,
   deliveries: Deliveries,
-): void {
+): Promise<void> {
   const { merchant, route, fingerprint: paidFor, protocol } = payment.purpose
   const { purpose } = sale
   switch (by) {
@@ -183,7 +183,7 @@ function assertUndelivered(
       }
       if (!mayContinue(payment, { presentation, key })) throw Denial.otherCredential()
       // The buyer got a redeem token, so the credential does not continue this payment.
-      if (deliveries.wasAnswered(payment) && payment.attempts > 0 && protocol === 'x402') {
+      if (protocol === 'x402' && payment.attempts > 0 && (await deliveries.wasAnswered(payment))) {
         throw Denial.spent(payment)
       }
   }
@@ -196,7 +196,7 @@ async function admit(
 ): Promise<void> {
   const { transfer, bound } = presentation
   if (key !== undefined) {
-    const free = answers.reserve(transfer.payer, now())
+    const free = await answers.reserve(transfer.payer, now())
     if (free === undefined) throw Denial.storeFull()
     hold.add(free)
   }

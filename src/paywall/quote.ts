@@ -2,6 +2,7 @@ import * as Challenge from '../protocol/Challenge'
 import type * as Network from '../protocol/Network'
 import * as Problem from '../protocol/Problem'
 import type { Sale } from '../settlement/availability'
+import * as Denial from './Denial'
 import type { Item } from './Item'
 import {
   compile,
@@ -96,6 +97,17 @@ export function createQuoter(options: QuoterOptions): Quoter {
       return [...new Set(reasons)].join('; ')
     },
   }
+}
+
+/** The 402 of an item. Throws ProblemError when none of its networks can settle. */
+export function challenge(
+  quoter: Quoter,
+  { item, url, requestId }: { item: Item; url: string; requestId: string },
+  details: ChallengeDetails,
+): Response {
+  const response = quoter.challenge(item, url, requestId, details)
+  if (response === undefined) throw Denial.noNetwork(quoter.whyNone(item))
+  return response
 }
 
 /** Values that differ in every answer. */

@@ -1,9 +1,9 @@
 import type { Address } from 'viem'
+import type { Payment, Protocol } from '../../db/Payment'
 import type { Offer } from '../protocol/Offer'
 import type { ProblemError } from '../protocol/Problem'
 import * as Receipt from '../protocol/Receipt'
 import * as SettlementResponse from '../protocol/SettlementResponse'
-import type { Payment, Protocol } from '../settlement/Payment'
 import type { Presented } from './extract'
 import type { Item } from './Item'
 

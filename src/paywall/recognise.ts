@@ -14,7 +14,7 @@ type Options = {
 }
 
 /** Whether a request's credential is worth the room of its body; it proves nothing about money. */
-export type Recognise = (presented: Presented, item: Item) => boolean
+export type Recognise = (presented: Presented, item: Item) => Promise<boolean>
 
 /**
  * Recognises, without a signature check or a node: a credential with a challenge of ours, an x402
@@ -22,7 +22,7 @@ export type Recognise = (presented: Presented, item: Item) => boolean
  * header would put a body among those that are paid for.
  */
 export function createRecognise({ settlement, challengeSecrets, realm }: Options): Recognise {
-  return (presented, item) => {
+  return async (presented, item) => {
     switch (presented.kind) {
       case 'mpp': {
         const parsed = Credential.parse(presented.value)
@@ -37,7 +37,7 @@ export function createRecognise({ settlement, challengeSecrets, realm }: Options
         return !('code' in X402.matchOffer(parsed, offers))
       }
       case 'redeem':
-        return settlement.findByRedeemToken(sha256(presented.token)) !== undefined
+        return (await settlement.findByRedeemToken(sha256(presented.token))) !== undefined
       case 'none':
       case 'fault':
         return false

@@ -33,8 +33,8 @@ export type Rests = {
    * are under way come first. Never rejects.
    */
   store(payer: string, reader: Reader, kept: Kept): Promise<boolean> | undefined
-  /** Gives up what is under way. */
-  stop(): void
+  /** Gives up what is under way; resolves when it has ended. */
+  stop(): Promise<void>
 }
 
 /** `Rests.store` for one payer: reads on when the buyer has left. */
@@ -43,7 +43,7 @@ export type StoreRest = (reader: Reader, kept: Kept) => Promise<boolean> | undef
 /** Places for 32 rests, 4 of one payer. */
 export function createRests(): Rests {
   const byPayer = new Map<string, number>()
-  const running = new Set<() => void>()
+  const running = new Map<() => void, Promise<boolean>>()
 
   function count(payer: string, change: 1 | -1): void {
     const own = (byPayer.get(payer) ?? 0) + change
@@ -61,17 +61,20 @@ export function createRests(): Rests {
         reader.cancel().catch(() => {})
       }
       const timer = setTimeout(end, readMaxMs)
-      running.add(end)
       count(payer, 1)
       // A cancelled source ends like a complete one, so mark it as failed.
-      return readRest(reader, kept, () => isOver).finally(() => {
+      const rest = readRest(reader, kept, () => isOver).finally(() => {
         clearTimeout(timer)
         running.delete(end)
         count(payer, -1)
       })
+      running.set(end, rest)
+      return rest
     },
-    stop() {
-      for (const end of running) end()
+    async stop() {
+      const rests = [...running.values()]
+      for (const end of running.keys()) end()
+      await Promise.all(rests)
     },
   }
 }
@@ -81,7 +84,7 @@ async function readRest(reader: Reader, kept: Kept, isOver: () => boolean): Prom
     while (kept.isOpen()) {
       const { done, value } = await reader.read()
       if (isOver()) return false
-      if (done || value === undefined) return kept.store()
+      if (done || value === undefined) return await kept.store()
       kept.add(value)
     }
     reader.cancel().catch(() => {})
@@ -96,14 +99,16 @@ export type Kept = {
   /** Whether all that came so far is here. */
   isOpen(): boolean
   add(chunk: Uint8Array): void
-  /** Stores it as the whole answer. False when it is not stored. */
-  store(): boolean
+  /** Stores it as the whole answer, once. False when it is not stored. */
+  store(): Promise<boolean>
 }
 
 /** `keep` stores a whole answer and says whether it did; undefined when nothing is to be stored. */
-export function createKept(keep: ((body: Uint8Array) => boolean) | undefined): Kept {
+export function createKept(keep: ((body: Uint8Array) => Promise<boolean>) | undefined): Kept {
   let chunks: Uint8Array[] = []
   let size = 0
+  let stored: Promise<boolean> | undefined
+  const storeOnce = async () => isOpen() && (await keep?.(Buffer.concat(chunks))) === true
   const isOpen = () => keep !== undefined && size <= answerMaxBytes
   return {
     isOpen,
@@ -112,7 +117,10 @@ export function createKept(keep: ((body: Uint8Array) => boolean) | undefined): K
       if (isOpen()) chunks.push(chunk.slice())
       else if (chunks.length > 0) chunks = []
     },
-    store: () => isOpen() && keep?.(Buffer.concat(chunks)) === true,
+    store() {
+      stored ??= storeOnce()
+      return stored
+    },
   }
 }
 
@@ -154,7 +162,9 @@ export async function readWhole(
       if (value !== undefined) kept.add(value)
       if (signal.aborted) return await left()
       if (done || value === undefined) {
-        const isStored = kept.store()
+        // It is whole now: a buyer that leaves meanwhile changes nothing about it.
+        signal.removeEventListener('abort', leave)
+        const isStored = await kept.store()
         return { kind: 'whole', bytes: Buffer.concat(chunks), truncated: false, isStored }
       }
       const room = envelope.maxBytes - size

@@ -1,7 +1,4 @@
-import { type MerchantRow, mirrorMerchants, readMerchants } from '../../db/merchants'
-import { type RetiredOffer as RetiredRow, readOffers, retireOffers } from '../../db/offers'
-import type { Db } from '../../db/open'
-import { write } from '../../db/write'
+import type { MerchantRow, OfferLedger, RetiredOffer as RetiredRow } from '../../db/OfferLedger'
 import type { Config, Merchant } from '../config/Config'
 import type * as Network from '../protocol/Network'
 import type { RetiredOffer } from './Item'
@@ -16,25 +13,23 @@ export const honouredMs = 360_000
 const keptMs = 2 * 24 * 60 * 60 * 1000
 
 /**
- * What a configuration must still honour of the one before, whether that ran in this process or an
+ * What a configuration must still honour of the one before, whether that ran in this process or in
  * another. `write` makes it the one that is served: it mirrors the merchants in the database and
  * keeps the offers that ended. Until then a crash changes nothing: the next start finds the same.
+ * Between this and `write` no other configuration may be taken over: its offers would be forgotten.
  */
-export function succeed(
-  db: Db,
+export async function succeed(
+  ledger: OfferLedger,
   config: Config,
   now: number,
-): { retired: RetiredOffers; write(): void } {
-  const rows = config.merchants.map((merchant) => rowOf(merchant, config))
-  const ended = endedOf(readMerchants(db), rows, now)
-  const kept = new Map([...readOffers(db), ...ended].map((offer) => [keyOf(offer), offer]))
+): Promise<{ retired: RetiredOffers; write(): Promise<void> }> {
+  const merchants = config.merchants.map((merchant) => rowOf(merchant, config))
+  const ended = endedOf(await ledger.merchants(), merchants, now)
+  const all = [...(await ledger.retired()), ...ended]
+  const kept = new Map(all.map((offer) => [keyOf(offer), offer]))
   return {
     retired: find(kept.values(), config),
-    write: () =>
-      write(db, () => {
-        retireOffers(db, ended, now - keptMs)
-        mirrorMerchants(db, rows, now)
-      }),
+    write: () => ledger.replace({ merchants, ended, keptFrom: now - keptMs, now }),
   }
 }
 

@@ -1,24 +1,20 @@
-import { eq, lte, min, sql } from 'drizzle-orm'
-import type { Db } from '../../db/open'
-import { answers, payments } from '../../db/schema'
-import { later } from '../../db/statement'
-import { write } from '../../db/write'
-import type { Payment } from '../settlement/Payment'
+import type { AnswerLedger, AnswerUsage } from '../../db/AnswerLedger'
+import type { Payment } from '../../db/Payment'
 
 /** An answer as it was delivered. */
 export type Answer = { status: number; headers: Headers; body: Uint8Array }
 
 /** Answers kept for idempotency keys: 24 hours, at most 1 MiB each, capped in total and per payer. */
 export type Answers = {
-  find(paymentId: string, now: number): Answer | undefined
+  find(paymentId: string, now: number): Promise<Answer | undefined>
   /** Stores an answer; false when it is too long and was not stored. */
-  store(payment: Pick<Payment, 'id' | 'transfer'>, answer: Answer, now: number): boolean
+  store(payment: Pick<Payment, 'id' | 'transfer'>, answer: Answer, now: number): Promise<boolean>
   /**
    * Holds room for an answer of a payer, until the result is called: when the answer is stored, or never
    * will be. Undefined when the cap or the payer's share of it is reached: then nothing with a key may
    * be charged.
    */
-  reserve(payer: string, now: number): (() => void) | undefined
+  reserve(payer: string, now: number): Promise<(() => void) | undefined>
 }
 
 const keptMs = 24 * 60 * 60 * 1000
@@ -34,37 +30,29 @@ const shares = 8
 const sweepMs = 60_000
 
 /** The answers of a database. `totalMaxBytes` bounds what strangers can make us store. */
-export function createAnswers(db: Db, totalMaxBytes = 256 * answerMaxBytes): Answers {
-  const { orm } = db
-  const byPayment = later(orm, () =>
-    orm
-      .select()
-      .from(answers)
-      .where(eq(answers.paymentId, sql.placeholder('paymentId')))
-      .prepare(),
-  )
-  const room = createRoom(db, totalMaxBytes)
+export async function createAnswers(
+  ledger: AnswerLedger,
+  totalMaxBytes = 256 * answerMaxBytes,
+): Promise<Answers> {
+  const room = createRoom(ledger, totalMaxBytes, await ledger.usage(rowBytes))
   return {
-    find(paymentId, now) {
-      const row = byPayment.get({ paymentId })
+    async find(paymentId, now) {
+      const row = await ledger.find(paymentId)
       if (row === undefined || row.expiresAt <= now) return undefined
       const pairs: [string, string][] = JSON.parse(row.headers)
-      return { status: row.status, headers: new Headers(pairs), body: new Uint8Array(row.body) }
+      return { status: row.status, headers: new Headers(pairs), body: row.body }
     },
-    store({ id, transfer }, { status, headers, body }, now) {
+    async store({ id, transfer }, { status, headers, body }, now) {
       if (body.byteLength > answerMaxBytes) return false
-      const row = {
-        paymentId: id,
+      const text = JSON.stringify([...headers])
+      await ledger.store(id, {
         status,
-        headers: JSON.stringify([...headers]),
-        body: Buffer.from(body),
+        headers: text,
+        body,
         createdAt: now,
         expiresAt: now + keptMs,
-      }
-      write(db, () => {
-        orm.insert(answers).values(row).onConflictDoNothing().run()
       })
-      room.use(transfer.payer, body.byteLength + row.headers.length + rowBytes)
+      room.use({ payer: transfer.payer, bytes: body.byteLength + text.length + rowBytes })
       return true
     },
     reserve: room.reserve,
@@ -72,11 +60,13 @@ export function createAnswers(db: Db, totalMaxBytes = 256 * answerMaxBytes): Ans
 }
 
 /** What the answers take, in total and by payer, with what is reserved for those under way. */
-function createRoom(db: Db, totalMaxBytes: number) {
-  const { orm } = db
-  let usage = createUsage(stored(db))
+function createRoom(ledger: AnswerLedger, totalMaxBytes: number, stored: readonly AnswerUsage[]) {
+  let usage = createUsage(stored)
   const reserved = createUsage([])
   let sweepAt = 0
+  let sweeping: Promise<void> | undefined
+  /** What was stored while the usage is read again. */
+  let meanwhile: AnswerUsage[] = []
 
   function hasRoom(payer: string): boolean {
     const own = usage.of(payer) + reserved.of(payer)
@@ -86,57 +76,56 @@ function createRoom(db: Db, totalMaxBytes: number) {
     )
   }
 
-  /** Forgets what has expired, when there may be some. */
-  function sweep(now: number): void {
-    if (now < sweepAt) return
-    write(db, () => {
-      orm.delete(answers).where(lte(answers.expiresAt, now)).run()
+  async function sweep(now: number): Promise<void> {
+    const oldestAt = await ledger.sweep(now)
+    sweepAt = Math.max(oldestAt ?? now, now + sweepMs)
+    meanwhile = []
+    const read = await ledger.usage(rowBytes)
+    // An answer may count twice until the next time, and never not at all.
+    usage = createUsage([...read, ...meanwhile])
+  }
+
+  /** Forgets what has expired, when there may be some: once for all that ask meanwhile. */
+  function sweepIfDue(now: number): Promise<void> {
+    if (sweeping === undefined && now < sweepAt) return Promise.resolve()
+    sweeping ??= sweep(now).finally(() => {
+      sweeping = undefined
     })
-    const [oldest] = orm
-      .select({ at: min(answers.expiresAt) })
-      .from(answers)
-      .all()
-    sweepAt = Math.max(oldest?.at ?? now, now + sweepMs)
-    usage = createUsage(stored(db))
+    return sweeping
   }
 
-  const reserve: Answers['reserve'] = (payer, now) => {
-    if (!hasRoom(payer)) sweep(now)
-    if (!hasRoom(payer)) return undefined
-    let bytes = reservedBytes
-    reserved.add(payer, bytes)
-    return () => {
-      reserved.add(payer, -bytes)
-      bytes = 0
-    }
+  return {
+    async reserve(payer: string, now: number): Promise<(() => void) | undefined> {
+      if (!hasRoom(payer)) await sweepIfDue(now)
+      // Asked again in the turn that takes it: others may have taken room meanwhile.
+      if (!hasRoom(payer)) return undefined
+      let bytes = reservedBytes
+      reserved.add({ payer, bytes })
+      return () => {
+        reserved.add({ payer, bytes: -bytes })
+        bytes = 0
+      }
+    },
+    use(used: AnswerUsage): void {
+      usage.add(used)
+      if (sweeping !== undefined) meanwhile.push(used)
+    },
   }
-  return { reserve, use: (payer: string, bytes: number) => usage.add(payer, bytes) }
 }
 
-function stored({ orm }: Db): readonly Used[] {
-  const length = sql`length(${answers.body}) + length(${answers.headers}) + ${rowBytes}`
-  return orm
-    .select({ payer: payments.payer, bytes: sql<number>`sum(${length})` })
-    .from(answers)
-    .leftJoin(payments, eq(payments.id, answers.paymentId))
-    .groupBy(payments.payer)
-    .all()
-}
-
-type Used = { payer: string | null; bytes: number }
-type Usage = { total(): number; of(payer: string): number; add(payer: string, bytes: number): void }
+type Usage = { total(): number; of(payer: string): number; add(used: AnswerUsage): void }
 
 /** Bytes in total and by payer. */
-function createUsage(start: readonly Used[]): Usage {
+function createUsage(start: readonly AnswerUsage[]): Usage {
   const byPayer = new Map<string, number>()
   let total = 0
-  const add = (payer: string, bytes: number) => {
+  const add = ({ payer, bytes }: AnswerUsage) => {
     const key = payer.toLowerCase()
     const own = (byPayer.get(key) ?? 0) + bytes
     if (own === 0) byPayer.delete(key)
     else byPayer.set(key, own)
     total += bytes
   }
-  for (const { payer, bytes } of start) add(payer ?? '', bytes)
+  for (const used of start) add(used)
   return { total: () => total, of: (payer) => byPayer.get(payer.toLowerCase()) ?? 0, add }
 }

@@ -47,9 +47,9 @@ export function observed(
         if (value !== undefined) kept.add(value)
         if (progress.hasLeft()) return controller.error()
         if (done) {
-          kept.store()
-          progress.end('complete')
-          controller.close()
+          await progress.complete()
+          if (progress.hasLeft()) controller.error()
+          else controller.close()
           return
         }
         controller.enqueue(value)
@@ -70,8 +70,8 @@ type Progress = {
   pace: Pace
   /** A chunk was passed on. */
   begin(): void
-  /** Records how far it got and finishes. Once. */
-  end(reach: Reach): void
+  /** The source has ended: stores what is to be stored, records that and finishes. */
+  complete(): Promise<void>
   /** The source broke off. */
   breakOff(): void
   /** The buyer has left. */
@@ -90,6 +90,7 @@ function follow(
   const pace = watch(onSlow)
   let hasStarted = false
   let hasLeft = false
+  let isComplete = false
   let hasEnded = false
   let recorded: Promise<void> | undefined
   const reach = () => (hasStarted ? 'truncated' : 'nothing')
@@ -113,6 +114,8 @@ function follow(
     hasLeft = true
     letGo(true)
     signal.removeEventListener('abort', leave)
+    // `complete` records it, when it is known whether the answer is stored.
+    if (isComplete) return
     const got = reach()
     const rest = storeRest(reader, kept)
     if (rest !== undefined) {
@@ -134,7 +137,11 @@ function follow(
         if (!hasEnded) recorded = record(() => 'complete')
       })
     },
-    end,
+    async complete() {
+      isComplete = true
+      const isStored = await kept.store()
+      end(isStored || !hasLeft ? 'complete' : reach())
+    },
     breakOff() {
       if (!hasLeft) end(reach())
     },

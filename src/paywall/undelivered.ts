@@ -1,6 +1,6 @@
+import type { Payment, Protocol } from '../../db/Payment'
 import { type Code, of, type ProblemError } from '../protocol/Problem'
 import type { Delivered } from '../settlement/delivery'
-import type { Payment, Protocol } from '../settlement/Payment'
 import { failureHeaders } from './receipts'
 
 /** Problems for buyers of answers that were not delivered, and their redeem tokens. */

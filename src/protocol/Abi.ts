@@ -46,7 +46,9 @@ export function wordAt(data: string, index: number): string | undefined {
   return word.length === 64 ? word : undefined
 }
 
-/** Address of a word; undefined when the upper twelve bytes are dirty, which contracts refuse. */
+/**
+ * Address of a word; undefined when the upper twelve bytes are not zero, which contracts refuse.
+ */
 export function toAddress(word: string | undefined): Address | undefined {
   if (word === undefined || !word.startsWith('000000000000000000000000')) return undefined
   return Crypto.checksum(word.slice(24))

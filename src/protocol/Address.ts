@@ -7,8 +7,9 @@ const pattern = /^0x[0-9a-fA-F]{40}$/
 export const zero: Address = '0x0000000000000000000000000000000000000000'
 
 /**
- * Assets and payees come again and again, and a checksum is a hash. By our own text, which holds nothing
- * of what it was cut from. Strangers choose what is in it, so it is emptied when it grows.
+ * Checksummed addresses by lower-case text. The same assets and payees repeat, and each checksum
+ * costs a hash. The key is a new string, because a slice would keep the text that it was cut from
+ * in memory. Clients choose the addresses, so the map is emptied when it grows.
  */
 const checksummed = new Map<string, Address>()
 const checksummedMax = 4096
@@ -26,8 +27,8 @@ export function parse(value: unknown): Address | undefined {
 }
 
 /**
- * Like `parse`, but a mixed-case address must carry its EIP-55 checksum: people type these, and the
- * checksum is what catches the typo.
+ * Like `parse`, but a mixed-case address must have the right EIP-55 checksum: users type these
+ * addresses, and the checksum detects typing errors.
  */
 export function parseStrict(value: unknown): Address | undefined {
   const address = parse(value)

@@ -5,8 +5,8 @@ const atomicPattern = /^(0|[1-9]\d{0,77})$/
 const decimalPattern = /^(0|[1-9]\d*)(?:\.(\d+))?$/
 
 /**
- * Atomic amount as it is on the wire: decimal digits without sign, leading zeros, exponent or `0x`,
- * at most 2^256 - 1, or a safe integer number. Undefined for anything else.
+ * Atomic amount in its JSON form: decimal digits without sign, leading zeros, exponent or `0x`, at
+ * most 2^256 - 1, or a safe integer number. Undefined for anything else.
  */
 export function parseAtomic(value: unknown): bigint | undefined {
   if (typeof value === 'string') {

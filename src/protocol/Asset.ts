@@ -1,9 +1,9 @@
 import type { Address } from 'viem'
 
-/** How a stablecoin can be moved by the payer's signature (x402 `assetTransferMethod`). */
+/** How a payer's signature moves a stablecoin (x402 `assetTransferMethod`). */
 export type TransferMethod = 'eip3009' | 'permit2'
 
-/** A stablecoin that a network settles in. */
+/** A stablecoin in which a network settles. */
 export type Asset = {
   symbol: string
   /** EIP-55 checksummed contract address. */
@@ -13,7 +13,7 @@ export type Asset = {
   transfer: readonly TransferMethod[]
   /** EIP-712 domain name and version of the token contract. */
   eip712: { name: string; version: string }
-  /** False for tokens that only log when an EIP-3009 nonce is used again. */
+  /** False for tokens that only emit a log when an EIP-3009 nonce is used again. */
   revertsOnUsedNonce: boolean
   /** Whether the token has EIP-2612 `permit`. */
   eip2612: boolean

@@ -4,8 +4,8 @@ import type { Asset, TransferMethod } from './Asset'
 import * as Crypto from './Crypto'
 
 /**
- * EIP-3009 `transferWithAuthorization`, and `receiveWithAuthorization`, which only its payee can call.
- * Both spend the nonce. https://eips.ethereum.org/EIPS/eip-3009
+ * EIP-3009 `transferWithAuthorization`, and `receiveWithAuthorization`, which only its payee can
+ * call. Both use the nonce. https://eips.ethereum.org/EIPS/eip-3009
  */
 
 const parameters = 'address,address,uint256,uint256,uint256,bytes32'
@@ -27,12 +27,17 @@ const receiveType = Abi.hashOf(
     'uint256 validAfter,uint256 validBefore,bytes32 nonce)',
 )
 
-/** Keys may come from requests to the facilitator: the cache is emptied when it grows, in either way. */
+/**
+ * Requests to the facilitator choose some keys, so the cache is emptied when it grows. That does
+ * not change any result.
+ */
 const domains = new Map<string, string>()
 const domainsMax = 1024
 const domainKeyMax = 256
 
-/** What the signed struct and the call need of a transfer. Addresses are EIP-55 checksummed. */
+/**
+ * The fields of a transfer for the signed struct and the call. Addresses are EIP-55 checksummed.
+ */
 export type Signed = {
   chainId: number
   asset: Address
@@ -45,7 +50,9 @@ export type Signed = {
   validAfter: bigint
   /** Unix seconds: EIP-3009 `validBefore`, Permit2 `deadline`. */
   validBefore: bigint
-  /** As received, after the static length check; not unique for a payment (malleable). */
+  /**
+   * As received, after the static length check. Not unique for a payment, because it is malleable.
+   */
   signature: Hex
 }
 
@@ -56,7 +63,7 @@ export function domainSeparator(
   domain: Asset['eip712'],
 ): string {
   const { name, version } = domain
-  // With the length nobody's version and name read like those of another token.
+  // The length separates version and name, so that no two tokens share a key.
   const key = `${chainId}/${contract}/${version.length}/${version}/${name}`
   const known = domains.get(key)
   if (known !== undefined) return known
@@ -106,12 +113,12 @@ export function call(transfer: Signed): { to: Address; data: Hex } {
   return { to: transfer.asset, data: `0x${data.toLowerCase()}` }
 }
 
-/** The call by the payee; the token refuses any other caller. `signature` has 65 bytes. */
+/** The payee's call; the token refuses any other caller. `signature` has 65 bytes. */
 export function receiveCall(transfer: Signed): { to: Address; data: Hex } {
   return { to: transfer.asset, data: `0x${selectorReceive}${words(transfer)}${vrs(transfer)}` }
 }
 
-/** Decodes either overload; undefined for other calls. The asset is the contract called. */
+/** Decodes either overload; undefined for other calls. The asset is the called contract. */
 export function parseCall(to: Address, data: string): ParsedCall | undefined {
   const selector = data.slice(2, 10).toLowerCase()
   if (selector !== selectorVrs && selector !== selectorBytes) return undefined
@@ -136,7 +143,7 @@ export function parseCall(to: Address, data: string): ParsedCall | undefined {
   }
 }
 
-/** A settling call decoded; chain and signature are not part of it. */
+/** A decoded settling call, without chain and signature. */
 export type ParsedCall = Omit<Signed, 'chainId' | 'signature'> & { method: TransferMethod }
 
 /** v, r and s of a signature of 65 bytes. */

@@ -7,17 +7,17 @@ import * as Permit from './Permit'
 import type { Fault } from './Problem'
 
 /**
- * MPP challenge of method `evm`, intent `charge`: stateless, its `id` is an HMAC over the seven
- * slots of draft-httpauth-payment-00 section "Challenge Binding".
+ * MPP challenge of method `evm`, intent `charge`. It is stateless: its `id` is an HMAC over the
+ * seven slots of draft-httpauth-payment-00 section "Challenge Binding".
  */
 
 /**
- * How much a challenge says. `short` leaves out what the draft has defaults for: the canonical Permit2
- * and six decimals. `bare` does not offer Permit2 where the asset has EIP-3009, too.
+ * How many members a challenge has. `short` omits those with defaults in the draft: the canonical
+ * Permit2 and six decimals. `bare` also omits Permit2 where the asset has EIP-3009.
  */
 export type Detail = 'bare' | 'short' | 'full'
 
-/** Everything of the challenges of one route that does not change from one request to the next. */
+/** The constant parts of the challenges of one route. */
 export type Compiled = {
   /** One per offer. */
   terms: readonly {
@@ -62,13 +62,15 @@ export type VerifiedChallenge = {
   expiresAt: number
   /** RFC 9530 digest of the body the challenge was issued for. */
   digest: string | undefined
-  /** `routeTag` of what the challenge was issued for; challenges of before have the whole id. */
+  /**
+   * `routeTag` of the item for which the challenge was issued; older challenges have the whole id.
+   */
   route: string
 }
 
 /**
- * Precomputes the challenges of what is sold, one per offer, in order; no two offers may be equal.
- * `routeId` binds the credential to it. Throws when the realm cannot be quoted.
+ * Precomputes the challenges of an item, one per offer, in order. No two offers may be equal.
+ * `routeId` binds the credential to the item. Throws when the realm cannot be quoted.
  */
 export function compile(input: {
   realm: string
@@ -108,18 +110,18 @@ export function routeTag(routeId: string): string {
 }
 
 /**
- * The value of WWW-Authenticate: one `Payment id="..", ..` per offer. `expires` is RFC 3339 in UTC,
- * `unique` letters, digits, `-` and `_`, never the same twice, `digest` that of the request body
- * (RFC 9530). The challenges share it and still have different ids, because their requests differ.
- * `encoded` is the base64 of `unique`, for callers that have it.
- * The hot path of the unpaid answer: one HMAC per offer and concatenation.
+ * The value of WWW-Authenticate: one `Payment id="..", ..` per offer. `expires` is RFC 3339 in UTC.
+ * `unique` is a text of letters, digits, `-` and `_` that is never repeated. `digest` is that of
+ * the request body (RFC 9530). The challenges share `unique` and still have different ids, because
+ * their requests differ. `encoded` is the base64 of `unique`, for callers that have it. This is the
+ * hot path of the unpaid answer: one HMAC per offer and concatenation.
  */
 export function issue(
   compiled: Compiled,
   input: { expires: string; unique: string; encoded?: string; digest?: string | undefined },
 ): string {
   const { expires, unique, digest } = input
-  // The base64 of those characters never needs the two that base64url spells differently.
+  // The base64 of those characters has none of the two characters that differ in base64url.
   const opaque =
     unique.length % 3 === 0
       ? compiled.opaquePrefix + (input.encoded ?? btoa(unique)) + compiled.opaqueSuffix
@@ -136,8 +138,8 @@ export function issue(
 }
 
 /**
- * Proves that this service issued an echoed challenge, whatever its age: a payment that is known
- * already is looked up under an expired one too. See `checkExpiry`.
+ * Proves that this service issued an echoed challenge. An expired one passes, because a stored
+ * payment is looked up by it, too. See `checkExpiry`.
  */
 export function verify(
   echo: Echo,
@@ -172,7 +174,7 @@ export function verify(
 
 /** Whether a challenge may still be paid. */
 export function checkExpiry(challenge: VerifiedChallenge, now: number): Fault | undefined {
-  // NaN is not above now either.
+  // NaN is not above `now`, so it counts as expired.
   if (challenge.expiresAt > now) return undefined
   return fault('payment-expired', 'The challenge has expired.')
 }
@@ -180,7 +182,9 @@ export function checkExpiry(challenge: VerifiedChallenge, now: number): Fault | 
 const paramPattern =
   /\s*(?:([A-Za-z][\w-]*)\s+)?([A-Za-z][\w-]*)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))\s*(?:,|$)/y
 
-/** Parameters of each `Payment` challenge in a WWW-Authenticate value; other schemes are left out. */
+/**
+ * Parameters of each `Payment` challenge in a WWW-Authenticate value. Other schemes are omitted.
+ */
 export function parseHeader(value: string): Record<string, string>[] {
   const found: Record<string, string>[] = []
   let current: Record<string, string> | undefined

@@ -3,14 +3,16 @@ import * as Abi from './Abi'
 import { zero } from './Address'
 
 /**
- * ERC-6492: a signature of a wallet that may not be deployed yet, with the call that would deploy it.
- * https://eips.ethereum.org/EIPS/eip-6492
+ * ERC-6492: a signature of a wallet that may not be deployed yet, with the call that would deploy
+ * it. https://eips.ethereum.org/EIPS/eip-6492
  */
 export type Counterfactual = { factory: Address; data: Hex; signature: Hex }
 
 const magic = '6492'.repeat(16)
 
-/** Takes the wrapper apart; undefined for any other signature, and for one that names no factory. */
+/**
+ * Unwraps a signature. Undefined for one without the wrapper, and for one that names no factory.
+ */
 export function parse(signature: Hex): Counterfactual | undefined {
   const digits = signature.slice(2).toLowerCase()
   if (!digits.endsWith(magic)) return undefined
@@ -23,12 +25,12 @@ export function parse(signature: Hex): Counterfactual | undefined {
   return { factory, data, signature: inner }
 }
 
-/** The signature that the wallet itself judges. */
+/** The signature that the wallet itself verifies. */
 export function innerOf(signature: Hex): Hex {
   return parse(signature)?.signature ?? signature
 }
 
-/** Dynamic bytes at an offset word; undefined when they reach beyond the end. */
+/** Dynamic bytes at an offset word; undefined when they extend past the end. */
 function bytesAt(body: string, offset: string | undefined): Hex | undefined {
   const start = smallOf(offset, body) * 2
   const size = smallOf(body.slice(start, start + 64), body) * 2
@@ -36,7 +38,7 @@ function bytesAt(body: string, offset: string | undefined): Hex | undefined {
   return content.length === size ? `0x${content}` : undefined
 }
 
-/** A word as a number below the length of the text; NaN, which no slice fits, for anything else. */
+/** A word as a number below the length of the text; else NaN, which yields an empty slice. */
 function smallOf(word: string | undefined, body: string): number {
   const value = word?.length === 64 ? Number(`0x${word}`) : Number.NaN
   return value < body.length ? value : Number.NaN

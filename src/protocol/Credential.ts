@@ -11,7 +11,7 @@ import type { Transfer } from './Transfer'
  * payload (draft-evm-charge-00; the permit2 witness is that of the x402ExactPermit2Proxy).
  */
 
-/** A credential whose transfer agrees with the challenge it echoes. */
+/** A credential whose transfer matches the challenge that it echoes. */
 export type Parsed = {
   /** Not proven to be ours: see `Challenge.verify`. */
   challenge: Challenge.Echo
@@ -26,18 +26,18 @@ const sourcePattern = /^did:pkh:eip155:([1-9]\d{0,15}):(0x[0-9a-fA-F]{40})$/
 const permitProfile = [
   `Permit2 is settled by the x402ExactPermit2Proxy: sign spender ${Permit.proxyAddress}`,
   '(methodDetails.spender) with the witness "Witness(address to,uint256 validAfter)".',
-  "The draft's PaymentWitness would leave the payee to this service.",
+  "The draft's PaymentWitness does not bind the payee.",
 ].join(' ')
 
-/** A rule of the method that the credential breaks. */
+/** The credential breaks a rule of the method. */
 class TermsError extends Error {
   override readonly name = 'TermsError'
 }
 
 /**
- * Decodes a credential and compares it with the terms of the challenge it echoes. Faults:
- * `malformed-credential`, `verification-failed`, `method-unsupported`. Neither the challenge's
- * authenticity, nor time, nor the signature is checked.
+ * Decodes a credential and compares it with the terms of the challenge that it echoes. Faults:
+ * `malformed-credential`, `verification-failed`, `method-unsupported`. It does not check the
+ * challenge's authenticity, the time or the signature.
  */
 export function parse(value: string): Parsed | Fault {
   try {
@@ -176,7 +176,7 @@ function expectTerms(
   )
 }
 
-/** A did:pkh source, where there is one, names the payer; other DIDs say nothing to us. */
+/** A did:pkh source must name the payer. Other DIDs are ignored. */
 function checkSource(source: string | undefined, transfer: Transfer): void {
   if (source === undefined || !source.startsWith('did:pkh:')) return
   const match = sourcePattern.exec(source)

@@ -19,7 +19,7 @@ export function hex(data: Uint8Array): Hex {
   return `0x${toBuffer(data).toString('hex')}`
 }
 
-/** Bytes of well-formed hex, with or without `0x`. Only for text that was checked before. */
+/** Bytes of well-formed hex, with or without `0x`. The text must have been checked before. */
 export function bytes(text: string): Uint8Array {
   return Buffer.from(text.startsWith('0x') ? text.slice(2) : text, 'hex')
 }
@@ -39,9 +39,9 @@ export function checksum(digits: string): Address {
 }
 
 /**
- * Signer of a 32-byte digest; undefined for anything but a canonical 65-byte ECDSA signature
- * (r, s not above half the order, v 27/28 or 0/1). libsecp256k1 recovers from a high s too, which
- * tokens and Permit2 implementations treat differently, so that is refused here. Never throws.
+ * Signer of a 32-byte digest; undefined for anything but a canonical 65-byte ECDSA signature (r, s
+ * not above half the order, v 27/28 or 0/1). libsecp256k1 also recovers from a high s. Tokens and
+ * Permit2 implementations differ there, so a high s is refused. Never throws.
  */
 export function recover(digest: Uint8Array, signature: string): Address | undefined {
   if (digest.length !== 32 || !signaturePattern.test(signature)) return undefined
@@ -55,7 +55,7 @@ export function recover(digest: Uint8Array, signature: string): Address | undefi
   return publicKey === undefined ? undefined : addressOfPublicKey(publicKey)
 }
 
-/** Whether a signature is of the one form that `recover`, tokens and Permit2 read alike. */
+/** Whether a signature has the one form that `recover`, tokens and Permit2 all accept. */
 export function isCanonical(signature: string): boolean {
   if (!signaturePattern.test(signature)) return false
   const v = signature.slice(130).toLowerCase()
@@ -81,9 +81,9 @@ export function addressOf(privateKey: Uint8Array): Address {
 }
 
 /**
- * The same EOA signature with v = 27/28. Permit2 and most tokens pass v to ecrecover as it is, so
- * a signature with v = 0/1 recovers here and fails there. Only for what `recover` accepted: the
- * last byte of a contract wallet's signature has its own meaning.
+ * The same EOA signature with v = 27/28. Permit2 and most tokens pass v to ecrecover unchanged, so
+ * a signature with v = 0/1 recovers here and fails there. Only for signatures that `recover`
+ * accepted: the last byte of a contract wallet's signature has its own meaning.
  */
 export function withCanonicalV(signature: Hex): Hex {
   const v = signature.slice(-2)

@@ -11,11 +11,11 @@ import { windowMinSeconds } from './Transfer'
 import * as X402 from './X402'
 
 /**
- * What a resource server asks an x402 v2 facilitator, for `/verify` and `/settle` alike, and what can
- * be said about it without a chain. x402-specification-v2.md section 7.
+ * The request of a resource server to an x402 v2 facilitator, for `/verify` and `/settle` alike,
+ * with the checks that need no chain. x402-specification-v2.md section 7.
  */
 
-/** Terms that a resource server wants to be paid by. */
+/** Payment terms of a resource server. */
 export type Requirements = {
   network: string
   asset: Address
@@ -26,29 +26,34 @@ export type Requirements = {
   /** EIP-712 domain of the token, which EIP-3009 signatures need. */
   name: string | undefined
   version: string | undefined
-  /** sha256 (hex) over the terms of payment, `extra` whole: a repeated call must have the same. */
+  /**
+   * sha256 (hex) over the terms of payment, `extra` included: a repeated call must have the same.
+   */
   fingerprint: string
 }
 
-/** Without what nobody reads again: requests wait for a chain, and what is in them is a stranger's. */
+/**
+ * Only the members that are needed later: requests wait for a chain, and clients choose their size.
+ */
 export type FacilitatorRequest = {
   parsed: Pick<X402.Parsed, 'method' | 'signed'>
   accepted: { scheme: string | undefined; network: string | undefined }
   requirements: Requirements
-  /** As it was sent: callers compare it as text. */
+  /** As it was sent, because callers compare it as text. */
   payer: string
   /**
-   * sha256 (hex) of the canonical payment payload, whatever the order of its members: a repeated call
-   * must have the same. What is signed in it is public once it is sent; the rest is the buyer's.
+   * sha256 (hex) of the canonical payment payload, independent of the order of its members. A
+   * repeated call must have the same. The signed part becomes public when it is sent; the rest is
+   * known only to the buyer.
    */
   credentialHash: string
-  /** URL of what is sold, as the resource server says; perhaps ''. */
+  /** URL of what is sold, according to the resource server; may be ''. */
   resource: string
 }
 
 const defaultTimeoutSeconds = 60
 
-/** Terms in a request; its members are checked in this order. */
+/** Terms in a request; the members are checked in this order. */
 const requirementsSchema = Type.Object({
   extra: Type.Optional(
     Type.Object({}, { description: 'EIP-712 domain and more.', fault: 'an object' }),
@@ -60,7 +65,7 @@ const requirementsSchema = Type.Object({
     [Type.String({ pattern: '^(?:0|[1-9][0-9]{0,77})$' }), Type.Integer({ minimum: 0 })],
     { description: 'Atomic units, at most 2^256 - 1.', fault: 'an unsigned integer' },
   ),
-  // Checked by `readTimeout`: JSON may write a number that is infinite for us.
+  // Checked by `readTimeout`, because JSON can express a number that overflows to infinity.
   maxTimeoutSeconds: Type.Optional(Type.Unknown({ type: 'number', minimum: 0 })),
   scheme: Type.Literal('exact'),
 })
@@ -77,8 +82,9 @@ export const bodySchema = Type.Object({
 const resourceMax = 2048
 
 /**
- * Reads a request body; the payment's extensions are beside it. Faults are those that no payment can mend: `invalid_payload`,
- * `invalid_x402_version`, `unsupported_scheme`, `invalid_payment_requirements`.
+ * Reads a request body. The payment's extensions are separate. Faults, which no other payment can
+ * correct: `invalid_payload`, `invalid_x402_version`, `unsupported_scheme`,
+ * `invalid_payment_requirements`.
  */
 export function parse(
   body: Uint8Array,
@@ -100,7 +106,7 @@ export function parse(
   try {
     const terms = Json.object(json, 'paymentRequirements')
     if (Json.member(terms, 'scheme') !== 'exact') {
-      return { code: 'unsupported_scheme', detail: 'Only scheme "exact" is settled here.' }
+      return { code: 'unsupported_scheme', detail: 'Only scheme "exact" is supported.' }
     }
     const { method, signed, resource, extensions } = parsed
     const request = {
@@ -121,8 +127,8 @@ export function parse(
 }
 
 /**
- * Network that a request is about, whatever is wrong with it: that of its requirements, else what its
- * payload accepted. Undefined when it names none.
+ * Network of a request, even of a malformed one: that of its requirements, else that of its
+ * payload. Undefined when it names none.
  */
 export function networkNamed(body: Uint8Array): string | undefined {
   try {
@@ -138,7 +144,7 @@ export function networkNamed(body: Uint8Array): string | undefined {
   }
 }
 
-/** Undefined for what is no text: such a member is compared, not refused. */
+/** Undefined when the member is not a string: it is compared, not refused. */
 function textOr(parent: Json.JsonObject, name: string): string | undefined {
   const value = Json.member(parent, name)
   return typeof value === 'string' ? value : undefined
@@ -181,7 +187,7 @@ function readTimeout(terms: Json.JsonObject): number {
   return seconds
 }
 
-/** After `X402.parsePayloadJson`, which has seen that it is an address. */
+/** Call it after `X402.parsePayloadJson`, which has checked that the payer is an address. */
 function payerOf(payload: Json.JsonObject): string {
   const inner = Json.object(payload, 'payload')
   const authorization = Json.optionalObject(inner, 'authorization')
@@ -189,8 +195,8 @@ function payerOf(payload: Json.JsonObject): string {
 }
 
 /**
- * The transfer that was signed, on the chain and in the asset of the requirements. For Permit2 the
- * signature names its token itself: what it names counts.
+ * The signed transfer, on the chain and in the asset of the requirements. A Permit2 signature names
+ * its token, and that token counts.
  */
 export function transferOf(
   { parsed, requirements }: FacilitatorRequest,
@@ -206,7 +212,7 @@ export function transferOf(
   }
 }
 
-/** What the reference facilitator compares before it looks at the signature. */
+/** The checks of the reference facilitator that precede the signature. */
 export function checkScheme({
   parsed,
   accepted,
@@ -229,9 +235,9 @@ export function checkScheme({
 }
 
 /**
- * Whether what was signed is what is required, at `now` (unix ms), in the order of the reference
- * facilitator: for EIP-3009 it looks at the signature before this, for Permit2 after. `isKnown`: the
- * money is known already, so that its time no longer matters.
+ * Whether the signed terms are the required ones, at `now` (unix ms), in the order of the reference
+ * facilitator. It checks an EIP-3009 signature before this, and a Permit2 signature after this.
+ * `isKnown`: the payment is stored already, so its time no longer matters.
  */
 export function checkTerms(
   request: FacilitatorRequest,

@@ -1,8 +1,8 @@
 import { isObject, JsonError, type JsonObject, parse } from './Json'
 
-/** Decoding of header values that strangers send. */
+/** Decodes header values from untrusted clients. */
 
-/** Longest header value that is decoded at all; drafts ask for at least 4 KB. */
+/** Longest header value that is decoded; drafts require at least 4 KB. */
 export const maxLength = 16 * 1024
 
 const standardPattern = /^[A-Za-z0-9+/]+={0,2}$/
@@ -10,8 +10,8 @@ const urlPattern = /^[A-Za-z0-9_-]+={0,2}$/
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
 
 /**
- * JSON object of a base64url header value, padding tolerated; `either` accepts the standard
- * alphabet too, but not both in one value. Throws a JsonError that says what is wrong.
+ * JSON object of a base64url header value, padding tolerated. `either` also accepts the standard
+ * alphabet, but not both in one value. Throws a JsonError that names the fault.
  */
 export function decodeJson(value: string, alphabet: 'base64url' | 'either'): JsonObject {
   if (value.length > maxLength) throw new JsonError(`longer than ${maxLength} characters`)
@@ -33,7 +33,7 @@ function named(alphabet: 'base64url' | 'either'): string {
   return alphabet === 'either' ? 'base64' : 'base64url'
 }
 
-/** Whether padding, if any, completes the last group and no bits are left over. */
+/** Whether padding, if any, completes the last group and no bits remain. */
 function hasWholeBytes(value: string): boolean {
   const padding = value.endsWith('==') ? 2 : value.endsWith('=') ? 1 : 0
   const digits = value.length - padding
@@ -61,7 +61,7 @@ export function base64url(text: string): string {
   return Buffer.from(text).toString('base64url')
 }
 
-/** Extension values are objects with `info`; other shapes are dropped by readers. */
+/** `info` of an extension. An extension without an `info` object is ignored. */
 export function infoOf(extensions: JsonObject | undefined, name: string): JsonObject | undefined {
   const extension = extensions?.[name]
   const info = isObject(extension) ? extension.info : undefined

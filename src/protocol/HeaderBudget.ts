@@ -8,9 +8,9 @@ import type { Declaration, Extension, Extensions, PaymentRequired, Requirements 
  * head of an answer is longer than 4 KB (proxy_buffer_size).
  *
  * Every head has `resource`, an `accepts` entry and a challenge of each network, and the salt that
- * clients echo. The rest is added in this order while there is room:
+ * clients echo. The following is added in this order while there is room:
  *
- * 1. the URL that was asked for, else the route's own, else its origin
+ * 1. the requested URL, else the route's own, else its origin
  * 2. `digest` in the challenges of a request with a body
  * 3. the permit that lets a wallet without native gas pay by Permit2
  * 4. further transfer methods, in file order
@@ -18,7 +18,7 @@ import type { Declaration, Extension, Extensions, PaymentRequired, Requirements 
  * 6. the signed approve, as 3 but more work for the client
  * 7. bazaar in its brief form: indexers read the head alone, and buyers find what they list
  * 8. description and media type
- * 9. payment-identifier, which Idempotency-Key can do, first without its schema
+ * 9. payment-identifier, whose purpose Idempotency-Key also serves, first without its schema
  * 10. members of challenges that have defaults in the draft
  * 11. signed offers: first of each price on a mainnet, then all
  * 12. bazaar with its examples
@@ -33,52 +33,52 @@ import type { Declaration, Extension, Extensions, PaymentRequired, Requirements 
 export const headMaxBytes = 3584
 
 export type Input = {
-  /** All of it, under the route's own URL, with some salt. */
+  /** The complete 402, under the route's own URL, with a sample salt. */
   full: PaymentRequired
   more: readonly Declaration[]
   signed: readonly SignedOffer[]
   isTestnet: (network: string) => boolean
-  /** How many MPP challenges there are. */
+  /** Number of MPP challenges. */
   challenges: number
-  /** Bytes of so many of them, the first ones, without a digest. */
+  /** Bytes of the first `count` challenges, without a digest. */
   challengeBytes: (detail: Detail, count: number) => number
   /** Bytes of the other headers, and of the names of these. */
   besideBytes: number
 }
 
-/** What differs from one answer of a route to the next. */
+/** What differs between two answers of a route. */
 export type Ask = {
-  /** What was asked for. */
+  /** The requested URL. */
   url: string
-  /** Its body has one. */
+  /** Whether the request's body has a digest. */
   hasDigest: boolean
   error: string
-  /** Bytes of headers that this answer has besides. */
+  /** Bytes of further headers of this answer. */
   moreBytes: number
-  /** An x402 payment was refused. */
+  /** Whether an x402 payment was refused. */
   isX402: boolean
 }
 
-/** What there is room for. */
+/** The parts that fit. */
 export type Choice = {
   url: string
   hasDigest: boolean
   /** The parts that every head has. */
   base: Base
-  /** Names of what it has besides. */
+  /** Names of the other parts that fit. */
   parts: ReadonlySet<string>
-  /** Heads of one key differ in nothing but URL, digest, salt and error. */
+  /** Heads of one key differ only in URL, digest, salt and error. */
   key: number
 }
 
-/** What the head of one answer has. */
+/** The content of the head of one answer. */
 export type Head = {
   accepts: readonly Requirements[]
   extensions: Extensions
   /** With description and media type. */
   isDescribed: boolean
   detail: Detail
-  /** Number of MPP challenges, taken from the first on. */
+  /** Number of MPP challenges, from the first on. */
   challenges: number
 }
 
@@ -88,10 +88,10 @@ type Base = { accepts: readonly Requirements[]; challenges: number; json: number
 type Part = { name: string; json: number; plain: number; needs?: string | undefined }
 
 const digestBytes = `, digest="sha-256=:${'A'.repeat(44)}:"`.length
-/** URL, salt, and what is between them begin at whole groups of base64. */
+/** URL, salt, and the parts between them begin at whole groups of base64. */
 const paddingBytes = 6
 
-/** Measures everything that a head can have. */
+/** Measures everything that a head can contain. */
 export function compile(input: Input) {
   const { full, challenges, challengeBytes } = input
   const { firsts, shortest, further } = byNetwork(full.accepts)
@@ -116,7 +116,7 @@ export function compile(input: Input) {
   }
 }
 
-/** What goes into the head of an answer: some additions, because it is asked for each new URL. */
+/** Chooses the content of a head. It only adds sizes, because it runs for each new URL. */
 export function choose(budget: Budget, ask: Ask): Choice {
   const { input } = budget
   const roomBytes = headMaxBytes - input.besideBytes - ask.moreBytes
@@ -137,7 +137,7 @@ export function choose(budget: Budget, ask: Ask): Choice {
 
 type Least = { url: string; base: Base; index: number; json: number; left: number }
 
-/** Adds, in the order of need, what there is room for. */
+/** Adds parts in the order of priority while there is room. */
 function fill(all: readonly Part[], ask: Ask, { url, base, index, json, left }: Least): Choice {
   const parts = new Set<string>()
   let room = left
@@ -158,7 +158,7 @@ function fill(all: readonly Part[], ask: Ask, { url, base, index, json, left }: 
   return { url, hasDigest, base, parts, key }
 }
 
-/** What a choice stands for. */
+/** The content of a choice. */
 export function headOf({ input, forms }: Budget, { base, parts }: Choice): Head {
   const { full } = input
   const extensions: Record<string, Extension> = {}
@@ -209,7 +209,7 @@ function distinct(
   return { info: { offers }, schema: { type: 'object' } }
 }
 
-/** Everything beyond the base, in the order of need. */
+/** Everything beyond the base, in the order of priority. */
 function partsOf(input: Input, forms: readonly Form[], further: readonly number[]): Part[] {
   const { full, challenges, challengeBytes } = input
   const plain = (name: string, detail: Detail, before: Detail, needs?: string): Part => {
@@ -218,7 +218,7 @@ function partsOf(input: Input, forms: readonly Form[], further: readonly number[
   }
   const extension = (name: string): Part[] => {
     const own = forms.filter((form) => nameOf(form.name) === name)
-    // Its indexes are those of all entries.
+    // The offers refer to entries by index, so they need all further entries.
     const first = name === 'offer-receipt' ? further.map(acceptName).at(-1) : undefined
     return own.map((form, index) => {
       const before = own[index - 1]
@@ -248,7 +248,7 @@ function partsOf(input: Input, forms: readonly Form[], further: readonly number[
   ]
 }
 
-/** `"name":{..},` in JSON; the extension with the salt comes behind. */
+/** Length of `"name":{..},` in JSON. The extension with the salt always follows. */
 function costOf(name: string, { extension }: Form): number {
   return bytesOf(name) + 1 + bytesOf(extension) + 1
 }

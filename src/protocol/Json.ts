@@ -2,19 +2,19 @@ import type { Address, Hex } from 'viem'
 import { parse as parseAddress } from './Address'
 import { parseAtomic } from './Amount'
 
-/** Strict JSON for what strangers send, readers for its members, and RFC 8785 serialisation. */
+/** Strict JSON for untrusted input, readers for its members, and RFC 8785 serialisation. */
 
 export type Json = null | boolean | number | string | readonly Json[] | JsonObject
 export type JsonObject = { readonly [member: string]: Json }
 
 const depthMax = 16
-/** In memory an empty one takes thirty times its text: more than these are no honest message. */
+/** In memory an empty container takes thirty times its text. Real messages have fewer. */
 const containersMax = 16_384
 const signatureBytesMax = 4096
 const hexPattern = /^0x(?:[0-9a-fA-F]{2})+$/
 const wordPattern = /^0x[0-9a-fA-F]{64}$/
 
-/** Why a text or one of its members was refused; the message is safe to send. */
+/** Why a text or one of its members was refused. The message is safe to send. */
 export class JsonError extends Error {
   override readonly name = 'JsonError'
 }
@@ -27,9 +27,9 @@ export function parse(text: string): JsonObject {
 }
 
 /**
- * Parses JSON text. Throws a JsonError for more than `levels` of nesting, for very many objects and
- * arrays, for more than `parts` members and entries of all of them, for a member that appears twice
- * (parsers disagree about which one counts) and for `__proto__`.
+ * Parses JSON text. Throws a JsonError for more than `levels` of nesting, for too many objects and
+ * arrays, for more than `parts` members and entries in total, for a repeated member (parsers
+ * disagree about which one counts) and for `__proto__`.
  */
 export function parseAny(text: string, levels = depthMax, parts = Number.POSITIVE_INFINITY): Json {
   const members = countMembers(text, levels, parts)
@@ -44,8 +44,9 @@ export function parseAny(text: string, levels = depthMax, parts = Number.POSITIV
 }
 
 /**
- * Colons outside of strings, one for each member, so that duplicates show as a difference to the
- * parsed keys. Throws when the text nests too deeply or holds too much, before a parser sees it.
+ * Counts colons outside of strings, one for each member, so that repeated members show as a
+ * difference from the parsed keys. Throws when the text nests too deeply or has too many parts,
+ * before a parser reads it.
  */
 function countMembers(text: string, levels: number, parts: number): number {
   let members = 0
@@ -66,18 +67,18 @@ function countMembers(text: string, levels: number, parts: number): number {
     } else if (code === 0x7d || code === 0x5d) {
       depth--
     }
-    // Each object or array has at most one more than the commas in it.
+    // Each object or array has at most one entry more than commas.
     if (separators + containers > parts) throw new JsonError(`more than ${parts} members`)
   }
   return members
 }
 
-/** What may be looked through for a stranger, about a tenth of a second of it. */
+/** Limits of what is parsed for an unpaid request, about a tenth of a second. */
 const heavy = { containers: 65_536, commas: 131_072 }
 
 /**
- * Whether a text, which need not be JSON, has so many parts that parsing it and looking through it
- * would hold up everybody else. Long strings are none.
+ * Whether a text, which need not be JSON, has so many parts that parsing and checking it would
+ * delay other requests. Long strings count as one part.
  */
 export function isHeavy(text: string): boolean {
   let containers = 0
@@ -121,7 +122,7 @@ export function isObject(value: unknown): value is JsonObject {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
-/** Own member of an object; null counts as absent, as several clients write it. */
+/** Own member of an object. Null counts as absent, because several clients write it. */
 export function member(object: JsonObject, name: string): Json | undefined {
   return Object.hasOwn(object, name) ? (object[name] ?? undefined) : undefined
 }

@@ -6,7 +6,7 @@ import type { Network } from './Network'
 /** A price on one network, payable to one wallet. */
 export type Offer = { network: Network; payTo: Address; amountAtomic: bigint }
 
-/** The terms of an x402 `accepts` entry that are signed. */
+/** The signed terms of an x402 `accepts` entry. */
 export type Terms = {
   scheme: string
   network: string
@@ -28,7 +28,7 @@ const offerType = Abi.hashOf(
     'string payTo,string amount,uint256 validUntil)',
 )
 
-/** Domain separator of the extension's artifacts: chain 1 whatever network is paid on. */
+/** Domain separator of the extension's artifacts: chain 1, whatever network is used. */
 export function artifactDomain(name: string): string {
   const type = 'EIP712Domain(string name,string version,uint256 chainId)'
   const words = Abi.hashOf(type) + Abi.hashOf(name) + Abi.hashOf('1') + Abi.uint(1)

@@ -4,8 +4,8 @@ import type * as Authorization from './Authorization'
 import * as Crypto from './Crypto'
 
 /**
- * Permit2 `PermitWitnessTransferFrom` through the x402ExactPermit2Proxy, whose witness binds the
- * payee: nobody can redirect the money. x402 specs/schemes/exact/scheme_exact_evm.md.
+ * Permit2 `PermitWitnessTransferFrom` through the x402ExactPermit2Proxy. Its witness binds the
+ * payee, so the money cannot be redirected. x402 specs/schemes/exact/scheme_exact_evm.md.
  */
 
 /** Canonical Permit2, the same on every chain. */
@@ -36,8 +36,8 @@ const domains = new Map<number, string>()
 
 export type Signed = Authorization.Signed & {
   /**
-   * The payer's EIP-2612 permit of this amount for Permit2, sent in the settling call. Unix seconds; a
-   * signature of 65 bytes, because the proxy hands v, r and s on.
+   * The payer's EIP-2612 permit of this amount for Permit2, sent in the settling call. Unix
+   * seconds. A signature of 65 bytes, because the proxy passes v, r and s.
    */
   permit2612?: { valueAtomic: bigint; deadline: bigint; signature: Hex }
 }
@@ -73,7 +73,7 @@ export function digest(transfer: Omit<Signed, 'signature'>): Uint8Array {
   return Abi.typedDigest(domainSeparator(transfer.chainId), permit)
 }
 
-/** The settling call: `settle` of the proxy, `settleWithPermit` when an EIP-2612 permit goes with it. */
+/** The settling call: `settle` of the proxy, or `settleWithPermit` with an EIP-2612 permit. */
 export function call(transfer: Signed): { to: Address; data: Hex } {
   const { permit2612 } = transfer
   const start = permit2612

@@ -1,4 +1,4 @@
-/** Plain data about why an input was refused. `detail` is safe to send. */
+/** Why an input was refused, as plain data. `detail` is safe to send. */
 export type Fault = { code: string; detail: string }
 
 type Kind = { status: number; title: string; retryable?: true }
@@ -90,8 +90,8 @@ export function of(code: Code, detail: string, options: Options = {}): ProblemEr
 }
 
 /**
- * The problem of a fault: of the fault's own kind if it has one, else of the fallback's kind with
- * the fault's code, an x402 reason, as member `reason`.
+ * The problem of a fault: of the fault's own kind if it has one. Else it has the fallback's kind,
+ * and the fault's code, an x402 reason, as member `reason`.
  */
 export function ofFault(fault: Fault, fallback: Code, options: Options = {}): ProblemError {
   if (Object.hasOwn(kinds, fault.code)) return of(fault.code as Code, fault.detail, options)
@@ -113,13 +113,13 @@ export function withHeaders(
   })
 }
 
-/** Whether a value is a fault, among results that are `something | Fault`. */
+/** Whether a value is a fault, in a union `something | Fault`. */
 export function isFault(value: object): value is Fault {
   return 'code' in value && 'detail' in value && Object.keys(value).length === 2
 }
 
 /**
- * JSON body of a problem. `baseUrl` without a trailing slash prefixes our own types; without it
+ * JSON body of a problem. `baseUrl`, without a trailing slash, prefixes our own types. Without it
  * they are relative references, which RFC 9457 resolves against the request.
  */
 export function toJson(problem: ProblemError, baseUrl = ''): Json {
@@ -146,7 +146,7 @@ export class ProblemError extends Error {
   readonly members: Readonly<Record<string, unknown>>
   /** x402 reason code: the member `reason`, for `error` and `errorReason`. */
   readonly reason: string | undefined
-  /** The same request may succeed later. */
+  /** Whether the same request may succeed later. */
   readonly retryable: boolean
 
   constructor(input: Input) {

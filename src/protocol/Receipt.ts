@@ -81,8 +81,8 @@ export function extension(receipt: Signed): Readonly<Record<string, unknown>> {
 }
 
 /**
- * Reads a receipt from whatever a buyer kept: the value of Payment-Receipt or PAYMENT-RESPONSE, or
- * the JSON of either, or of the signed receipt alone. The signature is not checked.
+ * Reads a receipt in any of its forms: the value of Payment-Receipt or PAYMENT-RESPONSE, the JSON
+ * of either, or the signed receipt alone. It does not check the signature.
  */
 export function parse(text: string): Signed | Fault {
   try {

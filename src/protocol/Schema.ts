@@ -3,26 +3,31 @@ import { type TypeCheck, TypeCompiler } from '@sinclair/typebox/compiler'
 import * as Json from './Json'
 
 /**
- * Request shapes as TypeBox schemas: they check requests, give the types, and are in the OpenAPI
- * document of our own endpoints. The keyword `fault` of a property is what a client is told when its
- * value does not fit; it is left out of documents.
+ * Request shapes as TypeBox schemas. They check requests, define the types, and are in the OpenAPI
+ * document of our own endpoints. The keyword `fault` of a property is the message for a value that
+ * does not fit. Documents omit it.
  */
 
 /** A parameter that was refused. The reason never repeats the value. */
 export type Wrong = { name: string; reason: string }
 
 export type QueryOptions<S extends TObject> = {
-  /** What is told of other parameters; without it they are ignored, and of several the first counts. */
+  /**
+   * Message for other parameters. Without it they are ignored, and of a repeated one the first
+   * counts.
+   */
   unknown?: string
-  /** What a schema cannot say: the reason against a value that fits its schema. */
+  /**
+   * Checks that a schema cannot express: returns the reason against a value that fits its schema.
+   */
   checks?: { readonly [Name in keyof Static<S>]?: (text: string) => string | undefined }
 }
 
 type Texts<S extends TObject> = { readonly [Name in keyof Static<S>]?: string }
 
 /**
- * Reads a query of texts. Returns the parameters that are right, and everything that is wrong: first
- * what does not belong there, then the parameters in the order of the schema.
+ * Reads a query of texts. Returns the valid parameters and all faults: first unknown parameters,
+ * then those of the schema, in its order.
  */
 export function readQuery<S extends TObject>(
   schema: S,
@@ -46,8 +51,9 @@ export function readQuery<S extends TObject>(
 }
 
 /**
- * Throws a JsonError for the first member of an object that does not fit, in the order of the schema:
- * `amount is not an unsigned integer`. Null counts as absent, as several clients write it.
+ * Throws a JsonError for the first member of an object that does not fit, in the order of the
+ * schema: `amount is not an unsigned integer`. Null counts as absent, because several clients write
+ * it.
  */
 export function assertMembers(schema: TObject, object: Json.JsonObject): void {
   for (const [name, property] of Object.entries(schema.properties)) {
@@ -66,11 +72,11 @@ export function assertNoOthers(schema: TObject, object: Json.JsonObject): void {
 
 /** The schema as JSON Schema 2020-12, which OpenAPI 3.1 takes. */
 export function toJson(schema: TSchema): Json.JsonObject {
-  // What TypeBox adds for itself is under symbols, which JSON leaves out.
+  // TypeBox stores its own data under symbols, which JSON omits.
   return JSON.parse(JSON.stringify(schema, (key, value) => (key === 'fault' ? undefined : value)))
 }
 
-/** Required parameters or members of an object's schema are those that are not optional. */
+/** Parameters and members are required unless they are optional in the schema. */
 export function isRequired({ required = [] }: TObject, name: string): boolean {
   return required.includes(name)
 }
@@ -82,7 +88,7 @@ function strangers(schema: TObject, query: URLSearchParams, unknown: string): Wr
   })
 }
 
-/** A check is compiled when it is first needed. */
+/** A check is compiled at its first use. */
 const compiled = new WeakMap<TSchema, TypeCheck<TSchema>>()
 
 function fits(schema: TSchema, value: unknown): boolean {

@@ -1,4 +1,4 @@
-// Not from the package's root: that would load all of it, and run what is not used.
+// Not from the package's root, which would load and run all of the package.
 
 import { secp256k1Base64Bytes } from '@bitauth/libauth/build/lib/bin/secp256k1/secp256k1.base64.js'
 import {
@@ -8,9 +8,9 @@ import {
 } from '@bitauth/libauth/build/lib/bin/secp256k1/secp256k1-wasm.js'
 
 /**
- * libsecp256k1 with only what the service needs. The package's own wrapper makes the tables for
- * recovery when it is loaded, which is the longest step of a cold start; here the first recovery
- * makes them, or `warm`.
+ * libsecp256k1 with only what the service needs. The package's own wrapper computes the tables for
+ * recovery when it is loaded, which is the longest step of a cold start. Here the first recovery
+ * computes them, or `warm`.
  */
 
 const wasm = await instantiateSecp256k1WasmBytes(
@@ -19,7 +19,7 @@ const wasm = await instantiateSecp256k1WasmBytes(
 const signing = wasm.contextCreate(ContextFlag.SIGN)
 let recovering: number | undefined
 
-// Calls are synchronous and one at a time, so that they can share their memory.
+// Calls are synchronous and one at a time, so they can share their memory.
 const compactPtr = wasm.malloc(64)
 const digestPtr = wasm.malloc(32)
 const keyPtr = wasm.malloc(32)
@@ -29,14 +29,14 @@ const serializedPtr = wasm.malloc(65)
 const recoveryIdPtr = wasm.malloc(4)
 const lengthPtr = wasm.malloc(4)
 
-/** Makes the tables for recovery, about ten milliseconds, unless they are there. */
+/** Computes the tables for recovery, about ten milliseconds, unless they exist. */
 export function warm(): void {
   recovering ??= wasm.contextCreate(ContextFlag.VERIFY)
 }
 
 /**
  * Uncompressed public key (65 bytes) that signed a 32-byte digest; undefined when there is none.
- * `compact` is r and s, 64 bytes. Does not look whether s is low.
+ * `compact` is r and s, 64 bytes. Does not check whether s is low.
  */
 export function recover(
   compact: Uint8Array,
@@ -79,7 +79,7 @@ export function publicKey(privateKey: Uint8Array): Uint8Array | undefined {
   return isValid ? serialized() : undefined
 }
 
-/** No private key stays in the shared memory. */
+/** Overwrites the private key in the shared memory after use. */
 function withKey(privateKey: Uint8Array, use: () => boolean): boolean {
   if (privateKey.length !== 32) return false
   wasm.heapU8.set(privateKey, keyPtr)

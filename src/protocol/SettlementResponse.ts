@@ -3,12 +3,12 @@ import { decodeJson, encodeJson } from './Header'
 import * as Json from './Json'
 import { isCaip2 } from './Network'
 
-/** What x402 says of a settlement: the value of `PAYMENT-RESPONSE`. */
+/** The x402 result of a settlement: the value of `PAYMENT-RESPONSE`. */
 export type SettlementResponse = {
   success: boolean
   /** Hash of the transaction; empty when nothing was sent. */
   transaction: Hex | ''
-  /** CAIP-2 id. Never empty: clients refuse that. */
+  /** CAIP-2 id. Never empty, because clients refuse that. */
   network: string
   payer?: Address | undefined
   amount?: string | undefined
@@ -16,13 +16,13 @@ export type SettlementResponse = {
   extensions?: Readonly<Record<string, unknown>> | undefined
 }
 
-/** `PAYMENT-RESPONSE` value. Undefined members are left out. */
+/** `PAYMENT-RESPONSE` value. Undefined members are omitted. */
 export function serialize(settled: SettlementResponse): string {
   const { success, errorReason, transaction, network, payer, amount, extensions } = settled
   return encodeJson({ success, errorReason, transaction, network, payer, amount, extensions })
 }
 
-/** Network that a payload says it pays on, whatever else is wrong with it; undefined when none. */
+/** Network that a payload names, even in a malformed one; undefined when there is none. */
 export function acceptedNetwork(value: string): string | undefined {
   try {
     const accepted = Json.optionalObject(decodeJson(value, 'either'), 'accepted')

@@ -9,15 +9,15 @@ import { windowMinSeconds } from './Transfer'
 import type { Declaration } from './X402'
 
 /**
- * x402 extensions by which a payer without native gas lets Permit2 take its token: with an EIP-2612
- * permit that goes into the settling call, or with a signed approve that somebody else funds and sends.
+ * x402 extensions by which a payer without native gas approves Permit2: by an EIP-2612 permit in
+ * the settling call, or by a signed approve that another party funds and sends.
  * specs/extensions/eip2612_gas_sponsoring.md, erc20_approval_gas_sponsoring.md
  */
 
 export const permitName = 'eip2612GasSponsoring'
 export const approvalName = 'erc20ApprovalGasSponsoring'
 
-/** What a 402 declares for its offers, as small as clients accept it. */
+/** Declarations of a 402 for its offers, as small as clients accept them. */
 export function declarations(
   offers: readonly Offer[],
   takesApprovals: boolean,
@@ -34,7 +34,7 @@ export function declarations(
 /** What the payer added to its payment. */
 export type Sponsored = {
   permit2612: Transfer['permit2612']
-  /** Raw transaction of an approve, not looked into. */
+  /** Raw transaction of an approve, not parsed. */
   approval: Hex | undefined
 }
 
@@ -43,13 +43,13 @@ export const nothing: Sponsored = { permit2612: undefined, approval: undefined }
 export type Options = {
   /** Unix ms. */
   now: number
-  /** Somebody here sends approves; otherwise that extension is not read. */
+  /** Whether this service sends approves. Otherwise that extension is not read. */
   takesApprovals: boolean
 }
 
 /**
- * Reads what an extension adds to a Permit2 transfer. An extension that is only the server's own
- * declaration, echoed, adds nothing. Faults are those of the reference facilitator, in its order.
+ * Reads what an extension adds to a Permit2 transfer. An extension that only echoes the server's
+ * declaration adds nothing. Faults are those of the reference facilitator, in its order.
  */
 export function read(
   extensions: Json.JsonObject | undefined,
@@ -86,7 +86,7 @@ function readPermit(info: Json.JsonObject, transfer: Transfer, now: number): Spo
     const deadline = Json.uint(info, 'deadline')
     const signature = Json.signature(info, 'signature')
     Json.uint(info, 'nonce')
-    // The proxy hands v, r and s on.
+    // The proxy passes v, r and s.
     if (signature.length !== 132) throw new Json.JsonError('signature is not of 65 bytes')
     const fault = checkNames(names, transfer, 'eip2612')
     if (fault !== undefined) return fault
@@ -103,7 +103,7 @@ function readPermit(info: Json.JsonObject, transfer: Transfer, now: number): Spo
   }
 }
 
-/** `0x` and a transaction: an approve is far below this. */
+/** `0x` and a transaction. An approve is far shorter than this limit. */
 const transactionPattern = /^0x(?:[0-9a-fA-F]{2}){1,1024}$/
 
 function readApproval(info: Json.JsonObject, transfer: Transfer): Sponsored | Fault {

@@ -6,19 +6,21 @@ import * as Permit from './Permit'
 import type { Fault } from './Problem'
 
 /**
- * A signed stablecoin transfer, from payer to payee, whichever protocol it came by:
- * EIP-3009 `transferWithAuthorization` or a Permit2 witness transfer through the
- * x402ExactPermit2Proxy.
+ * A signed stablecoin transfer from payer to payee, of either protocol: EIP-3009
+ * `transferWithAuthorization`, or a Permit2 witness transfer through the x402ExactPermit2Proxy.
  */
 export type Transfer = Permit.Signed & { method: TransferMethod; network: Network.Id }
 
 /**
- * The identity of the money: one of these settles at most once. Never the signature, whose bytes
- * can be changed without invalidating it.
+ * The identity of the money: one of these settles at most once. The signature is not part of it,
+ * because its bytes can be changed without invalidating it.
  */
 export type Money = Pick<Transfer, 'network' | 'asset' | 'payer' | 'nonce'>
 
-/** Key of the money for maps, whatever the case of its hex digits. The only encoding of it. */
+/**
+ * Key of the money for maps, independent of the case of its hex digits. No other function encodes
+ * it.
+ */
 export function moneyKey({ network, asset, payer, nonce }: Money): string {
   return `${network}/${asset}/${payer}/${nonce}`.toLowerCase()
 }
@@ -38,7 +40,7 @@ export function call(transfer: Transfer): { to: Address; data: Hex } {
   return transfer.method === 'eip3009' ? Authorization.call(transfer) : Permit.call(transfer)
 }
 
-/** Decodes a settling call of either method, to recognise settlements sent by somebody else. */
+/** Decodes a settling call of either method, to recognise external settlements. */
 export function parseCall(to: Address, data: string): Authorization.ParsedCall | undefined {
   return Permit.parseCall(to, data) ?? Authorization.parseCall(to, data)
 }
@@ -46,13 +48,13 @@ export function parseCall(to: Address, data: string): Authorization.ParsedCall |
 /** Longest time that a signature may stay valid from now: specification 8 and a margin. */
 export const windowMaxSeconds = 360n
 
-/** Time in seconds that a settlement needs at least. */
+/** Least time in seconds that a settlement needs. */
 export const windowMinSeconds = 6n
 
 /**
- * Whether a new payment may be settled at `now` (unix ms): not expired or about to, not in the
- * future, not valid for longer than `windowMaxSeconds`. Separate from parsing: a payment that is
- * known already skips it. Faults carry x402 reason codes.
+ * Whether a new payment may be settled at `now` (unix ms): not expired or about to expire, not in
+ * the future, not valid for longer than `windowMaxSeconds`. A stored payment skips this check, so
+ * it is separate from parsing. Faults have x402 reason codes.
  */
 export function checkWindow(
   transfer: Pick<Transfer, 'method' | 'validAfter' | 'validBefore'>,

@@ -10,7 +10,10 @@ import type { Transfer } from './Transfer'
 
 /** x402 version 2, scheme `exact` on EVM: offers and payment payloads. */
 
-/** Seconds that a payer's signature may take; also the longest deadline clients choose. */
+/**
+ * Longest validity in seconds of a payer's signature; also the longest deadline that clients
+ * choose.
+ */
 export const maxTimeoutSeconds = 300
 
 /** An `accepts` entry. */
@@ -26,12 +29,14 @@ export type Requirements = {
 
 export type Resource = { url: string; description?: string; mimeType?: string }
 
-/** Every extension has `info` and `schema`: clients drop all of them if one has not. */
+/**
+ * Every extension needs `info` and `schema`: clients drop all of them if one of them lacks either.
+ */
 export type Extension = { info: object; schema: object; routeTemplate?: string }
 
 export type Extensions = Readonly<Record<string, Extension>>
 
-/** An extension that another part declares; `brief` says less, for a header that is long already. */
+/** An extension that another part declares. `brief` is a shorter form for a long header. */
 export type Declaration = Extension & { name: string; brief?: Extension }
 
 export type PaymentRequired = {
@@ -57,7 +62,7 @@ export function requirements(offer: Offer, method: TransferMethod): Requirements
       ...(method === 'permit2' ? { spender: Permit.proxyAddress } : {}),
       name: asset.eip712.name,
       version: asset.eip712.version,
-      // Settle first, then serve. Without it clients prefer any other accept and expect /verify.
+      // Settle first, then serve. Without it clients prefer any other entry and expect /verify.
       paymentFlow: 'upfront',
     },
   }
@@ -70,17 +75,17 @@ export function accepts(offers: readonly Offer[]): readonly Requirements[] {
   )
 }
 
-/** The 402's payload. A pure function of its input, so that routes can keep it. */
+/** The 402's payload. A pure function of its input, so that routes can cache it. */
 export function paymentRequired(input: Omit<PaymentRequired, 'x402Version'>): PaymentRequired {
   const { error, resource, accepts, extensions } = input
   return { x402Version: 2, error, resource, accepts, extensions }
 }
 
 /**
- * Extensions that a 402 advertises. `offers` in the order of `accepts`; `more` are declared by other
- * parts. `mppx` comes last: `method` is the HTTP method that mppx binds its nonce to. `salt` is random,
- * of this answer alone: clients echo it in their payload, so that what they send cannot be rebuilt from
- * what the chain publishes of it.
+ * Extensions that a 402 advertises. `offers` are in the order of `accepts`; other parts declare
+ * `more`. `mppx` comes last: `method` is the HTTP method to which mppx binds its nonce. `salt` is
+ * random and of this answer alone. Clients echo it in their payload, so that a reader of the chain
+ * cannot rebuild the payload.
  */
 export function extensions(input: {
   offers: readonly SignedOffer[]
@@ -116,10 +121,10 @@ const identifierSchema = {
   required: ['required'],
 }
 
-/** A decoded payment payload; nothing in it is compared with our offers yet. */
+/** A decoded payment payload; it has not been compared with our offers yet. */
 export type Parsed = {
   method: TransferMethod
-  /** The signed fields; the chain is not among them, for EIP-3009 the asset neither. */
+  /** The signed fields, without the chain, and for EIP-3009 without the asset. */
   signed: Pick<
     Transfer,
     'payer' | 'payee' | 'amountAtomic' | 'nonce' | 'validAfter' | 'validBefore' | 'signature'
@@ -143,7 +148,7 @@ export function parsePayload(value: string): Parsed | Fault {
   }
 }
 
-/** Like `parsePayload`, for a payload that came as strictly parsed JSON, as facilitators get it. */
+/** Like `parsePayload`, for a payload that is strictly parsed JSON, as facilitators receive it. */
 export function parsePayloadJson(json: Json.JsonObject): Parsed | Fault {
   try {
     return parseObject(json)
@@ -195,7 +200,7 @@ function signedAuthorization(json: Json.JsonObject, signature: Hex): Parsed['sig
   }
 }
 
-/** Specification 2.3 shows fewer members than stock clients send: the signature decides. */
+/** Specification 2.3 shows fewer members than stock clients send: the signature counts. */
 function signedPermit(json: Json.JsonObject, signature: Hex): Parsed['signed'] {
   const permitted = Json.object(json, 'permitted')
   const witness = Json.object(json, 'witness')
@@ -226,11 +231,7 @@ function identifier(extensions: Json.JsonObject | undefined): string | undefined
 /** One of our offers that a payload may be paying. */
 export type Match = { offer: Offer; method: TransferMethod; transfer: Transfer }
 
-/**
- * Offers that the payload pays exactly. `accepted` must equal one of our own `accepts`; without it
- * an EIP-3009 payload names neither chain nor asset, so several offers can remain: the one whose
- * digest recovers to the payer is meant. Never empty; faults carry x402 reason codes.
- */
+/** One of our offers that a payload may pay. */
 export function matchOffer(parsed: Parsed, offers: readonly Offer[]): readonly Match[] | Fault {
   const { method, signed, accepted } = parsed
   let candidates = offers.filter((offer) => offer.network.asset.transfer.includes(method))
@@ -282,7 +283,7 @@ function checkAccepted(accepted: Json.JsonObject, offers: readonly Offer[]): Fau
 
 /**
  * Whether `accepted` has every member of ours and no other, at both levels. Addresses may differ in
- * case, a safe integer may stand for the amount, null for absence.
+ * case, a safe integer may replace the amount, and null counts as absent.
  */
 function equals(accepted: Json.JsonObject, ours: Requirements): boolean {
   const { extra, amount, ...rest } = ours
@@ -321,7 +322,7 @@ function transferOf(parsed: Parsed, offer: Offer): Transfer {
 /**
  * Whether the EIP-3009 nonce commits to this resource, as mppx chooses it when `extensions.mppx` is
  * advertised: sha256 over the base64url JCS of accepted, resource and extensions. Such a payment
- * cannot have been meant for anybody else.
+ * cannot be for another seller.
  */
 export function isRouteBound(
   parsed: Parsed,

@@ -2,17 +2,17 @@ import type { Merchant, Method, Param, Route } from '../config/Config'
 import type * as X402 from '../protocol/X402'
 import * as Catalogue from './Catalogue'
 
-/** The x402 extension by which facilitators and indexers catalogue what they see paid for. */
+/** The x402 extension from which facilitators and indexers build catalogues of paid resources. */
 
 type Input = Record<string, unknown>
 
-// Longer than what the extension's specification shows is refused by its readers.
+// Readers of the extension refuse a template longer than the one in its specification.
 const templatePattern = /^\/[a-zA-Z0-9_/:.\-~%]+$/
 
 /**
- * `bazaar` of a route under one of its methods: the same for every request, so that a 402 costs
- * nothing for it. Its brief form is the least that indexers list; the schema in `/openapi.json` has
- * the parameters, too.
+ * `bazaar` of a route under one of its methods. It is the same for every request, so a 402 reuses
+ * it. The brief form has the least that indexers list. The schema in `/openapi.json` also has the
+ * parameters.
  */
 export function extension(merchant: Merchant, route: Route, method: Method): X402.Declaration {
   const template = routeTemplate(merchant, route)
@@ -58,14 +58,14 @@ function describe(route: Route, method: Method): { info: object; schema: object 
   }
 }
 
-/** The JSON type of an answer that is no object. */
+/** The JSON type of an answer that is not an object. */
 function kindOf({ answer }: Route): object {
   return answer?.type === undefined ? {} : { type: answer.type }
 }
 
 type Exampled = { name: string; required: boolean; value: unknown }
 
-/** Parameters whose value can be shown: those that must be there, and those with an example. */
+/** Parameters whose value can be shown: the required ones, and those with an example. */
 function exampled(route: Route, place: Param['in']): Exampled[] {
   return route.params
     .filter((param) => param.in === place && param.schema.const === undefined)
@@ -91,7 +91,7 @@ function schemaOf(params: readonly Exampled[]): object {
   }
 }
 
-/** The first level of a body's schema: whole ones fill the header. */
+/** The first level of a body's schema, because a whole schema fills the header. */
 function outline(schema: Readonly<Record<string, unknown>>): object {
   const { type, required, properties } = schema
   if (typeof properties !== 'object' || properties === null) return { type: type ?? 'object' }
@@ -107,8 +107,8 @@ function outline(schema: Readonly<Record<string, unknown>>): object {
 }
 
 /**
- * The one catalogue key of all URLs of a route. Undefined when a route has only one, or when its
- * names cannot stand in a key.
+ * One catalogue key for all URLs of a route. Undefined when a route has only one URL, or when its
+ * names are not allowed in a key.
  */
 function routeTemplate(merchant: Merchant, route: Route): string | undefined {
   if (route.tail === 'none') return undefined

@@ -1,24 +1,25 @@
 import * as Encoded from './Encoded'
 
 /**
- * Finds values that are too short, or too ordinary, to be looked for in the middle of other text. One
- * without a name is found where it is a word of its own; one with a name only behind its name, as an
- * answer shows it that repeats the request: `name=value`, `"name": ["value"]`, `<name>value</name>`,
- * `name="..." value="..."`, in every spelling that `Encoded` reads.
+ * Finds values that are too short, or too ordinary, to be redacted in the middle of other text. A
+ * value without a name is found where it is a separate word. A value with a name is found only
+ * after its name, in the forms in which an answer repeats the request: `name=value`, `"name":
+ * ["value"]`, `<name>value</name>`, `name="..." value="..."`, in every spelling that `Encoded`
+ * reads.
  */
 export type Bounded = { name?: string; value: string }
 
 export type Pattern = { name: Uint8Array | undefined; value: Uint8Array }
 
-/** `from` to `to` is the value; `start` is where its name begins. Without `to` it is not decided. */
+/** The value is at `from` to `to`; its name begins at `start`. Without `to` it is undecided. */
 export type Found = { start: number; from: number; to?: number; quote?: Uint8Array | undefined }
 
-/** Bytes before a place that tell whether an encoded character ends there. */
+/** Number of bytes before a place that tell whether an encoded character ends there. */
 export const contextBytes = 16
 /** Most characters between a name and its value. */
 const separatorsMax = 64
 const plus = 0x2b
-/** Words between the two: `name="x" value="y"`, `<x><![CDATA[y]]></x>`. */
+/** Words between a name and its value: `name="x" value="y"`, `<x><![CDATA[y]]></x>`. */
 const between = /^(?:value|content|CDATA)/i
 
 export function compile(bounded: readonly Bounded[]): readonly Pattern[] {
@@ -29,8 +30,8 @@ export function compile(bounded: readonly Bounded[]): readonly Pattern[] {
 }
 
 /**
- * The next one from a place on, by the place where it begins. `before`: the bytes that were sent before
- * these. `isLast`: no more bytes will follow.
+ * Returns a search for the next value from a place on, in order of the places. `before`: the bytes
+ * that were sent before these. `isLast`: no more bytes will follow.
  */
 export function createSearch(
   bytes: Buffer,
@@ -72,13 +73,14 @@ function headsOf(patterns: readonly Pattern[]): Heads {
 }
 
 /**
- * Places, in order, where a text may begin: where it stands plainly, around encoded characters, of
- * which a match holds one behind fewer characters than it has, and where the bytes end within it.
+ * Places, in order, where a text may begin: where it appears literally, around encoded characters,
+ * and where the bytes end within it. A match with an encoded character has one after fewer
+ * characters than its length.
  */
 function createCandidates({ bytes, isLast }: Text, patterns: readonly Pattern[]) {
   const texts = patterns.map(headOf)
   const longest = Math.max(0, ...texts.map(({ length }) => length))
-  // A form writes a blank as a plus sign.
+  // A form encodes a blank as a plus sign.
   const hasBlank = texts.some((text) => text.includes(0x20))
   const escapes = hasBlank ? [...Encoded.escapes, plus] : Encoded.escapes
   const tail = isLast ? bytes.length : Math.max(0, bytes.length - longest + 1)
@@ -91,7 +93,10 @@ function createCandidates({ bytes, isLast }: Text, patterns: readonly Pattern[])
   }
 }
 
-/** Next place of one of the texts; the length when there is none. The places asked for only grow. */
+/**
+ * Next place of one of the texts; the length when there is none. The requested places only
+ * increase.
+ */
 function nextOf(bytes: Buffer, texts: readonly (number | Uint8Array)[]): (at: number) => number {
   const find = (index: number, at: number) => {
     const place = bytes.indexOf(texts[index] ?? 0, at)
@@ -109,11 +114,11 @@ function nextOf(bytes: Buffer, texts: readonly (number | Uint8Array)[]): (at: nu
   }
 }
 
-/** The longest one that begins at a place; one that is not decided counts first. */
+/** The longest match that begins at a place. An undecided match takes precedence. */
 function findAt(text: Text, at: number, heads: Heads): Found | undefined {
   const byte = text.bytes[at] ?? 0
   const plain = longestOf(text, at, heads[byte])
-  // A form writes a blank as a plus sign.
+  // A form encodes a blank as a plus sign.
   if (byte === plus) return plain ?? longestOf(text, at, heads[0x20])
   if (!Encoded.isEscape(byte)) return plain
   const decoded = Encoded.decode(text.bytes, at, text.isLast)
@@ -145,7 +150,7 @@ function matchAt(text: Text, at: number, { name, value }: Pattern): Found | unde
   return isEnd ? { start: at, from: at, to: end } : undefined
 }
 
-/** The value behind a name that ends at a place, with nothing between but what separates them. */
+/** The value after a name that ends at a place, with only separators between them. */
 function behind(text: Text, start: number, end: number, value: Uint8Array): Found | undefined {
   const { bytes, isLast } = text
   const open: Found = { start, from: start }
@@ -190,7 +195,7 @@ function behind(text: Text, start: number, end: number, value: Uint8Array): Foun
   return undefined
 }
 
-/** The character at a place, in whatever form; undefined when the bytes end before it is decided. */
+/** The character at a place, in any encoding. Undefined when the bytes end before it is decided. */
 function signAt({ bytes, isLast }: Text, at: number): { byte: number; end: number } | undefined {
   const byte = bytes[at]
   if (byte === undefined) return undefined
@@ -205,7 +210,7 @@ function signAt({ bytes, isLast }: Text, at: number): { byte: number; end: numbe
 /** The end of an encoded character that is written with letters or digits. */
 const encodedEnd = /(?:%[\da-f]{2}|\\u[\da-f]{4}|\\x[\da-f]{2}|\\[nrtbf]|&#x?[\da-f]+)$/i
 
-/** Whether a place lies in the middle of a word. Names may have `_` and, between letters, `-`. */
+/** Whether a place is in the middle of a word. Names may contain `_` and, between letters, `-`. */
 function isWithin({ bytes, before }: Text, at: number, isName: boolean): boolean {
   const byteAt = (place: number) => bytes[place] ?? before[before.length + place] ?? 0
   const byte = byteAt(at - 1)
@@ -215,7 +220,7 @@ function isWithin({ bytes, before }: Text, at: number, isName: boolean): boolean
   return !encodedEnd.test(String.fromCharCode(...near))
 }
 
-/** Whether the value ends here; undefined when that is not decided. */
+/** Whether the value ends here; undefined when undecided. */
 function ends({ bytes, isLast }: Text, at: number, value: Uint8Array): boolean | undefined {
   const byte = bytes[at]
   if (byte === undefined) return isLast ? true : undefined

@@ -4,17 +4,14 @@ import type * as Network from '../protocol/Network'
 import * as Example from './Example'
 import { type Segment, segmentsOf, templateOf } from './Tail'
 
-/** What machines are told about what is sold. */
+/** What the documents for machines list. */
 
 export type IsReady = (network: Network.Id) => boolean
 
-/** A merchant that can be bought from, with those of its networks that can settle. */
+/** A merchant that buyers can buy from, with its networks that can settle. */
 export type Listing = { merchant: Merchant; networks: readonly NetworkConfig[] }
 
-/**
- * What can be bought: merchants without their secrets, and networks that cannot
- * settle, are not offered by a 402 either.
- */
+/** Merchants in service and their networks that can settle. A 402 offers no others either. */
 export function offered(config: Config, isReady: IsReady = () => true): Listing[] {
   return config.merchants.flatMap((merchant) => {
     if (merchant.outOfService !== undefined) return []
@@ -24,8 +21,8 @@ export function offered(config: Config, isReady: IsReady = () => true): Listing[
 }
 
 /**
- * While none of the networks can settle all are listed: the prices still stand, and a buyer that
- * tries to pay is told to come again.
+ * While none of the networks can settle, all are listed: the prices remain valid, and a buyer that
+ * tries to pay is asked to try again later.
  */
 export function readyOrAll(networks: readonly Network.Id[], isReady: IsReady): IsReady {
   return (id) => isReady(id) || !networks.some(isReady)
@@ -40,15 +37,15 @@ export function networksOf(config: Config, merchant: Merchant): NetworkConfig[] 
 export type Form = {
   /** Template below the route's path, '' without a tail. */
   path: string
-  /** What tells it from the route's other paths, for ids. */
+  /** Suffix that makes ids of the route's paths distinct. */
   suffix: string
   segments: readonly Segment[]
 }
 
 /**
- * The paths under which a route is called: without a tail unless it must have one, then one for every
- * place where the described tail may end. An optional last segment with a list of values is one path
- * per value, a sub-resource.
+ * The paths under which a route is called: without a tail unless the tail is required, then one for
+ * every place where the described tail may end. An optional last segment with a list of values
+ * gives one path per value, a sub-resource.
  */
 export function formsOf(route: Route): Form[] {
   const described = segmentsOf(route)
@@ -92,7 +89,7 @@ const anyTail: Segment = {
   isRest: true,
 }
 
-/** Absolute URL of a route that answers 402 when it is asked: a tail it must have is an example. */
+/** Absolute URL of a route that answers 402 to a request; a required tail is an example. */
 export function exampleUrl(baseUrl: string, merchant: Merchant, route: Route): string {
   const tail = (formsOf(route)[0]?.segments ?? []).map((segment) => {
     if (segment.isLiteral) return `/${encodeURIComponent(segment.name)}`
@@ -102,17 +99,19 @@ export function exampleUrl(baseUrl: string, merchant: Merchant, route: Route): s
   return `${baseUrl}/m/${merchant.slug}${route.path}${tail.join('')}`
 }
 
-/** Where tokenized stocks are sold, if they are. */
+/** URL of the stock desk's API, if it is configured. */
 export function stockApi({ service, stock }: Config): { stock?: string } {
   return stock === undefined ? {} : { stock: `${service.stockBaseUrl}/api/stock` }
 }
 
-/** The declared example of a parameter, else one made from its schema. */
+/** The declared example of a parameter, else one derived from its schema. */
 export function exampleOf(param: Param): unknown {
   return param.example ?? Example.of(param.schema)
 }
 
-/** An example of a route's JSON body: members that are also parameters look like these. */
+/**
+ * An example of a route's JSON body. Members that are also parameters use the parameter's example.
+ */
 export function exampleBody(route: Route): unknown {
   if (route.body === undefined) return {}
   const known = route.params
@@ -126,16 +125,16 @@ export function bodySchema(route: Route): Readonly<Record<string, unknown>> {
   return route.body ?? { type: 'object', additionalProperties: true }
 }
 
-/** JSON Schema of what a route answers. */
+/** JSON Schema of the answer of a route. */
 export function answerSchema({ answer }: Route): Readonly<Record<string, unknown>> {
   return answer ?? { type: 'object', additionalProperties: true }
 }
 
-/** What becomes of query parameters that a route does not describe. */
+/** Describes how a route treats query parameters that it does not list. */
 export function othersOf({ builtin }: Merchant, { fixedQuery }: Route): string {
   if (builtin !== undefined) return 'Any other query parameters; they change nothing.'
   const isWhole = Object.keys(fixedQuery).length === 0
-  return `Any other query parameters, forwarded verbatim${isWhole ? '.' : ', but for those that the service sets itself.'}`
+  return `Any other query parameters, forwarded verbatim${isWhole ? '.' : ', except those that the service sets itself.'}`
 }
 
 /** Whether requests of the method have a body. */
@@ -143,13 +142,13 @@ export function takesBody(method: Method): boolean {
   return withBody.includes(method)
 }
 
-/** The id of a route's operation: `{slug}-{route}`, then what tells its forms apart. */
+/** The id of a route's operation: `{slug}-{route}`, then the suffix of its form. */
 export function operationId(merchant: Merchant, route: Route, suffix = ''): string {
   const parts = [merchant.slug, ...route.path.split('/'), suffix]
   return parts.filter((part) => part !== '').join('-')
 }
 
-/** The first of the id and the id with a number that is not taken; taken from then on. */
+/** The id, or the id with the first number that makes it unique. Adds the result to `taken`. */
 export function unique(id: string, taken: Set<string>): string {
   let result = id
   for (let count = 2; taken.has(result); count++) result = `${id}-${count}`

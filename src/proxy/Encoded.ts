@@ -1,10 +1,10 @@
 /**
- * Finds a text in bytes that may write each of its characters in another way: JSON and JavaScript
- * escapes, percent-encoding, HTML character references, each also twice (`%252b`, `&amp;#43;`). An
- * upstream that repeats a key in an error chooses the form, and a buyer may choose it for it.
+ * Finds a text in bytes that may encode each of its characters: JSON and JavaScript escapes,
+ * percent-encoding, HTML character references, each also twice (`%252b`, `&amp;#43;`). An upstream
+ * that repeats a key in an error chooses the encoding, and a buyer may influence that choice.
  */
 
-/** Results without a place: no match, and too few bytes to decide. */
+/** Results other than a place: no match, and too few bytes to decide. */
 export const none = -1
 export const partial = -2
 
@@ -13,7 +13,7 @@ const ampersand = 0x26
 const backslash = 0x5c
 const plus = 0x2b
 const blank = 0x20
-/** Bytes that an encoded character begins with. */
+/** First bytes of encoded characters. */
 export const escapes: readonly number[] = [percent, ampersand, backslash]
 
 /** https://html.spec.whatwg.org/multipage/named-characters.html, of visible ASCII. */
@@ -50,9 +50,9 @@ const names: Readonly<Record<string, readonly string[]>> = {
   '}': ['rcub', 'rbrace'],
 }
 
-/** Longest chain of repeated escapes that is followed; real encoders write shorter ones. */
+/** Longest chain of repeated escapes that is decoded. Real encoders write shorter ones. */
 const runMax = 8
-/** Most readings that are followed for a text of many backslashes. */
+/** Most readings that are followed for a text with many backslashes. */
 const readingsMax = 8
 
 /** Bytes of a text of visible ASCII and blanks; undefined for any other text. */
@@ -61,8 +61,8 @@ export function from(text: string): Uint8Array | undefined {
 }
 
 /**
- * Where the text ends whose characters from `index` on stand at a place of the bytes, in whatever form;
- * `none` or `partial`. `isLast`: no more bytes will follow.
+ * End of the text's characters from `index` on when they are found at a place of the bytes, in any
+ * encoding; else `none` or `partial`. `isLast`: no more bytes will follow.
  */
 export function match(
   bytes: Uint8Array,
@@ -90,7 +90,10 @@ export function match(
   return at
 }
 
-/** The same for a text with characters that escapes begin with: all its readings are followed at once. */
+/**
+ * The same for a text with characters that escapes begin with. All its readings are followed at
+ * once.
+ */
 function matchAll(
   bytes: Uint8Array,
   { at, index }: { at: number; index: number },
@@ -108,7 +111,7 @@ function matchAll(
   return isOpen && !isLast ? partial : Math.max(...ends)
 }
 
-/** Adds where the character may end. True when the bytes end before that is decided. */
+/** Adds the places where the character may end. True when the bytes end before that is decided. */
 function read(bytes: Uint8Array, at: number, wanted: number, ends: Set<number>): boolean {
   const byte = bytes[at]
   if (byte === undefined) return true
@@ -120,7 +123,10 @@ function read(bytes: Uint8Array, at: number, wanted: number, ends: Set<number>):
   return decode(bytes, at, false) === partial
 }
 
-/** Where a sign that escapes begin with may end when it is escaped, once or more: `%25`, `&amp;`, `\\\\`. */
+/**
+ * Places where a character that begins escapes may end when it is escaped, once or more: `%25`,
+ * `&amp;`, `\\\\`.
+ */
 function repeats(bytes: Uint8Array, at: number): number[] {
   const unit = units[bytes[at] ?? 0] ?? units[backslash]
   const ends: number[] = []
@@ -139,7 +145,7 @@ const units: Readonly<Record<number, Uint8Array>> = {
 }
 
 /**
- * The encoded character at a place, through repeated escapes: `byteOf` and `endOf` take it apart.
+ * The encoded character at a place, through repeated escapes: `byteOf` and `endOf` unpack it.
  * `none`, or `partial` when the bytes end before that is decided.
  */
 export function decode(bytes: Uint8Array, at: number, isLast: boolean): number {
@@ -173,14 +179,14 @@ function decodePercent(bytes: Uint8Array, at: number): number {
     if (value < 0) return value
     from += 2
     if (value !== percent || run >= runMax) return pack(value, from)
-    // A percent sign stands for itself unless an escape follows.
+    // A percent sign is literal unless an escape follows.
     const next = hex(bytes, from, 2)
     if (next === partial) return partial
     if (next === none) return pack(value, from)
   }
 }
 
-/** A backslash and `u002b`, `u{2b}`, `x2b` or a sign; the backslash itself may be escaped. */
+/** A backslash and `u002b`, `u{2b}`, `x2b` or a character. The backslash may be escaped, too. */
 function decodeEscape(bytes: Uint8Array, at: number): number {
   let from = at + 1
   while (from - at < runMax && bytes[from] === backslash) from++
@@ -200,7 +206,9 @@ function decodeEscape(bytes: Uint8Array, at: number): number {
   return isWord || kind < 0x21 || kind > 0x7e ? none : pack(kind, from + 1)
 }
 
-/** `&#43;`, `&#x2B;`, `&plus;`, `&amp;#43;`; a number, and the oldest names, may lack the semicolon. */
+/**
+ * `&#43;`, `&#x2B;`, `&plus;`, `&amp;#43;`. A number, and the oldest names, may lack the semicolon.
+ */
 function decodeReference(bytes: Uint8Array, at: number, isLast: boolean): number {
   let from = at + 1
   for (let run = 0; run < runMax && isAt(bytes, from, amp); run++) from += amp.length
@@ -245,7 +253,7 @@ function isAt(bytes: Uint8Array, at: number, wanted: Uint8Array): boolean {
   return true
 }
 
-/** A number with leading zeros and where it ends. */
+/** A number with leading zeros, and its end. */
 function number(bytes: Uint8Array, at: number, base: 10 | 16): { value: number; end: number } {
   let value = 0
   let end = at
@@ -276,7 +284,7 @@ function digitOf(byte = 0): number {
   return lower >= 0x61 && lower <= 0x66 ? lower - 0x57 : -1
 }
 
-/** Ignores code points beyond ASCII: the texts to find have none. */
+/** Ignores code points beyond ASCII: the texts to find contain none. */
 function pack(value: number, end: number): number {
   return value > 0x7f ? none : end * 256 + value
 }

@@ -1,11 +1,11 @@
 type Schema = Readonly<Record<string, unknown>>
 
-/** Deeper than any example is read. */
+/** Deepest nesting that an example shows. */
 const depthMax = 5
 
 /**
- * A value that a JSON Schema describes: its own example if it gives one, else the simplest value of
- * its type. `known` are values for members by their name, which win over what the schema says.
+ * A value that a JSON Schema describes: its own example if it has one, else the simplest value of
+ * its type. `known` are values for members by name, which take precedence over the schema.
  */
 export function of(
   schema: Schema,
@@ -34,7 +34,7 @@ export function of(
   }
 }
 
-/** Required members, and the others whose value is known or shown by the schema. */
+/** Required members, and the other members whose value is known or in the schema. */
 function members(schema: Schema, known: Readonly<Record<string, unknown>>, depth: number) {
   const properties = isSchema(schema.properties) ? schema.properties : {}
   const required = Array.isArray(schema.required) ? schema.required : []
@@ -49,7 +49,7 @@ function members(schema: Schema, known: Readonly<Record<string, unknown>>, depth
   return result
 }
 
-/** Whether a schema says what must be in it, so that showing it says something. */
+/** Whether a schema has required members, so that an example of it is useful. */
 function hasRequired(schema: Schema): boolean {
   const inner = isSchema(schema.items) ? schema.items : schema
   return Array.isArray(inner.required) && inner.required.length > 0

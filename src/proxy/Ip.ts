@@ -2,7 +2,8 @@ import { net } from '../http/runtime'
 
 /**
  * Blocks of https://www.iana.org/assignments/iana-ipv4-special-registry that are not the public
- * internet, plus multicast, class E and the virtual host address of Azure, which is a public one.
+ * internet, plus multicast, class E and Azure's virtual host address, which is inside a public
+ * block.
  */
 const reserved4 = [
   '0.0.0.0/8',
@@ -28,10 +29,10 @@ const reserved4 = [
 })
 
 /**
- * Whether an address is one of the public internet. IPv6 is an allowlist: global unicast (2000::/3)
- * without the blocks that carry another address inside (Teredo, 6to4) or are for documentation. So
- * IPv4-mapped, NAT64, loopback, unique local, link-local, site-local and multicast are refused, and
- * everything that is not a plain address, such as one with a zone.
+ * Whether an address belongs to the public internet. IPv6 is an allowlist: global unicast
+ * (2000::/3) without the blocks that embed another address (Teredo, 6to4) or are for documentation.
+ * So IPv4-mapped, NAT64, loopback, unique local, link-local, site-local and multicast addresses are
+ * refused, and everything that is not a plain address, such as one with a zone.
  */
 export function isPublic(address: string): boolean {
   const version = net().isIP(address)
@@ -61,6 +62,6 @@ function groups(address: string): number[] {
     text === '' ? [] : text.split(':').map((group) => Number.parseInt(group, 16))
   const left = parse(head)
   const right = tail === undefined ? [] : parse(tail)
-  // A dotted tail is one part for two groups, but then the first groups are what decides.
+  // A dotted tail counts as one part for two groups, but only the first groups are compared.
   return [...left, ...Array<number>(Math.max(0, 8 - left.length - right.length)).fill(0), ...right]
 }

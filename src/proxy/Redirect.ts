@@ -2,7 +2,7 @@ import * as Route from './Route'
 
 /** Redirects of upstreams, by RFC 9110 section 15.4. */
 
-/** Most redirects for one answer; this also ends loops. */
+/** Most redirects for one answer. This limit also ends loops. */
 export const most = 3
 
 const always = [307, 308]
@@ -10,8 +10,8 @@ const reading = [301, 302, 303]
 
 /**
  * Target of a redirect of the same request within the configured origin: scheme, host and port.
- * Undefined for any other answer, which is passed on unchanged. An upstream must not redirect the
- * merchant's headers to another host, nor this service to a private address.
+ * Undefined for any other answer, which is forwarded unchanged. A redirect of an upstream must not
+ * send the merchant's headers to another host, nor lead to a private address.
  *
  * 301, 302 and 303 turn a POST into a GET, which is not the request that was paid for. `from` has
  * the configured host, not the resolved address.

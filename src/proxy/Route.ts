@@ -1,27 +1,27 @@
 import type { Merchant, Route } from '../config/Config'
 
-/** Where a route's requests go, parsed once. */
+/** Where a route's requests are forwarded to, parsed once. */
 export type Target = {
   /** Scheme, host and port of the upstream. */
   origin: string
-  /** Host name without brackets or port: what is resolved, and the TLS server name. */
+  /** Host name without brackets or port: the name to resolve, and the TLS server name. */
   hostname: string
   /** Value of the Host header. */
   host: string
-  /** Upstream path before and after the tail; `bare` is the whole path when there is no tail. */
+  /** Upstream path before and after the tail; `bare` is the whole path without a tail. */
   prefix: string
   suffix: string
   bare: string
-  /** Query pairs, encoded, that are added unless the buyer has set the name. */
+  /** Encoded query pairs that are added unless the buyer has set the name. */
   defaults: readonly Pair[]
-  /** Query pairs, encoded, that replace the buyer's. */
+  /** Encoded query pairs that replace the buyer's. */
   fixed: readonly Pair[]
   fixedNames: ReadonlySet<string>
 }
 
 type Pair = { name: string; encoded: string }
 
-/** A path that is for sale. */
+/** The route that a path selects. */
 export type Match = {
   merchant: Merchant
   route: Route
@@ -31,17 +31,17 @@ export type Match = {
   target: Target | undefined
 }
 
-/** Most are leaves: a map for each would be the larger part of a large catalogue. */
+/** Most nodes are leaves. A map for each would be the larger part of a large catalogue. */
 type Node = { children: Map<string, Node> | undefined; entry: Match | undefined }
 
 /** Compiled merchants. */
 export type Matcher = {
   bySlug: ReadonlyMap<string, { merchant: Merchant; root: Node }>
-  /** Matches without a tail by their path, which is canonical: most requests need no more. */
+  /** Matches without a tail by their canonical path. Most requests need only this map. */
   exact: ReadonlyMap<string, Match>
 }
 
-// RFC 3986 pchar without `%`, and the brackets and bar that WHATWG URLs leave alone.
+// RFC 3986 pchar without `%`, and the brackets and bar that WHATWG URLs leave unencoded.
 const plainPath = /^(?:\/[\w\-.~!$&'()*+,=:@;[\]|]+)+$/
 const dotSegment = /\/\.{1,2}(?:[/;]|$)/
 const visibleAscii = /^[\x21-\x7e]*$/
@@ -55,11 +55,11 @@ const forbidden = /[\\\u0000-\u001f\u007f-\u009f\u2028\u2029]/
 const decodingRounds = 4
 
 /**
- * The one form of a path that is matched, fingerprinted and forwarded; undefined when there is none,
- * which is a 400. Takes the pathname of Bun's `request.url`, a WHATWG URL: there `..` and `%2e%2e`
- * segments are already collapsed and a backslash is already a slash. What that leaves is refused
- * here: empty segments, dot segments in any further encoding (`%2e%2e%2f`, `%252e`, `..;`, full-width
- * dots), backslash, control characters, bad percent sequences and UTF-8. Encoded unreserved
+ * The one form of a path that is matched, fingerprinted and forwarded. Undefined when there is
+ * none, which is a 400. Takes the pathname of Bun's `request.url`, a WHATWG URL: `..` and `%2e%2e`
+ * segments are already collapsed and a backslash is already a slash. Refused here are empty
+ * segments, dot segments in any further encoding (`%2e%2e%2f`, `%252e`, `..;`, full-width dots),
+ * backslashes, control characters, and bad percent sequences or UTF-8. Encoded unreserved
  * characters are decoded, an encoded slash stays inside its segment, one trailing slash is dropped.
  */
 export function canonicalize(pathname: string): string | undefined {
@@ -74,7 +74,7 @@ export function canonicalize(pathname: string): string | undefined {
     segments.push(segment)
   }
   const canonical = `/${segments.join('/')}`
-  // What a URL parser would still change is not what would be forwarded.
+  // The forwarded path must equal the matched path, so a URL parser must not change it.
   return new URL(`http://localhost${canonical}`).pathname === canonical ? canonical : undefined
 }
 
@@ -95,7 +95,7 @@ function canonicalSegment(raw: string): string | undefined {
 
 const onlyDots = /^[\s.]*\.[\s.]*$/
 
-/** Upstreams that decode once more must not find a way up either. */
+/** Whether an upstream that decodes once more could find a parent directory in the segment. */
 function isHostile(segment: string): boolean {
   let text = segment
   for (let round = 0; round < decodingRounds; round++) {
@@ -126,7 +126,8 @@ export function compile(merchants: readonly Merchant[]): Matcher {
     const root: Node = { children: undefined, entry: undefined }
     for (const route of merchant.routes) {
       const path = canonicalize(route.path)
-      if (path === undefined) throw new Error(`${merchant.slug}${route.path} is no canonical path`)
+      if (path === undefined)
+        throw new Error(`${merchant.slug}${route.path} is not a canonical path`)
       let node = root
       for (const segment of path.split('/').slice(1)) {
         if (segment === '') continue
@@ -146,8 +147,8 @@ export function compile(merchants: readonly Merchant[]): Matcher {
 }
 
 /**
- * Finds what a canonical path (`/m/{slug}/...`) buys, in time of its segments. The longest route
- * decides alone: when its tail does not fit, no shorter route is sold in its place.
+ * Finds the route of a canonical path (`/m/{slug}/...`), in time linear in its segments. Only the
+ * longest route counts: when its tail does not fit, no shorter route is sold instead.
  */
 export function match(matcher: Matcher, path: string): Match | undefined {
   const found = matcher.exact.get(path)
@@ -213,9 +214,9 @@ function pairs(query: Readonly<Record<string, string>>): readonly Pair[] {
 }
 
 /**
- * Upstream URL of a match. `search` is the buyer's, '' or with its `?`; it is forwarded byte for byte
- * unless the route has query values of its own. Throws Error if the result would leave the configured
- * origin or path, which no canonical path can do.
+ * Upstream URL of a match. `search` is the buyer's query: '' or with its `?`. It is forwarded byte
+ * for byte unless the route has query values of its own. Throws Error if the result would leave the
+ * configured origin or path, which no canonical path can do.
  */
 export function upstreamUrl(target: Target, tail: string, search: string): URL {
   const path = tail === '' ? target.bare : target.prefix + tail + target.suffix
@@ -226,7 +227,7 @@ export function upstreamUrl(target: Target, tail: string, search: string): URL {
   return url
 }
 
-/** A query of the upstream's own, '' or with its `?`, with the values that the route forces. */
+/** A query of the upstream, '' or with its `?`, with the values that the route fixes. */
 export function withFixed(target: Target, search: string): string {
   return queryOf({ ...target, defaults: noPairs }, search)
 }

@@ -3,7 +3,7 @@ import type { Param, Route } from '../config/Config'
 /** One described segment of a route's tail. */
 export type Segment = {
   param: Param
-  /** Name in the path template; of a literal, its text. */
+  /** Name in the path template; the text of a literal. */
   name: string
   /** Fixed text around the value, inside the segment. */
   prefix: string
@@ -15,9 +15,9 @@ export type Segment = {
 }
 
 /**
- * What the segments of a tail mean: the route's tail parameters describe them in their order. A name
- * such as `{cik}.json` fixes the text around the value, and `schema = { const = "indicator" }` a
- * whole segment. Segments beyond the described ones are forwarded as they are.
+ * The segments of a tail. The route's tail parameters describe them in order. A name such as
+ * `{cik}.json` fixes the text around the value, and `schema = { const = "indicator" }` fixes a
+ * whole segment. Segments after the described ones are forwarded unchanged.
  */
 export function segmentsOf(route: Route): Segment[] {
   return route.params
@@ -31,7 +31,7 @@ export function segmentsOf(route: Route): Segment[] {
     })
 }
 
-/** The segment as it stands in a path template. */
+/** The segment in the form of a path template. */
 export function templateOf(segment: Segment): string {
   if (segment.isLiteral) return encodeURIComponent(segment.name)
   return `${segment.prefix}{${segment.name}}${segment.suffix}`

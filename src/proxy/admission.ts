@@ -8,14 +8,14 @@ import * as Problem from '../protocol/Problem'
 import type { IncomingRequest } from './incoming'
 import { droppedBody, emptyBody, type Sales, sell } from './sale'
 
-/** What limits the requests and the bodies of a client. */
+/** Limits on the requests and the bodies of a client. */
 export type Admission = {
   readonly limits: Pick<Config['service'], 'paidPerMinute' | 'trustProxy' | 'unpaidBodyMaxBytes'>
   readonly rateLimit: RateLimit.RateLimit
   readonly budget: Budget
   readonly recognise: Recognise
   readonly now: () => number
-  /** False once the process stops: nothing new is started. */
+  /** False while the process stops: nothing new is started. */
   readonly accepts: () => boolean
   readonly sales: Sales
 }
@@ -28,7 +28,9 @@ export function admit(
   return incoming.presented.kind === 'none' ? open(admission, incoming) : limit(admission, incoming)
 }
 
-/** Credentials cost calls to a node: each address may present so many, and so many bad ones. */
+/**
+ * Credentials cost calls to a node, so the number per address is limited, and fewer may be refused.
+ */
 function limit(admission: Admission, incoming: IncomingRequest): Promise<Response> | Response {
   const { rateLimit, now } = admission
   const { paidPerMinute, trustProxy } = admission.limits
@@ -45,13 +47,14 @@ function limit(admission: Admission, incoming: IncomingRequest): Promise<Respons
   const refused = () => rateLimit.take(`refused ${key}`, refusedPerMinute, now())
   return answer.then(
     (response) => {
-      // A new challenge: the signature was bad, or the simulation refused. What fails on chain counts
-      // against the payer, so that junk in somebody's name costs its sender.
+      // A new challenge: the signature was bad, or the simulation failed. This counts against the
+      // address, because the named payer may not have signed it. A transaction that fails on chain
+      // counts against the payer.
       if (response.status === 402) refused()
       return response
     },
     (error) => {
-      // The whole body was looked through for a credential that was not checked.
+      // The whole body was searched for a credential that was not checked.
       if (error instanceof Problem.ProblemError && error.code === 'invalid-parameter') refused()
       throw error
     },
@@ -76,11 +79,15 @@ function open(admission: Admission, incoming: IncomingRequest): Response | Promi
   }
   const client = clientOf(incoming.peer, request.headers, limits.trustProxy)
   const pays = presented.kind !== 'none'
-  const owner = { client, isPaid: pays && admission.recognise(presented, incoming.item) }
-  if (pays) return readBody(request, bodyMaxBytes, budget, owner).then(sellWith)
-  // Without a credential the body is only digested; without room the 402 has no digest.
+  if (pays) {
+    return admission
+      .recognise(presented, incoming.item)
+      .then((isPaid) => readBody(request, bodyMaxBytes, budget, { client, isPaid }))
+      .then(sellWith)
+  }
+  // Without a credential the body is only hashed. Without room for it the 402 has no digest.
   const most = Math.min(limits.unpaidBodyMaxBytes, bodyMaxBytes)
-  return readBody(request, most, budget, owner).then(sellWith, (error) => {
+  return readBody(request, most, budget, { client, isPaid: false }).then(sellWith, (error) => {
     const isLeftOut = error instanceof Problem.ProblemError && [413, 503].includes(error.status)
     if (isLeftOut) return sell(sales, incoming, droppedBody)
     throw error
@@ -93,7 +100,7 @@ function hasBody(request: Request): boolean {
   return headers.has('transfer-encoding') || (headers.get('content-length') ?? '0') !== '0'
 }
 
-/** Of the credentials that an address may present in a minute, so many may be refused. */
+/** Share of the credentials of an address in a minute that may be refused. */
 const refusedShare = 0.1
 
 function assertWithin(verdict: RateLimit.Verdict): void {

@@ -2,7 +2,10 @@
 type Result = {
   /** Unix ms. */
   at: number
-  /** It answered; no connection could be made; it gave no answer in time, or 502, 503 or 504. */
+  /**
+   * `answer`: it answered. Else no connection could be made, or it did not answer in time, or it
+   * answered 502, 503 or 504.
+   */
   kind: 'answer' | Failure['kind']
   payer: string
 }
@@ -14,9 +17,9 @@ export type Failure = {
 }
 
 export type Policy = {
-  /** Failures that open the circuit at least. */
+  /** Least number of failures that opens the circuit. */
   threshold: number
-  /** Payers that they come from at least. */
+  /** Least number of payers that these failures come from. */
   payersMin: number
   /** First wait; doubles with every failed probe, up to `coolDownMaxMs`. */
   coolDownMs: number
@@ -25,12 +28,12 @@ export type Policy = {
 
 /**
  * Stops sales that an upstream cannot deliver. A buyer chooses its request, so one buyer must not
- * close an upstream for all: a 500 does not count, and failures that a request can cause (a
- * timeout, 502, 503, 504) count only from several payers and as half of the newest results. A buyer
- * cannot cause a failed connection, so a row of those is enough.
+ * open the circuit for all. A 500 does not count. Failures that a request can cause (a timeout,
+ * 502, 503, 504) count only from several payers and as half of the newest results. A buyer cannot
+ * cause a failed connection, so several in a row are enough.
  */
 export type Breaker = {
-  /** Whether nothing should be sold that this upstream must deliver. */
+  /** Whether sales that need this upstream must be refused. */
   isOpen(origin: string, now: number): boolean
   /** Ms until requests pass again; 0 when they do. */
   retryAfterMs(origin: string, now: number): number
@@ -59,7 +62,7 @@ const ageMaxMs = 120_000
 const keptMax = 512
 
 /**
- * Circuits by upstream origin, in memory; origins come from configuration, so the map is bounded.
+ * Circuits by upstream origin, in memory. Origins come from configuration, so the map is bounded.
  * `now` is unix ms.
  */
 export function createBreaker(policy: Partial<Policy> = {}): Breaker {
@@ -107,7 +110,7 @@ export function createBreaker(policy: Partial<Policy> = {}): Breaker {
 }
 
 /** Whether a proxy in front of a missing upstream answers with this status. */
-export function isSilence(status: number): boolean {
+export function isGatewayFailure(status: number): boolean {
   return status === 502 || status === 503 || status === 504
 }
 

@@ -1,11 +1,11 @@
 import type { Merchant } from '../config/Config'
 import * as Problem from '../protocol/Problem'
 
-/** Sales under way, by merchant and in total. */
+/** Sales in progress, by merchant and in total. */
 export type Concurrency = {
   /**
-   * Acquires a slot, held from before the payment until the answer was sent; calling the result
-   * releases it. Undefined when the merchant, or all merchants together, have none left.
+   * Acquires a slot for the time from before the payment until the answer was sent. Calling the
+   * result releases it. Undefined when the merchant, or all merchants together, have no free slot.
    */
   acquire(merchant: string, max: ConcurrencyMax): (() => void) | undefined
   used(): number
@@ -13,16 +13,18 @@ export type Concurrency = {
 
 export type ConcurrencyMax = { merchant: number; total: number }
 
-/** Requests by `fetch` that this runtime has under way at once, unless its environment says more. */
+/** The runtime's default limit of concurrent requests by `fetch`. */
 const fetchesMaxDefault = 256
-/** The rest is reserved for calls to nodes, so that no payment waits for a slow upstream. */
+/**
+ * The other slots are reserved for calls to nodes, so that no payment waits for a slow upstream.
+ */
 const forwardedShare = 3 / 4
 
 /**
  * Counts sales by merchant, so that a slow upstream or slow buyers of one merchant cannot take the
- * slots of others. `fetchesMax` is the runtime's limit of concurrent fetches: upstreams get only a
- * part of it, whatever the file says, because requests above it wait and every upstream would seem
- * slow.
+ * slots of others. `fetchesMax` is the runtime's limit of concurrent fetches. Upstreams get only a
+ * part of it, whatever the file says, because requests above the limit wait, and every upstream
+ * would seem slow.
  */
 export function createConcurrency(fetchesMax = fetchesMaxDefault): Concurrency {
   const most = Math.max(1, Math.floor(fetchesMax * forwardedShare))
@@ -49,7 +51,9 @@ export function createConcurrency(fetchesMax = fetchesMaxDefault): Concurrency {
   }
 }
 
-/** A slot for a sale of the merchant. Throws ProblemError `not-ready` when there is none. */
+/**
+ * Acquires a slot for a sale of the merchant. Throws ProblemError `not-ready` when there is none.
+ */
 export function acquire(
   concurrency: Concurrency,
   { slug, concurrencyMax }: Pick<Merchant, 'slug' | 'concurrencyMax'>,
@@ -57,6 +61,6 @@ export function acquire(
 ): () => void {
   const free = concurrency.acquire(slug, { merchant: concurrencyMax, total })
   if (free !== undefined) return free
-  const detail = 'Too many requests for this merchant are under way; nothing is charged.'
+  const detail = 'Too many requests for this merchant are in progress; nothing is charged.'
   throw Problem.of('not-ready', detail, { headers: { 'retry-after': '2' } })
 }

@@ -9,7 +9,7 @@ type Json = Record<string, unknown>
 export type DiscoveryOptions = {
   /** Signer of our receipts. */
   receiptAddress: Address
-  /** Networks that can settle; all of them when it is left out. */
+  /** Networks that can settle; all of them by default. */
   isReady?: Catalogue.IsReady
 }
 
@@ -17,12 +17,13 @@ type Context = { merchant: Merchant; route: Route; networks: readonly NetworkCon
 type PaymentInfo = (context: Context) => Json
 type Operation = { id: string; method: Method; form: Catalogue.Form }
 
-/** Registries want no more categories of one service. */
+/** Registries accept at most five categories of one service. */
 const categoriesMax = 5
 
 /**
  * OpenAPI 3.1 document of all merchants that can be bought from (specification 2.1). The payment
- * information is flat and names the discovery network, or the first one of a merchant without it.
+ * information is flat. It names the discovery network, or the first network of a merchant without
+ * it.
  */
 export function aggregate(config: Config, options: DiscoveryOptions): Json {
   const listings = Catalogue.offered(config, options.isReady)
@@ -87,7 +88,7 @@ function infoOf(info: {
   }
 }
 
-/** Both dialects of service metadata: draft-payment-discovery-00 and agentcash. */
+/** Service metadata in both dialects: draft-payment-discovery-00 and agentcash. */
 function serviceInfo(
   config: Config,
   merchants: readonly Merchant[],
@@ -143,7 +144,7 @@ function operationOf(operation: Operation, context: Context, info: PaymentInfo):
     ...(Catalogue.takesBody(method) ? { requestBody: requestBodyOf(route) } : {}),
     responses: {
       200: {
-        description: 'The answer of the upstream, passed through verbatim.',
+        description: 'The answer of the upstream, forwarded verbatim.',
         content: { 'application/json': { schema: Catalogue.answerSchema(route) } },
       },
       402: { description: 'Payment Required' },
@@ -182,7 +183,7 @@ function parameterOf(param: Param, name: string) {
 /** Specification 4.1: the name under which arbitrary query parameters are described. */
 const anyQuery = 'params'
 
-/** An exploded object stands for parameters of any name. */
+/** An exploded object describes parameters of any name. */
 function othersOf(merchant: Merchant, route: Route): Json {
   return {
     name: anyQuery,
@@ -201,7 +202,7 @@ function requestBodyOf(route: Route): Json {
   return { required: route.bodyRequired, content: { 'application/json': { schema, example } } }
 }
 
-/** Price and protocols, as payment indexers read them beside either form of offers. */
+/** Price and protocols, which payment indexers read in addition to either form of offers. */
 function priceOf({ route }: Context, networks: readonly NetworkConfig[]): Json {
   return {
     price: Price.toJson(route),

@@ -10,7 +10,10 @@ import * as Catalogue from './Catalogue'
 import * as Discovery from './discovery'
 import * as Listing from './listing'
 
-/** Answers a request for a document: 200 with an ETag, or 304; preflights, too. Throws ProblemError. */
+/**
+ * Answers a request for a document: 200 with an ETag, or 304. Answers preflights, too. Throws
+ * ProblemError.
+ */
 export type Serve = (request: Request) => Response
 
 export type Documents = {
@@ -26,20 +29,23 @@ export type Documents = {
 export type DocumentsOptions = {
   /** Signer of our receipts. */
   receiptAddress: Address
-  /** Whether a network can settle now: what cannot be bought is not listed. */
+  /** Whether a network can settle now. What cannot be bought is not listed. */
   isReady: Catalogue.IsReady
-  /** When this configuration came into force, unix ms. */
+  /** Time at which this configuration was loaded, unix ms. */
   updatedAt: number
 }
 
-/** A document that is whole may be kept for five minutes, as draft-payment-discovery-00 asks. */
+/** A complete document may be cached for five minutes, as draft-payment-discovery-00 recommends. */
 const maxAgeSeconds = 300
-/** One that lacks a network may not: it comes back within seconds. */
+/**
+ * A document without one of its networks is cached briefly, because the network may return within
+ * seconds.
+ */
 const partialMaxAgeSeconds = 10
 
 /**
- * The discovery documents of a configuration. Each is built on first use, and again only when a
- * network has become ready or has ceased to be.
+ * The discovery documents of a configuration. Each is built at its first use, and again only when a
+ * network has become ready or has ceased to be ready.
  */
 export function createDocuments(config: Config, options: DocumentsOptions): Documents {
   const networks = config.networks.map(({ id }) => id)
@@ -95,7 +101,9 @@ export function createDocuments(config: Config, options: DocumentsOptions): Docu
   }
 }
 
-/** An indexer that reads an empty document forgets us; one that reads this comes again. */
+/**
+ * An indexer that reads an empty document removes the service. One that reads a 503 tries again.
+ */
 function nothingForSale(): Problem.ProblemError {
   return Problem.of('not-ready', 'Nothing can be bought at the moment.', {
     headers: { 'retry-after': '10' },
@@ -103,7 +111,7 @@ function nothingForSale(): Problem.ProblemError {
 }
 
 const limitDefault = '20'
-const offsetFault = 'must be a whole number from 0'
+const offsetFault = 'must be an integer from 0'
 
 /** Query of the list of resources, x402 v2 section 8.1. */
 export const resourcesQuery = Type.Object({
@@ -113,7 +121,7 @@ export const resourcesQuery = Type.Object({
       description: 'Most resources of a page; 20 by default.',
       pattern: '^0{0,15}(?:[1-9][0-9]?|100)$',
       maxLength: 16,
-      fault: 'must be a whole number from 1 to 100',
+      fault: 'must be an integer from 1 to 100',
     }),
   ),
   offset: Type.Optional(
@@ -125,7 +133,7 @@ export const resourcesQuery = Type.Object({
   ),
 })
 
-/** Throws ProblemError `invalid-parameter`. */
+/** Reads a page of the list. Throws ProblemError `invalid-parameter`. */
 function pageOf(entries: readonly string[], query: URLSearchParams): string {
   const { values, wrong } = Schema.readQuery(resourcesQuery, query, {
     checks: {

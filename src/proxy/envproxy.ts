@@ -1,10 +1,10 @@
-/** The variables that name a proxy, as a process has them. */
+/** Environment variables of the process, some of which name a proxy. */
 export type Environment = Readonly<Record<string, string | undefined>>
 
 /**
- * The proxy that the environment names for a configured host; false for none. The connection goes
- * to a resolved address, which `NO_PROXY` does not name, so fetch alone would use the proxy against
- * the operator's setting. https://about.gitlab.com/blog/we-need-to-talk-no-proxy/
+ * The proxy that the environment names for a configured host; false for none. The connection is
+ * made to a resolved address, which `NO_PROXY` does not name. So fetch alone would use the proxy
+ * against the operator's setting. https://about.gitlab.com/blog/we-need-to-talk-no-proxy/
  */
 export function proxyFor(
   { protocol, hostname, port }: Pick<URL, 'protocol' | 'hostname' | 'port'>,

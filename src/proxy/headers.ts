@@ -1,16 +1,16 @@
 import type { Merchant, Route } from '../config/Config'
 
 /**
- * What of a buyer's request crosses. A list of what is allowed, not of what is not: an upstream may
- * give a meaning to any name (x-payer, x-api-key, x-http-method-override, x-original-url, ...), and
- * what is sold is named by method, path, query and body. Range and the conditional headers stay
- * behind too: the buyer pays for one whole answer, and a 304 would deliver nothing.
+ * Headers of a buyer's request that are forwarded. This is an allowlist, because an upstream may
+ * give a meaning to any name (x-payer, x-api-key, x-http-method-override, x-original-url, ...).
+ * Method, path, query and body name what is sold. Range and conditional headers are not forwarded:
+ * the buyer pays for one whole answer, and a 304 would deliver nothing.
  */
 const requestAllowed = ['accept', 'accept-language', 'content-language', 'content-type'] as const
 
 const encodings = /^(?:gzip|br|deflate|zstd|identity|x-gzip|\*)$/i
 
-/** What of an upstream's answer crosses, besides the route's `pass_headers`. */
+/** Headers of an upstream's answer that are forwarded, besides the route's `pass_headers`. */
 const responseAllowed = [
   'content-disposition',
   'content-encoding',
@@ -22,15 +22,15 @@ const responseAllowed = [
 ] as const
 
 /**
- * Never crosses, even when a route lists it: framing, money, the buyer's browser, and whatever
- * would act on the origin that all merchants share.
+ * Never forwarded, even when a route lists it: framing, payment headers, the buyer's browser state,
+ * and headers that would affect the origin that all merchants share.
  */
 const responseForbidden =
   /^(?:connection|keep-alive|te|trailer|transfer-encoding|upgrade|content-length|location|refresh|set-cookie2?|www-authenticate|authorization|cache-control|expires|pragma|vary|alt-svc|alt-used|clear-site-data|service-worker-allowed|strict-transport-security|public-key-pins|x-content-type-options|x-frame-options|nel|report-to|reporting-endpoints|origin-agent-cluster|idempotency-replayed|x-request-id)$|^(?:proxy|payment|x-payment|settlement-|access-control|content-security-policy|cross-origin|permissions-policy|speculation-rules|x-accel|x-sendfile)/
 
 /**
- * Headers of the upstream request: the allowed ones of the buyer, then the merchant's, which win.
- * Host, Content-Length and Idempotency-Key are not here: the connection sets them.
+ * Headers of the upstream request: the allowed ones of the buyer, then the merchant's, which take
+ * precedence. The connection sets Host, Content-Length and Idempotency-Key.
  */
 export function toUpstream(buyer: Headers, merchant: Pick<Merchant, 'headers'>): Headers {
   const headers = new Headers()
@@ -39,21 +39,21 @@ export function toUpstream(buyer: Headers, merchant: Pick<Merchant, 'headers'>):
     const value = buyer.get(name)
     if (value !== null && !listed.includes(name)) headers.set(name, value)
   }
-  // Bodies cross as they were encoded, so the upstream may use only what the buyer can read.
+  // Bodies are forwarded in their encoding, so the upstream may use only what the buyer can decode.
   const accepted = (buyer.get('accept-encoding') ?? '')
     .split(',')
     .map((part) => part.trim())
     .filter((part) => encodings.test(part.split(';', 1)[0]?.trim() ?? ''))
   headers.set('accept-encoding', accepted.length === 0 ? 'identity' : accepted.join(', '))
-  // Set here because fetch would name its own.
+  // Set here because fetch would send its own name.
   headers.set('user-agent', 'turnpike')
   for (const [name, value] of Object.entries(merchant.headers)) headers.set(name, value)
   return headers
 }
 
 /**
- * Headers of the buyer's answer. Always private and not stored (it was paid for by one buyer), and
- * always sandboxed: every merchant's content appears under one origin.
+ * Headers of the buyer's answer. It is always private and not stored, because one buyer paid for
+ * it. It is always sandboxed, because every merchant's content appears under one origin.
  */
 export function toBuyer(upstream: Headers, route: Pick<Route, 'passHeaders'>): Headers {
   const headers = new Headers()

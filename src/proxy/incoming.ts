@@ -4,7 +4,7 @@ import type { Item } from '../paywall/Item'
 import type { Envelope } from '../paywall/rest'
 import type * as Route from './Route'
 
-/** A request for something that is sold, and what it was found to ask for. */
+/** A request for something that is sold, and what it selects. */
 export type IncomingRequest = {
   request: Request
   match: Route.Match
@@ -15,8 +15,8 @@ export type IncomingRequest = {
   presented: Presented
   peer: Peer
   requestId: string
-  /** Of a caller that puts the answer into a message. */
+  /** Set by a caller that puts the answer into a message. */
   envelope: Envelope | undefined
-  /** Whether the connection is held, and by a stream beyond the answer. */
+  /** Whether the idle timeout is suspended, and by a stream until the stream ends. */
   held?: 'until-answer' | 'until-end'
 }

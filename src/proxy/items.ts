@@ -4,14 +4,14 @@ import type { RetiredOffers } from '../paywall/retired'
 import type { Offer } from '../protocol/Offer'
 import * as Bazaar from './Bazaar'
 
-/** What is sold at a route, by method. */
+/** The item that is sold at a route, by method. */
 export type Items = Partial<Record<Method, Item>>
-/** How it can be paid for. */
+/** Ways to pay for it. */
 type Terms = { offers: readonly Offer[]; retired: readonly RetiredOffer[] }
 
 /**
- * Finds what is sold at a route of a configuration. Made when it is first asked for: with thousands
- * of routes a start should not wait for all, and most are not asked for.
+ * Finds the items of a route of a configuration. They are compiled at the first request: with
+ * thousands of routes a start should not compile all, and most are never requested.
  */
 export function compileItems(
   config: Config,
@@ -97,10 +97,12 @@ function withAmount(item: Item, amountAtomic: bigint): Item {
   return { ...item, offers: same(item.offers), mppOffers: same(item.mppOffers) }
 }
 
-/** Specification 4.1: where a route accepts both, both have the same price and challenge. */
+/**
+ * Specification 4.1: where a route accepts both methods, both have the same price and challenge.
+ */
 const twins: Partial<Record<Method, Method>> = { GET: 'POST', POST: 'GET' }
 
-/** What was taken back and is offered again counts as offered. */
+/** A retired offer that is offered again is not retired. */
 function withoutOffered(
   retired: readonly RetiredOffer[],
   offers: readonly Offer[],

@@ -7,7 +7,7 @@ import type { DiscoveryOptions } from './discovery'
 
 type Json = Record<string, unknown>
 
-/** The list of paid resources that x402 indexers look for at `/.well-known/x402`. */
+/** The list of paid resources that x402 indexers read at `/.well-known/x402`. */
 export function wellKnown(config: Config, options: DiscoveryOptions): Json {
   const { baseUrl, guidance, facilitatorUrl } = config.service
   const resources = Catalogue.offered(config, options.isReady).flatMap(({ merchant }) =>
@@ -23,7 +23,7 @@ export function wellKnown(config: Config, options: DiscoveryOptions): Json {
   }
 }
 
-/** Indexers drop a longer name of a service. */
+/** Indexers refuse a longer name of a service. */
 const serviceNameMax = 32
 
 /**
@@ -63,7 +63,7 @@ export function resources(config: Config, options: DiscoveryOptions & { updatedA
   )
 }
 
-/** `/llms.txt` (llmstxt.org): what is sold and how it is paid for, for language models. */
+/** `/llms.txt` (llmstxt.org): what is sold and how to pay for it, for language models. */
 export function llms(config: Config, options: DiscoveryOptions): string {
   const { title, baseUrl, facilitatorUrl, guidance, contact } = config.service
   const { stock } = Catalogue.stockApi(config)
@@ -94,20 +94,20 @@ export function llms(config: Config, options: DiscoveryOptions): string {
 
 > ${oneLine(guidance)}
 
-Every request is paid for by itself with a stablecoin; there are no accounts and no keys.
+Each request is paid separately with a stablecoin. There are no accounts and no API keys.
 Accepted: ${coins.join(', ')}.
 
 1. Send the request. The answer is 402 with MPP challenges (WWW-Authenticate: Payment) and x402
    offers (PAYMENT-REQUIRED, also in the body).
 2. Sign one of them and send the same request again with Authorization: Payment or
    PAYMENT-SIGNATURE. No gas is needed.
-3. The answer comes with a signed receipt in Payment-Receipt or PAYMENT-RESPONSE. If the upstream
+3. The answer has a signed receipt in Payment-Receipt or PAYMENT-RESPONSE. If the upstream
    fails after the payment, the problem has a redeem token: send it as Payment-Redeem with the same
    request, without paying again.
 
 - [All routes, OpenAPI 3.1](${baseUrl}/openapi.json)
 - [All routes, x402 discovery](${baseUrl}/discovery/resources)
-- [Everything else that is served here, OpenAPI 3.1](${baseUrl}/api/openapi.json)
+- [All other endpoints, OpenAPI 3.1](${baseUrl}/api/openapi.json)
 - MCP (streamable HTTP), paid by x402 or MPP: ${baseUrl}/mcp
 - x402 facilitator: ${facilitatorUrl} (GET /supported, POST /verify, POST /settle)
 ${stock === undefined ? '' : `- Tokenized stocks: GET ${stock}/list and ${stock}/quote, POST ${stock}/buy\n`}- Contact: ${contact}

@@ -33,20 +33,20 @@ export type GatewayOptions = {
   concurrency: Concurrency
   budget: Budget
   documents: Documents
-  /** What chain-stocks sells; undefined when the file lists none. */
+  /** Stock data for chain-stocks; undefined when the file lists no stocks. */
   stocks?: Stocks | undefined
   rateLimit: RateLimit.RateLimit
   now: () => number
   log: Log
   requestId: () => string
-  /** False once the process stops: nothing new is started. */
+  /** False while the process stops: nothing new is started. */
   accepts: () => boolean
 }
 
 export type Gateway = {
   /**
-   * Answers a request below `/m/`; never rejects. With an `envelope` its caller puts the answer into a
-   * message.
+   * Answers a request below `/m/`; never rejects. With an `envelope` its caller puts the answer
+   * into a message.
    */
   handle(request: Request, peer: Peer, envelope?: Envelope): Response | Promise<Response>
 }
@@ -64,7 +64,7 @@ type State = {
 
 type Caller = Pick<IncomingRequest, 'peer' | 'requestId' | 'envelope'>
 
-/** The merchants' routes behind the paywall. */
+/** The merchants' routes with the paywall in front. */
 export function createGateway(options: GatewayOptions): Gateway {
   const { config, documents, log } = options
   const state: State = {
@@ -82,7 +82,10 @@ export function createGateway(options: GatewayOptions): Gateway {
   }
 }
 
-/** Each step of a sale with what it needs: limits, then the sale, then the source of the answer. */
+/**
+ * The steps of a sale with their dependencies: limits, then the sale, then the source of the
+ * answer.
+ */
 function admissionOf(options: GatewayOptions): Admission {
   const { rateLimit, budget, recognise, accepts, paywall, concurrency, now } = options
   const { upstream, breaker, stocks, log } = options
@@ -108,7 +111,7 @@ function handle(state: State, request: Request, caller: Caller): Response | Prom
   }
 }
 
-/** Finds what a request asks for. Throws ProblemError. */
+/** Finds the route of a request. Throws ProblemError. */
 function route(state: State, request: Request, caller: Caller): Response | Promise<Response> {
   const { url, method } = request
   if (url.length > urlMaxBytes) throw Problem.of('uri-too-long', 'The URL is over 8 KB.')
@@ -133,7 +136,7 @@ function route(state: State, request: Request, caller: Caller): Response | Promi
 }
 
 function finish(response: Response, requestId: string): Response {
-  // The 402, which is answered most, comes with all of them.
+  // A 402, the most frequent answer, already has all headers.
   if (response.status === 402) return response
   const { headers } = response
   headers.set('access-control-allow-origin', corsHeaders['Access-Control-Allow-Origin'])
@@ -150,7 +153,7 @@ function fail(state: State, error: unknown, request: Request, requestId: string)
   return toResponse(problem, { baseUrl, requestId })
 }
 
-/** Adds PAYMENT-RESPONSE to every failure of an x402 request, whatever part refused it. */
+/** Adds PAYMENT-RESPONSE to every failure of an x402 request, from whatever part it comes. */
 function inTermsOf(
   { headers }: Request,
   problem: Problem.ProblemError,
@@ -158,7 +161,7 @@ function inTermsOf(
 ): Problem.ProblemError {
   const value = headers.get('payment-signature') ?? headers.get('x-payment')
   if (value === null || problem.headers['payment-response'] !== undefined) return problem
-  // Read no body of an address above its rate limit.
+  // Do not read a body of an address above its rate limit.
   const presented = problem.status === 429 ? none : ({ kind: 'x402', value } as const)
   return Problem.withHeaders(problem, failureHeaders(problem, failingOf(presented, networks)))
 }

@@ -2,10 +2,10 @@ import type { Merchant } from '../config/Config'
 import { originOf } from './builtin/serve'
 import type { Stocks } from './builtin/stocks'
 
-/** Whether what a merchant sells can be delivered now. */
+/** Whether a merchant can deliver now. */
 type Availability = 'available' | 'partly' | 'unavailable' | 'out-of-service'
 
-/** What a merchant needs to deliver; none for a builtin one that cannot. */
+/** Upstreams that a merchant needs to deliver; none for a builtin merchant that cannot deliver. */
 export function originsOf(merchant: Merchant, stocks: Stocks | undefined): string[] {
   const { builtin, upstream, routes } = merchant
   const all =
@@ -15,7 +15,7 @@ export function originsOf(merchant: Merchant, stocks: Stocks | undefined): strin
   return [...new Set(all.filter((origin) => origin !== undefined))]
 }
 
-/** Whether a merchant with these origins can deliver now, as far as the last requests tell. */
+/** Whether a merchant with these origins can deliver now, according to the last requests. */
 export function availabilityOf(
   origins: readonly string[],
   { outOfService }: Merchant,
@@ -27,7 +27,10 @@ export function availabilityOf(
   return silent < origins.length ? 'partly' : 'unavailable'
 }
 
-/** A merchant that is configured and not served, with the reason: a variable's name, never its value. */
+/**
+ * A merchant that is configured and not served, with the reason: a variable's name, never its
+ * value.
+ */
 export function outOfService(merchant: Merchant): { merchant: string; reason: string }[] {
   if (merchant.outOfService === undefined) return []
   return [{ merchant: merchant.slug, reason: `${merchant.outOfService} is not set` }]

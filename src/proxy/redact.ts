@@ -6,7 +6,7 @@ type Decode = (body: Uint8Array, options: { maxOutputLength: number }) => Uint8A
 const decoders = {
   gzip: (body, options) => zlib().gunzipSync(body, options),
   'x-gzip': (body, options) => zlib().gunzipSync(body, options),
-  // Some servers leave the zlib header out, and clients read that too.
+  // Some servers omit the zlib header, and clients accept that.
   deflate: (body, options) =>
     isZlib(body) ? zlib().inflateSync(body, options) : zlib().inflateRawSync(body, options),
   br: (body, options) => zlib().brotliDecompressSync(body, options),
@@ -36,10 +36,10 @@ export class UnreadableError extends Error {
 }
 
 /**
- * A whole answer without secrets; one that has none is returned as it is, one that had some has no
- * entity tag and no encoding any more. An encoded body is opened whatever its status: a buyer may
- * choose a path that repeats its request with 200. One that opens into a lot is returned as a stream.
- * Throws UnreadableError.
+ * A whole answer without secrets. An answer that has none is returned unchanged. An answer that had
+ * some loses its entity tag and encoding. An encoded body is decoded whatever its status, because a
+ * buyer may choose a path that repeats its request with 200. A body that becomes very long is
+ * returned as a stream. Throws UnreadableError.
  */
 export function redactAnswer(
   { headers, body }: Answer<Uint8Array>,
@@ -77,10 +77,10 @@ export function redactAnswer(
 }
 
 /**
- * A stream without secrets, wherever its chunks are cut. Nothing is held back but an end that a
- * secret begins with. An encoded stream is opened and goes out plain: what has left cannot be looked at
- * any more; it fails where its encoding does. A merchant without secrets keeps its encoding. Throws
- * UnreadableError.
+ * A stream without secrets, wherever its chunks are cut. It keeps back only an end that may begin a
+ * secret. An encoded stream is decoded and sent unencoded, because bytes that were sent cannot be
+ * searched any more. It fails where its encoding fails. Without secrets the stream keeps its
+ * encoding. Throws UnreadableError.
  */
 export function redactStream(
   { headers, body }: Answer<Stream>,
@@ -125,7 +125,7 @@ function without(secrets: readonly Secret[], source: Stream): Stream {
   )
 }
 
-/** Opened in small steps: a step may become a thousand times as long. */
+/** Decodes in small steps, because the output of a step may be a thousand times longer. */
 function opened(source: Stream, encoding: Encoding): Stream {
   const decoder = new DecompressionStream(formats[encoding])
   return source

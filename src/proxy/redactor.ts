@@ -1,19 +1,19 @@
 import * as Bounded from './Bounded'
 import * as Encoded from './Encoded'
 
-/** A text that is looked for everywhere, or only where it stands by itself or beside its name. */
+/** A text that is redacted everywhere, or only as a separate word or after its name. */
 export type Secret = string | Bounded.Bounded
 
-/** Secrets made ready to be looked for. */
+/** Secrets compiled for the search. */
 export type Patterns = {
   literal: readonly Buffer[]
   /** Texts of ASCII by their first byte. */
   encoded: readonly (readonly Uint8Array[] | undefined)[]
   /** Bytes that a match of `encoded` may begin with. */
   starts: Uint8Array
-  /** Bytes that may follow a first one that is not encoded. */
+  /** Bytes that may follow a first byte that is not encoded. */
   seconds: Uint8Array
-  /** Bytes of which a match of `encoded` holds one. */
+  /** Bytes of which a match of `encoded` contains one. */
   escapes: readonly number[]
   /** Most characters of a text. */
   longest: number
@@ -21,9 +21,9 @@ export type Patterns = {
 }
 
 export type Redactor = {
-  /** The bytes that may be sent now: all but an end that may begin a secret. */
+  /** The bytes that may be sent now: all except an end that may begin a secret. */
   feed(bytes: Uint8Array): Uint8Array
-  /** The bytes held back, after the last chunk. */
+  /** The bytes that were kept back, after the last chunk. */
   end(): Uint8Array
 }
 
@@ -44,7 +44,7 @@ export function compile(all: readonly Secret[]): Patterns {
     if (text === undefined || first === undefined) continue
     encoded[first] = [...(encoded[first] ?? []), text]
   }
-  // A form writes a blank as a plus sign.
+  // A form encodes a blank as a plus sign.
   const hasBlank = secrets.some((secret) => secret.includes(' '))
   const escapes = hasBlank ? [...Encoded.escapes, 0x2b] : Encoded.escapes
   const [starts, seconds] = [new Uint8Array(256), new Uint8Array(256)]
@@ -63,7 +63,7 @@ export function createRedactor(patterns: Patterns): Redactor {
     const { clean, rest } = replace(all, patterns, { before, isLast })
     if (patterns.bounded.length > 0)
       before = tailOf(before, all.subarray(0, all.length - rest.length))
-    // Copy, so that held bytes do not keep a whole chunk in memory.
+    // Copy, so that the kept bytes do not keep a whole chunk in memory.
     held = rest.slice()
     return clean
   }
@@ -76,7 +76,7 @@ export function shows(text: string, patterns: Patterns): boolean {
   return replace(bytes, patterns, { before: new Uint8Array(0), isLast: true }).clean !== bytes
 }
 
-/** The last bytes of what was sent, without the zeros of wide characters. */
+/** The last bytes that were sent, without the zeros of wide characters. */
 function tailOf(before: Uint8Array, sent: Uint8Array): Uint8Array {
   const most = Bounded.contextBytes * (gapMax + 1)
   const own = sent.subarray(-most).filter((byte) => byte !== 0)
@@ -91,7 +91,7 @@ type Around = { before: Uint8Array; isLast: boolean }
 /** The next place; without one, `until` is where an incomplete secret may begin. */
 type Result = { found: Place | undefined; until: number }
 
-/** `clean` is the same array when nothing is replaced and nothing left over. */
+/** `clean` is the same array when nothing is replaced or kept back. */
 function replace(
   bytes: Uint8Array,
   patterns: Patterns,
@@ -144,7 +144,7 @@ function createSearch(bytes: Uint8Array, patterns: Patterns, { before, isLast }:
     const encoded = findEncoded(from, until)
     if (encoded === undefined) return { found, until }
     const { from: start, to } = encoded
-    // At one place the longest match counts; an undecided longer one waits for more bytes.
+    // At one place the longest match counts. A longer, undecided match waits for more bytes.
     if (to === undefined || (start === until && found === undefined))
       return { found: undefined, until: start }
     const end = start === until ? Math.max(to, found?.to ?? 0) : to
@@ -153,13 +153,15 @@ function createSearch(bytes: Uint8Array, patterns: Patterns, { before, isLast }:
   if (bounded.length === 0) return findAny
   let any: Result | undefined
   return (from: number): Result => {
-    // Ordinary answers are full of bounded ones: look for the others only behind the last result.
+    // Ordinary answers have many bounded values. Search for other secrets only after the last
+    // result.
     if (any === undefined || any.until < from) any = findAny(from)
     const short = findBounded(from)
-    // What is found everywhere counts first, because it is the longer one.
+    // A secret that is redacted everywhere takes precedence, because it is the longer one.
     if (short === undefined || short.start >= any.until) return any
     if (short.from >= any.until && any.found !== undefined) return any
-    // Hold the name together with what is not decided behind it.
+    // Keep back the name with its undecided value: a name that was sent alone would hide the value
+    // from the next search.
     if (short.from >= any.until) return { found: undefined, until: short.start }
     const { from: start, to, quote } = short
     if (to === undefined) return { found: undefined, until: start }
@@ -167,7 +169,10 @@ function createSearch(bytes: Uint8Array, patterns: Patterns, { before, isLast }:
   }
 }
 
-/** `partialStart` from places on that only grow. Each look compares the whole end with every secret. */
+/**
+ * `partialStart` from places that only increase. Each call compares the whole end with every
+ * secret.
+ */
 function createPartialStartSearch(buffer: Buffer, literal: readonly Buffer[]) {
   let known: number | undefined
   return (from: number): number => {
@@ -191,7 +196,7 @@ function partialStart(buffer: Buffer, patterns: readonly Buffer[], from: number)
 }
 
 /**
- * Looks only around the bytes that an encoded character begins with: a match holds one of them, behind
+ * Searches only around bytes that begin encoded characters: a match contains one of them, after
  * fewer literal characters than the text has. Plain answers have none.
  */
 function createEncodedSearch(buffer: Buffer, patterns: Patterns, isLast: boolean) {
@@ -206,7 +211,7 @@ function createEncodedSearch(buffer: Buffer, patterns: Patterns, isLast: boolean
     }
     return sign
   }
-  /** `to` is undefined for one that is not decided before the bytes end. */
+  /** `to` is undefined for a match that is undecided when the bytes end. */
   return (from: number, until: number): { from: number; to?: number } | undefined => {
     let at = from
     for (;;) {
@@ -225,14 +230,14 @@ function createEncodedSearch(buffer: Buffer, patterns: Patterns, isLast: boolean
   }
 }
 
-/** The longest match that begins at a place; one that is not decided counts first. */
+/** The longest match that begins at a place. An undecided match takes precedence. */
 function matchAt(buffer: Buffer, at: number, patterns: Patterns, isLast: boolean): number {
   const { encoded } = patterns
   const byte = buffer[at] ?? 0
   const behind = { at: at + 1, index: 1 }
   if (!Encoded.isEscape(byte)) {
     const result = matchFrom(buffer, behind, encoded[byte], isLast)
-    // A form writes a blank as a plus sign.
+    // A form encodes a blank as a plus sign.
     return byte === 0x2b ? join(result, matchFrom(buffer, behind, encoded[0x20], isLast)) : result
   }
   const decoded = Encoded.decode(buffer, at, isLast)
@@ -241,7 +246,7 @@ function matchAt(buffer: Buffer, at: number, patterns: Patterns, isLast: boolean
     const place = { at: Encoded.endOf(decoded), index: 1 }
     result = matchFrom(buffer, place, encoded[Encoded.byteOf(decoded)], isLast)
   }
-  // A sign that escapes begin with has several readings.
+  // A character that begins escapes has several readings.
   const own = encoded[byte]
   return own ? join(result, matchFrom(buffer, { at, index: 0 }, own, isLast)) : result
 }
@@ -263,7 +268,7 @@ function join(one: number, other: number): number {
   return Math.max(one, other)
 }
 
-/** Text without the zero bytes between its letters, and where each of its bytes was. */
+/** Text without the zero bytes between its letters, and the original place of each byte. */
 function narrow(bytes: Uint8Array) {
   const narrowed = new Uint8Array(bytes.length)
   const places = new Uint32Array(bytes.length + 1)
@@ -271,7 +276,7 @@ function narrow(bytes: Uint8Array) {
   let zeros = 0
   for (let at = 0; at < bytes.length; at++) {
     const byte = bytes[at] ?? 0
-    // A longer run of zeros is no text: keep it, so that no match crosses it.
+    // A longer run of zeros is not text: keep it, so that no match crosses it.
     if (byte === 0 && ++zeros <= gapMax) continue
     if (byte !== 0) zeros = 0
     places[length] = at
@@ -281,19 +286,19 @@ function narrow(bytes: Uint8Array) {
   return {
     bytes: narrowed.subarray(0, length),
     at: (index: number) => places[index] ?? bytes.length,
-    /** End of the previous byte in the original; the zeros after it stay outside of the match. */
+    /** End of the previous byte in the original. The zeros after it stay outside of the match. */
     after: (index: number) => (index === 0 ? 0 : (places[index - 1] ?? bytes.length) + 1),
   }
 }
 
-/** Bytes of each character of what is replaced. */
+/** Number of bytes of each character that is replaced. */
 function widthOf(place: Place, found: Place, at: (index: number) => number): number {
   const steps = found.to - found.from - 1
   if (steps > 0) return Math.round((place.to - place.from - 1) / steps)
   return Math.min(gapMax + 1, at(found.to) - place.from)
 }
 
-/** The marker in the width of what it replaces, so that the text behind it stays readable. */
+/** The marker in the width of what it replaces, so that the text after it stays readable. */
 function widen(text: Uint8Array, width: number): Uint8Array {
   if (width <= 1) return text
   const wide = new Uint8Array((text.length - 1) * width + 1)

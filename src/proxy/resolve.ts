@@ -6,13 +6,13 @@ export type Resolve = (hostname: string) => Promise<readonly string[]>
 const ttlMs = 30_000
 const failureTtlMs = 2_000
 
-/** How a lookup ended last; undefined for a name that was never looked up to the end. */
+/** Result of the last lookup; undefined for a name without a finished lookup. */
 export type Last = readonly string[] | 'failed' | undefined
 
 export type Resolver = Resolve & {
   /**
    * The cached result for a name, without waiting. Starts a lookup when the result is missing or
-   * old; a later call returns its answer.
+   * old. A later call returns the result of that lookup.
    */
   last(hostname: string): Last
 }
@@ -20,8 +20,9 @@ export type Resolver = Resolve & {
 type Known = { addresses: Promise<readonly string[]>; until: number }
 
 /**
- * Resolves names through `resolve` at most once at a time, and keeps the answer for 30 s, a failure for
- * 2 s. An address stands for itself. Host names come from configuration, so the cache is bounded.
+ * Resolves names through `resolve`, at most one lookup of a name at a time. Caches an answer for 30
+ * s and a failure for 2 s. An address resolves to itself. Host names come from configuration, so
+ * the cache is bounded.
  */
 export function createResolver(options: { now: () => number; resolve?: Resolve }): Resolver {
   const resolve = options.resolve ?? fromSystem
@@ -40,7 +41,7 @@ export function createResolver(options: { now: () => number; resolve?: Resolve }
       ended.set(hostname, itself)
       return addresses
     }
-    // The limit before the answer is one on how long others wait for the same lookup.
+    // Before the answer, `until` limits how long other callers wait for the same lookup.
     const entry: Known = { addresses: resolve(hostname), until: options.now() + ttlMs }
     cache.set(hostname, entry)
     entry.addresses.then(
@@ -65,8 +66,8 @@ export function createResolver(options: { now: () => number; resolve?: Resolve }
 }
 
 /**
- * IPv4 first: connections are made to one address after the other, and a host without IPv6 would
- * wait for its timeout.
+ * IPv4 first: addresses are tried one after the other, and a host without IPv6 would wait for its
+ * timeout.
  */
 async function fromSystem(hostname: string): Promise<readonly string[]> {
   const { lookup } = await import('node:dns/promises')

@@ -1,10 +1,10 @@
 type Mapping = Readonly<Record<string, Readonly<Record<string, string>>>>
 
 /**
- * Replaces values of top-level members of a JSON object, such as a model's alias by its full id. Works
- * on the text, so that everything else stays as the buyer wrote it (big numbers, order, spacing), and
- * on every occurrence of a member, since parsers differ on which one counts. What is no JSON object
- * is returned as it is.
+ * Replaces values of top-level members of a JSON object, such as a model's alias by its full id. It
+ * edits the text, so that all other bytes stay as the buyer wrote them (big numbers, order,
+ * spacing). It edits every occurrence of a member, because parsers differ on which one counts. A
+ * body that is not a JSON object is returned unchanged.
  */
 export function rewriteBody(body: Uint8Array, mapping: Mapping): Uint8Array {
   if (Object.keys(mapping).length === 0 || body.byteLength === 0) return body
@@ -37,7 +37,7 @@ function decode(body: Uint8Array): string | undefined {
 
 type Member = { name: string; start: number; end: number }
 
-/** Top-level members with a string value, of text that is known to be a JSON object. */
+/** Top-level members with a string value. The text must be a JSON object. */
 function stringMembers(text: string): Member[] {
   const members: Member[] = []
   let depth = 0

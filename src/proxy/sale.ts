@@ -8,7 +8,7 @@ import { quoteFor } from './metering'
 import { assertReachable, fulfil, type Sources, unavailable, unreachable } from './source'
 import type { InvalidParam } from './validate'
 
-/** What a sale takes: the paywall, a place, and the source of the answer. */
+/** What a sale needs: the paywall, a free slot, and the source of the answer. */
 export type Sales = {
   readonly paywall: Paywall
   readonly concurrency: Concurrency
@@ -25,7 +25,7 @@ export const emptyBody = new Uint8Array()
 /** Marks a body that is too long to be read without a credential. */
 export const droppedBody = new Uint8Array()
 
-/** The answer to a request whose body was read: what was bought, or what it costs. */
+/** The answer to a request whose body was read: what was bought, or a 402. */
 export function sell(
   sales: Sales,
   incoming: IncomingRequest,
@@ -34,7 +34,7 @@ export function sell(
   // Without the whole body the price is the most that a request costs.
   const quote = body === droppedBody ? undefined : quoteFor(incoming.match, body)
   if (quote !== undefined) incoming.item = atCeiling(incoming.item, quote.ceilingAtomic)
-  // Nothing is made for it that only a sale needs: this is answered more often than all else.
+  // The 402 is the most frequent answer, so build nothing for it that only a sale needs.
   if (incoming.presented.kind === 'none') return ask(sales, incoming, body)
   const { request, match, path } = incoming
   const { sources } = sales
@@ -49,7 +49,7 @@ export function sell(
     resource: `${sales.baseUrl}${path}`,
     requestId: incoming.requestId,
     envelope: incoming.envelope,
-    // Making one costs as much as the rest of an unpaid answer's bookkeeping.
+    // Lazy, because creating a signal costs as much as the other bookkeeping of an unpaid answer.
     get signal() {
       return request.signal
     },
@@ -64,7 +64,7 @@ export function sell(
   return sales.paywall.serve(paid)
 }
 
-/** The 402. */
+/** Makes the 402. */
 function ask(
   { paywall, baseUrl, sources }: Sales,
   incoming: IncomingRequest,
@@ -73,12 +73,12 @@ function ask(
   const { item, match, path, search, requestId } = incoming
   const problem = unavailable(sources, match.merchant, match.route)
   if (problem !== undefined) throw problem
-  // A payment waits for the lookup that this starts.
+  // This starts a lookup that a payment would wait for.
   assertReachable(sources, match)
   return paywall.ask(item, baseUrl + path + search, requestId, {
     digest: bodyDigest(body),
     isBodiless: body.byteLength === 0 && body !== droppedBody,
-    // A client that shows no credential does not make us look through a large body.
+    // A client without a credential must not make us parse a large body.
     invalidParams: () =>
       body.byteLength > hintMaxBytes || body === droppedBody
         ? []
@@ -102,7 +102,8 @@ function invalidIn(
 function reserve({ concurrency, concurrencyMax }: Sales, incoming: IncomingRequest): () => void {
   const { merchant } = incoming.match
   const free = merchant.builtin ? () => undefined : acquire(concurrency, merchant, concurrencyMax)
-  // Settlement and the upstream have limits of their own, which may be longer than the server's.
+  // Settlement and the upstream have time limits of their own, which may exceed the server's idle
+  // timeout.
   incoming.held = 'until-answer'
   incoming.peer.hold?.(true)
   return free

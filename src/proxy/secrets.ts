@@ -5,28 +5,32 @@ import type { Secret } from './redactor'
 /** Shorter values would match by chance in answers that do not contain them. */
 const lengthMin = 8
 
-/** Configured headers that carry no credentials. Every other configured header is a secret. */
+/** Configured headers without credentials. Every other configured header is a secret. */
 const publicHeaders =
   /^(?:accept|accept-.*|user-agent|content-.*|cache-control|from|host|origin|referer|http-referer|x-(?:openrouter-)?title|x-requested-with|.*version)$/i
-/** Names of parameters that carry credentials. */
+/** Names of parameters that contain credentials. */
 const secretQuery =
   /key|token|secret|auth|pass|pwd|sign|credential|^(?:app|client|account|user)[_-]?id$|^(?:code|sig|hmac|login|user(?:name)?)$/i
 /**
- * Words of a public vocabulary, such as `front_page`, `temperature_2m` or `2026-01-31`: an answer is
- * full of them, and hiding them would ruin what is sold.
+ * Words of a public vocabulary, such as `front_page`, `temperature_2m` or `2026-01-31`. Answers
+ * contain many of them, and redacting them would damage what is sold.
  */
 const plainWord = /^(?:[A-Za-z]?[a-z]{0,23}|[A-Z]{1,24}|\d{1,8}|[A-Za-z\d]{1,4})$/
 const isPlain = (value: string) => value.split(/[\s,._:/|-]+/).every((word) => plainWord.test(word))
 const scheme = /^(?:basic|bearer|token|apikey)\s+/i
 
 /**
- * What an upstream must not show to a buyer.
+ * Texts that an upstream's answer must not show to a buyer.
  *
- * Of 8 characters and more, anywhere: every value from the environment; headers with credentials, and
- * the parts of Basic credentials; values of `query` and `fixed_query`, except plain words under a
- * harmless name; keys in the path, because frameworks repeat the path of an unknown route. Each also
- * in base64 and in hex. Of 4 to 7 characters: the same, but for plain words in headers, where they
- * are words of their own. What is left of `fixed_query` and of the environment, behind its name.
+ * Values of 8 characters and more are redacted anywhere, also in base64 and in hex. These are every
+ * value from the environment, headers with credentials, the parts of Basic credentials, and values
+ * of `query` and `fixed_query`, except plain words under a harmless name. Keys in the path are
+ * among them, because frameworks repeat the path of an unknown route.
+ *
+ * Values of 4 to 7 characters are redacted only as separate words. These are the same values,
+ * except plain words in headers.
+ *
+ * Other values of `fixed_query` and of the environment are redacted only after their name.
  */
 export function secretsOf(merchant: Merchant, route: Route): readonly Secret[] {
   const own = [...merchant.secrets, ...route.pathSecrets]
@@ -57,7 +61,7 @@ function credentialsOf([name, value]: [string, string]): string[] {
   return [value.replace(scheme, '').trim(), ...partsOf(name, value)]
 }
 
-/** What is hidden behind its name, whatever it is. */
+/** Values that are redacted after their name, whatever they are. */
 function namedOf(merchant: Merchant, route: Route): [name: string, value: string][] {
   const short = merchant.secrets.filter((value) => value.length < wordMin)
   const isFromEnv = ([, value]: [string, string]) => short.some((part) => value.includes(part))
@@ -75,13 +79,13 @@ function namedOf(merchant: Merchant, route: Route): [name: string, value: string
   return [...Object.entries(route.fixedQuery), ...headers, ...others]
 }
 
-/** As it is written, as most servers and as CGI repeat it. */
+/** The name as it is written, and in the forms in which most servers and CGI repeat it. */
 function headerNames(name: string): string[] {
   const upper = name.toUpperCase().replaceAll('-', '_')
   return unique([name, name.toLowerCase(), `HTTP_${upper}`])
 }
 
-/** Spellings of a text beyond ASCII that a decoder of single characters does not know. */
+/** Spellings of a text beyond ASCII that a decoder of single characters does not find. */
 function spellings(value: string): string[] {
   if (/^[\x20-\x7e]*$/.test(value) || !value.isWellFormed()) return []
   const percent = encodeURIComponent(value)

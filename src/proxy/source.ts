@@ -1,24 +1,24 @@
+import type { Payment } from '../../db/Payment'
 import type { Merchant, Route as RouteConfig } from '../config/Config'
 import type { Log } from '../log'
 import type { Fulfilled } from '../paywall/delivery'
 import * as Problem from '../protocol/Problem'
-import type { Payment } from '../settlement/Payment'
-import { type Breaker, type Failure, isSilence } from './breaker'
+import { type Breaker, type Failure, isGatewayFailure } from './breaker'
 import { originOf, serveBuiltin } from './builtin/serve'
 import type { Stocks } from './builtin/stocks'
 import type { IncomingRequest } from './incoming'
 import type { Match } from './Route'
 import { type Forwarded, type Upstream, UpstreamError } from './upstream'
 
-/** Where the answers that are sold come from: upstreams, and the program itself. */
+/** The sources of the answers that are sold: upstreams, and the program itself. */
 export type Sources = {
   readonly upstream: Upstream
   readonly breaker: Breaker
-  /** What chain-stocks sells; undefined when the file lists none. */
+  /** Stock data for chain-stocks; undefined when the file lists no stocks. */
   readonly stocks: Stocks | undefined
   readonly now: () => number
   readonly log: Log
-  /** Kept, because every 402 asks and a URL makes its origin anew each time. */
+  /** Cached, because every 402 reads it and a URL builds its origin anew each time. */
   readonly failureKeys: Map<RouteConfig, string | undefined>
 }
 
@@ -38,7 +38,10 @@ export function unavailable(
   return undefined
 }
 
-/** An upstream whose name leads nowhere, or to a private address. Waits only for a name's first lookup. */
+/**
+ * The problem of an upstream whose name does not resolve, or only to private addresses. Waits only
+ * for the first lookup of a name.
+ */
 export function unreachable(
   { upstream }: Sources,
   match: Match,
@@ -49,7 +52,9 @@ export function unreachable(
   return reachable ? undefined : away()
 }
 
-/** Starts the lookup of the upstream's name without waiting for it. Throws when it is known to fail. */
+/**
+ * Starts the lookup of the upstream's name without waiting. Throws when the name is known to fail.
+ */
 export function assertReachable({ upstream }: Sources, match: Match): void {
   if (match.merchant.builtin === undefined && upstream.isReachable(match) === false) throw away()
 }
@@ -75,7 +80,7 @@ export async function fulfil(
       body,
       paymentId: payment.id,
     })
-    note(sources, incoming, payment, isSilence(answer.status) ? 'silence' : 'answer')
+    note(sources, incoming, payment, isGatewayFailure(answer.status) ? 'silence' : 'answer')
     if (isDelivery(answer.status)) return deliveredBy(answer, incoming)
     if (answer.body instanceof ReadableStream) await answer.body.cancel()
     return {
@@ -86,7 +91,8 @@ export async function fulfil(
     }
   } catch (error) {
     if (!(error instanceof UpstreamError)) throw error
-    // A broken answer is no failure here: a buyer may know a request that crashes the upstream.
+    // A truncated answer does not count as a failure here: a buyer may know a request that crashes
+    // the upstream.
     if (error.kind !== 'cut')
       note(sources, incoming, payment, error.kind === 'timeout' ? 'silence' : 'connect')
     sources.log.child({ requestId: incoming.requestId }).warn('upstream-failed', {
@@ -106,7 +112,7 @@ function deliveredBy(answer: Forwarded, incoming: IncomingRequest): Fulfilled {
   return { delivered: true, ...answer, onEnd: (isCut) => incoming.peer.hold?.(false, isCut) }
 }
 
-/** Tells the breaker what a paid request showed. */
+/** Reports to the breaker what a paid request showed. */
 function note(
   sources: Sources,
   { match }: IncomingRequest,
@@ -116,13 +122,13 @@ function note(
   const { breaker, now } = sources
   const key = failureKey(sources, match.merchant, match.route) ?? ''
   if (kind === 'answer') breaker.success(key, now())
-  // Redemptions are free: with them one payment for a request that breaks the upstream would count
-  // many times.
+  // Redemptions are free. Counting them would count one payment for a request that breaks the
+  // upstream many times.
   else if (payment.attempts === 1)
     breaker.failure(key, { kind, payer: payment.transfer.payer }, now())
 }
 
-/** Under which failures are counted; undefined when the route cannot be served at all. */
+/** Key under which failures are counted; undefined when the route cannot be served at all. */
 function failureKey(
   { failureKeys, stocks }: Sources,
   { builtin, upstream }: Merchant,
@@ -144,10 +150,10 @@ const undeliverable = {
   connect: { code: 'upstream-unreachable', detail: 'The upstream could not be reached.' },
   'refused-address': { code: 'upstream-unreachable', detail: 'The upstream is not reachable.' },
   timeout: { code: 'upstream-timeout', detail: 'The upstream did not answer in time.' },
-  cut: { code: 'upstream-failed', detail: 'The upstream broke its answer off.' },
+  cut: { code: 'upstream-failed', detail: 'The answer of the upstream was cut off.' },
 } as const
 
-/** Statuses that are the upstream's answer; all others are its failure. */
+/** Statuses that count as the upstream's answer. All others are failures of the upstream. */
 function isDelivery(status: number): boolean {
   if (status < 200 || status >= 500) return false
   if (status >= 300 && status < 400) return false

@@ -1,21 +1,36 @@
-/** An answer that is no event stream is held up to here, so that a cut before is still a failure. */
+import type { Stalls } from './stalls'
+
+/**
+ * An answer that is not an event stream is buffered up to this size, so that an earlier break is
+ * still a failure.
+ */
 const bufferMaxBytes = 1024 * 1024
 
-/** Of the exchange that an answer belongs to. */
+/** The timer of the exchange that an answer belongs to. */
 type Watch = {
-  /** Starts the time of the next read. */
+  /** Restarts the time limit, for the next read. */
   arm(timeoutMs: number): void
   stop(): void
-  /** Ends the exchange, for good. */
+  /** Ends the exchange. */
   abort(): void
-  /** What the buyer's stream fails with. */
+  /** The error with which the buyer's stream fails. */
   explain(error: unknown): Error
 }
 
 type Start = { bytes: Uint8Array } | { stream: ReadableStream<Uint8Array> }
 
+type Exchange = {
+  /** Longest silence of the upstream. */
+  idleMs: number
+  watch: Watch
+  stalls: Stalls
+}
+
+type Reader = Pick<ReadableStreamDefaultReader<Uint8Array>, 'read' | 'cancel'>
+
 /** Reads the whole body, or 1 MiB of it, or the first chunk of an event stream. */
-export async function readStart(response: Response, idleMs: number, watch: Watch): Promise<Start> {
+export async function readStart(response: Response, exchange: Exchange): Promise<Start> {
+  const { idleMs, watch } = exchange
   if (response.body === null) {
     watch.stop()
     return { bytes: new Uint8Array(0) }
@@ -36,49 +51,80 @@ export async function readStart(response: Response, idleMs: number, watch: Watch
     chunks.push(value)
   }
   watch.stop()
-  return { stream: streamOn(chunks, reader, idleMs, watch) }
+  return { stream: streamOn(chunks, reader, exchange) }
 }
 
-/** What was read, then the rest as the buyer takes it. */
+/**
+ * The bytes that were read, then the remaining bytes as fast as the buyer reads. An answer that is given
+ * up for others fails: the buyer gets what was sent before.
+ */
 function streamOn(
   chunks: Uint8Array[],
-  reader: Pick<ReadableStreamDefaultReader<Uint8Array>, 'read' | 'cancel'>,
-  idleMs: number,
-  watch: Watch,
+  reader: Reader,
+  { idleMs, watch, stalls }: Exchange,
 ): ReadableStream<Uint8Array> {
+  let isReading = false
+  let fail = () => {}
+  /** Ends the exchange and gives back what nothing has seen. */
+  const drop = async () => {
+    stall.taken()
+    for (const chunk of chunks.splice(0)) free(chunk)
+    if (!isReading) await freeNext(reader)
+    watch.abort()
+    await reader.cancel().catch(() => {})
+  }
+  const stall = stalls.watch(() => {
+    fail()
+    void drop()
+  })
   return new ReadableStream(
     {
+      start(controller) {
+        fail = () => controller.error(watch.explain(new Error('the buyer stands still')))
+      },
       async pull(controller) {
-        const kept = chunks.shift()
-        if (kept !== undefined) {
-          controller.enqueue(kept)
-          return
-        }
+        stall.taken()
         try {
-          // Armed per read: a buyer that reads slowly is no upstream that sends slowly.
-          watch.arm(idleMs)
-          const { done, value } = await reader.read()
-          watch.stop()
-          if (done) controller.close()
-          else controller.enqueue(value)
+          let chunk = chunks.shift()
+          if (chunk === undefined) {
+            // Restarted for each read: a slow buyer must not count as a slow upstream.
+            watch.arm(idleMs)
+            isReading = true
+            const { done, value } = await reader.read()
+            isReading = false
+            watch.stop()
+            if (done) return controller.close()
+            chunk = value
+          }
+          controller.enqueue(chunk)
+          stall.put()
         } catch (error) {
           watch.stop()
           controller.error(watch.explain(error))
         }
       },
-      async cancel() {
-        for (const chunk of chunks.splice(0)) free(chunk)
-        watch.abort()
-        await reader.cancel().catch(() => {})
-      },
+      cancel: drop,
     },
     { highWaterMark: 0 },
   )
 }
 
 /**
- * Gives the memory of a chunk back that nothing has seen. The collector would leave it for many
- * seconds: buyers that stand still and are cut would each leave more than a megabyte.
+ * Takes over what the runtime has read ahead, and frees it. It would keep it until the reader is
+ * collected, although it was cancelled.
+ */
+async function freeNext(reader: Reader): Promise<void> {
+  const next = reader.read().then(
+    ({ value }) => value && free(value),
+    () => {},
+  )
+  await Promise.race([next, new Promise((resolve) => setImmediate(resolve))])
+}
+
+/**
+ * Frees the memory of a chunk that nothing else refers to. The collector would free it only after
+ * many seconds. Each buyer that does not read and is cut would occupy more than a megabyte for that
+ * time.
  */
 function free(chunk: Uint8Array): void {
   const { buffer } = chunk

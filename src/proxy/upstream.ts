@@ -11,6 +11,7 @@ import type { Secret } from './redactor'
 import { createResolver, type Resolve, type Resolver } from './resolve'
 import { secretsOf } from './secrets'
 import { createSharing, type Sharing } from './sharing'
+import { createStalls, type Stalls } from './stalls'
 import { readStart } from './start'
 
 export type UpstreamOptions = {
@@ -20,21 +21,23 @@ export type UpstreamOptions = {
   resolve?: Resolve
   /** PEM certificates that are trusted instead of the system's. */
   ca?: string
-  /** Names the proxies; the process's by default. */
+  /** Environment that names proxies; the process's by default. */
   env?: Environment
+  /** Most answers whose buyers may stand still for a second; 32 by default. */
+  stalledMax?: number
 }
 
 export type ForwardInput = {
   match: Route.Match
   /** HEAD stays HEAD. */
   method: string
-  /** The buyer's, '' or with its `?`. */
+  /** The buyer's query: '' or with its `?`. */
   search: string
-  /** The buyer's; what crosses is decided here. */
+  /** The buyer's headers; toUpstream selects which of them are forwarded. */
   headers: Headers
   body: Uint8Array
   paymentId: string
-  /** Ends the exchange; the error is a `cut`. */
+  /** Ends the exchange; the error is then a `cut`. */
   signal?: AbortSignal
 }
 
@@ -49,11 +52,11 @@ export type Forwarded = {
 }
 
 export type Upstream = {
-  /** Sends a paid request on, once. Throws UpstreamError when there is no answer to give. */
+  /** Forwards a paid request, once. Throws UpstreamError when there is no answer to deliver. */
   forward(input: ForwardInput): Promise<Forwarded>
   /**
    * Whether the upstream's name resolves to an allowed address; checked before a charge. A promise
-   * only for a name that was never looked up; it never rejects.
+   * only for a name without a finished lookup. It never rejects.
    */
   isReachable(match: Route.Match): boolean | Promise<boolean>
 }
@@ -61,13 +64,13 @@ export type Upstream = {
 type Kind = 'connect' | 'timeout' | 'cut' | 'refused-address'
 
 /**
- * Why there is no answer. Holds no URL, which would show the origin and the merchant's query, and no
- * cause, whose message names it.
+ * Why there is no answer. It has no URL, which would show the origin and the merchant's query, and
+ * no cause, whose message names the URL.
  */
 export class UpstreamError extends Error {
   override readonly name = 'UpstreamError'
   readonly kind: Kind
-  /** Code of the system or of Bun, if there is one. */
+  /** Error code of the system or of Bun, if there is one. */
   readonly code: string | undefined
 
   constructor(kind: Kind, code?: string) {
@@ -83,11 +86,13 @@ type State = {
   readonly env: Environment
   readonly ca: string | undefined
   readonly secrets: WeakMap<RouteConfig, readonly Secret[]>
+  readonly stalls: Stalls
 }
 
 /**
- * Forwards to upstreams: names are resolved once and the connection is made to what was resolved and
- * found public, redirects are followed within the origin only, bodies cross as they are encoded.
+ * Forwards to upstreams. Names are resolved once, and the connection is made to an address that was
+ * resolved and checked to be public. Redirects are followed within the origin only. Bodies are
+ * forwarded in their encoding.
  */
 export function createUpstream(options: UpstreamOptions): Upstream {
   const state: State = {
@@ -96,6 +101,7 @@ export function createUpstream(options: UpstreamOptions): Upstream {
     env: options.env ?? process.env,
     ca: options.ca,
     secrets: new WeakMap(),
+    stalls: createStalls({ max: options.stalledMax ?? stalledMaxDefault }),
   }
   return {
     forward: (input) => forward(state, input),
@@ -109,14 +115,14 @@ async function forward(state: State, input: ForwardInput): Promise<Forwarded> {
   try {
     watch.arm(merchant.timeoutMs)
     const response = await send(state, input, watch)
-    // Our own answer could not carry it.
+    // Our own answer cannot have such a status.
     if (response.status < 200 || response.status > 599)
       throw new UpstreamError('cut', 'invalid-status')
     const headers = toBuyer(response.headers, route)
     if (input.method === 'HEAD') copyLength(response.headers, headers)
     const kept = secretsFor(state, input.match)
     redactHeaders(headers, kept)
-    const read = await readStart(response, merchant.idleMs, watch)
+    const read = await readStart(response, { idleMs: merchant.idleMs, watch, stalls: state.stalls })
     const body =
       'stream' in read
         ? redactStream({ headers, body: read.stream }, kept)
@@ -145,7 +151,7 @@ function isReachable(
   ])
 }
 
-/** What no answer of the route may show. */
+/** Texts that no answer of the route may show. */
 function secretsFor({ secrets }: State, { merchant, route }: Route.Match): readonly Secret[] {
   let known = secrets.get(route)
   if (known === undefined) {
@@ -174,7 +180,7 @@ async function send(state: State, input: ForwardInput, watch: Watch): Promise<Re
   return response
 }
 
-/** The request as it leaves for any address of the target. */
+/** The request for any address of the target. */
 function initOf(
   state: State,
   input: ForwardInput,
@@ -184,7 +190,7 @@ function initOf(
   const { env, ca } = state
   const { merchant } = input.match
   const headers = toUpstream(input.headers, merchant)
-  // Ask for an unencoded answer, so that secrets can be found in it.
+  // Request an unencoded answer, so that secrets can be found in it.
   if (secretsFor(state, input.match).length > 0) headers.set('accept-encoding', 'identity')
   headers.set('host', target.host)
   headers.set('idempotency-key', input.paymentId)
@@ -194,7 +200,7 @@ function initOf(
     redirect: 'manual',
     decompress: false,
     signal,
-    // Bun's own five minutes would cut slow streams; the watch decides.
+    // Bun's limit of five minutes would cut slow streams, so our own timer applies.
     timeout: false,
     tls: {
       ...(net().isIP(target.hostname) === 0 ? { serverName: target.hostname } : {}),
@@ -243,7 +249,8 @@ async function addressesOf(
   return allowed(merchant, addresses)
 }
 
-/** Longest wait for the lookup of an upstream's name before a charge. */
+const stalledMaxDefault = 32
+/** Longest wait for the lookup of an upstream's name before a charge, ms. */
 const lookupMs = 2_000
 
 function allowed(merchant: Merchant, addresses: readonly string[]): readonly string[] {
@@ -256,7 +263,7 @@ function allowed(merchant: Merchant, addresses: readonly string[]): readonly str
   return known
 }
 
-/** Caches by the resolver's answer, because every 402 asks. */
+/** Cached by the resolver's answer, because every 402 needs it. */
 const publicOnes = new WeakMap<readonly string[], readonly string[]>()
 
 /** Whether the environment names a proxy; without one, fetch needs no option. */
@@ -271,13 +278,13 @@ type Exchange = {
   watch: Watch
 }
 
-/** Ends an exchange that takes too long, and remembers why it ended. */
+/** Ends an exchange that takes too long, and stores why it ended. */
 type Watch = {
   signal: AbortSignal
-  /** Starts the time again. */
+  /** Restarts the time limit. */
   arm(timeoutMs: number): void
   stop(): void
-  /** Ends the exchange, for good. */
+  /** Ends the exchange. */
   abort(): void
   explain(error: unknown): UpstreamError
   /** The promise, or the end of the exchange if that is earlier. */
@@ -321,7 +328,7 @@ function startWatch(outer: AbortSignal | undefined): Watch {
   }
 }
 
-// Codes of connections that were never made; a broken one may have sent the request.
+// Codes of connections that were never made. A connection that broke may have sent the request.
 const connectCodes =
   /^(?:ECONNREFUSED|ENOTFOUND|EAI_.*|EHOSTUNREACH|ENETUNREACH|ENETDOWN|EADDRNOTAVAIL|EPROTO|ConnectionRefused|FailedToOpenSocket|.*(?:TLS|SSL|CERT|SIGNATURE|ISSUER|CRL).*)$/
 
@@ -336,7 +343,7 @@ function codeOf(error: unknown): string | undefined {
   return isCoded && typeof error.code === 'string' ? error.code : undefined
 }
 
-/** A HEAD answer has no body that would say it. */
+/** A HEAD answer has no body from which the length could be computed. */
 function copyLength(from: Headers, to: Headers): void {
   const length = from.get('content-length')
   if (length !== null) to.set('content-length', length)

@@ -9,8 +9,8 @@ import * as Json from '../protocol/Json'
 import { type Segment, segmentsOf } from './Tail'
 
 /**
- * An input that cannot be served. `reason` completes "name ...". `status`: of the answer to who pays,
- * where it is not 400.
+ * An input that cannot be served. `reason` completes "name ...". `status`: status of the answer to
+ * a request with a credential, where it is not 400.
  */
 export type InvalidParam = {
   name: string
@@ -27,7 +27,7 @@ type Compiled = {
   body: BodyCheck | undefined
 }
 
-/** Longest value that a pattern is tried on. */
+/** Longest value that is matched against a pattern. */
 const lengthMax = 4096
 const reportedMax = 20
 const draft = '2020-12'
@@ -36,9 +36,9 @@ const compiled = new WeakMap<Route, Compiled>()
 
 /**
  * All inputs of a request that its route cannot serve; empty when there are none. `search` is the
- * query, `tail` the canonical one of `Route.match`. Values are tried as what their schema says
- * (numbers, booleans, comma lists of an array), every one of a repeated name. A body is tried when
- * there is one, and a required query parameter may also be a member of it.
+ * query, `tail` the canonical one of `Route.match`. Values are converted to the types of their
+ * schema (numbers, booleans, comma lists of an array). Every value of a repeated name is checked. A
+ * body is checked when there is one. A required query parameter may also be a member of the body.
  */
 export function validateParams(
   route: Route,
@@ -66,7 +66,7 @@ export function missingBody(route: Route, search: string, tail: string): readonl
   return [...found, { name: 'body', in: 'body', reason: 'is required' }]
 }
 
-/** Compiles a route's schemas, which otherwise happens with its first request. */
+/** Compiles a route's schemas ahead of its first request. */
 export function compile(route: Route): Compiled {
   const known = compiled.get(route)
   if (known !== undefined) return known
@@ -142,7 +142,7 @@ function isMember(body: unknown, name: string): boolean {
 }
 
 function invalidTail(route: Route, checks: Compiled, tail: string): InvalidParam[] {
-  // Parameters of an optional tail say what it looks like when there is one.
+  // Parameters of an optional tail describe the tail when it is present.
   if (tail === '' && route.tail !== 'required') return []
   const segments = tail.split('/')
   const found: InvalidParam[] = []
@@ -173,7 +173,7 @@ function parse(body: Uint8Array): { value: unknown; fault: string | undefined } 
   if (body.byteLength === 0) return undefined
   try {
     const text = new TextDecoder('utf-8', { fatal: true }).decode(body)
-    // Whoever sends it has paid for nothing yet.
+    // The sender has not paid yet, so limit the work.
     if (Json.isHeavy(text)) return { value: undefined, fault: 'has too many parts' }
     return { value: JSON.parse(text), fault: undefined }
   } catch {
@@ -181,10 +181,12 @@ function parse(body: Uint8Array): { value: unknown; fault: string | undefined } 
   }
 }
 
-/** Longest body whose faults are all looked for: a stranger's body may have one at every byte. */
+/**
+ * Longest body whose faults are all searched: any client can send one with a fault at every byte.
+ */
 const exhaustiveMaxBytes = 8 * 1024
 
-// Only repeats what a nested keyword says better.
+// These keywords only repeat what a nested keyword reports better.
 const containers = new Set(['properties', 'items', 'prefixItems', 'allOf', '$ref'])
 
 function invalidBody({ valid, errors }: ValidationResult): InvalidParam[] {
@@ -200,12 +202,12 @@ function invalidBody({ valid, errors }: ValidationResult): InvalidParam[] {
   })
 }
 
-/** The member that an object lacks, which the validator tells in its words only. */
+/** The member that an object lacks. The validator names it only in its message. */
 function missingIn(words: string): string | undefined {
   return /required property "(.*)"\.$/.exec(words)?.[1]
 }
 
-/** The validator's words; they name the schema, never the value. */
+/** The validator's message; it names the schema, never the value. */
 function reasonOf(errors: readonly OutputUnit[]): string {
   return `is invalid: ${errors.at(-1)?.error ?? 'it does not match its schema'}`
 }

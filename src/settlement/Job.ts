@@ -1,4 +1,5 @@
 import type { Address, Hex } from 'viem'
+import type { RowsRefusal } from '../../db/Ledger'
 import type { GasProduct } from '../../db/schema'
 import type { Receipt } from '../chain/receipt'
 import type * as Network from '../protocol/Network'
@@ -44,5 +45,7 @@ export type JobEnd =
   | { kind: 'replaced'; transaction: Hex }
   /** Sent, not decided in time; the work goes on. */
   | { kind: 'pending'; transaction: Hex }
+  /** The rows of its product could not be written: nothing was written or sent. */
+  | { kind: 'refused'; reason: RowsRefusal }
   /** Nothing was written or sent. */
   | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }

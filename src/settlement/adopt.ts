@@ -1,14 +1,14 @@
-import { isDuplicate, write } from '../../db/write'
+import type { Evidence, Rows } from '../../db/Ledger'
+import type { Purpose } from '../../db/Payment'
 import { moneyKey, type Transfer } from '../protocol/Transfer'
 import { about, type Context } from './context'
 import * as External from './external'
-import type { Outcome, Purpose } from './Payment'
+import { type Outcome, RowsRefusedError } from './Outcome'
 import { assertConfirmed } from './reads'
 import * as Refusals from './refusals'
 import * as Resolve from './resolve'
 import type { ChainState } from './state'
-import type { Evidence } from './store'
-import { alsoWrite, rowOf, WriteError } from './transaction'
+import { rowOf } from './transaction'
 
 /**
  * Credentials that came while we could not settle, with their times. An external settlement after
@@ -44,8 +44,10 @@ function keyOf(transfer: Transfer): string {
 type Uses = Pick<Context, 'ledger' | 'chains' | 'progress' | 'policy' | 'now' | 'monotonic' | 'log'>
 
 /** The payment as it was asked for. */
-type Asked = Parameters<typeof rowOf>[0] &
-  Parameters<typeof alsoWrite>[0] & { requestId: string | undefined }
+type Asked = Parameters<typeof rowOf>[0] & {
+  rows: Rows | undefined
+  requestId: string | undefined
+}
 
 /**
  * The nonce was used on the chain before we sent anything: a reader of the credential settled it.
@@ -68,22 +70,23 @@ export async function adopt(
       return Refusals.refuseUsed(transfer)
     }
     await assertConfirmed(context, chain, found.transaction)
-    write(ledger.db, () => {
-      ledger.payments.insertPayment({
+    const adopted = await ledger.settling.adopt({
+      row: {
         ...rowOf(asked, chain.head.number, now()),
         state: 'confirmed',
         transactionHash: found.transaction,
         logIndex: found.logIndex,
         blockNumber: found.blockNumber,
         confirmedAt: now(),
-      })
-      alsoWrite(asked)
+      },
+      rows: asked.rows,
     })
+    if (adopted === 'known') return Refusals.refuseUsed(transfer)
+    if (adopted !== 'stored') throw new RowsRefusedError(adopted.refused)
     log('payment-settled-externally', { ...about(asked), transaction: found.transaction })
     return Resolve.current(context, { id })
   } catch (error) {
-    if (error instanceof WriteError) throw error.cause
-    if (isDuplicate(error)) return Refusals.refuseUsed(transfer)
+    if (error instanceof RowsRefusedError) throw error
     log('settlement-undecided', { ...about(asked), error })
     return Refusals.unavailable(error)
   }

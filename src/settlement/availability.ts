@@ -1,4 +1,5 @@
 import type { Address } from 'viem'
+import type { Product } from '../../db/Payment'
 import type { GasProduct } from '../../db/schema'
 import type { Ahead } from '../chain/clock'
 import { priceOf } from '../chain/head'
@@ -8,7 +9,6 @@ import type * as Network from '../protocol/Network'
 import { type Context, chainOf } from './context'
 import * as Gas from './gas'
 import type { Sources } from './metrics'
-import type { Product } from './Payment'
 import { isReady, pausedBy } from './relayer'
 import { aheadOf, type ChainState, skewOf } from './state'
 
@@ -79,7 +79,7 @@ export function createAvailability(context: Uses): Availability {
 
 /** A fault of the storage stops every network: a payment that is not recorded must not be sent. */
 function storageFault({ ledger }: Uses): string | undefined {
-  return ledger.db.storage.fault()
+  return ledger.fault()
 }
 
 function statusOf(context: Uses, chain: ChainState): Status {
@@ -151,7 +151,7 @@ export function sourcesOf({
 }: Pick<Context, 'ledger' | 'chains' | 'now' | 'monotonic'>): Sources {
   return {
     networks: () => {
-      const isWritable = ledger.db.storage.fault() === undefined
+      const isWritable = ledger.fault() === undefined
       return [...chains.values()].map((chain) => ({
         network: chain.network.id,
         clockSkewMs: skewOf(clocks, chain),
@@ -167,19 +167,14 @@ export function sourcesOf({
         })),
         gas: Object.entries(chain.network.gasPerDayWei).map(([product, budgetWei]) => ({
           product,
-          spentWei: ledger.gas.gasSpentOn(chain.network.id, product as GasProduct, clocks.now()),
+          spentWei: ledger.gas.spentOn(chain.network.id, product as GasProduct, clocks.now()),
           budgetWei,
         })),
       }))
     },
-    pending: () => {
-      const counts = new Map<string, number>()
-      for (const [id] of chains) counts.set(id, 0)
-      for (const { state, transfer } of ledger.payments.unfinishedPayments()) {
-        if (state !== 'broadcast') continue
-        counts.set(transfer.network, (counts.get(transfer.network) ?? 0) + 1)
-      }
-      return counts
+    pending: async () => {
+      const counts = await ledger.payments.countBroadcast()
+      return new Map([...chains.keys()].map((id) => [id, counts.get(id) ?? 0]))
     },
   }
 }

@@ -3,7 +3,7 @@ import { findEoas, isIdentified } from '../chain/code'
 import type { Context } from './context'
 import type { Simulation } from './examine'
 import * as Gas from './gas'
-import { type Payer, payerKey, payerOf } from './payers'
+import { createPromised, giveBack, type Payer, payerKey, payerOf, reserve } from './payers'
 import * as Refusals from './refusals'
 import { pausedBy } from './relayer'
 import { simulate } from './simulate'
@@ -34,15 +34,17 @@ export async function dispatch(
       simulation.finally(() => simulating.delete(simulation)),
       findEoasAgain(chain, batch),
     ])
-    // From here to the send nothing waits: what was simulated is written, then sent.
     if (pausedBy(relayer) !== undefined || context.progress.signal.aborted) return batch
-    const accepted = accept(context, chain, batch, { simulations, eoas })
+    const accepted = await accept(context, chain, batch, { simulations, eoas })
     const [members, contracts] = separate(chain, accepted, eoas)
-    if (members.length > 0) {
-      const sent = writeAndSend(context, chain, { relayer, members, knownBlock, draft })
-      for (const each of sent) noteSigner(context, each, sent.length === 1)
-    }
-    return contracts
+    const { sent, unsent } = await writeAndSend(context, chain, {
+      relayer,
+      members,
+      knownBlock,
+      draft,
+    })
+    for (const each of sent) noteSigner(context, each, sent.length === 1)
+    return [...contracts, ...unsent]
   } catch (error) {
     context.log('settlement-fault', {
       network: chain.network.id,
@@ -50,8 +52,13 @@ export async function dispatch(
       error,
     })
     for (const { done } of batch) done(Refusals.unavailable(error))
+    return []
+  } finally {
+    for (const { transfer, reservation } of batch) {
+      if (reservation) giveBack(context.payers, transfer, reservation)
+    }
+    for (const each of batch) each.reservation = undefined
   }
-  return []
 }
 
 /** Which payers are EOAs was read earlier: a payer can delegate to code at any time. */
@@ -117,47 +124,51 @@ function noteSigner(
 }
 
 /**
- * Returns the payments that pass and tells the others the reason. `eoas`: payers without code, where
- * several were simulated together.
+ * Returns the payments that pass, each with its reservation, and tells the others the reason. `eoas`:
+ * payers without code, where several were simulated together.
  */
-function accept(
+async function accept(
   context: Context,
   chain: ChainState,
   batch: readonly QueuedPayment[],
-  seen: { simulations: readonly Simulation[]; eoas: ReadonlySet<Address> | undefined },
-): QueuedPayment[] {
-  const { simulations, eoas } = seen
-  const counts = new Map<string, number>()
-  return batch.filter((queued, index) => {
-    const { transfer, signer, done } = queued
+  { simulations, eoas }: Seen,
+): Promise<QueuedPayment[]> {
+  const accepted: QueuedPayment[] = []
+  /** The simulation has taken these from the balances of the later ones already. */
+  const own = createPromised()
+  for (const [index, queued] of batch.entries()) {
+    const { transfer, signer } = queued
     // The payment may have waited long since it arrived.
     const late = Refusals.checkWindow(transfer, context.now())
     const simulation = late ?? simulations[index] ?? Refusals.unavailable(undefined)
     if (simulation.kind !== 'passes') {
       // The verdict on a forged signature must not affect payments that the payer did sign.
       const isUnsigned = simulation.kind !== 'unavailable' && isForged(signer)
-      done(isUnsigned ? { kind: 'unsigned' } : simulation)
-      return false
+      queued.done(isUnsigned ? { kind: 'unsigned' } : simulation)
+      continue
     }
     // A payer with code passed although its key did not sign: do not settle it as a key's payment.
     if (eoas && !eoas.has(transfer.payer) && isForged(signer)) {
-      done({ kind: 'unsigned' })
-      return false
+      queued.done({ kind: 'unsigned' })
+      continue
     }
     note(queued, simulation, eoas)
-    const promised = context.payers.promised.of(transfer)
-    if (promised + transfer.amountAtomic > simulation.balanceAtomic) {
-      done(Refusals.underWay)
-      return false
+    const payer = await payerOf(context.ledger.payments, transfer, queued.simulatedCode)
+    // From the checks to the reservation nothing waits: one balance is not promised twice.
+    const balance = simulation.balanceAtomic + own.of(transfer)
+    const refusal = refuse(context, chain, queued, { payer, balance })
+    if (refusal) {
+      queued.done(refusal)
+      continue
     }
-    const payer = payerOf(context.ledger.payments, transfer, queued.simulatedCode)
-    const count = counts.get(payer.address) ?? 0
-    const refusal = refuse(context, chain, queued, { payer, count })
-    if (refusal) done(refusal)
-    else counts.set(payer.address, count + 1)
-    return refusal === undefined
-  })
+    queued.reservation = reserve(context.payers, transfer, payer)
+    own.add(transfer)
+    accepted.push(queued)
+  }
+  return accepted
 }
+
+type Seen = { simulations: readonly Simulation[]; eoas: ReadonlySet<Address> | undefined }
 
 /** Keeps the results of the simulation for the transaction. */
 function note(
@@ -175,10 +186,12 @@ function note(
 function refuse(
   context: Context,
   chain: ChainState,
-  { purpose }: QueuedPayment,
-  { payer, count }: { payer: Payer; count: number },
+  { purpose, transfer }: QueuedPayment,
+  { payer, balance }: { payer: Payer; balance: bigint },
 ): Refusals.PaymentRefusal | undefined {
-  const waitSeconds = context.payers.failures.waitSeconds(payer, count)
+  const { promised, failures } = context.payers
+  if (promised.of(transfer) + transfer.amountAtomic > balance) return Refusals.underWay
+  const waitSeconds = failures.waitSeconds(payer)
   if (waitSeconds > 0) return Refusals.lockedOut(waitSeconds)
   return isIdentified(payer.code) ? Gas.refuseCode(context, chain, purpose) : undefined
 }

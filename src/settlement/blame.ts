@@ -1,4 +1,5 @@
 import type { Address, Hex } from 'viem'
+import type { Payment } from '../../db/Payment'
 import type { TransactionRow } from '../../db/schema'
 import { type AccountCode, splitCode, withCode } from '../chain/code'
 import * as Multicall from '../chain/multicall'
@@ -10,7 +11,6 @@ import type { Transfer } from '../protocol/Transfer'
 import type { Context } from './context'
 import * as EthCall from './ethcall'
 import * as Gas from './gas'
-import type { Payment } from './Payment'
 import type { ChainState } from './state'
 
 /** Most payers to remember that must not share a transaction; the oldest are forgotten. */

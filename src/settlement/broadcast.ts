@@ -1,6 +1,5 @@
 import { parseTransaction } from 'viem'
 import type { TransactionRow } from '../../db/schema'
-import { write } from '../../db/write'
 import { fees, pollMs } from '../chain/head'
 import type * as Receipt from '../chain/receipt'
 import type { Context, Policy } from './context'
@@ -71,7 +70,7 @@ export async function drive(context: Uses, chain: ChainState, slot: Slot): Promi
     }
     if (pace.elapsedMs >= pace.replaceAtMs && pace.misses === 0) {
       pace.replaceAtMs = pace.elapsedMs + replaceMs
-      if (tryReplace(context, chain, slot)) pace.sendAtMs = pace.elapsedMs
+      if (await tryReplace(context, chain, slot)) pace.sendAtMs = pace.elapsedMs
     }
     await rest(context, chain, pace)
   }
@@ -208,9 +207,9 @@ async function inspect(chain: ChainState, slot: Slot, withCount: boolean): Promi
 }
 
 /** A disk that cannot take the replacement must not end the watch over what was sent. */
-function tryReplace(context: Uses, chain: ChainState, slot: Slot): boolean {
+async function tryReplace(context: Uses, chain: ChainState, slot: Slot): Promise<boolean> {
   try {
-    return replace(context, chain, slot)
+    return await slot.relayer.turn(() => replace(context, chain, slot))
   } catch (error) {
     context.log('settlement-fault', { network: chain.network.id, nonce: slot.nonce, error })
     return false
@@ -221,7 +220,7 @@ function tryReplace(context: Uses, chain: ChainState, slot: Slot): boolean {
  * Signs the slot again with at least an eighth more (nodes want a tenth). False at the fee cap, which
  * stops the relayer: all that it sends later waits behind this nonce.
  */
-function replace(context: Uses, chain: ChainState, slot: Slot): boolean {
+async function replace(context: Uses, chain: ChainState, slot: Slot): Promise<boolean> {
   const { ledger, now } = context
   const { network, head } = chain
   const { relayer, nonce } = slot
@@ -236,15 +235,11 @@ function replace(context: Uses, chain: ChainState, slot: Slot): boolean {
     }
     return false
   }
-  const carriers = slot.transactions.map(({ hash }) => hash)
-  const ids = slot.members.map(({ payment }) => payment.id)
+  const hashes = slot.transactions.map(({ hash }) => hash)
+  const payments = slot.members.map(({ payment }) => payment.id)
   const payload = payloadOf(slot, old, now())
   const row = sign({ now, network }, relayer, payload, { nonce, maxFeeWei, maxTipWei })
-  write(ledger.db, () => {
-    ledger.transactions.insertTransaction(row, ids)
-    if (slot.job) ledger.jobs.renew(slot.job.id, row.hash)
-    for (const id of ids) ledger.payments.renew(id, row.hash, carriers)
-  })
+  await ledger.settling.replace({ transaction: row, hashes, payments, job: slot.job?.id })
   slot.transactions.push(row)
   context.metrics.replaced(network.id)
   context.log('transaction-replaced', { network: network.id, nonce, hash: row.hash })

@@ -1,5 +1,6 @@
+import type { Inclusion } from '../../db/Ledger'
+import type { Payment } from '../../db/Payment'
 import type { TransactionRow } from '../../db/schema'
-import { write } from '../../db/write'
 import { isIdentified } from '../chain/code'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
@@ -7,29 +8,32 @@ import { type Blamed, findBlamed } from './blame'
 import { drive } from './broadcast'
 import type { Context } from './context'
 import * as Gas from './gas'
-import type { Ending, Payment, Reason, Underway } from './Payment'
-import { type Payer, payerOf } from './payers'
+import type { Ending, Reason, Underway } from './Outcome'
+import { payerOf, type Reservation, reserve } from './payers'
 import { confirmations } from './reads'
-import { occupy, synchronize } from './relayer'
+import { synchronize } from './relayer'
 import * as Reorg from './reorg'
 import * as Resolve from './resolve'
 import type { ChainState, Relayer, Slot } from './state'
 
 /**
- * Drives a stored slot to its end, and tells of each of its payments what became of it. Call in the
- * same turn as the write that stored the slot.
+ * Drives a slot that is written and in its relayer to its end, and tells of each of its payments what
+ * became of it. `reservations`: those of its members, in their order; where there are none, they are
+ * made.
  */
-export function launch(context: Context, chain: ChainState, slot: Slot): Promise<Ending>[] {
+export function launch(
+  context: Context,
+  chain: ChainState,
+  slot: Slot,
+  reservations: readonly Reservation[] = [],
+): Promise<Ending>[] {
   const { members } = slot
-  const { ledger, payers, progress } = context
-  occupy(slot)
+  const { payers, progress } = context
   if (members.length > 0) context.metrics.batched(chain.network.id, members.length)
-  const ways = members.map((member): Way => {
+  const ways = members.map((member, index): Way => {
     const { transfer } = member.payment
-    // As it was before it paid.
-    const payer = payerOf(ledger.payments, transfer, slot.code)
-    payers.promised.add(transfer)
-    return { member, payer, leave: payers.failures.begin(payer) }
+    const payer = { address: transfer.payer, code: 'unknown' as const, isNew: false }
+    return { member, ...(reservations[index] ?? reserve(payers, transfer, payer)) }
   })
   const work = conclude(context, chain, slot).finally(() => releaseLater(context, slot))
   const driving = work
@@ -39,8 +43,8 @@ export function launch(context: Context, chain: ChainState, slot: Slot): Promise
   return ways.map((way) => endOf(context, chain, slot, { ...way, work }))
 }
 
-/** A member of a slot, its payer, and what ends its being under way. */
-type Way = { member: Underway; payer: Payer; leave: () => void }
+/** A member of a slot, its payer as it was before it paid, and what ends its being under way. */
+type Way = { member: Underway } & Reservation
 
 /** A simulation that began before may still know the balance from before: its promise counts. */
 function releaseLater({ progress, payers }: Context, { members }: Slot): void {
@@ -78,7 +82,8 @@ async function endOf(
   }
   const outcome = await Resolve.decide(context, member, reason)
   if (blamed.has(id) && (outcome.kind === 'reverted' || outcome.kind === 'dead')) {
-    failures.record(payerOf(context.ledger.payments, transfer, blamed.get(id) ?? 'unknown'))
+    const code = blamed.get(id) ?? 'unknown'
+    failures.record(await payerOf(context.ledger.payments, transfer, code))
     context.metrics.failed(chain.network.id)
   }
   // Release only after it is recorded, so that no further payment passes in between.
@@ -96,13 +101,19 @@ export function slotOf(
   members: readonly Underway[],
   job?: Slot['job'],
 ): Slot {
-  let validBefore: bigint | undefined
-  for (const { payment } of members) {
-    const own = payment.transfer.validBefore
-    if (validBefore === undefined || own > validBefore) validBefore = own
-  }
+  const validBefore = lastOf(members)
   const { nonce } = row
   return { relayer, nonce, transactions: [row], members, validBefore, code: 'unknown', job }
+}
+
+/** Unix seconds after which none of the payments can succeed; undefined for none. */
+export function lastOf(members: readonly Underway[]): bigint | undefined {
+  let last: bigint | undefined
+  for (const { payment } of members) {
+    const { validBefore } = payment.transfer
+    if (last === undefined || validBefore > last) last = validBefore
+  }
+  return last
 }
 
 /** What the slot paid, and what it did not pay with why. */
@@ -130,7 +141,7 @@ async function conclude(context: Context, chain: ChainState, slot: Slot): Promis
     // The relayer goes on while the end is confirmed and written.
     relayer.open--
     if (end.kind === 'consumed') {
-      const conclusion = giveUp(context, chain, slot)
+      const conclusion = await giveUp(context, chain, slot)
       await synchronize(chain, relayer)
       chain.room.emit()
       return conclusion
@@ -157,32 +168,29 @@ async function conclude(context: Context, chain: ChainState, slot: Slot): Promis
   }
 }
 
-function giveUp(context: Context, { network }: ChainState, slot: Slot): Conclusion {
+async function giveUp(
+  { ledger, now, log }: Context,
+  { network }: ChainState,
+  slot: Slot,
+): Promise<Conclusion> {
   const { relayer, nonce, members, job } = slot
-  const { payments, transactions, jobs, db } = context.ledger
-  relayer.slots.delete(nonce)
   // The transaction that stayed out at the fee cap is out of the way.
   relayer.stuck = undefined
-  const carriers = slot.transactions.map(({ hash }) => hash)
+  const hashes = slot.transactions.map(({ hash }) => hash)
   const ids = members.map(({ payment }) => payment.id)
-  write(db, () => {
-    for (const hash of carriers) transactions.endTransaction(hash, 'replaced', null)
-    for (const id of ids) payments.revert(id, carriers)
-    if (job) jobs.end(job.id, replacedBy(slot), context.now())
-  })
-  context.log('nonce-used-by-others', { network: network.id, relayer: relayer.address, nonce })
+  try {
+    await ledger.settling.giveUp({ hashes, payments: ids, job: job?.id, at: now() })
+  } finally {
+    relayer.slots.delete(nonce)
+  }
+  log('nonce-used-by-others', { network: network.id, relayer: relayer.address, nonce })
   const reason: Reason = 'invalid_exact_evm_transaction_failed'
   return { ...nothing, unpaid: new Map(ids.map((id) => [id, reason])), isConsumed: true }
 }
 
-function replacedBy({ transactions }: Slot): Parameters<Context['ledger']['jobs']['end']>[1] {
-  const transactionHash = transactions.at(-1)?.hash ?? '0x'
-  return { state: 'replaced', transactionHash, blockNumber: null, receipt: null }
-}
-
 type Recorded = Pick<Conclusion, 'paid' | 'unpaid'> & { included: TransactionRow }
 
-/** Assigns one Transfer log of the receipt to each payment, all in one write. */
+/** Assigns one Transfer log of the receipt to each payment, all in one commit. */
 async function record(
   context: Context,
   chain: ChainState,
@@ -198,14 +206,16 @@ async function record(
     receipt.success && included.kind !== 'cancel'
       ? 'invalid_exact_evm_transfer_event_mismatch'
       : 'invalid_exact_evm_transaction_failed'
-  const ends = await commit(context, chain, slot, { receipt, included })
-  for (const [index, { payment, deliverOnConfirm }] of members.entries()) {
+  const ends = await commit(
+    context,
+    slot,
+    inclusionOf(context, slot, { receipt, included }),
+    receipt,
+  )
+  for (const [index, { payment }] of members.entries()) {
     const confirmed = ends[index]
     if (confirmed) paid.set(payment.id, confirmed)
     else unpaid.set(payment.id, failed)
-    if (confirmed?.delivery === 'delivering' && deliverOnConfirm?.isOpen) {
-      deliverOnConfirm.isStarted = true
-    }
   }
   if (receipt.success && unpaid.size === 0) {
     const transfers = members.map(({ payment }) => payment.transfer)
@@ -223,87 +233,49 @@ async function record(
   return { paid, unpaid, included }
 }
 
-type Inclusion = { receipt: Receipt.Receipt; included: TransactionRow }
+/** What the ledger keeps of a receipt. */
+export function inclusionOf(
+  { now }: Pick<Context, 'now'>,
+  { transactions, job }: Pick<Slot, 'transactions' | 'job'>,
+  { receipt, included }: { receipt: Receipt.Receipt; included: TransactionRow },
+): Inclusion {
+  const { blockNumber, success, spentWei } = receipt
+  return {
+    included,
+    blockNumber,
+    success,
+    spentWei: job && success ? spentWei + Gas.givenWei(job) : spentWei,
+    receipt: job ? Receipt.serialize(receipt) : '',
+    hashes: transactions.map(({ hash }) => hash),
+    job: job?.id,
+    at: now(),
+  }
+}
 
 /** The confirmed payments, in the order of the members. */
-function commit(
-  { ledger, now }: Context,
-  { network }: ChainState,
-  slot: Slot,
-  { receipt, included }: Inclusion,
-): Promise<(Payment | undefined)[]> {
-  const { group, gas } = ledger
-  const starts = slot.members.map(
-    ({ deliverOnConfirm: start }) => start?.isOpen === true && start.isWanted(),
-  )
-  // What is lost with the power is read from the chain again, but not that a delivery was started.
-  const add = starts.includes(true) ? group.add : group.addSoon
-  return add(() => {
-    endTransactions({ ledger, now }, slot, { receipt, included })
-    const confirmed = pay({ ledger, now }, slot, { receipt, included, starts })
-    if (isIdentified(slot.code) && included.kind !== 'cancel' && !confirmed[0]) {
-      gas.addWasted(network.id, included.product, now(), receipt.spentWei)
-    }
-    return confirmed
-  })
-}
-
-/** The end of everything at the nonce, and of the job that it is for. Call inside `write`. */
-export function endTransactions(
-  { ledger, now }: Pick<Context, 'ledger' | 'now'>,
-  slot: Pick<Slot, 'transactions' | 'job'>,
-  { receipt, included }: Inclusion,
-): void {
-  const { transactions, jobs, gas } = ledger
-  const { job } = slot
-  transactions.displaceOthers(included)
-  transactions.endTransaction(
-    included.hash,
-    receipt.success ? 'mined' : 'failed',
-    receipt.blockNumber,
-  )
-  for (const { hash } of slot.transactions) {
-    if (hash !== included.hash) transactions.endTransaction(hash, 'replaced', null)
-  }
-  let wei = receipt.spentWei
-  if (job) {
-    if (receipt.success) wei += Gas.givenWei(job)
-    jobs.end(
-      job.id,
-      {
-        state: receipt.success ? 'confirmed' : 'failed',
-        transactionHash: receipt.hash,
-        blockNumber: receipt.blockNumber,
-        receipt: Receipt.serialize(receipt),
+async function commit(
+  { ledger }: Pick<Context, 'ledger'>,
+  { members, code }: Slot,
+  inclusion: Inclusion,
+  { logs }: Receipt.Receipt,
+): Promise<readonly (Payment | undefined)[]> {
+  const transfers = members.map(({ payment }) => payment.transfer)
+  const found = inclusion.success ? Token.findTransfers(logs, transfers) : []
+  const payments = members.map(({ payment, deliverOnConfirm: start }, index) => ({
+    id: payment.id,
+    logs: found[index] ?? [],
+    startsDelivery: start?.isOpen === true && start.isWanted(),
+  }))
+  const isCostly = isIdentified(code) && inclusion.included.kind !== 'cancel'
+  const recording = ledger.settling.record(inclusion, payments, { isCostly })
+  for (const [index, { deliverOnConfirm }] of members.entries()) {
+    if (!deliverOnConfirm || !payments[index]?.startsDelivery) continue
+    deliverOnConfirm.commit = recording.then(
+      (ends) => {
+        deliverOnConfirm.isStarted = ends[index]?.delivery === 'delivering'
       },
-      now(),
+      () => undefined,
     )
   }
-  gas.addGas(included.network, included.product, now(), wei)
-}
-
-/** The confirmed payments; undefined for what the receipt does not pay, which is reverted. */
-function pay(
-  { ledger: { payments }, now }: Pick<Context, 'ledger' | 'now'>,
-  { transactions, members }: Slot,
-  { receipt, included, starts }: Inclusion & { starts: readonly boolean[] },
-): (Payment | undefined)[] {
-  const { hash: transaction, blockNumber } = receipt
-  const carriers = transactions.map(({ hash }) => hash)
-  const transfers = members.map(({ payment }) => payment.transfer)
-  const taken = payments.takenLogs(included.network, transaction)
-  const indexes = receipt.success ? Token.assignTransfers(receipt.logs, transfers, taken) : []
-  return members.map(({ payment: { id }, deliverOnConfirm }, position) => {
-    const logIndex = indexes[position]
-    if (logIndex !== undefined) {
-      const assignment = { transaction, logIndex, blockNumber }
-      // The wait of the caller may have ended since it was asked.
-      const isStarting = starts[position] && deliverOnConfirm?.isOpen
-      const started = isStarting && payments.confirmAndBegin(id, assignment, now())
-      const confirmed = started || payments.confirm(id, assignment, now())
-      if (confirmed) return confirmed
-    }
-    payments.revert(id, carriers)
-    return undefined
-  })
+  return recording
 }

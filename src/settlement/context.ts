@@ -1,17 +1,12 @@
 import type { Address } from 'viem'
-import type { GasStatements } from '../../db/gas'
-import type { Group } from '../../db/group'
-import type { JobStatements } from '../../db/jobs'
-import type { Db } from '../../db/open'
-import type { Recent } from '../../db/recent'
-import type { TransactionStatements } from '../../db/transactions'
+import type { Ledger } from '../../db/Ledger'
+import type { Payment } from '../../db/Payment'
 import type * as Network from '../protocol/Network'
 import type { Events } from './events'
 import type { Metrics } from './metrics'
-import type { Outcome, Payment, Underway } from './Payment'
+import type { Outcome, Underway } from './Outcome'
 import type { Payers } from './payers'
 import type { ChainState } from './state'
-import type { Store } from './store'
 
 export type Log = (event: string, fields?: Readonly<Record<string, unknown>>) => void
 
@@ -34,18 +29,6 @@ export type Context = Readonly<{
   /** Ms from any start; shows that `now` was set. */
   monotonic: () => number
   log: Log
-}>
-
-/** What the database keeps of money. */
-export type Ledger = Readonly<{
-  db: Db
-  payments: Store
-  transactions: TransactionStatements
-  jobs: JobStatements
-  gas: GasStatements
-  recent: Recent
-  /** Shares commits. */
-  group: Group
 }>
 
 /** What is under way. The promises never reject. */

@@ -1,6 +1,6 @@
-import { storageCode } from '../../db/storage'
+import { storageCode } from '../../db/fault'
+import type { Payment } from '../../db/Payment'
 import type { Context } from './context'
-import type { Payment } from './Payment'
 
 /** The delivery state of payments. All that are changed at the same time share a commit. */
 export type Deliveries = {
@@ -40,55 +40,64 @@ export function createDeliveries({
   now,
   log,
 }: Pick<Context, 'ledger' | 'progress' | 'now' | 'log'>): Deliveries {
-  const { db, group, payments } = ledger
+  const { deliveries } = ledger
 
   /**
    * The caller keeps its claim until this is written, so the same credential gets no second answer.
    */
-  async function persist<T>(add: () => Promise<T>): Promise<T> {
+  async function persist(write: () => Promise<boolean>): Promise<boolean> {
     for (;;) {
       try {
-        return await add()
+        return await write()
       } catch (error) {
         if (storageCode(error) === undefined) throw error
-        await db.storage.writable(progress.signal)
+        await ledger.writable(progress.signal)
       }
     }
   }
 
+  const writes: (() => void)[] = []
+
+  /** What is told when this turn of the event loop is over. All that a turn tells shares a commit. */
+  function afterTurn(write: () => Promise<boolean>): Promise<boolean> {
+    return new Promise((resolve, reject) => {
+      writes.push(() => void write().then(resolve, reject))
+      if (writes.length > 1) return
+      setImmediate(() => {
+        for (const each of writes.splice(0)) each()
+        ledger.flush()
+      })
+    })
+  }
+
+  /** A token must be on the disk before its buyer has it: while that cannot be, this rejects. */
+  function end(id: string, told: Delivered | (() => Delivered)): Promise<boolean> {
+    if (typeof told !== 'function' && !told.delivered) return deliveries.fail(id, told)
+    const write = (result: Delivered) =>
+      result.delivered ? deliveries.deliver(id, result, now()) : deliveries.fail(id, result)
+    return persist(() =>
+      typeof told === 'function' ? afterTurn(async () => write(told())) : write(told),
+    )
+  }
+
   return {
     async beginDelivery(id) {
-      const payment = await group.add(() => payments.beginDelivery(id))
+      const payment = await deliveries.begin(id)
       if (!payment) throw new Error(`payment ${id} is not to be delivered`)
       return payment
     },
     async endDelivery(id, told) {
-      // A token must be on the disk before its buyer has it. What was delivered has left already: its
-      // record comes after the fact anyway.
-      const isToken = typeof told !== 'function' && !told.delivered
-      const add = isToken ? group.add : group.addSoon
-      const change = () =>
-        add(() => {
-          const result = typeof told === 'function' ? told() : told
-          const { upstreamStatus } = result
-          return result.delivered
-            ? payments.deliver(id, result.upstreamStatus, result.truncated, now())
-            : payments.failDelivery(id, upstreamStatus, result.redeemTokenHash, result.redeemUntil)
-        })
-      const isChanged = await (isToken ? change() : persist(change))
-      if (!isChanged) throw new Error(`no delivery of payment ${id} was started`)
+      if (!(await end(id, told))) throw new Error(`no delivery of payment ${id} was started`)
     },
     async handOver(id) {
       try {
-        return await group.add(() => payments.handOver(id, now()))
+        return await deliveries.handOver(id, now())
       } catch (error) {
         // That no caller knows it is better than that two do.
         log('settlement-fault', { payment: id, error })
         return undefined
       }
     },
-    async markAnswered(id) {
-      await group.add(() => payments.markAnswered(id))
-    },
+    markAnswered: (id) => deliveries.markAnswered(id),
   }
 }

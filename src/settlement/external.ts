@@ -1,4 +1,6 @@
 import type { Hex } from 'viem'
+import type { Assignment, Evidence } from '../../db/Ledger'
+import type { Payment } from '../../db/Payment'
 import { type Node, RpcFault } from '../chain/client'
 import * as Clock from '../chain/clock'
 import * as Logs from '../chain/logs'
@@ -7,9 +9,7 @@ import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
 import * as Transfer from '../protocol/Transfer'
 import type { Context } from './context'
-import type { Payment } from './Payment'
 import { aheadOf, type ChainState, skewOf } from './state'
-import type { Assignment, Evidence } from './store'
 
 /** A settlement of this very authorization by a transaction that is not ours. */
 export type Found = Assignment & { timestamp: bigint }
@@ -76,7 +76,7 @@ export async function find(
       seen.add(log.transactionHash)
       const hash = log.transactionHash
       // Our own transactions were searched before, for the payments that they carry.
-      if (isOursAlone && context.ledger.transactions.membersOf(hash).length > 0) continue
+      if (isOursAlone && (await context.ledger.transactions.hasPayment(hash))) continue
       if (isPermit && !isOursAlone && !(await carries(node, transfer, hash))) continue
       const found = await inspect(context.ledger, node, transfer, hash)
       if (found) return found
@@ -151,11 +151,12 @@ async function inspect(
 ): Promise<Found | undefined> {
   const receipt = Receipt.parse(await node.call('eth_getTransactionReceipt', [hash]))
   if (!receipt?.success) return undefined
+  const taken = await payments.takenLogs(transfer.network, hash)
   const log = receipt.logs.find(
     (each, position) =>
       Token.isTransfer(each, transfer) &&
       (transfer.method === 'permit2' || isUseOf(receipt.logs[position - 1], transfer)) &&
-      payments.findByLog(transfer.network, hash, each.index) === undefined,
+      !taken.has(each.index),
   )
   if (!log) return undefined
   const block = Receipt.parseBlock(

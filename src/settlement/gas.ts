@@ -1,10 +1,10 @@
 import type { Hex } from 'viem'
 import type { JobRow } from '../../db/jobs'
+import type { Product, Purpose } from '../../db/Payment'
 import { isIdentified } from '../chain/code'
 import { priceOf } from '../chain/head'
 import type { Transfer } from '../protocol/Transfer'
 import type { Context } from './context'
-import type { Product, Purpose } from './Payment'
 import type { PaymentRefusal } from './refusals'
 import { deploys } from './signature'
 import type { ChainState, Slot } from './state'
@@ -89,7 +89,7 @@ export function isSpent(
   product: Product,
   at: number,
 ): boolean {
-  return ledger.gas.gasSpentOn(network.id, product, at) >= network.gasPerDayWei[product]
+  return ledger.gas.spentOn(network.id, product, at) >= network.gasPerDayWei[product]
 }
 
 /**
@@ -106,7 +106,7 @@ export function refuseBudget(
   const { network } = chain
   const open = underWayWei(chain, product)
   if (open === 0n) return undefined
-  const wei = open + context.ledger.gas.gasSpentOn(network.id, product, context.now())
+  const wei = open + context.ledger.gas.spentOn(network.id, product, context.now())
   if (wei < network.gasPerDayWei[product]) return undefined
   const detail = 'Transactions under way may spend the gas budget of today; try again.'
   return { kind: 'unavailable', detail, retryAfterSeconds: 2 }
@@ -123,7 +123,7 @@ export function refuseCode(
 ): PaymentRefusal | undefined {
   const { network } = chain
   const most = network.gasPerDayWei[product] / budgetParts
-  const wasted = ledger.gas.gasWastedOn(network.id, product, now())
+  const wasted = ledger.gas.wastedOn(network.id, product, now())
   const detail = 'Failed payments of wallets with code have spent the gas that they may cost today.'
   if (wasted > 0n && wasted >= most) return spent(detail)
   const open = underWayWei(chain, product, ({ code }) => isIdentified(code))

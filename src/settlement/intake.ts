@@ -1,10 +1,12 @@
+import type { Rows } from '../../db/Ledger'
+import type { Payment, Purpose } from '../../db/Payment'
 import * as Crypto from '../protocol/Crypto'
 import type { Transfer } from '../protocol/Transfer'
 import { adopt, type Unsettled } from './adopt'
 import { type Context, chainOf } from './context'
 import * as Gas from './gas'
-import type { DeliverOnConfirm, Outcome, Payment, Purpose, Underway } from './Payment'
-import { payerOf } from './payers'
+import { type DeliverOnConfirm, type Outcome, RowsRefusedError, type Underway } from './Outcome'
+import { payerBefore } from './payers'
 import { resend, type Submitted, submit } from './queue'
 import * as Refusals from './refusals'
 import { isReady } from './relayer'
@@ -22,7 +24,7 @@ export type PaymentRequest = {
   purpose: Purpose
   receivedAt: number
   isKeySigned: KeySigned
-  write: ((paymentId: string) => void) | undefined
+  rows: Rows | undefined
   onSent: ((payment: Payment) => void) | undefined
   /** Asked when the money has arrived; undefined: the delivery is not started with it. */
   deliverOnConfirm: (() => boolean) | undefined
@@ -34,7 +36,7 @@ export type KeySigned = boolean | (() => boolean)
 /** Credentials that were shown before, beside the parts of settlement. */
 export type Intake = Context & { unsettled: Unsettled }
 
-/** Settles money that is not known yet. Rejects with what the request's `write` throws. */
+/** Settles money that is not known yet. Rejects with RowsRefusedError. */
 export async function settle(
   context: Intake,
   request: PaymentRequest,
@@ -44,6 +46,7 @@ export async function settle(
   const onConfirm: DeliverOnConfirm = {
     isWanted: request.deliverOnConfirm,
     isOpen: true,
+    commit: undefined,
     isStarted: false,
   }
   try {
@@ -73,7 +76,12 @@ async function admit(
     return result.outcome
   })
   const outcome = await within(ended, waitMs)
-  if (outcome === undefined && submitted.cancel()) return Refusals.busy
+  if (outcome === undefined) {
+    if (submitted.cancel()) return Refusals.busy
+    if (onConfirm) onConfirm.isOpen = false
+    // A delivery that starts in the commit under way is this caller's.
+    await onConfirm?.commit
+  }
   // Too late to take it back: it is being simulated or has been written.
   const result = outcome ?? (await admission)
   switch (result.kind) {
@@ -87,8 +95,8 @@ async function admit(
       const leftMs = Math.min(waitMs, Math.max(0, until - context.now()))
       return admit(context, { ...request, isKeySigned: false }, onConfirm, leftMs)
     }
-    case 'thrown':
-      throw result.error
+    case 'rows-refused':
+      throw new RowsRefusedError(result.reason)
     default:
       return result
   }
@@ -101,21 +109,21 @@ async function examineAndSubmit(
   request: PaymentRequest,
   deliverOnConfirm: DeliverOnConfirm | undefined,
 ): Promise<Outcome | Submitted> {
-  const { id, requestId, transfer, purpose, receivedAt, write } = request
+  const { id, requestId, transfer, purpose, receivedAt, rows } = request
   if (transfer.asset !== chain.network.asset.address) {
     throw new Error('not the asset of the network')
   }
   const refusal = Refusals.checkWindow(transfer, context.now())
   if (refusal) return refusal
   if (!isReady(chain)) return Refusals.unavailable(undefined)
-  if (context.ledger.db.storage.fault() !== undefined) return Refusals.unrecordable
+  if (context.ledger.fault() !== undefined) return Refusals.unrecordable
   // After the payment it would wait for a node that does not answer now.
   if (needsSecond(context, chain, request) && chain.health.others === 0) return noSecond
   const spent = Gas.refuseBudget(context, chain, purpose)
   if (spent) return spent
   const signed = await checkSigner(context, chain, request)
   if (signed.kind !== 'signed') return signed
-  const refused = refusePayer(context, chain, signed, purpose)
+  const refused = await refusePayer(context, chain, signed, purpose)
   if (refused) return refused
   return submit(context, chain, {
     id,
@@ -128,7 +136,7 @@ async function examineAndSubmit(
     payment: undefined,
     isAlone: false,
     deliverOnConfirm,
-    write,
+    rows,
   })
 }
 
@@ -158,15 +166,13 @@ function mayBeDecidedByChain({ known }: ChainState, { payer, signature }: Transf
 }
 
 /** The refusal of a payer that needs no call to a node, if any. */
-function refusePayer(
+async function refusePayer(
   context: Context,
   chain: ChainState,
   { transfer, code }: Signature.Signed,
   purpose: Purpose,
-): Refusals.PaymentRefusal | undefined {
-  const { payments } = context.ledger
-  const isNew = code === 'contract' && !payments.hasPaid(transfer)
-  const payer = { ...payerOf(payments, transfer, 'unknown'), isNew }
+): Promise<Refusals.PaymentRefusal | undefined> {
+  const payer = await payerBefore(context.ledger.payments, transfer, code)
   const waitSeconds = context.payers.failures.waitSeconds(payer)
   if (waitSeconds > 0) return Refusals.lockedOut(waitSeconds)
   return code === 'contract' ? Gas.refuseCode(context, chain, purpose) : undefined
@@ -179,7 +185,7 @@ async function meetUsed(
   waitMs: number,
 ): Promise<Outcome> {
   const { transfer } = request
-  const written = context.ledger.payments.find(transfer)
+  const written = await context.ledger.payments.find(transfer)
   if (written) return meet(context, written, request, waitMs)
   return adopt(context, chain, request, context.unsettled.find(transfer))
 }
@@ -212,7 +218,7 @@ export async function resume(
     waitMs,
   }: { transfer: Transfer | undefined; requestId: string | undefined; waitMs: number },
 ): Promise<Outcome> {
-  const payment = context.ledger.payments.findById(id)
+  const payment = await context.ledger.payments.findById(id)
   if (!payment) throw new Error(`no payment ${id}`)
   if (payment.state === 'confirmed' || payment.state === 'expired') {
     return Resolve.current(context, payment)
@@ -235,8 +241,8 @@ function takeUp(
   return Resolve.track(context, member, () => Resolve.decide(context, member, reason))
 }
 
-function latest(context: Context, payment: Payment): Outcome {
-  const stored = context.ledger.payments.findById(payment.id) ?? payment
+async function latest(context: Context, payment: Payment): Promise<Outcome> {
+  const stored = (await context.ledger.payments.findById(payment.id)) ?? payment
   return stored.state === 'confirmed' || stored.state === 'expired'
     ? Resolve.current(context, stored)
     : { kind: 'pending', payment: stored }

@@ -1,28 +1,29 @@
 import type { Hex } from 'viem'
 import type { JobRow } from '../../db/jobs'
+import type { JobRider } from '../../db/Ledger'
 import type { TransactionRow } from '../../db/schema'
-import { write } from '../../db/write'
 import * as Receipt from '../chain/receipt'
 import * as Crypto from '../protocol/Crypto'
 import * as Confirm from './confirm'
 import { type Context, chainOf } from './context'
 import * as Gas from './gas'
 import type { Job, JobCall, JobEnd } from './Job'
-import { feesNow, freeNonce, openMax, pausedBy, sign } from './relayer'
-import type { ChainState, Relayer, WaitingJob } from './state'
+import { feesNow, freeNonce, occupy, openMax, pausedBy, sign, vacate } from './relayer'
+import type { ChainState, JobRefusal, Relayer, WaitingJob } from './state'
 
 /** Transactions of our own that carry no payment. */
 export type Jobs = {
   /**
-   * Sends a transaction of our own, exactly once for its id: `write` runs inside the database
+   * Sends a transaction of our own, exactly once for its id: the rider is written in the database
    * transaction that stores the signed bytes, before they leave; the same id again, with any other
    * content, waits for what is under way or answers how it ended. `waitMs` bounds the wait, not the
-   * work: it is driven to its end in the background and after a restart. Rejects with what `write`
-   * throws (nothing was written or sent then), and for an account that is no relayer of the network.
+   * work: it is driven to its end in the background and after a restart. `refused`: the rider could
+   * not be written, and nothing was written or sent. Rejects for an account that is no relayer of the
+   * network.
    */
   run(job: Job, options: RunOptions): Promise<JobEnd>
   /** How a job stands, from the database. Undefined when it was never written. */
-  job(id: string): JobStatus | undefined
+  job(id: string): Promise<JobStatus | undefined>
   /**
    * Calls back after every change of a job's state or newest transaction (also when a reorganisation
    * takes it back to broadcast), with its id. May call without a change: read it.
@@ -30,12 +31,14 @@ export type Jobs = {
   onJob(listener: (id: string) => void): void
 }
 
-type RunOptions = { waitMs: number; write?: (transaction: Hex) => void }
+type RunOptions = { waitMs: number; rider?: JobRider }
 
 /** Chains that fold L1 data into gas refuse less, and a refused nonce holds up all above it. */
 const gasLimitMin = 100_000n
 
 type Unavailable = Extract<JobEnd, { kind: 'unavailable' }>
+
+const tooBusy = unavailable('The relayer has too much under way.', 2)
 
 /** How a job stands, from the database. */
 export type JobStatus = {
@@ -60,10 +63,10 @@ export function createJobRunner(context: Context): Jobs {
   }
 }
 
-/** Sends it unless its id is known, and waits for its end. Rejects with what `write` throws. */
+/** Sends it unless its id is known, and waits for its end. */
 async function run(context: Context, job: Job, options: RunOptions): Promise<JobEnd> {
   const startedAt = context.now()
-  if (!context.ledger.jobs.find(job.id)) {
+  if (!(await context.ledger.jobs.find(job.id))) {
     const refusal = await begin(context, job, options)
     if (refusal) return refusal
   }
@@ -72,8 +75,8 @@ async function run(context: Context, job: Job, options: RunOptions): Promise<Job
 }
 
 /** Undefined when nothing was ever written of it. */
-function statusOf({ ledger: { jobs } }: Context, id: string): JobStatus | undefined {
-  const row = jobs.find(id)
+async function statusOf({ ledger: { jobs } }: Context, id: string): Promise<JobStatus | undefined> {
+  const row = await jobs.find(id)
   if (!row) return undefined
   const { state, transactionHash: transaction, blockNumber } = row
   return { state, transaction, blockNumber: blockNumber ?? undefined }
@@ -83,60 +86,80 @@ function statusOf({ ledger: { jobs } }: Context, id: string): JobStatus | undefi
 function begin(
   context: Context,
   job: Job,
-  { waitMs, write }: RunOptions,
-): Promise<Unavailable | undefined> {
+  { waitMs, rider }: RunOptions,
+): Promise<JobRefusal | undefined> {
   const chain = chainOf(context, job.network)
   relayersFor(chain, job)
-  return new Promise((resolve, reject) => {
-    const leave = () => {
-      clearTimeout(timer)
-      chain.queue.jobs = chain.queue.jobs.filter((each) => each !== waiting)
-    }
-    const waiting: WaitingJob = {
-      job,
-      write,
-      done(refusal) {
-        leave()
-        resolve(refusal)
-      },
-      fail(error) {
-        leave()
-        reject(error)
-      },
-    }
-    const timer = setTimeout(
-      () => waiting.done(unavailable('The relayer has too much under way.', 2)),
-      waitMs,
-    )
-    chain.queue.jobs.push(waiting)
-    dispatch(context, chain)
-  })
+  const { promise, resolve, reject } = Promise.withResolvers<JobRefusal | undefined>()
+  const leave = () => {
+    clearTimeout(timer)
+    chain.queue.jobs = chain.queue.jobs.filter((each) => each !== waiting)
+  }
+  const waiting: WaitingJob = {
+    job,
+    rider,
+    isOffered: false,
+    isOver: false,
+    done(refusal) {
+      leave()
+      resolve(refusal)
+    },
+    fail(error) {
+      leave()
+      reject(error)
+    },
+  }
+  const onTime = () => {
+    waiting.isOver = true
+    if (!waiting.isOffered) waiting.done(tooBusy)
+  }
+  const timer = setTimeout(onTime, waitMs)
+  chain.queue.jobs.push(waiting)
+  void dispatch(context, chain)
+  return promise
 }
 
 /**
- * Sends the jobs that wait for room in a relayer, oldest first. From the look at the database to the
- * first send nothing waits: one id makes one transaction, however many ask for it.
+ * Sends the jobs that wait for room in a relayer, oldest first. One dispatch of a network at a time: one
+ * id makes one transaction, however many ask for it. Never rejects.
  */
-export function dispatch(context: Context, chain: ChainState): void {
-  for (const waiting of chain.queue.jobs) {
-    const { job, done, fail } = waiting
-    try {
-      if (context.ledger.jobs.find(job.id)) {
-        done(undefined)
-        continue
-      }
-      const relayer = chooseRelayer(context, chain, job)
-      if (relayer === undefined) continue
-      if ('kind' in relayer) {
-        done(relayer)
-        continue
-      }
-      launch(context, chain, relayer, waiting)
-      done(undefined)
-    } catch (error) {
-      fail(error)
+export function dispatch(context: Context, chain: ChainState): Promise<void> {
+  const { queue } = chain
+  queue.isJobsDue = true
+  if (queue.jobs.length > 0) queue.dispatching ??= offerAll(context, chain)
+  return queue.dispatching ?? Promise.resolve()
+}
+
+async function offerAll(context: Context, chain: ChainState): Promise<void> {
+  const { queue } = chain
+  while (queue.isJobsDue) {
+    queue.isJobsDue = false
+    for (const waiting of queue.jobs) {
+      if (!queue.jobs.includes(waiting)) continue
+      waiting.isOffered = true
+      await offer(context, chain, waiting).catch(waiting.fail)
+      waiting.isOffered = false
+      // Not before: its caller must not think that nothing was sent while it is being written.
+      if (waiting.isOver) waiting.done(tooBusy)
     }
   }
+  queue.dispatching = undefined
+}
+
+/** Sends a job, refuses it, or leaves it waiting. */
+async function offer(context: Context, chain: ChainState, waiting: WaitingJob): Promise<void> {
+  const { job, done } = waiting
+  if (await context.ledger.jobs.find(job.id)) return done(undefined)
+  const relayer = chooseRelayer(context, chain, job)
+  if (relayer === undefined) return
+  if ('kind' in relayer) return done(relayer)
+  // While the turn is waited for, the choice may have become wrong: it is made again in it.
+  const refusal = await relayer.turn(async () => {
+    const again = chooseRelayer(context, chain, job)
+    if (again !== relayer) return again !== undefined && 'kind' in again ? again : 'wait'
+    return launch(context, chain, relayer, waiting)
+  })
+  if (refusal !== 'wait') done(refusal)
 }
 
 /** The relayer that sends it now; undefined while it must wait for room. */
@@ -182,7 +205,7 @@ function isOverBudget(context: Context, chain: ChainState, { kind, product }: Jo
   // comes in.
   if (kind !== 'grant') return false
   const { network, relayers } = chain
-  let wei = context.ledger.gas.gasSpentOn(network.id, product, context.now())
+  let wei = context.ledger.gas.spentOn(network.id, product, context.now())
   for (const { slots } of relayers) {
     for (const { job, transactions } of slots.values()) {
       const newest = transactions.at(-1)
@@ -197,10 +220,14 @@ function gasLimitOf({ gasLimit }: Job): bigint {
   return gasLimit > gasLimitMin ? gasLimit : gasLimitMin
 }
 
-/** The write that decides, then the send. */
-function launch(context: Context, chain: ChainState, relayer: Relayer, waiting: WaitingJob): void {
+/** The write that decides, then the send. Call in a turn of the relayer. */
+async function launch(
+  context: Context,
+  chain: ChainState,
+  relayer: Relayer,
+  { job, rider }: WaitingJob,
+): Promise<JobRefusal | undefined> {
   const { ledger, now } = context
-  const { job, write: also } = waiting
   const { id, kind, product, network, valueWei } = job
   const nonce = freeNonce(relayer)
   if (nonce === undefined) throw new Error('the relayer has no nonce')
@@ -225,13 +252,21 @@ function launch(context: Context, chain: ChainState, relayer: Relayer, waiting: 
     createdAt: now(),
     endedAt: null,
   }
-  write(ledger.db, () => {
-    ledger.transactions.insertTransaction(transaction, [])
-    ledger.jobs.insert(row)
-    also?.(transaction.hash)
+  const slot = Confirm.slotOf(relayer, transaction, [], row)
+  // Before it is written, so that the budgets count it.
+  occupy(slot)
+  const writing = ledger.settling.launchJob({ transaction, job: row, rider })
+  const reason = await writing.catch((error: unknown) => {
+    vacate(slot)
+    throw error
   })
+  if (reason !== undefined) {
+    vacate(slot)
+    return { kind: 'refused', reason }
+  }
   context.log('job-sent', { job: id, network, transaction: transaction.hash })
-  Confirm.launch(context, chain, Confirm.slotOf(relayer, transaction, [], row))
+  Confirm.launch(context, chain, slot)
+  return undefined
 }
 
 function sentBy(job: Job, { address, privateKey }: Relayer, nonce: number): JobCall {
@@ -241,17 +276,23 @@ function sentBy(job: Job, { address, privateKey }: Relayer, nonce: number): JobC
 }
 
 async function wait(context: Context, id: string, waitMs: number): Promise<JobEnd> {
+  const { signal } = context.progress
   const until = context.now() + waitMs
   for (;;) {
-    const end = endOf(context, id)
     const leftMs = until - context.now()
-    if (end.kind !== 'pending' || leftMs <= 0 || context.progress.signal.aborted) return end
-    if (!(await context.events.jobs.wait(id, leftMs))) return endOf(context, id)
+    if (leftMs <= 0 || signal.aborted) return endOf(context, id)
+    const { changed, end } = context.events.jobs.wait(id, leftMs)
+    const result = await endOf(context, id)
+    if (result.kind !== 'pending') {
+      end()
+      return result
+    }
+    if (!(await changed)) return endOf(context, id)
   }
 }
 
-function endOf({ ledger: { jobs } }: Context, id: string): JobEnd {
-  const row = jobs.find(id)
+async function endOf({ ledger: { jobs } }: Context, id: string): Promise<JobEnd> {
+  const row = await jobs.find(id)
   if (!row) throw new Error(`no job ${id}`)
   const { transactionHash: transaction, state } = row
   switch (state) {

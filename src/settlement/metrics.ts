@@ -1,4 +1,5 @@
-import type { Outcome, Payment } from './Payment'
+import type { Payment } from '../../db/Payment'
+import type { Outcome } from './Outcome'
 
 /** The part of a metrics registry that settlement needs. */
 export type Meter = {
@@ -48,7 +49,7 @@ export type Sources = {
     gas: readonly { product: string; spentWei: bigint; budgetWei: bigint }[]
   }[]
   /** Payments of each network whose transaction is not confirmed. */
-  pending(): ReadonlyMap<string, number>
+  pending(): Promise<ReadonlyMap<string, number>>
 }
 
 const secondsBuckets = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30]
@@ -130,7 +131,8 @@ function observer(meter: Meter, sources: Sources): () => void {
   const pending = states(
     meter.gauge('pending_payments', 'Payments sent and not confirmed.', ['network']),
   )
-  return () => {
+  return async () => {
+    const underWay = await sources.pending()
     for (const each of sources.networks()) {
       const { network } = each
       for (const [method, count] of each.calls) calls({ network, method }, count)
@@ -149,7 +151,7 @@ function observer(meter: Meter, sources: Sources): () => void {
         budget.set(Number(budgetWei), { network, product })
       }
     }
-    for (const [network, count] of sources.pending()) pending.put(count, { network })
+    for (const [network, count] of underWay) pending.put(count, { network })
     paused.finish()
     pending.finish()
   }

@@ -1,6 +1,6 @@
+import type { PaymentReads } from '../../db/Ledger'
 import { type AccountCode, type IdentifiedCode, isIdentified } from '../chain/code'
 import type { Transfer } from '../protocol/Transfer'
-import type { Store } from './store'
 
 /** What settlement remembers of payers, in memory: a restart forgives. */
 export type Payers = {
@@ -27,9 +27,9 @@ export type Failures = {
   /**
    * Seconds until one more payment of the payer may be sent; 0 when it may now. A payer with a
    * failure on record, and one with code (which may fail at will), has no more payments under way
-   * than it may still fail. `more`: of its payments that are about to be sent.
+   * than it may still fail.
    */
-  waitSeconds(payer: Payer, more?: number): number
+  waitSeconds(payer: Payer): number
   /** How many more payments of an address may be under way. */
   roomOf(address: string): number
   /** A payment of the payer is on its way, until the result is called. */
@@ -56,12 +56,46 @@ export type Payer = {
 }
 
 /** The payer that a payment's failure would count against. */
-export function payerOf(
-  { hasPaid }: Pick<Store, 'hasPaid'>,
+export async function payerOf(
+  { hasPaid }: Pick<PaymentReads, 'hasPaid'>,
   transfer: Transfer,
   code: AccountCode,
-): Payer {
-  return { address: transfer.payer, code, isNew: isIdentified(code) && !hasPaid(transfer) }
+): Promise<Payer> {
+  const isNew = isIdentified(code) && !(await hasPaid(transfer))
+  return { address: transfer.payer, code, isNew }
+}
+
+/** The same before its code is read: `kind` is what is believed to be there. */
+export async function payerBefore(
+  { hasPaid }: Pick<PaymentReads, 'hasPaid'>,
+  transfer: Transfer,
+  kind: 'contract' | 'eoa' | 'unknown',
+): Promise<Payer> {
+  const isNew = kind === 'contract' && !(await hasPaid(transfer))
+  return { address: transfer.payer, code: 'unknown', isNew }
+}
+
+/** What a payer has promised with a payment that may be sent, and its place among those under way. */
+export type Reservation = { payer: Payer; leave: () => void }
+
+/** Call it in the same turn of the event loop as the checks of balance and failures. */
+export function reserve(
+  { promised, failures }: Pick<Payers, 'promised' | 'failures'>,
+  transfer: Transfer,
+  payer: Payer,
+): Reservation {
+  promised.add(transfer)
+  return { payer, leave: failures.begin(payer) }
+}
+
+/** For a payment that is not sent. */
+export function giveBack(
+  { promised }: Pick<Payers, 'promised'>,
+  transfer: Transfer,
+  { leave }: Reservation,
+): void {
+  leave()
+  promised.release(transfer)
 }
 
 /** Most failures that new payers with the same code have together. */
@@ -92,7 +126,6 @@ export function createFailures(now: () => number, most = 5): Failures {
   const waitOf = (
     key: string,
     { size, failures, isBounded }: { size: number; failures: number; isBounded: boolean },
-    more: number,
   ) => {
     const debt = debts.ms(key)
     const tokenMs = windowMs / size
@@ -100,17 +133,17 @@ export function createFailures(now: () => number, most = 5): Failures {
     if (missingMs > 0) return Math.ceil(missingMs / 1000)
     if (debt === 0 && !isBounded) return 0
     const left = Math.floor(failures - debt / tokenMs)
-    return underWay.of(key) + more < left ? 0 : 1
+    return underWay.of(key) < left ? 0 : 1
   }
 
   return {
-    waitSeconds({ address, code, isNew }, more = 0) {
+    waitSeconds({ address, code, isNew }) {
       const isBounded = isIdentified(code)
-      const own = waitOf(address, { size: most, failures: isNew ? 1 : most, isBounded }, more)
+      const own = waitOf(address, { size: most, failures: isNew ? 1 : most, isBounded })
       if (!isBounded || !isNew) return own
       const key = keyOfCode(code)
       const size = sharedBy(key)
-      return Math.max(own, waitOf(key, { size, failures: size, isBounded: true }, more))
+      return Math.max(own, waitOf(key, { size, failures: size, isBounded: true }))
     },
     roomOf(address) {
       const room = Math.min(roomMax, roomMin + (paid.get(address) ?? 0))
@@ -255,7 +288,7 @@ export type Promised = {
   release(transfer: Transfer): void
 }
 
-function createPromised(): Promised {
+export function createPromised(): Promised {
   const amounts = new Map<string, bigint>()
   const of = (transfer: Transfer) => amounts.get(payerKey(transfer)) ?? 0n
   return {

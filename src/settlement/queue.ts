@@ -4,8 +4,8 @@ import * as Batch from './batch'
 import { type Context, chainOf } from './context'
 import * as Gas from './gas'
 import { dispatch as dispatchJobs } from './jobs'
-import type { Ending, Outcome, Underway } from './Payment'
-import { payerOf } from './payers'
+import type { Ending, Outcome, Underway } from './Outcome'
+import { payerBefore } from './payers'
 import * as Refusals from './refusals'
 import { feesNow, isReady, openMax, pausedBy } from './relayer'
 import * as Resolve from './resolve'
@@ -30,7 +30,7 @@ type Submission = Pick<
   | 'payment'
   | 'isAlone'
   | 'deliverOnConfirm'
-  | 'write'
+  | 'rows'
 > & { code: 'contract' | 'unknown' }
 
 export type Submitted = {
@@ -56,6 +56,7 @@ export function submit(context: Context, chain: ChainState, input: Submission): 
     call: Signature.callOf(transfer),
     isGivenUp: false,
     simulatedCode: 'unknown',
+    reservation: undefined,
     fees: undefined,
     done: (verdict) => resolve(admissionOf(context, verdict)),
   }
@@ -107,8 +108,7 @@ export async function resend(context: Context, member: Underway): Promise<Outcom
   if (signed.kind !== 'signed') {
     return signed.kind === 'refused' ? Resolve.decide(context, member, signed.reason) : signed
   }
-  const isNew = signed.code === 'contract' && !ledger.payments.hasPaid(transfer)
-  const payer = { ...payerOf(ledger.payments, transfer, 'unknown'), isNew }
+  const payer = await payerBefore(ledger.payments, transfer, signed.code)
   const waitSeconds = payers.failures.waitSeconds(payer)
   if (waitSeconds > 0) return Refusals.lockedOut(waitSeconds)
   const admission = await submit(context, chain, {
@@ -122,7 +122,7 @@ export async function resend(context: Context, member: Underway): Promise<Outcom
     isAlone: true,
     signer: { kind: 'checked' },
     deliverOnConfirm,
-    write: undefined,
+    rows: undefined,
   }).admission
   switch (admission.kind) {
     case 'sent':
@@ -137,8 +137,8 @@ export async function resend(context: Context, member: Underway): Promise<Outcom
       return admission
     case 'unsigned':
       throw new Error('the signature of a payment was proven before')
-    case 'thrown':
-      throw admission.error
+    case 'rows-refused':
+      throw new Error('a payment that is sent again has no rows')
   }
 }
 

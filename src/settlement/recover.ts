@@ -1,12 +1,12 @@
+import type { Hex } from 'viem'
+import type { Unfinished } from '../../db/Ledger'
+import type { Payment } from '../../db/Payment'
 import type { TransactionRow } from '../../db/schema'
-import { write } from '../../db/write'
-import type { Receipt } from '../chain/receipt'
 import * as Confirm from './confirm'
 import { type Context, unattended } from './context'
-import type { Payment } from './Payment'
 import * as Queue from './queue'
 import { readReceipt } from './reads'
-import { cancellation, feesNow, send, sign } from './relayer'
+import { cancellation, feesNow, occupy, send, sign, vacate } from './relayer'
 import * as Resolve from './resolve'
 import type { ChainState, Relayer } from './state'
 
@@ -27,19 +27,29 @@ export async function recover(context: Context, checked?: Checked): Promise<void
   const { ledger, progress, now } = context
   const seconds = BigInt(Math.floor(now() / 1000))
   const work: Promise<unknown>[] = []
-  for (const rows of unfinishedSlots(context)) {
+  // What was under way before the rows were read may have ended since: it is not taken up again.
+  const driven = new Map(
+    [...context.chains.values()].flatMap(({ relayers }) =>
+      relayers.map((each) => [each, new Set(each.slots.keys())] as const),
+    ),
+  )
+  for (const rows of await unfinishedSlots(context)) {
     const [first] = rows
-    const chain = first && context.chains.get(first.network)
+    const chain = first && context.chains.get(first.transaction.network)
     if (!first || !chain) continue
-    const relayer = relayerOf(chain, first.relayer)
+    const relayer = relayerOf(chain, first.transaction.relayer)
     // Another key's transactions can be sent and watched, but not replaced; its nonces are not ours.
     if (!relayer) work.push(watchUnowned(context, chain, rows))
-    else if (!relayer.slots.has(first.nonce)) takeUp(context, chain, relayer, rows)
+    else if (!driven.get(relayer)?.has(first.transaction.nonce)) {
+      await takeUp(context, chain, relayer, rows)
+    }
   }
-  const unfinished = ledger.payments.unfinishedPayments()
+  const running = new Set(progress.running.keys())
+  const unfinished = await ledger.payments.unfinished()
   if (checked) forget(checked, unfinished)
   for (const payment of unfinished) {
-    if (!context.chains.has(payment.transfer.network) || progress.running.has(payment.id)) continue
+    if (!context.chains.has(payment.transfer.network) || running.has(payment.id)) continue
+    if (progress.running.has(payment.id)) continue
     if (checked && payment.state === 'reverted') {
       const isOver = payment.transfer.validBefore < seconds
       if (!isOver || !isDue(checked, payment, now())) continue
@@ -70,8 +80,12 @@ function forget(checked: Checked, unfinished: readonly Payment[]): void {
 }
 
 /** Sets the relayers above what the database knows. */
-export function raiseFloors({ ledger, chains }: Pick<Context, 'ledger' | 'chains'>): void {
-  for (const { network, relayer: address, nonce } of ledger.transactions.unfinishedTransactions()) {
+export async function raiseFloors({
+  ledger,
+  chains,
+}: Pick<Context, 'ledger' | 'chains'>): Promise<void> {
+  for (const { transaction } of await ledger.transactions.unfinished()) {
+    const { network, relayer: address, nonce } = transaction
     const chain = chains.get(network)
     const relayer = chain && relayerOf(chain, address)
     if (relayer) relayer.floor = Math.max(relayer.floor, nonce + 1)
@@ -82,26 +96,26 @@ function relayerOf({ relayers }: ChainState, address: string): Relayer | undefin
   return relayers.find((relayer) => relayer.address === address)
 }
 
-function takeUp(
+async function takeUp(
   context: Context,
   chain: ChainState,
   relayer: Relayer,
-  rows: readonly TransactionRow[],
-): void {
+  rows: readonly Unfinished[],
+): Promise<void> {
   const [first] = rows
   if (!first) return
-  const jobId = context.ledger.jobs.findByTransaction(first.hash)
-  if (jobId !== undefined) {
-    takeUpJob(context, chain, relayer, jobId)
-    return
-  }
-  const members = paymentsOf(context, rows).map(unattended)
+  if (first.job !== undefined) return takeUpJob(context, chain, relayer, first.job)
+  const transactions = rows.map(({ transaction }) => transaction)
+  const payments = await context.ledger.transactions.paymentsOf(transactions.map(hashOf))
+  const members = payments.map(unattended)
+  const slot = { ...Confirm.slotOf(relayer, first.transaction, members), transactions }
+  if (relayer.slots.has(slot.nonce)) return
+  occupy(slot)
   context.log('transaction-recovered', {
     network: chain.network.id,
-    nonce: first.nonce,
+    nonce: slot.nonce,
     payments: members.length,
   })
-  const slot = { ...Confirm.slotOf(relayer, first, members), transactions: [...rows] }
   for (const [index, ending] of Confirm.launch(context, chain, slot).entries()) {
     const member = members[index]
     if (member) void Queue.follow(context, member, ending)
@@ -112,58 +126,83 @@ function takeUp(
  * With every transaction that was ever signed for it: one that was given up for its sibling may be
  * the one that is included after a reorganisation, and then the job has run.
  */
-function takeUpJob(context: Context, chain: ChainState, relayer: Relayer, id: string): void {
-  const { jobs, db } = context.ledger
-  const transactions = write(db, () => {
-    jobs.resend(id)
-    return jobs.transactionsOf(id)
-  })
-  const job = jobs.find(id)
+async function takeUpJob(
+  context: Context,
+  chain: ChainState,
+  relayer: Relayer,
+  id: string,
+): Promise<void> {
+  const { jobs, settling } = context.ledger
+  const transactions = [...(await settling.resendJob(id))]
+  const job = await jobs.find(id)
   const newest = transactions.at(-1)
   if (!job || !newest) throw new Error(`job ${id} has no transaction`)
+  if (relayer.slots.has(newest.nonce)) return
+  const slot = { ...Confirm.slotOf(relayer, newest, [], job), transactions }
+  occupy(slot)
   context.log('job-recovered', { job: id, network: chain.network.id, nonce: job.nonce })
-  Confirm.launch(context, chain, { ...Confirm.slotOf(relayer, newest, [], job), transactions })
+  Confirm.launch(context, chain, slot)
+}
+
+function hashOf({ hash }: TransactionRow): Hex {
+  return hash
 }
 
 /**
  * After a chain lost blocks: continues at its count when nothing is under way, and uses up the nonces
  * that it waits for when something is, which could never be included above them.
  */
-export function closeGap(context: Context, chain: ChainState, relayer: Relayer): void {
+export async function closeGap(
+  context: Context,
+  chain: ChainState,
+  relayer: Relayer,
+): Promise<void> {
   const { network } = chain
   if (!relayer.lag?.isSure) return
   const { count, expected } = relayer.lag
   relayer.lag = undefined
   context.log('nonce-gap', { network: network.id, relayer: relayer.address, count, expected })
-  if (relayer.slots.size === 0) {
-    if (relayer.next === expected) relayer.next = count
-    return
-  }
-  const { ledger, now } = context
-  for (let nonce = count; nonce < Math.min(expected, count + gapMax); nonce++) {
-    if (relayer.slots.has(nonce)) continue
-    const price = { nonce, ...feesNow(chain) }
-    const row = sign({ now, network }, relayer, cancellation(relayer), price)
-    write(ledger.db, () => ledger.transactions.insertTransaction(row, []))
-    Confirm.launch(context, chain, Confirm.slotOf(relayer, row, []))
-  }
+  await relayer.turn(async () => {
+    if (relayer.slots.size === 0) {
+      if (relayer.next === expected) relayer.next = count
+      return
+    }
+    const { ledger, now } = context
+    for (let nonce = count; nonce < Math.min(expected, count + gapMax); nonce++) {
+      if (relayer.slots.has(nonce)) continue
+      const price = { nonce, ...feesNow(chain) }
+      const transaction = sign({ now, network }, relayer, cancellation(relayer), price)
+      const slot = Confirm.slotOf(relayer, transaction, [])
+      occupy(slot)
+      await ledger.settling.launch({ transaction, fresh: [], again: [] }).catch((error) => {
+        vacate(slot)
+        throw error
+      })
+      Confirm.launch(context, chain, slot)
+    }
+  })
 }
 
 /** Sends and watches transactions of a key that is no longer configured. */
 async function watchUnowned(
   context: Context,
   chain: ChainState,
-  rows: readonly TransactionRow[],
+  rows: readonly Unfinished[],
 ): Promise<void> {
-  for (const row of rows) {
-    const { hash, raw } = row
+  for (const { transaction, job: id } of rows) {
+    const { hash, raw } = transaction
     try {
       const receipt = await readReceipt(chain, hash)
       if (!receipt) {
         await send(chain, raw, false)
         continue
       }
-      write(context.ledger.db, () => endUnowned(context, rows, row, receipt))
+      const { ledger } = context
+      const job = id === undefined ? undefined : await ledger.jobs.find(id)
+      const slot = { transactions: rows.map((each) => each.transaction), job }
+      const end = Confirm.inclusionOf(context, slot, { receipt, included: transaction })
+      // Its payments ask the chain themselves what became of them.
+      await ledger.settling.record(end, [])
       return
     } catch (error) {
       context.log('settlement-undecided', { network: chain.network.id, hash, error })
@@ -171,30 +210,13 @@ async function watchUnowned(
   }
 }
 
-function endUnowned(
-  context: Context,
-  rows: readonly TransactionRow[],
-  included: TransactionRow,
-  receipt: Receipt,
-): void {
-  const { jobs, transactions } = context.ledger
-  const id = jobs.findByTransaction(included.hash)
-  const job = id === undefined ? undefined : jobs.find(id)
-  if (job) {
-    Confirm.endTransactions(context, { transactions: [...rows], job }, { receipt, included })
-    return
-  }
-  const state = receipt.success ? 'mined' : 'failed'
-  transactions.endTransaction(included.hash, state, receipt.blockNumber)
-}
-
 /** Unfinished transactions by network, relayer and nonce, lower nonces first. */
-function unfinishedSlots({ ledger }: Context): TransactionRow[][] {
-  const slots = new Map<string, TransactionRow[]>()
-  for (const row of ledger.transactions.unfinishedTransactions()) {
+async function unfinishedSlots({ ledger }: Context): Promise<Unfinished[][]> {
+  const slots = new Map<string, Unfinished[]>()
+  for (const row of await ledger.transactions.unfinished()) {
+    const { network, relayer, nonce } = row.transaction
     // After a chain lost its blocks, a job may compete for its nonce with something else.
-    const job = ledger.jobs.findByTransaction(row.hash) ?? ''
-    const key = `${row.network}/${row.relayer}/${row.nonce}/${job}`
+    const key = `${network}/${relayer}/${nonce}/${row.job ?? ''}`
     const rows = slots.get(key)
     if (rows) rows.push(row)
     else slots.set(key, [row])
@@ -202,15 +224,10 @@ function unfinishedSlots({ ledger }: Context): TransactionRow[][] {
   return [...slots.values()]
 }
 
-function paymentsOf({ ledger }: Context, rows: readonly TransactionRow[]): Payment[] {
-  const ids = new Set(rows.flatMap(({ hash }) => ledger.transactions.membersOf(hash)))
-  return [...ids].flatMap((id) => ledger.payments.findById(id) ?? [])
-}
-
 /** Ends payments that the chain proves to be over, though their transaction is still under way. */
 export async function expire(context: Context): Promise<void> {
   const seconds = BigInt(Math.floor(context.now() / 1000))
-  for (const payment of context.ledger.payments.unfinishedPayments()) {
+  for (const payment of await context.ledger.payments.unfinished()) {
     const { network, validBefore } = payment.transfer
     if (validBefore >= seconds || !context.chains.has(network)) continue
     await Resolve.endIfOver(context, payment)

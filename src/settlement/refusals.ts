@@ -1,10 +1,10 @@
-import { storageCode } from '../../db/storage'
+import { storageCode } from '../../db/fault'
 import { RpcError, RpcFault } from '../chain/client'
 import type { Head } from '../chain/head'
 import type { NetworkConfig } from '../config/Config'
 import type { Asset } from '../protocol/Asset'
 import type { Transfer } from '../protocol/Transfer'
-import type { Reason } from './Payment'
+import type { Reason } from './Outcome'
 
 /** Why a payment is not sent: the fault of the money, or of no party. */
 export type PaymentRefusal =

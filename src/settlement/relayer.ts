@@ -8,6 +8,7 @@ import * as Crypto from '../protocol/Crypto'
 import type { Context } from './context'
 import { readCount } from './reads'
 import type { ChainState, Relayer, Slot } from './state'
+import { createTurn } from './turn'
 import { within } from './wait'
 
 export type Payload = {
@@ -39,6 +40,7 @@ export function createRelayer(privateKey: Uint8Array, isReserved: boolean): Rela
     slots: new Map(),
     open: 0,
     isPreparing: false,
+    turn: createTurn(),
     balanceWei: undefined,
     poor: undefined,
     refused: undefined,
@@ -61,8 +63,8 @@ export function isReady({ health, relayers }: Pick<ChainState, 'health' | 'relay
 }
 
 /**
- * Signs for a nonce. Nothing is reserved by it: store the row and call `occupy` before anything
- * else runs, so that a failed write leaves no gap.
+ * Signs for a nonce. Nothing is reserved by it: sign, `occupy` and write in one turn of the relayer, and
+ * `vacate` when the write fails, so that it leaves no gap.
  */
 export function sign(
   { now, network }: Pick<Context, 'now'> & Pick<ChainState, 'network'>,
@@ -107,12 +109,19 @@ export function freeNonce(relayer: Relayer): number | undefined {
   return relayer.next
 }
 
-/** Takes a stored slot into its relayer. */
+/** Takes a slot into its relayer; before it is written, so that budgets count it meanwhile. */
 export function occupy(slot: Slot): void {
   const { relayer, nonce } = slot
   relayer.slots.set(nonce, slot)
   relayer.open++
   relayer.next = Math.max(relayer.next ?? 0, nonce + 1)
+}
+
+/** Takes a slot back that was not written. Call in the turn that occupied it. */
+export function vacate({ relayer, nonce }: Slot): void {
+  relayer.slots.delete(nonce)
+  relayer.open--
+  if (relayer.next === nonce + 1) relayer.next = nonce
 }
 
 /** Skips account nonces that other programs used. Never rejects: the next health check tries again. */

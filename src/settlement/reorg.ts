@@ -1,11 +1,10 @@
 import type { Hex } from 'viem'
-import type { Included } from '../../db/recent'
-import { write } from '../../db/write'
+import type { Included } from '../../db/Ledger'
 import * as Receipt from '../chain/receipt'
 import type { Context } from './context'
 import type { ChainState, Watch } from './state'
 
-type Uses = Pick<Context, 'ledger' | 'events' | 'metrics' | 'log'>
+type Uses = Pick<Context, 'ledger' | 'metrics' | 'log'>
 
 export function createWatch(): Watch {
   return { seen: new Map(), from: undefined, lostRaw: new Map(), revivals: new Map() }
@@ -31,7 +30,7 @@ export async function check(context: Uses, chain: ChainState): Promise<boolean> 
   const depth = BigInt(network.reorgDepth)
   const lowest = top > depth ? top - depth : 0n
   const from = watch.from !== undefined && watch.from < lowest ? watch.from : lowest
-  const rows = context.ledger.recent.includedFrom(network.id, from)
+  const rows = await context.ledger.transactions.includedFrom(network.id, from)
   const canonical = reader(chain)
   let isChanged = false
   for (const sequence of sequencesOf(rows)) {
@@ -39,7 +38,7 @@ export async function check(context: Uses, chain: ChainState): Promise<boolean> 
       const state = await readState(chain, row, canonical)
       // Account nonces are included in their order: those below are there as well.
       if (state !== 'gone') break
-      reopen(context, chain, row)
+      await reopen(context, chain, row)
       isChanged = true
     }
   }
@@ -93,13 +92,9 @@ async function readState(
   return misses < 2 ? 'unclear' : 'gone'
 }
 
-function reopen(context: Uses, chain: ChainState, row: Included): void {
+async function reopen(context: Uses, chain: ChainState, row: Included): Promise<void> {
   const { network, watch, head } = chain
-  const payments = context.ledger.recent.paidBy(network.id, row.hash)
-  const job = write(context.ledger.db, () => {
-    context.ledger.transactions.reopen(network.id, row.hash)
-    return context.ledger.jobs.reopen(row.hash)
-  })
+  const { payments, job } = await context.ledger.settling.reopen(network.id, row.hash)
   const sight = watch.seen.get(row.hash)
   watch.seen.delete(row.hash)
   if (sight?.raw !== undefined) watch.lostRaw.set(row.hash, sight.raw)
@@ -113,7 +108,6 @@ function reopen(context: Uses, chain: ChainState, row: Included): void {
     job,
   })
   for (const payment of payments) {
-    context.events.payments.emit(payment)
     context.log('payment-reorganised', {
       payment,
       network: network.id,

@@ -1,13 +1,13 @@
-import { storageCode } from '../../db/storage'
-import { write } from '../../db/write'
+import { storageCode } from '../../db/fault'
+import type { Assignment } from '../../db/Ledger'
+import type { Payment } from '../../db/Payment'
 import { about, type Context, chainOf } from './context'
 import { readMoney } from './ethcall'
 import * as External from './external'
-import type { Outcome, Payment, Reason, Underway } from './Payment'
+import type { Outcome, Reason, Underway } from './Outcome'
 import { assertConfirmed } from './reads'
 import * as Refusals from './refusals'
 import type { ChainState } from './state'
-import type { Assignment } from './store'
 import { pause } from './wait'
 import * as Witnesses from './witnesses'
 
@@ -33,9 +33,9 @@ export function track(
 ): Promise<Outcome> {
   const { id } = payment
   const outcome = work()
-    .catch((error: unknown): Outcome => {
+    .catch(async (error: unknown): Promise<Outcome> => {
       log('settlement-fault', { ...about({ id, requestId }), error })
-      return { kind: 'pending', payment: ledger.payments.findById(id) ?? payment }
+      return { kind: 'pending', payment: (await ledger.payments.findById(id)) ?? payment }
     })
     .finally(() => {
       if (running.get(id) === outcome) running.delete(id)
@@ -54,7 +54,7 @@ export async function decide(
   reason: Reason,
 ): Promise<Outcome> {
   const { payments } = context.ledger
-  const payment = payments.findById(id)
+  const payment = await payments.findById(id)
   if (!payment) throw new Error(`no payment ${id}`)
   if (payment.state === 'confirmed' || payment.state === 'expired') {
     return current(context, payment)
@@ -64,7 +64,7 @@ export async function decide(
   } catch (error) {
     // Not known is not lost: the same credential may ask again.
     context.log('settlement-undecided', { ...about({ id, requestId }), error })
-    const state = payments.findById(id) ?? payment
+    const state = (await payments.findById(id)) ?? payment
     // On a storage fault the money may have moved unrecorded, so do not answer `reverted`.
     return state.state === 'reverted' && storageCode(error) === undefined
       ? { kind: 'reverted', payment: state, reason }
@@ -89,7 +89,8 @@ async function judge(context: Uses, subject: Subject, reason: Reason): Promise<O
   if (!money.used && !isOver) return { kind: 'reverted', payment, reason }
   const sinceSeconds = money.timestamp - payment.transfer.validBefore
   // A transaction of ours was sent and shows no receipt: a node probably hides the receipt.
-  const isHidden = money.used && !isFateKnown(context, payment) && sinceSeconds <= unseenSeconds
+  const isHidden =
+    money.used && sinceSeconds <= unseenSeconds && !(await isFateKnown(context, payment))
   const others = await askOthers(context, chain, payment)
   if (others.kind === 'paid') return confirmExternal(context, subject, others.assignment)
   if (isHidden) return { kind: 'reverted', payment, reason }
@@ -105,23 +106,21 @@ async function confirmOwn(
   chain: ChainState,
   payment: Payment,
 ): Promise<Outcome | undefined> {
-  const { db, payments } = context.ledger
   const own = await Witnesses.findOwn(context, chain, payment)
   if (!own) return undefined
   await assertConfirmed(context, chain, own.transaction)
-  write(db, () => payments.confirm(payment.id, own, context.now()))
+  await context.ledger.settling.confirm(payment.id, own, context.now())
   return current(context, payment)
 }
 
-function expire(
+async function expire(
   context: Uses,
   { payment, requestId }: Subject,
   { isUsed, found }: { isUsed: boolean; found: External.Found | undefined },
-): Outcome {
+): Promise<Outcome> {
   const { id } = payment
-  const { db, payments } = context.ledger
-  write(db, () => payments.expire(id, isUsed))
-  const outcome = withExternal(current(context, payment), found)
+  await context.ledger.settling.expire(id, isUsed)
+  const outcome = withExternal(await current(context, payment), found)
   context.log('payment-expired', {
     ...about({ id, requestId }),
     reason: outcome.kind === 'dead' ? outcome.reason : undefined,
@@ -135,7 +134,6 @@ function expire(
  * still be under way. Never rejects.
  */
 export async function endIfOver(context: Uses, payment: Payment): Promise<void> {
-  const { db, payments } = context.ledger
   const { id, transfer } = payment
   const chain = chainOf(context, transfer.network)
   try {
@@ -145,15 +143,18 @@ export async function endIfOver(context: Uses, payment: Payment): Promise<void> 
     const sinceSeconds = money.timestamp - transfer.validBefore
     if (others.kind === 'paid') return
     if (others.kind === 'doubtful' && sinceSeconds <= patienceOf(others)) return
-    write(db, () => payments.expire(id, false))
+    await context.ledger.settling.expire(id, false)
   } catch (error) {
     context.log('settlement-undecided', { ...about({ id }), error })
   }
 }
 
 /** The outcome that a payment's stored state stands for. */
-export function current({ ledger }: Pick<Context, 'ledger'>, { id }: Pick<Payment, 'id'>): Outcome {
-  const payment = ledger.payments.findById(id)
+export async function current(
+  { ledger }: Pick<Context, 'ledger'>,
+  { id }: Pick<Payment, 'id'>,
+): Promise<Outcome> {
+  const payment = await ledger.payments.findById(id)
   if (!payment) throw new Error(`no payment ${id}`)
   switch (payment.state) {
     case 'confirmed':
@@ -171,8 +172,8 @@ export function current({ ledger }: Pick<Context, 'ledger'>, { id }: Pick<Paymen
 }
 
 /** Whether the chain has shown what became of each account nonce that we sent the payment at. */
-function isFateKnown({ ledger }: Uses, { id }: Payment): boolean {
-  const sent = ledger.transactions.transactionsOf(id)
+async function isFateKnown({ ledger }: Uses, { id }: Payment): Promise<boolean> {
+  const sent = await ledger.transactions.ofPayment(id)
   const nonceOf = ({ relayer, nonce }: (typeof sent)[number]) => `${relayer} ${nonce}`
   const seen = new Set(
     sent.filter(({ state }) => state === 'mined' || state === 'failed').map(nonceOf),
@@ -181,8 +182,12 @@ function isFateKnown({ ledger }: Uses, { id }: Payment): boolean {
 }
 
 /** Asks every URL that is not in use; with a single URL there is none. */
-function askOthers(context: Uses, chain: ChainState, payment: Payment): Promise<Witnesses.Answer> {
-  return Witnesses.ask(context, chain, payment, searchedFrom(context, payment))
+async function askOthers(
+  context: Uses,
+  chain: ChainState,
+  payment: Payment,
+): Promise<Witnesses.Answer> {
+  return Witnesses.ask(context, chain, payment, await searchedFrom(context, payment))
 }
 
 /** For how long after its time a payment stays open because URLs do not agree, or do not answer. */
@@ -190,20 +195,20 @@ function patienceOf({ isSilent }: { isSilent: boolean }): bigint {
   return isSilent ? silenceSeconds : unseenSeconds
 }
 
-function searchedFrom({ ledger }: Uses, { id }: Payment): bigint {
-  const { knownBlock } = ledger.payments.evidenceOf(id)
+async function searchedFrom({ ledger }: Uses, { id }: Payment): Promise<bigint> {
+  const { knownBlock } = await ledger.payments.evidenceOf(id)
   return knownBlock > lagBlocks ? knownBlock - lagBlocks : 0n
 }
 
-function confirmExternal(
+async function confirmExternal(
   context: Uses,
   { payment, requestId }: Subject,
   { transaction, logIndex, blockNumber }: Assignment,
-): Outcome {
+): Promise<Outcome> {
   const { id } = payment
-  const { db, payments, transactions } = context.ledger
-  write(db, () => payments.confirm(id, { transaction, logIndex, blockNumber }, context.now()))
-  if (!transactions.membersOf(transaction).includes(id)) {
+  const { settling, transactions } = context.ledger
+  await settling.confirm(id, { transaction, logIndex, blockNumber }, context.now())
+  if (!(await transactions.hasPayment(transaction, id))) {
     context.log('payment-settled-externally', { ...about({ id, requestId }), transaction })
   }
   return current(context, payment)
@@ -223,8 +228,8 @@ function withExternal(outcome: Outcome, found: External.Found | undefined): Outc
 /** An external settlement, and whether it pays for this request. Throws when it cannot be known. */
 async function findExternal(context: Uses, chain: ChainState, payment: Payment) {
   const { transfer, purpose } = payment
-  const evidence = context.ledger.payments.evidenceOf(payment.id)
-  const fromBlock = searchedFrom(context, payment)
+  const evidence = await context.ledger.payments.evidenceOf(payment.id)
+  const fromBlock = await searchedFrom(context, payment)
   let found = await External.find(context, chain, transfer, { fromBlock })
   if (!found) {
     // The node may know the state of a block before its logs: look again before that is a verdict.

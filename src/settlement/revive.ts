@@ -1,11 +1,11 @@
 import type { Hex } from 'viem'
-import { write } from '../../db/write'
+import type { Payment } from '../../db/Payment'
 import { RpcError } from '../chain/client'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
 import { type Context, unattended } from './context'
 import { readMoney } from './ethcall'
-import type { Outcome, Payment } from './Payment'
+import type { Outcome } from './Outcome'
 import { resend } from './queue'
 import { assertConfirmed } from './reads'
 import * as Reorg from './reorg'
@@ -21,16 +21,16 @@ const patience = 3
  * the authorization can still pay, it is settled by us. What is in doubt stays in `broadcast` for
  * `reorg_depth` blocks: what has not come back then is as final as what came. Returns at once.
  */
-export function revive(context: Context, chain: ChainState): void {
+export async function revive(context: Context, chain: ChainState): Promise<void> {
   const { lostRaw, revivals } = chain.watch
-  const ids = context.ledger.recent.orphans(chain.network.id)
+  const ids = await context.ledger.payments.orphans(chain.network.id)
   if (ids.length === 0) {
     lostRaw.clear()
     revivals.clear()
     return
   }
   for (const id of ids) {
-    const payment = context.ledger.payments.findById(id)
+    const payment = await context.ledger.payments.findById(id)
     if (!payment || context.progress.running.has(id)) continue
     void Resolve.track(context, unattended(payment), () => drive(context, chain, payment))
   }
@@ -55,12 +55,12 @@ async function drive(context: Context, chain: ChainState, payment: Payment): Pro
     context.log('payment-undecided', { payment: id, transaction })
     if (chain.head.number < since + BigInt(chain.network.reorgDepth)) return outcome
     // Nothing of ours is under way: what used the nonce did not pay for this.
-    write(context.ledger.db, () => context.ledger.payments.revert(id, [transaction]))
+    await context.ledger.settling.revert(id, [transaction])
     return Resolve.decide(context, unattended(payment), 'invalid_exact_evm_transaction_failed')
   }
   context.log('payment-settled-again', { payment: id, transaction })
-  write(context.ledger.db, () => context.ledger.payments.revert(id, [transaction]))
-  return resend(context, unattended(context.ledger.payments.findById(id) ?? payment))
+  await context.ledger.settling.revert(id, [transaction])
+  return resend(context, unattended((await context.ledger.payments.findById(id)) ?? payment))
 }
 
 /** The same transaction in another block pays as it did before. */
@@ -74,17 +74,15 @@ async function confirmAgain(
   const answer = await chain.client.call('eth_getTransactionReceipt', [transaction])
   const receipt = Receipt.parse(answer)
   if (!receipt?.success || receipt.hash !== transaction) return false
+  const taken = await payments.takenLogs(transfer.network, transaction)
   const log = receipt.logs.find(
-    (each) =>
-      Token.isTransfer(each, transfer) &&
-      payments.findByLog(transfer.network, transaction, each.index) === undefined,
+    (each) => Token.isTransfer(each, transfer) && !taken.has(each.index),
   )
   if (!log) return false
   const { blockNumber } = receipt
   await assertConfirmed(context, chain, transaction)
-  write(context.ledger.db, () =>
-    payments.confirm(id, { transaction, logIndex: log.index, blockNumber }, context.now()),
-  )
+  const assignment = { transaction, logIndex: log.index, blockNumber }
+  await context.ledger.settling.confirm(id, assignment, context.now())
   Reorg.remember(chain, receipt)
   return true
 }

@@ -1,4 +1,6 @@
 import type { Address } from 'viem'
+import type { PaymentReads, Rows } from '../../db/Ledger'
+import type { Payment, Purpose } from '../../db/Payment'
 import type { Asset } from '../protocol/Asset'
 import * as Crypto from '../protocol/Crypto'
 import { type Money, moneyKey, type Transfer } from '../protocol/Transfer'
@@ -8,12 +10,11 @@ import { type Context, chainOf } from './context'
 import { createDeliveries, type Deliveries } from './delivery'
 import * as Intake from './intake'
 import { createJobRunner, type Jobs } from './jobs'
-import type { Outcome, Payment, Purpose } from './Payment'
+import type { Outcome } from './Outcome'
 import { pump } from './queue'
 import { type ChainReads, createChainReads } from './reads'
 import * as Refusals from './refusals'
 import { type Background, createContext, type SettlementOptions, start } from './start'
-import type { KeyScope } from './store'
 import { verify } from './verify'
 import { within } from './wait'
 import * as Witnesses from './witnesses'
@@ -39,13 +40,10 @@ import * as Witnesses from './witnesses'
 /** Exclusive hold on money, in memory: one process owns the database. */
 export type Claim = { release(): void }
 
-export type Payments = {
-  /** The payment of this money; one indexed read. */
-  find(money: Money): Payment | undefined
-  findById(id: string): Payment | undefined
-  findByRedeemToken(tokenHash: string): Payment | undefined
-  /** Newest payment of the key that is not expired. */
-  findByIdempotencyKey(scope: KeyScope): Payment | undefined
+export type Payments = Pick<
+  PaymentReads,
+  'find' | 'findById' | 'findByRedeemToken' | 'findByIdempotencyKey'
+> & {
   /** Undefined while another request holds the money. */
   claim(money: Money): Claim | undefined
   /**
@@ -87,10 +85,10 @@ export type SettleOptions = {
   isKeySigned?: Intake.KeySigned
   requestId?: string
   /**
-   * Runs inside the database transaction that inserts the payment, once, and not when the money is
-   * known; what it throws is what `settle` rejects with, and nothing is written or sent then.
+   * Written in the database transaction that inserts the payment, and not when the money is known.
+   * `settle` rejects with RowsRefusedError when they are refused: nothing is written or sent then.
    */
-  write?: (paymentId: string) => void
+  rows?: Rows | undefined
   /** Called when the transaction has left: what it computes then costs no time. Must not throw. */
   onSent?: (payment: Payment) => void
   /**
@@ -124,7 +122,7 @@ export type { SettlementOptions }
 /** How money moves: one per process and database. Throws when there is no relayer key. */
 export async function createSettlement(options: SettlementOptions): Promise<Settlement> {
   const controller = new AbortController()
-  const context = createContext(options, controller.signal)
+  const context = await createContext(options, controller.signal)
   const background = start(context, options.checkMs ?? 15_000)
   const random = options.random ?? ((length) => crypto.getRandomValues(new Uint8Array(length)))
   return {
@@ -156,14 +154,14 @@ function createPayments(context: Context, random: (length: number) => Uint8Array
     claim: createClaims(),
     verify: (transfer, eip712) => verify(context, transfer, eip712),
     async settle(transfer, purpose, options) {
-      const { waitMs, receivedAt, requestId, isKeySigned = false, write, onSent } = options
+      const { waitMs, receivedAt, requestId, isKeySigned = false, rows, onSent } = options
       const { deliverOnConfirm } = options
       if (context.progress.isStopping) return Refusals.unavailable(undefined)
-      const known = payments.find(transfer)
+      const known = await payments.find(transfer)
       const knownBlock = headOf(transfer)
       const id = paymentId(now(), random)
       const about = { id, requestId, transfer, purpose, receivedAt, isKeySigned }
-      const request = { ...about, write, onSent, deliverOnConfirm }
+      const request = { ...about, rows, onSent, deliverOnConfirm }
       const outcome = await (known
         ? Intake.meet(context, known, request, waitMs)
         : Intake.settle(intake, request, waitMs))
@@ -206,8 +204,9 @@ async function stop(
     clearTimeout(chain.queue.collecting)
     pump(context, chain)
   }
+  await Promise.all([...chains.values()].map(({ queue }) => queue.dispatching))
   await Promise.all([background.stopped, ...underWay()])
-  ledger.group.flush()
+  ledger.flush()
 }
 
 function createClaims(): Payments['claim'] {

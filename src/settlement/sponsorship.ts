@@ -1,6 +1,7 @@
 import type { Hex } from 'viem'
+import type { Purpose } from '../../db/Payment'
 import type { Transfer } from '../protocol/Transfer'
-import type { Outcome, Purpose, Reason } from './Payment'
+import type { Outcome, Reason } from './Outcome'
 import { refuse } from './refusals'
 import type { Settlement, SettleOptions } from './settlement'
 

@@ -1,10 +1,5 @@
 import type { Address } from 'viem'
-import { createGas } from '../../db/gas'
-import { createGroup } from '../../db/group'
-import { createJobs } from '../../db/jobs'
-import type { Db } from '../../db/open'
-import { createRecent } from '../../db/recent'
-import { createTransactions } from '../../db/transactions'
+import type { Ledger } from '../../db/Ledger'
 import { createClient } from '../chain/client'
 import { announced, createClock } from '../chain/clock'
 import { createHead, observe } from '../chain/head'
@@ -15,7 +10,7 @@ import { parse as parseAddress } from '../protocol/Address'
 import type * as Network from '../protocol/Network'
 import { sourcesOf } from './availability'
 import type { Context, Log } from './context'
-import { createEvents, createSignal, emitJobs, emitPayments } from './events'
+import { createEvents, createSignal } from './events'
 import * as Health from './health'
 import { createMetrics, type Meter, silent } from './metrics'
 import { createPayers } from './payers'
@@ -25,13 +20,12 @@ import { createRelayer, isReady } from './relayer'
 import * as Reorg from './reorg'
 import { revive } from './revive'
 import type { ChainState, Relayer } from './state'
-import { createStore } from './store'
 
 /** Per attempt; a settlement waits longer than several of them. */
 const rpcTimeoutMs = 8_000
 
 export type SettlementOptions = {
-  db: Db
+  ledger: Ledger
   networks: readonly NetworkConfig[]
   /** Each is a relayer on every network. */
   relayerKeys: readonly Uint8Array[]
@@ -79,21 +73,16 @@ export type SettlementOptions = {
   resendMs?: number | undefined
 }
 
-/** Everything that the stages share. No I/O but the database. */
-export function createContext(options: SettlementOptions, signal: AbortSignal): Context {
-  const { db, now, log } = options
+/** Everything that the stages share. No I/O but the ledger. */
+export async function createContext(
+  options: SettlementOptions,
+  signal: AbortSignal,
+): Promise<Context> {
+  const { ledger, now, log } = options
   if (options.relayerKeys.length === 0) throw new Error('settlement needs a relayer key')
   const fault = (error: unknown) => log('settlement-fault', { error })
   const events = { payments: createEvents(fault), jobs: createEvents(fault) }
-  const ledger = {
-    db,
-    payments: emitPayments(createStore(db), events.payments),
-    transactions: createTransactions(db),
-    jobs: emitJobs(createJobs(db), events.jobs),
-    gas: createGas(db),
-    recent: createRecent(db),
-    group: createGroup(db),
-  }
+  ledger.onChange({ payment: events.payments.emit, job: events.jobs.emit })
   const chains = new Map<Network.Id, ChainState>(
     options.networks.map((network) => [network.id, createChainState(network, options)]),
   )
@@ -124,7 +113,7 @@ export function createContext(options: SettlementOptions, signal: AbortSignal): 
     log,
   }
   for (const chain of chains.values()) chain.room.on(() => pump(context, chain))
-  Recover.raiseFloors(context)
+  await Recover.raiseFloors(context)
   return context
 }
 
@@ -154,7 +143,7 @@ export function start(context: Context, checkMs: number): Background {
     await Recover.recover(context, checked)
     await Recover.expire(context)
     for (const chain of chains) {
-      for (const relayer of chain.relayers) Recover.closeGap(context, chain, relayer)
+      for (const relayer of chain.relayers) await Recover.closeGap(context, chain, relayer)
     }
   }
   const watch = chains.map(async (chain, index) => {
@@ -167,7 +156,7 @@ export function start(context: Context, checkMs: number): Background {
         const isReorganised = chain.health.ready && (await Reorg.check(context, chain))
         if (signal.aborted) return
         if (index === 0 || isReorganised) await sweep()
-        if (chain.health.ready && isRecovered) revive(context, chain)
+        if (chain.health.ready && isRecovered) await revive(context, chain)
       } catch (error) {
         context.log('settlement-fault', { network: chain.network.id, error })
       }
@@ -246,6 +235,8 @@ function createChainState(network: NetworkConfig, options: ChainOptions): ChainS
     queue: {
       payments: [],
       jobs: [],
+      dispatching: undefined,
+      isJobsDue: false,
       arrival: undefined,
       collecting: undefined,
       isDue: false,

@@ -1,5 +1,7 @@
 import type { Address, Hex } from 'viem'
 import type { JobRow } from '../../db/jobs'
+import type { JobRider, Rows, RowsRefusal } from '../../db/Ledger'
+import type { Payment, Purpose } from '../../db/Payment'
 import type { TransactionRow } from '../../db/schema'
 import type { Client } from '../chain/client'
 import * as Clock from '../chain/clock'
@@ -10,8 +12,10 @@ import type { NetworkConfig } from '../config/Config'
 import type { Transfer } from '../protocol/Transfer'
 import type { Signal } from './events'
 import type { Job, JobEnd } from './Job'
-import type { Ending, Outcome, Payment, Purpose, Underway } from './Payment'
+import type { Ending, Outcome, Underway } from './Outcome'
+import type { Reservation } from './payers'
 import type { PaymentRefusal } from './refusals'
+import type { Turn } from './turn'
 
 /** What settlement knows of one network while it runs. */
 export type ChainState = {
@@ -54,6 +58,10 @@ export type Queue = {
   payments: QueuedPayment[]
   /** Oldest first. */
   jobs: WaitingJob[]
+  /** Set while the jobs are being offered to the relayers. */
+  dispatching: Promise<void> | undefined
+  /** They must be offered once more. */
+  isJobsDue: boolean
   /** Set in the turn of the event loop in which a payment has come. */
   arrival: ReturnType<typeof setImmediate> | undefined
   /** Runs while payments collect behind a busy relayer. */
@@ -107,12 +115,14 @@ export type Relayer = {
   floor: number
   /** The chain's count of our transactions was below what we know to be included. */
   lag: { count: number; expected: number; isSure: boolean } | undefined
-  /** Nonces that are being driven. */
+  /** Nonces that are being written or driven. */
   slots: Map<number, Slot>
   /** Those of them that the chain has not included. */
   open: number
   /** A batch is being simulated for this relayer. */
   isPreparing: boolean
+  /** From the choice of an account nonce to the disk. */
+  turn: Turn
   balanceWei: bigint | undefined
   /**
    * Why nothing new is sent. What was sent before is sent again until the reason is gone. Too little
@@ -129,7 +139,7 @@ export type Slot = {
   nonce: number
   /** Oldest first. */
   transactions: TransactionRow[]
-  /** The payments that share the transaction; none for a job. */
+  /** The payments that share the transaction; none for a job, and none before they are written. */
   members: readonly Underway[]
   /** Unix seconds after which the payload cannot succeed; undefined when it always can. */
   validBefore: bigint | undefined
@@ -173,8 +183,10 @@ export type QueuedPayment = {
   /** Waiting longer gives it no company. */
   isUrgent: boolean
   deliverOnConfirm: Underway['deliverOnConfirm']
-  /** Runs inside the database transaction that inserts the payment. */
-  write: ((paymentId: string) => void) | undefined
+  /** Written with the payment. */
+  rows: Rows | undefined
+  /** Held from the simulation that passed until the payment is written. */
+  reservation: Reservation | undefined
   /** Equal for payments whose Transfer logs cannot be told apart. */
   logKey: string
   /** The settling call. */
@@ -197,17 +209,24 @@ type NotSent =
   | { kind: 'used' }
   /** No key of the payer signed it; nothing was written. */
   | { kind: 'unsigned' }
-  /** Its `write` threw: nothing was written. */
-  | { kind: 'thrown'; error: unknown }
+  /** Its rows were refused: nothing was written. */
+  | { kind: 'rows-refused'; reason: RowsRefusal }
   | PaymentRefusal
+
+/** Why a job is not sent. */
+export type JobRefusal = Extract<JobEnd, { kind: 'unavailable' | 'refused' }>
 
 /** A job of which nothing is written. */
 export type WaitingJob = {
   job: Job
-  write: ((transaction: Hex) => void) | undefined
+  rider: JobRider | undefined
+  /** It is being offered to a relayer. */
+  isOffered: boolean
+  /** Its caller waits no longer. */
+  isOver: boolean
   /** Undefined: it is written and under way. */
-  done(refusal: Extract<JobEnd, { kind: 'unavailable' }> | undefined): void
-  /** Nothing was written because `write` threw. */
+  done(refusal: JobRefusal | undefined): void
+  /** Nothing was written because of a fault. */
   fail(error: unknown): void
 }
 

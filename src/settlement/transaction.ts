@@ -1,15 +1,16 @@
-import type { TransactionRow } from '../../db/schema'
-import { isDuplicate, write } from '../../db/write'
+import type { Launched } from '../../db/Ledger'
+import type { PaymentRow, TransactionRow } from '../../db/schema'
+import { isIdentified } from '../chain/code'
 import * as Multicall from '../chain/multicall'
-import { launch, slotOf } from './confirm'
+import { lastOf, launch, slotOf } from './confirm'
 import type { Context } from './context'
 import * as Gas from './gas'
-import type { Payment, Underway } from './Payment'
-import { feesNow, freeNonce, type Payload, sign } from './relayer'
-import type { ChainState, QueuedPayment, Relayer } from './state'
-import type { PaymentRow } from './store'
+import type { Underway } from './Outcome'
+import type { PaymentRefusal } from './refusals'
+import { feesNow, freeNonce, occupy, type Payload, pausedBy, sign, vacate } from './relayer'
+import type { ChainState, QueuedPayment, Relayer, Slot, Verdict } from './state'
 
-type Uses = Pick<Context, 'ledger' | 'now'>
+type Uses = Pick<Context, 'now'>
 
 /** Payments that share a transaction, and the relayer that sends it. */
 export type Batch = {
@@ -55,43 +56,87 @@ function isCurrent(
 }
 
 /**
- * The write that decides, then the send. Members that were written before, or whose own write throws,
- * are told so; returns those that were sent.
+ * The write that decides, then the send, in one turn of the relayer. Members that were written before,
+ * or whose rows are refused, are told so. Returns those that were sent, and those that cannot be sent
+ * now, of which nothing is written.
  */
-export function writeAndSend(
+export function writeAndSend(context: Context, chain: ChainState, batch: Batch): Promise<Written> {
+  return batch.relayer.turn(async () => {
+    let { members } = batch
+    while (members.length > 0) {
+      if (pausedBy(batch.relayer) !== undefined || context.progress.signal.aborted) {
+        return { sent: [], unsent: members }
+      }
+      const result = await writeOnce(context, chain, { ...batch, members })
+      if (result.kind === 'stored') {
+        follow(context, chain, result.slot, members)
+        return { sent: members, unsent: [] }
+      }
+      members = dropRefused(members, result)
+    }
+    return { sent: [], unsent: [] }
+  })
+}
+
+type Written = { sent: readonly QueuedPayment[]; unsent: readonly QueuedPayment[] }
+
+type Result =
+  | { kind: 'stored'; slot: Slot }
+  | Exclude<Launched, { kind: 'stored' }>
+  /** The first member may not be sent now. */
+  | { kind: 'over-budget'; refusal: PaymentRefusal }
+
+/** Its slot is in the relayer before it is written, so that the budgets count it. */
+async function writeOnce(context: Context, chain: ChainState, batch: Batch): Promise<Result> {
+  const { relayer, members, knownBlock } = batch
+  const { ledger, now } = context
+  const code = members[0]?.simulatedCode ?? 'unknown'
+  // Others may have taken what was left since it was accepted.
+  const refusal =
+    members[0] && isIdentified(code) && Gas.refuseCode(context, chain, members[0].purpose)
+  if (refusal) return { kind: 'over-budget', refusal }
+  const row = signBatch(context, chain, batch)
+  const slot = { ...slotOf(relayer, row, []), code }
+  occupy(slot)
+  const at = now()
+  const input = {
+    transaction: row,
+    fresh: members
+      .filter(({ payment }) => payment === undefined)
+      .map((member) => ({ row: sentRow(member, row, { knownBlock, at }), rows: member.rows })),
+    again: members.flatMap(({ payment }) => payment ?? []),
+  }
+  const launched = await ledger.settling.launch(input).catch((error: unknown) => {
+    vacate(slot)
+    throw error
+  })
+  if (launched.kind !== 'stored') {
+    vacate(slot)
+    return launched
+  }
+  const payments = new Map(launched.payments.map((payment) => [payment.id, payment]))
+  slot.members = members.map(({ id, requestId, deliverOnConfirm }): Underway => {
+    const payment = payments.get(id)
+    if (!payment) throw new Error('a member was not written')
+    return { payment, requestId, deliverOnConfirm }
+  })
+  slot.validBefore = lastOf(slot.members)
+  return { kind: 'stored', slot }
+}
+
+/** Sends it, and tells each member that it is on its way. */
+function follow(
   context: Context,
   chain: ChainState,
-  batch: Batch,
-): readonly QueuedPayment[] {
-  const { relayer, knownBlock } = batch
-  let { members } = batch
-  for (;;) {
-    const row = signBatch(context, chain, { ...batch, members })
-    try {
-      const payments = store(context, members, row, knownBlock)
-      const underway = members.map(({ requestId, deliverOnConfirm }, index): Underway => {
-        const payment = payments[index]
-        if (!payment) throw new Error('a member was not written')
-        return { payment, requestId, deliverOnConfirm }
-      })
-      const slot = {
-        ...slotOf(relayer, row, underway),
-        code: members[0]?.simulatedCode ?? 'unknown',
-      }
-      const endings = launch(context, chain, slot)
-      for (const [index, { done }] of members.entries()) {
-        const [member, ending] = [underway[index], endings[index]]
-        if (member && ending) done({ kind: 'sent', member, ending })
-      }
-      return members
-    } catch (error) {
-      if (!(error instanceof WriteError) && !isDuplicate(error)) throw error
-      const left =
-        error instanceof WriteError ? dropThrown(members, error) : dropKnown(context, members)
-      if (left.length === members.length) throw error
-      if (left.length === 0) return []
-      members = left
-    }
+  slot: Slot,
+  queued: readonly QueuedPayment[],
+): void {
+  const reservations = queued.flatMap(({ reservation }) => reservation ?? [])
+  for (const each of queued) each.reservation = undefined
+  const endings = launch(context, chain, slot, reservations)
+  for (const [index, { done }] of queued.entries()) {
+    const [member, ending] = [slot.members[index], endings[index]]
+    if (member && ending) done({ kind: 'sent', member, ending })
   }
 }
 
@@ -107,22 +152,34 @@ function signBatch({ now }: Uses, chain: ChainState, batch: Batch): TransactionR
   return sign({ now, network: chain.network }, relayer, payload, { nonce, ...price })
 }
 
-/** UNIQUE on the money is the verdict: money that was written before is not sent a second time. */
-function dropKnown({ ledger }: Uses, members: readonly QueuedPayment[]): QueuedPayment[] {
-  return members.filter(({ payment, transfer, done }) => {
-    const known = payment ? undefined : ledger.payments.find(transfer)
-    if (known) done({ kind: 'known', payment: known })
-    return known === undefined
+/** Tells those that cannot be written. The others of the batch are not to blame. */
+function dropRefused(
+  members: readonly QueuedPayment[],
+  result: Exclude<Result, { kind: 'stored' }>,
+): QueuedPayment[] {
+  return members.filter((member, index) => {
+    const verdict = verdictOn(result, member, index)
+    if (verdict) member.done(verdict)
+    return verdict === undefined
   })
 }
 
-/** The others of the batch are not to blame. */
-function dropThrown(members: readonly QueuedPayment[], { id, cause }: WriteError): QueuedPayment[] {
-  return members.filter((member) => {
-    if (member.id !== id) return true
-    member.done({ kind: 'thrown', error: cause })
-    return false
-  })
+function verdictOn(
+  result: Exclude<Result, { kind: 'stored' }>,
+  { id }: QueuedPayment,
+  index: number,
+): Verdict | undefined {
+  switch (result.kind) {
+    case 'known': {
+      // UNIQUE on the money is the verdict: what was written before is not sent a second time.
+      const payment = result.payments.get(id)
+      return payment && { kind: 'known', payment }
+    }
+    case 'refused':
+      return id === result.id ? { kind: 'rows-refused', reason: result.reason } : undefined
+    case 'over-budget':
+      return index === 0 ? result.refusal : undefined
+  }
 }
 
 function payloadOf(chain: ChainState, members: readonly QueuedPayment[]): Payload {
@@ -146,58 +203,13 @@ function payloadOf(chain: ChainState, members: readonly QueuedPayment[]): Payloa
   }
 }
 
-/** Payments and transaction in one write. Throws a duplicate when one of the payments is known. */
-function store(
-  { ledger, now }: Uses,
-  members: readonly QueuedPayment[],
-  row: TransactionRow,
-  knownBlock: bigint,
-): Payment[] {
-  const { payments: statements, transactions, db } = ledger
-  const at = now()
-  return write(db, () => {
-    const payments = members.map((member): Payment => {
-      const { payment, id } = member
-      if (payment) {
-        if (!statements.rebroadcast(id, row.hash)) {
-          throw new Error(`payment ${id} is not to be sent again`)
-        }
-        return { ...payment, state: 'broadcast', transaction: row.hash }
-      }
-      statements.insertPayment({
-        ...rowOf(member, knownBlock, at),
-        state: 'broadcast',
-        transactionHash: row.hash,
-      })
-      alsoWrite(member)
-      return paymentOf(member, row.hash, at)
-    })
-    transactions.insertTransaction(
-      row,
-      members.map(({ id }) => id),
-    )
-    return payments
-  })
-}
-
-/** What a product wanted written beside its payment could not be written. */
-export class WriteError extends Error {
-  override name = 'WriteError'
-  readonly id: string
-
-  constructor(id: string, cause: unknown) {
-    super('what was to be written with a payment was refused', { cause })
-    this.id = id
-  }
-}
-
-/** Runs what goes with a payment. Throws WriteError; call after its insert. */
-export function alsoWrite({ id, write: also }: Pick<QueuedPayment, 'id' | 'write'>): void {
-  try {
-    also?.(id)
-  } catch (error) {
-    throw new WriteError(id, error)
-  }
+/** The row of a payment that is sent with a transaction. */
+function sentRow(
+  member: QueuedPayment,
+  { hash }: TransactionRow,
+  { knownBlock, at }: { knownBlock: bigint; at: number },
+): PaymentRow {
+  return { ...rowOf(member, knownBlock, at), state: 'broadcast', transactionHash: hash }
 }
 
 /** The row of a payment that nothing has happened to. */
@@ -236,33 +248,5 @@ export function rowOf(
     createdAt: at,
     confirmedAt: null,
     deliveredAt: null,
-  }
-}
-
-/** The same without reading it back. */
-function paymentOf(
-  { id, transfer, purpose }: QueuedPayment,
-  transaction: Payment['transaction'],
-  createdAt: number,
-): Payment {
-  return {
-    id,
-    transfer,
-    purpose,
-    state: 'broadcast',
-    nonceUsed: false,
-    transaction,
-    logIndex: undefined,
-    blockNumber: undefined,
-    delivery: 'none',
-    attempts: 0,
-    upstreamStatus: undefined,
-    truncated: false,
-    answered: false,
-    redeemTokenHash: undefined,
-    redeemUntil: undefined,
-    createdAt,
-    confirmedAt: undefined,
-    deliveredAt: undefined,
   }
 }

@@ -1,3 +1,5 @@
+import type { Assignment } from '../../db/Ledger'
+import type { Payment, Purpose } from '../../db/Payment'
 import type { CallOptions, Node } from '../chain/client'
 import { pollMs } from '../chain/head'
 import * as Receipt from '../chain/receipt'
@@ -5,11 +7,9 @@ import * as Token from '../chain/token'
 import { about, type Context } from './context'
 import { readMoney } from './ethcall'
 import * as External from './external'
-import type { Payment, Purpose } from './Payment'
 import { readReceipt, readTop } from './reads'
 import * as Reorg from './reorg'
 import type { ChainState } from './state'
-import type { Assignment } from './store'
 import { pause } from './wait'
 
 type Uses = Pick<Context, 'ledger' | 'progress' | 'policy' | 'now' | 'monotonic' | 'log'>
@@ -179,7 +179,7 @@ async function askOne(
     return isOver ? { kind: 'over' } : { kind: 'doubtful', isSilent: false }
   }
   const found = await External.find(context, chain, transfer, { fromBlock, node })
-  const evidence = context.ledger.payments.evidenceOf(payment.id)
+  const evidence = await context.ledger.payments.evidenceOf(payment.id)
   if (!found || !External.counts(context, chain, payment, { found, evidence }))
     return { kind: 'over' }
   return settled(chain, node, found)
@@ -207,12 +207,13 @@ export async function findOwn(
   chain: Pick<ChainState, 'network' | 'watch'> & { client: Pick<Node, 'call'> },
   payment: Payment,
 ): Promise<Assignment | undefined> {
-  for (const { hash, state } of transactions.transactionsOf(payment.id)) {
+  for (const { hash, state } of await transactions.ofPayment(payment.id)) {
     if (state === 'failed') continue
     const receipt = await readReceipt(chain, hash)
     if (!receipt?.success) continue
-    const taken = payments.takenLogs(chain.network.id, hash)
-    const logIndex = Token.assignTransfers(receipt.logs, [payment.transfer], taken)[0]
+    const taken = await payments.takenLogs(chain.network.id, hash)
+    const [found] = Token.findTransfers(receipt.logs, [payment.transfer])
+    const logIndex = found?.find((each) => !taken.has(each))
     if (logIndex === undefined) continue
     Reorg.remember(chain, receipt)
     return { transaction: hash, logIndex, blockNumber: receipt.blockNumber }

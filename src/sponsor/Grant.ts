@@ -31,12 +31,6 @@ export type Price = { gas: bigint; baseFeeWei: bigint; tipWei: bigint }
 /** Why an address gets nothing; `detail` is safe to send. */
 export type AddressRefusal = { code: Code; detail: string }
 
-/** How much of the day's budget is left: `signed` is for requests that the address itself signed. */
-export type Room = 'open' | 'signed' | 'spent'
-
-/** What was given on a UTC day. */
-export type Tally = { grants: number; wei: bigint }
-
 /** Ways to pay that cost less than an approval, the cheapest first: x402 names. */
 export type Alternative = 'eip3009' | 'eip2612'
 
@@ -190,13 +184,6 @@ export function topUpOf(
   if (balanceWei < grant.amountWei || grant.cap <= grant.amountWei) return undefined
   const amount = amountOf(balanceWei, price, grant.cap - grant.amountWei)
   return amount.kind === 'amount' ? amount.wei : undefined
-}
-
-/** How much room a day has for one more grant that may cost `wei` with its own gas. */
-export function roomFor(tally: Tally, budget: { grants: number; wei: bigint }, wei: bigint): Room {
-  if (tally.grants >= budget.grants || tally.wei + wei > budget.wei) return 'spent'
-  const isHalf = 2 * tally.grants >= budget.grants || 2n * tally.wei >= budget.wei
-  return isHalf ? 'signed' : 'open'
 }
 
 /** Unix ms at which the UTC day of a time began. */

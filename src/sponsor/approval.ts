@@ -106,7 +106,7 @@ async function examine(
   const approve = Transaction.parse(raw)
   const fault = Approve.check(approve, transfer)
   if (fault || approve === undefined) return refused(fault)
-  const row = ledger.find(network.id, transfer.payer)
+  const row = await ledger.find(network.id, transfer.payer)
   if (row?.approveHash === approve.hash && (await isMined(settlement, network, approve.hash))) {
     return { kind: 'done', transaction: approve.hash }
   }
@@ -160,7 +160,7 @@ async function judge(
   if (missingWei > Grant.capWei(network.sponsor, network.asset.decimals)) {
     return refuse('erc20_approval_tx_fee_too_high', 'It costs more than is sponsored.')
   }
-  return ledger.room(network) === 'open' ? good : spent
+  return (await ledger.room(network)) === 'open' ? good : spent
 }
 
 async function approve(
@@ -174,7 +174,7 @@ async function approve(
   if (planned.kind === 'done') return { kind: 'approved', transaction: planned.transaction }
   if (planned.kind !== 'good') return planned
   const { network, approve, missingWei } = planned
-  const known = context.ledger.find(network.id, transfer.payer)
+  const known = await context.ledger.find(network.id, transfer.payer)
   if (missingWei > 0n || known?.approveHash === approve.hash) {
     const refusal = await fund(context, planned, transfer, waitMs)
     if (refusal) return refusal

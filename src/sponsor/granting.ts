@@ -129,7 +129,7 @@ async function fund(
   const day = Grant.dayOf(now())
   const refusal = await refuseEarly(context, asked, client, day)
   if (refusal) return refusal
-  const isTopped = ledger.findTopUp(network.id, address) !== undefined
+  const isTopped = (await ledger.findTopUp(network.id, address)) !== undefined
   const judging = semaphore.run(() =>
     row ? judgeAgain(settlement, network, row, isTopped) : judge(settlement, network, address),
   )
@@ -172,7 +172,7 @@ async function refuseEarly(
   day: number,
 ): Promise<GrantRefusal | undefined> {
   const { settlement, ledger, clients, now } = context
-  const room = ledger.room(network)
+  const room = await ledger.room(network)
   if (room === 'spent') return spent(now())
   if (room === 'signed' && signature === undefined) return unsigned(network, address)
   if (!clients.hasRoom(client, day)) return tooMany(now())
@@ -186,10 +186,14 @@ async function refuseEarly(
   return clients.unused(client, day).some((each) => each !== address) ? wasteful : undefined
 }
 
-function again({ ledger }: Context, { network, address }: Asked, approve?: Grant.Approve): Result {
-  const row = ledger.find(network.id, address)
+async function again(
+  { ledger }: Context,
+  { network, address }: Asked,
+  approve?: Grant.Approve,
+): Promise<Result> {
+  const row = await ledger.find(network.id, address)
   if (row === undefined) throw new Error(`${address} has no grant`)
-  const { transaction, state } = ledger.stands(row)
+  const { transaction, state } = await ledger.stands(row)
   const confirmed = state === 'confirmed'
   const members = { transaction, confirmed, ...(approve && { approve }) }
   return refuse('already-sponsored', known[state], members)
@@ -202,7 +206,7 @@ async function once(
   client: string,
   row: GrantRow,
 ): Promise<Result> {
-  const { state } = context.ledger.stands(row)
+  const { state } = await context.ledger.stands(row)
   if (row.kind !== 'grant' || state !== 'confirmed') return again(context, asked)
   const result = await fund(context, asked, client, row)
   if (result.kind === 'granted' || result.code === 'settlement-pending') return result
@@ -214,29 +218,32 @@ async function grant(context: Context, asked: Asked, client: string): Promise<Re
   const { network, address } = asked
   const id = Grant.idOf(network.id, address)
   const running = underWay.get(id)
-  if (running) {
-    const result = await running
-    if (ledger.find(network.id, address)) return again(context, asked)
-    // What was learnt of the address is true for this request too; what was asked of the sender is not.
-    const isOwn = result.kind === 'refused' && ownCodes.includes(result.code)
-    return isOwn ? grant(context, asked, client) : result
+  if (running === undefined) {
+    const work = begin(context, asked, client)
+    underWay.set(id, work)
+    return work.finally(() => underWay.delete(id))
   }
-  const row = ledger.find(network.id, address)
+  const result = await running
+  if (await ledger.find(network.id, address)) return again(context, asked)
+  // What was learnt of the address is true for this request too; what was asked of the sender is not.
+  const isOwn = result.kind === 'refused' && ownCodes.includes(result.code)
+  return isOwn ? grant(context, asked, client) : result
+}
+
+/** The only work on an address: its caller registers it before anything is read. */
+async function begin(context: Context, asked: Asked, client: string): Promise<Result> {
+  const { network, address } = asked
+  const row = await context.ledger.find(network.id, address)
   const started = row ? once(context, asked, client, row) : fund(context, asked, client)
-  const work = started.catch((error: unknown): Result => {
+  const result = await started.catch((error: unknown): Result | Promise<Result> => {
     if (!(error instanceof RpcFault || error instanceof RpcError)) throw error
     return row
       ? again(context, asked)
       : notReady('The network does not tell what must be known.', 5)
   })
-  underWay.set(id, work)
-  try {
-    const result = await work
-    const isLost = result.kind === 'refused' && result.code === 'already-sponsored' && !row
-    return isLost ? again(context, asked) : result
-  } finally {
-    underWay.delete(id)
-  }
+  // An approve that came signed took the address meanwhile, or the transfer did not arrive.
+  const isLost = result.kind === 'refused' && result.code === 'already-sponsored' && !row
+  return isLost ? again(context, asked) : result
 }
 
 function parse(

@@ -1,13 +1,13 @@
 import type { Address, Hex } from 'viem'
+import { type Room, roomFor, type Tally } from '../../db/GrantBudget'
+import type { GrantLedger, NewGrant } from '../../db/GrantLedger'
 import type { GrantRow, TopUpRow } from '../../db/grants'
-import type { Db } from '../../db/open'
-import { isDuplicate } from '../../db/write'
+import type { RowsRefusal } from '../../db/Ledger'
 import type { NetworkConfig, Sponsor } from '../config/Config'
 import type { Log } from '../log'
 import type * as Network from '../protocol/Network'
 import type { Settlement } from '../settlement/settlement'
 import * as Grant from './Grant'
-import { createStore } from './store'
 
 /** What sponsoring needs of settlement. */
 export type SponsorSettlement = Pick<
@@ -38,45 +38,37 @@ export type Funded =
   | { kind: 'taken' }
   /** The transfer failed or was displaced; nothing more is given. */
   | { kind: 'lost'; transaction: Hex }
-  | { kind: 'full'; room: Exclude<Grant.Room, 'open'> }
+  | { kind: 'full'; room: Exclude<Room, 'open'> }
   | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }
 
 /** One ledger for grants by request and for approves that came signed. */
 export type Ledger = {
-  find(network: Network.Id, address: Address): GrantRow | undefined
+  find(network: Network.Id, address: Address): Promise<GrantRow | undefined>
   /** The top-up of a grant. */
-  findTopUp(network: Network.Id, address: Address): TopUpRow | undefined
+  findTopUp(network: Network.Id, address: Address): Promise<TopUpRow | undefined>
   /** How much room today has for another grant of any size. */
-  room(network: Sponsored): Grant.Room
+  room(network: Sponsored): Promise<Room>
   /**
-   * Reserves the address and sends, in one database transaction, and waits for the confirmation. An
+   * Reserves the address and sends, in one database transaction, and waits for the confirmation. A
    * request whose row has the same approve goes on with what was sent. Rejects only on faults of ours.
    */
   fund(request: GrantRequest, options: { waitMs: number }): Promise<Funded>
   /** How the transfer of a row stands. */
-  stands(row: GrantRow): { transaction: Hex; state: 'under-way' | 'confirmed' | 'lost' }
+  stands(row: GrantRow): Promise<Standing>
   /** Networks whose budget of today is spent. */
-  spent(): readonly { network: Network.Id; reason: string }[]
-  tally(network: Network.Id): Grant.Tally
+  spent(): Promise<readonly { network: Network.Id; reason: string }[]>
+  /** What was given today. */
+  tally(network: Network.Id): Promise<Tally>
 }
 
+export type Standing = { transaction: Hex; state: 'under-way' | 'confirmed' | 'lost' }
+
 export type LedgerOptions = {
-  db: Db
+  grants: GrantLedger
   settlement: SponsorSettlement
   networks: readonly Sponsored[]
   now: () => number
   log: Log
-}
-
-/** The day has no room for the request, found inside the transaction that would have written it. */
-class FullError extends Error {
-  override readonly name = 'FullError'
-  readonly room: Exclude<Grant.Room, 'open'>
-
-  constructor(room: Exclude<Grant.Room, 'open'>) {
-    super(`the budget is ${room}`)
-    this.room = room
-  }
 }
 
 const states = {
@@ -86,126 +78,97 @@ const states = {
   replaced: 'lost',
 } as const
 
-type Context = LedgerOptions & {
-  store: ReturnType<typeof createStore>
-  tallies: Map<Network.Id, Grant.Tally & { day: number }>
-}
-
 /** The ledger of a database. */
 export function createLedger(options: LedgerOptions): Ledger {
-  const store = createStore(options.db)
-  const context: Context = { ...options, store, tallies: new Map() }
+  const { grants, settlement, networks } = options
   return {
-    find: store.find,
-    findTopUp: store.findTopUp,
-    room: (network) => room(context, network, 0n),
-    tally: (network) => tally(context, network),
-    async fund(request, { waitMs }) {
-      try {
-        return await fund(context, request, waitMs)
-      } catch (error) {
-        if (error instanceof FullError) return { kind: 'full', room: error.room }
-        if (isDuplicate(error)) return { kind: 'taken' }
-        throw error
-      }
-    },
-    stands(row) {
-      const job = options.settlement.job(Grant.idOf(row.network, row.address))
+    find: grants.find,
+    findTopUp: grants.findTopUp,
+    room: (network) => roomOf(options, network),
+    tally: (network) => tallyOf(options, network),
+    fund: (request, { waitMs }) => fund(options, request, waitMs),
+    async stands(row) {
+      const job = await settlement.job(Grant.idOf(row.network, row.address))
       return {
         transaction: job?.transaction ?? row.transactionHash,
         state: states[job?.state ?? 'broadcast'],
       }
     },
-    spent: () =>
-      options.networks
-        // A budget of nothing is a choice, not a fault.
-        .filter(
-          ({ sponsor, gasPerDayWei }) => sponsor.grantsPerDay > 0 && gasPerDayWei.sponsor > 0n,
-        )
-        .filter((network) => room(context, network, 0n) === 'spent')
-        .map(({ id }) => ({ network: id, reason: 'the sponsoring budget of today is spent' })),
+    async spent() {
+      // A budget of nothing is a choice, not a fault.
+      const sponsoring = networks.filter(
+        ({ sponsor, gasPerDayWei }) => sponsor.grantsPerDay > 0 && gasPerDayWei.sponsor > 0n,
+      )
+      const rooms = await Promise.all(sponsoring.map((network) => roomOf(options, network)))
+      return sponsoring
+        .filter((_, index) => rooms[index] === 'spent')
+        .map(({ id }) => ({ network: id, reason: 'the sponsoring budget of today is spent' }))
+    },
   }
 }
 
-/** Of today; read once a day, because only this process writes. */
-function tally({ store, tallies, now }: Context, network: Network.Id): Grant.Tally {
-  const day = Grant.dayOf(now())
-  const known = tallies.get(network)
-  if (known?.day === day) return known
-  const fresh = { day, ...store.tallySince(network, day) }
-  tallies.set(network, fresh)
-  return fresh
+function tallyOf({ grants, now }: LedgerOptions, network: Network.Id): Promise<Tally> {
+  return grants.tallySince(network, Grant.dayOf(now()))
 }
 
-function room(context: Context, { id, sponsor, gasPerDayWei }: Sponsored, wei: bigint): Grant.Room {
-  const budget = { grants: sponsor.grantsPerDay, wei: gasPerDayWei.sponsor }
-  return Grant.roomFor(tally(context, id), budget, wei)
+/** Advice, so that little is done in vain: the verdict is the write of the grant. */
+async function roomOf(options: LedgerOptions, network: Sponsored): Promise<Room> {
+  return roomFor(await tallyOf(options, network.id), budgetOf(network), 0n)
 }
 
-/** Inside the transaction that stores the signed transfer: all of it or nothing is kept. */
-function reserve(
-  context: Context,
-  request: GrantRequest,
-  transactionHash: Hex,
-  feeWei: bigint,
-): void {
-  const { store, tallies, now } = context
+function budgetOf({ sponsor, gasPerDayWei }: Sponsored) {
+  return { grants: sponsor.grantsPerDay, wei: gasPerDayWei.sponsor }
+}
+
+/** Written in the transaction that stores the signed transfer: all of it or nothing is kept. */
+function grantOf(request: GrantRequest, feeWei: bigint, now: number): NewGrant {
   const { network, address, amountWei, approveHash, isSigned } = request
-  const left = room(context, network, amountWei + feeWei)
-  if (left === 'spent' || (left === 'signed' && !isSigned)) throw new FullError(left)
-  const row = { network: network.id, address, amountWei, feeWei, transactionHash }
-  if (request.isTopUp === true) store.insertTopUp({ ...row, createdAt: now() })
-  else {
-    store.insert({
-      ...row,
-      token: network.asset.address,
-      kind: approveHash === undefined ? 'grant' : 'approval',
-      approveHash: approveHash ?? null,
-      createdAt: now(),
-    })
-  }
-  const today = tally(context, network.id)
-  // Also when the commit fails: then a little less is given today.
-  tallies.set(network.id, {
-    day: Grant.dayOf(now()),
-    grants: today.grants + 1,
-    wei: today.wei + amountWei + feeWei,
-  })
+  const budget = { ...budgetOf(network), from: Grant.dayOf(now) }
+  const row = { network: network.id, address, amountWei, feeWei, createdAt: now }
+  if (request.isTopUp === true) return { isTopUp: true, row, budget, isSigned }
+  const token = network.asset.address
+  const approval =
+    approveHash === undefined
+      ? ({ kind: 'grant', approveHash: null } as const)
+      : ({ kind: 'approval', approveHash } as const)
+  return { isTopUp: false, row: { ...row, token, ...approval }, budget, isSigned }
 }
 
 /** The row that a request wrote or would write. */
 function rowOf(
-  { store }: Context,
+  { grants }: LedgerOptions,
   { network: { id }, address, isTopUp }: GrantRequest,
-): GrantRow | TopUpRow | undefined {
-  return isTopUp === true ? store.findTopUp(id, address) : store.find(id, address)
+): Promise<GrantRow | TopUpRow | undefined> {
+  return isTopUp === true ? grants.findTopUp(id, address) : grants.find(id, address)
 }
 
-function learnFee(context: Context, request: GrantRequest, spentWei: bigint): void {
-  const { store, tallies, now } = context
-  const { id } = request.network
-  const row = rowOf(context, request)
-  if (row === undefined || row.feeWei === spentWei) return
-  if (request.isTopUp === true) store.setTopUpFee(id, request.address, spentWei)
-  else store.setFee(id, request.address, spentWei)
-  const today = tally(context, id)
-  if (row.createdAt < Grant.dayOf(now())) return
-  tallies.set(id, {
-    day: Grant.dayOf(now()),
-    grants: today.grants,
-    wei: today.wei - row.feeWei + spentWei,
-  })
+/** Whether the row goes back to this approve; never for a request without one. */
+function isOfApprove(row: GrantRow | TopUpRow, { approveHash }: GrantRequest): boolean {
+  return 'approveHash' in row && row.approveHash === approveHash
 }
 
-async function fund(context: Context, request: GrantRequest, waitMs: number): Promise<Funded> {
-  const { settlement, log } = context
-  const { network, address, approveHash } = request
-  const known = rowOf(context, request)
-  const isSame = known && 'approveHash' in known && known.approveHash === approveHash
-  if (known && !isSame) return { kind: 'taken' }
+/** Whether a row is the one that this request was to write. Its fee may be known by now. */
+function isWrittenBy({ row }: NewGrant, stored: GrantRow | TopUpRow): boolean {
+  const approveHashOf = (each: object) => ('approveHash' in each ? each.approveHash : null)
+  return (
+    stored.createdAt === row.createdAt &&
+    stored.amountWei === row.amountWei &&
+    approveHashOf(stored) === approveHashOf(row)
+  )
+}
+
+async function fund(
+  options: LedgerOptions,
+  request: GrantRequest,
+  waitMs: number,
+): Promise<Funded> {
+  const { settlement, grants, now, log } = options
+  const { network, address } = request
+  const known = await rowOf(options, request)
+  if (known && !isOfApprove(known, request)) return { kind: 'taken' }
   const amountWei = known?.amountWei ?? request.amountWei
-  let isOurs = known !== undefined
   const feeWei = Grant.transferGasLimit * settlement.fees(network.id).maxFeeWei
+  const grant = grantOf(request, feeWei, now())
   const end = await settlement.run(
     {
       id: request.isTopUp ? Grant.topUpIdOf(network.id, address) : Grant.idOf(network.id, address),
@@ -218,20 +181,19 @@ async function fund(context: Context, request: GrantRequest, waitMs: number): Pr
       valueWei: amountWei,
       gasLimit: Grant.transferGasLimit,
     },
-    {
-      waitMs,
-      write(transaction) {
-        reserve(context, request, transaction, feeWei)
-        isOurs = true
-      },
-    },
+    { waitMs, rider: { kind: 'grant', grant } },
   )
+  if (end.kind === 'refused') return refusedFor(end.reason)
+  const written = known ?? (await rowOf(options, request))
   // Another request wrote it between the read above and the write, and is answered for it.
-  if (!isOurs && rowOf(context, request)) return { kind: 'taken' }
+  if (!known && written && !isWrittenBy(grant, written)) return { kind: 'taken' }
   switch (end.kind) {
-    case 'confirmed':
-      learnFee(context, request, end.receipt.spentWei)
+    case 'confirmed': {
+      const { spentWei } = end.receipt
+      const isTopUp = request.isTopUp === true
+      await grants.setFee({ network: network.id, address, isTopUp }, spentWei)
       return { kind: 'funded', transaction: end.transaction, amountWei }
+    }
     case 'pending':
       return end
     case 'unavailable':
@@ -240,5 +202,18 @@ async function fund(context: Context, request: GrantRequest, waitMs: number): Pr
     case 'replaced':
       log.error('grant-lost', { network: network.id, address, transaction: end.transaction })
       return { kind: 'lost', transaction: end.transaction }
+  }
+}
+
+function refusedFor(reason: RowsRefusal): Funded {
+  switch (reason) {
+    case 'grant-exists':
+      return { kind: 'taken' }
+    case 'grants-spent':
+      return { kind: 'full', room: 'spent' }
+    case 'grants-signed-only':
+      return { kind: 'full', room: 'signed' }
+    default:
+      throw new Error(`a grant was refused: ${reason}`)
   }
 }

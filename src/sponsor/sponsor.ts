@@ -1,5 +1,5 @@
 import type { Address } from 'viem'
-import type { Db } from '../../db/open'
+import type { GrantLedger } from '../../db/GrantLedger'
 import * as Multicall from '../chain/multicall'
 import type { NetworkConfig } from '../config/Config'
 import type { Log } from '../log'
@@ -9,7 +9,7 @@ import type { Meter } from '../settlement/metrics'
 import type { ApprovalSponsor } from '../settlement/sponsorship'
 import { createApprovalSponsor } from './approval'
 import { createGranting, type Granting } from './granting'
-import { createLedger, type Sponsored, type SponsorSettlement } from './ledger'
+import { createLedger, type Ledger, type Sponsored, type SponsorSettlement } from './ledger'
 
 export type Sponsor = {
   networks: readonly Network.Id[]
@@ -17,11 +17,11 @@ export type Sponsor = {
   /** Undefined when no network sponsors anything. */
   approvals: ApprovalSponsor | undefined
   /** Networks whose budget of today is spent, for health. */
-  spent(): readonly { network: Network.Id; reason: string }[]
+  spent: Ledger['spent']
 }
 
 export type SponsorOptions = {
-  db: Db
+  grants: GrantLedger
   settlement: SponsorSettlement
   networks: readonly NetworkConfig[]
   /** Accounts of ours. */
@@ -35,20 +35,20 @@ export type SponsorOptions = {
 
 /** Sponsoring of approves of Permit2: by request, and for those that come signed. One ledger. */
 export function createSponsor(options: SponsorOptions): Sponsor {
-  const { db, settlement, meter, now, log, waitMs } = options
+  const { grants, settlement, meter, now, log, waitMs } = options
   const networks = options.networks.filter(isSponsored)
-  const ledger = createLedger({ db, settlement, networks, now, log })
+  const ledger = createLedger({ grants, settlement, networks, now, log })
   const count = meter.gauge('sponsor_grants_today', 'Addresses sponsored on this UTC day.', [
     'network',
   ])
   const spent = meter.gauge('sponsor_spent_wei_today', 'Given on this UTC day, gas included.', [
     'network',
   ])
-  meter.onRender(() => {
-    for (const { id } of networks) {
-      const tally = ledger.tally(id)
-      count.set(tally.grants, { network: id })
-      spent.set(Number(tally.wei), { network: id })
+  meter.onRender(async () => {
+    for (const { id: network } of networks) {
+      const { grants: given, wei } = await ledger.tally(network)
+      count.set(given, { network })
+      spent.set(Number(wei), { network })
     }
   })
   const excluded = [

@@ -1,5 +1,5 @@
 import type { Address } from 'viem'
-import type { NewOrder } from '../../db/rows'
+import type { NewOrder } from '../../db/OrderLedger'
 import { fingerprint } from '../paywall/fingerprint'
 import type * as Network from '../protocol/Network'
 import type { Transfer } from '../protocol/Transfer'

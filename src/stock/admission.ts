@@ -1,5 +1,6 @@
 import type { Address } from 'viem'
-import type { OrderQuota } from '../../db/rows'
+import type { RowsRefusal } from '../../db/Ledger'
+import type { OrderQuota } from '../../db/OrderLedger'
 import { RpcFault } from '../chain/client'
 import type { NetworkConfig, Stock } from '../config/Config'
 import * as Amount from '../protocol/Amount'
@@ -18,14 +19,17 @@ export type Admission = {
   /** Throws ProblemError, 400, for an account that would keep or lose the shares. */
   assertRecipient(recipient: Address): void
   /** Throws ProblemError, 503, for a desk that can neither swap nor refund. */
-  assertReady(): void
+  assertReady(): Promise<void>
   /** Throws ProblemError, 429, for a payer whose orders keep being refunded: each costs gas. */
-  assertRefundQuota(payer: Address): void
+  assertRefundQuota(payer: Address): Promise<void>
   /**
    * Throws ProblemError, 429, for an order with a minimum of its own while as many of its payer are
    * under way as may be refunded: the first that is filled can make a refund of each.
    */
-  assertOpenOrderQuota(payer: Address, terms: Pick<Instrument.Terms, 'minimumAtomic'>): void
+  assertOpenOrderQuota(
+    payer: Address,
+    terms: Pick<Instrument.Terms, 'minimumAtomic'>,
+  ): Promise<void>
   /**
    * The same to be asked where the order is written, because before that a stranger may show orders
    * in the payer's name. Undefined for an order without a minimum of its own.
@@ -62,8 +66,8 @@ export function createAdmission(options: AdmissionOptions): Admission {
   const { settlement, stock, network, own, refundsMax = 10 } = options
   const { asset } = network
   /** Nodes want the whole limit of a transaction in advance; those under way use less. */
-  const neededWei = () => {
-    const gas = swapGas + refundGas + BigInt(options.desk.open()) * usedGas
+  const neededWei = async () => {
+    const gas = swapGas + refundGas + BigInt(await options.desk.open()) * usedGas
     return gas * settlement.fees(network.id).maxFeeWei
   }
   return {
@@ -75,30 +79,31 @@ export function createAdmission(options: AdmissionOptions): Admission {
         members: { invalidParams: [{ name, reason, in: 'query' }] },
       })
     },
-    assertReady() {
+    async assertReady() {
+      const neededNowWei = await neededWei()
       const status = settlement.status().find((each) => each.network === network.id)
       const account = status?.relayers.find((each) => each.relayer === settlement.desk)
       const { balanceWei } = account ?? {}
-      const isPaid = balanceWei === undefined || balanceWei >= neededWei()
+      const isPaid = balanceWei === undefined || balanceWei >= neededNowWei
       if (settlement.isReady(network.id) && account?.ready !== false && isPaid) return
       throw Problem.of('not-ready', 'The stock desk cannot send transactions now.', {
         headers: { 'retry-after': '10' },
       })
     },
-    assertRefundQuota(payer) {
-      if (options.desk.refundsOf(payer, options.now() - hourMs) < refundsMax) return
+    async assertRefundQuota(payer) {
+      if ((await options.desk.refundsOf(payer, options.now() - hourMs)) < refundsMax) return
       const detail = 'Too many orders of this payer were refunded in the last hour.'
       throw Problem.of('rate-limited', detail, { headers: { 'retry-after': '600' } })
     },
-    assertOpenOrderQuota(payer, { minimumAtomic }) {
+    async assertOpenOrderQuota(payer, { minimumAtomic }) {
       if (minimumAtomic === undefined) return
-      const refunds = options.desk.refundsOf(payer, options.now() - hourMs)
-      if (refunds + options.desk.underWay(payer) >= refundsMax) throw tooManyOpen()
+      const refunds = await options.desk.refundsOf(payer, options.now() - hourMs)
+      if (refunds + (await options.desk.underWay(payer)) >= refundsMax) throw tooManyOpen()
     },
     openOrderQuota(payer, { minimumAtomic }) {
       if (minimumAtomic === undefined) return undefined
       const since = idSince(options.now() - hourMs)
-      return { payer, since, max: refundsMax, refusal: tooManyOpen() }
+      return { payer, since, max: refundsMax }
     },
     async quote(market, terms, { recipient, fresh }) {
       const people = [settlement.desk, ...(recipient === undefined ? [] : [recipient])]
@@ -110,6 +115,11 @@ export function createAdmission(options: AdmissionOptions): Admission {
       return { snapshot, ...priceOf(terms, snapshot) }
     },
   }
+}
+
+/** The answer to a buyer whose order was not written; undefined for what is no fault of the buyer. */
+export function problemOfRows(reason: RowsRefusal): Problem.ProblemError | undefined {
+  return reason === 'order-quota' ? tooManyOpen() : undefined
 }
 
 function tooManyOpen(): Problem.ProblemError {

@@ -1,12 +1,11 @@
 import type { Address } from 'viem'
-import type { Db } from '../../db/open'
+import type { Order } from '../../db/Order'
+import type { OrderLedger, OrderMove } from '../../db/OrderLedger'
 import type * as Logs from '../chain/logs'
 import type { Stock, StockToken } from '../config/Config'
 import type { Asset } from '../protocol/Asset'
 import type { Settlement } from '../settlement/settlement'
 import type { Market } from './market'
-import type { Order } from './Order'
-import type { Store } from './store'
 import type { Verdict } from './Verdict'
 
 /** What the desk needs of the settlement. */
@@ -43,8 +42,7 @@ export type Log = (event: string, fields?: Readonly<Record<string, unknown>>) =>
 
 /** Everything that the steps of an order share. */
 export type Context = {
-  db: Db
-  store: Store
+  orders: OrderLedger
   settlement: DeskSettlement
   market: DeskMarket
   stock: Stock
@@ -63,8 +61,10 @@ export type Context = {
    * next log event, and the number of contradictions in a row.
    */
   unseen: Map<string, { since: number; tellAt: number; disputes: number }>
-  /** Writes one change of an order and tells the requests that wait for it. False: it was in another state. */
-  change(make: () => Order | undefined): boolean
+  /** Makes one move of an order, and tells of it. False: it was in another state. */
+  move(move: OrderMove): Promise<boolean>
+  /** Logs an order that was moved, and wakes the requests that wait for it. */
+  tell(order: Order): void
 }
 
 /** The listed token of an order, with what was pinned when it was taken. */

@@ -1,12 +1,12 @@
 import type { Address } from 'viem'
-import type { Db } from '../../db/open'
-import { write } from '../../db/write'
+import { type Order, type State, unfinished } from '../../db/Order'
+import type { HistoryQuery, OrderLedger } from '../../db/OrderLedger'
 import type { NetworkConfig, Stock } from '../config/Config'
 import type { Context, DeskMarket, DeskSettlement, Log } from './context'
 import { createDriver } from './driver'
-import { idSince, type Order, refundId, type State, swapId, unfinished } from './Order'
-import { isOurs, step } from './steps'
-import { createStore, type HistoryQuery, type Store } from './store'
+import { isOurs } from './evidence'
+import { idSince, refundId, swapId } from './Order'
+import { step } from './steps'
 import { createWaiters, type Waiters } from './waiters'
 
 /** The stock desk: takes orders and drives each to its end, whatever happens in between. */
@@ -14,32 +14,32 @@ export type Desk = {
   /** The account that is paid, swaps and refunds. */
   address: Address
   /** The order with the transactions that are under way for it now. */
-  find(id: string): Order | undefined
-  findByPayment(paymentId: string): Order | undefined
+  find(id: string): Promise<Order | undefined>
+  findByPayment(paymentId: string): Promise<Order | undefined>
   /** Newest first; only what the chain knows. */
-  history(query: HistoryQuery): Order[]
+  history(query: HistoryQuery): Promise<readonly Order[]>
   /** Orders of a payer since then (unix ms) that were refunded or will be. */
-  refundsOf(payer: Address, since: number): number
+  refundsOf(payer: Address, since: number): Promise<number>
   /** Orders of a payer that are at no end and not to be refunded. */
-  underWay(payer: Address): number
+  underWay(payer: Address): Promise<number>
   /** How many orders are in each state that is no end. */
-  counts(): ReadonlyMap<State, number>
+  counts(): Promise<ReadonlyMap<State, number>>
   /** How many orders are under way. */
-  open(): number
+  open(): Promise<number>
   /** Orders that wait for an operator, oldest first. */
-  held(): Order[]
+  held(): Promise<readonly Order[]>
   /** Looks at an order now. Safe at any time. */
   drive(id: string): void
   /** Resolves with the order as soon as it is as wanted, or as it is after the time. */
   wait(id: string, isWanted: (order: Order) => boolean, ms: number): Promise<Order>
   /** Takes up what an earlier process left, and looks from now on for what nothing drives. */
-  recover(): void
+  recover(): Promise<void>
   /** Begins nothing new; resolves when no step runs. What is unfinished is in the database. */
   stop(): Promise<void>
 }
 
 export type DeskOptions = {
-  db: Db
+  orders: OrderLedger
   settlement: DeskSettlement
   market: DeskMarket
   stock: Stock
@@ -54,19 +54,18 @@ export type DeskOptions = {
 
 /** Makes the desk; nothing is driven before `recover`. */
 export function createDesk(options: DeskOptions): Desk {
-  const { db, settlement, sweepMs = 1_000, laterMs = 250 } = options
-  const store = createStore(db)
-  const view = (order: Order | undefined) => order && withNewest(settlement, order)
-  const waiters = createWaiters((id) => view(store.find(id)))
-  const context = createContext(options, store, waiters)
-  const { find, toDrive } = store
+  const { orders, settlement, log, sweepMs = 1_000, laterMs = 250 } = options
+  const view = async (order: Order | undefined) => order && withNewest(settlement, order)
+  const find = async (id: string) => view(await orders.find(id))
+  const waiters = createWaiters(find)
+  const context = createContext(options, waiters)
   const { drive, start, stop } = createDriver({
-    find,
+    find: orders.find,
     step: (order) => step(context, order),
-    toDrive,
+    toDrive: async () => (await orders.open()).filter(isToDrive),
     laterMs,
     sweepMs,
-    log: options.log,
+    log,
   })
   settlement.onJob((id) => {
     const [kind, order] = id.split(':')
@@ -74,62 +73,75 @@ export function createDesk(options: DeskOptions): Desk {
     if (order !== undefined && (kind === 'swap' || kind === 'refund')) drive(order)
   })
   settlement.onPayment((id) => {
-    const order = store.findByPayment(id)
-    if (order !== undefined) drive(order.id)
+    orders.findByPayment(id).then(
+      (order) => order && drive(order.id),
+      (error: unknown) => log('order-fault', { payment: id, error }),
+    )
   })
   return {
     address: settlement.desk,
-    find: (id) => view(store.find(id)),
-    findByPayment: (id) => view(store.findByPayment(id)),
-    history: (query) => store.history(query).flatMap((order) => view(order) ?? []),
-    refundsOf: (payer, since) => store.countRefunds(payer, idSince(since)),
-    underWay: store.countUnderWay,
-    counts() {
-      const counts = new Map<State, number>(
-        [...unfinished, 'held' as const].map((each) => [each, 0]),
-      )
-      for (const { state } of store.open()) counts.set(state, (counts.get(state) ?? 0) + 1)
-      return counts
+    find,
+    findByPayment: async (id) => view(await orders.findByPayment(id)),
+    async history(query) {
+      const found = await Promise.all((await orders.history(query)).map(view))
+      return found.filter((order) => order !== undefined)
     },
-    open: store.countOpen,
-    held: () => store.open().filter(({ state }) => state === 'held'),
+    refundsOf: (payer, since) => orders.countRefunds(payer, idSince(since)),
+    underWay: orders.countUnderWay,
+    counts: async () => countsOf(await orders.open()),
+    open: orders.countOpen,
+    held: async () => (await orders.open()).filter(({ state }) => state === 'held'),
     drive,
     wait: waiters.wait,
-    recover() {
-      warnOfOthers(context)
+    async recover() {
+      const open = await orders.open()
+      await warnOfOthers(context, open.filter(isToDrive))
       // A process may die between the end of a transaction and what its order makes of it.
-      const held = store.open().flatMap(({ id, state }) => (state === 'held' ? id : []))
-      start([...store.toRecheck(), ...held])
+      const held = open.flatMap(({ id, state }) => (state === 'held' ? id : []))
+      start([...(await orders.toRecheck()), ...held])
     },
     stop,
   }
 }
 
-function createContext(options: DeskOptions, store: Store, { tell }: Waiters): Context {
-  const { db, settlement, market, stock, now, log } = options
+/** What the desk has to do: an order that is held only when an operator asks to go on. */
+function isToDrive({ state, retryAt }: Order): boolean {
+  return unfinished.includes(state) || retryAt !== undefined
+}
+
+function countsOf(open: readonly Order[]): ReadonlyMap<State, number> {
+  const counts = new Map<State, number>([...unfinished, 'held' as const].map((each) => [each, 0]))
+  for (const { state } of open) counts.set(state, (counts.get(state) ?? 0) + 1)
+  return counts
+}
+
+function createContext(options: DeskOptions, waiters: Waiters): Context {
+  const { orders, settlement, market, stock, now, log } = options
   const { asset, reorgDepth, chainId } = options.network
+  const tell: Context['tell'] = ({ id, state, refundReason, heldReason }) => {
+    log('order', { order: id, state, refundReason, heldReason })
+    waiters.tell(id)
+  }
   return {
-    ...{ db, store, settlement, market, stock, asset, chainId, reorgDepth, now, log },
+    ...{ orders, settlement, market, stock, asset, chainId, reorgDepth, now, log },
     endedAt: new Map(),
     logSpans: new Map(),
     unseen: new Map(),
-    change(make) {
-      const changed = write(db, () => make() ?? null)
-      if (changed === null) return false
-      const { id, state, refundReason, heldReason } = changed
-      // Inside a write of the settlement the change is told when that is done.
-      queueMicrotask(() => tell(id))
-      log('order', { order: id, state, refundReason, heldReason })
+    tell,
+    async move(move) {
+      const order = await orders.move(move)
+      if (order === undefined) return false
+      tell(order)
       return true
     },
   }
 }
 
 /** Logs the orders whose money another desk has. */
-function warnOfOthers(context: Context): void {
-  const { store, settlement, log } = context
-  for (const order of store.toDrive()) {
-    const payment = settlement.findById(order.paymentId)
+async function warnOfOthers(context: Context, orders: readonly Order[]): Promise<void> {
+  const { settlement, log } = context
+  for (const order of orders) {
+    const payment = await settlement.findById(order.paymentId)
     if (payment === undefined || isOurs(context, payment)) continue
     const { payee, network: paidOn } = payment.transfer
     log('order-of-another-desk', { order: order.id, desk: payee, network: paidOn })
@@ -137,19 +149,19 @@ function warnOfOthers(context: Context): void {
 }
 
 /** The order with the newest transactions: fees may have been raised since one was written. */
-function withNewest(settlement: DeskSettlement, order: Order): Order {
+async function withNewest(settlement: DeskSettlement, order: Order): Promise<Order> {
   const { state, swapTx, refundTx, settlementTx, paymentId } = order
+  const newestOf = async (job: string) => (await settlement.job(job))?.transaction
   switch (state) {
-    case 'settling':
-      return {
-        ...order,
-        settlementTx: settlement.findById(paymentId)?.transaction ?? settlementTx,
-      }
+    case 'settling': {
+      const payment = await settlement.findById(paymentId)
+      return { ...order, settlementTx: payment?.transaction ?? settlementTx }
+    }
     case 'swapping':
-      return { ...order, swapTx: settlement.job(swapId(order))?.transaction ?? swapTx }
+      return { ...order, swapTx: (await newestOf(swapId(order))) ?? swapTx }
     case 'refunding':
       if (refundTx === undefined) return order
-      return { ...order, refundTx: settlement.job(refundId(order))?.transaction ?? refundTx }
+      return { ...order, refundTx: (await newestOf(refundId(order))) ?? refundTx }
     default:
       return order
   }

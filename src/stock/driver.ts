@@ -1,13 +1,13 @@
+import type { Order } from '../../db/Order'
 import type { Log } from './context'
-import type { Order } from './Order'
 import type { Next } from './steps'
 
 export type DriverOptions = {
-  find(id: string): Order | undefined
+  find(id: string): Promise<Order | undefined>
   /** Takes the next step of an order. */
-  step(order: Order): Next | Promise<Next>
+  step(order: Order): Promise<Next>
   /** Orders that have something to do. */
-  toDrive(): readonly Order[]
+  toDrive(): Promise<readonly Order[]>
   /** First wait before a step is tried again; doubles up to thirty times that. */
   laterMs: number
   /** Between two looks for orders that nothing drives. */
@@ -33,6 +33,8 @@ type State = {
   early: Set<string>
   timers: Map<string, { timer: ReturnType<typeof setTimeout>; delayMs: number }>
   sweeping: ReturnType<typeof setInterval> | undefined
+  /** The look for orders that is under way. */
+  sweep: Promise<void> | undefined
   isStarted: boolean
   isStopping: boolean
 }
@@ -49,12 +51,14 @@ export function createDriver(options: DriverOptions): Driver {
     early: new Set(),
     timers: new Map(),
     sweeping: undefined,
+    sweep: undefined,
     isStarted: false,
     isStopping: false,
   }
   return {
     drive: (id) => drive(state, id),
     start(ids) {
+      if (state.isStopping) return
       state.isStarted = true
       for (const id of new Set([...state.early, ...ids])) drive(state, id)
       sweep(state)
@@ -65,7 +69,7 @@ export function createDriver(options: DriverOptions): Driver {
       clearInterval(state.sweeping)
       for (const { timer } of state.timers.values()) clearTimeout(timer)
       state.timers.clear()
-      await Promise.all(state.running.values())
+      await Promise.all([state.sweep, ...state.running.values()])
     },
   }
 }
@@ -98,7 +102,7 @@ async function run(state: State, id: string, delayMs: number): Promise<void> {
   let last: Order['state'] | undefined
   try {
     for (let steps = 0; steps < stepsMax; steps++) {
-      const order = find(id)
+      const order = await find(id)
       if (order === undefined || state.isStopping) return
       const next = await step(order)
       if (next === 'wait') return
@@ -120,13 +124,21 @@ function later(state: State, id: string, delayMs: number): void {
   state.timers.set(id, { timer: setTimeout(() => drive(state, id), next), delayMs: next })
 }
 
+/** Drives what nothing drives. One at a time: a ledger may answer later than the next one is due. */
 function sweep(state: State): void {
+  state.sweep ??= lookAround(state).finally(() => {
+    state.sweep = undefined
+  })
+}
+
+/** Never rejects. */
+async function lookAround(state: State): Promise<void> {
   const { running, timers, options } = state
   try {
-    for (const { id } of options.toDrive()) {
+    for (const { id } of await options.toDrive()) {
       if (!running.has(id) && !timers.has(id)) drive(state, id)
     }
   } catch (error) {
-    options.log('order-fault', { error })
+    if (!state.isStopping) options.log('order-fault', { error })
   }
 }

@@ -1,11 +1,14 @@
 import type { Hex } from 'viem'
+import type { Order } from '../../db/Order'
+import type { Payment } from '../../db/Payment'
 import { type Node, RpcError } from '../chain/client'
 import * as Logs from '../chain/logs'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
+import * as Address from '../protocol/Address'
 import type * as Network from '../protocol/Network'
 import type { Context } from './context'
-import { nonceOf, type Order, refundId, swapId } from './Order'
+import { nonceOf, refundId, swapId } from './Order'
 
 /** What the chain shows now of the transactions that an order rests on. */
 
@@ -13,6 +16,17 @@ import { nonceOf, type Order, refundId, swapId } from './Order'
 const searchedBlocks = 5_000n
 
 type Shown = Pick<Receipt.Receipt, 'logs'>
+
+/**
+ * Whether this desk was paid. Another one, whose key or network the operator has replaced, holds the
+ * money of its orders: what this one has belongs to others.
+ */
+export function isOurs(
+  { settlement, stock }: Pick<Context, 'settlement' | 'stock'>,
+  { transfer }: Payment,
+): boolean {
+  return transfer.network === stock.network && Address.equal(transfer.payee, settlement.desk)
+}
 
 /** Shares that a successful swap brought to the recipient of its order. */
 export function deliveredBy({ token, pool, recipient }: Order, { logs }: Shown): bigint {
@@ -25,8 +39,12 @@ export function returnedBy({ stock, asset }: Context, { payer }: Order, { logs }
 }
 
 /** Whether a successful refund has paid the whole amount to the payer of record. */
-export function isRefundedBy({ settlement, asset }: Context, order: Order, { logs }: Shown) {
-  const from = settlement.findById(order.paymentId)?.transfer.payee
+export async function isRefundedBy(
+  { settlement, asset }: Context,
+  order: Order,
+  { logs }: Shown,
+): Promise<boolean> {
+  const from = (await settlement.findById(order.paymentId))?.transfer.payee
   if (from === undefined) throw new Error(`no payment ${order.paymentId}`)
   const terms = { token: asset.address, from, to: order.payer }
   return Token.transfersOf(logs, terms).includes(order.totalAtomic)
@@ -53,25 +71,26 @@ export async function isNews(context: Context, order: Order): Promise<boolean> {
   const { settlement } = context
   switch (order.heldReason) {
     case 'delivery-not-found': {
-      const swap = settlement.job(swapId(order))
+      const swap = await settlement.job(swapId(order))
       return (
         swap !== undefined &&
         deliveredBy(order, await askAgain(context, order, swap.transaction)) > 0n
       )
     }
     case 'refund-not-found': {
-      const refund = settlement.job(refundId(order))
+      const refund = await settlement.job(refundId(order))
       if (refund === undefined) return false
       const again = await askAgain(context, order, refund.transaction)
-      return isRefundedBy(context, order, again) || (await findRefund(context, order)) !== undefined
+      if (await isRefundedBy(context, order, again)) return true
+      return (await findRefund(context, order)) !== undefined
     }
     case 'settlement-disputed': {
-      const payment = settlement.findById(order.paymentId)
+      const payment = await settlement.findById(order.paymentId)
       if (payment?.state !== 'confirmed') return payment !== undefined
       return (await settlement.sightOf(payment)) === 'shown'
     }
     case 'settlement-lost':
-      return settlement.findById(order.paymentId)?.state !== 'expired'
+      return (await settlement.findById(order.paymentId))?.state !== 'expired'
     default:
       return true
   }
@@ -91,7 +110,7 @@ export async function findRefund(context: Context, order: Order): Promise<Hex | 
   const [used] = (await settlement.read(network, [state])).results
   if (used === undefined || Token.toUint(used) !== 1n) return undefined
   const topics = [Token.authorizationUsedTopic, Token.addressTopic(desk), nonce]
-  const last = settlement.job(refundId(order))?.blockNumber ?? 0n
+  const last = (await settlement.job(refundId(order)))?.blockNumber ?? 0n
   const from = last < searchedBlocks ? 0n : last - searchedBlocks
   const node: Node = {
     host: network,
@@ -106,7 +125,7 @@ export async function findRefund(context: Context, order: Order): Promise<Hex | 
       const query = { address: asset.address, topics, range, first }
       for await (const logs of Logs.search(node, context.logSpans, query)) {
         for (const { transactionHash: hash } of logs)
-          if (isRefundedBy(context, order, await askAgain(context, order, hash))) return hash
+          if (await isRefundedBy(context, order, await askAgain(context, order, hash))) return hash
       }
     } catch (error) {
       // The node refuses this range: an operator must look.
@@ -117,16 +136,16 @@ export async function findRefund(context: Context, order: Order): Promise<Hex | 
 }
 
 /** Whether a job is included and failed, or can never be included. */
-export function isWithoutEffect({ settlement }: Context, id: string): boolean {
-  const state = settlement.job(id)?.state
+export async function isWithoutEffect({ settlement }: Context, id: string): Promise<boolean> {
+  const state = (await settlement.job(id))?.state
   return state === 'failed' || state === 'replaced'
 }
 
 /** Whether no reorganisation can bring a job back that ended without effect. */
 export async function isOver(context: Context, id: string): Promise<boolean> {
   const { settlement, stock, endedAt, reorgDepth } = context
-  const job = settlement.job(id)
-  if (!isWithoutEffect(context, id)) return false
+  const job = await settlement.job(id)
+  if (job?.state !== 'failed' && job?.state !== 'replaced') return false
   const answer = await settlement.rpc(stock.network, 'eth_blockNumber', [])
   if (!Receipt.isHex(answer)) return false
   const head = BigInt(answer)

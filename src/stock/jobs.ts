@@ -1,8 +1,9 @@
+import type { Order } from '../../db/Order'
 import * as Creation from '../chain/creation'
 import * as Authorization from '../protocol/Authorization'
 import type { Job } from '../settlement/Job'
 import { type Context, tokenOf } from './context'
-import { nonceOf, type Order, refundId, swapId } from './Order'
+import { nonceOf, refundId, swapId } from './Order'
 
 /**
  * Swap and refund, the two ways in which an order's money leaves the desk. Both spend one EIP-3009

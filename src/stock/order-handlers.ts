@@ -85,17 +85,17 @@ export function createOrderHandlers(options: OrderHandlersOptions) {
     return response
   }
 
-  const order = (request: Request, id: string): Response => {
+  const order = async (request: Request, id: string): Promise<Response> => {
     const headers = limit('orders', request, service.paidPerMinute)
-    const found = Orders.isId(id) ? desk.find(id) : undefined
+    const found = Orders.isId(id) ? await desk.find(id) : undefined
     if (found === undefined) throw Problem.of('not-found', 'There is no such order.')
     return answer(orderResponse.toJson(found), headers)
   }
 
-  const orders = (request: Request): Response => {
+  const orders = async (request: Request): Promise<Response> => {
     const headers = limit('orders', request, service.paidPerMinute)
     const query = historyOf(new URLSearchParams(searchOf(request.url)))
-    const found = desk.history({ ...query, limit: query.limit + 1 })
+    const found = await desk.history({ ...query, limit: query.limit + 1 })
     const page = found.slice(0, query.limit)
     const last = page.at(-1)
     const next = found.length > page.length && last !== undefined ? { next: last.id } : {}

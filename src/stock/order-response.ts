@@ -1,9 +1,9 @@
+import type { Order } from '../../db/Order'
+import type { Payment, Protocol } from '../../db/Payment'
 import * as Denial from '../paywall/Denial'
 import { failureHeaders, type Issuer, signReceipt, successHeaders } from '../paywall/receipts'
 import * as Problem from '../protocol/Problem'
-import type { Payment, Protocol } from '../settlement/Payment'
 import * as Instrument from './Instrument'
-import type { Order } from './Order'
 import * as Orders from './Order'
 
 /** Says how an order stands. */

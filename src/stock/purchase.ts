@@ -1,23 +1,24 @@
 import type { Address } from 'viem'
-import type { Rows, WriteRows } from '../../db/rows'
+import type { Rows } from '../../db/Ledger'
+import type { Order } from '../../db/Order'
+import type { Payment } from '../../db/Payment'
 import type { NetworkConfig, Stock } from '../config/Config'
-import { type CheckoutOptions, challenge, createCheckouts } from '../paywall/checkout'
+import { type CheckoutOptions, createCheckouts } from '../paywall/checkout'
 import { mayContinue } from '../paywall/continuation'
 import { peek } from '../paywall/credential'
 import * as Denial from '../paywall/Denial'
 import type { Presented } from '../paywall/extract'
 import type { Checkout, Product, Sale } from '../paywall/Product'
+import { challenge } from '../paywall/quote'
 import * as Amount from '../protocol/Amount'
 import * as Problem from '../protocol/Problem'
-import type { Payment } from '../settlement/Payment'
 import * as Agreement from './Agreement'
-import { type Admission, type Admitted, createAdmission } from './admission'
+import { type Admission, type Admitted, createAdmission, problemOfRows } from './admission'
 import type { Desk } from './desk'
 import * as Instrument from './Instrument'
 import { createItems, type Items } from './items'
 import type { Market } from './market'
 import { quoteOf } from './market-handlers'
-import type { Order } from './Order'
 import * as Orders from './Order'
 import { buyPath, type OrderResponse } from './order-response'
 
@@ -48,7 +49,6 @@ export type PurchaseOptions = CheckoutOptions & {
   refundsMax?: number | undefined
   /** Longest wait of a buyer, for settlement and swap together. */
   waitMs: () => number
-  writeRows: WriteRows
 }
 
 export type Purchase = {
@@ -68,7 +68,7 @@ export function createPurchase(options: PurchaseOptions): Purchase {
   const { network, desk, baseUrl, now } = options
   const items = createItems({ network, payTo: desk.address, baseUrl })
   const parts = { ...options, admission: createAdmission(options), items }
-  const checkouts = createCheckouts(options, createOrderProduct(parts), options.writeRows)
+  const checkouts = createCheckouts(options, createOrderProduct(parts))
   let active = 0
 
   async function buy(incoming: OrderRequest): Promise<Response> {
@@ -94,7 +94,7 @@ async function ask(parts: Parts, incoming: OrderRequest): Promise<Response> {
   const { admission, market, network } = parts
   const { recipient } = incoming.terms
   if (recipient !== undefined) admission.assertRecipient(recipient)
-  admission.assertReady()
+  await admission.assertReady()
   const shown = await admission.quote(market, incoming.terms, { recipient, fresh: false })
   const { snapshot, floorAtomic } = shown
   const minimum = {
@@ -138,44 +138,46 @@ function createOrderProduct(parts: Parts): Product<PaidOrderRequest, Agreed> {
     readmit: (checkout, payment) => assertOrdered(desk, checkout, payment),
     admit: (checkout) => admit(parts, checkout),
     record: (checkout, agreed) => rowsOf(parts, checkout, agreed),
-    async fulfil({ sale, by, hold, rows }, { payment }) {
+    refusalOf: problemOfRows,
+    async fulfil({ sale, by, hold }, { payment }) {
       // The order is written: other requests with this credential may wait for it, too.
       hold.release()
-      const id = rows?.order.id ?? orderOf(desk, payment).id
+      // Looked up: the rows of this request are not written when the money was known before.
+      const { id } = await orderOf(desk, payment)
       desk.drive(id)
       const order = await desk.wait(id, isOver, leftMs(sale.request))
-      const current = parts.settlement.findById(order.paymentId) ?? payment
+      const current = (await parts.settlement.findById(order.paymentId)) ?? payment
       const response = orderResponse.respond(order, current, payment.purpose.protocol)
       if (by === 'key') response.headers.set('idempotency-replayed', 'true')
       return response
     },
-    explain({ presentation }, problem) {
+    async explain({ presentation }, problem) {
       if (problem.status === 402) return problem
-      const known = parts.settlement.find(presentation.transfer)
-      const order = known && desk.findByPayment(known.id)
+      const known = await parts.settlement.find(presentation.transfer)
+      const order = known && (await desk.findByPayment(known.id))
       return order === undefined ? problem : orderResponse.withOrder(problem, order)
     },
   }
 }
 
-function orderOf(desk: Desk, payment: Payment): Order {
-  const order = desk.findByPayment(payment.id)
+async function orderOf(desk: Desk, payment: Payment): Promise<Order> {
+  const order = await desk.findByPayment(payment.id)
   if (order === undefined) throw new Error(`payment ${payment.id} has no order`)
   return order
 }
 
 /** Comes back to an order: the same request finds it, another one is refused. */
-function assertOrdered(
+async function assertOrdered(
   desk: Desk,
   { by, sale, presentation, fingerprint, key }: Checkout<PaidOrderRequest>,
   payment: Payment,
-): void {
+): Promise<void> {
   const { product, fingerprint: paidFor, protocol } = payment.purpose
   if (by === 'key') {
     if (paidFor !== fingerprint) throw Denial.keyConflict('was used for another order')
     return
   }
-  if (product !== 'desk' || desk.findByPayment(payment.id) === undefined) {
+  if (product !== 'desk' || (await desk.findByPayment(payment.id)) === undefined) {
     throw Denial.mismatch('The credential has paid for something else.')
   }
   if (paidFor !== fingerprint) throw Denial.mismatch('The credential has paid for another order.')
@@ -195,10 +197,10 @@ async function admit(
   const recipient = terms.recipient ?? payer
   admission.assertRecipient(recipient)
   admission.assertRecipient(payer)
-  admission.assertRefundQuota(payer)
-  admission.assertReady()
+  await admission.assertRefundQuota(payer)
+  await admission.assertReady()
   const admitted = await admission.quote(paidMarket, terms, { recipient, fresh: true })
-  admission.assertOpenOrderQuota(payer, terms)
+  await admission.assertOpenOrderQuota(payer, terms)
   return { ...admitted, recipient }
 }
 

@@ -1,9 +1,8 @@
 import type { Address } from 'viem'
-import type { Db } from '../../db/open'
-import { createWriteRows } from '../../db/rows'
+import type { OrderLedger } from '../../db/OrderLedger'
+import type { Registry } from '../http/metrics'
 import type { Quoter } from '../paywall/quote'
 import * as Crypto from '../protocol/Crypto'
-import type { Meter } from '../settlement/metrics'
 import type { Settlement } from '../settlement/settlement'
 import type { ApprovalSponsor } from '../settlement/sponsorship'
 import { type Log, viewOf } from './context'
@@ -16,7 +15,7 @@ import { createPurchase, type Purchase } from './purchase'
 export type StartedStock = { desk: Desk; purchase: Purchase; orderResponse: OrderResponse }
 
 export type StartOptions = {
-  db: Db
+  orders: OrderLedger
   settlement: Settlement
   quoter: Quoter
   exchange: OpenMarket
@@ -32,7 +31,7 @@ export type StartOptions = {
   receiptAddress: Address
   relayerKeys: readonly Uint8Array[]
   realm: string
-  meter: Pick<Meter, 'gauge' | 'onRender'>
+  meter: Pick<Registry, 'gauge' | 'onRender'>
   now: () => number
   log: Log
 }
@@ -49,11 +48,10 @@ export function startStock(options: StartOptions): StartedStock {
     now,
   })
   const own = [...options.relayerKeys.map(Crypto.addressOf), desk.address]
-  const common = { ...options, ...exchange, desk, orderResponse, own, baseUrl }
-  const purchase = createPurchase({ ...common, writeRows: createWriteRows(options.db) })
+  const purchase = createPurchase({ ...options, ...exchange, desk, orderResponse, own, baseUrl })
   const gauge = options.meter.gauge('stock_orders', 'Stock orders that are at no end.', ['state'])
-  options.meter.onRender(() => {
-    for (const [state, count] of desk.counts()) gauge.set(count, { state })
+  options.meter.onRender(async () => {
+    for (const [state, count] of await desk.counts()) gauge.set(count, { state })
   })
   return { desk, purchase, orderResponse }
 }

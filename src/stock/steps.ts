@@ -1,6 +1,7 @@
 import type { Hex } from 'viem'
-import * as Address from '../protocol/Address'
-import type { Payment } from '../settlement/Payment'
+import type { HeldReason, Order, RefundReason } from '../../db/Order'
+import type { Payment } from '../../db/Payment'
+import type { JobEnd } from '../settlement/Job'
 import { disputesMax, type Sight } from '../settlement/witnesses'
 import { type Context, tokenOf } from './context'
 import {
@@ -8,13 +9,14 @@ import {
   deliveredBy,
   findRefund,
   isNews,
+  isOurs,
   isOver,
   isRefundedBy,
   isWithoutEffect,
   returnedBy,
 } from './evidence'
 import { refundOf, swapOf } from './jobs'
-import { type HeldReason, type Order, type RefundReason, refundId, swapId } from './Order'
+import { refundId, swapId } from './Order'
 
 /**
  * One step of an order, decided only from what the database and the chain say now, so that it may be
@@ -32,7 +34,7 @@ const lateMs = 15 * 60 * 1000
 const runWaitMs = 2_000
 
 /** Moves an order on by one step. Throws what the node or the settlement throws: try again. */
-export function step(context: Context, order: Order): Promise<Next> | Next {
+export async function step(context: Context, order: Order): Promise<Next> {
   switch (order.state) {
     case 'settling':
       return settling(context, order)
@@ -54,24 +56,26 @@ export function step(context: Context, order: Order): Promise<Next> | Next {
 }
 
 async function settling(context: Context, order: Order): Promise<Next> {
-  const { store, now, unseen } = context
+  const { now, unseen } = context
   const { id } = order
-  const payment = paymentOf(context, order.paymentId)
+  const payment = await paymentOf(context, order.paymentId)
   if (payment.state !== 'confirmed') {
     unseen.delete(id)
-    if (payment.state === 'expired') context.change(() => store.fail(id, now()))
+    if (payment.state === 'expired') await context.move({ kind: 'fail', id, at: now() })
     return 'wait'
   }
   // What no node has shown is looked for here: the state must not go back and forth meanwhile.
   if (unseen.has(id) && (await sightOf(context, order, payment)) === 'unseen') return 'later'
-  return turn(context.change(() => store.settle(id, payment.transaction, now())))
+  const { transaction: hash } = payment
+  return turn(await context.move({ kind: 'settle', id, at: now(), hash }))
 }
 
 async function settled(context: Context, order: Order): Promise<Next> {
-  const { store, now, market } = context
+  const { now, market } = context
   const { id, usdgAtomic, recipient } = order
-  const payment = paymentOf(context, order.paymentId)
-  if (payment.state !== 'confirmed') return turn(context.change(() => store.unsettle(id, now())))
+  const unsettle = () => context.move({ kind: 'unsettle', id, at: now() })
+  const payment = await paymentOf(context, order.paymentId)
+  if (payment.state !== 'confirmed') return turn(await unsettle())
   if (!isOurs(context, payment)) return 'later'
   const isLate = order.settledAt !== undefined && now() > order.settledAt + lateMs
   const token = tokenOf(context, order)
@@ -85,12 +89,12 @@ async function settled(context: Context, order: Order): Promise<Next> {
   ])
   if (shown === 'disputed') return holdDisputed(context, order)
   if (shown === 'unseen') {
-    context.change(() => store.unsettle(id, now()))
+    await unsettle()
     return 'later'
   }
-  const refuse = (reason: RefundReason, detail: unknown) => {
+  const refuse = async (reason: RefundReason, detail: unknown) => {
     context.log('order-refused', { order: id, reason, detail })
-    return turn(context.change(() => store.refund(id, reason, now())))
+    return turn(await context.move({ kind: 'refund', id, at: now(), reason }))
   }
   if (isLate) return refuse('too-late', undefined)
   if (sight === undefined) return refuse('check-failed', 'the token is not listed any more')
@@ -100,24 +104,25 @@ async function settled(context: Context, order: Order): Promise<Next> {
   if (!verdict.ok) return refuse('check-failed', verdict.code)
   const ended = await context.settlement.run(swapOf(context, order), {
     waitMs: runWaitMs,
-    write(hash) {
-      // Check the payment again, because a reorganisation may have come while this waited.
-      must(paymentOf(context, order.paymentId).state === 'confirmed')
-      must(context.change(() => store.swap(id, hash, now())))
+    // Check the payment again, because a reorganisation may have come while this waited.
+    rider: {
+      kind: 'order',
+      ride: { kind: 'swap', id, at: now() },
+      confirmed: order.paymentId,
     },
   })
-  return turn(ended.kind !== 'unavailable' && store.find(id)?.state === 'swapping')
+  return turn(await isWritten(context, id, ended, ({ state }) => state === 'swapping'))
 }
 
 async function swapping(context: Context, order: Order): Promise<Next> {
-  const { store, now, settlement } = context
+  const { now, settlement } = context
   const { id } = order
-  const job = settlement.job(swapId(order))
+  const job = await settlement.job(swapId(order))
   if (job === undefined) throw new Error(`order ${id} has no swap`)
   if (job.state === 'broadcast') return 'wait'
   if (job.state === 'failed' || job.state === 'replaced') {
     const reason = job.state === 'failed' ? 'swap-failed' : 'swap-replaced'
-    return turn(context.change(() => store.refund(id, reason, now())))
+    return turn(await context.move({ kind: 'refund', id, at: now(), reason }))
   }
   const ended = await settlement.run(swapOf(context, order), { waitMs: 0 })
   if (ended.kind !== 'confirmed') return 'later'
@@ -127,42 +132,45 @@ async function swapping(context: Context, order: Order): Promise<Next> {
   const amountAtomic = deliveredBy(order, receipt)
   const returnedAtomic = returnedBy(context, order, receipt)
   // The swap succeeded: whatever its receipt says, the money is spent and nothing is refunded.
+  const at = now()
   return turn(
-    context.change(() =>
+    await context.move(
       amountAtomic > 0n
-        ? store.deliver(id, { hash, amountAtomic, returnedAtomic }, now())
-        : store.hold(id, 'delivery-not-found', now()),
+        ? { kind: 'deliver', id, at, hash, amountAtomic, returnedAtomic }
+        : { kind: 'hold', id, at, reason: 'delivery-not-found' },
     ),
   )
 }
 
-function delivered(context: Context, order: Order): Next {
-  if (paymentOf(context, order.paymentId).state === 'expired') {
-    context.log('order-unpaid', { order: order.id })
+async function delivered(context: Context, order: Order): Promise<Next> {
+  const { id } = order
+  if ((await paymentOf(context, order.paymentId)).state === 'expired') {
+    context.log('order-unpaid', { order: id })
   }
-  if (context.settlement.job(swapId(order))?.state === 'confirmed') return 'wait'
-  return turn(context.change(() => context.store.undeliver(order.id, context.now())))
+  if (await isSwapped(context, order)) return 'wait'
+  return turn(await context.move({ kind: 'undeliver', id, at: context.now() }))
 }
 
 /** Writes the refund, once everything is proven that it rests on. */
 async function beginRefund(context: Context, order: Order): Promise<Next> {
-  const { store, now, settlement } = context
-  const { id, refundAttempts: attempts } = order
-  const payment = paymentOf(context, order.paymentId)
+  const { now, settlement } = context
+  const { id, paymentId, refundAttempts: attempts } = order
+  const payment = await paymentOf(context, paymentId)
   if (payment.state === 'expired') {
-    return turn(context.change(() => store.hold(id, 'settlement-lost', now())))
+    return turn(await context.move({ kind: 'hold', id, at: now(), reason: 'settlement-lost' }))
   }
   if (payment.state !== 'confirmed') return 'wait'
   if (!isOurs(context, payment)) return 'later'
   const last = attempts > 0 ? refundId(order) : undefined
-  const lastTx = last && settlement.job(last)?.transaction
-  if (last && lastTx && !isWithoutEffect(context, last)) {
+  const hash = last && (await settlement.job(last))?.transaction
+  if (last && hash && !(await isWithoutEffect(context, last))) {
     // A reorganisation brought the refund back that had failed.
-    return turn(context.change(() => store.resumeAttempt(id, attempts, lastTx, now())))
+    return turn(await context.move({ kind: 'resume-attempt', id, at: now(), attempts, hash }))
   }
-  if (order.swapTx !== undefined && !isWithoutEffect(context, swapId(order))) {
+  const swap = order.swapTx && swapId(order)
+  if (swap && !(await isWithoutEffect(context, swap))) {
     // A reorganisation took the failed swap away.
-    return turn(context.change(() => store.reswap(id, undefined, now())))
+    return turn(await context.move({ kind: 'reswap', id, at: now(), refundTx: undefined }))
   }
   if (last && !(await isOver(context, last))) return 'later'
   const shown = await sightOf(context, order, payment)
@@ -171,101 +179,107 @@ async function beginRefund(context: Context, order: Order): Promise<Next> {
   const next = { ...order, refundAttempts: attempts + 1 }
   const ended = await settlement.run(refundOf(context, next), {
     waitMs: runWaitMs,
-    write(hash) {
-      // A reorganisation may have come while it waited: all that it rests on is looked at again.
-      must(paymentOf(context, order.paymentId).state === 'confirmed')
-      must(order.swapTx === undefined || isWithoutEffect(context, swapId(order)))
-      must(last === undefined || isWithoutEffect(context, last))
-      must(context.change(() => store.attemptRefund(id, attempts, hash, now())))
+    // A reorganisation may have come while it waited: all that it rests on is looked at again.
+    rider: {
+      kind: 'order',
+      ride: { kind: 'attempt-refund', id, at: now(), attempts },
+      confirmed: paymentId,
+      withoutEffect: [swap, last].filter((each) => each !== undefined),
     },
   })
-  return turn(ended.kind !== 'unavailable' && store.find(id)?.refundTx !== undefined)
+  return turn(await isWritten(context, id, ended, ({ refundTx }) => refundTx !== undefined))
 }
 
 async function refunding(context: Context, order: Order): Promise<Next> {
-  const { store, now, settlement } = context
-  const { id } = order
-  const job = settlement.job(refundId(order))
+  const { now, settlement } = context
+  const { id, refundAttempts: attempts } = order
+  const job = await settlement.job(refundId(order))
   if (job === undefined) throw new Error(`order ${id} has no refund`)
   if (job.state === 'broadcast') return 'wait'
   if (job.state === 'failed') return unrefunded(context, order, 'refund-failed')
   if (job.state === 'replaced') {
-    return turn(context.change(() => store.abandonRefund(id, order.refundAttempts, now())))
+    return turn(await context.move({ kind: 'abandon-refund', id, at: now(), attempts }))
   }
   const ended = await settlement.run(refundOf(context, order), { waitMs: 0 })
   if (ended.kind !== 'confirmed') return 'later'
   const { receipt, transaction: hash } = ended
   // Success proves nothing: for a used nonce USDG only logs an event and does not revert.
   const isPaid =
-    isRefundedBy(context, order, receipt) ||
-    isRefundedBy(context, order, await askAgain(context, order, hash))
+    (await isRefundedBy(context, order, receipt)) ||
+    (await isRefundedBy(context, order, await askAgain(context, order, hash)))
   if (!isPaid) return unrefunded(context, order, 'refund-not-found')
-  return turn(context.change(() => store.refunded(id, hash, now())))
+  return turn(await context.move({ kind: 'refunded', id, at: now(), hash }))
 }
 
 /** Handles a refund that was included and paid nothing: the use of the nonce tells why. */
 async function unrefunded(context: Context, order: Order, reason: HeldReason): Promise<Next> {
-  const { store, now } = context
-  const { id } = order
-  if (isSwapped(context, order)) {
+  const { now } = context
+  const { id, refundTx } = order
+  if (await isSwapped(context, order)) {
     // A reorganisation included the failed swap again, before the refund.
-    return turn(context.change(() => store.reswap(id, order.refundTx, now())))
+    return turn(await context.move({ kind: 'reswap', id, at: now(), refundTx }))
   }
   const hash = await findRefund(context, order)
+  const at = now()
   return turn(
-    context.change(() => (hash ? store.refunded(id, hash, now()) : store.hold(id, reason, now()))),
+    await context.move(
+      hash ? { kind: 'refunded', id, at, hash } : { kind: 'hold', id, at, reason },
+    ),
   )
 }
 
 async function refunded(context: Context, order: Order): Promise<Next> {
-  const { store, now, settlement, log } = context
+  const { now, settlement, log } = context
   const { id, refundTx } = order
-  const refund = settlement.job(refundId(order))
+  const refund = await settlement.job(refundId(order))
   const isSame = refund?.state === 'confirmed' && refund.transaction === refundTx
-  if (isSame && !isSwapped(context, order)) return 'wait'
+  if (isSame && !(await isSwapped(context, order))) return 'wait'
   const isUnderWay = refund?.state === 'broadcast' || refundTx === undefined
-  if (isUnderWay || !isRefundedBy(context, order, await askAgain(context, order, refundTx))) {
-    return turn(context.change(() => store.unrefund(id, now())))
+  if (
+    isUnderWay ||
+    !(await isRefundedBy(context, order, await askAgain(context, order, refundTx)))
+  ) {
+    return turn(await context.move({ kind: 'unrefund', id, at: now() }))
   }
   // Orders of an earlier version: swap and refund share no nonce.
-  if (isSwapped(context, order)) log('order-paid-twice', { order: id })
+  if (await isSwapped(context, order)) log('order-paid-twice', { order: id })
   return 'wait'
 }
 
 /** Whether the chain has the swap now, as far as nodes show. */
-function isSwapped({ settlement }: Context, order: Order): boolean {
-  return settlement.job(swapId(order))?.state === 'confirmed'
+async function isSwapped({ settlement }: Context, order: Order): Promise<boolean> {
+  return (await settlement.job(swapId(order)))?.state === 'confirmed'
 }
 
 /** Goes on when an operator asks for it and it is of use, or when the chain has changed by itself. */
 async function held(context: Context, order: Order): Promise<Next> {
-  const { store, now, settlement, log } = context
+  const { now, settlement, log } = context
   const { id, refundTx, retryAt, heldReason } = order
-  const stateOf = (job: string) => settlement.job(job)?.state
-  const resumeSwap = () => turn(context.change(() => store.resumeSwap(id, now())))
-  const resumeRefund = (transaction: Hex | undefined) =>
-    turn(context.change(() => store.resumeRefund(id, transaction, now())))
+  const stateOf = async (job: string) => (await settlement.job(job))?.state
+  const resumeSwap = async () => turn(await context.move({ kind: 'resume-swap', id, at: now() }))
+  const resumeRefund = async (transaction: Hex | undefined) =>
+    turn(await context.move({ kind: 'resume-refund', id, at: now(), refundTx: transaction }))
   const isRefund = heldReason === 'refund-failed' || heldReason === 'refund-not-found'
   // A reorganisation included the swap again.
-  if (isRefund && isSwapped(context, order)) return resumeRefund(refundTx)
+  if (isRefund && (await isSwapped(context, order))) return resumeRefund(refundTx)
   if (heldReason === 'refund-failed') {
     // Under way again by itself, or for good without effect: only then may another one be written.
-    if (stateOf(refundId(order)) !== 'failed') return resumeRefund(refundTx)
+    if ((await stateOf(refundId(order))) !== 'failed') return resumeRefund(refundTx)
     return retryAt === undefined ? 'wait' : resumeRefund(undefined)
   }
   const isSwap = heldReason === 'delivery-not-found'
-  const isSame = stateOf(isSwap ? swapId(order) : refundId(order)) === 'confirmed'
+  const isSame = (await stateOf(isSwap ? swapId(order) : refundId(order))) === 'confirmed'
   if (isSwap && !isSame) return resumeSwap()
   if (heldReason === 'refund-not-found' && !isSame) return resumeRefund(refundTx)
   if (retryAt === undefined) return 'wait'
   if (await isNews(context, order)) {
     if (heldReason === 'settlement-disputed' && order.refundReason === undefined) {
-      return turn(context.change(() => store.resumeSettled(id, now())))
+      return turn(await context.move({ kind: 'resume-settled', id, at: now() }))
     }
     return isSwap ? resumeSwap() : resumeRefund(refundTx)
   }
   log('order-held-still', { order: id, heldReason })
-  context.change(() => store.dismissRetry(id, retryAt, now()))
+  await context.move({ kind: 'dismiss-retry', id, at: now(), retryAt })
   return 'wait'
 }
 
@@ -291,34 +305,35 @@ async function sightOf(context: Context, { id }: Order, payment: Payment): Promi
 }
 
 /** No rule tells which node lies: send nothing and hold the order for an operator. */
-function holdDisputed(context: Context, { id, settlementTx }: Order): Next {
-  const { unseen, store, now, log } = context
+async function holdDisputed(context: Context, { id, settlementTx }: Order): Promise<Next> {
+  const { unseen, now, log } = context
   if ((unseen.get(id)?.disputes ?? 0) < disputesMax) return 'later'
   unseen.delete(id)
   log('settlement-disputed', { order: id, transaction: settlementTx })
-  return turn(context.change(() => store.hold(id, 'settlement-disputed', now())))
+  return turn(await context.move({ kind: 'hold', id, at: now(), reason: 'settlement-disputed' }))
 }
 
-/**
- * Whether this desk was paid. Another one, whose key or network the operator has replaced, holds the
- * money of its orders: what this one has belongs to others.
- */
-export function isOurs(
-  { settlement, stock }: Pick<Context, 'settlement' | 'stock'>,
-  { transfer }: Payment,
-): boolean {
-  return transfer.network === stock.network && Address.equal(transfer.payee, settlement.desk)
-}
-
-function paymentOf({ settlement }: Context, id: string): Payment {
-  const payment = settlement.findById(id)
+async function paymentOf({ settlement }: Context, id: string): Promise<Payment> {
+  const payment = await settlement.findById(id)
   if (payment === undefined) throw new Error(`no payment ${id}`)
   return payment
 }
 
-/** Inside a write: what does not belong together is rolled back, and nothing was sent. */
-function must(isDone: boolean): void {
-  if (!isDone) throw new Error('the order has changed meanwhile')
+/** Whether the order was moved with its job. Throws when the order could not be moved. */
+async function isWritten(
+  context: Context,
+  id: string,
+  ended: JobEnd,
+  isMoved: (order: Order) => boolean,
+): Promise<boolean> {
+  if (ended.kind === 'unavailable') return false
+  if (ended.kind === 'refused') {
+    throw new Error(`the order has changed meanwhile: ${ended.reason}`)
+  }
+  const order = await context.orders.find(id)
+  if (order === undefined || !isMoved(order)) return false
+  context.tell(order)
+  return true
 }
 
 /** What was overtaken is looked at again, but never in a tight loop. */

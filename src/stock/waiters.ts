@@ -1,4 +1,4 @@
-import type { Order } from './Order'
+import type { Order } from '../../db/Order'
 
 /** Requests that wait for orders to change. */
 export type Waiters = {
@@ -9,7 +9,7 @@ export type Waiters = {
 }
 
 /** `find` reads an order as it is now. */
-export function createWaiters(find: (id: string) => Order | undefined): Waiters {
+export function createWaiters(find: (id: string) => Promise<Order | undefined>): Waiters {
   const waiters = new Map<string, Set<() => void>>()
   return {
     tell(id) {
@@ -19,26 +19,26 @@ export function createWaiters(find: (id: string) => Order | undefined): Waiters 
       new Promise((resolve, reject) => {
         const waiting = waiters.get(id) ?? new Set()
         waiters.set(id, waiting)
-        const end = (order: Order | undefined) => {
+        const leave = () => {
           clearTimeout(timer)
           waiting.delete(check)
           if (waiting.size === 0 && waiters.get(id) === waiting) waiters.delete(id)
-          if (order === undefined) reject(new Error(`no order ${id}`))
-          else resolve(order)
         }
-        const check = () => {
-          const order = find(id)
-          if (order === undefined || isWanted(order)) end(order)
-        }
-        const late = () => {
+        /** Reads the order; a later call may answer first. */
+        const look = async (isLate: boolean) => {
           try {
-            end(find(id))
+            const order = await find(id)
+            if (order === undefined) throw new Error(`no order ${id}`)
+            if (!isLate && !isWanted(order)) return
+            resolve(order)
           } catch (error) {
-            // The database is closed: the process stops.
             reject(error)
           }
+          leave()
         }
-        const timer = setTimeout(late, ms)
+        const check = () => void look(false)
+        const timer = setTimeout(() => void look(true), ms)
+        // Registered before the first look: a change after it is told.
         waiting.add(check)
         check()
       }),

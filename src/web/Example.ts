@@ -1,15 +1,15 @@
 import type { Method, NetworkConfig, Param, Route } from '../config/Config'
 
-/** A request that shows how a route is called. */
+/** An example request of a route. */
 export type Example = {
   method: Method
   /** Absolute path and query, encoded. */
   target: string
-  /** JSON text, for methods that take one. */
+  /** JSON text, for methods with a body. */
   body: string | undefined
 }
 
-/** A call of a route with the examples that its parameters have. */
+/** A call of a route with the examples of its parameters. */
 export function from(slug: string, route: Route): Example {
   const method = route.methods[0] ?? 'GET'
   const tail = route.params.filter((param) => param.in === 'tail')
@@ -28,7 +28,7 @@ function isWanted(param: Param): boolean {
   return param.required || param.example !== undefined
 }
 
-/** A tail parameter may fix the text around its value: `{cik}.json`. */
+/** A tail parameter may have fixed text around its value: `{cik}.json`. */
 function segmentOf(param: Param): string {
   const [, prefix = '', inner, suffix = ''] = /^(.*)\{([^{}]+)\}(.*)$/.exec(param.name) ?? []
   const value = encode(String(exampleOf(param)))
@@ -53,7 +53,7 @@ function bodyOf(schema: Route['body']): unknown {
   return Object.fromEntries(entries)
 }
 
-/** A value that a schema suggests. */
+/** An example value from a schema. */
 function sampleOf(schema: Readonly<Record<string, unknown>>): unknown {
   const { examples, example, minimum } = schema
   if (example !== undefined) return example
@@ -79,17 +79,17 @@ function isObject(value: unknown): value is Readonly<Record<string, unknown>> {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
-/** Leaves what a path segment and a query may hold and people want to read. */
+/** Encodes a text except for characters that a path segment and a query may contain unencoded. */
 function encode(text: string): string {
   return encodeURIComponent(text).replace(/%(?:2C|3A|40)/g, decodeURIComponent)
 }
 
-/** Shell commands and a program that make the call, to be copied. */
+/** Shell commands and a program that make the call, to copy. */
 export type Command = { name: string; note: string; text: string }
 
 /**
- * How the call is made with tools that people have: without paying, and with stock clients. `network`
- * is the one that the program pays on.
+ * The call with common tools: without payment, and with stock clients. `network` is the one on
+ * which the program pays.
  */
 export function commands(
   { method, target, body }: Example,

@@ -4,7 +4,7 @@ import * as Amount from '../protocol/Amount'
 import { badge } from './catalogue'
 import { type Html, html } from './html'
 
-/** A network with its relayers, as the settlement tells it. */
+/** A network with its relayers, as the settlement reports it. */
 export type NetworkState = {
   network: string
   ready: boolean
@@ -38,10 +38,10 @@ export type HeldOrder = {
   updatedAt: number
 }
 
-/** What an operator looks at. Nothing here is secret, but it is not everybody's either. */
+/** What the page for operators shows. It has no secrets, but it is not public. */
 export type AdminState = {
   networks: readonly NetworkState[]
-  /** The oldest ones, and how many there are in all. */
+  /** The oldest pending payments, and the number of all. */
   pending: { count: number; oldest: readonly PendingPayment[] }
   openCircuits: readonly string[]
   outOfService: readonly { merchant: string; reason: string }[]
@@ -49,10 +49,10 @@ export type AdminState = {
   heldOrders: readonly HeldOrder[] | undefined
 }
 
-/** Asks for the token. Nothing is kept: every look needs it again. */
+/** The form for the token. The token is not stored: every request needs it again. */
 export function adminForm(fault?: string): Html {
   return html`<h1>Operation</h1>
-<p>For whoever has <code>ADMIN_TOKEN</code>. The token is used for this one look and kept nowhere.</p>
+<p>This page needs the <code>ADMIN_TOKEN</code>. The token is used for this one request and is not stored.</p>
 ${fault !== undefined && html`<p class="fault" role="alert">${fault}</p>`}
 <form class="token" method="post" action="/admin">
 <label for="token">Token</label>
@@ -73,7 +73,7 @@ export function adminPage({ networks: configured }: Config, state: AdminState, n
 <h2>Networks and relayers</h2>
 ${table(
   'Networks and relayers',
-  ['Network', 'Relayer', 'State', 'Balance', 'Under way'],
+  ['Network', 'Relayer', 'State', 'Balance', 'In progress'],
   networks.flatMap((network) =>
     network.relayers.map((relayer) => [
       network.network,
@@ -126,7 +126,9 @@ ${
 }`
 }
 
-/** Why all relayers of a network are paused, unless it is the reason of one relayer. */
+/**
+ * The reason why all relayers of a network are paused, unless a relayer has a reason of its own.
+ */
 function commonReason({ ready, reason, relayers }: NetworkState): string | undefined {
   if (ready || relayers.some((relayer) => relayer.reason === reason)) return undefined
   return reason ?? 'unknown'

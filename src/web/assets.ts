@@ -2,7 +2,7 @@ import icon from './icon.svg' with { type: 'text' }
 import script from './script.js' with { type: 'text' }
 import style from './style.css' with { type: 'text' }
 
-/** A file inside the program, under a path that names its content. */
+/** A file inside the program, under a path that contains the hash of its content. */
 export type Asset = { path: string; body: string; contentType: string; hash: string }
 
 export const assets = {
@@ -12,8 +12,8 @@ export const assets = {
 } as const
 
 /**
- * Runs our script and nothing else, by its hash; nothing inline, nothing from another host, and no text
- * becomes markup at run time.
+ * Runs our script and nothing else, by its hash: nothing inline, nothing from another host. Text
+ * cannot become markup at run time.
  */
 export const securityPolicy = [
   "default-src 'none'",
@@ -30,7 +30,7 @@ export const securityPolicy = [
 
 const byPath = new Map(Object.values(assets).map((each) => [each.path, each]))
 
-/** The asset at a path; its content never changes, so that it may be kept for ever. */
+/** The asset at a path. Its content never changes, so clients may cache it without a limit. */
 export function findAsset(path: string): Response | undefined {
   const found = byPath.get(path)
   if (found === undefined) return undefined
@@ -44,7 +44,7 @@ export function findAsset(path: string): Response | undefined {
   })
 }
 
-/** A toll bar. Indexers show it beside what they list. */
+/** A toll bar, which indexers show beside the service. */
 const favicon =
   '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">' +
   '<rect width="32" height="32" rx="6" fill="#16324f"/><rect x="6" y="8" width="5" height="18" fill="#f2f5f8"/>' +

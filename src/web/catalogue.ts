@@ -7,7 +7,7 @@ import { type Html, html } from './html'
 /** Whether a merchant can deliver now. */
 export type Health = 'available' | 'partly' | 'unavailable' | 'out-of-service'
 
-/** What the page asks when it is shown; all from memory. */
+/** State that the page reads at each request, from memory. */
 export type Live = {
   isReady(network: NetworkConfig): boolean
   healthOf(merchant: Merchant): Health
@@ -15,19 +15,19 @@ export type Live = {
 
 export type Query = { text: string; page: number }
 
-/** Routes on one page: a larger catalogue has several, and a search. */
+/** Routes on one page. A larger catalogue has several pages, and a search. */
 const pageLength = 100
 
 type Entry = {
   merchant: Merchant
   route: Route
-  /** What a search looks through, in lower case, once somebody has searched. */
+  /** Text for the search, in lower case; set at the first search. */
   words: string | undefined
-  /** Once it was shown. */
+  /** Set when the route was first shown. */
   markup: Html | undefined
 }
 
-/** The catalogue of a configuration for people; what does not change is rendered once. */
+/** The catalogue page of a configuration. Parts that do not change are rendered once. */
 export function createCataloguePage(config: Config): (live: Live, query: Query) => Html {
   const entries: Entry[] = config.merchants.flatMap((merchant) =>
     merchant.routes.map((route) => ({
@@ -70,7 +70,7 @@ function wordsOf({ merchant, route }: Entry): string {
 function intro({ service, networks, merchants }: Config, live: Live): Html {
   const routes = merchants.reduce((sum, merchant) => sum + merchant.routes.length, 0)
   return html`<h1>Pay per request</h1>
-<p class="lead">${merchants.length} merchants sell ${routes} routes here. No account and no API key: ask, get the price as <code>402 Payment Required</code>, sign a stablecoin transfer with your wallet, and ask again.</p>
+<p class="lead">${merchants.length} merchants sell ${routes} routes here. You need no account and no API key. Send a request, get the price as <code>402 Payment Required</code>, sign a stablecoin transfer with your wallet, and send the request again.</p>
 <h2 id="networks">Networks</h2>
 <ul class="networks" aria-labelledby="networks">${networks.map(
     (
@@ -114,7 +114,7 @@ function pager(text: string, current: number, pages: number): Html | false {
     return html`<li><a href="/?${query.toString()}">${name}</a></li>`
   }
   return html`<nav aria-label="Further routes"><ul class="contents">${
-    current > 1 && link(current - 1, 'Page before')
+    current > 1 && link(current - 1, 'Previous page')
   }${current < pages && link(current + 1, 'Next page')}</ul></nav>`
 }
 
@@ -125,7 +125,7 @@ const healths: Readonly<Record<Health, Html>> = {
   'out-of-service': badge('bad', 'out of service'),
 }
 
-/** A state in words; its colour only repeats it. */
+/** A state as text; its colour only repeats the text. */
 export function badge(kind: 'good' | 'fair' | 'bad', text: string): Html {
   return html`<span class="badge ${kind}">${text}</span>`
 }
@@ -200,12 +200,12 @@ function typesOf(type: unknown): string {
   return [type].flat().join(' or ').replace('array', 'comma list')
 }
 
-/** At least two decimals, and no more than there are. */
+/** At least two decimals, without further trailing zeros. */
 export function dollars(atomic: bigint): string {
   return Amount.toDecimal(atomic, 6).replace(/(\.\d\d\d*?)0+$/, '$1')
 }
 
-/** Cloned by the script, and nothing without it. */
+/** Cloned by the script; without the script it has no effect. */
 const tryTemplate = html`<template id="try">
 <h4>Try it</h4>
 <form>

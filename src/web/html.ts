@@ -11,7 +11,7 @@ const escapes: Readonly<Record<string, string>> = {
   "'": '&#39;',
 }
 
-/** Escapes what stands between tags or in a quoted attribute; control characters become blanks. */
+/** Escapes text between tags or in a quoted attribute. Control characters become blanks. */
 export function escaped(text: string): string {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what is looked for
   const printable = text.replace(/[\u0000-\u0008\u000b-\u001f\u007f]/g, ' ')
@@ -19,8 +19,8 @@ export function escaped(text: string): string {
 }
 
 /**
- * A template of markup. Strings and numbers are escaped, so that they must stand between tags or in
- * double quotes; lists are joined; undefined and false are nothing.
+ * A template of markup. Strings and numbers are escaped, so they may appear only between tags or in
+ * double quotes. Lists are joined; undefined and false add nothing.
  */
 export function html(fixed: TemplateStringsArray, ...parts: readonly Part[]): Html {
   let markup = fixed[0] ?? ''

@@ -4,14 +4,14 @@ import { assets, securityPolicy } from './assets'
 import { type Html, html } from './html'
 
 export type Page = {
-  /** In front of the service's title. */
+  /** Comes before the service's title. */
   title: string
   /** Path of the page, for the navigation. */
   path: '/' | '/stocks' | '/admin'
   main: Html
 }
 
-/** A whole document. */
+/** A whole HTML document. */
 export function layout({ service, stock }: Config, { title, path, main }: Page): string {
   const links = [
     { href: '/', text: 'Catalogue' },
@@ -53,7 +53,8 @@ ${main}
 const current = html` aria-current="page"`
 
 /**
- * Answers a document, or 304 when the client has it already. `isPrivate` keeps it out of every cache.
+ * Answers a document, or 304 when the client already has it. `isPrivate` forbids every cache to
+ * store it.
  */
 export function respond(
   request: Request,

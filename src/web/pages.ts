@@ -17,13 +17,13 @@ import { stocksPage } from './stocks'
 export type PagesOptions = Live & {
   config: Config
   adminToken: string
-  /** Asked only for those who have the token. */
-  adminState: () => AdminState
+  /** Called only for requests with the token. */
+  adminState: () => Promise<AdminState>
   /** Whether `GET /api/stock/list` is served. */
   hasMarket: boolean
   rateLimit: RateLimit.RateLimit
   budget: Budget
-  /** Address of the other end of the connection. */
+  /** Address of the client's end of the connection. */
   addressOf(request: Request): string | undefined
   now: () => number
 }
@@ -51,12 +51,12 @@ export function createPages(options: PagesOptions) {
     })
   }
 
-  const admin = (request: Request, token: string) => {
+  const admin = async (request: Request, token: string): Promise<Response> => {
     const isRight = Crypto.equal(digest(token), digest(options.adminToken))
     const headers = isRight ? {} : { 'www-authenticate': 'Bearer realm="admin"' }
     const main = isRight
-      ? adminPage(config, options.adminState(), now())
-      : adminForm('This is not the token.')
+      ? adminPage(config, await options.adminState(), now())
+      : adminForm('This token is wrong.')
     return respond(request, layout(config, { title: 'Operation', path: '/admin', main }), {
       status: isRight ? 200 : 401,
       isPrivate: true,
@@ -83,7 +83,7 @@ export function createPages(options: PagesOptions) {
     if (found === undefined) throw Problem.of('not-found', 'There is no such file.')
     return found
   }
-  const operation = (request: Request): Response => {
+  const operation = async (request: Request): Promise<Response> => {
     const authorization = request.headers.get('authorization')
     if (authorization === null) {
       const page = { title: 'Operation', path: '/admin', main: adminForm() } as const
@@ -96,17 +96,21 @@ export function createPages(options: PagesOptions) {
     limit(request, 'admin', adminPerMinute)
     assertUnpacked(request.headers)
     const body = await readBody(request, formMaxBytes, options.budget)
+    let form: URLSearchParams
     try {
-      const form = new URLSearchParams(new TextDecoder().decode(body.bytes))
-      return admin(request, Schema.readQuery(adminFields, form).values.token ?? '')
+      form = new URLSearchParams(new TextDecoder().decode(body.bytes))
     } finally {
       body.release()
     }
+    return admin(request, Schema.readQuery(adminFields, form).values.token ?? '')
   }
   return { home, stocks, asset, operation, signIn }
 }
 
-/** Of equal length for all tokens, so that the comparison tells nothing about it. */
+/**
+ * Hashes have the same length for all tokens, so that the comparison's time shows nothing about the
+ * token.
+ */
 function digest(token: string): string {
   return new Bun.CryptoHasher('sha256').update(token).digest('hex')
 }

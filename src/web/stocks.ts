@@ -2,7 +2,7 @@ import type { Config, Stock } from '../config/Config'
 import { dollars } from './catalogue'
 import { type Html, html } from './html'
 
-/** The tokens of `[stock]`; the script fills in what is live where `GET /api/stock/list` answers. */
+/** The tokens of `[stock]`. The script fills in live values where `GET /api/stock/list` answers. */
 export function stocksPage(config: Config, stock: Stock, isLive: boolean): Html {
   const network = config.networks.find(({ id }) => id === stock.network)
   const symbol = network?.asset.symbol ?? ''
@@ -29,7 +29,7 @@ ${isLive && html`<p class="quiet scriptless">Live prices need JavaScript here; <
 <ol class="steps">
 <li>${command('The tokens with live prices', `curl '${api}/list'`)}</li>
 <li>${command('What an amount buys now', `curl '${api}/quote?symbol=${first(stock)}&usdg=10'`)}</li>
-<li>${command('Ask for the terms, sign them, send the same request with the signature', `curl -i -X POST '${api}/buy?symbol=${first(stock)}&usdg=10'`)}</li>
+<li>${command('Request the terms, sign them, send the same request with the signature', `curl -i -X POST '${api}/buy?symbol=${first(stock)}&usdg=10'`)}</li>
 </ol>`
 }
 

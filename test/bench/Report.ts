@@ -1,11 +1,11 @@
 import * as Stats from './Stats'
 
-/** One comparison: what of ours, against what, and how it came out. */
+/** One comparison: the measurement of ours, the other one, and the result. */
 export type Row = {
   what: string
   against: string
   ratio: Stats.Summary | undefined
-  /** As printed, such as `>= 0.5`; empty where there is none. */
+  /** As printed, such as `>= 0.5`; empty without a target. */
   target: string
   met: boolean | undefined
   ours: string
@@ -29,20 +29,20 @@ export function compare(options: {
     what,
     against,
     ratio,
-    ...judge(ratio.median, bound),
+    ...evaluate(ratio.median, bound),
     ours: format(Stats.median(ours)),
     theirs: format(Stats.median(theirs)),
   }
 }
 
-/** The target as text, and whether a value keeps it. */
-export function judge(value: number, bound?: Bound): Pick<Row, 'target' | 'met'> {
+/** The target as text, and whether a value meets it. */
+export function evaluate(value: number, bound?: Bound): Pick<Row, 'target' | 'met'> {
   if (bound === undefined) return { target: '', met: undefined }
   if ('atLeast' in bound) return { target: `>= ${bound.atLeast}`, met: value >= bound.atLeast }
   return { target: `<= ${bound.atMost}`, met: value <= bound.atMost }
 }
 
-/** Lines of a table whose columns are as wide as they need to be. */
+/** Lines of a table with columns of the needed width. */
 export function format(rows: readonly Row[]): string[] {
   const cells = rows.map((row) => [
     row.what,

@@ -12,10 +12,10 @@ const rounds = 9
 
 type Program = {
   file: string
-  /** Environment and everything else that it needs, in the directory it is started in. */
+  /** Environment and other input, for the directory in which it is started. */
   prepare: (cwd: string) => Record<string, string>
   url: string
-  /** Status of the answer that says that it works. */
+  /** Status of the answer that shows that it works. */
   expected: number
 }
 
@@ -24,7 +24,7 @@ type Start = { answerMs: number; expectedMs: number }
 
 /**
  * From the start of the executable to its first answer, in an empty directory each time: with the
- * executable still on the disk, as after a boot, and with it in the page cache, as at a restart.
+ * executable on the disk, as after a boot, and with it in the page cache, as at a restart.
  */
 export async function benchCold(
   machine: Machine,
@@ -36,7 +36,7 @@ export async function benchCold(
     const { ours, bare } = programs
     const canDrop = dropFromPageCache(ours.file)
     const times = { ours: series(), bare: series() }
-    // The first start of each may wait for what the build still writes and does not count.
+    // The first start of each may wait for writes of the build, so it does not count.
     for (let round = -1; round < rounds; round++) {
       const names = ['ours', 'bare'] as const
       for (const name of round % 2 === 0 ? names : names.toReversed()) {

@@ -59,7 +59,7 @@ export function generatedConfig(
       rpcUrls,
       baseUrl: 'http://localhost',
       listen: '127.0.0.1:0',
-      // The discard port: nothing measured here reaches an upstream.
+      // The discard port: no measured request reaches an upstream.
       upstream: (url) => new URL(url.pathname + url.search, 'http://127.0.0.1:9'),
     },
   })

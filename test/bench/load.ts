@@ -3,20 +3,22 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Socket } from 'bun'
 
-/** Closed-loop load: each connection sends its next request when the answer to the last is complete. */
+/**
+ * Closed-loop load: each connection sends its next request when the previous answer is complete.
+ */
 export type Load = { name: string; drive(options: LoadOptions): Promise<number> }
 
 export type LoadOptions = {
   url: string
-  /** Every answer must have it; throws when one has not. */
+  /** Every answer must contain it; throws otherwise. */
   status: number
   connections: number
   seconds: number
-  /** Asked in turn at the URL's server instead of the URL's own path. */
+  /** Requested in turn at the URL's server instead of the URL's own path. */
   paths?: readonly string[]
 }
 
-/** wrk where it is installed, else sockets of our own; both give requests per second. */
+/** Uses wrk where it is installed, else sockets of our own. Both give requests per second. */
 export function findLoad(): Load {
   const wrk = Bun.which('wrk')
   if (wrk === null) return { name: 'own sockets', drive: driveSockets }
@@ -42,7 +44,7 @@ async function driveWrk(wrk: string, options: LoadOptions): Promise<number> {
 
 const scripts = new Map<readonly string[], string>()
 
-/** A script for wrk that asks for paths in turn, from requests that are made before. */
+/** A script for wrk that requests paths in turn, from prebuilt requests. */
 function writeScript(paths: readonly string[]): string {
   const known = scripts.get(paths)
   if (known !== undefined) return known
@@ -121,7 +123,7 @@ export async function driveSockets(options: LoadOptions): Promise<number> {
 const headEnd = Buffer.from('\r\n\r\n')
 const lengthName = /\r\ncontent-length: (\d+)\r\n/i
 
-/** Bytes of the answer that a buffer begins with, or undefined while its head is not complete. */
+/** Bytes of the answer that a buffer begins with; undefined while its head is not complete. */
 export function answerLength(buffer: Buffer): number | undefined {
   const end = buffer.indexOf(headEnd)
   if (end === -1) return undefined

@@ -2,25 +2,30 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { cpus, tmpdir } from 'node:os'
 import { join } from 'node:path'
 
-/** CPU that others may use during a sample, as a share of one core, before it counts as disturbed. */
+/**
+ * CPU that others may use during a sample, as a share of one core, before it counts as disturbed.
+ */
 const disturbedShare = 0.1
 const attemptsMax = 3
-/** Spent in all on waiting for a quiet machine and on samples taken again; then they count as they are. */
+/**
+ * Total time for waiting for an idle machine and for repeated samples. After that, samples count in
+ * any case.
+ */
 const patienceMs = 50_000
 
 export type Machine = {
-  /** Where things run, for the report. */
+  /** The processors in use, for the report. */
   description: string
-  /** Starts a script of `servers/` on the server's core; resolves once it has printed its URL. */
+  /** Starts a script of `servers/` on the server's core; resolves when it has printed its URL. */
   serve(script: string, args?: readonly string[]): Promise<Server>
-  /** Words in front of a command that shall run on the server's core. */
+  /** Prefix of a command that must run on the server's core. */
   onServerCore: readonly string[]
   /**
-   * Takes a sample once the machine is quiet, and again when others used it meanwhile; the least
+   * Takes a sample when the machine is idle, and repeats it when others used the machine. The least
    * disturbed of three counts.
    */
   sample<T>(measure: () => Promise<T>): Promise<T>
-  /** CPU seconds that a process has used; 0 where that cannot be told. */
+  /** CPU seconds that a process has used; 0 where they cannot be read. */
   cpuSeconds(pid: number): number
   /** Samples repeated, and samples kept although they were disturbed. */
   disturbances(): { repeated: number; kept: number }
@@ -76,7 +81,7 @@ export function prepareMachine(): Machine {
   }
 }
 
-/** Waits until others leave the machine alone for a moment, at most two seconds; tells for how long. */
+/** Waits until the machine is idle for a moment, at most two seconds. Returns the waiting time. */
 async function waitForQuiet(patience: number): Promise<number> {
   const startedAt = performance.now()
   const limit = Math.min(patience, 2_000)
@@ -90,7 +95,7 @@ async function waitForQuiet(patience: number): Promise<number> {
 }
 
 async function startServer(command: readonly string[]): Promise<Server> {
-  // Data directories go there, and with it.
+  // Data directories are inside it, and are removed with it.
   const directory = mkdtempSync(join(tmpdir(), 'turnpike-bench-'))
   const child = Bun.spawn([...command], {
     stdin: 'ignore',
@@ -111,7 +116,7 @@ async function startServer(command: readonly string[]): Promise<Server> {
   }
 }
 
-/** The first line that is a URL; what follows is read and forgotten, so that the server may log. */
+/** The first line that is a URL. Further output is read and dropped, so that the server may log. */
 async function findUrl(stdout: ReadableStream<Uint8Array>): Promise<string | undefined> {
   const { promise, resolve } = Promise.withResolvers<string | undefined>()
   const read = async () => {
@@ -149,7 +154,7 @@ function machineTicks(): number {
   return [0, 1, 2, 7].reduce((sum, index) => sum + (fields[index] ?? 0), 0)
 }
 
-/** Time of this process and all that it started, including what has ended and was waited for. */
+/** Time of this process and its descendants, including those that ended and were waited for. */
 function ourTicks(): number {
   const children = new Map<number, number[]>()
   const ticks = new Map<number, number>()

@@ -2,7 +2,7 @@ import { samplePrice } from '../../src/demo/exchange'
 import { testWorld } from '../harness/world'
 import { findLoad } from './load'
 
-// Throughput of the free stock routes, and what they cost the node. Chain and gateway share the
+// Throughput of the free stock routes, and their cost for the node. Chain and gateway share the
 // machine with the load, so these are lower bounds.
 
 const seconds = 3
@@ -31,7 +31,7 @@ for (const path of ['list', 'quote?symbol=NVDA&usdg=25']) {
   }
 }
 
-// Every amount once: nothing can be shared but the call.
+// Every amount occurs once, so that only the call can be shared.
 let amount = 1_000_000
 let answers = 0
 const before = await asked()

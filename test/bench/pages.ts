@@ -51,7 +51,7 @@ export async function benchPages(
         what: `page / ${what}, loaded`,
         against: 'a budget',
         ratio: undefined,
-        ...Report.judge(median, { atMost: loadMaxMs }),
+        ...Report.evaluate(median, { atMost: loadMaxMs }),
         ours: `${median.toFixed(0)} ms`,
         theirs: `${loadMaxMs} ms`,
       })

@@ -45,7 +45,7 @@ export async function benchPaid(
     what: 'JSON-RPC calls per payment',
     against: '',
     ratio: undefined,
-    ...Report.judge(perPayment, { atMost: 3 }),
+    ...Report.evaluate(perPayment, { atMost: 3 }),
     ours: perPayment.toFixed(2),
     theirs: '',
   }
@@ -117,7 +117,7 @@ async function sign(url: string, count: number): Promise<string[]> {
     methods: [evm({ account: account(1).local(), currencies: [evm.assets.base.USDC] })],
     polyfill: false,
   })
-  // mppx gives equal challenges within a millisecond: such a credential would pay nothing.
+  // mppx repeats challenges within a millisecond: such a credential would pay nothing.
   const credentials = new Set<string>()
   while (credentials.size < count) {
     const challenge = await fetch(url + path)

@@ -15,7 +15,7 @@ const large: Size = { merchants: 625, routes: 16 }
 const rounds = 5
 const seconds = 4
 const warmUpSeconds = 3
-/** Until every route was asked for once, which signs its offers. */
+/** Until every route was requested once, which signs its offers. */
 const visitAllSeconds = 12
 const connections = 32
 const matchRounds = 21
@@ -69,7 +69,8 @@ async function benchAnswers(machine: Machine): Promise<{ rows: Report.Row[]; not
         many: candidate(many, spread(manyPaths, fewPaths.length)),
         bound: { atLeast },
       },
-      // No cache holds their answers and each is signed once a minute: what the worst traffic costs.
+      // The processor's caches do not hold all answers, and each is signed once a minute: the worst
+      // traffic.
       { what: 'all in turn', few: candidate(few, fewPaths), many: candidate(worn, manyPaths) },
     ]
     const candidates = pairs.flatMap((pair) => [pair.few, pair.many])
@@ -80,7 +81,8 @@ async function benchAnswers(machine: Machine): Promise<{ rows: Report.Row[]; not
     for (let round = 0; round < rounds; round++)
       for (const each of round % 2 === 0 ? candidates : candidates.toReversed()) {
         const { perSecond, cpuMicros } = await machine.sample(async () => {
-          // What ran out while the others were measured is made again before: their time is not its.
+          // Offers that expired while the others were measured are made again before the
+          // measurement.
           await drive(each, each.paths === manyPaths ? visitAllSeconds : 1)
           const before = machine.cpuSeconds(each.server.pid)
           const perSecond = await drive(each)
@@ -174,7 +176,7 @@ function timeMatches(matcher: Route.Matcher, paths: readonly string[]): number {
   return (elapsedMs * 1e6) / times
 }
 
-/** So many of a list, from all over it. */
+/** So many entries of a list, evenly spread. */
 function spread<T>(all: readonly T[], count: number): T[] {
   return all.filter((_, i) => i % Math.floor(all.length / count) === 0).slice(0, count)
 }

@@ -6,7 +6,7 @@ export type CountingRpc = {
   stop(): Promise<void>
 }
 
-/** Passes JSON-RPC over HTTP on to a node and counts the calls, each member of a batch as one. */
+/** Forwards JSON-RPC over HTTP to a node and counts the calls, each member of a batch as one. */
 export function startCountingRpc(target: string): CountingRpc {
   const counts = new Map<string, number>()
   const server = Bun.serve({

@@ -12,7 +12,10 @@ export function shippedText(): string {
   return readFileSync(file, 'utf8')
 }
 
-/** Whom everybody here pays: nobody's, since the configuration refuses well-known accounts. */
+/**
+ * The payee of all benchmarks: an address without an owner, because the configuration refuses
+ * well-known accounts.
+ */
 export const payee = '0x00000000000000000000000000000000DeaDBeef'
 
 /** Every name that the shipped file needs. */
@@ -31,7 +34,7 @@ export function shippedConfig(rpcUrls: Readonly<Record<string, string>> = {}): C
       rpcUrls,
       baseUrl: 'http://localhost',
       listen: '127.0.0.1:0',
-      // The discard port: nothing measured here reaches an upstream.
+      // The discard port: no measured request reaches an upstream.
       upstream: (url) => new URL(url.pathname + url.search, 'http://127.0.0.1:9'),
     },
   })

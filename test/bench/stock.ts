@@ -7,8 +7,8 @@ import { createStockProgram } from '../harness/stockserve'
 import * as Stats from './Stats'
 
 /**
- * Purchases a second and how long one takes, from the paid request to the delivered shares, with 1
- * and 16 buyers, while the chain mines at once and in blocks of a second. The program runs as an
+ * Purchases per second, and the time of one from the paid request to the delivered shares. It runs
+ * with 1 and 16 buyers, with automining and with blocks of a second. The program runs as an
  * operator starts it; buyers sign before the clock starts. The free routes: bench:market.
  */
 
@@ -33,7 +33,7 @@ for (const blockTimeMs of [undefined, 1_000]) {
     const buyers = await fund(chain, terms.asset.address, 16)
     await program.start()
     const blocks = blockTimeMs === undefined ? 'automine' : '1 s blocks'
-    // Code that has run before.
+    // Warm up, so that the code is compiled.
     await buy(buyers.slice(0, 1), 2)
     for (const [count, each] of blockTimeMs === undefined
       ? ([

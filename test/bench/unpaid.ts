@@ -18,7 +18,7 @@ type Candidate = {
   busy: number[]
 }
 
-/** Unpaid 402 per second: ours, a bare server that says the same bytes, and mppx's proxy. */
+/** Unpaid 402 per second: ours, a bare server with the same bytes, and mppx's proxy. */
 export async function benchUnpaid(
   machine: Machine,
 ): Promise<{ rows: Report.Row[]; notes: string[] }> {
@@ -44,7 +44,7 @@ export async function benchUnpaid(
       pairs.push({ path, ours: add(ours, path), bare: add(bare, path) })
     }
     const proxy = add(await serve('mppxproxy.ts'), '/catjoke/joke')
-    // Warms up, and looks at every answer's status, which wrk does not.
+    // Warms up, and checks every answer's status, which wrk does not.
     for (const { url } of candidates)
       await driveSockets({ url, status: 402, connections, seconds: 1.5 })
     for (let round = 0; round < rounds; round++) {

@@ -3,41 +3,52 @@ import { type Browser, chromium, type Page } from 'playwright-core'
 
 const known = ['/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome']
 
-/** Path of a Chromium on this machine, if there is one; CHROMIUM names another, or none if empty. */
+/**
+ * Path of a Chromium on this machine, if there is one. CHROMIUM names another one, or none if
+ * empty.
+ */
 export const chromiumPath =
   process.env.CHROMIUM === undefined
     ? (Bun.which('chromium') ?? known.find((path) => existsSync(path)))
     : process.env.CHROMIUM || undefined
 
-/** Starts it without a window. Throws when there is none. */
+/** Starts it without a window. Throws without a Chromium. */
 export function startBrowser(): Promise<Browser> {
   if (chromiumPath === undefined) throw new Error('there is no Chromium')
   return chromium.launch({
     executablePath: chromiumPath,
     // Containers have neither its sandbox nor much shared memory.
-    args: ['--no-sandbox', '--disable-dev-shm-usage'],
+    args: ['--no-sandbox', '--disable-dev-shm-usage', '--disable-gpu', '--process-per-site'],
   })
 }
 
-/** What a page complains about while it is looked at. */
-export function complaintsOf(page: Page): string[] {
-  const complaints: string[] = []
+/** Reports the errors of a page while it is open. */
+export function complaintsOf(page: Page, tell: (complaint: string) => void): void {
   page.on('console', (message) => {
-    if (['error', 'warning'].includes(message.type())) complaints.push(message.text())
+    if (['error', 'warning'].includes(message.type())) tell(message.text())
   })
-  page.on('pageerror', (error) => complaints.push(error.message))
+  page.on('pageerror', (error) => tell(error.message))
   page.on('dialog', (dialog) => {
-    complaints.push(`dialog: ${dialog.message()}`)
+    tell(`dialog: ${dialog.message()}`)
     void dialog.dismiss()
   })
-  return complaints
 }
 
 const axe = await Bun.file(require.resolve('axe-core/axe.min.js')).text()
 
-/** What axe-core finds on a page, in all its rules, as `rule: element`. */
-export async function violationsOf(page: Page): Promise<string[]> {
-  await page.evaluate(axe)
-  return page.evaluate(`axe.run(document, { resultTypes: ['violations'] }).then((result) =>
-    result.violations.flatMap(({ id, nodes }) => nodes.map(({ html }) => id + ': ' + html)))`)
+/** Rules whose result depends on the colour scheme; the others read the document, which has one. */
+export const colourRules = ['color-contrast', 'link-in-text-block'] as const
+
+/** What axe-core finds in a page or below a selector, as `rule: element`; in all its rules by default. */
+export async function violationsOf(
+  page: Page,
+  { rules, within }: { rules?: readonly string[]; within?: string } = {},
+): Promise<string[]> {
+  if (!(await page.evaluate('"axe" in window'))) await page.evaluate(axe)
+  const options = { resultTypes: ['violations'], ...(rules && { runOnly: rules }) }
+  const context = within === undefined ? 'document' : JSON.stringify(within)
+  return page.evaluate(`axe.run(${context}, ${JSON.stringify(options)}).then((result) => {
+    if (result.violations.length + result.passes.length === 0) throw new Error('no rule applied')
+    return result.violations.flatMap(({ id, nodes }) => nodes.map(({ html }) => id + ': ' + html))
+  })`)
 }

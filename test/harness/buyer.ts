@@ -2,8 +2,8 @@ import { type Address, type Hex, keccak256, type LocalAccount, stringToBytes } f
 import * as Permit from '../../src/protocol/Permit'
 
 /**
- * A buyer that signs by viem and spells out every member, so that tests can send what no honest
- * client would.
+ * A buyer that signs by viem and sets every member explicitly, so that tests can send requests that
+ * no honest client would send.
  */
 
 export type Accept = {
@@ -24,7 +24,7 @@ export type Required = {
   extensions: Record<string, { info: Record<string, unknown>; schema: object }>
 }
 
-/** A 402 taken apart. */
+/** A parsed 402. */
 export type Asked = {
   response: Response
   body: Record<string, unknown>
@@ -41,11 +41,11 @@ export type ParsedChallenge = {
     recipient: Address
     methodDetails: { chainId: number; credentialTypes: string[]; spender?: Address }
   }
-  /** As they stood in the header, for the echo. */
+  /** The unparsed texts, for the echo. */
   raw: Record<string, string>
 }
 
-/** Sends a request without a credential and takes the 402 apart. */
+/** Sends a request without a credential and parses the 402. */
 export async function ask(url: string, init?: RequestInit): Promise<Asked> {
   const response = await fetch(url, init)
   const header = response.headers.get('payment-required') ?? ''
@@ -68,16 +68,16 @@ export function challengesOf(response: Response): ParsedChallenge[] {
   })
 }
 
-/** Replaces members of what is signed or sent. */
+/** Replaces members of the signed or sent data. */
 export type MppOptions = {
   nonce?: Hex
   validBefore?: bigint
   value?: bigint
   to?: Address
   from?: Address
-  /** Members of the echoed challenge that are sent instead. */
+  /** Members that replace those of the echoed challenge. */
   echo?: Record<string, string>
-  /** Signature that is sent instead. */
+  /** A signature that replaces the real one. */
   signature?: (signature: Hex) => Hex
   source?: string
 }
@@ -201,9 +201,9 @@ export type X402Options = {
   value?: bigint
   to?: Address
   from?: Address
-  /** Leave `accepted` out. */
+  /** Omits `accepted`. */
   bare?: boolean
-  /** Members of `accepted` that are sent instead. */
+  /** Members that replace those of `accepted`. */
   accepted?: Record<string, unknown>
   extensions?: Record<string, unknown>
   signature?: (signature: Hex) => Hex

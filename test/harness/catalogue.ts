@@ -1,17 +1,18 @@
 /**
- * What the shipped merchants sell, in each shape: what a buyer asks below `/m/`, and the request that
- * the upstream must get. Routes of the service itself are not here: they have no upstream.
+ * The offers of the shipped merchants, in each shape: the buyer's request below `/m/`, and the
+ * request that the upstream must receive. Routes of the service itself have no upstream and are not
+ * here.
  */
 export type Sample = {
   /** Path and query below `/m/`, as the buyer writes them. */
   ask: string
   /** Whole URL of the upstream's request; its path and query are compared byte by byte. */
   upstream: string
-  /** 200 unless told otherwise. */
+  /** Default: 200. */
   status?: number
-  /** Part of the answer, after its encoding is taken off. */
+  /** Part of the decoded answer. */
   has?: string
-  /** `application/json` unless told otherwise. */
+  /** Default: `application/json`. */
   type?: string
 }
 
@@ -55,7 +56,7 @@ const weather: readonly Sample[] = [
     upstream: `${openMeteo}/forecast?${berlin}&current=temperature_2m,wind_speed_10m&daily=temperature_2m_max,sunrise`,
     has: '"sunrise":',
   },
-  // Parameters that the route does not describe cross too.
+  // Parameters that the route does not describe are forwarded, too.
   {
     ask: 'weather/forecast?latitude=-33.9&longitude=%2B151.2&forecast_days=16&hourly=rain&timezone=auto',
     upstream: `${openMeteo}/forecast?latitude=-33.9&longitude=%2B151.2&forecast_days=16&hourly=rain&timezone=auto`,
@@ -277,7 +278,7 @@ const worldData: readonly Sample[] = [
     has: '<?xml',
     type: 'text/xml',
   },
-  // Its errors have status 200, and are an answer like any other.
+  // Its errors have status 200, and are delivered like any answer.
   {
     ask: 'world-data/country/ZZ',
     upstream: `${worldBank}/ZZ?format=json`,

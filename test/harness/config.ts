@@ -71,7 +71,7 @@ fee = 500
 [facilitator]
 pay_to = "own"
 `
-/** Sets all that the small file names. */
+/** Sets every name that the small file uses. */
 export const env = { PAYOUT: payout, ONE_KEY: 'k3y-of-one' }
 
 /** Parses as `m.toml`. */
@@ -79,7 +79,7 @@ export function read(text: string, options: Partial<Options> = {}) {
   return parse(text, { file: 'm.toml', env, ...options })
 }
 
-/** The configuration of a text that must have no fault. */
+/** The configuration of a text, which must have no fault. */
 export function configOf(text: string, options: Partial<Options> = {}) {
   const { config, faults } = read(text, options)
   if (!config) throw new Error(faults.map(format).join('\n'))
@@ -91,13 +91,13 @@ export function linesOf(text: string, options: Partial<Options> = {}): string[] 
   return read(text, options).faults.map(format)
 }
 
-/** The file with one text replaced, which must be there exactly once. */
+/** The file with one text replaced, which must occur exactly once. */
 export function edited(from: string, to: string): string {
   if (small.split(from).length !== 2) throw new Error(`not exactly once in the file: ${from}`)
   return small.replace(from, () => to)
 }
 
-/** Number of the line that holds a text. */
+/** Number of the line that contains a text. */
 export function lineWith(text: string, part: string): number {
   return text.slice(0, text.indexOf(part)).split('\n').length
 }

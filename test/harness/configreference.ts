@@ -73,7 +73,7 @@ export function renderReference(): string {
   return `# Keys of merchants.toml
 
 Written from \`src/config/FileSchema.ts\` by \`bun test/harness/configreference.ts\`. Amounts, sizes and
-wei are strings; \`turnpike check\` names what is wrong with its line. The [README](../README.md) says
+wei are strings; \`turnpike check\` reports each fault with its line. The [README](../README.md) describes
 what the service does, [pricing.md](pricing.md) explains meters, and
 [architecture.md](architecture.md) follows a request through the code.
 

@@ -1,19 +1,19 @@
 import { Database } from 'bun:sqlite'
 import { readFileSync } from 'node:fs'
-import { type Db, open } from '../../db/open'
+import { type Db, open } from '../../db/sqlite/open'
 
-/** What the gateway did in its database. */
+/** Work of the gateway in its database. */
 export type SqlCosts = {
   /** Statements by verb and table, such as `insert payments`; without BEGIN, COMMIT and PRAGMA. */
   statements: Record<string, number>
-  /** Commits in the log, whoever made them, that were waited for. */
+  /** Commits in the log, of any connection, that were waited for. */
   commits: number
   /** Commits that were not waited for. */
   laterCommits: number
 }
 
 export type SqlCounter = {
-  /** Opens the database that is counted. */
+  /** Opens the counted database. */
   openDatabase: typeof open
   /** Statements of one kind since the last `reset`. */
   statements(kind: string): number
@@ -64,8 +64,8 @@ export function countSql(): SqlCounter {
 const methods = ['run', 'get', 'all', 'values'] as const
 
 /**
- * Connections that are opened within `run` count what they prepare for as long as they live: `open`
- * keeps the method that it finds.
+ * Connections that are opened within `run` count their prepared statements for their lifetime:
+ * `open` keeps the method that it finds.
  */
 function withPrepare<T>(count: (sql: string) => void, run: () => T): T {
   const { prototype } = Database
@@ -109,7 +109,7 @@ const headerBytes = 32
 const frameHeaderBytes = 24
 
 /**
- * Commits in a write-ahead log that nobody has restarted: the frames that name the size of the
+ * Commits in a write-ahead log that was not restarted: the frames that have the size of the
  * database. https://sqlite.org/fileformat2.html#the_write_ahead_log
  */
 function commitsIn(file: string): number {

@@ -4,13 +4,13 @@ import { account } from '../../src/demo/accounts'
 import type { OwnSettlement } from './ownsettlement'
 
 const gwei = 1_000_000_000n
-/** Delegating to it takes a delegation back. */
+/** Delegating to this address removes a delegation. */
 export const noCode: Address = `0x${'0'.repeat(40)}`
 
 /**
  * Delegates an account to code (EIP-7702); another account pays. Local nodes order a block by
- * `maxFeePerGas`: it goes before transactions of the relayer, or with `isLast` behind them. That one
- * has a payer of its own, and continues the nonce of one that goes before them in the same block.
+ * `maxFeePerGas`: it precedes transactions of the relayer, or with `isLast` follows them. That one
+ * has a different payer, and continues the nonce of one that precedes them in the same block.
  */
 export async function delegate(
   { net, network }: Pick<OwnSettlement, 'net' | 'network'>,

@@ -1,4 +1,5 @@
 import type { Address, Hex } from 'viem'
+import type { Order } from '../../db/Order'
 import type { Receipt } from '../../src/chain/receipt'
 import * as Token from '../../src/chain/token'
 import * as Abi from '../../src/protocol/Abi'
@@ -6,16 +7,15 @@ import type * as Authorization from '../../src/protocol/Authorization'
 import * as Crypto from '../../src/protocol/Crypto'
 import type { Job } from '../../src/settlement/Job'
 import type { SwapTerms } from '../../src/stock/market'
-import type { Order } from '../../src/stock/Order'
 import type { Random } from '../soak/random'
 import { asset, deskAddress, orderOfJob, stock, token } from './deskorders'
 
-/** A chain in memory that carries the transactions of the desk. */
+/** A chain in memory for the transactions of the desk. */
 
 export type ModelJob = {
   job: Job
   nonce: number
-  /** What the desk has signed: read from the bytes that it sends. */
+  /** The signature of the desk, parsed from the bytes that it sends. */
   signed: Authorization.ParsedCall
   /** Of a swap. */
   terms: SwapTerms | undefined
@@ -27,7 +27,7 @@ export type ModelJob = {
   returnedAtomic: bigint | undefined
 }
 
-/** `wasPaid`: what a reorganisation takes away is included again sooner or later. */
+/** `wasPaid`: a payment that a reorganisation removes is included again later. */
 type ModelPayment = { order: Order; transaction: Hex; isPaid: boolean; wasPaid: boolean }
 
 export type Listener = (id: string) => void
@@ -35,7 +35,7 @@ export type Listener = (id: string) => void
 type Swap = {
   orderId: string
   usdgAtomic: bigint
-  /** Part of it that the pool did not take, and who got it. */
+  /** The part that the pool did not take, and its receiver. */
   returnedAtomic: bigint
   payer: Address
   sharesAtomic: bigint
@@ -50,23 +50,23 @@ type Refund = {
   transaction: Hex
 }
 
-/** How the world behaves; the test changes it. */
+/** Behaviour of the model; the test changes it. */
 type Weather = {
   /** Shares for a thousand USDG. */
   price: bigint
   isDrained: boolean
   isPaused: boolean
   readonly blocked: Set<string>
-  /** Share of calls that no node answers. */
+  /** Share of calls without an answer of a node. */
   faults: number
   /** Share of successful swaps whose receipt lacks its Transfer: half of them for good. */
   silent: number
-  /** Share of swaps that find a pool which takes only a part of the money. */
+  /** Share of swaps whose pool takes only a part of the money. */
   shallow: number
   deskAtomic: bigint
   /** Share of refunds that another account sends before ours. */
   strangers: number
-  /** Whether the asset refuses a used nonce; else it logs it and succeeds. */
+  /** Whether the asset reverts on a used nonce; otherwise it emits a log and succeeds. */
   isStrict: boolean
 }
 
@@ -216,7 +216,7 @@ function pay({ refunds }: Chain, { job, signed }: ModelJob, transaction: Hex) {
   return transferLog(deskAddress, payee, asset, amountAtomic)
 }
 
-/** Sends the same refund from another account right before ours: the signature is public. */
+/** Sends the same refund from another account directly before ours: the signature is public. */
 function payByStranger(chain: Chain, known: ModelJob): void {
   if (!isTaken(chain, known)) return
   const transaction = newHash(chain)
@@ -226,7 +226,7 @@ function payByStranger(chain: Chain, known: ModelJob): void {
   chain.receipts.set(transaction, receiptOf(chain, transaction, true, logs))
 }
 
-/** The job is under way again, and what it moved is where it was. */
+/** The job is in progress again, and its money is where it was. */
 export function takeBack(chain: Chain, known: ModelJob): void {
   const { swaps, refunds, receipts } = chain
   const { job, signed, transaction } = known
@@ -241,7 +241,7 @@ export function takeBack(chain: Chain, known: ModelJob): void {
   const index = refunds.findIndex((each) => each.orderId === orderId)
   const refund = job.kind === 'refund' ? refunds[index] : undefined
   if (refund) {
-    // A stranger's refund was right before ours, in vain: both are gone.
+    // Another account's refund was directly before ours and failed: both are removed.
     refunds.splice(index, 1)
     receipts.delete(refund.transaction)
     undo(chain, signed)
@@ -251,7 +251,7 @@ export function takeBack(chain: Chain, known: ModelJob): void {
   emit(chain.listeners.job, job.id)
 }
 
-/** Moves what a transaction took back to the desk, and its nonce is unused again. */
+/** Returns the money of a transaction to the desk and marks its nonce as unused. */
 function undo({ used, state }: Chain, { nonce, amountAtomic }: Authorization.ParsedCall): void {
   used.delete(nonce)
   state.deskAtomic += amountAtomic

@@ -1,9 +1,9 @@
-import type { Db } from '../../db/open'
+import type { Order } from '../../db/Order'
 import { payments } from '../../db/schema'
-import { createTransactions } from '../../db/transactions'
-import { write } from '../../db/write'
-import { createStore } from '../../src/settlement/store'
-import type { Order } from '../../src/stock/Order'
+import { createLedger } from '../../db/sqlite/ledger'
+import type { Db } from '../../db/sqlite/open'
+import { createOrders } from '../../db/sqlite/orders'
+import { write } from '../../db/sqlite/write'
 import type { Random } from '../soak/random'
 import {
   type Chain,
@@ -19,18 +19,17 @@ import { connect, type World } from './desknode'
 import { asset, deskAddress, network, paymentRow } from './deskorders'
 
 /**
- * A chain and a settlement in memory, for orders by the thousand: the order machine and the database
+ * A chain and a settlement in memory, for thousands of orders. The order machine and the database
  * are the real ones. Everything that can happen is an event that the test draws.
  */
 
-/** The world as it is, and levers to change it. */
+/** The state of the model, and functions that change it. */
 export function createModel(db: Db, random: Random) {
   const chain = createChain(random)
-  const store = createStore(db)
   const world: World = {
     db,
-    store,
-    transactions: createTransactions(db),
+    ledger: createLedger(db),
+    riders: createOrders(db).riders,
     chain,
     generation: 0,
     nonce: 0,
@@ -38,32 +37,34 @@ export function createModel(db: Db, random: Random) {
   }
   const { state, swaps, refunds, paid } = chain
   return {
+    /** Without a detour. */
+    orders: world.ledger.orders,
     state,
     swaps,
     refunds,
     paid,
-    /** What a process sees that is started now. */
+    /** The view of a process that is started now. */
     connect: () => connect(world),
-    /** Ends the process that was connected, wherever it is. */
+    /** Ends the connected process at any point. */
     kill: () => void world.generation++,
     /** A payment and its order, as the settlement writes them together. */
-    buy: (order: NewOrder, insert: (order: Order) => void) => buy(world, order, insert),
+    buy: (order: NewOrder) => buy(world, order),
     /** Payments that are not on the chain. */
     unpaid: () => [...paid].filter(([, each]) => !each.isPaid).map(([id]) => id),
-    /** Includes a payment, or proves that it never will be. */
+    /** Includes a payment, or proves that it never will be included. */
     endPayment: (id: string, isPaid: boolean) => endPayment(world, id, isPaid),
-    /** A reorganisation takes a settled payment away; it is included again later. */
+    /** A reorganisation removes a settled payment, which is included again later. */
     dropPayment: (id: string) => dropPayment(world, id),
-    /** Includes the job with the lowest account nonce, or somebody else's transaction there. */
+    /** Includes the job with the lowest account nonce, or another transaction with that nonce. */
     mine: (isReplaced: boolean) => mine(chain, isReplaced),
-    /** Takes the newest included job away, at most a few blocks deep. */
+    /** Removes the newest included job, at most a few blocks deep. */
     reorganise: () => reorganise(chain),
     /**
-     * Takes everything of the newest blocks away at once. On the new fork the same bytes may end
-     * otherwise: a swap that had failed may succeed, before a refund that had paid.
+     * Removes all transactions of the newest blocks at once. On the new fork the same bytes may
+     * have another result: a swap that had failed may succeed, before a refund that had paid.
      */
     reorganiseDeeply: () => reorganiseDeeply(chain),
-    /** Blocks in which nothing of ours is. */
+    /** Blocks without a transaction of ours. */
     pass(blocks: bigint): void {
       chain.block += blocks
     },
@@ -72,20 +73,21 @@ export function createModel(db: Db, random: Random) {
 
 type NewOrder = Omit<Order, 'paymentId' | 'settlementTx'>
 
-function buy({ db, chain }: World, order: NewOrder, insert: (order: Order) => void): Order {
+function buy({ db, chain, riders }: World, order: NewOrder): Order {
   const transaction = newHash(chain)
   const full: Order = { ...order, paymentId: `pay_${++chain.serial}`, settlementTx: transaction }
   write(db, () => {
     db.orm.insert(payments).values(paymentRow(full)).run()
-    insert(full)
+    riders.insert({ order: full, quota: undefined }, { id: full.paymentId, transaction })
   })
   chain.paid.set(full.paymentId, { order: full, transaction, isPaid: false, wasPaid: false })
   return full
 }
 
-function endPayment({ db, store, chain }: World, id: string, isPaid: boolean): void {
+async function endPayment({ ledger, chain }: World, id: string, isPaid: boolean): Promise<void> {
+  const { payments, settling } = ledger
   const payment = chain.paid.get(id)
-  if (payment === undefined || store.findById(id)?.state !== 'broadcast') return
+  if (payment === undefined || (await payments.findById(id))?.state !== 'broadcast') return
   const { transaction, order } = payment
   const blockNumber = ++chain.block
   if (isPaid) {
@@ -95,22 +97,23 @@ function endPayment({ db, store, chain }: World, id: string, isPaid: boolean): v
     const log = transferLog(order.payer, deskAddress, asset, order.totalAtomic)
     chain.receipts.set(transaction, receiptOf(chain, transaction, true, [log]))
     const logIndex = chain.serial++
-    write(db, () => store.confirm(id, { transaction, logIndex, blockNumber }, 1))
+    await settling.confirm(id, { transaction, logIndex, blockNumber }, 1)
   } else if (!payment.wasPaid) {
-    write(db, () => store.expire(id, false))
+    await settling.expire(id, false)
   }
   emit(chain.listeners.payment, id)
 }
 
-function dropPayment({ db, store, transactions, chain }: World, id: string): void {
+async function dropPayment({ ledger, chain }: World, id: string): Promise<void> {
   const { state, paid, receipts, listeners } = chain
   const payment = paid.get(id)
-  if (payment === undefined || store.findById(id)?.state !== 'confirmed') return
+  if (payment === undefined) return
+  if ((await ledger.payments.findById(id))?.state !== 'confirmed') return
   if (state.deskAtomic < payment.order.totalAtomic) return
   payment.isPaid = false
   state.deskAtomic -= payment.order.totalAtomic
   receipts.delete(payment.transaction)
-  write(db, () => transactions.reopen(network.id, payment.transaction))
+  await ledger.settling.reopen(network.id, payment.transaction)
   emit(listeners.payment, id)
 }
 
@@ -145,7 +148,7 @@ function reorganiseDeeply(chain: Chain): void {
     .filter(({ blockNumber, receipt }) => receipt && blockNumber && blockNumber > since)
     .sort((left, right) => right.nonce - left.nonce)
   for (const each of gone) {
-    // Only what is above every nonce that stays.
+    // Only a job above every nonce that stays.
     const jobs = [...chain.jobs.values()]
     const isTop = !jobs.some((other) => other.nonce > each.nonce && other.receipt)
     if (isTop) takeBack(chain, each)

@@ -1,39 +1,48 @@
 import type { Hex } from 'viem'
-import type { Db } from '../../db/open'
-import type { TransactionStatements } from '../../db/transactions'
-import { write } from '../../db/write'
+import type { JobRider, Ledger, RowsRefusal } from '../../db/Ledger'
+import type { OrderLedger } from '../../db/OrderLedger'
+import type { Db } from '../../db/sqlite/open'
+import { RefusedError, type Riders } from '../../db/sqlite/riders'
+import { write } from '../../db/sqlite/write'
 import { RpcFault } from '../../src/chain/client'
 import * as Token from '../../src/chain/token'
 import * as Abi from '../../src/protocol/Abi'
 import type { Job, JobEnd } from '../../src/settlement/Job'
-import type { Store } from '../../src/settlement/store'
 import type { DeskMarket, DeskSettlement } from '../../src/stock/context'
 import type { SwapTerms } from '../../src/stock/market'
 import { type Chain, type ModelJob, newHash, sharesFor } from './deskchain'
 import { asset, deskAddress, encode, readSigned } from './deskorders'
 
-/** What a process of the desk sees of the chain: a settlement, a market and their node. */
+/** The view of a desk process: a settlement, a market and their node. */
 
 export type World = {
   readonly db: Db
-  readonly store: Store
-  readonly transactions: TransactionStatements
+  readonly ledger: Pick<Ledger, 'payments' | 'settling' | 'orders'>
+  readonly riders: Riders['orders']
   readonly chain: Chain
-  /** A process that was killed never hears an answer. */
+  /** A killed process never gets an answer. */
   generation: number
   /** Of the account that sends the jobs. */
   nonce: number
-  /** What the market was asked for last. */
+  /** Arguments of the last call of the market. */
   terms: SwapTerms | undefined
 }
 
-/** What a process sees that is started now. */
-export function connect(world: World): { settlement: DeskSettlement; market: DeskMarket } {
+/** The view of a process that is started now. */
+export function connect(world: World): {
+  settlement: DeskSettlement
+  market: DeskMarket
+  orders: OrderLedger
+} {
   const born = world.generation
-  return { settlement: settlementOf(world, born), market: marketOf(world, born) }
+  return {
+    settlement: settlementOf(world, born),
+    market: marketOf(world, born),
+    orders: ordersOf(world, born),
+  }
 }
 
-/** An answer of the node, a fault, or silence for a process that is gone. */
+/** An answer of the node, a fault, or no answer for a killed process. */
 async function node<T>(world: World, born: number, answer: () => T): Promise<T> {
   const { random, state } = world.chain
   for (let turn = random.between(0, 2); turn > 0; turn--) await Promise.resolve()
@@ -43,20 +52,57 @@ async function node<T>(world: World, born: number, answer: () => T): Promise<T> 
   return answer()
 }
 
+/**
+ * A ledger that is far away: other things happen before it does its work, and before the answer is
+ * here. A process that was killed asks for nothing more.
+ */
+async function remote<T>(world: World, born: number, work: () => T | Promise<T>): Promise<T> {
+  await pause(world)
+  if (born !== world.generation) return new Promise<T>(() => undefined)
+  const result = await work()
+  await pause(world)
+  return born === world.generation ? result : new Promise<T>(() => undefined)
+}
+
+async function pause({ chain: { random } }: World): Promise<void> {
+  for (let turn = random.between(0, 2); turn > 0; turn--) await Promise.resolve()
+  if (random.chance(0.15)) await new Promise((resolve) => setImmediate(resolve))
+}
+
+function ordersOf(world: World, born: number): OrderLedger {
+  const { orders } = world.ledger
+  const far =
+    <A extends unknown[], T>(ask: (...args: A) => Promise<T>) =>
+    (...args: A) =>
+      remote(world, born, () => ask(...args))
+  return {
+    find: far(orders.find),
+    findByPayment: far(orders.findByPayment),
+    open: far(orders.open),
+    toRecheck: far(orders.toRecheck),
+    countOpen: far(orders.countOpen),
+    history: far(orders.history),
+    countRefunds: far(orders.countRefunds),
+    countUnderWay: far(orders.countUnderWay),
+    move: far(orders.move),
+  }
+}
+
 function settlementOf(world: World, born: number): DeskSettlement {
-  const { chain, store } = world
+  const { chain, ledger } = world
   const { jobs, listeners } = chain
   const isMine = () => born === world.generation
   return {
     desk: deskAddress,
-    findById: store.findById,
-    job(id) {
-      const known = jobs.get(id)
-      return known && { ...known }
-    },
+    findById: (id) => remote(world, born, () => ledger.payments.findById(id)),
+    job: (id) =>
+      remote(world, born, () => {
+        const known = jobs.get(id)
+        return known && { ...known }
+      }),
     onJob: (listener) => void listeners.job.push((id) => isMine() && listener(id)),
     onPayment: (listener) => void listeners.payment.push((id) => isMine() && listener(id)),
-    async run(job, { waitMs, write: record }) {
+    async run(job, { waitMs, rider }) {
       if (!jobs.has(job.id)) {
         const { random, state } = chain
         const answered = node(world, born, () => !random.chance(state.faults))
@@ -64,7 +110,8 @@ function settlementOf(world: World, born: number): DeskSettlement {
           return { kind: 'unavailable', detail: 'poor', retryAfterSeconds: 1 }
         }
       }
-      if (!jobs.has(job.id)) send(world, job, record)
+      const refusal = jobs.has(job.id) ? undefined : send(world, job, rider)
+      if (refusal !== undefined) return { kind: 'refused', reason: refusal }
       if (waitMs > 0) await node(world, born, () => undefined).catch(() => undefined)
       return endOf(jobs.get(job.id))
     },
@@ -108,28 +155,45 @@ function marketOf(world: World, born: number): DeskMarket {
   }
 }
 
-/** Writes a job and what its caller records with it. */
-function send(world: World, job: Job, record: ((hash: Hex) => void) | undefined): void {
+/** Writes a job and the rows of its caller. Returns the reason if they are refused. */
+function send(world: World, job: Job, rider: JobRider | undefined): RowsRefusal | undefined {
   const transaction = newHash(world.chain)
-  write(world.db, () => record?.(transaction))
+  try {
+    write(world.db, () => ride(world, rider, transaction))
+  } catch (error) {
+    if (error instanceof RefusedError) return error.reason
+    throw error
+  }
   const sent = compose(world, job)
   const unknown = { receipt: undefined, sharesAtomic: undefined, returnedAtomic: undefined }
   const row = { job, nonce: world.nonce++, transaction, blockNumber: undefined, ...sent }
   world.chain.jobs.set(job.id, { ...row, state: 'broadcast', ...unknown })
+  return undefined
 }
 
-/** As the settlement would send it now. */
+/** The jobs of the model are not in the database: what a rider asks of them is answered here. */
+function ride({ chain, riders }: World, rider: JobRider | undefined, transaction: Hex): void {
+  if (rider?.kind !== 'order') return
+  const { withoutEffect = [], ...rest } = rider
+  const states = withoutEffect.map((id) => chain.jobs.get(id)?.state)
+  if (!states.every((state) => state === 'failed' || state === 'replaced')) {
+    throw new RefusedError('job-may-have-effect')
+  }
+  riders.ride(rest, transaction)
+}
+
+/** The job as the settlement would send it now. */
 function compose(world: World, job: Job): Pick<ModelJob, 'signed' | 'terms'> {
   world.terms = undefined
   if (!('compose' in job)) throw new Error(`${job.id} is not signed`)
   const sign = () => `0x${'11'.repeat(64)}1b` as const
   const call = job.compose({ address: deskAddress, nonce: world.nonce, sign })
-  // `compose` has asked the market.
+  // `compose` has called the market.
   return { signed: readSigned(call), terms: world.terms }
 }
 
 function endOf(known: ModelJob | undefined): JobEnd {
-  if (known === undefined) throw new Error('a job was forgotten')
+  if (known === undefined) throw new Error('a job has no row')
   const { state, transaction, receipt } = known
   if (state === 'broadcast') return { kind: 'pending', transaction }
   if (state === 'replaced') return { kind: 'replaced', transaction }

@@ -1,4 +1,5 @@
 import type { Address } from 'viem'
+import type { Order } from '../../db/Order'
 import type { payments } from '../../db/schema'
 import type { Receipt } from '../../src/chain/receipt'
 import type { Stock, StockToken } from '../../src/config/Config'
@@ -6,12 +7,11 @@ import { account } from '../../src/demo/accounts'
 import * as Authorization from '../../src/protocol/Authorization'
 import * as Crypto from '../../src/protocol/Crypto'
 import type { Job, JobCall } from '../../src/settlement/Job'
-import type { Order } from '../../src/stock/Order'
 import * as Orders from '../../src/stock/Order'
 import type { Random } from '../soak/random'
 import { networkOf } from './settlement'
 
-/** What the model of a chain and its orders are made of. */
+/** Data of the model of a chain and its orders. */
 
 export const network = networkOf('http://127.0.0.1:1')
 export const asset = network.asset.address
@@ -45,7 +45,7 @@ export const stock: Stock = {
   tokens: [token],
 }
 
-/** An order of the model that nothing has happened to. */
+/** An order of the model without any transaction. */
 export function orderOf(
   random: Random,
   changes: Partial<Order> = {},
@@ -72,7 +72,7 @@ export function orderOf(
   }
 }
 
-/** What an order has of which nothing was sent. */
+/** Members of an order before any transaction is sent. */
 const untouched = {
   state: 'settling',
   swapTx: undefined,
@@ -86,7 +86,10 @@ const untouched = {
   settledAt: undefined,
 } as const satisfies Partial<Order>
 
-/** What a transaction of the desk carries: a refund, or in the code of a swap what funds it. */
+/**
+ * The signed transfer in a transaction of the desk: a refund, or the funding call in the code of a
+ * swap.
+ */
 export function readSigned(sent: JobCall): Authorization.ParsedCall {
   const call = sent.isCreation
     ? // The same words as those of a refund, behind another selector.

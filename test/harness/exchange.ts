@@ -5,7 +5,7 @@ import { account } from '../../src/demo/accounts'
 import { type Chain, execute } from '../../src/demo/chains'
 import { providerAddress, sqrtPriceX96, widestRange } from '../../src/demo/exchange'
 
-/** What happens to stocks, as anybody may make it happen on a local chain. */
+/** Changes of stocks that any account can make on a local chain. */
 
 const abi = parseAbi([
   'function setPaused(bool everything, bool token, bool oracle)',
@@ -19,7 +19,10 @@ const abi = parseAbi([
   'function slot0() view returns (uint160, int24, uint16, uint16, uint16, uint8, bool)',
 ])
 
-/** Pauses all of the issuer's tokens, this token alone (a halt), or its prices; the rest is on. */
+/**
+ * Pauses all of the issuer's tokens, this token alone (a halt), or its prices; the others are not
+ * paused.
+ */
 export function pause(
   chain: Chain,
   token: StockToken,
@@ -73,7 +76,7 @@ export async function movePrice(
   await send(chain, providerAddress, encodeFunctionData({ abi, functionName: 'move', args }))
 }
 
-/** Takes so many parts of a million out of the pool's liquidity. */
+/** Removes so many parts of a million of the pool's liquidity. */
 export async function drain(chain: Chain, token: StockToken, millionths: number): Promise<void> {
   const total = BigInt(await view(chain, token.pool, 'liquidity'))
   const { lower, upper } = widestRange(token.fee)
@@ -82,19 +85,20 @@ export async function drain(chain: Chain, token: StockToken, millionths: number)
   await send(chain, providerAddress, encodeFunctionData({ abi, functionName: 'withdraw', args }))
 }
 
-/** Steps of a drought: `dry` leaves nothing but what was offered, `refill` makes the pool as it was. */
-export type Drought = { dry(): Promise<void>; refill(price: number): Promise<void> }
+/** Steps of a test: `drain` leaves only the offered liquidity, `restore` restores the pool. */
+export type PoolDrain = { drain(): Promise<void>; restore(price: number): Promise<void> }
 
 /**
- * Offers so many shares just beside the pool's price, in the narrowest range that its fee allows. Once
- * everything else is gone, a purchase empties the pool and leaves what it has not spent.
+ * Offers so many shares directly beside the pool's price, in the narrowest range that its fee
+ * allows. Once all other liquidity is removed, a purchase empties the pool and leaves its unspent
+ * input.
  */
 export async function offer(
   chain: Chain,
   asset: Address,
   token: StockToken,
   sharesAtomic: bigint,
-): Promise<Drought> {
+): Promise<PoolDrain> {
   const { pool, fee, address } = token
   const deep = BigInt(await view(chain, pool, 'liquidity'))
   const widest = widestRange(fee)
@@ -102,7 +106,7 @@ export async function offer(
   const tick = Number(
     BigInt.asIntN(24, BigInt(`0x${(await view(chain, pool, 'slot0')).slice(66, 130)}`)),
   )
-  // Who buys token0 drives the price up, who buys token1 down.
+  // A buyer of token0 raises the price, a buyer of token1 lowers it.
   const isUp = isFirst(address, asset)
   const nearest = Math.floor(tick / spacing) * spacing
   const lower = isUp ? nearest + spacing : nearest - spacing
@@ -120,16 +124,16 @@ export async function offer(
   }
   await change('provide', { lower, upper }, narrow)
   return {
-    dry: () => change('withdraw', widest, deep),
-    async refill(price) {
+    drain: () => change('withdraw', widest, deep),
+    async restore(price) {
       await change('withdraw', { lower, upper }, narrow)
-      // The price of an empty pool moves for nothing; it does not move to where it is.
+      // The price of an empty pool can be moved without a trade, but not to its present value.
       await movePrice(chain, asset, token, price).finally(() => change('provide', widest, deep))
     },
   }
 }
 
-/** Between two ticks at which liquidity can begin, by fee. */
+/** Distance between two ticks at which liquidity can begin, by fee. */
 const spacings: Readonly<Record<number, number>> = { 100: 1, 500: 10, 3000: 60, 10000: 200 }
 
 async function view(chain: Chain, to: Address, functionName: 'slot0' | 'liquidity'): Promise<Hex> {
@@ -137,7 +141,7 @@ async function view(chain: Chain, to: Address, functionName: 'slot0' | 'liquidit
   return (await chain.rpc('eth_call', [{ to, data }, 'latest'])) as Hex
 }
 
-/** From an account that the demo leaves alone. */
+/** From an account that the demo does not use. */
 async function send(chain: Chain, to: Address, data: Hex): Promise<void> {
   await execute(chain, [{ from: account(8).address, to, data, gas: 3_000_000n }])
 }

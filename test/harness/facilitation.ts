@@ -5,8 +5,8 @@ import * as Permit from '../../src/protocol/Permit'
 import { inSeconds, randomNonce } from './buyer'
 
 /**
- * Requests of a resource server to a facilitator, signed by viem, every member spelt out, so that
- * tests can send what no honest caller would.
+ * Requests of a resource server to a facilitator, signed by viem, with every member set explicitly,
+ * so that tests can send requests that no honest caller would send.
  */
 
 export type Requirements = {
@@ -34,7 +34,7 @@ export type Body = {
 export type Made = {
   method?: 'eip3009' | 'permit2'
   from?: LocalAccount
-  /** The payer that is named instead of the signer. */
+  /** The payer that replaces the signer. */
   payer?: Address
   to?: Address
   amountAtomic?: bigint
@@ -42,10 +42,10 @@ export type Made = {
   validBefore?: bigint
   nonce?: Hex
   spender?: Address
-  /** Domain that is signed instead of the token's. */
+  /** Domain that replaces the token's in the signature. */
   domain?: { name?: string; version?: string; chainId?: number; verifyingContract?: Address }
   signature?: (signature: Hex) => Hex
-  /** Of the requirements, instead of what is signed. */
+  /** Requirements that differ from the signature. */
   requirements?: Partial<Requirements>
   accepted?: Record<string, unknown>
   extensions?: Record<string, unknown>
@@ -82,7 +82,7 @@ const permitTypes = {
   ],
 } as const
 
-/** A request that is good unless the options make it bad. */
+/** A request that is valid unless the options make it invalid. */
 export async function makeBody(network: NetworkConfig, made: Made = {}): Promise<Body> {
   const { method = 'eip3009', amountAtomic = 5_000n, to = payee } = made
   const signer = made.from ?? account(1).local()

@@ -15,14 +15,13 @@ import {
   setAllowances,
   setTokens,
   signApprove,
-  sponsorDefaults,
   sponsoredNetwork,
   startSponsoring,
   wallets,
   weiOf,
 } from './sponsor'
 
-/** Attacks on sponsoring, by many addresses at once and by one farmer that counts its gain. */
+/** Attacks on sponsoring: by many addresses at once, and by one attacker that measures its gain. */
 
 type Net = Awaited<ReturnType<typeof startNetwork>>
 type Wallet = ReturnType<typeof wallets>[number]
@@ -38,9 +37,9 @@ export type Figures = {
   grantsPerDay: number
   spentWei: bigint
   budgetWei: bigint
-  /** Addresses that hold more than one grant. */
+  /** Addresses with more than one grant. */
   doubled: number
-  /** What the honest wallets were answered, in order. */
+  /** Answers to the honest wallets, in order. */
   honest: readonly string[]
 }
 
@@ -48,14 +47,15 @@ const sponsorKind = { least: 250_000n, dust: 249_999n }
 const concurrency = 24
 
 /**
- * Asks for grants from `addresses` addresses: some with enough of old, unsigned from a hundred
- * networks or signed from four, some with dust, code, gas, an approval or money that was just moved
- * there, everything twice in parallel. An honest wallet asks and signs every so often.
+ * Requests grants for `addresses` addresses. Some have had enough for long, unsigned from a hundred
+ * networks or signed from four. Others have dust, code, gas, an approval or money that was just
+ * moved there. Each request is sent twice concurrently. At intervals an honest wallet sends a
+ * signed request. The shipped file has 200 grants a day.
  */
-export async function flood(net: Net, addresses: number): Promise<Figures> {
+export async function flood(net: Net, addresses: number, grantsPerDay = 200): Promise<Figures> {
   const directory = temporary()
   const budgetWei = 10n ** 16n
-  const network = sponsoredNetwork(net.tap.url, {}, budgetWei)
+  const network = sponsoredNetwork(net.tap.url, { grantsPerDay }, budgetWei)
   const token = network.asset.address
   const all = wallets(addresses, `flood ${addresses}`)
   const take = (percent: number) => all.splice(0, Math.floor((addresses * percent) / 100))
@@ -76,8 +76,8 @@ export async function flood(net: Net, addresses: number): Promise<Figures> {
   await setAllowances(net.chain, token, of(approved), 1n)
   await age(net.chain)
   await setTokens(net.chain, token, of(moved), sponsorKind.least)
-  // From here the base fee only sinks: were it raised beside transactions that are under way, one of
-  // them could fall below it.
+  // From here the base fee only falls. If it rose while transactions are in progress, one of them
+  // could fall below it.
   await setPrice(net, firstBaseFeeWei)
   net.tap.intercept = withoutTip
   const sponsoring = await startSponsoring([network], directory.path)
@@ -87,7 +87,8 @@ export async function flood(net: Net, addresses: number): Promise<Figures> {
     const tries = [dusty, coded, rich, approved, moved].flatMap((list, kind) =>
       (list ?? []).map((wallet, index) => from(wallet, 100 + kind, index, false)),
     )
-    // In the order of what hurts most: first the checks, then the unsigned half, then the signed one.
+    // In the order of the largest effect: first the checks, then the unsigned half, then the signed
+    // one.
     tries.push(...all.map((wallet, index) => from(wallet, 1, index, false)))
     tries.push(
       ...(signing ?? []).map((wallet, index) =>
@@ -109,7 +110,7 @@ export async function flood(net: Net, addresses: number): Promise<Figures> {
       seconds,
       answers: countOf(answers.map(({ code }) => code)),
       grants: rows.length,
-      grantsPerDay: sponsorDefaults.grantsPerDay,
+      grantsPerDay,
       spentWei: before - (await weiOf(net.chain, relayer)),
       budgetWei,
       doubled: rows.filter((row, index) => String(given[index]) !== String(row.amount_wei)).length,
@@ -122,7 +123,7 @@ export async function flood(net: Net, addresses: number): Promise<Figures> {
   }
 }
 
-/** Near the highest that was seen on the chain. */
+/** Near the highest value that was seen on the chain. */
 const firstBaseFeeWei = 300_000_000n
 
 /** The base fee of the next block, which is mined. */
@@ -135,7 +136,7 @@ async function setPrice({ chain }: Net, baseFeeWei: bigint): Promise<void> {
 const withoutTip = ({ method }: { method: string }) =>
   method === 'eth_maxPriorityFeePerGas' ? { result: '0x0' } : undefined
 
-/** Each /24 has 254 clients; `block` tells the attackers apart. */
+/** Each /24 has 254 clients; `block` distinguishes the attackers. */
 function from(wallet: Wallet, block: number, index: number, isSigned: boolean): Try {
   const network = Math.floor(index / 254)
   return { wallet, client: `${block}.0.${network}.${1 + (index % 254)}`, isSigned }
@@ -181,15 +182,15 @@ export type Gain = {
   addresses: number
   /** Native coin of all grants. */
   grantedWei: bigint
-  /** What the farmer has more at the end than at the start; negative: it paid for the farming. */
+  /** The attacker's gain between start and end; negative: it lost money. */
   gainWei: bigint
 }
 
 /**
- * One farmer with the least balance for each address of a row. When they are sponsored it moves the
- * dollars on to a fresh row, all in one transaction of its own (EIP-3009 in Multicall3), and sweeps
- * the grants: the cheapest way that there is. A client has one unused grant at a time, so it approves
- * with each before it asks for the next; it has a client for every five. `baseFeeWei` stands still.
+ * One attacker with the least balance for each address of a row. When they are sponsored it moves
+ * the dollars to a fresh row, in one transaction of its own (EIP-3009 in Multicall3), and collects
+ * the grants: the cheapest way. A client has one unused grant at a time, so it approves with each
+ * before it requests the next; it has a client for every five. `baseFeeWei` is constant.
  */
 export async function farm(net: Net, count: number, baseFeeWei: bigint): Promise<Gain> {
   const directory = temporary()
@@ -216,7 +217,7 @@ export async function farm(net: Net, count: number, baseFeeWei: bigint): Promise
     for (const [index, { address }] of full.entries()) {
       const client = `10.${Math.floor(index / 5)}.0.1`
       const ask = async () => {
-        // It is in no hurry.
+        // It may wait for any time.
         at += 2_000
         await setPrice(net, baseFeeWei)
         await price()
@@ -249,7 +250,7 @@ export async function farm(net: Net, count: number, baseFeeWei: bigint): Promise
   }
 }
 
-/** Sends what is left of the grants to the farmer. */
+/** Sends the remaining native coin of the grants to the attacker. */
 async function sweep(
   { chain }: Net,
   { chainId }: ReturnType<typeof sponsoredNetwork>,

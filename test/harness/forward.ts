@@ -26,7 +26,7 @@ export function serve(fetch: (request: Request) => Response | Promise<Response>)
 
 type Connection = { socket: net.Socket; number: number; servername: string | undefined }
 
-/** An upstream that writes what it likes; `onRequest` gets every piece that arrives. */
+/** An upstream with scripted bytes; `onRequest` gets every piece that arrives. */
 export async function raw(onRequest: (text: string, connection: Connection) => void): Promise<URL> {
   const server = net.createServer(connections(onRequest))
   return new URL(`http://127.0.0.1:${await listen(server)}`)

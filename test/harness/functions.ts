@@ -1,4 +1,4 @@
-/** A function with a body, as it stands in a file. */
+/** A function with a body, as it is in a file. */
 export type Fn = {
   name: string
   /** Of its first line, from 1. */
@@ -14,8 +14,9 @@ const lists = /\bdescribe(\.\w+)*\s*\((.*,)?\s*(async\s*)?$/
 const operators = /^(\||&|\bis\b|\bextends\b|\bkeyof\b|\breadonly\b|\basserts\b|\btypeof\b|\?|:|=>)/
 
 /**
- * All functions of a text, from its brackets: TypeScript 7 parses in a program of its own, and ESTree
- * parsers are not among our dependencies. Types of functions count as functions of few lines.
+ * Finds all functions of a text by its brackets. TypeScript 7 parses in a separate program, and
+ * ESTree parsers are not among our dependencies. Types of functions count as functions of few
+ * lines.
  */
 export function functionsOf(source: string): Fn[] {
   const text = blank(source)
@@ -39,7 +40,7 @@ export function functionsOf(source: string): Fn[] {
   return found
 }
 
-/** Where the body begins: `{`, or the first character of an expression behind `=>`. */
+/** Start of the body: `{`, or the first character of an expression after `=>`. */
 function bodyAfter(text: string, from: number, ends: ReadonlyMap<number, number>) {
   let at = skipSpace(text, from)
   if (text.startsWith('=>', at)) return skipSpace(text, at + 2)

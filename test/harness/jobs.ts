@@ -6,7 +6,7 @@ import { jobOf, type SettlementFixture } from './settlement'
 
 type Row = { nonce: number; state: string; kind: string; hash: Hex; raw: Hex; relayer: string }
 
-/** A desk of its own that runs jobs, and what their receiver has got. */
+/** A desk that runs jobs, and the balance of their receiver. */
 export async function ownJobs() {
   const own = await ownSettlement()
   const { network, net } = own
@@ -18,7 +18,7 @@ export async function ownJobs() {
     own.fixture.settlement.run(jobOf(network, changes), { waitMs })
   const listen = ({ settlement }: SettlementFixture) => {
     told.length = 0
-    settlement.onJob((id) => void told.push(`${id} ${settlement.job(id)?.state}`))
+    settlement.onJob(async (id) => void told.push(`${id} ${(await settlement.job(id))?.state}`))
   }
   listen(own.fixture)
   const { open } = own
@@ -29,14 +29,14 @@ export async function ownJobs() {
       await open(...of)
       listen(own.fixture)
     },
-    /** Runs what is not decided soon, and goes on when a node was given its bytes. */
+    /** Starts a job that is not decided soon, and continues when a node got its bytes. */
     async start(changes?: Partial<Job>) {
       const end = await run(changes, 20)
       if (end.kind !== 'pending') throw new Error(end.kind)
       await own.untilSent(end.transaction)
       return end.transaction
     },
-    stateOf: (id = 'refund:1') => own.fixture.settlement.job(id)?.state,
+    stateOf: async (id = 'refund:1') => (await own.fixture.settlement.job(id))?.state,
     moved: async () => (await received()) - before,
     transactions: () =>
       own.fixture.db.sqlite

@@ -1,6 +1,6 @@
 import { rewritten, tampered } from './target'
 
-/** xorshift32: the same run every time. */
+/** xorshift32: each run is the same. */
 export function random(seed: number): Die {
   let state = seed
   return (below) => {
@@ -11,7 +11,7 @@ export function random(seed: number): Die {
   }
 }
 
-/** A whole number below `below`. */
+/** An integer below `below`. */
 export type Die = (below: number) => number
 const scraps = [
   '"',
@@ -82,7 +82,7 @@ export function mutate(die: Die, headers: Record<string, string>): Record<string
   )
 }
 
-/** Whether a mutant still says what the original said: it would rightly be served. */
+/** Whether a mutant has the same content as the original: then it is rightly served. */
 export function isSame(original: Record<string, string>, mutant: Record<string, string>): boolean {
   try {
     const bare = tampered(original, { accepted: undefined })
@@ -102,13 +102,13 @@ export function textOf(headers: Record<string, string>): Record<string, unknown>
   return json
 }
 
-/** What of a credential decides about the payment; a text for each way of writing the same one. */
+/** The members of a credential that determine the payment; one text for all spellings. */
 function essence(headers: Record<string, string>): string {
   const { challenge, payload, accepted } = textOf(headers)
   const names =
     /\.(?:id|realm|method|intent|request|expires|digest|opaque|type|from|to|value|amount|token|nonce|deadline|requestedAmount|validBefore|signature)$/
   const parts = membersOf({ challenge, payload }).filter(([path]) => names.test(path))
-  // Without it the offer is found from the rest.
+  // Without it the offer is found from the other members.
   const chosen = accepted === undefined || accepted === null ? [] : membersOf({ accepted })
   return JSON.stringify([parts, chosen]).toLowerCase()
 }

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 
 const known = ['/usr/sbin/nginx', '/usr/local/sbin/nginx', '/opt/homebrew/bin/nginx']
 
-/** Path of an nginx on this machine, if there is one; NGINX names another, or none if empty. */
+/** Path of an nginx on this machine, if there is one. NGINX names another one, or none if empty. */
 export const nginxPath =
   process.env.NGINX === undefined
     ? (Bun.which('nginx') ?? known.find((path) => existsSync(path)))
@@ -14,8 +14,8 @@ export const nginxPath =
 export type Nginx = { url: string; stop(): Promise<void> }
 
 /**
- * nginx in front of a server, configured by nothing but `proxy_pass`: buffers, timeouts and protocol
- * are those it comes with. Throws when there is none or it does not start.
+ * nginx in front of a server, configured only by `proxy_pass`: buffers, timeouts and protocol are
+ * its defaults. Throws when there is none or it does not start.
  */
 export async function startNginx(target: string): Promise<Nginx> {
   if (nginxPath === undefined) throw new Error('there is no nginx')
@@ -58,7 +58,7 @@ http {
   return { url: `http://127.0.0.1:${port}`, stop }
 }
 
-/** nginx cannot choose one itself. */
+/** nginx cannot choose a free port itself. */
 function freePort(): Promise<number> {
   const { promise, resolve, reject } = Promise.withResolvers<number>()
   const server = net.createServer().once('error', reject)

@@ -1,7 +1,7 @@
+import type { Payment, Purpose } from '../../db/Payment'
 import type { NetworkConfig } from '../../src/config/Config'
 import { balanceOf } from '../../src/demo/chains'
 import type * as Transfer from '../../src/protocol/Transfer'
-import type { Payment, Purpose } from '../../src/settlement/Payment'
 import {
   networkOf,
   payee,
@@ -16,24 +16,24 @@ import {
 type FixtureOptions = Parameters<typeof startFixture>[2]
 
 /**
- * A chain, a tap before it, a data directory and a settlement over them, for one test alone: most of a
- * test's time is waiting, and tests that share nothing wait beside each other.
+ * A chain, a tap before it, a data directory and a settlement over them, for one test alone. Most
+ * of a test's time is waiting, and tests without shared state can wait concurrently.
  */
 export type OwnSettlement = AsyncDisposable & {
   net: Awaited<ReturnType<typeof startNetwork>>
   network: NetworkConfig
   dataDir: string
-  /** The one that was opened last. */
+  /** The settlement that was opened last. */
   fixture: SettlementFixture
   /** Starts a settlement over the same data; the one before has ended. */
   open(changes?: Partial<NetworkConfig>, options?: FixtureOptions): Promise<void>
-  /** Starts a settlement over what the one before leaves when it crashes now. */
+  /** Starts a settlement over the data that the previous one leaves when it crashes now. */
   reopen(changes?: Partial<NetworkConfig>, options?: FixtureOptions): Promise<void>
-  /** Goes on when the node, or what answers in its place, was given a transaction of ours. */
+  /** Continues when the node, or its replacement, got a transaction of ours. */
   untilSent(hash: string): Promise<void>
-  /** Pays, and goes on when the bytes were sent. Throws when the payment has ended by then. */
+  /** Pays, and continues when the bytes were sent. Throws when the payment has ended by then. */
   begin(transfer: Transfer.Transfer, changes?: Partial<Purpose>): Promise<Payment>
-  /** What the payee holds. */
+  /** Balance of the payee. */
   paid(): Promise<bigint>
   /** Calls that the settlement made of a method. */
   asked(method: string): number
@@ -41,7 +41,7 @@ export type OwnSettlement = AsyncDisposable & {
 
 export const isSend = (method: string) => method.startsWith('eth_sendRawTransaction')
 
-/** A node that loses what it is sent. */
+/** A node that drops the transactions that it gets. */
 export const losing = ({ method }: RpcCall) =>
   isSend(method) ? new Response('lost', { status: 503 }) : undefined
 
@@ -85,12 +85,12 @@ export async function ownSettlement(
     },
     async begin(transfer, changes) {
       const { settlement, pay } = own.fixture
-      // It may end with the settlement.
+      // This may end with the settlement.
       pay(transfer, changes).catch(() => undefined)
       const written = () => settlement.find(transfer)
-      await until(() => written() !== undefined)
-      await own.untilSent(written()?.transaction ?? '')
-      const payment = written()
+      await until(async () => (await written()) !== undefined)
+      await own.untilSent((await written())?.transaction ?? '')
+      const payment = await written()
       if (payment?.state !== 'broadcast') throw new Error(`the payment is ${payment?.state}`)
       return payment
     },

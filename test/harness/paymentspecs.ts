@@ -53,7 +53,7 @@ const faults = {
 } as const
 export type Fault = keyof typeof faults
 
-/** A payment to make for a facilitator: how it is paid, and what is wrong with it. */
+/** A payment for a facilitator: its method, and its faults. */
 export type Spec = {
   network: Id
   method: 'eip3009' | 'permit2'
@@ -77,7 +77,7 @@ const specs: fc.Arbitrary<Spec> = fc
 
 const seed = 4663
 
-/** Every fault alone with every kind of payer, and several at once as they fall. */
+/** Every fault alone with every kind of payer, and random combinations. */
 export function generated(): Spec[] {
   const kinds = [
     ['eip155:8453', 'eip3009'],
@@ -93,7 +93,7 @@ export function generated(): Spec[] {
   return [...plain, ...alone, ...fc.sample(specs, { seed, numRuns: 250 })]
 }
 
-/** Two at a time, so that which is named first is seen for each two. */
+/** Two faults at a time, to show which one is reported first. */
 export function pairs(): Spec[] {
   const ranked: readonly Fault[] = [
     'acceptedScheme',

@@ -11,12 +11,12 @@ import { join } from 'node:path'
 import { external } from '../../src/build'
 
 const root = join(import.meta.dir, '..', '..')
-// Below node_modules, so that packages that are left out are found from here.
+// Below node_modules, so that external packages are found from here.
 const cache = join(root, 'node_modules', '.cache', 'turnpike-test')
 
 /**
- * Path of the program in a few files, to be run by `process.execPath`. A start from the sources takes
- * about 0.4 s of processor time to load them, one from here less than 0.1 s. It is bundled once for
+ * Path of the program in a few files, for `process.execPath`. A start from the sources takes about
+ * 0.4 s of processor time to load them, a start from here less than 0.1 s. It is bundled once for
  * each state of the sources, and shared by the files and the runs that test that state.
  */
 export const main = join(await bundled(), 'main.js')
@@ -30,7 +30,7 @@ async function bundled(): Promise<string> {
   const flags = ['--target=bun', '--splitting', `--outdir=${made}`]
   const command = [process.execPath, 'build', join(root, 'src', 'main.ts'), ...flags]
   const compiler = Bun.spawn([...command, ...external.map((name) => `--external=${name}`)], {
-    // The NODE_ENV of tests would be built in.
+    // Otherwise the NODE_ENV of tests would be built in.
     env: { ...process.env, NODE_ENV: undefined },
     stdout: 'ignore',
     stderr: 'pipe',
@@ -40,7 +40,7 @@ async function bundled(): Promise<string> {
   try {
     renameSync(made, directory)
   } catch (error) {
-    // Another process was faster with the same.
+    // Another process has made the same bundle first.
     rmSync(made, { recursive: true })
     if (!existsSync(directory)) throw error
   }
@@ -62,7 +62,7 @@ async function stateOf(names: readonly string[]): Promise<string> {
   return hasher.digest('hex')
 }
 
-/** Removes what no run has made since yesterday. */
+/** Removes bundles of runs before yesterday. */
 function removeOld(): void {
   const yesterday = Date.now() - 86_400_000
   for (const name of readdirSync(cache)) {

@@ -1,12 +1,12 @@
 import net from 'node:net'
 
-/** An answer as it stood on the wire. */
+/** An answer as it was transmitted. */
 export type Answer = { status: number; headers: Headers; body: string }
 
 /**
- * Writes text, one byte a character, and reads all answers until the other side closes; the last
- * request should say `Connection: close`. `next` is written when the first answer comes. Throws when
- * it is still open after 30 seconds.
+ * Writes text, one byte a character, and reads all answers until the other side closes. The last
+ * request should contain `Connection: close`. `next` is written when the first answer arrives.
+ * Throws when the connection is still open after 30 seconds.
  */
 export function exchange(url: string, text: string, next?: string): Promise<Answer[]> {
   return new Promise((resolve, reject) => {
@@ -35,23 +35,23 @@ export function exchange(url: string, text: string, next?: string): Promise<Answ
   })
 }
 
-/** A connection that has sent text, one byte a character, and does what the test wants next. */
+/** A connection that has sent text, one byte a character, for further steps of the test. */
 export function connect(url: string, text: string): net.Socket {
   const socket = net.connect(Number(new URL(url).port), '127.0.0.1')
-  // A reset by the other side shows as the end of the answers.
+  // A reset by the other side counts as the end of the answers.
   socket.on('error', () => {})
   socket.write(Buffer.from(text, 'latin1'))
   return socket
 }
 
-/** A request; `headers` are lines, so that names may come twice. */
+/** A request; `headers` are lines, so that names may be repeated. */
 export function request(target: string, headers: readonly string[] = [], method = 'GET'): string {
   return [`${method} ${target} HTTP/1.1`, 'Host: localhost', ...headers, '', ''].join('\r\n')
 }
 
 export const close = 'Connection: close'
 
-/** Takes the answers of a connection apart, interim ones left out. */
+/** Splits the answers of a connection, without interim ones. */
 function answersOf(text: string): Answer[] {
   const answers: Answer[] = []
   let rest = text

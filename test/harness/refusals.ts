@@ -1,7 +1,7 @@
 const address = '0xd0601CE157Db5bdC3162BbaC2a2C8aF5320D9EEC'
 const berlin = 'latitude=52.52&longitude=13.41'
 
-/** Requests that no upstream could serve, with the names that are refused. */
+/** Requests that no upstream could serve, with the refused names. */
 export const refusals: readonly (readonly [ask: string, ...names: string[]])[] = [
   ['weather/forecast', 'latitude', 'longitude'],
   [`weather/forecast?${berlin}&forecast_days=17`, 'forecast_days'],
@@ -51,7 +51,7 @@ export const refusals: readonly (readonly [ask: string, ...names: string[]])[] =
   ['catjoke/joke?id=41', 'id'],
 ]
 
-/** What the upstreams take in more than one form, which no check of ours may refuse. */
+/** Values that the upstreams accept in several forms, so no check of ours may refuse them. */
 export const taken: readonly string[] = [
   'weather/forecast?latitude=52.5,48.1&longitude=13.4,11.5&current=temperature_2m',
   'weather/forecast?latitude=52.5%2C48.1&longitude=13.4%2C11.5',
@@ -63,7 +63,7 @@ export const taken: readonly string[] = [
   'world-data/country/all',
 ]
 
-/** Bodies that `assistant/chat` refuses, with the places that are named. */
+/** Bodies that `assistant/chat` refuses, with the reported places. */
 export const refusedChats: readonly (readonly [body: string, ...names: string[]])[] = [
   ['model=assistant-fast', ''],
   ['[]', ''],
@@ -86,7 +86,7 @@ export const refusedChats: readonly (readonly [body: string, ...names: string[]]
   ['', 'model', 'messages'],
 ]
 
-/** Inputs of `chain-stocks/quote` and `token`, with the names that are refused: none when it is good. */
+/** Inputs of `chain-stocks/quote` and `token`, with the refused names: none when it is valid. */
 export const stockInputs: readonly (readonly [search: string, body: string, ...names: string[]])[] =
   [
     ['?symbol=NVDA', ''],
@@ -105,7 +105,7 @@ export const stockInputs: readonly (readonly [search: string, body: string, ...n
     ['?symbol=NVDA', 'symbol=NVDA', ''],
   ]
 
-/** Paths that are not sold: a required tail is missing, or there is one where none may be. */
+/** Paths that are not sold: a required tail is missing, or there is one where none is allowed. */
 export const unsold: readonly string[] = [
   'wiki/summary',
   'wiki/summary/',

@@ -10,7 +10,7 @@ import type { NetworkConfig } from '../../src/config/Config'
 import type { TransferMethod } from '../../src/protocol/Asset'
 import { payee } from './shop'
 
-/** How a resource server pays its facilitator's attention: before or after it serves. */
+/** When a resource server calls its facilitator: before or after it serves. */
 export type Flow = 'authorization' | 'upfront'
 
 export type ResourceServer = { url: string; served(): number; stop(): void }
@@ -70,8 +70,8 @@ export function startResourceServer(
 type BuyOptions = { rpcUrl?: string; init?: RequestInit; maxAtomic?: bigint }
 
 /**
- * Buys with @x402/fetch; also what was sent as `PAYMENT-SIGNATURE`, for replays. With an `rpcUrl` the
- * client looks at its allowance, and signs what a sponsoring extension asks for.
+ * Buys with @x402/fetch. Also returns the sent `PAYMENT-SIGNATURE`, for replays. With an `rpcUrl`
+ * the client reads its allowance, and signs what a sponsoring extension requests.
  */
 export async function buyFrom(
   url: string,
@@ -102,6 +102,6 @@ export async function buyFrom(
   return { response, credential }
 }
 
-/** Presents a credential once more. */
+/** Presents a credential again. */
 export const replay = (url: string, credential: string) =>
   fetch(url, { headers: { 'payment-signature': credential } })

@@ -1,9 +1,11 @@
 import type { Address } from 'viem'
-import { openInMemory } from '../../db/open'
+import type { Ledger } from '../../db/Ledger'
+import type { Payment, Purpose } from '../../db/Payment'
+import { createLedger } from '../../db/sqlite/ledger'
+import { openInMemory } from '../../db/sqlite/open'
 import type { NetworkConfig } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
 import type { Transfer } from '../../src/protocol/Transfer'
-import type { Payment, Purpose } from '../../src/settlement/Payment'
 import {
   createSettlement,
   type Settlement,
@@ -18,13 +20,15 @@ type Changes = {
   settlement?: Partial<SettlementOptions>
   /** Nodes over the one chain. */
   nodes?: number
+  /** What stands between the settlement and its ledger. */
+  ledger?: (ledger: Ledger) => Ledger
 }
 type Row = { hash: string; nonce: number; kind: string; state: string; maxFeeWei: bigint }
 
 /** The relayer of every scripted settlement. */
 export const relayer: Address = account(0).address
 
-/** What a settlement runs on, and how it is started. */
+/** The parts of a settlement, and functions to start it. */
 function prepare(changes: Changes) {
   const plain = networkOf('http://127.0.0.1', 'usdc', { replaceAfterSeconds: 3_600 })
   const chain = createScriptedChain(plain.asset.address)
@@ -38,15 +42,15 @@ function prepare(changes: Changes) {
   const events: { event: string; fields: Readonly<Record<string, unknown>> | undefined }[] = []
   const start = (more: Partial<SettlementOptions> = {}) =>
     createSettlement({
-      db,
+      ledger: changes.ledger?.(createLedger(db)) ?? createLedger(db),
       networks: [network],
       relayerKeys: [relayerKey],
       now,
       log: (event, fields) => void events.push({ event, fields }),
       checkMs: 3_600_000,
-      // As fast as looks can be.
+      // Polls run as fast as possible.
       blockTimeMs: 1,
-      // Bytes that a node took are offered again by a test that says so only.
+      // Only tests that request it send bytes again that a node accepted.
       resendMs: 3_600_000,
       jobProofMs: 0,
       clockSkewMaxMs: Number.POSITIVE_INFINITY,
@@ -58,7 +62,7 @@ function prepare(changes: Changes) {
 
 type Prepared = ReturnType<typeof prepare>
 
-/** What a buyer does, and what became of it. */
+/** Actions of a buyer, and their results. */
 function buyer({ network, clock, node }: Prepared, current: () => Settlement) {
   const own = {
     /** A transfer of a demo account, valid for five minutes by the scripted clock. */
@@ -73,29 +77,29 @@ function buyer({ network, clock, node }: Prepared, current: () => Settlement) {
         receivedAt: clock.ms,
         isKeySigned: () => true,
       }),
-    /** Pays without waiting for the end, and goes on when the bytes were offered. */
+    /** Pays without waiting for the end, and continues when the bytes were sent. */
     async begin(transfer: Transfer, purpose: Partial<Purpose> = {}): Promise<Payment> {
       own.pay(transfer, purpose).catch(() => undefined)
-      await until(() => {
-        const written = current().find(transfer)
+      await until(async () => {
+        const written = await current().find(transfer)
         return node.sends.some(({ hash }) => hash === written?.transaction)
       })
       return own.payment(transfer)
     },
     /** The payment as it is stored. */
-    payment(transfer: Transfer): Payment {
-      const payment = current().find(transfer)
+    async payment(transfer: Transfer): Promise<Payment> {
+      const payment = await current().find(transfer)
       if (!payment) throw new Error('the payment was not written')
       return payment
     },
-    stateOf: (transfer: Transfer) => own.payment(transfer).state,
+    stateOf: async (transfer: Transfer) => (await own.payment(transfer)).state,
     reaches: (transfer: Transfer, state: Payment['state']) =>
-      until(() => own.stateOf(transfer) === state),
+      until(async () => (await own.stateOf(transfer)) === state),
   }
   return own
 }
 
-/** What was written, told and looked at. */
+/** Rows, events and calls of the settlement. */
 function observer({ db, events, node }: Prepared) {
   return {
     heard: (event: string) => events.filter((each) => each.event === event),
@@ -106,18 +110,18 @@ function observer({ db, events, node }: Prepared) {
         )
         .all()
         .map((row): Row => ({ ...row, maxFeeWei: BigInt(row.maxFeeWei) })),
-    /** Goes on when two more health checks have ended. */
+    /** Continues when two more health checks have ended. */
     async checked() {
       const checks = () => node.calls.filter(({ method }) => method === 'eth_chainId').length
       const before = checks()
-      // The second of them starts when the first has ended, the third when the second has.
+      // The second check starts when the first has ended, the third when the second has.
       await until(() => checks() > before + 2)
     },
   }
 }
 
 /**
- * A settlement over a database in memory and a scripted chain. Looks come as often as settlement
+ * A settlement over a database in memory and a scripted chain. Polls run as often as settlement
  * allows, and the health check only at the start, unless `checkMs` is given.
  */
 export async function scripted(changes: Changes = {}) {
@@ -134,7 +138,7 @@ export async function scripted(changes: Changes = {}) {
     },
     /** Ends the settlement as a crash would. */
     crash: () => settlement.stop(0),
-    /** Starts a settlement over what is stored; returns when it has looked at everything once. */
+    /** Starts a settlement over the stored data; returns when it has read everything once. */
     async restart(more: Partial<SettlementOptions> = {}) {
       await settlement.stop(0)
       settlement = await start(more)

@@ -10,10 +10,10 @@ import * as Transfer from '../../src/protocol/Transfer'
 type Call = { to: Address; data: Hex }
 type Log = { address: Address; topics: readonly Hex[]; data: Hex }
 
-/** What a chain was sent; `maxFeeWei` decides which of two at one nonce it keeps. */
+/** A transaction that a chain got; `maxFeeWei` decides which of two at one nonce stays. */
 export type Sent = Call & { hash: Hex; raw: Hex; from: Address; nonce: number; maxFeeWei: bigint }
 
-/** A transaction in a block. `used` and `spent` are all that it does to the token. */
+/** A transaction in a block. `used` and `spent` are its only effects on the token. */
 export type Included = Sent & {
   success: boolean
   logs: readonly Log[]
@@ -33,9 +33,8 @@ export type Block = {
 export const startSeconds = 1_800_000_000
 
 /**
- * The model of a chain with one token of the EIP-3009 kind: blocks, account nonces, and which
- * authorization is used. Nothing is executed. State is read from the blocks, so that cutting them off
- * is a reorganisation.
+ * The model of a chain with one EIP-3009 token: blocks, account nonces, and used authorizations.
+ * Nothing is executed. State is read from the blocks, so that removing blocks is a reorganisation.
  */
 export type ScriptedChain = {
   blocks: Block[]
@@ -44,18 +43,21 @@ export type ScriptedChain = {
   /** Unix seconds of the next block. */
   seconds: bigint
   baseFeeWei: bigint
-  /** What each payer holds at the start, atomic. */
+  /** Balance of each payer at the start, atomic. */
   fundsAtomic: bigint
   /** Gas that a settling call uses. */
   gasOfCall: bigint
-  /** Nonces of authorizations whose next settling call fails in a block, though it passes a simulation. */
+  /**
+   * Nonces of authorizations whose next settling call fails in a block, though it passes a
+   * simulation.
+   */
   failing: Set<string>
   newest(): Block
-  /** Adds a block with what the pool can offer, or with these transactions. */
+  /** Adds a block with the executable transactions of the pool, or with these transactions. */
   mine(transactions?: readonly Sent[]): Block
   /** Puts bytes into a block of their own, without the pool. */
   include(raw: Hex): Block
-  /** Keeps bytes for a later block, in place of others at their nonce that pay less. */
+  /** Keeps bytes for a later block, in place of others at their nonce with lower fees. */
   keep(raw: Hex): void
   /** Another account settles the transfer. */
   settleExternally(transfer: Transfer.Transfer): Hex
@@ -63,7 +65,7 @@ export type ScriptedChain = {
   cancel(transfer: Transfer.Transfer): void
   /** Another program uses an account nonce. */
   useNonce(from: Address): void
-  /** Drops the newest blocks. What was in them is forgotten, unless it is sent again. */
+  /** Removes the newest blocks. Their transactions are lost unless they are sent again. */
   drop(count: number): void
   count(from: Address): number
   find(hash: string): { block: Block; transaction: Included; position: number } | undefined
@@ -183,7 +185,7 @@ export function parse(raw: Hex): Sent {
   return { hash, raw, from, nonce, maxFeeWei, to, data }
 }
 
-/** What the pool can offer without a gap, which leaves the pool. */
+/** The executable transactions of the pool, without a nonce gap, which leave the pool. */
 function takeReady(chain: ScriptedChain): Sent[] {
   const taken: Sent[] = []
   for (;;) {
@@ -199,7 +201,9 @@ function takeReady(chain: ScriptedChain): Sent[] {
 
 type Effects = Pick<Included, 'used' | 'spent' | 'logs'>
 
-/** The state that a call meets: the blocks, what was done before it in its own, and the time of that. */
+/**
+ * The state for a call: the blocks, the earlier calls of its own block, and the time of that block.
+ */
 type View = { chain: ScriptedChain; token: Address; done: Effects[]; at: bigint }
 
 function execute(view: View, sent: Sent): Included {
@@ -213,7 +217,7 @@ function execute(view: View, sent: Sent): Included {
     const isFailing = money !== undefined && chain.failing.delete(money.nonce)
     const effects = isFailing ? undefined : settle(view, call)
     if (effects) done.push(effects)
-    // A call that is no settlement is one of ours, and succeeds.
+    // A call that is not a settlement is one of ours, and succeeds.
     else if (money && !batch) success = false
   }
   const own = done.slice(before)
@@ -227,7 +231,7 @@ function execute(view: View, sent: Sent): Included {
   }
 }
 
-/** What a settling call does; undefined when it fails. */
+/** The effect of a settling call; undefined when it fails. */
 function settle(view: View, { to, data }: Call): Effects | undefined {
   const money = Transfer.parseCall(to, data)
   if (!money || isUsed(view, money.nonce)) return undefined

@@ -8,21 +8,21 @@ export type RpcCall = { method: string; params: readonly unknown[] }
 export type Reply = { result: unknown } | { error: { code: number; message: string } }
 
 /**
- * What becomes of bytes that a node is given. `include`: a block of their own. `keep`: the pool.
- * `lose`: the node says that it took them. A reply: that is said, and nothing is kept.
+ * What happens to bytes that a node gets. `include`: a block of their own. `keep`: the pool.
+ * `lose`: the node reports success and drops them. A reply: it is the answer, and nothing is kept.
  */
 export type Fate = 'include' | 'keep' | 'lose' | Reply
 
-/** A node over a scripted chain, on a real socket. Several nodes may show one chain. */
+/** A node over a scripted chain, on a real socket. Several nodes may serve one chain. */
 export type ScriptedNode = {
   url: string
-  /** Everything that was asked. */
+  /** All requests. */
   calls: RpcCall[]
-  /** Bytes that were offered, oldest first. */
+  /** Bytes that were sent, oldest first. */
   sends: Sent[]
   /** Decides the fate of bytes that could be included. */
   onSend: (sent: Sent) => Fate
-  /** Answers in the place of the chain; undefined: the chain answers. */
+  /** Answers instead of the chain; undefined: the chain answers. */
   answer: ((call: RpcCall) => Reply | Response | undefined) | undefined
   /** What the chain answers. */
   ask(call: RpcCall): Reply
@@ -31,7 +31,7 @@ export type ScriptedNode = {
 
 export const errorOf = (message: string, code = -32000): Reply => ({ error: { code, message } })
 
-/** A node that hides receipts: its answer to each question for one is that there is none. */
+/** A node that hides receipts: it answers each request for a receipt with null. */
 export const hiding = ({ method }: RpcCall): Reply | undefined => {
   if (method === 'eth_getTransactionReceipt') return { result: null }
   return method === 'eth_sendRawTransactionSync' ? noSync : undefined
@@ -122,7 +122,7 @@ function send(chain: ScriptedChain, node: ScriptedNode, raw: Hex, isSync: boolea
   if (sent.nonce < count) return errorOf(`nonce too low: next nonce ${count}`)
   const fate = node.onSend(sent)
   if (typeof fate === 'object') return fate
-  // Bytes above a gap wait, whatever they are to become.
+  // Bytes above a nonce gap wait in every case.
   if (fate !== 'lose') chain.keep(raw)
   if (fate === 'include') chain.mine()
   if (!isSync) return { result: sent.hash }
@@ -177,7 +177,7 @@ function receiptOf(chain: ScriptedChain, hash: string) {
   }
 }
 
-/** The logs of a block as nodes give them. */
+/** The logs of a block in the form of a node's answer. */
 function numbered({ blocks }: ScriptedChain, number: number) {
   const block = blocks.find((each) => each.number === number)
   const logs = block?.transactions.flatMap(({ hash, logs }) =>
@@ -222,7 +222,7 @@ function ethCall(
   }
   if (!data.startsWith(sizes)) return errorOf('execution reverted', 3)
   const asked = (data.length - sizesLength) / 64
-  // Only Multicall3, which the health check asks for, has code.
+  // Only Multicall3, which the health check reads, has code.
   const isMulticall = /ca11bde05977b3631167028862be2a173976ca11$/.test(data)
   return { result: `0x${Abi.uint(isMulticall ? 1 : 0).repeat(asked)}` }
 }

@@ -2,19 +2,28 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Address, Hex } from 'viem'
-import { type Db, open } from '../../db/open'
+import type { Ledger } from '../../db/Ledger'
+import type { Purpose } from '../../db/Payment'
+import { createLedger } from '../../db/sqlite/ledger'
+import { type Db, open } from '../../db/sqlite/open'
 import type { NetworkConfig } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
-import { type Chain, mine, prepareChain, startChain } from '../../src/demo/chains'
+import {
+  type Chain,
+  type ChainOptions,
+  mine,
+  prepareChain,
+  startChain,
+} from '../../src/demo/chains'
 import type { TransferMethod } from '../../src/protocol/Asset'
 import * as Crypto from '../../src/protocol/Crypto'
 import * as Transfer from '../../src/protocol/Transfer'
 import type { Job } from '../../src/settlement/Job'
 import type { Meter } from '../../src/settlement/metrics'
-import type { Purpose } from '../../src/settlement/Payment'
 import { createSettlement, type Settlement } from '../../src/settlement/settlement'
+import { placeDatabase } from './database'
 
-/** USDG's manners (a used nonce only logs) or USDC's (it reverts). */
+/** Behaviour of USDG (a used nonce only emits a log) or USDC (it reverts). */
 export function networkOf(
   url: string,
   manners: 'usdg' | 'usdc' = 'usdg',
@@ -93,7 +102,7 @@ export function signTransfer(
   return { ...transfer, signature: Crypto.sign(digest, Crypto.bytes(signer.privateKey)) }
 }
 
-/** Whether the payer's own key signed, as who calls settlement tells it. */
+/** Whether the payer's own key signed, as callers of settlement report it. */
 function isSigned(transfer: Transfer.Transfer): boolean {
   const { asset } = networkOf('', transfer.chainId === 4663 ? 'usdg' : 'usdc')
   return Crypto.recover(Transfer.digest(transfer, asset), transfer.signature) === transfer.payer
@@ -132,6 +141,7 @@ export function jobOf({ id: network }: NetworkConfig, changes: Partial<Job> = {}
 
 export type SettlementFixture = {
   db: Db
+  ledger: Ledger
   settlement: Settlement
   events: { event: string; fields: Readonly<Record<string, unknown>> | undefined }[]
   /** Settles with the usual options. */
@@ -140,7 +150,7 @@ export type SettlementFixture = {
     changes?: Partial<Purpose>,
     options?: { waitMs?: number; receivedAt?: number },
   ): ReturnType<Settlement['settle']>
-  /** Ends it without waiting for what is under way, as a crash would. */
+  /** Ends it without waiting for work in progress, as a crash would. */
   crash(): Promise<void>
   stop(): Promise<void>
 }
@@ -162,21 +172,23 @@ export async function startFixture(
     walletFactories?: readonly Address[]
     payoutExclusive?: boolean
     isOwnPayee?: (payee: Address) => boolean
-    /** Undefined: the limit of the service; without it there is none. */
+    /** Undefined: the limit of the service; without it there is no limit. */
     clockSkewMaxMs?: number | undefined
   } = {},
 ): Promise<SettlementFixture> {
   const now = options.now ?? Date.now
+  placeDatabase(dataDir)
   const db = open({ dataDir, now })
+  const ledger = createLedger(db)
   const events: SettlementFixture['events'] = []
   const settlement = await createSettlement({
-    db,
+    ledger,
     networks,
     relayerKeys: options.relayerKeys ?? [relayerKey],
     now,
     log: (event, fields) => void events.push({ event, fields }),
     checkMs: options.checkMs ?? 200,
-    // Local blocks come when there is something in them: what is looked for soon is found soon.
+    // Local blocks are mined on demand, so short polling intervals find them soon.
     blockTimeMs: options.blockTimeMs ?? 100,
     deskKey: options.deskKey,
     monotonic: () => performance.now(),
@@ -197,6 +209,7 @@ export async function startFixture(
   }
   return {
     db,
+    ledger,
     settlement,
     events,
     pay: (transfer, changes, { waitMs = 20_000, receivedAt = now() } = {}) =>
@@ -219,13 +232,13 @@ export function temporary(): { path: string; remove(): void } {
 export type RpcCall = { method: string; params: readonly unknown[] }
 
 /**
- * Stands between settlement and a node. `intercept` may answer itself, or forward and then answer
- * otherwise; undefined forwards.
+ * A proxy between settlement and a node. `intercept` may answer itself, or forward and then change
+ * the answer; undefined forwards.
  */
 export function startTap(url: string): {
   url: string
   calls: RpcCall[]
-  /** Those of them whose answer is known. */
+  /** Those of them that were answered. */
   answered: RpcCall[]
   intercept: ((call: RpcCall, forward: () => Promise<Response>) => unknown) | undefined
   stop(): void
@@ -274,7 +287,7 @@ export function startTap(url: string): {
 /** A prepared chain of the network, and a tap before it. */
 export async function startNetwork(
   manners: 'usdg' | 'usdc' = 'usdg',
-  options: { blockTimeMs?: number; mineNothing?: boolean } = {},
+  options: Omit<ChainOptions, 'chainId' | 'port'> = {},
 ): Promise<{ chain: Chain; tap: ReturnType<typeof startTap>; stop(): Promise<void> }> {
   const { chainId } = networkOf('http://localhost', manners)
   const chain = await startChain({ chainId, ...options })
@@ -290,14 +303,14 @@ export async function startNetwork(
   }
 }
 
-/** Waits until the condition holds; throws after half a minute. */
+/** Waits until the condition is true; throws after half a minute. */
 export async function until(condition: () => boolean | Promise<boolean>): Promise<void> {
   const deadline = performance.now() + 30_000
   while (performance.now() < deadline) {
     if (await condition()) return
     await Bun.sleep(5)
   }
-  throw new Error('the condition did not come true')
+  throw new Error('the condition was not met')
 }
 
 /** Mines block after block until the work is done. */

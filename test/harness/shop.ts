@@ -3,7 +3,7 @@ import { setDefaultTimeout } from 'bun:test'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { type Db, open as openDatabase } from '../../db/open'
+import { type Db, open as openDatabase } from '../../db/sqlite/open'
 import * as App from '../../src/app'
 import type { Config } from '../../src/config/Config'
 import { loadSecrets, type Secrets } from '../../src/config/env'
@@ -22,19 +22,20 @@ import {
   type Required,
   type X402Options,
 } from './buyer'
+import { placeDatabase } from './database'
 import { connect, request } from './raw'
 import { startTap } from './settlement'
 import { type ScriptedUpstream, startScripted } from './upstream'
 
-// Three chains on two busy cores: what waits for a condition fails by itself after ten seconds.
+// Three chains run on two busy cores. Waits for a condition fail by themselves after ten seconds.
 setDefaultTimeout(30_000)
 
 /** Account that the merchants of a shop are paid to. */
 export const payee = account(7).address
 
 /**
- * Sells what a scripted upstream answers, on three chains, with a tap between the gateway and each.
- * Price 0.005 unless a route says otherwise.
+ * Sells the answers of a scripted upstream, on three chains, with a tap between the gateway and
+ * each. The price is 0.005 unless a route has another one.
  */
 export const merchants = `
 [[merchants]]
@@ -116,16 +117,19 @@ export type Shop = {
   advance(ms: number): void
   /** The gateway's clock, unix ms. */
   now(): number
-  /** What another process sees in the database. */
+  /** The database as another process reads it. */
   rows(sql: string): Record<string, unknown>[]
-  /** Rows of every table that a request could write. */
+  /** Rows of every table that a request can write to. */
   counts(): Record<string, number>
   balance(network: Network.Id, holder: `0x${string}`): Promise<bigint>
   /** JSON-RPC requests of the gateway so far, by all taps. */
   calls(): number
   /** The configuration of the file after a change of its text. */
   edited(edit: (text: string) => string): Config
-  /** Ends the gateway and starts it over the same data directory, with another configuration if one is given. */
+  /**
+   * Ends the gateway and starts it over the same data directory, with another configuration if one
+   * is given.
+   */
   restart(config?: Config): Promise<void>
   stop(): Promise<void>
 }
@@ -133,16 +137,16 @@ export type Shop = {
 export type ShopOptions = {
   /** Changes the text of the shipped file, to which the merchants above are added. */
   edit?: (text: string) => string
-  /** Changes what the file cannot say. */
+  /** Changes settings that the file does not have. */
   adjust?: (config: Config) => Config
-  /** Cap of the stored answers. */
+  /** Limit of the stored answers, bytes. */
   answersMaxBytes?: number
   refundsMax?: number
-  /** Opens the gateway's database in another way. */
+  /** Replaces the function that opens the gateway's database. */
   openDatabase?: typeof openDatabase
   orderRetryMs?: number
   clockSkewMaxMs?: number
-  /** Keys beside the relayer's. */
+  /** Keys in addition to the relayer's. */
   env?: Readonly<Record<string, string>>
   /** Also the Uniswap pools, stock tokens and price feeds of `[stock]`. */
   exchange?: boolean
@@ -152,7 +156,7 @@ const tables = ['payments', 'transactions', 'transaction_members', 'answers', 'g
 
 const nowhere = 'http://127.0.0.1:1'
 
-/** Starts a shop; everything ends with `stop`. Throws when anything does not start. */
+/** Starts a shop; `stop` ends everything. Throws when any part does not start. */
 export async function startShop(options: ShopOptions = {}): Promise<Shop> {
   const shipped = await Bun.file(`${import.meta.dir}/../../merchants.toml`).text()
   const text = options.edit?.(shipped + merchants) ?? shipped + merchants
@@ -169,6 +173,7 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
   const parsed = configOf(text, rpcUrls, upstream.url)
   const config = options.adjust?.(parsed) ?? parsed
   const dataDir = mkdtempSync(join(tmpdir(), 'turnpike-shop-'))
+  placeDatabase(dataDir)
   const env = { RELAYER_KEYS: account(0).privateKey, ...options.env }
   const secrets = loadSecrets({ dataDir, env })
   const logged: string[] = []
@@ -227,7 +232,7 @@ function countOf(rows: Shop['rows'], table: string): number {
   return Number(rows(`SELECT count(*) AS n FROM ${table}`)[0]?.n)
 }
 
-/** What `[stock]` of the file needs on its chain. */
+/** Prepares the parts of `[stock]` on its chain. */
 async function openPools({ networks, stock }: Config, chains: readonly Chain[]): Promise<void> {
   if (stock === undefined) return
   const index = networks.findIndex(({ id }) => id === stock.network)
@@ -271,7 +276,7 @@ function startGateway(gateway: Gateway, options: ShopOptions): Promise<App.App> 
   })
 }
 
-/** The configuration of a file's text, whose upstreams are the scripted one or lead nowhere. */
+/** The configuration of a file's text, whose upstreams are the scripted one or unreachable. */
 function configOf(text: string, rpcUrls: Record<string, string>, upstream: URL | string): Config {
   const { config, faults } = parse(text, {
     file: 'merchants.toml',
@@ -290,28 +295,31 @@ function configOf(text: string, rpcUrls: Record<string, string>, upstream: URL |
 }
 
 /**
- * How long a buyer waits for its settlement from now on. Short only around an answer that must be
- * pending: a payment that must succeed would fail on a busy machine.
+ * Sets how long a buyer waits for its settlement from now on. Use a short time only for an answer
+ * that must be pending: on a busy machine a payment that must succeed would fail.
  */
-export function setSettleWait({ app, config }: Shop, settleWaitSeconds: number): void {
-  const places = app.reload({ ...config, service: { ...config.service, settleWaitSeconds } })
+export async function setSettleWait(
+  { app, config }: Shop,
+  settleWaitSeconds: number,
+): Promise<void> {
+  const places = await app.reload({ ...config, service: { ...config.service, settleWaitSeconds } })
   if (places.length > 0) throw new Error(`needs a restart: ${places.join()}`)
 }
 
 export type Scheme = 'mpp' | 'mpp-permit2' | 'x402-eip3009' | 'x402-permit2'
 
 export type Terms = {
-  /** MPP by EIP-3009 on 8453 unless told otherwise. */
+  /** Default: MPP by EIP-3009 on 8453. */
   scheme?: Scheme
   network?: Network.Id
   /** Index of a demo account; 1 by default. */
   buyer?: number
-  /** What is asked for, and later paid. */
+  /** The request for the price, which is later paid. */
   init?: RequestInit
 } & MppOptions &
   Partial<Omit<X402Options, 'method'>>
 
-/** Asks for a price and signs it: the headers that pay for the request. */
+/** Requests a price and signs it: the headers that pay for the request. */
 export async function sign(url: string, terms: Terms = {}): Promise<Record<string, string>> {
   const { scheme = 'mpp', buyer = 1, init, ...options } = terms
   const network = terms.network ?? (scheme.endsWith('permit2') ? 'eip155:4663' : 'eip155:8453')
@@ -319,7 +327,7 @@ export async function sign(url: string, terms: Terms = {}): Promise<Record<strin
   const signer = account(buyer).local()
   if (scheme === 'x402-eip3009' || scheme === 'x402-permit2') {
     const method = scheme === 'x402-permit2' ? 'permit2' : 'eip3009'
-    // A header that is long enough leaves further transfer methods to the body.
+    // When the header is too long, further transfer methods are only in the body.
     const { accepts = asked.required.accepts } = asked.body as Partial<Required>
     const required = { ...asked.required, accepts }
     const payment = await payX402(required, signer, { ...options, network, method })
@@ -333,7 +341,7 @@ export async function sign(url: string, terms: Terms = {}): Promise<Record<strin
   return { authorization: await pay(challenge, signer, options) }
 }
 
-/** Asks, signs and pays. */
+/** Requests, signs and pays. */
 export async function buy(
   url: string,
   terms: Terms = {},
@@ -343,7 +351,7 @@ export async function buy(
   return fetch(url, { ...terms.init, headers: { ...headers, ...credential } })
 }
 
-/** A request whose buyer can leave: `leave` resolves once the gateway has noticed. */
+/** A request whose buyer can disconnect: `leave` resolves when the gateway has noticed. */
 export function openConnection(
   url: string,
   headers: Record<string, string>,

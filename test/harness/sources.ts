@@ -5,7 +5,7 @@ export type Import = {
   specifier: string
   /** Between `import` and `from`. */
   clause: string
-  /** `import type`: gone at run time. */
+  /** `import type`: removed at run time. */
   typeOnly: boolean
   dynamic: boolean
   /** The file of ours that it names, relative to the root. */
@@ -21,7 +21,7 @@ export type Source = {
   imports: readonly Import[]
 }
 
-/** All TypeScript of the project with what it imports; `files` stands in for the disk. */
+/** All TypeScript of the project with its imports; `files` replaces the disk. */
 export async function read(
   root: string,
   files?: Readonly<Record<string, string>>,
@@ -53,7 +53,7 @@ async function load(root: string): Promise<Record<string, string>> {
   return texts
 }
 
-// A clause holds no quotes, so a match cannot run on into the next statement.
+// A clause contains no quotes, so a match cannot extend into the next statement.
 const statement = /^(?:import|export)\s+(type\s+)?([^'";=()]*?)\s*from\s+['"]([^'"]+)['"]/gm
 const bare = /^import\s+['"]([^'"]+)['"]/gm
 const call = /\bimport\(\s*['"]([^'"]+)['"]\s*\)/g
@@ -86,7 +86,10 @@ function resolve(from: string, specifier: string, texts: ReadonlyMap<string, str
   return [path, `${path}.ts`, `${path}/index.ts`].find((candidate) => texts.has(candidate))
 }
 
-/** Blanks comments and string contents; template literals keep theirs, which may be code. */
+/**
+ * Blanks comments and string contents. Contents of template literals stay, because they may be
+ * code.
+ */
 function withoutText(text: string): string {
   return text.replace(
     /\/\*[\s\S]*?\*\/|\/\/[^\n]*|'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*"/g,

@@ -13,7 +13,7 @@ import type { ApprovalSponsor } from '../../src/settlement/sponsorship'
 import { createSponsor, type Sponsor } from '../../src/sponsor/sponsor'
 import { networkOf, payee, type SettlementFixture, startFixture } from './settlement'
 
-/** What the shipped file says. */
+/** Values of the shipped file. */
 export const sponsorDefaults: SponsorConfig = {
   minBalanceAtomic: 250_000n,
   minBalanceAgeBlocks: 50,
@@ -22,7 +22,7 @@ export const sponsorDefaults: SponsorConfig = {
   ethPriceUsd: 4000,
 }
 
-/** Old enough where what is tested is not the age: mining fifty blocks takes an eighth of a second. */
+/** A short age for tests of other rules: mining fifty blocks takes an eighth of a second. */
 export const youngAge = { minBalanceAgeBlocks: 5 }
 
 /** USDG with sponsoring. */
@@ -62,7 +62,7 @@ export async function startSponsoring(
   const fixture = await startFixture(networks, dataDir, { now, meter: registry, recover })
   const logged: string[] = []
   const sponsor = createSponsor({
-    db: fixture.db,
+    grants: fixture.ledger.grants,
     settlement: fixture.settlement,
     networks,
     accounts: [account(0).address],
@@ -85,13 +85,13 @@ export function wallets(count: number, seed: string): { address: Address; privat
   })
 }
 
-/** A wallet that nobody has seen. */
+/** A wallet that was never used. */
 export function freshWallet() {
   const privateKey = generatePrivateKey()
   return { ...privateKeyToAccount(privateKey), privateKey }
 }
 
-/** Slots of the local token. */
+/** Storage slots of the local token. */
 const slots = { balanceOf: 5n, allowance: 6n }
 
 function slotOf(key: Address, mapping: Hex | bigint): Hex {
@@ -113,7 +113,7 @@ export const setTokens = (
     atomic,
   )
 
-/** Lets Permit2 take from many addresses at once; nothing is mined. */
+/** Lets Permit2 transfer from many addresses at once, without mining. */
 export const setAllowances = (
   chain: Chain,
   token: Address,
@@ -144,7 +144,7 @@ async function setWords(
   }
 }
 
-/** Many requests in one. Throws when one of them fails. */
+/** Many JSON-RPC requests in one. Throws when one of them fails. */
 export async function batch(
   chain: Chain,
   calls: readonly (readonly [method: string, params: readonly unknown[]])[],
@@ -162,7 +162,7 @@ export async function batch(
   return answers.toSorted((a, b) => a.id - b.id).map(({ result }) => result)
 }
 
-/** Mines until balances that were set before are old enough. */
+/** Mines until earlier balances are old enough. */
 export const age = (chain: Chain, blocks = sponsorDefaults.minBalanceAgeBlocks) =>
   mine(chain, blocks + 1)
 

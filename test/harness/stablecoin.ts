@@ -50,9 +50,9 @@ export const robinhood = {
 } as const
 export type Net = typeof base | typeof sepolia | typeof robinhood
 
-/** Receives in the tests. */
+/** The payee of the tests. */
 export const payee = account(7).address
-/** A `validBefore` or `deadline` that does not come. */
+/** A `validBefore` or `deadline` in the far future. */
 export const later = 4_000_000_000n
 
 /** The message of transferWithAuthorization and receiveWithAuthorization. */
@@ -65,7 +65,7 @@ export type Authorization = {
   nonce: Hex
 }
 let unique = 0n
-/** A nonce that no other call of this process gets. */
+/** A nonce that no other call of this process uses. */
 export const nextNonce = (): Hex => numberToHex(++unique, { size: 32 })
 /** 0.01 to account 7, valid for decades, with a fresh nonce. */
 export const authorization = (from: Address, over: Partial<Authorization> = {}): Authorization => ({
@@ -77,7 +77,7 @@ export const authorization = (from: Address, over: Partial<Authorization> = {}):
   nonce: nextNonce(),
   ...over,
 })
-/** Arguments of the call, but for the signature. */
+/** Arguments of the call without the signature. */
 export const list = (auth: Authorization) => [
   auth.from,
   auth.to,

@@ -4,21 +4,24 @@ import { join } from 'node:path'
 import { account } from '../../src/demo/accounts'
 import { main } from './program'
 
-/** The program itself with nothing but the stock desk, to be killed. */
+/** The program itself with only the stock desk, to be killed. */
 export type StockProgram = {
   directory: string
   dataDir: string
   /** Of the newest start. */
   url: string
   start(): Promise<void>
-  /** SIGKILL; resolves when it is gone. */
+  /** SIGKILL; resolves when the program has ended. */
   kill(): Promise<void>
   remove(): Promise<void>
 }
 
 const root = join(import.meta.dir, '..', '..')
 
-/** Becomes the program; beside it a reader of our end of the pipe, which ends it when we are gone. */
+/**
+ * Replaces the shell by the program. A second process reads our end of a pipe, and ends the program
+ * when the pipe closes.
+ */
 const guard = `exec 3<&0
 (read -r _ <&3 || kill -9 $$) </dev/null >/dev/null 2>&1 &
 exec "$@" 3<&- </dev/null`
@@ -99,7 +102,7 @@ async function configuration(rpcUrl: string): Promise<string> {
   ]
   const local = network[0]
     .replace(/rpc_urls = \[.*\]/, `rpc_urls = ["${rpcUrl}"]`)
-    // A local chain is dearer than the real one.
+    // Gas on a local chain costs more than on the real one.
     .replace(/gas_per_day_wei = .*/, `gas_per_day_wei = { ${budgets} }`)
   return [...service, local, stock[0]].join('\n')
 }

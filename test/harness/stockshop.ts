@@ -23,14 +23,14 @@ export type StockShop = Shop & {
   tap: Tap
   asset: Address
   desk: Address
-  /** URL of a purchase; 25 USDG of NVDA unless told otherwise. */
+  /** URL of a purchase; default 25 USDG of NVDA. */
   buyUrl(query?: Record<string, string>): string
   shares(holder: Address, token?: StockToken): Promise<bigint>
   usdg(holder: Address): Promise<bigint>
   order(id: string): Promise<OrderJson>
 }
 
-/** What is told of an order. */
+/** The JSON of an order. */
 export type OrderJson = {
   id: string
   status: string
@@ -54,7 +54,7 @@ export type OrderJson = {
 
 export const network = 'eip155:4663'
 
-/** The address that exists for a swap alone: the desk's money goes through it to the router. */
+/** The address of one swap, through which the desk's money goes to the router. */
 export async function throughOf(chain: Chain, swapTx: Hex): Promise<Address> {
   const transaction = await chain.rpc('eth_getTransactionByHash', [swapTx])
   const { from, nonce } = transaction as { from: Address; nonce: Hex }
@@ -68,7 +68,7 @@ const stablecoin = parseAbi([
 ])
 
 export async function startStockShop(options: ShopOptions = {}): Promise<StockShop> {
-  // A step that failed is tried again soon.
+  // A failed step is tried again soon.
   const shop = await startShop({ orderRetryMs: 50, ...options, exchange: true })
   const { config, chains, taps } = shop
   const { stock } = config
@@ -77,7 +77,7 @@ export async function startStockShop(options: ShopOptions = {}): Promise<StockSh
   const tap = taps[network]
   const asset = config.networks.find(({ id }) => id === network)?.asset.address
   if (!stock || !nvda || !chain || !tap || !asset) throw new Error('the shop has no stocks')
-  // The buyers' own gas: nobody sponsors their approval here.
+  // The buyers have their own gas: their approval needs no sponsoring.
   for (const index of [3, 4, 5]) {
     await chain.rpc('anvil_setBalance', [account(index).address, '0xde0b6b3a7640000'])
   }
@@ -112,7 +112,7 @@ export async function startStockShop(options: ShopOptions = {}): Promise<StockSh
 
 export const askToBuy = (url: string): Promise<Asked> => ask(url, { method: 'POST' })
 
-/** Signs what the 402 of a purchase asks for. */
+/** Signs the terms of the 402 of a purchase. */
 export function signOrder(
   url: string,
   terms: Omit<Terms, 'scheme' | 'network'> & { scheme?: Scheme } = {},
@@ -121,7 +121,7 @@ export function signOrder(
   return sign(url, { scheme, network, init: { method: 'POST' }, ...rest })
 }
 
-/** Asks, signs, pays. */
+/** Requests, signs, pays. */
 export async function buyStock(
   url: string,
   terms: Parameters<typeof signOrder>[1] = {},
@@ -131,7 +131,7 @@ export async function buyStock(
   return fetch(url, { method: 'POST', headers: { ...headers, ...credential } })
 }
 
-/** The stablecoin's own switches. */
+/** Administrative functions of the stablecoin. */
 export function pauseAsset(shop: StockShop, isPaused: boolean): Promise<void> {
   return send(
     shop,
@@ -139,13 +139,13 @@ export function pauseAsset(shop: StockShop, isPaused: boolean): Promise<void> {
   )
 }
 
-/** The stablecoin does not let this account send or receive. */
+/** The stablecoin blocks this account. */
 export function freeze(shop: StockShop, person: Address, isFrozen = true): Promise<void> {
   const args = [person, isFrozen] as const
   return send(shop, encodeFunctionData({ abi: stablecoin, functionName: 'setBlocked', args }))
 }
 
-/** What `turnpike orders retry` writes beside the running service. */
+/** The request that `turnpike orders retry` writes while the service runs. */
 export function requestRetry({ dataDir }: StockShop, id: string): void {
   const other = new Database(`${dataDir}/turnpike.sqlite`)
   try {
@@ -166,12 +166,12 @@ async function send({ chain, asset }: StockShop, data: Hex): Promise<void> {
   await execute(chain, [{ from: account(8).address, to: asset, data, gas: 200_000n }])
 }
 
-/** Which of the desk's own requests to the node: what happens before it is forwarded. */
+/** The desk's request to the node before which an action runs. */
 export type Moment = 'quote' | 'receipt' | 'swap' | 'refund'
 
 /**
- * Does something at the instant before the node gets the n-th request of a kind, once. The look at
- * the pool comes first without payment, then with it, then after settlement.
+ * Runs an action directly before the node gets the n-th request of a kind, once. The first read of
+ * the pool is without payment, the second with it, the third after settlement.
  */
 export function before(shop: StockShop, moment: Moment, turn: number, act: () => unknown): void {
   let seen = 0

@@ -12,23 +12,27 @@ import { account } from '../../src/demo/accounts'
 import { balanceOf, type Chain } from '../../src/demo/chains'
 import { createLog } from '../../src/log'
 import { type Asked, type MppOptions, payMpp, payMppPermit2, payX402 } from './buyer'
+import { placeDatabase } from './database'
 import { networkOf, startNetwork, type startTap } from './settlement'
 import { until } from './world'
 
-/** What is attacked: the whole gateway, with our hands on its chains, its upstream and its clock. */
+/** The attacked gateway, with control over its chains, its upstream and its clock. */
 export type Target = {
   url: string
   app: App.App
   dataDir: string
-  /** USDC's manners on 8453, USDG's on 4663; what the gateway asks them passes through the taps. */
+  /**
+   * Tokens behave like USDC on 8453 and like USDG on 4663. The gateway's calls to them pass through
+   * the taps.
+   */
   usdc: Side
   usdg: Side
   upstream: Upstream
   logged: string[]
   /** The gateway's clock, unix ms. */
   clock: { offsetMs: number }
-  /** Takes over a change of `[service]`, as a reload of the file does. */
-  reload(changes: Partial<Config['service']>): void
+  /** Applies a change of `[service]`, as a reload of the file does. */
+  reload(changes: Partial<Config['service']>): Promise<void>
   /** Rows of the tables that a payment writes to. */
   rows(): number
   payments(): PaymentRow[]
@@ -52,7 +56,7 @@ export type Seen = {
 export type Upstream = {
   url: string
   requests: Seen[]
-  /** Answers instead of the usual way. */
+  /** Replaces the usual answer. */
   answer: ((seen: Seen) => Response | Promise<Response>) | undefined
   stop(): void
 }
@@ -66,12 +70,12 @@ type PaymentRow = {
   transaction_hash: string
 }
 
-/** What every route of the target costs, atomic. */
+/** Price of every route of the target, atomic. */
 export const price = 5000n
 export const seller = account(7).address
 export const merchantSecret = 'sk-live-0123456789abcdef'
 
-/** The file of the target. `more` stands behind its merchants. */
+/** The file of the target. `more` is appended after its merchants. */
 export function configText(
   urls: { usdc: string; usdg: string; upstream: string },
   more = '',
@@ -142,6 +146,7 @@ export async function startTarget(
   if (parsed === undefined) throw new Error(faults.map(format).join('\n'))
   const config = { ...parsed, service: { ...parsed.service, ...service } }
   const dataDir = mkdtempSync(join(tmpdir(), 'turnpike-target-'))
+  placeDatabase(dataDir)
   const logged: string[] = []
   const clock = { offsetMs: 0 }
   const app = await App.start({
@@ -150,7 +155,7 @@ export async function startTarget(
     dataDir,
     log: createLog({ write: (line) => void logged.push(line), pretty: false }),
     now: () => Date.now() + clock.offsetMs,
-    // One buyer attacks in many ways; test/settlement-budgets.test.ts is about how often it may.
+    // One buyer attacks in many ways here; test/settlement-budgets.test.ts tests how often it may.
     payerFailuresMax: 1_000,
     blockTimeMs: 100,
     // Tests move one clock without the others.
@@ -167,8 +172,8 @@ export async function startTarget(
     upstream,
     logged,
     clock,
-    reload(changes) {
-      const places = app.reload({ ...config, service: { ...config.service, ...changes } })
+    async reload(changes) {
+      const places = await app.reload({ ...config, service: { ...config.service, ...changes } })
       if (places.length > 0) throw new Error(`needs a restart: ${places.join()}`)
     },
     ...readers(database),
@@ -182,7 +187,7 @@ export async function startTarget(
   }
 }
 
-/** Reads the gateway's database beside it. */
+/** Reads the gateway's database through another connection. */
 export function readers(database: Database): Pick<Target, 'rows' | 'payments'> {
   const tables = ['payments', 'transactions', 'answers', 'gas_spent']
   const sum = tables.map((table) => `(SELECT count(*) FROM ${table})`).join(' + ')
@@ -201,7 +206,7 @@ function sideOf(
   return { chain, tap, token, balanceOf: (holder) => balanceOf(chain, token, holder) }
 }
 
-/** An upstream that keeps what it saw. */
+/** An upstream that stores its requests. */
 export function startUpstream(): Upstream {
   const requests: Seen[] = []
   const server = Bun.serve({
@@ -235,7 +240,7 @@ export type Way = {
   protocol: 'mpp' | 'x402'
   method: 'eip3009' | 'permit2'
   side: 'usdc' | 'usdg'
-  /** Headers that pay for what was asked. */
+  /** Headers that pay for the request. */
   pay(
     asked: Asked,
     signer: LocalAccount,
@@ -281,7 +286,7 @@ export const ways: readonly Way[] = [mppUsdc, mppUsdg, mppPermit, x402Usdc, x402
 
 /**
  * The credential in payment headers with members replaced, named by their paths; undefined removes
- * one. The signature stays what it was.
+ * one. The signature is unchanged.
  */
 export function tampered(
   headers: Record<string, string>,
@@ -318,7 +323,7 @@ export function rewritten(
   }
 }
 
-/** Runs requests to their end and tells what they cost and caused. */
+/** Runs requests to their end and reports their cost and effects. */
 export async function effects<T>(
   target: Target,
   run: () => Promise<T>,
@@ -327,7 +332,7 @@ export async function effects<T>(
     (await target.usdc.balanceOf(seller)) + (await target.usdg.balanceOf(seller))
   const before = [target.rows(), target.upstream.requests.length, await held()] as const
   const result = await run()
-  // What was delivered is recorded after the answer has left.
+  // The delivery is recorded after the answer was sent.
   await until('it is recorded', () =>
     target.payments().every(({ delivery }) => delivery !== 'delivering'),
   )
@@ -339,5 +344,5 @@ export async function effects<T>(
   }
 }
 
-/** What a refused request must have caused. */
+/** The expected effects of a refused request. */
 export const nothing = { rows: 0, forwarded: 0, paidAtomic: 0n }

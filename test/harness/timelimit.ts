@@ -2,7 +2,7 @@ import { plugin } from 'bun'
 
 /**
  * Gives each test a minute, as a preload of bunfig.toml. Bun 1.4.4 has no setting for it, and
- * `setDefaultTimeout` lasts for the file that calls it: so each file calls it first, on its own
+ * `setDefaultTimeout` applies to the file that calls it. So each file calls it first, on its own
  * first line, which keeps line numbers right.
  */
 const call = "import { setDefaultTimeout as setLimit } from 'bun:test'; setLimit(60_000); "

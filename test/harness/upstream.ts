@@ -9,7 +9,7 @@ export type Arrived = {
   body: string
 }
 
-/** Answers one request, byte by byte if need be. */
+/** Answers one request, with control over every byte. */
 export type Reply = {
   /** A whole answer; `headers` replace `content-type: application/json`. */
   send(status: number, body?: string | Uint8Array, headers?: Record<string, string>): void
@@ -20,7 +20,7 @@ export type Reply = {
   end(): void
   /** Breaks the connection. */
   cut(): void
-  /** Resolves when the other side has left. */
+  /** Resolves when the other side has disconnected. */
   left: Promise<void>
 }
 
@@ -30,12 +30,12 @@ export type ScriptedUpstream = {
   url: URL
   /** Everything that arrived, the oldest first. */
   requests: Arrived[]
-  /** What happens to the next request; `standard` when it is undefined. */
+  /** Handles the next request; `standard` when it is undefined. */
   script: Script | undefined
   stop(): void
 }
 
-/** An upstream on loopback that does what a test tells it to; by default it answers `{"ok":true}`. */
+/** An upstream on loopback that a test scripts; by default it answers `{"ok":true}`. */
 export async function startScripted(): Promise<ScriptedUpstream> {
   const sockets = new Set<Socket>()
   const server = net.createServer((socket) => {

@@ -1,14 +1,14 @@
-import { type Books, countUnfinished, type PaymentRow, readBooks } from './books'
-import type { Field } from './field'
 import { type Ledger, type Moved, readLedger, readTransfers } from './ledger'
 import { nap, type Purchase } from './payers'
+import { countUnfinished, type PaymentRow, type Rows, readRows } from './rows'
+import type { Setup } from './setup'
 import type { Call } from './upstream'
 
 /**
- * `lost`: the money moved and the buyer has neither the answer nor a way to it. `double`: money moved
- * twice, or the upstream worked more often than it was paid and started for. `unpaid`: an answer whose
- * money did not move. `refused`: a valid credential was called invalid. `stuck`: something has not
- * ended. `mismatch`: database and chain tell different stories. `program`: it ended by itself.
+ * `lost`: the money moved, and the buyer can neither get the answer nor redeem it. `double`: money
+ * moved twice, or the upstream got more requests than there were attempts. `unpaid`: an answer
+ * without a payment. `refused`: a valid credential was refused as invalid. `stuck`: something has
+ * not ended. `mismatch`: database and chain differ. `program`: the program ended unexpectedly.
  */
 export const kinds = [
   'lost',
@@ -29,7 +29,7 @@ export type Audit = {
 }
 
 export type Evidence = {
-  field: Field
+  setup: Setup
   purchases: readonly Purchase[]
   calls: readonly Call[]
   database: string
@@ -38,34 +38,34 @@ export type Evidence = {
 
 type Case = Evidence & {
   ledger: Ledger
-  books: Books
+  stored: Rows
   rowOf: (purchase: Purchase) => PaymentRow | undefined
   callsOf: ReadonlyMap<string, readonly Call[]>
 }
 
 /**
- * Waits until the database has nothing unfinished and the chains have everything that it calls
- * confirmed. Returns what is missing when the time is over; undefined when nothing is.
+ * Waits until the database has nothing unfinished and the chains have everything that it has as
+ * confirmed. Returns what is missing after the time limit; undefined when nothing is.
  */
 export async function waitUntilEnded(
-  field: Field,
+  setup: Setup,
   database: string,
   limitMs: number,
 ): Promise<string | undefined> {
   const deadline = Date.now() + limitMs
   for (;;) {
-    const missing = await findMissing(field, database)
+    const missing = await findMissing(setup, database)
     if (missing === undefined || Date.now() > deadline) return missing
     await nap(250, AbortSignal.timeout(1_000))
   }
 }
 
-async function findMissing(field: Field, database: string): Promise<string | undefined> {
+async function findMissing(setup: Setup, database: string): Promise<string | undefined> {
   const { payments, transactions } = countUnfinished(database)
   if (payments > 0 || transactions > 0)
     return `${payments} payments and ${transactions} transactions have not ended`
-  const included = new Set((await readTransfers(field)).map(({ transaction }) => transaction))
-  const gone = readBooks(database).payments.filter(
+  const included = new Set((await readTransfers(setup)).map(({ transaction }) => transaction))
+  const gone = readRows(database).payments.filter(
     (row) => row.state === 'confirmed' && !included.has(row.transaction_hash as `0x${string}`),
   )
   if (gone.length === 0) return undefined
@@ -74,31 +74,33 @@ async function findMissing(field: Field, database: string): Promise<string | und
 
 /** Compares chains, database, upstream and buyers. The program must have ended. */
 export async function audit(evidence: Evidence): Promise<Audit> {
-  const { field, purchases, calls, database, programFaults } = evidence
-  const ledger = await readLedger(field, purchases)
-  const books = readBooks(database)
-  const byMoney = new Map(books.payments.map((row) => [keyOf(row), row]))
+  const { setup, purchases, calls, database, programFaults } = evidence
+  const ledger = await readLedger(setup, purchases)
+  const stored = readRows(database)
+  const byMoney = new Map(stored.payments.map((row) => [keyOf(row), row]))
   const callsOf = Map.groupBy(calls, ({ serial }) => serial)
   const rowOf = ({ site, payer, nonce }: Purchase) =>
     byMoney.get(keyOf({ network: site.id, payer: payer.account.address, nonce: nonce ?? '' }))
-  const all: Case = { ...evidence, ledger, books, rowOf, callsOf }
+  const all: Case = { ...evidence, ledger, stored, rowOf, callsOf }
   const findings = [
-    ...purchases.flatMap((purchase) => judge(all, purchase)),
-    ...judgeCalls(all),
-    ...judgeBalances(all),
-    ...judgeBooks(all),
+    ...purchases.flatMap((purchase) => auditPurchase(all, purchase)),
+    ...auditCalls(all),
+    ...auditBalances(all),
+    ...auditRows(all),
     ...programFaults.map((text): Finding => ({ kind: 'program', text })),
   ]
   return { findings, figures: figuresOf(all) }
 }
 
-/** The specification promises a first forward and five redemptions, and the last of them failed. */
+/**
+ * Whether the promised first attempt and five redemptions were made, and the last of them failed.
+ */
 function isUsedUp({ said }: Purchase, calls: readonly Call[]): boolean {
   const isExhausted = said.at(-1)?.code === 'redeem-exhausted'
   return isExhausted && calls.length >= 6 && calls.at(-1)?.end === 'failed'
 }
 
-function judge(all: Case, purchase: Purchase): Finding[] {
+function auditPurchase(all: Case, purchase: Purchase): Finding[] {
   const { serial, received, end, said } = purchase
   const isPaid = all.ledger.paid.has(serial)
   const calls = all.callsOf.get(serial) ?? []
@@ -126,9 +128,9 @@ function judge(all: Case, purchase: Purchase): Finding[] {
   return findings
 }
 
-/** Work of the upstream that no committed attempt stands for. */
-function judgeCalls({ calls, books }: Case): Finding[] {
-  const rows = new Map(books.payments.map((row) => [row.id, row]))
+/** Requests of the upstream without a committed attempt. */
+function auditCalls({ calls, stored }: Case): Finding[] {
+  const rows = new Map(stored.payments.map((row) => [row.id, row]))
   return [...Map.groupBy(calls, ({ paymentId }) => paymentId)].flatMap(([id, made]): Finding[] => {
     const row = rows.get(id)
     if (row === undefined)
@@ -139,7 +141,7 @@ function judgeCalls({ calls, books }: Case): Finding[] {
   })
 }
 
-function judgeBalances({ ledger, purchases, books }: Case): Finding[] {
+function auditBalances({ ledger, purchases, stored }: Case): Finding[] {
   const owed = new Map<string, bigint>()
   for (const { serial, site, payer, amountAtomic } of purchases) {
     if (!ledger.paid.has(serial)) continue
@@ -150,7 +152,7 @@ function judgeBalances({ ledger, purchases, books }: Case): Finding[] {
   for (const { site, payer, spentAtomic } of ledger.balances) {
     const due = owed.get(`${site.id} ${payer.index}`) ?? 0n
     if (spentAtomic === due) continue
-    const rows = books.payments.filter(
+    const rows = stored.payments.filter(
       (row) => row.network === site.id && equal(row.payer, payer.account.address),
     )
     const text = `payer ${payer.index} on ${site.id} spent ${spentAtomic}, its used credentials say ${due}`
@@ -168,16 +170,19 @@ function judgeBalances({ ledger, purchases, books }: Case): Finding[] {
   return findings
 }
 
-/** Each confirmed payment has a transfer of its own, each transfer its payment, and nothing is open. */
-function judgeBooks(all: Case): Finding[] {
-  const { books, ledger, purchases, rowOf } = all
+/**
+ * Checks that each confirmed payment has a transfer of its own, each transfer a payment, and that
+ * nothing is open.
+ */
+function auditRows(all: Case): Finding[] {
+  const { stored, ledger, purchases, rowOf } = all
   const unassigned = new Map<string, Moved[]>()
   for (const moved of ledger.transfers) {
     const key = transferKey(moved.network, moved.transaction, moved.payer, moved.amountAtomic)
     unassigned.set(key, [...(unassigned.get(key) ?? []), moved])
   }
   const findings: Finding[] = []
-  for (const row of books.payments) {
+  for (const row of stored.payments) {
     if (row.state === 'broadcast' || row.state === 'reverted')
       findings.push({ kind: 'stuck', text: `a payment has not ended\n${explainRow(all, row)}` })
     if (row.state !== 'confirmed') continue
@@ -196,19 +201,19 @@ function judgeBooks(all: Case): Finding[] {
     const text = `paid, and the payment is ${state ?? 'unknown'}\n${explain(all, purchase)}`
     findings.push({ kind: 'mismatch', text })
   }
-  for (const row of books.transactions)
+  for (const row of stored.transactions)
     if (row.state === 'signed' || row.state === 'sent')
       findings.push({ kind: 'stuck', text: `a transaction has not ended: ${JSON.stringify(row)}` })
   return findings
 }
 
 function figuresOf(all: Case): Audit['figures'] {
-  const { purchases, calls, books, ledger } = all
+  const { purchases, calls, stored, ledger } = all
   const count = (test: (purchase: Purchase) => boolean) => purchases.filter(test).length
   const included = new Set(
-    books.transactions.filter(({ state }) => state === 'mined').map(({ hash }) => hash),
+    stored.transactions.filter(({ state }) => state === 'mined').map(({ hash }) => hash),
   )
-  const carrying = new Set(books.payments.map((row) => row.transaction_hash))
+  const carrying = new Set(stored.payments.map((row) => row.transaction_hash))
   const settling = [...included].filter((hash) => carrying.has(hash)).length
   const schemes = Map.groupBy(purchases, ({ scheme }) => scheme)
   const said = purchases.flatMap((purchase) => purchase.said)
@@ -225,8 +230,8 @@ function figuresOf(all: Case): Audit['figures'] {
     ['median ms from signing to the answer', waits[waits.length >> 1] ?? 0],
     ['longest', waits.at(-1) ?? 0],
     ['credentials that expired', count(isExpired)],
-    ['payments in the database', books.payments.length],
-    ['attempts', books.payments.reduce((sum, { attempts }) => sum + attempts, 0)],
+    ['payments in the database', stored.payments.length],
+    ['attempts', stored.payments.reduce((sum, { attempts }) => sum + attempts, 0)],
     ['upstream calls', calls.length],
     ['transactions that settled', settling],
     ['payments per transaction', (ledger.paid.size / Math.max(1, settling)).toFixed(2)],
@@ -256,8 +261,8 @@ function explain(all: Case, purchase: Purchase): string {
   return lines.map((line) => `  ${line.trim()}`).join('\n')
 }
 
-function explainRow({ books, ledger }: Case, row: PaymentRow): string {
-  const carrying = books.transactions.filter(({ payment_id }) => payment_id === row.id)
+function explainRow({ stored, ledger }: Case, row: PaymentRow): string {
+  const carrying = stored.transactions.filter(({ payment_id }) => payment_id === row.id)
   const hashes = new Set(carrying.map(({ hash }) => hash))
   const moved = ledger.transfers.filter(
     ({ transaction, payer }) => hashes.has(transaction) && equal(payer, row.payer),

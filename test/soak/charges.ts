@@ -3,7 +3,7 @@ import { type Address, type Hex, toEventSelector } from 'viem'
 import type { Chain } from '../../src/demo/chains'
 import { nap } from './payers'
 
-/** Holds what honest clients saw against the ledger, and the ledger against the chains. */
+/** Compares the answers to honest clients with the ledger, and the ledger with the chains. */
 
 /** One request of an honest client; without a nonce it paid nothing. */
 export type Seen = { nonce: Hex | undefined; isGood: boolean }
@@ -18,7 +18,7 @@ export type Charge = {
   truncated: number
 }
 
-/** What one chain says; `used` has a nonce for each AuthorizationUsed. */
+/** The data of one chain; `used` has a nonce for each AuthorizationUsed. */
 export type Moves = {
   transfers: readonly { payer: string; amountAtomic: bigint }[]
   used: readonly string[]
@@ -28,7 +28,7 @@ export type Account = {
   seen: readonly Seen[]
   charges: readonly Charge[]
   moves: Moves
-  /** Addresses of the honest clients, and what each of their requests costs. */
+  /** Addresses of the honest clients, and the cost of each of their requests. */
   honest: readonly Address[]
   priceAtomic: bigint
 }
@@ -37,18 +37,18 @@ export type Site = { chain: Chain; token: Address }
 
 const transferTopic = toEventSelector('Transfer(address,address,uint256)')
 const usedTopic = toEventSelector('AuthorizationUsed(address,bytes32)')
-/** What may have moved money; `reverted` and `expired` have not. */
+/** States in which money may have moved; not `reverted` and `expired`. */
 const mayBeCharged = ({ state }: Charge) => state === 'confirmed' || state === 'broadcast'
 const total = (entries: readonly { amountAtomic: bigint }[]) =>
   entries.reduce((sum, { amountAtomic }) => sum + amountAtomic, 0n)
 
-/** Everything that does not add up; empty when all does. */
+/** All mismatches; empty when the data is consistent. */
 export function findMismatches({ seen, charges, moves, honest, priceAtomic }: Account): string[] {
   const found: string[] = []
   const payers = new Set(honest.map((address) => address.toLowerCase()))
   const own = charges.filter(({ payer }) => payers.has(payer))
   const uses = Map.groupBy(moves.used, (nonce) => nonce)
-  // The program may end before it has seen the block of what it sent.
+  // The program may end before it has seen the block of its last transactions.
   const isCharged = (charge: Charge) =>
     mayBeCharged(charge) && (charge.state === 'confirmed' || uses.has(charge.nonce))
   const byNonce = Map.groupBy(own, ({ nonce }) => nonce)
@@ -104,7 +104,7 @@ export function readCharges(file: string): Charge[] {
 }
 
 /**
- * Reads the chains when they have everything that was charged, or when the time is over: the last
+ * Reads the chains when they have everything that was charged, or after a time limit: the last
  * transactions may be in no block when the program ends.
  */
 export async function readMoves(

@@ -1,15 +1,15 @@
 import { parseArgs } from 'node:util'
-import { startField } from './field'
 import { finish } from './finish'
 import { createPayers } from './payers'
 import { createProgram, type Program } from './program'
 import { createRandom, type Random } from './random'
+import { startSetup } from './setup'
 import { startUpstream, type Upstream } from './upstream'
 
 /**
- * Kills the real program with SIGKILL again and again while 32 payers buy, starts it at once on the
- * same data, and then proves that no money was lost or doubled and nothing was given away. A seed repeats the
- * draws, not the timing.
+ * Kills the real program with SIGKILL repeatedly while 32 payers buy, and starts it at once on the
+ * same data. Then it proves that no payment was lost or doubled and no answer was given without
+ * one. A seed repeats the random choices, not the timing.
  */
 
 const { values } = parseArgs({
@@ -24,18 +24,18 @@ async function soak(): Promise<number> {
   const startedAt = Date.now()
   const random = createRandom(seed)
   process.stdout.write(`soak:crash --kills ${kills} --seed ${seed}\n`)
-  const field = await startField(seed)
+  const setup = await startSetup(seed)
   const upstream = await startUpstream(random.fork('upstream'))
   let running: Program | undefined
   try {
     const program = await createProgram({
-      field,
+      setup,
       upstream: upstream.url,
       rpcUrlsOf: ({ chain }) => [chain.url],
       settleWaitSeconds: 25,
       replaceAfterSeconds: 20,
     })
-    const payers = createPayers({ field, url: program.url, random, pauseMaxMs: 300 })
+    const payers = createPayers({ setup, url: program.url, random, pauseMaxMs: 300 })
     running = program
     process.stdout.write(`${program.command.join(' ')}\n`)
     program.start()
@@ -49,7 +49,7 @@ async function soak(): Promise<number> {
     }
     await program.listening()
     return await finish({
-      field,
+      setup,
       upstream,
       program,
       payers,
@@ -63,7 +63,7 @@ async function soak(): Promise<number> {
   } finally {
     upstream.stop()
     await running?.end()
-    await field.stop()
+    await setup.stop()
   }
 }
 
@@ -71,7 +71,7 @@ function medianOf(values: readonly number[]): number {
   return values.toSorted((left, right) => left - right)[values.length >> 1] ?? 0
 }
 
-/** Waits for the instant of a kill: any, one of the start, or one beside a delivery. */
+/** Waits for the instant of a kill: a random one, one of the start, or one during a delivery. */
 async function takeAim(program: Program, upstream: Upstream, random: Random): Promise<void> {
   const draw = random.next()
   if (draw < 0.2) return Bun.sleep(random.between(0, 600))

@@ -2,7 +2,9 @@ import { farm, flood } from '../harness/farm'
 import { describeFlood, describeGain } from '../harness/farmreport'
 import { startNetwork } from '../harness/settlement'
 
-/** Sponsoring under attack, ten times as long as in the tests: `soak:farm [ADDRESSES]`. */
+/**
+ * Attacks on sponsoring with fifty times as many addresses as in the tests: `soak:farm [ADDRESSES]`.
+ */
 const addresses = Number(Bun.argv[2] ?? 100_000)
 const net = await startNetwork('usdg')
 let isGood = true

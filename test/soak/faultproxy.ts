@@ -13,21 +13,21 @@ const faults = [
   'truncated',
   'empty',
   'lagging',
-  // The node has the transaction and says something else.
+  // The node has the transaction and answers something else.
   'already known',
   'nonce too low',
   'underpriced',
   'accepted, then silence',
-  // The node says that it has the transaction, and has not.
+  // The node reports that it has the transaction, and does not have it.
   'dropped',
   'no sync method',
 ] as const
 type Fault = (typeof faults)[number]
 
-/** An RPC endpoint that fails, lies or lags as real ones do. */
+/** An RPC endpoint with the faults, false answers and lags of real ones. */
 export type FaultProxy = {
   url: string
-  /** How often each fault was played. */
+  /** How often each fault was injected. */
   counts: ReadonlyMap<string, number>
   /** From now on it only forwards. */
   behave(): void
@@ -37,10 +37,10 @@ export type FaultProxy = {
 type RpcRequest = { id: number; method: string; params: unknown[] }
 type Answer = { result?: unknown; error?: { code: number; message: string } }
 
-/** Above the timeout of any single call but a synchronous send. */
+/** Above the timeout of any single call except a synchronous send. */
 const hangMs = 12_000
 const faultProbability = 0.12
-/** Share of the faults of a send that are of sends only. */
+/** Share of the faults of a send that only sends can have. */
 const sendShare = 0.6
 
 const anywhere: readonly Fault[] = [
@@ -63,7 +63,7 @@ const ofSends: readonly Fault[] = [
   'dropped',
 ]
 
-/** A time in which one fault comes with every request. */
+/** A period in which one fault affects every request. */
 type Spell = { fault: Fault; until: number; depth: number }
 
 type State = {
@@ -79,8 +79,8 @@ type State = {
 }
 
 /**
- * Starts a proxy in front of a node. It begins with spells and single faults at once. `forgetsSync`:
- * it may say that it has no eth_sendRawTransactionSync, which a client need not ask for again.
+ * Starts a proxy in front of a node. It starts with fault periods and single faults. `forgetsSync`:
+ * it may report that it has no eth_sendRawTransactionSync, which a client may remember.
  */
 export function startFaultProxy(url: string, random: Random, forgetsSync: boolean): FaultProxy {
   const state: State = {
@@ -185,7 +185,7 @@ async function answer(state: State, request: RpcRequest): Promise<Response> {
   }
 }
 
-/** The node takes the transaction; its answer is another one. */
+/** The node accepts the transaction, and the client gets another answer. */
 async function afterSend(state: State, request: RpcRequest, fault: Fault): Promise<Response> {
   const [raw] = request.params
   await forward(state, { ...request, method: 'eth_sendRawTransaction', params: [raw] })
@@ -203,15 +203,16 @@ function reply({ id }: RpcRequest, answer: Answer, status = 200): Response {
   return Response.json({ jsonrpc: '2.0', id, ...content }, { status })
 }
 
-/** What a node says that forgets the transaction at once. */
+/** The answer of a node that drops the transaction at once. */
 function dropped({ method }: RpcRequest): Answer {
-  // EIP-7966: code 4 is "not included in time"; for the plain method any hash would be believed.
+  // EIP-7966: code 4 is "not included in time". The plain method would return a hash, which a
+  // client must trust.
   if (method === 'eth_sendRawTransactionSync')
     return { error: { code: 4, message: 'The transaction was not confirmed within the timeout' } }
   return { result: `0x${'d'.repeat(64)}` }
 }
 
-/** The answer of a node that is some blocks behind. A send it passes on like any other. */
+/** The answer of a node that lags by some blocks. It forwards sends unchanged. */
 async function lagging(state: State, request: RpcRequest, depth: number): Promise<Answer> {
   const newest = await forward(state, { id: 0, method: 'eth_blockNumber', params: [] })
   const head = Number(newest.result)

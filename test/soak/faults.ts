@@ -1,18 +1,18 @@
 import { parseArgs } from 'node:util'
 import type { Audit } from './audit'
+import { startChainFaults } from './chainfaults'
 import { startFaultProxy } from './faultproxy'
-import { startField } from './field'
 import { finish } from './finish'
 import { createPayers, nap } from './payers'
 import { createProgram, type Program } from './program'
 import { createRandom } from './random'
+import { startSetup } from './setup'
 import { startUpstream } from './upstream'
-import { startWeather } from './weather'
 
 /**
- * Lets 32 payers buy while two bad RPC endpoints stand before each chain and the chains reorganise;
- * then everything becomes clean, must end, and is proven as after crashes. A seed repeats the draws,
- * not the timing.
+ * Lets 32 payers buy while two faulty RPC endpoints are in front of each chain and the chains
+ * reorganise. Then all faults end, everything must finish, and the audit is that of crashes. A seed
+ * repeats the random choices, not the timing.
  */
 
 const { values } = parseArgs({
@@ -27,55 +27,57 @@ async function soak(): Promise<number> {
   const startedAt = Date.now()
   const random = createRandom(seed)
   process.stdout.write(`soak:faults --seconds ${seconds} --seed ${seed}\n`)
-  const field = await startField(seed)
+  const setup = await startSetup(seed)
   const upstream = await startUpstream(random.fork('upstream'))
-  const proxies = field.sites.flatMap((site) =>
+  const proxies = setup.sites.flatMap((site) =>
     ['first', 'second'].map((name) => ({
       site,
       proxy: startFaultProxy(
         site.chain.url,
         random.fork(`proxy ${site.id} ${name}`),
-        site === field.sites[0],
+        site === setup.sites[0],
       ),
     })),
   )
   let running: Program | undefined
   try {
     const program = await createProgram({
-      field,
+      setup,
       upstream: upstream.url,
       rpcUrlsOf: (site) => proxies.filter((each) => each.site === site).map((e) => e.proxy.url),
       settleWaitSeconds: 6,
       replaceAfterSeconds: 3,
     })
-    const payers = createPayers({ field, url: program.url, random, pauseMaxMs: 300 })
+    const payers = createPayers({ setup, url: program.url, random, pauseMaxMs: 300 })
     running = program
     process.stdout.write(`${program.command.join(' ')}\n`)
     program.start()
     await program.listening()
     payers.start()
-    const weathers = field.sites.map((site) =>
-      startWeather(site, random.fork(`weather ${site.id}`)),
+    const chainFaults = setup.sites.map((site) =>
+      startChainFaults(site, random.fork(`chain faults ${site.id}`)),
     )
     await nap(seconds * 1_000, AbortSignal.timeout(seconds * 2_000 + 1_000))
-    await Promise.all(weathers.map((weather) => weather.stop()))
+    await Promise.all(chainFaults.map((faults) => faults.stop()))
     for (const { proxy } of proxies) proxy.behave()
     return await finish({
-      field,
+      setup,
       upstream,
       program,
       payers,
       title: `seed ${seed}`,
       figures: () => [
         ['seconds', ((Date.now() - startedAt) / 1000).toFixed(1)],
-        ...summed([...proxies.map(({ proxy }) => proxy), ...weathers].map(({ counts }) => counts)),
+        ...summed(
+          [...proxies.map(({ proxy }) => proxy), ...chainFaults].map(({ counts }) => counts),
+        ),
       ],
     })
   } finally {
     upstream.stop()
     for (const { proxy } of proxies) proxy.stop()
     await running?.end()
-    await field.stop()
+    await setup.stop()
   }
 }
 

@@ -1,37 +1,37 @@
 import { type Audit, audit, waitUntilEnded } from './audit'
-import type { Field } from './field'
 import type { Payers } from './payers'
 import type { Program } from './program'
 import { conclude } from './report'
+import type { Setup } from './setup'
 import type { Upstream } from './upstream'
 
 export type Run = {
-  field: Field
+  setup: Setup
   upstream: Upstream
   program: Program
   payers: Payers
   title: string
-  /** Asked for at the end, to be printed above those of the audit. */
+  /** Read at the end, and printed above the figures of the audit. */
   figures: () => Audit['figures']
 }
 
-/** What was started may take this long when nothing disturbs it any more. */
+/** Longest time for everything to finish after the faults. */
 const purchasesMaxMs = 120_000
-/** What is then left has no buyer who waits for it. */
+/** Time after which unfinished work has no waiting buyer. */
 const endMaxMs = 60_000
 
 /**
- * Nothing new is bought and the upstream behaves: waits until everything has ended, ends the
- * program, and prints what the audit says. Returns the exit code.
+ * Nothing new is bought and the upstream works: waits until everything has ended, ends the program,
+ * and prints the result of the audit. Returns the exit code.
  */
 export async function finish(run: Run): Promise<number> {
-  const { field, upstream, program, payers } = run
+  const { setup, upstream, program, payers } = run
   upstream.behave()
   await payers.finish(purchasesMaxMs)
-  const missing = await waitUntilEnded(field, program.database, endMaxMs)
+  const missing = await waitUntilEnded(setup, program.database, endMaxMs)
   await program.stop()
   const { figures, findings } = await audit({
-    field,
+    setup,
     purchases: payers.purchases,
     calls: upstream.calls,
     database: program.database,

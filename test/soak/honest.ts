@@ -4,10 +4,10 @@ import { ask } from '../harness/buyer'
 import { x402Usdc } from '../harness/target'
 
 export type Sale = {
-  /** Of the paid request, and of the 402 before it. */
+  /** Ms of the paid request, and of the 402 before it. */
   paidMs: number
   askedMs: number
-  /** 200 with what was asked for is good; 503 is a refusal, which must cost nothing. */
+  /** 200 with the right content is success; 503 is a refusal, which must not be charged. */
   status: number
   isGood: boolean
   /** What a refusal said. */
@@ -16,13 +16,16 @@ export type Sale = {
   nonce: Hex | undefined
 }
 
-/** Their payments are all that these accounts make. */
+/** These accounts make no other payments. */
 export const honestPayers = [account(1), account(2)]
 
 const buyers = 4
 const pauseMs = 50
 
-/** Lets honest buyers buy until `until` (performance.now()). Each request has another client address. */
+/**
+ * Lets honest buyers buy until `until` (performance.now()). Each request has another client
+ * address.
+ */
 export async function buyHonestly(url: string, until: number): Promise<Sale[]> {
   const sales: Sale[] = []
   let serial = 0

@@ -9,10 +9,10 @@ import { findMismatches, readCharges, readMoves } from './charges'
 import { buyHonestly, honestPayers, p99, type Sale } from './honest'
 
 /**
- * Hostile peers of all kinds at once beside honest buyers, against the built executable on chains
- * with 200 ms blocks. Fails when an honest buyer is charged and gets no answer, when requests, ledger
- * and transfers do not agree one to one, when the p99 of honest paid requests (the median of
- * windows) is 5 times what it was before, or when the process takes 400 MB.
+ * Hostile clients of all kinds beside honest buyers, against the built executable on chains with
+ * 200 ms blocks. It fails when an honest buyer is charged without an answer, or when requests,
+ * ledger and transfers do not match one to one. It also fails when the p99 of honest paid requests
+ * (the median of windows) is 5 times the one before, or when the process takes 400 MB.
  */
 
 const { values } = parseArgs({
@@ -27,9 +27,9 @@ if (!(seconds > 0)) throw new Error('--seconds wants a number')
 const ratioMax = 5
 const memoryMaxMb = 400
 const blockTimeMs = 200
-/** A machine that stands still for a second spoils one window, not the median of all. */
+/** A machine that stalls for a second affects one window, not the median of all. */
 const windowMs = 10_000
-/** Until the peers hold what they want to hold. */
+/** Time until the hostile clients have opened their connections. */
 const warmSeconds = 10
 const kinds = ['chunks', 'announcements', 'readers', 'streams', 'breaker', 'mcp'].filter(
   (kind) => !values.without.split(',').includes(kind),
@@ -75,7 +75,7 @@ async function soak(): Promise<number> {
     ]
     const mismatches = await audit(directory, sites, [first, ...quiet, warm, ...attacked].flat())
     const memoryMb = { quietMb, quietAnonMb, peakMb: memory.peakMb(), anonMb: memory.anonMb() }
-    return judge({ quiet, attacked, mismatches, ...memoryMb, code })
+    return evaluate({ quiet, attacked, mismatches, ...memoryMb, code })
   } finally {
     for (const child of children) child.kill('SIGKILL')
     await Promise.all(networks.map((network) => network.stop()))
@@ -109,7 +109,7 @@ path = "${path}"
 price = "0.001"
 `
   const more = merchant('big', '/file') + merchant('live', '/events')
-  // The limits are those of a file that says nothing; every peer has an address of its own.
+  // The limits are the defaults; every client has an address of its own.
   const plenty = '"1000000000000000000000"'
   const gas = `gas_per_day_wei = { gateway = ${plenty}, facilitator = "1", desk = "1", sponsor = "1" }`
   const text = configText(urls, more)
@@ -129,7 +129,7 @@ price = "0.001"
 
 function startPeers(kind: string, url: string) {
   const command = ['bun', join(import.meta.dir, 'hostilepeers.ts'), kind, url]
-  // They stand for other machines: they must not take this one's time from the gateway.
+  // They stand for other machines, so they must not take processor time from the gateway.
   const child = Bun.spawn(['nice', '-n', '19', ...command], { stdout: 'pipe' })
   let text = '{}'
   void (async () => {
@@ -147,14 +147,14 @@ async function firstLine(stream: ReadableStream<Uint8Array>): Promise<string> {
     if (done) throw new Error(`it ended: ${text}`)
     text += new TextDecoder().decode(value)
   }
-  // Goes on reading, because a full pipe would stop the program.
+  // Reads on, because a full pipe would block the program.
   void (async () => {
     while (!(await reader.read()).done);
   })().catch(() => {})
   return text.split('\n')[0] ?? ''
 }
 
-/** The resident memory of a process, as the system counts it: all of it, and what no file backs. */
+/** The resident memory of a process: all of it, and the part that no file backs. */
 function watchMemory(pid: number) {
   const peakKb = { VmRSS: 0, RssAnon: 0 }
   const timer = setInterval(() => {
@@ -171,7 +171,7 @@ function watchMemory(pid: number) {
   }
 }
 
-/** What does not agree between honest clients, the ledger and the chains. */
+/** Mismatches between honest clients, the ledger and the chains. */
 async function audit(
   directory: string,
   sites: Parameters<typeof readMoves>[0],
@@ -200,7 +200,7 @@ type Result = {
   code: number
 }
 
-function judge(result: Result): number {
+function evaluate(result: Result): number {
   const { quiet, attacked, mismatches, quietMb, peakMb, code } = result
   const good = (sales: readonly Sale[]) => sales.filter(({ isGood }) => isGood)
   const paid = (windows: Result['quiet']) =>

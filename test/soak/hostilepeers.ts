@@ -4,9 +4,9 @@ import { ask } from '../harness/buyer'
 import { x402Usdc } from '../harness/target'
 
 /**
- * One kind of hostile peers against a gateway, in a process of its own: `hostilepeers.ts KIND URL`.
- * Every peer names a client address of its own, as a reverse proxy in front would. Prints what it
- * counted as a JSON line each second, until it is ended.
+ * One kind of hostile clients against a gateway, in a process of its own: `hostilepeers.ts KIND
+ * URL`. Every client names an address of its own, as a reverse proxy in front would. Prints its
+ * counters as a JSON line each second, until it is ended.
  */
 
 const [kind = '', url = ''] = process.argv.slice(2)
@@ -61,7 +61,7 @@ function chunks() {
   }
 }
 
-/** Idle uploads, of which half show a credential that is none. */
+/** Idle uploads, of which half have an invalid credential. */
 function announcements() {
   for (let peer = 0; peer < 2_000; peer++) {
     const lines = ['Content-Length: 160000']
@@ -75,7 +75,10 @@ function announcements() {
   }
 }
 
-/** Buyers that hold what they paid for: they read hardly any of it, or all of it for as long as it comes. */
+/**
+ * Buyers that do not read the answers that they paid for: they read hardly any byte, or read
+ * slowly.
+ */
 function holders(
   path: string,
   total: number,
@@ -95,7 +98,7 @@ function holders(
     socket.on('data', () => {
       if (!isSlow) return
       socket.pause()
-      // About 6 kB a second; a connection that is not read would not even show its end.
+      // About 6 kB a second; a connection that is never read would not even show its end.
       setTimeout(() => socket.resume(), 10_000)
     })
   }
@@ -103,7 +106,7 @@ function holders(
   for (let peer = 0; peer < total; peer++) setTimeout(buy, peer * 200, peer)
 }
 
-/** Buys what the upstream fails at, over and over. */
+/** Buys requests at which the upstream fails, repeatedly. */
 function breaker() {
   const poisons = [500, 500, 502, 504]
   const buy = async () => {
@@ -119,7 +122,7 @@ function breaker() {
   void buy()
 }
 
-/** Messages as large and as full of members as they may be. */
+/** Messages of the largest size and with the most members. */
 function mcp() {
   const members = Array.from({ length: 4_000 }, (_, i) => `"${i}${'m'.repeat(50)}":0`).join(',')
   const body = `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{${members}}}`

@@ -1,6 +1,6 @@
 /**
- * The upstream of the hostile soak, in a process of its own: goods, files that are larger than any
- * buffer, events, and failures on request. Prints where it listens.
+ * The upstream of the hostile soak, in a process of its own: small answers, files that are larger
+ * than any buffer, events, and failures on request. Prints its URL.
  */
 
 const chunk = new Uint8Array(64 * 1024)

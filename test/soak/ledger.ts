@@ -1,10 +1,10 @@
 import { encodeFunctionData, type Hex, numberToHex, parseAbi, toEventSelector } from 'viem'
 import type * as Network from '../../src/protocol/Network'
 import * as Permit from '../../src/protocol/Permit'
-import { type Field, mintedAtomic, type Payer, relayers, type Site, tokensOf } from './field'
 import type { Purchase } from './payers'
+import { mintedAtomic, type Payer, relayers, type Setup, type Site, tokensOf } from './setup'
 
-/** A Transfer log to the payee, which the chain has now. */
+/** A Transfer log to the payee on the present chain. */
 export type Moved = {
   network: Network.Id
   transaction: Hex
@@ -14,14 +14,14 @@ export type Moved = {
   amountAtomic: bigint
 }
 
-/** What the chains say, read without the code under test. */
+/** The data of the chains, read without the tested code. */
 export type Ledger = {
   transfers: readonly Moved[]
   /** Serials of the purchases whose credential moved money. */
   paid: ReadonlySet<string>
   balances: readonly { site: Site; payer: Payer; spentAtomic: bigint }[]
   received: readonly { site: Site; atomic: bigint }[]
-  /** Tokens that ended at a relayer, atomic. */
+  /** Tokens that relayers received, atomic. */
   strayAtomic: bigint
 }
 
@@ -31,8 +31,8 @@ const abi = parseAbi([
 ])
 const transferTopic = toEventSelector('Transfer(address,address,uint256)')
 
-export async function readLedger(field: Field, purchases: readonly Purchase[]): Promise<Ledger> {
-  const { sites, payers, payee } = field
+export async function readLedger(setup: Setup, purchases: readonly Purchase[]): Promise<Ledger> {
+  const { sites, payers, payee } = setup
   const paid = new Set<string>()
   const balances: Ledger['balances'][number][] = []
   const received: Ledger['received'][number][] = []
@@ -46,11 +46,11 @@ export async function readLedger(field: Field, purchases: readonly Purchase[]): 
     received.push({ site, atomic: await tokensOf(site, payee) })
     for (const { address } of relayers) strayAtomic += await tokensOf(site, address)
   }
-  return { transfers: await readTransfers(field), paid, balances, received, strayAtomic }
+  return { transfers: await readTransfers(setup), paid, balances, received, strayAtomic }
 }
 
 /** Every transfer to the payee that the chains have now. */
-export async function readTransfers({ sites, payee }: Field): Promise<Moved[]> {
+export async function readTransfers({ sites, payee }: Setup): Promise<Moved[]> {
   const all = await Promise.all(
     sites.map(async ({ id, network, chain }) => {
       const topics = [transferTopic, null, `0x${payee.slice(2).toLowerCase().padStart(64, '0')}`]
@@ -75,7 +75,7 @@ export async function readTransfers({ sites, payee }: Field): Promise<Moved[]> {
   return all.flat()
 }
 
-/** Serials of purchases whose nonce is used: nobody but the gateway uses one, and nobody cancels. */
+/** Serials of purchases with a used nonce: only the gateway uses nonces, and no payer cancels. */
 async function paidOn(site: Site, purchases: readonly Purchase[]): Promise<string[]> {
   const signed = purchases.filter((each) => each.site === site && each.nonce !== undefined)
   const serials: string[] = []

@@ -2,13 +2,13 @@ import type { Hex } from 'viem'
 import type * as Network from '../../src/protocol/Network'
 import { ask, challengeHash, payMpp, payMppPermit2, payX402 } from '../harness/buyer'
 import type { Scheme } from '../harness/shop'
-import type { Field, Payer, Site } from './field'
 import { prices } from './program'
 import type { Random } from './random'
+import type { Payer, Setup, Site } from './setup'
 
-/** One request that a payer wants answered, and everything that became of it. Times are unix ms. */
+/** A request of a payer, and all its results. Times are unix ms. */
 export type Purchase = {
-  /** Unique in a run; part of the request, so that the upstream sees it. */
+  /** Unique in a run. It is part of the request, so that the upstream sees it. */
   serial: string
   payer: Payer
   site: Site
@@ -23,9 +23,9 @@ export type Purchase = {
   said: Said[]
   /** Complete answers of the upstream that arrived. */
   received: { paymentId: string; call: number; at: number }[]
-  /** It was given a token for an answer that failed. */
+  /** Whether it got a token for an answer that failed. */
   redeems: boolean
-  /** `refused`: an answer that a client may not repeat after. */
+  /** `refused`: an answer after which a client must not repeat. */
   end: 'open' | 'answered' | 'refused'
 }
 
@@ -34,24 +34,23 @@ export type Said = { at: number; status: number; code: string; detail: string }
 export type Payers = {
   purchases: readonly Purchase[]
   start(): void
-  /** Begins nothing new; resolves when all purchases have ended, or after the time. */
+  /** Starts nothing new; resolves when all purchases have ended, or after the time limit. */
   finish(limitMs: number): Promise<void>
 }
 
-/** One answer is waited for at most this long: well above the program's own waiting. */
+/** Longest wait for one answer, well above the program's own wait. */
 const answerMaxMs = 45_000
-/** All payers who wait for it buy in the same moment. */
+/** All payers that wait for it buy in the same moment. */
 const rallyMs = 1_000
 
-type Options = { field: Field; url: string; random: Random; pauseMaxMs: number }
+type Options = { setup: Setup; url: string; random: Random; pauseMaxMs: number }
 
 /**
- * Honest clients: each signs one credential per request and shows it again, or the token that it was
- * given, until it has the answer or a definite refusal. They buy alone, several at a time, and all
- * at once.
+ * Honest clients: each signs one credential per request and presents it again, or its token, until
+ * it has the answer or a final refusal. They buy alone, several at a time, and all at once.
  */
 export function createPayers(options: Options): Payers {
-  const { field, random, pauseMaxMs } = options
+  const { setup, random, pauseMaxMs } = options
   const purchases: Purchase[] = []
   const ending = new AbortController()
   const giveUp = new AbortController()
@@ -74,7 +73,7 @@ export function createPayers(options: Options): Payers {
   return {
     purchases,
     start() {
-      for (const payer of field.payers) loops.push(live(payer, random.fork(`payer ${payer.index}`)))
+      for (const payer of setup.payers) loops.push(live(payer, random.fork(`payer ${payer.index}`)))
     },
     async finish(limitMs) {
       ending.abort()
@@ -85,8 +84,8 @@ export function createPayers(options: Options): Payers {
   }
 }
 
-function plan(payer: Payer, count: number, random: Random, { field, url }: Options): Purchase {
-  const site = random.pick(field.sites)
+function plan(payer: Payer, count: number, random: Random, { setup, url }: Options): Purchase {
+  const site = random.pick(setup.sites)
   const schemes: Scheme[] = ['mpp', 'x402-eip3009']
   if (payer.hasApproved && site.network.chainId === 4663)
     schemes.push('mpp-permit2', 'x402-permit2')
@@ -125,7 +124,7 @@ async function buy(purchase: Purchase, random: Random, giveUp: AbortSignal): Pro
   }
 }
 
-/** The credential; undefined while it is not offered. */
+/** The credential; undefined while none is offered. */
 async function sign(
   purchase: Purchase,
   random: Random,
@@ -161,7 +160,7 @@ function idOf(request: { methodDetails: { chainId: number } }): Network.Id {
   return `eip155:${request.methodDetails.chainId}`
 }
 
-/** Sends the request with what pays for it, and returns what to pay with the next time. */
+/** Sends the request with its payment, and returns the payment for the next attempt. */
 async function show(
   purchase: Purchase,
   headers: Record<string, string>,

@@ -11,32 +11,32 @@ import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { build } from '../../src/build'
-import { type Field, relayers, type Site } from './field'
+import { relayers, type Setup, type Site } from './setup'
 
 /** The real program, run as an operator runs it, on one data directory. */
 export type Program = {
   url: string
-  /** Holds merchants.toml, the data directory and everything that was logged. */
+  /** Contains merchants.toml, the data directory and the log. */
   directory: string
   database: string
   command: readonly string[]
-  /** From each start to its banner; starts that were killed before are not in it. */
+  /** From each start to its banner, ms; starts that were killed before do not count. */
   startMs: readonly number[]
   start(): void
-  /** Resolves when it listens; also when it ends before. */
+  /** Resolves when it listens, or when it ends before that. */
   listening(): Promise<void>
-  /** SIGKILL; resolves when it is gone. */
+  /** SIGKILL; resolves when it has ended. */
   kill(): Promise<void>
-  /** SIGTERM; resolves when it is gone. */
+  /** SIGTERM; resolves when it has ended. */
   stop(): Promise<void>
   /** Kills it if it still runs. */
   end(): Promise<void>
-  /** How it ended when nobody ended it, or badly when it was asked to. */
+  /** How it ended without a signal, or with a wrong exit code after one. */
   faults: string[]
 }
 
 export type ProgramOptions = {
-  field: Field
+  setup: Setup
   upstream: URL
   rpcUrlsOf: (site: Site) => readonly string[]
   settleWaitSeconds: number
@@ -44,8 +44,8 @@ export type ProgramOptions = {
 }
 
 /**
- * The shell becomes the program. Beside it a reader of our end of the pipe kills it when this process
- * dies, however that happens: a program that nobody ends would run for ever.
+ * The shell replaces itself by the program. A second process reads our end of a pipe, and kills the
+ * program when this process ends in any way. Otherwise the program would run for ever.
  */
 const guard = `exec 3<&0
 (read -r _ <&3 || kill -9 $$) </dev/null >/dev/null 2>&1 &
@@ -68,7 +68,7 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
   const faults: string[] = []
   let child: ReturnType<typeof spawn> | undefined
   let isWanted = false
-  /** The newest of stderr: the banner, and what a runtime says at a bad end. */
+  /** The newest output of stderr: the banner, and the runtime's message at a crash. */
   let said = ''
   let listening = Promise.resolve()
 
@@ -101,7 +101,7 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
         if (listens) startMs.push(performance.now() - startedAt)
       })
       void started.exited.then((code) => {
-        // Releases the reader beside it, which would kill whatever has the pid by then.
+        // Ends the second process, which could kill another program with the same pid later.
         started.stdin.write('\n')
         started.stdin.end()
         if (isWanted && child === started) faults.push(`it ended by itself with ${code}\n${said}`)
@@ -127,7 +127,7 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
   }
 }
 
-/** Runs the command under the guard; what it says on stdout goes to the log. */
+/** Runs the command with that protection; its stdout goes to the log. */
 function spawn(command: readonly string[], directory: string, logFile: string) {
   const log = openSync(logFile, 'a')
   try {
@@ -144,8 +144,8 @@ function spawn(command: readonly string[], directory: string, logFile: string) {
 }
 
 /**
- * Resolves at the banner with true, or at the end of the output with false. Goes on reading: a full
- * pipe would stop the program.
+ * Resolves at the banner with true, or at the end of the output with false. It reads on, because a
+ * full pipe would block the program.
  */
 function readBanner(
   stderr: ReadableStream<Uint8Array>,
@@ -163,8 +163,8 @@ function readBanner(
 }
 
 /**
- * The built executable when nothing is newer than it, else one that is built now; in both cases one of
- * this run's own, which nobody replaces meanwhile.
+ * The built executable when it is newer than the sources, else a new build. In both cases it is a
+ * copy for this run, which no other process replaces.
  */
 async function findExecutable(directory: string): Promise<string> {
   const built = join(root, 'dist', 'turnpike')
@@ -193,16 +193,16 @@ function freePort(): Promise<number> {
 }
 
 function configuration(options: ProgramOptions, port: number): string {
-  const { field, upstream } = options
+  const { setup, upstream } = options
   return `
 [service]
-payout = "${field.payee}"
+payout = "${setup.payee}"
 base_url = "http://localhost:${port}"
 listen = "127.0.0.1:${port}"
 settle_wait_seconds = ${options.settleWaitSeconds}
 paid_per_minute = 1000000
 quote_per_minute = 1000000
-${field.sites.map((site) => networkTable(options, site)).join('')}
+${setup.sites.map((site) => networkTable(options, site)).join('')}
 [[merchants]]
 slug = "shop"
 upstream = "${upstream.origin}"

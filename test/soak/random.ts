@@ -1,6 +1,6 @@
 import { keccak256, stringToBytes } from 'viem'
 
-/** Draws that a seed repeats. Not for secrets. */
+/** Random choices that a seed repeats. Not for secrets. */
 export type Random = {
   /** At least 0, below 1. */
   next(): number
@@ -10,7 +10,7 @@ export type Random = {
   /** Throws a RangeError for an empty list. */
   pick<T>(list: readonly T[]): T
   bytes32(): `0x${string}`
-  /** A source of its own: what else draws meanwhile does not change its draws. */
+  /** A separate generator: other draws do not change its draws. */
   fork(name: string): Random
 }
 

@@ -2,7 +2,7 @@ import { rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Audit, kinds } from './audit'
 
-/** What every finding says is printed for at most this many of a kind. */
+/** Most printed findings of a kind. */
 const explainedMax = 5
 
 /**

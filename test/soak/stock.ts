@@ -1,15 +1,16 @@
 import { parseArgs } from 'node:util'
+import { runModel } from './modelrun'
 import { createRandom, type Random } from './random'
 import { auditStocks } from './stockaudit'
 import { createBuyers } from './stockbuyers'
-import { startStockField } from './stockfield'
-import { play } from './stockplay'
+import { startStockSetup } from './stocksetup'
 
 /**
- * Orders under everything that can go wrong, in two parts. First thousands of them against a model of
- * the chain, where every interleaving can happen. Then hundreds against the real program, which is
- * killed again and again, on a local chain with Uniswap whose pools move, whose tokens are paused and
- * whose people are blocked. At the end every cent is accounted for. A seed repeats the draws, not the timing.
+ * Orders under all kinds of faults, in two parts. First thousands of orders against a model of the
+ * chain, with every interleaving. Then hundreds against the real program, which is killed
+ * repeatedly, on a local chain with Uniswap. Its pools move, its tokens are paused and its accounts
+ * are blocked. At the end all balances are compared. A seed repeats the random choices, not the
+ * timing.
  */
 
 const { values } = parseArgs({
@@ -47,15 +48,15 @@ async function playAll(): Promise<string[]> {
   }
   for (let index = 0; index < plays; index++) {
     const name = `${seed} ${index}`
-    const played = await play({ seed: name, orders: 500, reorganises: index % 2 === 1 })
-    sums.orders += played.orders
-    sums.kills += played.kills
-    sums.reorganisations += played.reorganisations
-    sums.changed += played.changed
+    const result = await runModel({ seed: name, orders: 500, reorganises: index % 2 === 1 })
+    sums.orders += result.orders
+    sums.kills += result.kills
+    sums.reorganisations += result.reorganisations
+    sums.changed += result.changed
     for (const end of ['delivered', 'refunded', 'held'] as const) {
-      sums[end] += played.ends[end] ?? 0
+      sums[end] += result.ends[end] ?? 0
     }
-    faults.push(...played.faults.map((fault) => `play ${name}: ${fault}`))
+    faults.push(...result.faults.map((fault) => `play ${name}: ${fault}`))
   }
   say(`model    ${lineOf(sums)}  faults ${faults.length}`)
   return faults
@@ -64,30 +65,30 @@ async function playAll(): Promise<string[]> {
 async function runAll(): Promise<readonly string[]> {
   const startedAt = performance.now()
   const random = createRandom(seed)
-  const field = await startStockField(random.fork('field'))
-  const { program } = field
+  const setup = await startStockSetup(random.fork('setup'))
+  const { program } = setup
   try {
     await program.start()
-    const buyers = createBuyers(field, random.fork('buyers'), wanted)
+    const buyers = createBuyers(setup, random.fork('buyers'), wanted)
     const work = buyers.run()
     let isOver = false
     const killing = killAgain(random.fork('kills'), () => isOver)
-    const storm = field.storm(random.fork('storm'), () => isOver)
+    const faults = setup.injectFaults(random.fork('storm'), () => isOver)
     await work
     isOver = true
     const kills = await killing
-    await storm
-    await field.calm()
-    // The last start has nothing against it: it drives all that is left to its end.
+    await faults
+    await setup.clearFaults()
+    // The last start has no faults: it completes everything that is left.
     await program.kill()
     await program.start()
     await buyers.settle()
-    const audit = await auditStocks(field, buyers.answers)
+    const audit = await auditStocks(setup, buyers.answers)
     const seconds = ((performance.now() - startedAt) / 1000).toFixed(1)
     say(`program  ${lineOf({ ...audit.figures, kills })}  seconds ${seconds}`)
     return audit.faults
   } finally {
-    await field.stop()
+    await setup.stop()
   }
 
   async function killAgain(draws: Random, isOver: () => boolean): Promise<number> {

@@ -4,7 +4,7 @@ import * as Token from '../../src/chain/token'
 import { balanceOf } from '../../src/demo/chains'
 import { throughOf } from '../harness/stockshop'
 import type { Told } from './stockbuyers'
-import type { StockField } from './stockfield'
+import type { StockSetup } from './stocksetup'
 
 export type StockAudit = {
   figures: Readonly<Record<string, number | string>>
@@ -28,9 +28,9 @@ type OrderRow = {
   refund_tx: Hex | null
 }
 
-/** Moves of money on the chain, and the orders that explain them. */
-type Books = {
-  readonly field: StockField
+/** Transfers on the chain, and the orders that explain them. */
+type Audit = {
+  readonly setup: StockSetup
   readonly moves: readonly Move[]
   readonly into: readonly Move[]
   readonly out: readonly Move[]
@@ -41,19 +41,19 @@ type Books = {
 }
 
 /**
- * Compares what was told and stored with the chain, which alone is believed: each order is exactly
- * one payment and exactly one swap or refund, and the desk has what it had.
+ * Compares answers and rows with the chain, which is authoritative: each order is exactly one
+ * payment and exactly one swap or refund, and the desk has its balance from before.
  */
 export async function auditStocks(
-  field: StockField,
+  setup: StockSetup,
   answers: ReadonlyMap<string, Told>,
 ): Promise<StockAudit> {
-  const { chain, network, desk } = field
+  const { chain, network, desk } = setup
   const asset = network.asset.address
-  const rows = field.rows('SELECT * FROM orders') as OrderRow[]
-  const moves = await movesOf(field, asset)
-  const books: Books = {
-    field,
+  const rows = setup.rows('SELECT * FROM orders') as OrderRow[]
+  const moves = await movesOf(setup, asset)
+  const audit: Audit = {
+    setup,
     moves,
     into: moves.filter(({ to }) => same(to, desk)),
     out: moves.filter(({ from }) => same(from, desk)),
@@ -61,13 +61,13 @@ export async function auditStocks(
     sums: { paid: 0n, swapped: 0n, returned: 0n, refunded: 0n },
     faults: [],
   }
-  const { sums, faults } = books
+  const { sums, faults } = audit
   const ends: Record<string, number> = { delivered: 0, refunded: 0, failed: 0 }
   for (const row of rows) {
     ends[row.state] = (ends[row.state] ?? 0) + 1
-    await auditOrder(books, row)
+    await auditOrder(audit, row)
   }
-  const strays = [...books.into, ...books.out].filter((move) => !books.taken.has(move))
+  const strays = [...audit.into, ...audit.out].filter((move) => !audit.taken.has(move))
   for (const { transaction, amount } of strays)
     faults.push(`${transaction} moved ${amount} for no order`)
   if (sums.paid !== sums.swapped + sums.returned + sums.refunded) {
@@ -75,14 +75,14 @@ export async function auditStocks(
   }
   const left = await balanceOf(chain, asset, desk)
   if (left !== 0n) faults.push(`the desk is left with ${left}`)
-  const routed = await balanceOf(chain, asset, field.stock.router)
+  const routed = await balanceOf(chain, asset, setup.stock.router)
   if (routed !== 0n) faults.push(`the router is left with ${routed}`)
   faults.push(...liesOf(rows, answers))
   const usdg = (amount: bigint) => (Number(amount) / 1e6).toFixed(2)
   const figures = {
     orders: rows.length,
     ...ends,
-    held_and_retried: rows.length === 0 ? 0 : countRetried(field),
+    held_and_retried: rows.length === 0 ? 0 : countRetried(setup),
     paid: usdg(sums.paid),
     swapped: usdg(sums.swapped),
     returned: usdg(sums.returned),
@@ -93,32 +93,32 @@ export async function auditStocks(
   return { figures, faults }
 }
 
-async function auditOrder(books: Books, row: OrderRow): Promise<void> {
-  const { sums, faults, into, out } = books
-  const { desk } = books.field
+async function auditOrder(audit: Audit, row: OrderRow): Promise<void> {
+  const { sums, faults, into, out } = audit
+  const { desk } = audit.setup
   const fault = (what: string) => void faults.push(`${row.id} ${row.state}: ${what}`)
   const total = BigInt(row.total_atomic)
   const paid = { transaction: row.settlement_tx, from: row.payer, to: desk, amount: total }
-  const isPaid = take(books, into, paid)
+  const isPaid = take(audit, into, paid)
   if (isPaid === (row.state === 'failed')) fault(`paid: ${isPaid}`)
   if (isPaid) sums.paid += total
-  if (row.state === 'delivered') await auditSwap(books, row, fault)
+  if (row.state === 'delivered') await auditSwap(audit, row, fault)
   else if (row.state === 'refunded') {
     const transaction = row.refund_tx ?? '0x'
     const refund = { transaction, from: desk, to: row.payer, amount: total }
-    if (take(books, out, refund)) sums.refunded += total
+    if (take(audit, out, refund)) sums.refunded += total
     else fault('no refund of this amount')
   } else if (row.state !== 'failed') fault('is at no end')
 }
 
 async function auditSwap(
-  books: Books,
+  audit: Audit,
   row: OrderRow,
   fault: (what: string) => void,
 ): Promise<void> {
-  const { field, moves, out, sums } = books
-  const { chain, desk } = field
-  const { router } = field.stock
+  const { setup, moves, out, sums } = audit
+  const { chain, desk } = setup
+  const { router } = setup.stock
   const usdg = BigInt(row.usdg_atomic)
   const transaction = row.swap_tx ?? '0x'
   const through = await throughOf(chain, transaction)
@@ -127,16 +127,16 @@ async function auditSwap(
   const [swapped, returned] = [row.pool, row.payer].map((to) =>
     sum(moves, { transaction, from: router, to }),
   ) as [bigint, bigint]
-  if (!take(books, out, swap) || !take(books, moves, given)) fault('no swap of this amount')
+  if (!take(audit, out, swap) || !take(audit, moves, given)) fault('no swap of this amount')
   else if (swapped + returned !== usdg) fault('not all of it went to the pool or the payer')
   if (BigInt(row.returned_atomic ?? 0) !== returned) fault('not the change that was told')
   sums.swapped += swapped
   sums.returned += returned
-  if (!(await isDelivered(field, row))) fault('the shares are not those of the receipt')
+  if (!(await isDelivered(setup, row))) fault('the shares are not those of the receipt')
 }
 
-/** Whether there is such a move that no order has explained yet; this one does. */
-function take({ taken }: Books, list: readonly Move[], wanted: Move): boolean {
+/** Whether there is such a transfer that no order has explained yet; it is then explained. */
+function take({ taken }: Audit, list: readonly Move[], wanted: Move): boolean {
   const found = list.find(
     (each) =>
       !taken.has(each) &&
@@ -149,7 +149,7 @@ function take({ taken }: Books, list: readonly Move[], wanted: Move): boolean {
   return found !== undefined
 }
 
-/** Answers that are not what became of their order. */
+/** Answers that contradict the result of their order. */
 function liesOf(rows: readonly OrderRow[], answers: ReadonlyMap<string, Told>): string[] {
   const states = new Map(rows.map((row) => [row.id, row.state]))
   return [...answers.values()].flatMap(({ status, orderId }) => {
@@ -175,7 +175,7 @@ function sum(moves: readonly Move[], wanted: Omit<Move, 'amount'>): bigint {
 }
 
 /** Every transfer of the asset to or from the desk or the router, from the first block on. */
-async function movesOf({ chain, desk, stock }: StockField, asset: Address): Promise<Move[]> {
+async function movesOf({ chain, desk, stock }: StockSetup, asset: Address): Promise<Move[]> {
   const newest = Number(await chain.rpc('eth_blockNumber', []))
   const moves: Move[] = []
   for (let from = 0; from <= newest; from += 500) {
@@ -199,14 +199,14 @@ async function movesOf({ chain, desk, stock }: StockField, asset: Address): Prom
   return moves
 }
 
-async function isDelivered({ chain }: StockField, row: OrderRow): Promise<boolean> {
+async function isDelivered({ chain }: StockSetup, row: OrderRow): Promise<boolean> {
   const receipt = Receipt.parse(await chain.rpc('eth_getTransactionReceipt', [row.swap_tx]))
   const { token, pool: from, recipient: to } = row
   const [amount] = Token.transfersOf(receipt?.logs ?? [], { token, from, to })
   return amount === BigInt(row.delivered_atomic ?? 0) && amount >= BigInt(row.floor_atomic)
 }
 
-function countRetried({ rows }: StockField): number {
+function countRetried({ rows }: StockSetup): number {
   return rows('SELECT id FROM orders WHERE refund_attempts > 1').length
 }
 

@@ -1,9 +1,9 @@
 import { ask, payMpp, payMppPermit2, payX402 } from '../harness/buyer'
 import type { Payer } from '../harness/stockpayers'
 import type { Random } from './random'
-import type { StockField } from './stockfield'
+import type { StockSetup } from './stocksetup'
 
-/** What a buyer was told last about a purchase. */
+/** The last answer to a buyer about a purchase. */
 export type Told = { status: number; orderId: string | undefined; recipient: string }
 
 export type Buyers = {
@@ -11,13 +11,13 @@ export type Buyers = {
   answers: ReadonlyMap<string, Told>
   /** Buys until enough orders were placed. */
   run(): Promise<void>
-  /** Repeats every request that has no end yet, until it has. */
+  /** Repeats every request without a final answer, until it has one. */
   settle(): Promise<void>
 }
 
 const network = 'eip155:4663'
 const atOnce = 24
-/** An authorization that nobody uses is good for five minutes. */
+/** An unused authorization is valid for five minutes. */
 const settleMaxMs = 400_000
 const init = { method: 'POST' }
 /** Answers after which the same request is sent again. */
@@ -26,15 +26,15 @@ const openStatuses = [0, 202, 409, 500, 503]
 type Purchase = { path: string; headers: Record<string, string>; key: string; recipient: string }
 
 type State = {
-  readonly field: StockField
+  readonly setup: StockSetup
   readonly random: Random
   readonly answers: Map<string, Told>
   readonly purchases: Purchase[]
 }
 
-/** Many at a time, each with its own credential and patience; some ask twice at once. */
-export function createBuyers(field: StockField, random: Random, wanted: number): Buyers {
-  const state: State = { field, random, answers: new Map(), purchases: [] }
+/** Many at a time, each with its own credential and timeout; some send two requests at once. */
+export function createBuyers(setup: StockSetup, random: Random, wanted: number): Buyers {
+  const state: State = { setup, random, answers: new Map(), purchases: [] }
   return {
     answers: state.answers,
     async run() {
@@ -48,11 +48,11 @@ export function createBuyers(field: StockField, random: Random, wanted: number):
 }
 
 async function buyOne(state: State): Promise<void> {
-  const { field, random, purchases } = state
-  const buyer = random.pick(field.payers)
-  const recipient = random.chance(0.3) ? random.pick(field.payers).address : buyer.address
+  const { setup, random, purchases } = state
+  const buyer = random.pick(setup.payers)
+  const recipient = random.chance(0.3) ? random.pick(setup.payers).address : buyer.address
   const query = new URLSearchParams({
-    symbol: random.pick(field.tokens).symbol,
+    symbol: random.pick(setup.tokens).symbol,
     usdg: (random.between(1_000_000, 20_000_000) / 1e6).toFixed(6),
     ...(recipient === buyer.address ? {} : { recipient }),
   })
@@ -71,12 +71,12 @@ async function buyOne(state: State): Promise<void> {
 }
 
 async function sign(
-  { field, random }: State,
+  { setup, random }: State,
   path: string,
   signer: Payer,
 ): Promise<Record<string, string> | undefined> {
   try {
-    const asked = await ask(field.program.url + path, init)
+    const asked = await ask(setup.program.url + path, init)
     if (asked.response.status !== 402) return undefined
     const [challenge] = asked.challenges
     const draw = random.between(0, 3)
@@ -94,11 +94,11 @@ async function sign(
 }
 
 async function send(
-  { field, answers }: State,
+  { setup, answers }: State,
   { path, headers, key, recipient }: Purchase,
 ): Promise<Told> {
   try {
-    const response = await fetch(field.program.url + path, { ...init, headers })
+    const response = await fetch(setup.program.url + path, { ...init, headers })
     const body = (await response.json()) as { id?: string; order?: { id: string } }
     const told = { status: response.status, orderId: body.order?.id ?? body.id, recipient }
     answers.set(key, told)
@@ -109,28 +109,28 @@ async function send(
 }
 
 async function settle(state: State): Promise<void> {
-  const { field, purchases } = state
+  const { setup, purchases } = state
   const deadline = performance.now() + settleMaxMs
   let open = purchases
   while (performance.now() < deadline) {
-    for (const row of field.rows("SELECT id FROM orders WHERE state = 'held'")) {
-      field.retry(String(row.id))
+    for (const row of setup.rows("SELECT id FROM orders WHERE state = 'held'")) {
+      setup.retry(String(row.id))
     }
     const told = await Promise.all(open.map((each) => send(state, each)))
     open = open.filter((_, index) => openStatuses.includes(told[index]?.status ?? 0))
-    const unfinished = field.rows(
+    const unfinished = setup.rows(
       "SELECT id FROM orders WHERE state NOT IN ('delivered', 'refunded', 'failed')",
     )
     if (open.length + unfinished.length === 0) break
     await Bun.sleep(500)
   }
-  // Whatever was said meanwhile, this is the last word.
+  // This is the final answer, whatever came before.
   for (const purchase of purchases) await send(state, purchase)
 }
 
-function countOrders({ field }: State): number {
+function countOrders({ setup }: State): number {
   try {
-    return Number(field.rows('SELECT count(*) AS n FROM orders')[0]?.n)
+    return Number(setup.rows('SELECT count(*) AS n FROM orders')[0]?.n)
   } catch {
     return 0
   }

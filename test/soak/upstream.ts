@@ -8,11 +8,11 @@ export type Call = {
   /** Of the purchase, from the query. */
   serial: string
   at: number
-  /** `complete`: all bytes of a good answer were written. */
-  end: 'under way' | 'complete' | 'failed'
+  /** `complete`: all bytes of a successful answer were written. */
+  end: 'in progress' | 'complete' | 'failed'
 }
 
-/** A request arrived; a good answer was sent; a failure was sent. */
+/** A request arrived; a successful answer was sent; a failure was sent. */
 export type Moment = 'call' | 'answer' | 'failure'
 
 export type Upstream = {
@@ -20,7 +20,7 @@ export type Upstream = {
   calls: readonly Call[]
   /** Resolves at the next moment of the kind. */
   next(moment: Moment): Promise<void>
-  /** From now on every answer is a good one. */
+  /** From now on every answer is successful. */
   behave(): void
   stop(): void
 }
@@ -28,7 +28,7 @@ export type Upstream = {
 /** Above the merchant's `timeout_ms`. */
 const hangMs = 2_500
 
-/** Answers with what it was asked for; sometimes late, sometimes with a failure, sometimes never. */
+/** Answers the requests; sometimes late, sometimes with a failure, sometimes never. */
 export async function startUpstream(random: Random): Promise<Upstream> {
   const scripted = await startScripted()
   const calls: Call[] = []
@@ -40,7 +40,7 @@ export async function startUpstream(random: Random): Promise<Upstream> {
   scripted.script = async (request, reply) => {
     const paymentId = request.headers['idempotency-key'] ?? ''
     const serial = new URL(request.target, 'http://localhost').searchParams.get('n') ?? ''
-    const call: Call = { paymentId, serial, at: Date.now(), end: 'under way' }
+    const call: Call = { paymentId, serial, at: Date.now(), end: 'in progress' }
     calls.push(call)
     tell('call')
     const draw = behaves ? 1 : random.next()

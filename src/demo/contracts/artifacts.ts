@@ -27,7 +27,7 @@ export const {
   LiquidityProvider,
 } = generated as unknown as Record<Name, Artifact>
 
-/** The real Permit2: the salt takes it to its canonical address. Creation bytecode. */
+/** The real Permit2. The salt gives it its canonical address. Creation bytecode. */
 export const permit2 = vendored.permit2 as { salt: Hex; bytecode: Hex }
 
 /** The real Multicall3. Creation bytecode. */

@@ -40,7 +40,7 @@ function tokenOf(hash: string | undefined) {
   return tokens.find((token) => token.address_hash.toLowerCase() === hash?.toLowerCase())
 }
 
-/** Answers about an address only if it is one. */
+/** Answers only for a valid address. */
 function ofAddress(answer: (address: string, ask: Ask) => Reply): (ask: Ask) => Reply {
   return (ask) => {
     const [address = ''] = ask.captures
@@ -48,7 +48,7 @@ function ofAddress(answer: (address: string, ask: Ask) => Reply): (ask: Ask) => 
   }
 }
 
-/** Answers about a transaction only if it could be one; the one of all zeros does not exist. */
+/** Answers only for a possible transaction hash; the hash of all zeros does not exist. */
 function ofHash(answer: (hash: string) => Reply): (ask: Ask) => Reply {
   return ({ captures }) => {
     const [hash = ''] = captures
@@ -99,8 +99,8 @@ function hashes(seed: string, length: number): string[] {
 const pageMax = 100
 
 /**
- * Length of a page since version 12: `items_count` of the request, 50 without it and at most 100.
- * Undefined when it is no such number.
+ * Length of a page since version 12: `items_count` of the request, 50 by default and at most 100.
+ * Undefined for an invalid number.
  * https://docs.blockscout.com/blockscout-v12-0-0-api-updates-and-breaking-changes
  */
 function pageSize({ searchParams }: URL): number | undefined {
@@ -114,9 +114,9 @@ function unexpected(name: string, title: string): Reply {
   return { status: 422, body: { errors: [error] } }
 }
 
-/** Where a page begins and how the next one is asked for. */
+/** Start of a page, and the parameters of the next one. */
 type Cursor<T> = {
-  /** Whether an item comes after what a request's query names. */
+  /** Whether an item comes after the cursor of a request's query. */
   isAfter: (item: T, query: URLSearchParams) => boolean
   of: (last: T) => object
 }
@@ -132,7 +132,7 @@ function page<T>(url: URL, all: readonly T[], { isAfter, of }: Cursor<T>): Reply
   return { body: { items, next_page_params: next } }
 }
 
-/** Most lists take `limit` no more. */
+/** Most lists do not accept `limit` any more. */
 function without(limit: string, answer: (ask: Ask) => Reply): (ask: Ask) => Reply {
   return (ask) =>
     ask.url.searchParams.has(limit) ? unexpected(limit, 'Unexpected field') : answer(ask)
@@ -183,7 +183,7 @@ function holdings(hash: string): Reply {
   return { body }
 }
 
-/** Here `limit` is ignored. */
+/** This list ignores `limit`. */
 function tokenList({ url }: Ask): Reply {
   const wanted = url.searchParams.get('q')?.toLowerCase() ?? ''
   const found = tokens

@@ -76,7 +76,7 @@ function work({ captures }: Ask): Reply {
       key,
       authors: [{ author: { key: `/authors/${author}` }, type: { key: '/type/author_role' } }],
       type: { key: '/type/work' },
-      // The real one sends either, depending on the record's age.
+      // The real service sends either, depending on the record's age.
       description: revision % 2 ? description : { type: '/type/text', value: description },
       covers: [number(`cover|${id}`, 1, 14_000_000)],
       subjects: ['Fiction', 'Sample'],

@@ -27,7 +27,7 @@ function complete({ headers, body }: Ask): Reply {
   const text = typeof last === 'string' ? last.slice(0, 200) : 'something without text'
   const content = `A sample model has read "${text}" and has nothing to add.`
   const words = content.split(/(?<= )/)
-  // Of the text as it came: to write deeply nested content again would overflow the stack.
+  // Use the raw text: serialising deeply nested content again would overflow the stack.
   const promptTokens = Math.ceil(body.length / 4)
   const usage = {
     prompt_tokens: promptTokens,

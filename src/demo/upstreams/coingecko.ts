@@ -120,7 +120,7 @@ function simple({ url }: Ask): Reply {
 
 const keyHeaders = ['x-cg-demo-api-key', 'x-cg-pro-api-key'] as const
 
-/** It answers without a key; one that is sent, of the Demo or of the Pro plan, must be right. */
+/** The service answers without a key. A key of the Demo or the Pro plan must be right. */
 function keyed(answer: (ask: Ask) => Reply): (ask: Ask) => Reply {
   return (ask) => {
     const keys = keyHeaders.map((name) => ask.headers.get(name)).filter((key) => key !== null)

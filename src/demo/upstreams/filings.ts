@@ -32,7 +32,7 @@ const missing: Reply = {
   body: '<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>NoSuchKey</Code><Message>The specified key does not exist.</Message></Error>',
 }
 
-/** The real service refuses programs that do not say who they are. */
+/** The real service refuses programs that do not identify themselves. */
 function declared(answer: (ask: Ask) => Reply): (ask: Ask) => Reply {
   const body =
     '<html><body><h1>Your Request Originates from an Undeclared Automated Tool</h1></body></html>'

@@ -8,11 +8,11 @@ export type Ask = {
 
 export type Reply = {
   status?: number
-  /** Sent as JSON, or as it is with another `type`. */
+  /** Sent as JSON, or unchanged with another `type`. */
   body: unknown
   type?: string
   headers?: Readonly<Record<string, string>>
-  /** Instead of `body`: server-sent events, one after the other. */
+  /** Replaces `body`: server-sent events, one after the other. */
   events?: readonly string[]
 }
 
@@ -23,12 +23,12 @@ export type Route = {
   answer(ask: Ask): Reply
 }
 
-/** The day the samples were taken: nothing here reads the clock, so that equal requests get equal answers. */
+/** The day of the samples. They do not read the clock, so that equal requests get equal answers. */
 export const today = '2026-11-19'
 export const todayMs = Date.parse(`${today}T12:00:00Z`)
 export const dayMs = 86_400_000
 
-/** Endless numbers in [0, 1), the same for the same text (mulberry32). */
+/** An endless sequence of numbers in [0, 1), the same for the same text (mulberry32). */
 export function random(text: string): () => number {
   let state = Bun.hash.xxHash32(text)
   return () => {
@@ -39,12 +39,12 @@ export function random(text: string): () => number {
   }
 }
 
-/** The number between `min` and `max` that belongs to a text. */
+/** The number between `min` and `max` that is derived from a text. */
 export function number(text: string, min: number, max: number, decimals = 0): number {
   return Number((min + random(text)() * (max - min)).toFixed(decimals))
 }
 
-/** The hex string of `bytes` bytes that belongs to a text. */
+/** The hex string of `bytes` bytes that is derived from a text. */
 export function hex(text: string, bytes: number): string {
   return new Bun.CryptoHasher('sha512')
     .update(text)
@@ -52,7 +52,7 @@ export function hex(text: string, bytes: number): string {
     .slice(0, bytes * 2)
 }
 
-/** The element that belongs to a text. */
+/** The element that is derived from a text. */
 export function pick<T>(text: string, items: readonly [T, ...T[]]): T {
   return items[number(text, 0, items.length - 1)] ?? items[0]
 }
@@ -77,7 +77,7 @@ export function isoDate(ms: number): string {
   return new Date(ms).toISOString().slice(0, 10)
 }
 
-/** Large answers are made once. */
+/** Builds a large answer once. */
 export function once<T>(make: () => T): () => T {
   let made: { value: T } | undefined
   return () => {

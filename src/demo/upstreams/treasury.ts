@@ -145,7 +145,7 @@ function bad(message: string): Reply {
   return { status: 400, body: { error: 'Invalid Query Param', message } }
 }
 
-/** Whether a row passes `field:operator:value`; undefined when that makes no sense. */
+/** Whether a row matches `field:operator:value`; undefined for an invalid filter. */
 function passes(table: Table, row: Row, text: string): boolean | undefined {
   const [, field = '', operator = '', value = ''] = /^([^:]+):([^:]+):(.*)$/.exec(text) ?? []
   const type = table.types[field]

@@ -37,7 +37,7 @@ function bad(reason: string): Reply {
   return { status: 400, body: { error: true, reason } }
 }
 
-/** One or more, with commas between them; undefined when one of them is none. */
+/** One or more numbers with commas between them; undefined when one of them is invalid. */
 function coordinates(url: URL, name: string, limit: number): readonly number[] | undefined {
   const values = (url.searchParams.get(name) ?? '')
     .split(',')
@@ -84,7 +84,7 @@ function weather(ask: Ask, interval: number): Reply {
     ...forecast(ask, { latitude, longitude: longitudes[index] ?? 0 }, { interval, days }),
     ...(index > 0 ? { location_id: index } : {}),
   }))
-  // Of one place it is an object, of several a list.
+  // One place gives an object, several places a list.
   return { body: found.length === 1 ? found[0] : found }
 }
 

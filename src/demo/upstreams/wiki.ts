@@ -41,7 +41,7 @@ function key(title: string): string {
   return title.replaceAll(' ', '_')
 }
 
-/** Marks the words that were searched, whatever their case. */
+/** Marks the searched words, in any case. */
 function highlight(text: string, words: readonly string[]): string {
   return text
     .split(/(?<=\s)|(?=[\s.,])/)
@@ -83,7 +83,7 @@ function search({ url }: Ask): Reply {
   return { body: { pages } }
 }
 
-/** The title as the real service has it in its paths; it redirects from any other form. */
+/** The title in the form of the real service's paths; it redirects from any other form. */
 function canonical(title: string): string {
   const plain = key(title.trim())
   return plain.charAt(0).toUpperCase() + plain.slice(1)

@@ -17,7 +17,7 @@ const meanings: Readonly<Record<string, readonly (readonly [string, string, stri
     ['noun', 'An entrance capable of being blocked by use of a gate.', 'They met at the gateway.'],
   ],
 }
-// The real dictionary lacks these too.
+// The real dictionary does not have these either.
 const missing = new Set(['is', 'look', 'every', 'tight'])
 
 function define({ captures }: Ask): Reply {

@@ -41,7 +41,7 @@ function find(iso: string): readonly Country[] {
 const perPageMax = 32_500
 const date = /^(?:\d{4}(?:M(?:0[1-9]|1[0-2])|Q[1-4])?|YTD)$/
 
-/** Whether a query has only values that the service takes; it refuses all others. */
+/** Whether all values of a query are valid; the real service refuses others, too. */
 function isValid({ searchParams }: URL): boolean {
   const perPage = searchParams.get('per_page') ?? '50'
   const page = searchParams.get('page') ?? '1'

@@ -1,4 +1,4 @@
-/** Our own jokes, under CC0: whoever buys one may tell it. */
+/** Our own jokes, under CC0: buyers may tell them. */
 const jokes: readonly string[] = [
   'My cat is on a seafood diet. She sees food and screams until it is hers.',
   'Why did the cat sit on the router? It wanted to be where all the packets arrive.',

@@ -10,18 +10,21 @@ import * as Stocks from './stocks'
 
 type Builtin = NonNullable<Merchant['builtin']>
 
-/** What the program itself sells from. */
+/** Data from which the program itself answers. */
 export type Stock = {
-  /** Undefined: the file lists none. */
+  /** Undefined when the file lists no stocks. */
   stocks?: Stocks.Stocks | undefined
   /** Unix ms. */
   now: () => number
 }
 
-/** What a request asks for: `search` is '' or has its `?`. */
+/** The request: `search` is '' or has its `?`. */
 export type BuiltinRequest = { match: Pick<Match, 'merchant' | 'route' | 'tail'>; search: string }
 
-/** Under which its failures are counted; undefined when it cannot be served: nothing is sold then. */
+/**
+ * Key under which its failures are counted. Undefined when it cannot be served: then nothing is
+ * sold.
+ */
 export function originOf(builtin: Builtin, { stocks }: Pick<Stock, 'stocks'>): string | undefined {
   const isMissing = builtin === 'chain-stocks' && stocks === undefined
   return isMissing ? undefined : `builtin ${builtin}`
@@ -44,8 +47,8 @@ export function invalidInputs(
 }
 
 /**
- * The answer of a merchant that the program serves itself, or why there is none. Throws ProblemError
- * `not-ready` for one that is not configured.
+ * The answer of a merchant that the program serves itself, or why there is none. Throws
+ * ProblemError `not-ready` for a merchant that is not configured.
  */
 export async function serveBuiltin(
   { stocks, now }: Stock,
@@ -60,7 +63,7 @@ export async function serveBuiltin(
     delivered: false,
     upstreamStatus: undefined,
     code: 'upstream-unreachable',
-    detail: 'The network of the stocks gives no answer.',
+    detail: 'The network of the stocks does not answer.',
   }
 }
 

@@ -2,7 +2,7 @@ import { RpcFault } from '../../chain/client'
 import type { Route } from '../../config/Config'
 import { type InvalidParam, validateParams } from '../validate'
 
-/** What is told of the listed tokens. Answers are JSON; they throw RpcFault when the chain is silent. */
+/** Data about the listed tokens. Answers are JSON. Reads throw RpcFault when no node answers. */
 export type Stocks<Token = object> = {
   find(symbolOrAddress: string): Token | undefined
   quote(token: Token): Promise<unknown>
@@ -11,10 +11,10 @@ export type Stocks<Token = object> = {
   report(): Promise<unknown>
 }
 
-/** A token by name: of the query or, for a POST, of the body, which wins. */
+/** A token by name, of the query or, for a POST, of the body, which takes precedence. */
 type Named = { symbol: string | undefined; address: string | undefined }
 
-/** All inputs that cannot be served; a token that is not listed is one of them, with its status. */
+/** All inputs that cannot be served. A token that is not listed is one of them, with its status. */
 export function invalidParams(
   stocks: Stocks,
   route: Route,
@@ -24,7 +24,7 @@ export function invalidParams(
   const { symbol, address } = nameOf(search, body)
   const bySymbol = symbol === undefined ? undefined : stocks.find(symbol)
   const byAddress = address === undefined ? undefined : stocks.find(address)
-  // An address stands for its symbol, which the route's schemas want.
+  // Replace an address by its symbol, which the route's schemas require.
   const complete =
     symbol === undefined && address !== undefined ? withSymbol(search, body) : { search, body }
   const faults = validateParams(route, complete.search, tail, complete.body)
@@ -45,8 +45,8 @@ export function invalidParams(
 }
 
 /**
- * What was bought, as JSON. Undefined when the chain gives no answer, or the token is not listed any
- * more: it may be again.
+ * The bought data as JSON. Undefined when no node answers, or when the token is not listed now: it
+ * may be listed again.
  */
 export async function answer(
   stocks: Stocks,
@@ -94,7 +94,7 @@ function withSymbol(search: string, body: Uint8Array): { search: string; body: U
   }
 }
 
-/** Of a JSON object; none for anything else, which the schema refuses. */
+/** Members of a JSON object; none for anything else, which the schema refuses. */
 function membersOf(body: Uint8Array): Readonly<Record<string, unknown>> {
   if (body.byteLength === 0) return {}
   try {

@@ -1,9 +1,9 @@
 import { Type } from '@sinclair/typebox'
 import * as Json from '../../protocol/Json'
 
-/** JSON-RPC messages of one POST, before the SDK sees them. */
+/** JSON-RPC messages of one POST, parsed before the SDK reads them. */
 
-/** A body that is no message; `code` is that of JSON-RPC. */
+/** A body that is not a message. `code` is an error code of JSON-RPC. */
 export class MessageError extends Error {
   override readonly name = 'MessageError'
   readonly code: number
@@ -14,7 +14,9 @@ export class MessageError extends Error {
   }
 }
 
-/** A message of JSON-RPC. Only its being an object is checked here; the SDK checks the rest. */
+/**
+ * A message of JSON-RPC. This schema checks only that it is an object; the SDK checks its members.
+ */
 export const envelope = Type.Object({
   jsonrpc: Type.Literal('2.0'),
   id: Type.Optional(Type.Union([Type.String(), Type.Number()])),
@@ -25,7 +27,7 @@ export const envelope = Type.Object({
 const parseError = -32700
 const invalidRequest = -32600
 
-/** Deep enough for a body in the arguments, shallow enough for any parser. */
+/** Allows a body in the arguments, and is safe for any parser. */
 const levelsMax = 32
 /**
  * Most members of all objects and entries of all arrays. Usual arguments have dozens; 100,000 in
@@ -53,19 +55,19 @@ export function parse(body: Uint8Array): Json.Json {
   const messages = value.map(message)
   const ids = messages.flatMap((entry) => ('id' in entry ? [entry.id] : []))
   if (new Set(ids).size !== ids.length)
-    throw new MessageError(invalidRequest, 'Two messages of a batch have one id.')
-  // Cancelling a message of its own batch would leave that one without an answer.
+    throw new MessageError(invalidRequest, 'Two messages of a batch have the same id.')
+  // Cancelling a message of its own batch would leave that message without an answer.
   return messages.filter((entry) => entry.method !== 'notifications/cancelled')
 }
 
-/** How many messages were parsed. */
+/** Number of parsed messages. */
 export function count(messages: Json.Json): number {
   return Array.isArray(messages) ? messages.length : 1
 }
 
-/** A message whose `_meta` is where MCP has it; payments may also come at the root. */
+/** A message with its `_meta` where MCP defines it. Payments may also be at the root. */
 function message(value: Json.Json): Json.JsonObject {
-  if (!Json.isObject(value)) throw new MessageError(invalidRequest, 'A message is an object.')
+  if (!Json.isObject(value)) throw new MessageError(invalidRequest, 'A message must be an object.')
   const { _meta: root, ...rest } = value
   if (!Json.isObject(root)) return value
   const params = Json.isObject(rest.params) ? rest.params : {}

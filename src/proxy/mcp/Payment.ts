@@ -4,22 +4,22 @@ import * as Json from '../../protocol/Json'
 
 /**
  * Payments in `_meta` of MCP messages: draft-payment-transport-mcp-00 and the x402 MCP transport.
- * They are the headers of HTTP in native JSON, and are turned into those.
+ * They are the payment headers of HTTP as native JSON, and are converted to those headers.
  */
 
 export const credentialKey = 'org.paymentauth/credential'
 export const receiptKey = 'org.paymentauth/receipt'
 export const x402PaymentKey = 'x402/payment'
 export const x402ResponseKey = 'x402/payment-response'
-/** What mppx reads from tool results: the data of error -32042. */
+/** mppx reads this member of tool results: the data of error -32042. */
 export const requiredKey = 'org.paymentauth/payment-required'
-/** Ours: what is a header of its own over HTTP. */
+/** Members of our own, for headers of our own over HTTP. */
 export const redeemKey = 'turnpike/redeem'
 export const idempotencyKey = 'turnpike/idempotency-key'
 export const replayedKey = 'turnpike/idempotency-replayed'
 export const truncatedKey = 'turnpike/truncated'
 
-/** What a call pays with. */
+/** How a call pays. */
 export type Kind = 'none' | 'mpp' | 'x402' | 'redeem'
 
 export type Presented = { kind: Kind; headers: Readonly<Record<string, string>> }
@@ -37,7 +37,7 @@ export function fromMeta(meta: Json.JsonObject): Presented {
   if (payment !== undefined) headers['payment-signature'] = signature(payment)
   if (redeem !== undefined) headers['payment-redeem'] = header(redeem, redeemKey)
   if (key !== undefined) headers['idempotency-key'] = header(key, idempotencyKey)
-  // Several at once are refused by the gateway.
+  // The gateway refuses several at once.
   const kind =
     payment !== undefined
       ? 'x402'
@@ -50,8 +50,8 @@ export function fromMeta(meta: Json.JsonObject): Presented {
 }
 
 /**
- * Writes a value in one canonical form, because only the bytes that began a payment continue it,
- * and clients may change the order of members.
+ * Writes a value in one canonical form. Only the bytes that began a payment continue it, and
+ * clients may change the order of members.
  */
 function signature(payment: Json.JsonObject): string {
   return Buffer.from(Json.canonicalize(payment)).toString('base64')
@@ -74,8 +74,8 @@ function authorization(credential: Json.JsonObject): string {
 }
 
 /**
- * Challenges of a 402 as objects, whose `request` is native JSON: those of its body, where the header
- * had no room for all, else those of WWW-Authenticate.
+ * Challenges of a 402 as objects whose `request` is native JSON. They come from the body where the
+ * header had no room for all, else from WWW-Authenticate.
  */
 export function challenges(
   authenticate: string | null,

@@ -1,15 +1,15 @@
 import * as Json from '../../protocol/Json'
 
 /**
- * Ids of sessions. The server stores only the calls under way of a session. The id tells which call
- * a cancellation means and whether the client declared MPP.
+ * Ids of sessions. The server stores only the calls in progress of a session. The id tells which
+ * call a cancellation refers to and whether the client declared MPP.
  */
 
-/** Clients that speak MPP declare it in `initialize` (draft-payment-transport-mcp-00). */
+/** Clients that support MPP declare it in `initialize` (draft-payment-transport-mcp-00). */
 const prefixes = { mpp: 'mpp-', other: 'mcp-' } as const
 const pattern = /^(?:mpp|mcp)-[0-9a-f]{32}$/
 
-/** The id for a client that sends `message`; undefined when that is no `initialize`. */
+/** The id for a client that sends `message`; undefined when that is not `initialize`. */
 export function begin(message: Json.Json): string | undefined {
   const one = Array.isArray(message) && message.length === 1 ? message[0] : message
   if (!Json.isObject(one) || one.method !== 'initialize') return undefined
@@ -29,18 +29,18 @@ export function speaksMpp(headers: Headers, meta: Json.JsonObject): boolean {
   return (
     headers.has('accept-payment') ||
     of(headers)?.startsWith(prefixes.mpp) === true ||
-    // From protocol 2026-07-28 on each request has the capabilities.
+    // From protocol 2026-07-28 on, each request declares the capabilities.
     paysByMpp(child(meta, 'io.modelcontextprotocol/clientCapabilities'))
   )
 }
 
-/** The call that a cancellation names: its id, with the type. Undefined when `message` is none. */
+/** The call that a cancellation names: its id, with the type. Undefined for any other message. */
 export function cancelled(message: Json.Json): string | undefined {
   if (!Json.isObject(message) || message.method !== 'notifications/cancelled') return undefined
   return callId(child(message, 'params').requestId)
 }
 
-/** An id of JSON-RPC, which is a text or a number, as one text. */
+/** An id of JSON-RPC, which is a string or a number, as one string. */
 export function callId(id: unknown): string {
   return `${typeof id} ${String(id)}`
 }
@@ -49,7 +49,7 @@ function paysByMpp(capabilities: Json.JsonObject): boolean {
   return Json.isObject(child(capabilities, 'experimental').payment)
 }
 
-/** An object member, empty when it is none. */
+/** An object member; empty when it is absent or not an object. */
 function child(parent: Json.JsonObject, name: string): Json.JsonObject {
   const value = Json.member(parent, name)
   return Json.isObject(value) ? value : {}

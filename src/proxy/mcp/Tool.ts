@@ -5,9 +5,9 @@ import * as Catalogue from '../Catalogue'
 import { offerOf } from '../discovery'
 import { type Segment, segmentsOf } from '../Tail'
 
-/** Routes as MCP tools: one each, whatever its methods and sub-paths. */
+/** Routes as MCP tools: one tool per route, for all its methods and sub-paths. */
 
-/** Where one argument of a tool goes. */
+/** The part of a request that an argument of a tool fills. */
 type Slot =
   | { kind: 'query'; name: string; param: Param }
   | { kind: 'segment'; segment: Segment }
@@ -24,10 +24,10 @@ export type Tool = {
   slots: ReadonlyMap<string, Slot>
 }
 
-/** The HTTP request that a call stands for. `path` is absolute, with the query. */
+/** The HTTP request of a call. `path` is absolute, with the query. */
 export type Call = { method: Method; path: string; body: string | undefined }
 
-/** Arguments that no request can be made of; the message names the argument. */
+/** Arguments from which no request can be made. The message names the argument. */
 export class ArgumentError extends Error {
   override readonly name = 'ArgumentError'
 }
@@ -67,7 +67,7 @@ function slotsOf(route: Route): Map<string, Slot> {
   return slots
 }
 
-/** The tool as `tools/list` shows it, with the networks that can settle. */
+/** The tool in the form of `tools/list`, with the networks that can settle. */
 export function describe(tool: Tool, networks: readonly NetworkConfig[]) {
   const { name, merchant, route } = tool
   const properties = [...tool.slots].map(([argument, slot]) => [argument, schemaOf(tool, slot)])
@@ -88,7 +88,7 @@ export function describe(tool: Tool, networks: readonly NetworkConfig[]) {
       ...(required.length === 0 ? {} : { required }),
       additionalProperties: false,
     },
-    // Calling moves money, so no client should take it for something that it may do unasked.
+    // A call moves money, so clients should ask the user before it.
     annotations: {
       title: route.summary,
       readOnlyHint: false,
@@ -105,7 +105,7 @@ export function describe(tool: Tool, networks: readonly NetworkConfig[]) {
   }
 }
 
-/** Describes an answer that is no object, because tools can declare only object outputs. */
+/** Describes an answer that is not an object, because tools can declare only object outputs. */
 function answersOf({ answer }: Route): string[] {
   const types = [answer?.type].flat().filter((type) => type !== undefined)
   return types.length === 0 ? [] : [`Answers with a JSON ${types.join(' or ')}.`]
@@ -146,7 +146,7 @@ function isRequired({ route }: Tool, slot: Slot): boolean {
     case 'query':
       return slot.param.required
     case 'segment':
-      // Parameters of an optional tail say what it looks like when there is one.
+      // Parameters of an optional tail describe the tail when it is present.
       return slot.segment.param.required && route.tail === 'required'
     case 'rest':
       return route.tail === 'required'
@@ -167,7 +167,7 @@ function methodsOf(route: Route) {
   }
 }
 
-/** The request that arguments stand for. Throws an ArgumentError; schemas are checked by the gateway. */
+/** The request for the arguments. Throws an ArgumentError. The gateway checks the schemas. */
 export function toCall(tool: Tool, args: Readonly<Record<string, unknown>>): Call {
   const { merchant, route, slots } = tool
   for (const name of Object.keys(args))
@@ -192,7 +192,7 @@ export function toCall(tool: Tool, args: Readonly<Record<string, unknown>>): Cal
   return { method: chosen ?? 'GET', path: path + search, body }
 }
 
-/** The described segments, as far as they are given. */
+/** The described segments up to the last one that is given. */
 function tailOf(tool: Tool, values: ReadonlyMap<Segment, unknown>): string {
   const given = new Map([...values].map(([segment, value]) => [segment.param, value]))
   const last = lastGiven(tool, given)
@@ -208,7 +208,7 @@ function tailOf(tool: Tool, values: ReadonlyMap<Segment, unknown>): string {
   return tail
 }
 
-/** Index of the last described segment that is in the path; literals go with what is around them. */
+/** Index of the last described segment in the path. Literals belong to the segments around them. */
 function lastGiven({ route }: Tool, given: ReadonlyMap<Param, unknown>): number {
   const segments = segmentsOf(route)
   const last = segments.findLastIndex(({ param }) => given.has(param))
@@ -241,16 +241,16 @@ function others(name: string, value: unknown): string[] {
 function textOf(name: string, value: unknown): string {
   if (typeof value === 'string') return value
   if (typeof value === 'number' || typeof value === 'boolean') return String(value)
-  // As comma lists are written in a query.
+  // Comma lists, as in a query.
   if (Array.isArray(value)) return value.map((entry) => textOf(name, entry)).join(',')
-  throw new ArgumentError(`The argument ${clip(name)} must be a text, a number or a boolean.`)
+  throw new ArgumentError(`The argument ${clip(name)} must be a string, a number or a boolean.`)
 }
 
 function pair(name: string, value: string): string {
   return `${percentEncode(name, name)}=${percentEncode(name, value)}`
 }
 
-/** One path segment: a value can neither leave its segment nor climb. */
+/** One path segment: a value cannot leave its segment. */
 function encode(name: string, value: string): string {
   if (value === '' || value === '.' || value === '..')
     throw new ArgumentError(`The argument ${name} cannot be part of a path.`)

@@ -4,7 +4,7 @@ import * as Problem from '../../protocol/Problem'
 import { type Content, readContent } from './content'
 import * as Payment from './Payment'
 
-/** An error of JSON-RPC: what the SDK sends has these members. */
+/** An error of JSON-RPC. The SDK sends these members. */
 export class RpcFault extends Error {
   override readonly name = 'RpcFault'
   readonly code: number
@@ -30,20 +30,20 @@ export type Result = {
 }
 
 export type AnswerOptions = {
-  /** What the call paid with. */
+  /** How the call paid. */
   kind: Payment.Kind
-  /** Ask for payment by an error, as the MPP transport does, not by a tool result. */
+  /** Request payment by an error, as the MPP transport does, not by a tool result. */
   speaksMpp: boolean
-  /** Absolute URL of what was asked for. */
+  /** Absolute URL of the requested resource. */
   url: string
-  /** Takes memory until the message is gone; false when there is none. */
+  /** Reserves memory until the message is sent; false when there is none. */
   hold: Envelope['hold']
-  /** Details for a replay that finds no memory. */
+  /** Result for a replay when no memory is free. */
   busy: Result
 }
 
 /**
- * The gateway's answer as the result of a tool call. Throws an RpcFault when it has to be paid for.
+ * The gateway's answer as the result of a tool call. Throws an RpcFault when payment is required.
  */
 export async function toResult(response: Response, options: AnswerOptions): Promise<Result> {
   const receipt = Payment.ofHeader(response.headers.get('payment-receipt'))
@@ -58,14 +58,14 @@ export async function toResult(response: Response, options: AnswerOptions): Prom
   return response.status === 402 ? unpaid(response, options, body, meta) : failed(body, meta)
 }
 
-/** What the upstream answered, whole. */
+/** The whole answer of the upstream. */
 async function bought(
   response: Response,
   options: AnswerOptions,
   meta: Record<string, unknown>,
 ): Promise<Result> {
   let held = response
-  // A new answer holds its memory already; a stored one does not.
+  // The memory of a new answer is already reserved; that of a stored answer is not.
   if (Payment.replayedKey in meta) {
     const bytes = await response.bytes()
     if (!options.hold(bytes.byteLength)) return options.busy
@@ -74,7 +74,8 @@ async function bought(
   const { content, truncated } = await readContent(held, options.url, options.hold)
   const _meta = { ...meta, ...(truncated ? { [Payment.truncatedKey]: true } : {}) }
   if (response.ok) return { content, _meta }
-  // Never first in an error: x402 clients would pay an upstream that answers with an offer of its own.
+  // In an error this note comes first. Otherwise x402 clients would pay an upstream that answers
+  // with an offer of its own.
   const note = { type: 'text' as const, text: `The upstream answered ${response.status}.` }
   return { isError: true, content: [note, ...content], _meta }
 }
@@ -110,7 +111,7 @@ function unpaid(
     }
   const { code, detail } = problem
   if (options.kind !== 'mpp')
-    // The x402 clients that read errors look for their offers under this name.
+    // x402 clients that read errors expect their offers under this name.
     throw new RpcFault(paymentRequired, 'Payment Required', { ...data, x402: offers })
   if (code === 'malformed-credential')
     throw new RpcFault(invalidParams, 'Invalid params', { detail, ...data })
@@ -123,7 +124,7 @@ export function refused(problem: Problem.ProblemError, baseUrl: string): Result 
   return failed(problemOf(JSON.stringify(Problem.toJson(problem, baseUrl)), problem.status), {})
 }
 
-/** A problem of ours, for the model to read and for programs to act on. */
+/** A problem of ours, as text for the model and as data for programs. */
 function failed(problem: Json.JsonObject, meta: Record<string, unknown>): Result {
   const { title, detail, invalidParams: faults } = problem
   const named = Array.isArray(faults) ? ` ${JSON.stringify(faults)}` : ''

@@ -10,19 +10,22 @@ import type { Wanted } from './server'
 import * as Tool from './Tool'
 import type { Tools } from './tools'
 
-/** Calls of tools, each a request to the gateway. */
+/** Calls of tools. Each call is a request to the gateway. */
 export type Calls = {
   readonly gateway: Gateway
   readonly tools: Tools
   readonly baseUrl: string
-  /** Ends a call under way, by session and id. */
+  /** Ends a call in progress, by session and id. */
   readonly running: Map<string, () => void>
 }
 
 /** The message that a call arrived in. */
 export type Outer = { request: Request; peer: Peer; outgoing: Outgoing }
 
-/** Makes a call. Throws RpcFault; invalid arguments are a result, so that the model can correct itself. */
+/**
+ * Makes a call. Throws RpcFault. Invalid arguments are a result, so that the model can correct
+ * them.
+ */
 export async function call(calls: Calls, outer: Outer, wanted: Wanted): Promise<Result> {
   const tool = calls.tools.find(wanted.name)
   if (tool === undefined) throw new RpcFault(invalidParams, 'There is no such tool.')
@@ -64,8 +67,8 @@ export async function call(calls: Calls, outer: Outer, wanted: Wanted): Promise<
 }
 
 /**
- * Ends the call that a client cancelled. Clients of the SDK keep the connection open then, and
- * would pay for an answer that they discard.
+ * Ends the call that a client cancelled. Clients of the SDK keep the connection open after that,
+ * and would pay for an answer that they discard.
  */
 export function cancel({ running }: Calls, headers: Headers, message: Json.Json): void {
   const session = Session.of(headers)
@@ -76,7 +79,7 @@ export function cancel({ running }: Calls, headers: Headers, message: Json.Json)
 /** JSON-RPC error code for a call that its client cancelled. */
 const cancelled = -32800
 
-/** The request to the gateway that a call stands for, from the same client. */
+/** The request to the gateway for a call, from the same client. */
 function requestOf(
   wanted: Tool.Call,
   presented: Payment.Presented,

@@ -20,8 +20,8 @@ const decoders: Readonly<Record<string, Bun.CompressionFormat>> = {
 }
 
 /**
- * A response's body as the content of a tool result; what is not text is base64. `hold` takes memory for
- * what is unpacked; where there is none it stays packed.
+ * A response's body as the content of a tool result. Binary data is base64. `hold` reserves memory
+ * for what is decompressed. Without memory the body stays compressed.
  */
 export async function readContent(
   response: Response,
@@ -46,7 +46,7 @@ export async function readContent(
 
 type Read = { bytes: Uint8Array; truncated: boolean }
 
-/** The first bytes of a body. A cut is its end: what came before it was paid for. */
+/** The first bytes of a body. A body that breaks off counts as complete: it was paid for. */
 async function read(body: ReadableStream<Uint8Array> | null): Promise<Read> {
   const chunks: Uint8Array[] = []
   let size = 0
@@ -69,7 +69,7 @@ async function read(body: ReadableStream<Uint8Array> | null): Promise<Read> {
   return { bytes: Buffer.concat(chunks).subarray(0, answerMaxBytes), truncated }
 }
 
-/** Undefined when the encoding is not known, not what the bytes are, or there is no memory. */
+/** Undefined when the encoding is unknown or wrong, or when no memory is free. */
 async function decode(
   raw: Read,
   encoding: string,
@@ -81,7 +81,7 @@ async function decode(
     .stream()
     .pipeThrough(new DecompressionStream(format))
   const plain = await read(stream)
-  // Nothing at all came out: it was something else.
+  // Without any output, the data had another encoding.
   if (plain.truncated && plain.bytes.byteLength === 0) return undefined
   if (!hold(plain.bytes.byteLength)) return undefined
   return { bytes: plain.bytes, truncated: raw.truncated || plain.truncated }

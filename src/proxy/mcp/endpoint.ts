@@ -30,7 +30,7 @@ export type Mcp = {
   handle(request: Request, peer: Peer): Promise<Response>
 }
 
-/** A page of another origin may use these. */
+/** Headers that pages of other origins may use. */
 const allowedHeaders =
   'Content-Type, Accept, Accept-Payment, Mcp-Protocol-Version, Mcp-Session-Id, Last-Event-Id'
 const exposedHeaders = 'Mcp-Protocol-Version, Mcp-Session-Id, Retry-After'
@@ -39,7 +39,7 @@ type State = {
   readonly service: Config['service']
   readonly isAllowed: (headers: Headers) => boolean
   readonly limits: Limits
-  /** Of the bodies that are read. */
+  /** Of the request bodies. */
   readonly budget: Budget
   /** Of the answers that wait for their clients. */
   readonly waiting: Budget
@@ -48,11 +48,11 @@ type State = {
 }
 
 /**
- * MCP over streamable HTTP with one tool per route; the only state is the calls under way. A call
+ * MCP over streamable HTTP with one tool per route. The only state is the calls in progress. A call
  * is a request to the gateway under all its rules. Only the form of payments and answers differs,
- * and an answer counts as delivered when the client took the whole message. An unpaid call gets the
- * tool result of the x402 transport, with the MPP challenges in `_meta`. A client that declared MPP
- * gets error -32042 with the challenges and the x402 offers.
+ * and an answer counts as delivered when the client has received the whole message. An unpaid call
+ * gets the tool result of the x402 transport, with the MPP challenges in `_meta`. A client that
+ * declared MPP gets error -32042 with the challenges and the x402 offers.
  */
 export function createMcp(options: McpOptions): Mcp {
   const { config, gateway, rateLimit, now } = options
@@ -62,7 +62,7 @@ export function createMcp(options: McpOptions): Mcp {
   const tools = createTools(config, options.isReady)
   const state: State = {
     service,
-    isAllowed: gatekeeper(config),
+    isAllowed: createOriginCheck(config),
     limits: { rateLimit, now, paidPerMinute, trustProxy, messageMaxBytes },
     budget: options.budget,
     waiting: createBudget(waitingMaxBytes),
@@ -105,7 +105,7 @@ async function answer(state: State, request: Request, peer: Peer): Promise<Respo
     refused.headers.set('allow', 'POST, OPTIONS')
     return refused
   }
-  // Before the body: reading one through takes longer than all else, whatever is wrong with it.
+  // Count before reading the body, because reading a body takes longer than all other steps.
   const take = createMeter(limits, request, peer)
   const first = take()
   if (!first.ok) return limited(first)
@@ -152,7 +152,7 @@ function refusal(error: unknown, log: Log): Response {
     return refused
   }
   log.error('mcp-failed', { error })
-  return rpcError(500, -32603, 'Something failed on our side.')
+  return rpcError(500, -32603, 'The service failed.')
 }
 
 /** Runs tasks one after the other, so that a batch does not load all answers at once. */
@@ -166,11 +166,11 @@ function sequence(): <T>(task: () => Promise<T>) => Promise<T> {
 }
 
 /**
- * Whether the request may come from where it says. A browser's page must be ours or on this machine;
- * where only this machine can connect, the Host must be known too, else a page could rebind a name of
- * its own to the loopback address.
+ * Whether the Origin and Host of a request are allowed. A browser's page must be ours or on this
+ * machine. Where only this machine can connect, the Host must be known, too. Otherwise a page could
+ * rebind its own name to the loopback address.
  */
-function gatekeeper(config: Config): (headers: Headers) => boolean {
+function createOriginCheck(config: Config): (headers: Headers) => boolean {
   const { baseUrl, listen } = config.service
   const own = new URL(baseUrl)
   const loopback = ['localhost', '127.0.0.1', '[::1]']
@@ -189,7 +189,7 @@ function gatekeeper(config: Config): (headers: Headers) => boolean {
 
 function instructions({ guidance }: Config['service']): string {
   return (
-    `${guidance} Every tool call is paid for by itself with a stablecoin. A call without payment is ` +
+    `${guidance} Each tool call is paid separately with a stablecoin. A call without payment is ` +
     'answered with a tool result that is an error: its structuredContent has x402 offers, to be paid in ' +
     `_meta["${Payment.x402PaymentKey}"]; its _meta["${Payment.requiredKey}"] has MPP challenges, to ` +
     `be answered in _meta["${Payment.credentialKey}"]. A client that declares the experimental ` +
@@ -204,7 +204,7 @@ function limited(verdict: RateLimit.Verdict): Response {
   return refused
 }
 
-/** An error of the transport: there is no message that it could be the answer to. */
+/** An error of the transport. It has no id, because it does not answer a message. */
 function rpcError(status: number, code: number, message: string): Response {
   return Response.json({ jsonrpc: '2.0', error: { code, message }, id: null }, { status })
 }

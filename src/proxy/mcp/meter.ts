@@ -2,7 +2,7 @@ import { clientOf, type Peer } from '../../http/peer'
 import type * as RateLimit from '../../http/ratelimit'
 import * as Messages from './Messages'
 
-/** What each client may send. */
+/** Limits of each client. */
 export type Limits = {
   readonly rateLimit: RateLimit.RateLimit
   readonly now: () => number
@@ -11,12 +11,12 @@ export type Limits = {
   readonly messageMaxBytes: number
 }
 
-/** Most bytes of messages of one client in a minute: 64 of the longest. */
+/** Most bytes of messages of one client in a minute: 64 messages of full length. */
 const bytesPerMinute = 64 * Messages.messageMaxBytes
 /** Bytes that count as one unit of the rate limit. */
 const unitBytes = 4096
 
-/** Counts messages of a request's client, and first the bytes that it announces. */
+/** Counts the announced bytes of a request, then its messages, by client. */
 export function createMeter(
   limits: Limits,
   { headers }: Request,

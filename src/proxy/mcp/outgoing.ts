@@ -3,7 +3,7 @@ import type { Envelope } from '../../paywall/rest'
 
 /** Most bytes of one answer in a message. */
 export const answerMaxBytes = 4 * 1024 * 1024
-/** One byte more is read, to detect a longer answer. */
+/** One more byte is read, to detect a longer answer. */
 const readMaxBytes = answerMaxBytes + 1
 /** Most bytes of all answers to one POST. */
 const postMaxBytes = 2 * readMaxBytes
@@ -12,16 +12,16 @@ export const waitingMaxBytes = 8 * readMaxBytes
 
 /** A message this short fits the socket's buffer and is written in the same turn. */
 const shortBytes = 64 * 1024
-/** A client that reads a long message more slowly than this loses it. */
+/** A client that needs longer for a long message loses it. */
 const graceMs = 30_000
 const bytesPerSecondMin = 64 * 1024
 
-/** What one POST is answered with, and whether its client took it. */
+/** The answer to one POST, and whether its client received it. */
 export type Outgoing = {
   envelope: Envelope
-  /** Whether another answer of full length would fit; asked before anything is paid. */
+  /** Whether another answer of full length would fit. Check it before a payment. */
   hasRoom(): boolean
-  /** The message as it is sent. `signal` fires when the client leaves. */
+  /** Returns the message to send. `signal` fires when the client disconnects. */
   send(message: Response, signal: AbortSignal): Promise<Response>
   /** Ends without a message: nothing was delivered. */
   drop(): void
@@ -53,16 +53,20 @@ export function createOutgoing(budget: Budget): Outgoing {
     async send(message, signal) {
       const bytes = held === 0 || signal.aborted ? undefined : await message.bytes()
       if (bytes !== undefined && bytes.byteLength > shortBytes)
-        return new Response(watched(bytes, end), message)
-      // It is written in this turn; until that is recorded the delivery looks whether the client is there.
+        return new Response(trackedStream(bytes, end), message)
+      // The message is written in this turn. Until the delivery is recorded, it checks that the
+      // client is connected.
       end(!signal.aborted)
       return bytes === undefined ? message : new Response(bytes, message)
     },
   }
 }
 
-/** Gives bytes out as they are taken, and says at the end whether all were. */
-function watched(bytes: Uint8Array, end: (isTaken: boolean) => void): ReadableStream<Uint8Array> {
+/** A stream of the bytes, which reports at its end whether all of them were read. */
+function trackedStream(
+  bytes: Uint8Array,
+  end: (isTaken: boolean) => void,
+): ReadableStream<Uint8Array> {
   let offset = 0
   let timer: ReturnType<typeof setTimeout>
   const finish = (isTaken: boolean) => {

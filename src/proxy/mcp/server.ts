@@ -17,9 +17,8 @@ export type Handlers = {
 export type Wanted = { id: unknown; name: string; args: Json.JsonObject; meta: Json.JsonObject }
 
 /**
- * Answers one POST, stateless: each has a server of its own, as the SDK wants it. The only file that
- * loads the SDK, which takes as long as the whole rest of a start; it is loaded with the first call.
- * Throws a MessageError.
+ * Answers one POST, stateless: the SDK needs a server for each. Only this file loads the SDK, at
+ * the first call, because loading it takes as long as the rest of a start. Throws a MessageError.
  */
 export async function serve(
   request: Request,
@@ -40,13 +39,13 @@ export async function serve(
     },
   )
   const paramsOf = new Map<unknown, Json.JsonObject>()
-  // A handler with a schema of the SDK answers what does not match it as an error of ours.
+  // A handler with a schema of the SDK would answer invalid parameters with an error of its own.
   server.fallbackRequestHandler = async ({ method, params = {} }, { requestId }) => {
     try {
       return await handle(handlers, {
         id: requestId,
         method,
-        // Others are what the message was parsed to, too.
+        // For other methods, use the parameters that the SDK parsed.
         params: paramsOf.get(requestId) ?? (params as Json.JsonObject),
       })
     } catch (error) {
@@ -55,21 +54,22 @@ export async function serve(
     }
   }
   const transport = new WebStandardStreamableHTTPServerTransport({ enableJsonResponse: true })
-  // Its optional members are declared without undefined.
+  // The SDK declares its optional members without undefined.
   await server.connect(transport as Parameters<Server['connect']>[0])
   try {
-    return await transport.handleRequest(request, { parsedBody: lightened(message, paramsOf) })
+    return await transport.handleRequest(request, { parsedBody: withoutParams(message, paramsOf) })
   } finally {
     await server.close()
   }
 }
 
 /**
- * The messages with no more parameters than the SDK itself reads; those of requests are kept by id. It
- * copies every member of a message several times: 4,096 members would cost megabytes.
+ * Reduces messages to the parameters that the SDK itself reads. The parameters of requests are kept
+ * by id. The SDK copies every member of a message several times: 4,096 members would cost
+ * megabytes.
  */
-function lightened(message: Json.Json, paramsOf: Map<unknown, Json.JsonObject>): Json.Json {
-  if (Array.isArray(message)) return message.map((one) => lightened(one, paramsOf))
+function withoutParams(message: Json.Json, paramsOf: Map<unknown, Json.JsonObject>): Json.Json {
+  if (Array.isArray(message)) return message.map((one) => withoutParams(one, paramsOf))
   if (!Json.isObject(message)) return message
   const { id, method, params } = message
   if (method === 'initialize') return message

@@ -6,7 +6,7 @@ import * as Tool from './Tool'
 /** The tools of a configuration: one for each route. */
 export type Tools = {
   find(name: string): Tool.Tool | undefined
-  /** A page of those that can be bought now. Throws RpcFault for a cursor that is none of ours. */
+  /** A page of the tools that can be bought now. Throws RpcFault for a cursor that is not ours. */
   list(cursor: string | undefined): Page
 }
 
@@ -14,7 +14,7 @@ type Page = { tools: ReturnType<typeof Tool.describe>[]; nextCursor?: string }
 
 const pageSize = 100
 
-/** They are compiled when they are first asked for. */
+/** Compiled at the first request. */
 export function createTools(config: Config, isReady: Catalogue.IsReady): Tools {
   let tools: ReadonlyMap<string, Tool.Tool> | undefined
   const compiled = () => {
@@ -25,8 +25,9 @@ export function createTools(config: Config, isReady: Catalogue.IsReady): Tools {
     find: (name) => compiled().get(name),
     list(cursor) {
       const offset = cursor === undefined ? 0 : Number(/^\d{1,9}$/.exec(cursor)?.[0] ?? Number.NaN)
-      if (Number.isNaN(offset)) throw new RpcFault(invalidParams, 'The cursor is none of ours.')
-      // A client asks once a session: an outage must not leave it without tools.
+      if (Number.isNaN(offset))
+        throw new RpcFault(invalidParams, 'The cursor is not one of this service.')
+      // A client lists tools once a session: an outage must not leave it without tools.
       const ids = config.networks.map(({ id }) => id)
       const isListed = Catalogue.readyOrAll(ids, isReady)
       const offered = [...compiled().values()].flatMap((tool) => {

@@ -3,7 +3,7 @@ import { network } from '../paid/network'
 import { type Payer, sign } from '../paid/payers'
 import { payee } from '../shipped'
 
-/** One cent from a payer to the payee of the benchmark, as a resource server asks about it. */
+/** One cent from a payer to the payee of the benchmark, as a resource server requests it. */
 export function bodyOf(payer: Payer): string {
   const { id, chainId, asset } = network()
   const { signature, ...signed } = sign(
@@ -55,10 +55,10 @@ export type Operation = 'verify' | 'settle'
 
 export type Run = { done: number; tried: number; elapsedMs: number; times: number[] }
 
-/** A call that takes longer has failed. */
+/** A call that takes longer counts as failed. */
 const limitMs = 20_000
 
-/** Every caller sends its bodies one after the other, all callers at once, each body once. */
+/** Every caller sends its bodies one after the other, all callers concurrently, each body once. */
 export async function call(
   url: string,
   operation: Operation,

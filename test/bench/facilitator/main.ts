@@ -1,5 +1,5 @@
-// Verifications and settlements side by side with the reference facilitator. Prints, and asserts
-// nothing about time; ends with 1 when a call of ours failed.
+// Verifications and settlements beside the reference facilitator. It prints and asserts nothing
+// about time. It ends with 1 when a call of ours failed.
 
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
@@ -32,7 +32,10 @@ const reference = (mode: 'tuned' | 'shipped'): Candidate => ({
   isShipped: mode === 'shipped',
 })
 const peers = [reference('tuned'), reference('shipped')]
-/** Told beside them, as what is left to gain. With many callers it is no bound: it makes no batches. */
+/**
+ * The lower bound of a call, printed for comparison. With many callers it is not a bound, because
+ * it makes no batches.
+ */
 const bare: Candidate = {
   name: 'the calls alone',
   script: join('..', 'facilitator', 'servers', 'bare.ts'),
@@ -42,7 +45,7 @@ const bare: Candidate = {
 
 type Load = { operation: Operation; callers: number; each: number; eachShipped: number }
 
-/** The reference as shipped looks for a receipt every four seconds: a few settlements are enough. */
+/** The reference as shipped polls for a receipt every four seconds, so few settlements suffice. */
 const loads: readonly Load[] = [
   { operation: 'verify', callers: 1, each: 200, eachShipped: 200 },
   { operation: 'verify', callers: 32, each: 24, eachShipped: 24 },
@@ -56,7 +59,7 @@ const nameOf = ({ operation, callers }: Load) =>
 const machine = prepareMachine()
 const startedAt = performance.now()
 
-/** A fresh chain, a fresh server and bodies that nobody has seen. */
+/** A fresh chain, a fresh server and bodies that were never sent. */
 async function sample(candidate: Candidate, load: Load): Promise<Run> {
   const [chain] = await startChains([network()])
   if (chain === undefined) throw new Error('no chain')
@@ -69,7 +72,7 @@ async function sample(candidate: Candidate, load: Load): Promise<Run> {
       const each = values.quick ? Math.max(1, most >> 2) : most
       const bodies = (count: number) =>
         holders.map((payer) => Array.from({ length: count }, () => bodyOf(payer)))
-      // A server that has run for a while: its code is compiled by then.
+      // A server that has run for a while has its code compiled.
       const warmUp = candidate.isShipped && load.operation === 'settle' ? 1 : each
       const [early, measured] = [bodies(warmUp), bodies(each)]
       await call(server.url, load.operation, early)
@@ -115,7 +118,7 @@ function absolute({ load, runs }: Measured): string[][] {
   })
 }
 
-/** Targets are told against the reference as its documentation builds it. */
+/** Targets are relative to the reference as its documentation builds it. */
 function ratios({ load, runs }: Measured): Report.Row[] {
   const own = runs.get(ours) ?? []
   const others = [...peers, bare].filter((peer) => runs.has(peer))

@@ -7,7 +7,7 @@ import { withStage } from './sample'
 
 export type Calls = { perPayment: number; methods: string }
 
-/** JSON-RPC calls of a server while it is paid, in a pass of its own: counting costs time. */
+/** JSON-RPC calls of a server during payments, in a separate pass, because counting costs time. */
 export async function countCalls(
   machine: Machine,
   candidate: Candidate,

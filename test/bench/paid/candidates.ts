@@ -2,7 +2,7 @@ import type { Protocol } from './payers'
 
 export type Candidate = {
   name: string
-  /** `tuned` and `shipped` are peers; `further` is beyond what any peer documents. */
+  /** `tuned` and `shipped` are peers; `further` is tuned beyond the documentation of any peer. */
   kind: 'ours' | 'tuned' | 'shipped' | 'further'
   protocol: Protocol
   /** In `servers/`, started with the chain's URL and these arguments. */
@@ -39,11 +39,11 @@ export type Load = {
   /** Absent: a block per transaction. */
   blockTimeMs?: number
   rounds: number
-  /** Whether the candidates that go further than any documentation take part. */
+  /** Whether the candidates beyond any documentation take part. */
   withFurther: boolean
 }
 
-/** Short ones first. The chain slows down as it grows: payments are counted, not seconds. */
+/** Short loads first. The chain slows down as it grows: payments are counted, not seconds. */
 export const loads: readonly Load[] = [
   {
     name: '1 payer',
@@ -59,7 +59,7 @@ export const loads: readonly Load[] = [
     name: '32 payers',
     payers: 32,
     each: 16,
-    // A server that has run for a while: its code is compiled by then.
+    // A server that has run for a while has its code compiled.
     warmUp: 8,
     eachShipped: 16,
     warmUpShipped: 2,
@@ -89,7 +89,7 @@ export const loads: readonly Load[] = [
   },
 ]
 
-/** What CI runs: says that all of it works, and roughly how it compares. */
+/** The run of CI: shows that all of it works, and a rough comparison. */
 export const quickLoads: readonly Load[] = loads
   .filter(({ payers, blockTimeMs }) => payers <= 32 || blockTimeMs !== undefined)
   .map((load) => ({

@@ -10,14 +10,14 @@ import { payee } from '../shipped'
 import { network } from './network'
 import { mint, type Payer, payers, sign } from './payers'
 
-/** Gas of the transactions that settled, by how many payments each of them held. */
+/** Gas of the settling transactions, by the number of their payments. */
 export type Formed = Map<number, { transactions: number; gas: number }>
 
 const transferTopic = '0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef'
 
 const abi = parseAbi(['function approve(address spender, uint256 value) returns (bool)'])
 
-/** Adds what is on a chain to what others showed: every transaction that paid the payee. */
+/** Adds every transaction of a chain that paid the payee. */
 export async function addFormed(formed: Formed, chain: Chain): Promise<void> {
   const last = Number(await chain.rpc('eth_blockNumber', []))
   const to = `0x${payee.slice(2).toLowerCase().padStart(64, '0')}`
@@ -52,8 +52,9 @@ export function totals(formed: Formed, from: number, to: number) {
 }
 
 /**
- * Gas per payment when our calls are sent by hand: alone, and that many in one aggregate3. The payee
- * holds the token and the payers differ, as in a gateway that has been running for a while.
+ * Gas per payment when our calls are sent without the gateway: alone, and that many in one
+ * aggregate3. The payee has a token balance and the payers differ, as in a gateway that has run for
+ * a while.
  */
 export async function measureSizes(
   method: TransferMethod,
@@ -76,7 +77,7 @@ export async function measureSizes(
       if (!receipt || paid !== members.length) throw new Error(`${paid} of ${members.length} paid`)
       return gasOf(chain, receipt.transactionHash)
     }
-    // The first one fills the payee's balance, which costs once what later ones do not.
+    // The first payment fills the payee's balance, which costs more once.
     await settle(holders.slice(0, 1))
     const lone = await settle(holders.slice(1, 2))
     const batches = []

@@ -1,5 +1,6 @@
-// What a long history costs: throughput and latency with a million old payments in the database beside
-// an empty one, and the memory of one server after many payments. Prints, and asserts nothing.
+// The cost of a long history: throughput and latency with a million old payments in the database
+// beside an empty one, and the memory of one server after many payments. It prints and asserts
+// nothing.
 
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -100,7 +101,7 @@ async function measureMemory(ours: Candidate, load: Load): Promise<Report.Row> {
   await withStage(machine, { candidate: ours, load: idle }, async ({ chain, server }) => {
     let paid = 0
     while (paid < last) {
-      // Challenges expire: they are answered soon after they are made.
+      // Challenges expire, so they are answered soon after they are made.
       const lists = await credentials(
         { url: server.url, protocol: ours.protocol, network: network() },
         holders,

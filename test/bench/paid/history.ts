@@ -1,4 +1,4 @@
-import { open } from '../../../db/open'
+import { open } from '../../../db/sqlite/open'
 import { account } from '../../../src/demo/accounts'
 import { network } from './network'
 
@@ -6,14 +6,14 @@ import { network } from './network'
 const batchSize = 20
 
 /**
- * A data directory with that many old payments: confirmed, delivered, each a member of a mined batch
- * of a relayer that is in use no more.
+ * A data directory with that many old payments: confirmed, delivered, each a member of a mined
+ * batch of a relayer that is not in use any more.
  */
 export function fill(dataDir: string, count: number): void {
   const db = open({ dataDir, now: Date.now })
   const { id, chainId, asset } = network()
   const relayer = account(8).address
-  // Like hashes: neighbours in time are no neighbours in an index.
+  // Like hashes: neighbours in time are not neighbours in an index.
   const random = (size: number) => `'0x' || lower(hex(randomblob(${size})))`
   const numbers = (most: number) =>
     `WITH RECURSIVE numbers(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHERE n < ${most - 1})`
@@ -46,7 +46,7 @@ export function fill(dataDir: string, count: number): void {
   db.close()
 }
 
-/** Takes out what a sample left: its chain is gone, so that it would look reorganised. */
+/** Removes the rows of a sample: its chain has ended, so they would look reorganised. */
 export function forget(dataDir: string): void {
   const db = open({ dataDir, now: Date.now })
   const recent = `SELECT hash FROM transactions WHERE relayer <> '${account(8).address}'`

@@ -2,7 +2,7 @@ import { path } from './network'
 import type { Credential } from './payers'
 
 export type Run = {
-  /** Confirmed payments that were answered, and all that were tried. */
+  /** Number of confirmed payments with an answer, and of all attempts. */
   paid: number
   tried: number
   elapsedMs: number
@@ -12,12 +12,12 @@ export type Run = {
   faults: Map<string, number>
 }
 
-/** A payment that takes longer has failed. */
+/** A payment that takes longer counts as failed. */
 const limitMs = 20_000
 
 /**
- * Every payer sends its credentials one after the other, all payers at once. A credential is sent
- * once, whatever the answer.
+ * Every payer sends its credentials one after the other, all payers concurrently. A credential is
+ * sent once, whatever the answer.
  */
 export async function pay(url: string, lists: readonly Credential[][]): Promise<Run> {
   const run: Run = { paid: 0, tried: 0, elapsedMs: 0, times: [], faults: new Map() }

@@ -1,5 +1,5 @@
-// Paid requests side by side with the reference x402 stack and mppx. Prints, and asserts nothing
-// about time; ends with 1 when a payment of ours failed.
+// Paid requests beside the reference x402 stack and mppx. It prints and asserts nothing about time.
+// It ends with 1 when a payment of ours failed.
 
 import { parseArgs } from 'node:util'
 import { prepareMachine } from '../machine'
@@ -66,7 +66,7 @@ async function measure(load: Load): Promise<Tables.Measured> {
         sample(machine, candidate, load, async ({ chain }) => {
           if (isOurs) await addFormed(formed, chain)
         })
-      // A short run does not wait for a quiet machine: it judges nothing.
+      // A short run does not wait for an idle machine, because it checks no targets.
       const result = await (values.quick ? take() : machine.sample(take))
       samples.get(candidate)?.push(result)
     }

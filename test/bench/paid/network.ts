@@ -1,10 +1,10 @@
 import type { NetworkConfig } from '../../../src/config/Config'
 import { shippedConfig } from '../shipped'
 
-/** Where everybody is paid: the only network whose token all candidates know by themselves. */
+/** The network of all payments: the only one whose token all candidates have built in. */
 export const networkId = 'eip155:8453'
 
-/** What is sold, for one cent, by every candidate. */
+/** The item, for one cent, of every candidate. */
 export const path = '/m/catjoke/joke'
 
 let known: NetworkConfig | undefined

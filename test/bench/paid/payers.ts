@@ -15,7 +15,7 @@ import {
 } from '../../harness/buyer'
 import { path } from './network'
 
-/** Wallets of our own making: that many that no candidate batches or mixes up two of one payer. */
+/** Generated wallets: so many that no candidate batches or confuses two payments of one payer. */
 export type Payer = { address: `0x${string}`; privateKey: Uint8Array }
 
 export type Protocol = 'mpp' | 'x402'
@@ -33,7 +33,7 @@ const abi = parseAbi([
 
 const known: Payer[] = []
 
-/** The first payers of an endless list; always the same ones. */
+/** The first payers of an endless, constant list. */
 export function payers(count: number): readonly Payer[] {
   while (known.length < count) {
     const privateKey = Crypto.keccak256(`payer ${known.length} of the benchmark`)

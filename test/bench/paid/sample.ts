@@ -19,10 +19,10 @@ export type Stage = {
   measured: readonly Credential[][]
 }
 
-/** Called when the load has been paid, while all of it still runs. */
+/** Called when the load has been paid, while everything still runs. */
 export type Inspect = (stage: Stage) => Promise<void>
 
-/** Everything fresh: chain, server, credentials. The first payments of each payer do not count. */
+/** Everything is new: chain, server, credentials. The first payments of each payer do not count. */
 export async function sample(
   machine: Machine,
   candidate: Candidate,
@@ -36,7 +36,7 @@ export async function sample(
   })
 }
 
-/** Pays what a stage has prepared. */
+/** Pays the prepared credentials. */
 export async function sampleOn(
   machine: Machine,
   { server, warmUp, measured }: Stage,
@@ -51,11 +51,11 @@ export async function sampleOn(
 export type Setting = {
   candidate: Candidate
   load: Load
-  /** Readies the chain, and can put something between the server and it. */
+  /** Prepares the chain, and can put a proxy between the server and it. */
   rpcOf?: (chain: Chain) => string | Promise<string>
 }
 
-/** Sets a stage for `use`, and ends it. */
+/** Prepares a sample for `use`, and ends it. */
 export async function withStage<T>(
   machine: Machine,
   { candidate, load, rpcOf = ({ url }) => url }: Setting,
@@ -97,7 +97,7 @@ export async function withStage<T>(
   }
 }
 
-/** Lets a server that is profiled write what it has seen. */
+/** Lets a profiled server write its profile. */
 async function end(server: Server): Promise<void> {
   if (process.env.BUN_OPTIONS?.includes('prof')) {
     process.kill(server.pid, 'SIGTERM')

@@ -3,7 +3,7 @@ import * as Stats from '../Stats'
 import type { Candidate, Load } from './candidates'
 import type { Sample } from './sample'
 
-/** What one load measured: a sample of each candidate per round, in the same order. */
+/** Measurements of one load: a sample of each candidate per round, in the same order. */
 export type Measured = { load: Load; samples: ReadonlyMap<Candidate, readonly Sample[]> }
 
 export const perSecond = ({ paid, elapsedMs }: Sample): number => (paid * 1000) / elapsedMs
@@ -47,7 +47,7 @@ export const absoluteHead = [
 
 type Bounds = Partial<Record<Candidate['kind'], Report.Bound>>
 
-/** The targets of each load that has any; what is not here is told without a verdict. */
+/** The targets of each load that has any. Other values are printed without a result. */
 const rateBounds: Readonly<Record<string, Bounds>> = {
   '32 payers': { tuned: { atLeast: 4 }, shipped: { atLeast: 50 } },
 }
@@ -81,7 +81,7 @@ const median: Measure = {
   format: (value) => `${value.toFixed(1)} ms`,
 }
 
-/** Ours in each protocol against the best peer of each kind, which is chosen in each round. */
+/** Ours in each protocol against the best peer of each kind, which is selected in each round. */
 export function ratios({ load, samples }: Measured): Report.Row[] {
   const rows: Report.Row[] = []
   const of = (kind: Candidate['kind']) => [...samples].filter(([each]) => each.kind === kind)
@@ -101,7 +101,7 @@ export function ratios({ load, samples }: Measured): Report.Row[] {
           format,
         })
       rows.push(row({ ...rate, bounds: rateBounds[load.name] }))
-      // The latency of the few that a peer as shipped does not fail compares with nothing.
+      // The latency of the few successful payments of a peer as shipped is not comparable.
       if (kind !== 'shipped' || load.payers === 1)
         rows.push(row({ ...median, bounds: medianBounds[load.name] }))
     }
@@ -117,13 +117,13 @@ type Figure = {
   format: (value: number) => string
 }
 
-/** A row that is no comparison of two measured series. */
+/** A row that is not a comparison of two measured series. */
 export function judged({ what, against, value, bound, format }: Figure): Report.Row {
-  const verdict = Report.judge(value, bound)
-  return { what, against, ratio: undefined, ...verdict, ours: format(value), theirs: '' }
+  const result = Report.evaluate(value, bound)
+  return { what, against, ratio: undefined, ...result, ours: format(value), theirs: '' }
 }
 
-/** Lines with columns as wide as they need to be. */
+/** Lines with columns of the needed width. */
 export function align(lines: readonly (readonly string[])[]): string[] {
   const widths = (lines[0] ?? []).map((_, column) =>
     Math.max(...lines.map((line) => line[column]?.length ?? 0)),

@@ -1,4 +1,4 @@
-// A constant answer from a bare Bun.serve: the one at the URL in the arguments, byte for byte.
+// A constant answer from a bare Bun.serve: that of the URL in the arguments, byte for byte.
 
 import { serve } from 'bun'
 
@@ -10,6 +10,6 @@ for (const name of ['content-length', 'date', 'connection']) headers.delete(name
 const init = { status: original.status, headers }
 const body = await original.text()
 
-// Headers made before are the fastest a handler can be given; a record takes 25 % more.
+// Prebuilt headers are the fastest; a record takes 25 % more.
 const server = serve({ port: 0, hostname: '127.0.0.1', fetch: () => new Response(body, init) })
 process.stdout.write(`http://127.0.0.1:${server.port}\n`)

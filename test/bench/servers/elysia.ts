@@ -1,4 +1,4 @@
-// The least an Elysia program can be: compiled with our flags, it is the reference for cold starts.
+// The smallest Elysia program, compiled with our flags: the reference for cold starts.
 
 import { Elysia } from 'elysia'
 

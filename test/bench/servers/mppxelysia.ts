@@ -1,5 +1,5 @@
-// mppx's Elysia middleware with a settlement of its own, set up as well as viem allows. Arguments:
-// the chain's URL; `sync` to send by eth_sendRawTransactionSync instead of polling for the receipt.
+// mppx's Elysia middleware with its own settlement, tuned as far as viem allows. Arguments: the
+// chain's URL; `sync` to send by eth_sendRawTransactionSync instead of polling for the receipt.
 
 import { Elysia } from 'elysia'
 import { evm, Mppx } from 'mppx/elysia'

@@ -11,7 +11,7 @@ const mppx = Mppx.create({
     evm({
       currency: evm.assets.base.USDC,
       recipient: payee,
-      settle: () => Promise.reject(new Error('nobody pays here')),
+      settle: () => Promise.reject(new Error('no payment is expected')),
     }),
   ],
 })

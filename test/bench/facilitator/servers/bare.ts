@@ -1,6 +1,6 @@
-// What no facilitator can be faster than here: the least server that makes the calls to the node which
-// the operation cannot do without, and looks at nothing. One eth_call, and to settle one
-// eth_sendRawTransactionSync of a transaction that it signs. Arguments: the chain's URL.
+// A lower bound for a facilitator here: the smallest server that makes the required calls to the
+// node, and checks nothing. It makes one eth_call, and to settle one eth_sendRawTransactionSync of
+// a transaction that it signs. Arguments: the chain's URL.
 
 import { createClient } from '../../../../src/chain/client'
 import * as Multicall from '../../../../src/chain/multicall'

@@ -1,5 +1,5 @@
-// The reference facilitator with a viem wallet behind the least HTTP server that Bun has, which spares
-// it the framework of its examples. Arguments: the chain's URL, the wallet's mode.
+// The reference facilitator with a viem wallet behind Bun's plain HTTP server, without the
+// framework of its examples. Arguments: the chain's URL, the wallet's mode.
 
 import { x402Facilitator } from '@x402/core/facilitator'
 import { toFacilitatorEvmSigner } from '@x402/evm'

@@ -1,4 +1,4 @@
-// mppx's Elysia middleware with a settlement through viem, as its documentation asks for one.
+// mppx's Elysia middleware with a settlement through viem, as its documentation requires.
 // Arguments: the chain's URL, the wallet's mode.
 
 import { Elysia } from 'elysia'
@@ -10,7 +10,7 @@ import { createWallet, modeOf } from './wallet'
 
 const [rpcUrl = '', word] = process.argv.slice(2)
 const mode = modeOf(word)
-// It prints what fails, with a stack: what fails is counted by who pays.
+// It prints failures with a stack; the payers count them.
 console.error = () => undefined
 const wallet = createWallet(rpcUrl, mode)
 const abi = parseAbi([

@@ -14,7 +14,7 @@ import { networkId } from '../network'
 
 const [rpcUrl = '', dataDir = mkdtempSync(join(tmpdir(), 'turnpike-bench-'))] =
   process.argv.slice(2)
-// A profiler writes at exit. The data is of no use afterwards.
+// A profiler writes at exit. The data is not needed afterwards.
 process.on('SIGTERM', () => {
   rmSync(dataDir, { recursive: true, force: true })
   process.exit(0)

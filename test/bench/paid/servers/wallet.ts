@@ -4,8 +4,9 @@ import { base } from 'viem/chains'
 import { account } from '../../../../src/demo/accounts'
 
 /**
- * How much the peers' wallet is tuned: `shipped` is what their documentation builds, `tuned` hands
- * out account nonces in memory and looks for receipts every 50 ms, `sync` has the node wait as well.
+ * How much the peers' wallet is tuned: `shipped` is what their documentation builds, `tuned`
+ * assigns account nonces in memory and polls for receipts every 50 ms, `sync` also lets the node
+ * wait.
  */
 export type Mode = 'shipped' | 'tuned' | 'sync'
 
@@ -24,5 +25,5 @@ export function createWallet(rpcUrl: string, mode: Mode) {
 /** The mode that a server script was started with. Throws for any other text. */
 export function modeOf(text: string | undefined): Mode {
   if (text === 'shipped' || text === 'tuned' || text === 'sync') return text
-  throw new Error(`${text} is no mode`)
+  throw new Error(`${text} is not a mode`)
 }

@@ -1,6 +1,6 @@
-// The reference x402 stack: the Hono middleware and the reference facilitator with a viem wallet, in
-// one process, which spares it the HTTP requests between the two. Arguments: the chain's URL, the
-// wallet's mode.
+// The reference x402 stack: the Hono middleware and the reference facilitator with a viem wallet,
+// in one process, without HTTP requests between the two. Arguments: the chain's URL, the wallet's
+// mode.
 
 import { x402Facilitator } from '@x402/core/facilitator'
 import type { FacilitatorClient } from '@x402/core/server'

@@ -1,0 +1,28 @@
+import type { Address } from 'viem'
+import type * as Network from '../src/protocol/Network'
+import type { Budget, Tally } from './GrantBudget'
+import type { GrantRow, TopUpRow } from './grants'
+
+/** A grant or a top-up whose transfer is written with it: the job's transaction is its hash. */
+export type NewGrant = (
+  | { isTopUp: false; row: Omit<GrantRow, 'transactionHash'> }
+  | { isTopUp: true; row: Omit<TopUpRow, 'transactionHash'> }
+) & {
+  /** Most grants and wei of the UTC day that began at `from` (unix ms). */
+  budget: Budget & { from: number }
+  /** Half of the day's budget is for requests that the address signed. */
+  isSigned: boolean
+}
+
+export type GrantLedger = {
+  find(network: Network.Id, address: Address): Promise<GrantRow | undefined>
+  /** The top-up of a grant. */
+  findTopUp(network: Network.Id, address: Address): Promise<TopUpRow | undefined>
+  /** What a transfer cost in gas, once that is known. */
+  setFee(
+    grant: { network: Network.Id; address: Address; isTopUp: boolean },
+    feeWei: bigint,
+  ): Promise<void>
+  /** What was given since a time (unix ms). From memory once it was read. */
+  tallySince(network: Network.Id, from: number): Promise<Tally>
+}

@@ -1,0 +1,283 @@
+import type { Address, Hex } from 'viem'
+import type * as Network from '../src/protocol/Network'
+import type { Money } from '../src/protocol/Transfer'
+import type { AnswerLedger } from './AnswerLedger'
+import type { GrantLedger, NewGrant } from './GrantLedger'
+import type { JobRow } from './jobs'
+import type { OfferLedger } from './OfferLedger'
+import type { NewOrder, OrderLedger, OrderQuota, OrderRide } from './OrderLedger'
+import type { Payment } from './Payment'
+import type { GasProduct, PaymentRow, TransactionRow } from './schema'
+
+/**
+ * All that outlives the process, and the only way to it. Every function answers with a promise; each
+ * commit is one database transaction, all of it or nothing, and is on the disk when it resolves unless
+ * its comment says otherwise. Nothing waits inside a transaction: what a product wants written with a
+ * payment or a job comes as data. Amounts are atomic, times unix ms, gas in wei.
+ */
+export type Ledger = Readonly<{
+  payments: PaymentReads
+  transactions: TransactionReads
+  jobs: JobReads
+  /** What settlement writes. */
+  settling: SettlingCommits
+  deliveries: DeliveryCommits
+  gas: GasTotals
+  answers: AnswerLedger
+  offers: OfferLedger
+  orders: OrderLedger
+  grants: GrantLedger
+  /** Code of the fault that the storage has now, e.g. `SQLITE_FULL`; undefined while it can be written. */
+  fault(): string | undefined
+  /** Resolves when the storage can be written; rejects when the signal fires. */
+  writable(signal: AbortSignal): Promise<void>
+  /** Tells of each changed payment and job, by id, after the commit. May tell without a change. */
+  onChange(listener: ChangeListener): void
+  /** Commits now what waits to share a commit. */
+  flush(): void
+}>
+
+export type ChangeListener = {
+  /** The state of a payment has changed. */
+  payment(id: string): void
+  /** The state or the newest transaction of a job has changed. */
+  job(id: string): void
+}
+
+/** A buyer's own key means something only together with these. */
+export type KeyScope = { merchant: string; route: string; payer: Address; key: string }
+
+/** A payer of one asset. */
+export type PayerOfAsset = Pick<Money, 'network' | 'asset' | 'payer'>
+
+/** What was known when the request came in whose simulation passed. */
+export type Evidence = Pick<PaymentRow, 'receivedAt' | 'knownBlock'>
+
+/** Which Transfer log pays. */
+export type Assignment = { transaction: Hex; logIndex: number; blockNumber: bigint }
+
+export type PaymentReads = {
+  /** The payment of this money; one indexed read. */
+  find(money: Money): Promise<Payment | undefined>
+  findById(id: string): Promise<Payment | undefined>
+  findByRedeemToken(tokenHash: string): Promise<Payment | undefined>
+  /** Newest payment of the key that is not expired. */
+  findByIdempotencyKey(scope: KeyScope): Promise<Payment | undefined>
+  /** Id of the payment that a Transfer log is assigned to. */
+  logOwner(network: Network.Id, hash: Hex, logIndex: number): Promise<string | undefined>
+  /** Indexes of the logs of a transaction that pay for payments. */
+  takenLogs(network: Network.Id, hash: Hex): Promise<ReadonlySet<number>>
+  /** Whether a payment of the payer is confirmed. */
+  hasPaid(payer: PayerOfAsset): Promise<boolean>
+  /** Throws when there is no such payment. */
+  evidenceOf(id: string): Promise<Evidence>
+  /** Those that are `broadcast` or `reverted`. */
+  unfinished(): Promise<readonly Payment[]>
+  /** Those that are `broadcast`, by network. */
+  countBroadcast(): Promise<ReadonlyMap<Network.Id, number>>
+  /** How many are unfinished, and the oldest of them. */
+  pending(limit: number): Promise<Pending>
+  /** Ids of those whose external settlement a reorganisation took away. */
+  orphans(network: Network.Id): Promise<readonly string[]>
+  /** Gas that was set aside for payments of the facilitator since then, by payee. */
+  payeeGasSince(at: number): Promise<readonly PayeeGas[]>
+  /** The same for one payment; zero for one that is not the facilitator's. */
+  payeeGasOf(id: string): Promise<number>
+}
+
+export type Pending = {
+  count: number
+  oldest: readonly (Pick<
+    PaymentRow,
+    'id' | 'network' | 'merchant' | 'route' | 'amountAtomic' | 'state' | 'createdAt'
+  > & { transaction: Hex })[]
+}
+
+export type PayeeGas = { network: Network.Id; payee: Address; gas: number }
+
+/** An included transaction; without a relayer it is an external one. */
+export type Included = {
+  hash: Hex
+  blockNumber: number
+  relayer: Address | undefined
+  /** Account nonce of the relayer. */
+  nonce: number
+}
+
+/** `job`: the id of the job that it is for. */
+export type Unfinished = { transaction: TransactionRow; job: string | undefined }
+
+export type TransactionReads = {
+  /** Lower account nonces first, then the older. */
+  unfinished(): Promise<readonly Unfinished[]>
+  /** The payments that one of these transactions contains. */
+  paymentsOf(hashes: readonly Hex[]): Promise<readonly Payment[]>
+  /** Whether a transaction contains this payment, or any when none is named. */
+  hasPayment(hash: Hex, id?: string): Promise<boolean>
+  /** Every transaction that ever contained the payment. */
+  ofPayment(
+    id: string,
+  ): Promise<readonly Pick<TransactionRow, 'hash' | 'state' | 'relayer' | 'nonce'>[]>
+  /** Transactions in this block and above it, those of ours and those that paid us. */
+  includedFrom(network: Network.Id, block: bigint): Promise<readonly Included[]>
+}
+
+export type JobReads = {
+  find(id: string): Promise<JobRow | undefined>
+}
+
+/** Rows that a product writes in the transaction that inserts its payment. */
+export type Rows = {
+  order: NewOrder
+  /** Counted in that transaction, because only there the order is certainly the payer's own. */
+  quota: OrderQuota | undefined
+}
+
+/** A payment whose row is not written. */
+export type NewPayment = { row: PaymentRow; rows?: Rows | undefined }
+
+/** What a product wants written with a job, or the job is not sent. */
+export type JobRider =
+  /**
+   * The order must be able to make this change. `confirmed`: only while that payment is confirmed;
+   * `withoutEffect`: only while each of these jobs is `failed` or `replaced`.
+   */
+  | { kind: 'order'; ride: OrderRide; confirmed?: string; withoutEffect?: readonly string[] }
+  | { kind: 'grant'; grant: NewGrant }
+
+/** Why the rows of a product were not written; nothing else of the commit was either. */
+export type RowsRefusal =
+  | 'order-quota'
+  | 'order-changed'
+  | 'payment-not-confirmed'
+  | 'job-may-have-effect'
+  | 'grant-exists'
+  | 'grants-spent'
+  | 'grants-signed-only'
+
+export type Launched =
+  | { kind: 'stored'; payments: readonly Payment[] }
+  /** The money of these was written before: by the ids that they were to have. Nothing was written. */
+  | { kind: 'known'; payments: ReadonlyMap<string, Payment> }
+  /** The rows of this payment were refused. Nothing was written. */
+  | { kind: 'refused'; id: string; reason: RowsRefusal }
+
+/** A receipt that ends an account nonce. */
+export type Inclusion = {
+  included: TransactionRow
+  blockNumber: bigint
+  success: boolean
+  /** What it cost, with what a job gave away. */
+  spentWei: bigint
+  /** JSON of the receipt, kept with a job. */
+  receipt: string
+  /** Hashes of all transactions at this nonce. */
+  hashes: readonly Hex[]
+  job: string | undefined
+  at: number
+}
+
+/** A payment in an included transaction. */
+export type IncludedPayment = {
+  id: string
+  /** Indexes of the Transfer logs that are of exactly this money. */
+  logs: readonly number[]
+  /** Its first delivery starts in the same commit. */
+  startsDelivery: boolean
+}
+
+/**
+ * What settlement writes. Every change of a state is a compare-and-swap: a payment that is in another
+ * state stays as it is.
+ */
+export type SettlingCommits = {
+  /**
+   * Writes a signed transaction with its payments: new ones, and those (by id, `reverted`) that are
+   * sent again. UNIQUE on the money is the verdict on every race. Throws when one that is sent again is
+   * in another state.
+   */
+  launch(input: {
+    transaction: TransactionRow
+    fresh: readonly NewPayment[]
+    again: readonly Payment[]
+  }): Promise<Launched>
+  /** The same for a job. Undefined: written. */
+  launchJob(input: {
+    transaction: TransactionRow
+    job: JobRow
+    rider?: JobRider | undefined
+  }): Promise<RowsRefusal | undefined>
+  /** Another transaction at the same nonce, with the same payments or the same job. */
+  replace(input: {
+    transaction: TransactionRow
+    /** Hashes of the transactions that had the nonce before. */
+    hashes: readonly Hex[]
+    payments: readonly string[]
+    job: string | undefined
+  }): Promise<void>
+  /** The chain has a transaction that is not ours at the nonce: the payments are `reverted`. */
+  giveUp(input: {
+    hashes: readonly Hex[]
+    payments: readonly string[]
+    job: string | undefined
+    at: number
+  }): Promise<void>
+  /**
+   * The end of an account nonce. Assigns one log to each payment, in their order; answers with those
+   * that are confirmed, undefined for each that is `reverted`. Shares a commit with others. A loss of
+   * power may undo it for up to 100 ms unless a delivery starts in it.
+   */
+  record(
+    inclusion: Inclusion,
+    payments: readonly IncludedPayment[],
+    options?: {
+      /** Counts what it cost as wasted unless the first payment is confirmed. */ isCostly: boolean
+    },
+  ): Promise<readonly (Payment | undefined)[]>
+  /** One payment that this log pays. Throws when the log pays for another one. */
+  confirm(id: string, assignment: Assignment, at: number): Promise<void>
+  /** A payment that somebody else settled before it came. */
+  adopt(input: NewPayment): Promise<'stored' | 'known' | { refused: RowsRefusal }>
+  /** `isUsed`: the chain has its nonce used, by something else. */
+  expire(id: string, isUsed: boolean): Promise<void>
+  /** Only what still hangs on one of these transactions. */
+  revert(id: string, hashes: readonly Hex[]): Promise<void>
+  /**
+   * All transactions of a job that is under way may be included, also those that were given up for a
+   * sibling that a reorganisation took away. Answers with them, the oldest first.
+   */
+  resendJob(id: string): Promise<readonly TransactionRow[]>
+  /** A reorganisation took the transaction away: it and what it paid are under way again. */
+  reopen(
+    network: Network.Id,
+    hash: Hex,
+  ): Promise<{ payments: readonly string[]; job: string | undefined }>
+}
+
+/** The delivery state of payments. All that are changed at the same time share a commit. */
+export type DeliveryCommits = {
+  /** `delivering` and one attempt more. Undefined when it is not to be delivered. */
+  begin(id: string): Promise<Payment | undefined>
+  /** False when no delivery was started. A loss of power may undo it for up to 100 ms. */
+  deliver(
+    id: string,
+    result: { upstreamStatus: number; truncated: boolean },
+    at: number,
+  ): Promise<boolean>
+  /** False when no delivery was started. */
+  fail(
+    id: string,
+    result: { upstreamStatus: number | undefined; redeemTokenHash: string; redeemUntil: number },
+  ): Promise<boolean>
+  /** `none` to `delivered` in one commit: true for exactly one caller ever. */
+  handOver(id: string, at: number): Promise<boolean>
+  /** An answer of any status was sent for this payment. */
+  markAnswered(id: string): Promise<void>
+}
+
+/** What transactions cost by UTC day, from memory: every 402 asks for it. */
+export type GasTotals = {
+  spentOn(network: Network.Id, product: GasProduct, at: number): bigint
+  /** Of it what failed payments of payers with code cost. */
+  wastedOn(network: Network.Id, product: GasProduct, at: number): bigint
+}

@@ -1,0 +1,21 @@
+import type { Ledger } from '../Ledger'
+import { createLedger } from './ledger'
+import { openBeside } from './open'
+
+export type LedgerBeside = { ledger: Ledger; close(): void }
+
+/**
+ * The ledger of a data directory whose process may be running, for commands of the operator: write only
+ * what that process expects others to write. `missing`: there is no database. `old`: its orders have
+ * not the columns of this version, or it has none.
+ */
+export function openLedgerBeside(options: { dataDir: string }): LedgerBeside | 'missing' | 'old' {
+  const db = openBeside(options)
+  if (db === undefined) return 'missing'
+  const newest = "SELECT name FROM pragma_table_info('orders') WHERE name = 'returned_atomic'"
+  if (db.sqlite.query(newest).get() === null) {
+    db.close()
+    return 'old'
+  }
+  return { ledger: createLedger(db), close: db.close }
+}

@@ -1,0 +1,19 @@
+import type { DeliveryCommits } from '../Ledger'
+import type { Group } from './group'
+import type { Statements } from './statements'
+
+export function createDeliveries(group: Group, { payments }: Statements): DeliveryCommits {
+  return {
+    begin: (id) => group.add(() => payments.beginDelivery(id)),
+    // What was delivered has left already: its record comes after the fact anyway.
+    deliver: (id, { upstreamStatus, truncated }, at) =>
+      group.addSoon(() => payments.deliver(id, upstreamStatus, truncated, at)),
+    // The token must be on the disk before its buyer has it.
+    fail: (id, { upstreamStatus, redeemTokenHash, redeemUntil }) =>
+      group.add(() => payments.failDelivery(id, upstreamStatus, redeemTokenHash, redeemUntil)),
+    handOver: (id, at) => group.add(() => payments.handOver(id, at)),
+    async markAnswered(id) {
+      await group.add(() => payments.markAnswered(id))
+    },
+  }
+}

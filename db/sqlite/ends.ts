@@ -1,0 +1,85 @@
+import type { IncludedPayment, Inclusion, SettlingCommits } from '../Ledger'
+import type { Payment } from '../Payment'
+import type { Parts } from './parts'
+import { write } from './write'
+
+type Ends = Pick<SettlingCommits, 'record' | 'giveUp'>
+
+/** What ends an account nonce. */
+export function createEnds(parts: Parts): Ends {
+  const { db, group, statements } = parts
+  return {
+    record(inclusion, members, options) {
+      // What is lost with the power is read from the chain again, but not that a delivery was started.
+      const add = members.some((each) => each.startsDelivery) ? group.add : group.addSoon
+      return add(() => {
+        end(parts, inclusion)
+        const confirmed = members.length > 0 ? pay(parts, inclusion, members) : []
+        if (options?.isCostly && !confirmed[0]) {
+          const { included, at, spentWei } = inclusion
+          statements.gas.addWasted(included.network, included.product, at, spentWei)
+        }
+        return confirmed
+      })
+    },
+    async giveUp(input) {
+      write(db, () => giveUp(parts, input))
+    },
+  }
+}
+
+/** The end of everything at the nonce, and of the job that it is for. */
+function end(
+  { statements: { transactions, jobs, gas }, changes }: Parts,
+  { included, success, blockNumber, hashes, job, receipt, at, spentWei }: Inclusion,
+): void {
+  transactions.displaceOthers(included)
+  transactions.endTransaction(included.hash, success ? 'mined' : 'failed', blockNumber)
+  for (const hash of hashes) {
+    if (hash !== included.hash) transactions.endTransaction(hash, 'replaced', null)
+  }
+  if (job !== undefined) {
+    const state = success ? 'confirmed' : 'failed'
+    const how = { state, transactionHash: included.hash, blockNumber, receipt } as const
+    if (jobs.end(job, how, at)) changes.job(job)
+  }
+  gas.addGas(included.network, included.product, at, spentWei)
+}
+
+/** The confirmed payments; undefined for what the receipt does not pay, which is reverted. */
+function pay(
+  { statements: { payments }, changes }: Parts,
+  { included, success, blockNumber, hashes, at }: Inclusion,
+  members: readonly IncludedPayment[],
+): (Payment | undefined)[] {
+  const { hash: transaction, network } = included
+  const taken = payments.takenLogs(network, transaction)
+  return members.map(({ id, logs, startsDelivery }) => {
+    const logIndex = success ? logs.find((each) => !taken.has(each)) : undefined
+    if (logIndex !== undefined) {
+      // No log pays twice: it is gone also where its payment had ended before.
+      taken.add(logIndex)
+      const assignment = { transaction, logIndex, blockNumber }
+      const started = startsDelivery && payments.confirmAndBegin(id, assignment, at)
+      const confirmed = started || payments.confirm(id, assignment, at)
+      if (confirmed) {
+        changes.payment(id)
+        return confirmed
+      }
+    }
+    if (payments.revert(id, hashes)) changes.payment(id)
+    return undefined
+  })
+}
+
+function giveUp(
+  { statements: { payments, transactions, jobs }, changes }: Parts,
+  { hashes, payments: ids, job, at }: Parameters<SettlingCommits['giveUp']>[0],
+): void {
+  for (const hash of hashes) transactions.endTransaction(hash, 'replaced', null)
+  for (const id of ids) if (payments.revert(id, hashes)) changes.payment(id)
+  if (job === undefined) return
+  const transactionHash = hashes.at(-1) ?? '0x'
+  const how = { state: 'replaced', transactionHash, blockNumber: null, receipt: null } as const
+  if (jobs.end(job, how, at)) changes.job(job)
+}

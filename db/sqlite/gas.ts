@@ -1,0 +1,96 @@
+import { and, eq, sql } from 'drizzle-orm'
+import type * as Network from '../../src/protocol/Network'
+import { type GasProduct, gasSpent } from '../schema'
+import type { Db } from './open'
+import { later, parameter, placeholders } from './statement'
+
+type Spent = {
+  wei: bigint
+  /** Of it what failed payments of payers with code cost. */
+  wastedWei: bigint
+}
+
+const nothing: Spent = { wei: 0n, wastedWei: 0n }
+const dayMs = 86_400_000
+
+/** Sums read since the last change of the database, because every 402 asks for the budget. */
+const kept = new WeakMap<Db, Known>()
+
+type Known = Map<Network.Id, Partial<Record<GasProduct, { day: number; spent: Spent }>>>
+
+export type GasStatements = ReturnType<typeof createGas>
+
+/** What transactions cost, by product and UTC day. Changes belong inside `write`. */
+export function createGas(db: Db) {
+  const { orm } = db
+  const known: Known = kept.get(db) ?? new Map()
+  kept.set(db, known)
+  const read = later(orm, () =>
+    orm
+      .select({ wei: gasSpent.wei, wastedWei: gasSpent.wastedWei })
+      .from(gasSpent)
+      .where(
+        and(
+          eq(gasSpent.network, parameter('network')),
+          eq(gasSpent.product, parameter('product')),
+          eq(gasSpent.day, parameter('day')),
+        ),
+      )
+      .prepare(),
+  )
+  const put = later(orm, () =>
+    orm
+      .insert(gasSpent)
+      .values(placeholders(gasSpent))
+      .onConflictDoUpdate({
+        target: [gasSpent.network, gasSpent.product, gasSpent.day],
+        set: { wei: sql`excluded.wei`, wastedWei: sql`excluded.wasted_wei` },
+      })
+      .prepare(),
+  )
+
+  function spentOn(network: Network.Id, product: GasProduct, at: number): Spent {
+    const day = Math.floor(at / dayMs)
+    let ofNetwork = known.get(network)
+    if (ofNetwork === undefined) {
+      ofNetwork = {}
+      known.set(network, ofNetwork)
+    }
+    const before = ofNetwork[product]
+    if (before?.day === day) return before.spent
+    const spent = read.get({ network, product, day: textOf(at) }) ?? nothing
+    ofNetwork[product] = { day, spent }
+    return spent
+  }
+
+  function add(network: Network.Id, product: GasProduct, at: number, more: Spent): void {
+    const day = textOf(at)
+    const before = read.get({ network, product, day }) ?? nothing
+    put.run({
+      network,
+      product,
+      day,
+      wei: before.wei + more.wei,
+      wastedWei: before.wastedWei + more.wastedWei,
+    })
+    delete known.get(network)?.[product]
+  }
+
+  return {
+    gasSpentOn: (network: Network.Id, product: GasProduct, at: number): bigint =>
+      spentOn(network, product, at).wei,
+    /** Of it what failed payments of payers with code cost. */
+    gasWastedOn: (network: Network.Id, product: GasProduct, at: number): bigint =>
+      spentOn(network, product, at).wastedWei,
+    addGas: (network: Network.Id, product: GasProduct, at: number, wei: bigint): void =>
+      add(network, product, at, { wei, wastedWei: 0n }),
+    /** The day (UTC) to which gas was added. */
+    addWasted: (network: Network.Id, product: GasProduct, at: number, wei: bigint): void =>
+      add(network, product, at, { wei: 0n, wastedWei: wei }),
+  }
+}
+
+/** `2026-11-20`. */
+function textOf(at: number): string {
+  return new Date(at).toISOString().slice(0, 10)
+}

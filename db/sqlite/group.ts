@@ -1,0 +1,107 @@
+import { storageCode } from '../fault'
+import type { Db } from './open'
+import { write } from './write'
+
+/** Shares commits: a commit costs a flush of the disk, however many changes are in it. */
+export type Group = {
+  /**
+   * Runs `change` together with those of the same turn of the event loop. Resolves with its result
+   * once that is on the disk; rejects with what it threw, which touches no other change. It may run
+   * twice, so it must do nothing but SQLite.
+   */
+  add<T>(change: Change<T>): Promise<T>
+  /**
+   * The same for what can be found out again: kept when the process is killed, but for up to 100 ms a
+   * loss of power may undo it. That saves the wait for the disk.
+   */
+  addSoon<T>(change: Change<T>): Promise<T>
+  /** Commits what waits now. */
+  flush(): void
+  /** Commits so far. */
+  commits(): number
+}
+
+export type Change<T> = () => T extends PromiseLike<unknown> ? never : T
+
+type Entry = {
+  run: () => unknown
+  mayWait: boolean
+  resolve: (value: unknown) => void
+  reject: (error: unknown) => void
+}
+type End = { entry: Entry; value: unknown } | { entry: Entry; error: unknown }
+
+/** Longest time that a commit of `addSoon` is only in the memory of the system. */
+const soonMs = 100
+
+export function createGroup(db: Db): Group {
+  let waiting: Entry[] = []
+  let commits = 0
+  let isSyncing = false
+  const flush = () => {
+    const entries = waiting
+    if (entries.length === 0) return
+    waiting = []
+    commits++
+    const mayWait = entries.every((entry) => entry.mayWait)
+    const ends = commit(mayWait ? db.withoutSync : now, db, entries)
+    // Not taken back by a commit that waits: one that changes nothing does not reach the disk.
+    if (mayWait && !isSyncing) {
+      isSyncing = true
+      setTimeout(sync, soonMs)
+    }
+    for (const end of ends) {
+      if ('error' in end) end.entry.reject(end.error)
+      else end.entry.resolve(end.value)
+    }
+  }
+  const sync = () => {
+    isSyncing = false
+    void db.sync()
+  }
+  const enter = <T>(change: Change<T>, mayWait: boolean) =>
+    new Promise<T>((resolve, reject) => {
+      // Everything that the turn's answers set off joins before the check phase of the loop.
+      if (waiting.length === 0) setImmediate(flush)
+      waiting.push({ run: change, mayWait, resolve: resolve as Entry['resolve'], reject })
+    })
+  return {
+    add: (change) => enter(change, false),
+    addSoon: (change) => enter(change, true),
+    flush,
+    commits: () => commits,
+  }
+}
+
+function now<T>(run: () => T): T {
+  return run()
+}
+
+/** All at once; when one of them throws, again with a savepoint for each. */
+function commit(within: Db['withoutSync'], db: Db, entries: readonly Entry[]): End[] {
+  const [first] = entries
+  try {
+    return within(() => write(db, () => entries.map((entry) => ({ entry, value: entry.run() }))))
+  } catch (error) {
+    if (entries.length === 1 && first) return [{ entry: first, error }]
+    // A full disk fails every change, so do not retry each change alone.
+    if (storageCode(error) !== undefined) return entries.map((entry) => ({ entry, error }))
+  }
+  try {
+    return within(() =>
+      write(db, () =>
+        entries.map((entry): End => {
+          try {
+            return { entry, value: write(db, () => entry.run() as undefined) }
+          } catch (error) {
+            // SQLite may have ended the transaction; later statements would then commit one by one.
+            if (storageCode(error) !== undefined) throw error
+            return { entry, error }
+          }
+        }),
+      ),
+    )
+  } catch (error) {
+    return entries.map((entry) => ({ entry, error }))
+  }
+}

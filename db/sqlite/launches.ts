@@ -1,0 +1,104 @@
+import type { NewPayment, SettlingCommits } from '../Ledger'
+import type { Payment } from '../Payment'
+import type { Parts } from './parts'
+import { fromRow } from './payments'
+import { RefusedError } from './riders'
+import { isDuplicate, write } from './write'
+
+type Launches = Pick<SettlingCommits, 'launch' | 'launchJob' | 'adopt'>
+type Launch = Parameters<SettlingCommits['launch']>[0]
+
+/** What is written before bytes leave, or for a payment that somebody else has sent. */
+export function createLaunches(parts: Parts): Launches {
+  const { db, changes } = parts
+  return {
+    async launch(input) {
+      const progress = { id: '' }
+      try {
+        return { kind: 'stored', payments: write(db, () => store(parts, input, progress)) }
+      } catch (error) {
+        if (error instanceof RefusedError) {
+          return { kind: 'refused', id: progress.id, reason: error.reason }
+        }
+        const known = isDuplicate(error) ? findKnown(parts, input) : new Map<string, Payment>()
+        if (known.size === 0) throw error
+        return { kind: 'known', payments: known }
+      }
+    },
+    launchJob: (input) => launchJob(parts, input),
+    async adopt(input) {
+      try {
+        write(db, () => void insert(parts, input))
+        changes.payment(input.row.id)
+        return 'stored'
+      } catch (error) {
+        if (error instanceof RefusedError) return { refused: error.reason }
+        if (isDuplicate(error)) return 'known'
+        throw error
+      }
+    },
+  }
+}
+
+/** `progress` tells which payment is being inserted. */
+function store(
+  { statements, changes, ...parts }: Parts,
+  { transaction, fresh, again }: Launch,
+  progress: { id: string },
+): Payment[] {
+  const resent = again.map((payment): Payment => {
+    if (!statements.payments.rebroadcast(payment.id, transaction.hash)) {
+      throw new Error(`payment ${payment.id} is not to be sent again`)
+    }
+    changes.payment(payment.id)
+    return { ...payment, state: 'broadcast', transaction: transaction.hash }
+  })
+  const inserted = fresh.map((each) => {
+    progress.id = each.row.id
+    return insert({ statements, ...parts }, each)
+  })
+  const payments = [...resent, ...inserted]
+  statements.transactions.insertTransaction(
+    transaction,
+    payments.map(({ id }) => id),
+  )
+  return payments
+}
+
+function insert(
+  { statements, riders }: Pick<Parts, 'statements' | 'riders'>,
+  { row, rows }: NewPayment,
+): Payment {
+  statements.payments.insertPayment(row)
+  if (rows) riders.orders.insert(rows, { id: row.id, transaction: row.transactionHash })
+  return fromRow(row)
+}
+
+/** Of the payments that were to be written, those whose money is there already. */
+function findKnown({ statements }: Parts, { fresh }: Launch): Map<string, Payment> {
+  const known = new Map<string, Payment>()
+  for (const { row } of fresh) {
+    const payment = statements.payments.find(row)
+    if (payment) known.set(row.id, payment)
+  }
+  return known
+}
+
+async function launchJob(
+  { db, statements, riders }: Parts,
+  { transaction, job, rider }: Parameters<SettlingCommits['launchJob']>[0],
+): ReturnType<SettlingCommits['launchJob']> {
+  try {
+    write(db, () => {
+      statements.transactions.insertTransaction(transaction, [])
+      statements.jobs.insert(job)
+      if (rider?.kind === 'order') riders.orders.ride(rider, transaction.hash)
+      if (rider?.kind === 'grant') riders.grants.ride(rider, transaction.hash)
+    })
+    return undefined
+  } catch (error) {
+    if (rider?.kind === 'grant') riders.grants.undo()
+    if (error instanceof RefusedError) return error.reason
+    throw error
+  }
+}

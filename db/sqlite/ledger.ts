@@ -1,0 +1,45 @@
+import type { ChangeListener, Ledger } from '../Ledger'
+import { createAnswers } from './answers'
+import { createDeliveries } from './deliveries'
+import { createGrants } from './grants'
+import { createGroup } from './group'
+import { createOffers } from './offers'
+import type { Db } from './open'
+import { createOrders } from './orders'
+import { createJobReads, createPaymentReads, createTransactionReads } from './reads'
+import { createSettling } from './settling'
+import { createStatements } from './statements'
+
+/** The ledger of an open SQLite database: every function has done its work when it returns. */
+export function createLedger(db: Db): Ledger {
+  const listeners: ChangeListener[] = []
+  const changes: ChangeListener = {
+    payment(id) {
+      for (const listener of listeners) listener.payment(id)
+    },
+    job(id) {
+      for (const listener of listeners) listener.job(id)
+    },
+  }
+  const group = createGroup(db)
+  const statements = createStatements(db)
+  const orders = createOrders(db)
+  const grants = createGrants(db)
+  const riders = { orders: orders.riders, grants: grants.riders }
+  return {
+    payments: createPaymentReads(db, statements),
+    transactions: createTransactionReads(statements),
+    jobs: createJobReads(statements),
+    settling: createSettling({ db, group, statements, changes, riders }),
+    deliveries: createDeliveries(group, statements),
+    gas: { spentOn: statements.gas.gasSpentOn, wastedOn: statements.gas.gasWastedOn },
+    answers: createAnswers(db),
+    offers: createOffers(db),
+    orders: orders.ledger,
+    grants: grants.ledger,
+    fault: () => db.storage.fault(),
+    writable: (signal) => db.storage.writable(signal),
+    onChange: (listener) => void listeners.push(listener),
+    flush: group.flush,
+  }
+}

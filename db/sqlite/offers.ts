@@ -1,0 +1,69 @@
+import { lt, notInArray, sql } from 'drizzle-orm'
+import type { MerchantRow, OfferLedger, RetiredOffer } from '../OfferLedger'
+import { offers } from '../offers'
+import { merchants } from '../schema'
+import type { Db } from './open'
+import { later, placeholders } from './statement'
+import { write } from './write'
+
+export function createOffers(db: Db): OfferLedger {
+  const retire = createRetire(db)
+  return {
+    merchants: async () => readMerchants(db),
+    retired: async () => db.orm.select().from(offers).all(),
+    async replace({ merchants: rows, ended, keptFrom, now }) {
+      write(db, () => {
+        retire(ended, keptFrom)
+        mirrorMerchants(db, rows, now)
+      })
+    },
+  }
+}
+
+const keyColumns = [
+  offers.merchant,
+  offers.route,
+  offers.network,
+  offers.asset,
+  offers.payTo,
+  offers.amountAtomic,
+]
+
+/** Adds offers, or renews the time of those that are there. */
+function createRetire({ orm }: Db) {
+  const upsert = later(orm, () =>
+    orm
+      .insert(offers)
+      .values(placeholders(offers))
+      .onConflictDoUpdate({ target: keyColumns, set: { retiredAt: sql`excluded.retired_at` } })
+      .prepare(),
+  )
+  return (rows: readonly RetiredOffer[], keptFrom: number): void => {
+    orm.delete(offers).where(lt(offers.retiredAt, keptFrom)).run()
+    for (const row of rows) upsert.run(row)
+  }
+}
+
+function readMerchants({ orm }: Db): MerchantRow[] {
+  const { slug, title, hash, json } = merchants
+  return orm.select({ slug, title, hash, json }).from(merchants).all()
+}
+
+/** Makes the table equal to the configuration; rows that are the same stay untouched. */
+function mirrorMerchants(db: Db, rows: readonly MerchantRow[], now: number): void {
+  const { orm } = db
+  const known = new Map(readMerchants(db).map((row) => [row.slug, row]))
+  const slugs = rows.map((row) => row.slug)
+  orm.delete(merchants).where(notInArray(merchants.slug, slugs)).run()
+  for (const { slug, title, hash, json } of rows) {
+    const before = known.get(slug)
+    // The hash does not see what the merchant takes from other tables, such as the payout.
+    if (before?.hash === hash && before.json === json) continue
+    const set = { title, hash, json, updatedAt: now }
+    orm
+      .insert(merchants)
+      .values({ slug, ...set })
+      .onConflictDoUpdate({ target: merchants.slug, set })
+      .run()
+  }
+}

@@ -1,0 +1,194 @@
+import { Database } from 'bun:sqlite'
+import { chmodSync, existsSync, mkdirSync } from 'node:fs'
+import { open as openFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { type BunSQLiteDatabase, drizzle } from 'drizzle-orm/bun-sqlite'
+import { storageCode } from '../fault'
+import * as schema from '../schema'
+import { lock } from './lock'
+import { assertNotLost, markUsed } from './marker'
+import { migrate } from './migrate'
+import { isDamage, type Storage, watchStorage } from './storage'
+
+/** The open database. Statements through `orm`, changes inside `write`. */
+export type Db = {
+  orm: BunSQLiteDatabase<typeof schema>
+  sqlite: Database
+  /** Path of the database file. */
+  file: string
+  /** Whether the file can be written. */
+  storage: Storage
+  /** Commits in `run` are not waited for: they are on the disk after the next other one, or `sync`. */
+  withoutSync<T>(run: () => T): T
+  /** Brings to the disk what was committed without waiting. Never rejects. */
+  sync(): Promise<void>
+  /**
+   * Makes the log as long as it gets before it is written back: a commit that lengthens the file waits
+   * half as long again. Takes about 20 ms.
+   */
+  reserveLog(): void
+  /** Writes the log back and gives the data directory free. Idempotent. */
+  close(): void
+}
+
+const busyMs = 5_000
+const cacheSize = -16_384
+const logPages = 4_000
+const pageBytes = 4_096
+
+/** Name of a database without a file. https://sqlite.org/inmemorydb.html */
+const inMemory = ':memory:'
+
+/** Name of the database in a data directory. */
+export const databaseName = 'turnpike.sqlite'
+
+/**
+ * Opens `turnpike.sqlite` in the data directory, which is created when it is missing, takes the
+ * directory for this process and applies pending migrations. A commit is on the disk when it
+ * returns, but for those inside `withoutSync`. Throws `DatabaseLockedError` while another process has
+ * the directory, `MigrationError` when the database does not fit, `DatabaseFileError` when the file is
+ * damaged or cannot be written, `DatabaseLostError` when it is empty or missing where there was one.
+ */
+export function open(options: { dataDir: string; now: () => number }): Db {
+  mkdirSync(options.dataDir, { recursive: true, mode: 0o700 })
+  const file = join(options.dataDir, databaseName)
+  let unlock: (() => void) | undefined
+  let sqlite: Database | undefined
+  try {
+    unlock = lock(options.dataDir)
+    // Check before SQLite opens the file: it deletes the WAL beside an empty file.
+    assertNotLost(options.dataDir, file)
+    sqlite = new Database(file, { create: true, strict: true })
+    // It holds signatures: for its owner only.
+    chmodSync(file, 0o600)
+    prepare(sqlite, file, options.now())
+    markUsed(options.dataDir, options.now())
+  } catch (cause) {
+    sqlite?.close()
+    unlock?.()
+    const code = storageCode(cause)
+    throw code === undefined ? cause : new DatabaseFileError(file, code, cause)
+  }
+  return from(sqlite, file, unlock)
+}
+
+/**
+ * A database that only this process sees and that ends with `close`: the schema, statements and
+ * settings of `open` without the directory, its lock, its marker and the log. For tests.
+ */
+export function openInMemory({ now }: { now: () => number }): Db {
+  const sqlite = new Database(inMemory, { strict: true })
+  prepare(sqlite, inMemory, now())
+  return from(sqlite, inMemory, () => undefined)
+}
+
+/** Settings of the connection and pending migrations. */
+function prepare(sqlite: Database, file: string, now: number): void {
+  // First: somebody may be reading, and after a crash the log is recovered under a lock.
+  sqlite.run(`PRAGMA busy_timeout = ${busyMs}`)
+  sqlite.run('PRAGMA journal_mode = WAL')
+  sqlite.run('PRAGMA synchronous = FULL')
+  // 16 MiB: the indexes of a long history are read all over.
+  sqlite.run(`PRAGMA cache_size = ${cacheSize}`)
+  // Pages that one payment after the other changes are written back once for all of them.
+  sqlite.run(`PRAGMA wal_autocheckpoint = ${logPages}`)
+  sqlite.run('PRAGMA foreign_keys = ON')
+  assertSound(sqlite, file)
+  migrate(sqlite, now)
+}
+
+/**
+ * A connection beside a process that may own the data directory, for commands of the operator. Takes
+ * no lock and migrates nothing: write only what that process expects others to write. Undefined when
+ * there is no database.
+ */
+export function openBeside(options: { dataDir: string }): Db | undefined {
+  const file = join(options.dataDir, databaseName)
+  if (!existsSync(file)) return undefined
+  const sqlite = new Database(file, { readwrite: true, create: false, strict: true })
+  sqlite.run(`PRAGMA busy_timeout = ${busyMs}`)
+  sqlite.run('PRAGMA synchronous = FULL')
+  sqlite.run('PRAGMA foreign_keys = ON')
+  return from(sqlite, file, () => undefined)
+}
+
+/**
+ * The file cannot be used: it is damaged, cannot be written, or is not there any more. The message
+ * names it and says what to do.
+ */
+export class DatabaseFileError extends Error {
+  override name = 'DatabaseFileError'
+  readonly file: string
+
+  constructor(file: string, code: string, cause?: unknown) {
+    const what = isDamage(code)
+      ? `is damaged (${code}): restore a backup of it`
+      : `cannot be read and written (${code}): see to the disk and the permissions`
+    super(`${file} ${what}`, { cause })
+    this.file = file
+  }
+}
+
+/**
+ * Throws `DatabaseFileError` when a page is damaged. Reads the whole file, about a second for 1 GB: the
+ * CHECKs of the rows are left out, which would take ten times as long.
+ */
+function assertSound(sqlite: Database, file: string): void {
+  sqlite.run('PRAGMA ignore_check_constraints = ON')
+  const [verdict] = Object.values(sqlite.query('PRAGMA quick_check(1)').get() ?? {})
+  sqlite.run('PRAGMA ignore_check_constraints = OFF')
+  if (verdict !== 'ok') throw new DatabaseFileError(file, 'SQLITE_CORRUPT', verdict)
+}
+
+function from(sqlite: Database, file: string, unlock: () => void): Db {
+  let isOpen = true
+  const storage = watchStorage(sqlite, file)
+  const sync = async () => {
+    if (file === inMemory) return
+    try {
+      const log = await openFile(`${file}-wal`, 'r+')
+      await log.datasync().finally(() => log.close())
+    } catch (error) {
+      // Either close() has written the log back already, or the disk refused the write.
+      if (isOpen) storage.note(error)
+    }
+  }
+  return {
+    orm: drizzle(sqlite, { schema }),
+    sqlite,
+    file,
+    storage,
+    withoutSync(run) {
+      sqlite.run('PRAGMA synchronous = NORMAL')
+      try {
+        return run()
+      } finally {
+        sqlite.run('PRAGMA synchronous = FULL')
+      }
+    },
+    sync,
+    reserveLog() {
+      // What does not fit into the cache goes to the log, and no commit ever names it.
+      sqlite.run('PRAGMA cache_size = 64')
+      // Not worth a wait for whoever writes just now.
+      sqlite.run('PRAGMA busy_timeout = 0')
+      try {
+        sqlite.run('BEGIN IMMEDIATE')
+        sqlite.run('CREATE TABLE reserve (bytes BLOB)')
+        sqlite.run('INSERT INTO reserve VALUES (zeroblob(?))', [logPages * pageBytes])
+      } finally {
+        if (sqlite.inTransaction) sqlite.run('ROLLBACK')
+        sqlite.run(`PRAGMA cache_size = ${cacheSize}`)
+        sqlite.run(`PRAGMA busy_timeout = ${busyMs}`)
+      }
+      void sync()
+    },
+    close() {
+      if (!isOpen) return
+      isOpen = false
+      storage.close()
+      sqlite.close()
+      unlock()
+    },
+  }
+}

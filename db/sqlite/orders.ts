@@ -1,0 +1,234 @@
+import { and, desc, eq, gt, inArray, lt, type SQL, sql } from 'drizzle-orm'
+import type { Address, Hex } from 'viem'
+import { jobs } from '../jobs'
+import type { HeldReason, Order, RefundReason } from '../Order'
+import type { HistoryQuery, OrderLedger, OrderMove } from '../OrderLedger'
+import { type OrderRow, orders } from '../orders'
+import { payments } from '../schema'
+import type { Db } from './open'
+import { assertKnown, parametersOf, rules } from './order-moves'
+import { RefusedError, type Riders } from './riders'
+import { later, parameter, placeholders } from './statement'
+import { write } from './write'
+
+/** The orders of the stock desk, and what is written of them with payments and jobs. */
+export function createOrders(db: Db): { ledger: OrderLedger; riders: Riders['orders'] } {
+  const counts = countOrders(db)
+  const change = changeOrders(db)
+  return {
+    ledger: {
+      ...findOrders(db),
+      ...findOpen(db),
+      history: readHistory(db),
+      countRefunds: async (payer, since) => counts.refunds(payer, since),
+      countUnderWay: async (payer) => counts.underWay(payer),
+      async move(move) {
+        const row = write(db, () => change(move) ?? null)
+        return row === null ? undefined : toOrder(row)
+      },
+    },
+    riders: createRiders(db, counts, change),
+  }
+}
+
+function findOrders({ orm }: Db): Pick<OrderLedger, 'find' | 'findByPayment'> {
+  const one = (condition: SQL) =>
+    later(orm, () => orm.select().from(orders).where(condition).prepare())
+  const byId = one(eq(orders.id, parameter('id')))
+  const byPayment = one(eq(orders.paymentId, parameter('id')))
+  const orderOf = (row: OrderRow | undefined) => row && toOrder(row)
+  return {
+    find: async (id) => orderOf(byId.get({ id })),
+    findByPayment: async (id) => orderOf(byPayment.get({ id })),
+  }
+}
+
+/** What a reorganisation can reach: the orders that came last. */
+const recentMax = 10_000
+
+/** Reads of the orders that are not at an end, or not for good. */
+function findOpen({ orm }: Db): Pick<OrderLedger, 'open' | 'countOpen' | 'toRecheck'> {
+  const open = later(orm, () =>
+    orm
+      .select()
+      .from(orders)
+      .where(sql`state IN ('settling', 'settled', 'swapping', 'refunding', 'held')`)
+      .orderBy(orders.id)
+      .prepare(),
+  )
+  const countOpen = later(orm, () =>
+    orm
+      .select({ count: sql<number>`count(*)` })
+      .from(orders)
+      // The states of the partial index, word for word: only so is it used.
+      .where(
+        sql`state IN ('settling', 'settled', 'swapping', 'refunding', 'held') AND state <> 'held'`,
+      )
+      .prepare(),
+  )
+  const doubtful = later(orm, () =>
+    orm
+      .select({ id: orders.id })
+      .from(orders)
+      .where(
+        sql`${orders.id} IN (SELECT id FROM orders ORDER BY id DESC LIMIT ${sql.raw(String(recentMax))}) AND (
+          ${orders.state} = 'delivered' AND ${isUndone(sql`'swap:' || orders.id`)} OR
+          ${orders.state} = 'refunded' AND EXISTS (SELECT 1 FROM jobs WHERE jobs.id = 'swap:' || orders.id AND jobs.state = 'confirmed') OR
+          ${orders.state} = 'refunded' AND ${isUndone(sql`CASE WHEN refund_attempts <= 1 THEN 'refund:' || orders.id ELSE 'refund:' || orders.id || ':' || refund_attempts END`)})`,
+      )
+      .prepare(),
+  )
+  return {
+    open: async () => open.all().map(toOrder),
+    countOpen: async () => countOpen.get()?.count ?? 0,
+    toRecheck: async () => doubtful.all().map(({ id }) => id),
+  }
+}
+
+/** Whether a job is not confirmed: what rests on it was told too early. */
+function isUndone(id: SQL): SQL {
+  return sql`EXISTS (SELECT 1 FROM jobs WHERE jobs.id = ${id} AND jobs.state <> 'confirmed')`
+}
+
+function readHistory({ orm }: Db): OrderLedger['history'] {
+  // Show an order to its buyer alone until a chain has it.
+  const isPublic = sql`state NOT IN ('settling', 'failed')`
+  const feed = (...conditions: Parameters<typeof and>) =>
+    later(orm, () =>
+      orm
+        .select()
+        .from(orders)
+        .where(and(isPublic, lt(orders.id, parameter('before')), ...conditions))
+        .orderBy(desc(orders.id))
+        .limit(sql.placeholder('limit'))
+        .prepare(),
+    )
+  const all = feed()
+  const ofPayer = feed(eq(orders.payer, parameter('payer')))
+  // Above every id.
+  const newest = 'ord_~'
+  return async ({ payer, limit, before = newest }: HistoryQuery) => {
+    const rows =
+      payer === undefined ? all.all({ before, limit }) : ofPayer.all({ before, limit, payer })
+    return rows.map(toOrder)
+  }
+}
+
+/** Counts the orders of a payer. */
+function countOrders({ orm }: Db) {
+  const count = (...conditions: Parameters<typeof and>) =>
+    later(orm, () =>
+      orm
+        .select({ count: sql<number>`count(*)` })
+        .from(orders)
+        .where(and(eq(orders.payer, parameter('payer')), ...conditions))
+        .prepare(),
+    )
+  const refunds = count(gt(orders.id, parameter('since')), sql`refund_reason IS NOT NULL`)
+  const underWay = count(sql`state IN ('settling', 'settled', 'swapping')`)
+  return {
+    /** Whose money went back, or is on its way back, since an id. */
+    refunds: (payer: Address, since: string): number => refunds.get({ payer, since })?.count ?? 0,
+    /** Which may still be delivered. */
+    underWay: (payer: Address): number => underWay.get({ payer })?.count ?? 0,
+  }
+}
+
+/** Makes a move inside a transaction; undefined when the order was in another state. */
+type Change = (move: OrderMove) => OrderRow | undefined
+
+function changeOrders({ orm }: Db): Change {
+  const statementOf = (rule: (typeof rules)[OrderMove['kind']]) => {
+    assertKnown(rule)
+    const { from, to, set, when = [] } = rule
+    return later(orm, () =>
+      orm
+        .update(orders)
+        .set({ ...set, ...(to && { state: to }), updatedAt: parameter('at') })
+        .where(and(eq(orders.id, parameter('id')), inArray(orders.state, [...from]), ...when))
+        .returning()
+        .prepare(),
+    )
+  }
+  const statements = new Map(
+    Object.entries(rules).map(([kind, rule]) => [kind, statementOf(rule)] as const),
+  )
+  return (move) => {
+    const statement = statements.get(move.kind)
+    if (statement === undefined) throw new Error(`${move.kind} is no move of an order`)
+    return statement.get(parametersOf(move))
+  }
+}
+
+function createRiders(
+  { orm }: Db,
+  counts: ReturnType<typeof countOrders>,
+  change: Change,
+): Riders['orders'] {
+  const insert = later(orm, () => orm.insert(orders).values(placeholders(orders)).prepare())
+  const paymentState = later(orm, () =>
+    orm
+      .select({ state: payments.state })
+      .from(payments)
+      .where(eq(payments.id, parameter('id')))
+      .prepare(),
+  )
+  const jobState = later(orm, () =>
+    orm
+      .select({ state: jobs.state })
+      .from(jobs)
+      .where(eq(jobs.id, parameter('id')))
+      .prepare(),
+  )
+  const isWithoutEffect = (id: string): boolean => {
+    const state = jobState.get({ id })?.state
+    return state === 'failed' || state === 'replaced'
+  }
+  return {
+    insert({ order, quota }, { id: paymentId, transaction: settlementTx }) {
+      if (quota !== undefined) {
+        const { payer, since, max } = quota
+        const count = counts.refunds(payer, since) + counts.underWay(payer)
+        if (count >= max) throw new RefusedError('order-quota')
+      }
+      const { createdAt: updatedAt } = order
+      insert.run({ ...order, ...unsent, paymentId, settlementTx, updatedAt })
+    },
+    ride({ ride, confirmed, withoutEffect = [] }, hash: Hex) {
+      if (confirmed !== undefined && paymentState.get({ id: confirmed })?.state !== 'confirmed') {
+        throw new RefusedError('payment-not-confirmed')
+      }
+      if (!withoutEffect.every(isWithoutEffect)) throw new RefusedError('job-may-have-effect')
+      if (change({ ...ride, hash }) === undefined) throw new RefusedError('order-changed')
+    },
+  }
+}
+
+/** What an order has of which nothing was sent. */
+const unsent = {
+  state: 'settling',
+  swapTx: null,
+  refundTx: null,
+  deliveredAtomic: null,
+  returnedAtomic: null,
+  refundReason: null,
+  heldReason: null,
+  refundAttempts: 0,
+  retryAt: null,
+  settledAt: null,
+} as const satisfies Partial<OrderRow>
+
+function toOrder(row: OrderRow): Order {
+  return {
+    ...row,
+    swapTx: row.swapTx ?? undefined,
+    refundTx: row.refundTx ?? undefined,
+    deliveredAtomic: row.deliveredAtomic ?? undefined,
+    returnedAtomic: row.returnedAtomic ?? undefined,
+    // Written by the moves `refund` and `hold` only.
+    refundReason: (row.refundReason as RefundReason | null) ?? undefined,
+    heldReason: (row.heldReason as HeldReason | null) ?? undefined,
+    retryAt: row.retryAt ?? undefined,
+    settledAt: row.settledAt ?? undefined,
+  }
+}

@@ -1,0 +1,310 @@
+import { and, desc, eq, inArray, ne, sql } from 'drizzle-orm'
+import type { SQLiteUpdateSetSource } from 'drizzle-orm/sqlite-core'
+import type { Hex } from 'viem'
+import type * as Network from '../../src/protocol/Network'
+import type { Money, Transfer } from '../../src/protocol/Transfer'
+import type { Assignment, Evidence, KeyScope, PayerOfAsset } from '../Ledger'
+import { type Payment, type State, transitions } from '../Payment'
+import { type PaymentRow, payments } from '../schema'
+import type { Db } from './open'
+import { later, parameter, placeholders } from './statement'
+
+/** Prepared statements on payments; every change is a compare-and-swap on the state. Call inside `write`. */
+export type PaymentStatements = ReturnType<typeof createPayments>
+
+export function createPayments(db: Db) {
+  return { ...readPayments(db), ...searchPayments(db), ...changePayments(db) }
+}
+
+function readPayments(db: Db) {
+  const { orm } = db
+  const one = (condition: ReturnType<typeof and>) =>
+    later(orm, () => orm.select().from(payments).where(condition).prepare())
+  const byMoney = one(
+    and(
+      eq(payments.network, parameter('network')),
+      eq(payments.asset, parameter('asset')),
+      eq(payments.payer, parameter('payer')),
+      eq(payments.nonce, parameter('nonce')),
+    ),
+  )
+  const byId = one(eq(payments.id, parameter('id')))
+  const byRedeem = one(eq(payments.redeemTokenHash, parameter('hash')))
+  const byLog = one(
+    and(
+      eq(payments.network, parameter('network')),
+      eq(payments.transactionHash, parameter('hash')),
+      eq(payments.logIndex, parameter('index')),
+    ),
+  )
+  const unfinished = one(sql`state IN ('broadcast', 'reverted')`)
+  const broadcast = later(orm, () =>
+    orm
+      .select({ network: payments.network, count: sql<number>`count(*)` })
+      .from(payments)
+      // The states of the partial index, word for word: only so is it used.
+      .where(sql`state IN ('broadcast', 'reverted') AND state = 'broadcast'`)
+      .groupBy(payments.network)
+      .prepare(),
+  )
+  return {
+    find: ({ network, asset, payer, nonce }: Money) =>
+      toPayment(byMoney.get({ network, asset, payer, nonce: nonce.toLowerCase() })),
+    findById: (id: string) => toPayment(byId.get({ id })),
+    findByRedeemToken: (hash: string) => toPayment(byRedeem.get({ hash })),
+    /** Id of the payment that a Transfer log is assigned to. */
+    logOwner: (network: Network.Id, hash: Hex, index: number): string | undefined =>
+      byLog.get({ network, hash, index })?.id,
+    evidenceOf(id: string): Evidence {
+      const row = byId.get({ id })
+      if (!row) throw new Error(`no payment ${id}`)
+      return { receivedAt: row.receivedAt, knownBlock: row.knownBlock }
+    },
+    unfinishedPayments: () => unfinished.all().map(fromRow),
+    /** Of those that are `broadcast`. */
+    countBroadcast: (): Map<Network.Id, number> =>
+      new Map(broadcast.all().map(({ network, count }) => [network, count])),
+  }
+}
+
+/** Reads of payments by what is not unique. */
+function searchPayments(db: Db) {
+  const { orm } = db
+  const byKey = later(orm, () =>
+    orm
+      .select()
+      .from(payments)
+      .where(
+        and(
+          eq(payments.merchant, parameter('merchant')),
+          eq(payments.route, parameter('route')),
+          eq(payments.payer, parameter('payer')),
+          eq(payments.idempotencyKey, parameter('key')),
+          ne(payments.state, 'expired'),
+        ),
+      )
+      .orderBy(desc(payments.createdAt))
+      .limit(1)
+      .prepare(),
+  )
+  const paid = later(orm, () =>
+    orm
+      .select({ id: payments.id })
+      .from(payments)
+      .where(
+        and(
+          eq(payments.network, parameter('network')),
+          eq(payments.asset, parameter('asset')),
+          eq(payments.payer, parameter('payer')),
+          eq(payments.state, 'confirmed'),
+        ),
+      )
+      .limit(1)
+      .prepare(),
+  )
+  const taken = later(orm, () =>
+    orm
+      .select({ index: payments.logIndex })
+      .from(payments)
+      .where(
+        and(
+          eq(payments.network, parameter('network')),
+          eq(payments.transactionHash, parameter('hash')),
+        ),
+      )
+      .prepare(),
+  )
+  return {
+    findByIdempotencyKey: (scope: KeyScope) => toPayment(byKey.get(scope)),
+    /** Indexes of the logs of a transaction that pay for payments. */
+    takenLogs: (network: Network.Id, hash: Hex): Set<number> =>
+      new Set(taken.all({ network, hash }).flatMap(({ index }) => index ?? [])),
+    /** Whether a payment of the payer is confirmed. */
+    hasPaid: ({ network, asset, payer }: PayerOfAsset): boolean =>
+      paid.get({ network, asset, payer }) !== undefined,
+  }
+}
+
+function changePayments(db: Db) {
+  const { orm } = db
+  const insert = later(orm, () => orm.insert(payments).values(placeholders(payments)).prepare())
+  const change = changeOf(db)
+  const into = (state: State) => inArray(payments.state, sourcesOf(state))
+  const confirmed = {
+    state: 'confirmed' as const,
+    transactionHash: parameter('hash'),
+    logIndex: parameter('index'),
+    blockNumber: parameter('block'),
+    confirmedAt: parameter('at'),
+  }
+  const confirm = change(confirmed).when(into('confirmed'))
+  const confirmAndBegin = change({ ...confirmed, ...delivering }).when(
+    into('confirmed'),
+    eq(payments.delivery, 'none'),
+  )
+  const assigned = (
+    id: string,
+    { transaction, logIndex, blockNumber }: Assignment,
+    at: number,
+  ) => ({
+    id,
+    hash: transaction.toLowerCase(),
+    index: logIndex,
+    block: Number(blockNumber),
+    at,
+  })
+  // Only what still hangs on these transactions: a newer one may contain the payment by now.
+  const isMember = sql`transaction_hash IN (SELECT value FROM json_each(${parameter('hashes')}))`
+  const revert = change({ state: 'reverted' }).when(into('reverted'), isMember)
+  const expire = change({ state: 'expired', nonceUsed: parameter('used') }).when(into('expired'))
+  const isSent = eq(payments.state, 'broadcast')
+  const renew = change({ transactionHash: parameter('hash') }).when(isSent, isMember)
+  const rebroadcast = change({
+    state: 'broadcast',
+    transactionHash: parameter('hash'),
+  }).when(eq(payments.state, 'reverted'))
+  return {
+    insertPayment: (row: PaymentRow) => insert.run(row),
+    /** Undefined when the payment had ended before. Throws when the log pays for another payment. */
+    confirm: (id: string, assignment: Assignment, at: number) =>
+      toPayment(confirm.get(assigned(id, assignment, at))),
+    /** The same, and its first delivery starts. */
+    confirmAndBegin: (id: string, assignment: Assignment, at: number) =>
+      toPayment(confirmAndBegin.get(assigned(id, assignment, at))),
+    revert: (id: string, hashes: readonly Hex[]) =>
+      revert.get({ id, hashes: JSON.stringify(hashes) }) !== undefined,
+    /** `isUsed`: the chain has its nonce used, by something else. */
+    expire: (id: string, isUsed: boolean) => expire.get({ id, used: isUsed ? 1 : 0 }) !== undefined,
+    /** Another transaction at the nonce of these carries the payment. */
+    renew: (id: string, hash: Hex, hashes: readonly Hex[]) =>
+      renew.get({ id, hash, hashes: JSON.stringify(hashes) }) !== undefined,
+    /** A new transaction carries the payment. */
+    rebroadcast: (id: string, hash: Hex) => rebroadcast.get({ id, hash }) !== undefined,
+    ...changeDelivery(change),
+  }
+}
+
+/** States from which the table of transitions leads to this one. */
+function sourcesOf(target: State): State[] {
+  const states = Object.keys(transitions) as State[]
+  return states.filter((state) => transitions[state].includes(target))
+}
+
+/** Prepares a change of one payment that is made only under the conditions. */
+function changeOf(db: Db) {
+  return (set: SQLiteUpdateSetSource<typeof payments>) => ({
+    when: (...conditions: Parameters<typeof and>) =>
+      later(db.orm, () =>
+        db.orm
+          .update(payments)
+          .set(set)
+          .where(and(eq(payments.id, parameter('id')), ...conditions))
+          .returning()
+          .prepare(),
+      ),
+  })
+}
+
+const delivering = { delivery: 'delivering' as const, attempts: sql`attempts + 1` }
+
+function changeDelivery(change: ReturnType<typeof changeOf>) {
+  const answered = change({ answered: true }).when()
+  const begin = change(delivering).when(
+    eq(payments.state, 'confirmed'),
+    inArray(payments.delivery, ['none', 'delivering']),
+  )
+  const deliver = change({
+    delivery: 'delivered',
+    upstreamStatus: parameter('status'),
+    truncated: parameter('truncated'),
+    deliveredAt: sql`coalesce(delivered_at, ${sql.placeholder('at')})`,
+    // A stream is recorded at its first byte and corrected when it is cut.
+  }).when(inArray(payments.delivery, ['delivering', 'delivered']))
+  const handOver = change({
+    delivery: 'delivered',
+    attempts: sql`attempts + 1`,
+    deliveredAt: parameter('at'),
+  }).when(eq(payments.state, 'confirmed'), eq(payments.delivery, 'none'))
+  const fail = change({
+    delivery: 'none',
+    upstreamStatus: parameter('status'),
+    redeemTokenHash: parameter('hash'),
+    redeemUntil: parameter('until'),
+  }).when(eq(payments.delivery, 'delivering'))
+  return {
+    markAnswered: (id: string) => answered.get({ id }) !== undefined,
+    /** The payment as it is then; undefined when it is not to be delivered. */
+    beginDelivery: (id: string) => toPayment(begin.get({ id })),
+    deliver: (id: string, status: number, truncated: boolean, at: number) =>
+      deliver.get({ id, status, truncated: truncated ? 1 : 0, at }) !== undefined,
+    handOver: (id: string, at: number) => handOver.get({ id, at }) !== undefined,
+    failDelivery: (id: string, status: number | undefined, hash: string, until: number) =>
+      fail.get({ id, status: status ?? null, hash, until }) !== undefined,
+  }
+}
+
+function toPayment(row: PaymentRow | undefined): Payment | undefined {
+  return row && fromRow(row)
+}
+
+export function fromRow(row: PaymentRow): Payment {
+  const { id, state, nonceUsed, delivery, attempts, truncated, answered, createdAt } = row
+  return {
+    id,
+    state,
+    nonceUsed,
+    delivery,
+    attempts,
+    truncated,
+    answered,
+    createdAt,
+    transfer: {
+      method: row.method,
+      network: row.network,
+      chainId: row.chainId,
+      asset: row.asset,
+      payer: row.payer,
+      payee: row.payee,
+      amountAtomic: row.amountAtomic,
+      nonce: row.nonce,
+      validAfter: row.validAfter,
+      validBefore: row.validBefore,
+      signature: row.signature,
+      ...permit2612Of(row),
+    },
+    purpose: {
+      product: row.product,
+      protocol: row.protocol,
+      merchant: row.merchant,
+      route: row.route,
+      fingerprint: row.fingerprint,
+      resource: row.resource,
+      idempotencyKey: row.idempotencyKey ?? undefined,
+      challengeId: row.challengeId ?? undefined,
+      credentialHash: row.credentialHash ?? undefined,
+      bound: row.bound,
+    },
+    transaction: row.transactionHash,
+    logIndex: row.logIndex ?? undefined,
+    blockNumber: row.blockNumber ?? undefined,
+    upstreamStatus: row.upstreamStatus ?? undefined,
+    redeemTokenHash: row.redeemTokenHash ?? undefined,
+    redeemUntil: row.redeemUntil ?? undefined,
+    confirmedAt: row.confirmedAt ?? undefined,
+    deliveredAt: row.deliveredAt ?? undefined,
+  }
+}
+
+function permit2612Of(row: PaymentRow): Pick<Transfer, 'permit2612'> {
+  const { permit2612Value, permit2612Deadline, permit2612Signature } = row
+  if (permit2612Value === null || permit2612Deadline === null || permit2612Signature === null) {
+    return {}
+  }
+  return {
+    permit2612: {
+      valueAtomic: permit2612Value,
+      deadline: permit2612Deadline,
+      signature: permit2612Signature,
+    },
+  }
+}

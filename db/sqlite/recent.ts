@@ -1,0 +1,101 @@
+import { and, eq, gte, isNotNull, sql } from 'drizzle-orm'
+import type { Hex } from 'viem'
+import type * as Network from '../../src/protocol/Network'
+import type { Included } from '../Ledger'
+import { payments, transactions } from '../schema'
+import type { Db } from './open'
+import { later, parameter } from './statement'
+
+/** Reads what a reorganisation can take away. */
+export type Recent = ReturnType<typeof createRecent>
+
+export function createRecent(db: Db) {
+  return { ...readIncluded(db), ...readConfirmed(db) }
+}
+
+/** No transaction of ours contains the payment. */
+const isExternal = sql`NOT EXISTS (SELECT 1 FROM ${transactions} WHERE ${transactions.hash} = ${payments.transactionHash})`
+
+function readIncluded({ orm }: Db) {
+  const own = later(orm, () =>
+    orm
+      .select({
+        hash: transactions.hash,
+        blockNumber: transactions.blockNumber,
+        relayer: transactions.relayer,
+        nonce: transactions.nonce,
+      })
+      .from(transactions)
+      .where(
+        and(
+          eq(transactions.network, parameter('network')),
+          gte(transactions.blockNumber, parameter('block')),
+        ),
+      )
+      .prepare(),
+  )
+  const external = later(orm, () =>
+    orm
+      .selectDistinct({ hash: payments.transactionHash, blockNumber: payments.blockNumber })
+      .from(payments)
+      .where(
+        and(
+          eq(payments.network, parameter('network')),
+          gte(payments.blockNumber, parameter('block')),
+          isExternal,
+        ),
+      )
+      .prepare(),
+  )
+  return {
+    /** Transactions in this block and above it, those of ours and those that paid us. */
+    includedFrom(id: Network.Id, from: bigint): Included[] {
+      const bounds = { network: id, block: Number(from) }
+      const all = [
+        ...own.all(bounds),
+        ...external.all(bounds).map((row) => ({ ...row, relayer: undefined, nonce: 0 })),
+      ]
+      return all.flatMap(({ blockNumber, ...row }) =>
+        blockNumber === null ? [] : [{ ...row, blockNumber: Number(blockNumber) }],
+      )
+    },
+  }
+}
+
+function readConfirmed({ orm }: Db) {
+  const paidBy = later(orm, () =>
+    orm
+      .select({ id: payments.id })
+      .from(payments)
+      .where(
+        and(
+          eq(payments.network, parameter('network')),
+          eq(payments.transactionHash, parameter('hash')),
+          isNotNull(payments.logIndex),
+        ),
+      )
+      .prepare(),
+  )
+  const orphans = later(orm, () =>
+    orm
+      .select({ id: payments.id })
+      .from(payments)
+      // The state as text: only so is the partial index used.
+      .where(
+        and(
+          sql`state IN ('broadcast', 'reverted')`,
+          eq(payments.state, 'broadcast'),
+          eq(payments.network, parameter('network')),
+          isExternal,
+        ),
+      )
+      .prepare(),
+  )
+  return {
+    /** Payments that a transaction confirmed. */
+    paidBy: (id: Network.Id, hash: Hex): string[] =>
+      paidBy.all({ network: id, hash }).map((row) => row.id),
+    /** Payments whose external settlement was taken away. */
+    orphans: (id: Network.Id): string[] => orphans.all({ network: id }).map((row) => row.id),
+  }
+}

@@ -1,0 +1,19 @@
+import { createGas } from './gas'
+import { createJobs } from './jobs'
+import type { Db } from './open'
+import { createPayments } from './payments'
+import { createRecent } from './recent'
+import { createTransactions } from './transactions'
+
+/** The prepared statements on money and on what was signed for it. */
+export type Statements = ReturnType<typeof createStatements>
+
+export function createStatements(db: Db) {
+  return {
+    payments: createPayments(db),
+    transactions: createTransactions(db),
+    jobs: createJobs(db),
+    gas: createGas(db),
+    recent: createRecent(db),
+  }
+}

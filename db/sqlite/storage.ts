@@ -1,0 +1,146 @@
+import type { Database } from 'bun:sqlite'
+import { basename } from 'node:path'
+import { storageCode } from '../fault'
+
+/** Whether the database file can be read and written, as far as the last attempts tell. */
+export type Storage = {
+  /** Path of the database file. */
+  file: string
+  /** Name of the file without its directory; safe to publish. */
+  name: string
+  /** Code of the fault that lasts, e.g. `SQLITE_FULL`; undefined while the file can be written. */
+  fault(): string | undefined
+  /** Faults since the start, by code. */
+  counts(): ReadonlyMap<string, number>
+  /** Takes note of an error if it is a fault of the storage. Never throws. */
+  note(error: unknown): void
+  /** Calls back with the code when a fault begins, and with undefined when it is over. */
+  onChange(listener: (code: string | undefined) => void): void
+  /** Resolves when the file can be written, at once when it can; rejects when the signal fires. */
+  writable(signal: AbortSignal): Promise<void>
+  /** Ends the attempts to write. */
+  close(): void
+}
+
+const damageCodes = /^SQLITE_(?:CORRUPT|NOTADB)(?:_|$)/
+/** Errors of the system that a flush of the log reports. */
+const systemCodes = new Set(['EIO', 'ENOSPC', 'EDQUOT', 'EROFS'])
+
+/** Whether a code says that the file is damaged, which no attempt to write mends. */
+export function isDamage(code: string): boolean {
+  return damageCodes.test(code)
+}
+
+const probeMs = 250
+/** Room for several payments: a smaller write could succeed and the next payment still fail. */
+const probeBytes = 64 * 1024
+
+/**
+ * Watches every prepared statement of a connection. While there is a fault, writes 64 KiB four times a second
+ * until that succeeds. A damaged file stays a fault until the next start: it must be restored.
+ */
+export function watchStorage(sqlite: Database, file: string): Storage {
+  const counts = new Map<string, number>()
+  const listeners: ((code: string | undefined) => void)[] = []
+  const waiting = new Set<() => void>()
+  let current: string | undefined
+  let timer: ReturnType<typeof setInterval> | undefined
+
+  const change = (code: string | undefined) => {
+    current = code
+    for (const listener of listeners) listener(code)
+    if (code !== undefined) return
+    for (const resume of waiting) resume()
+    waiting.clear()
+  }
+  const stop = () => {
+    clearInterval(timer)
+    timer = undefined
+  }
+  const probe = () => {
+    if (sqlite.inTransaction) return
+    try {
+      tryWrite(sqlite)
+    } catch {
+      return
+    }
+    stop()
+    change(undefined)
+  }
+  const note = (error: unknown) => {
+    const code = storageCode(error) ?? systemCode(error)
+    if (code === undefined) return
+    counts.set(code, (counts.get(code) ?? 0) + 1)
+    if (current !== undefined && (isDamage(current) || !isDamage(code))) return
+    if (isDamage(code)) stop()
+    else {
+      timer = setInterval(probe, probeMs)
+      timer.unref()
+    }
+    change(code)
+  }
+  guardStatements(sqlite, note)
+  return {
+    file,
+    name: basename(file),
+    fault: () => current,
+    counts: () => counts,
+    note,
+    onChange: (listener) => void listeners.push(listener),
+    writable(signal) {
+      const stopped = () => new Error('stopped before the storage could be written')
+      if (signal.aborted) return Promise.reject(stopped())
+      if (current === undefined) return Promise.resolve()
+      return new Promise((resolve, reject) => {
+        const fail = () => {
+          waiting.delete(resume)
+          reject(stopped())
+        }
+        const resume = () => {
+          signal.removeEventListener('abort', fail)
+          resolve()
+        }
+        waiting.add(resume)
+        signal.addEventListener('abort', fail, { once: true })
+      })
+    },
+    close: stop,
+  }
+}
+
+/** Commits 64 KiB and removes them. Throws when they do not fit. */
+function tryWrite(sqlite: Database): void {
+  sqlite.run("INSERT OR REPLACE INTO meta (key, value) VALUES ('storage-probe', ?)", [
+    ' '.repeat(probeBytes),
+  ])
+  sqlite.run("DELETE FROM meta WHERE key = 'storage-probe'")
+}
+
+const methods = ['run', 'get', 'all', 'values'] as const
+
+/** Passes the errors of every statement prepared from now on to `note`, and rethrows them. */
+function guardStatements(sqlite: Database, note: (error: unknown) => void): void {
+  const prepare = sqlite.prepare.bind(sqlite)
+  const guarded = (...input: Parameters<Database['prepare']>) => {
+    const statement = prepare(...input)
+    for (const name of methods) {
+      const own = statement[name] as (...values: unknown[]) => unknown
+      const watched = (...values: unknown[]) => {
+        try {
+          return own.apply(statement, values)
+        } catch (error) {
+          note(error)
+          throw error
+        }
+      }
+      Object.defineProperty(statement, name, { value: watched })
+    }
+    return statement
+  }
+  Object.defineProperty(sqlite, 'prepare', { value: guarded })
+}
+
+function systemCode(error: unknown): string | undefined {
+  const code = error instanceof Error && 'code' in error ? error.code : undefined
+  return typeof code === 'string' && systemCodes.has(code) ? code : undefined
+}

@@ -1,0 +1,154 @@
+import { and, eq, inArray, ne, sql } from 'drizzle-orm'
+import type { Hex } from 'viem'
+import type * as Network from '../../src/protocol/Network'
+import { payments, type TransactionRow, transactionMembers, transactions } from '../schema'
+import type { Db } from './open'
+import { later, parameter, placeholders } from './statement'
+
+export type TransactionStatements = ReturnType<typeof createTransactions>
+
+/** Prepared statements on what was signed. Changes belong inside `write`. */
+export function createTransactions(db: Db) {
+  return {
+    ...insertTransactions(db),
+    ...endTransactions(db),
+    ...reopenTransactions(db),
+    ...readTransactions(db),
+  }
+}
+
+function insertTransactions({ orm }: Db) {
+  // Signing is deterministic: what was given up comes back with the same hash.
+  const insert = later(orm, () =>
+    orm
+      .insert(transactions)
+      .values(placeholders(transactions))
+      .onConflictDoUpdate({
+        target: transactions.hash,
+        set: { state: sql`excluded.state`, firstSentAt: sql`excluded.first_sent_at` },
+        setWhere: eq(transactions.state, 'replaced'),
+      })
+      .prepare(),
+  )
+  const insertMember = later(orm, () =>
+    orm
+      .insert(transactionMembers)
+      .values(placeholders(transactionMembers))
+      .onConflictDoNothing()
+      .prepare(),
+  )
+  return {
+    insertTransaction(row: TransactionRow, paymentIds: readonly string[]): void {
+      insert.run(row)
+      for (const [position, paymentId] of paymentIds.entries()) {
+        insertMember.run({ transactionHash: row.hash, position, paymentId })
+      }
+    },
+  }
+}
+
+function endTransactions({ orm }: Db) {
+  const end = later(orm, () =>
+    orm
+      .update(transactions)
+      .set({ state: parameter('state'), blockNumber: parameter('block') })
+      .where(and(eq(transactions.hash, parameter('hash')), eq(transactions.state, 'sent')))
+      .prepare(),
+  )
+  return {
+    endTransaction: (hash: Hex, state: 'mined' | 'failed' | 'replaced', block: bigint | null) =>
+      end.run({ hash, state, block: block === null ? null : Number(block) }),
+  }
+}
+
+/** What a reorganisation changes. */
+function reopenTransactions({ orm }: Db) {
+  const reopen = later(orm, () =>
+    orm
+      .update(transactions)
+      .set({ state: 'sent', blockNumber: null })
+      .where(
+        and(
+          eq(transactions.hash, parameter('hash')),
+          inArray(transactions.state, ['mined', 'failed']),
+        ),
+      )
+      .prepare(),
+  )
+  const unconfirm = later(orm, () =>
+    orm
+      .update(payments)
+      .set({ state: 'broadcast', logIndex: null, blockNumber: null, confirmedAt: null })
+      .where(
+        and(
+          eq(payments.network, parameter('network')),
+          eq(payments.transactionHash, parameter('hash')),
+          eq(payments.state, 'confirmed'),
+        ),
+      )
+      .prepare(),
+  )
+  const displace = later(orm, () =>
+    orm
+      .update(transactions)
+      .set({ state: 'replaced', blockNumber: null })
+      .where(
+        and(
+          eq(transactions.network, parameter('network')),
+          eq(transactions.relayer, parameter('relayer')),
+          eq(transactions.nonce, parameter('nonce')),
+          inArray(transactions.state, ['mined', 'failed']),
+          ne(transactions.hash, parameter('hash')),
+        ),
+      )
+      .prepare(),
+  )
+  return {
+    /** A reorganisation took the transaction away: it and what it paid are under way again. */
+    reopen(network: Network.Id, hash: Hex): void {
+      reopen.run({ hash })
+      unconfirm.run({ network, hash })
+    },
+    /** The chain has this one at its nonce: whatever was there before a reorganisation is not. */
+    displaceOthers: ({ network, relayer, nonce, hash }: TransactionRow) =>
+      displace.run({ network, relayer, nonce, hash }),
+  }
+}
+
+function readTransactions({ orm }: Db) {
+  const unfinished = later(orm, () =>
+    orm
+      .select()
+      .from(transactions)
+      .where(sql`state IN ('signed', 'sent')`)
+      .orderBy(transactions.nonce, transactions.createdAt)
+      .prepare(),
+  )
+  const members = later(orm, () =>
+    orm
+      .select({ id: transactionMembers.paymentId })
+      .from(transactionMembers)
+      .where(eq(transactionMembers.transactionHash, parameter('hash')))
+      .orderBy(transactionMembers.position)
+      .prepare(),
+  )
+  const carrying = later(orm, () =>
+    orm
+      .select({
+        hash: transactions.hash,
+        state: transactions.state,
+        relayer: transactions.relayer,
+        nonce: transactions.nonce,
+      })
+      .from(transactionMembers)
+      .innerJoin(transactions, eq(transactions.hash, transactionMembers.transactionHash))
+      .where(eq(transactionMembers.paymentId, parameter('id')))
+      .prepare(),
+  )
+  return {
+    unfinishedTransactions: (): TransactionRow[] => unfinished.all(),
+    membersOf: (hash: Hex): string[] => members.all({ hash }).map((row) => row.id),
+    /** Every transaction that ever contained the payment. */
+    transactionsOf: (id: string) => carrying.all({ id }),
+  }
+}

@@ -1,0 +1,96 @@
+import type { Hex } from 'viem'
+import type { Payment } from '../../db/Payment'
+import type { Outcome } from '../settlement/Outcome'
+import * as Refusals from '../settlement/refusals'
+import type { Settlement } from '../settlement/settlement'
+import { type CheckedRequest, isSame, used } from './verification'
+
+/** The answer to a settlement. `transaction` is empty when none is known. */
+export type Settled =
+  | { kind: 'success'; payment: Payment; isReplay: boolean }
+  | { kind: 'pending'; payment: Payment }
+  | { kind: 'failed'; reason: string; detail: string; transaction: Hex | '' }
+  | { kind: 'conflict'; detail: string }
+  | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }
+
+/** A call of `/settle`. */
+export type SettleCall = {
+  subject: CheckedRequest
+  /** The caller's Idempotency-Key, if it has an API key. */
+  idempotencyKey: string | undefined
+  requestId: string
+}
+
+/** Turns an outcome into an answer. No other function does. */
+export async function finish(
+  settlement: Settlement,
+  call: SettleCall,
+  outcome: Outcome,
+): Promise<Settled> {
+  switch (outcome.kind) {
+    case 'confirmed':
+      return handOver(settlement, call, outcome.payment)
+    case 'pending':
+      return outcome
+    case 'reverted': {
+      const detail = 'The transaction failed; the same authorization may be tried again.'
+      return failed(outcome.reason, detail, outcome.payment.transaction)
+    }
+    case 'refused':
+      return failed(outcome.reason, outcome.detail)
+    case 'dead':
+      return failed(outcome.reason, outcome.detail, outcome.payment?.transaction)
+    case 'unavailable':
+      return outcome
+  }
+}
+
+async function handOver(
+  settlement: Settlement,
+  { subject, idempotencyKey: own }: SettleCall,
+  payment: Payment,
+): Promise<Settled> {
+  if (!isSame(subject, payment)) return spent(subject, payment)
+  if (settlement.needsSecond(payment) && !(await settlement.confirmTwice(payment))) {
+    return { kind: 'pending', payment }
+  }
+  const isHanded = await settlement.handOver(payment.id)
+  if (isHanded === true) return { kind: 'success', payment, isReplay: false }
+  // The payee has the money and no call got a success: the same call gets it later.
+  if (isHanded === undefined) return { kind: 'pending', payment }
+  const { idempotencyKey } = payment.purpose
+  const isOwn = idempotencyKey !== undefined && idempotencyKey === own
+  const stored = await settlement.findById(payment.id)
+  if (isOwn && stored?.delivery === 'delivered' && stored.state === 'confirmed') {
+    return { kind: 'success', payment: stored, isReplay: true }
+  }
+  // A reorganisation removed the transaction, so no call may get its success now.
+  if (stored?.state === 'broadcast' && stored.delivery === 'none') {
+    return { kind: 'pending', payment: stored }
+  }
+  return spent(subject, payment)
+}
+
+export const otherMoney: Settled = {
+  kind: 'conflict',
+  detail: 'Idempotency-Key was used for another authorization.',
+}
+
+export const overShare: Settled = {
+  kind: 'unavailable',
+  detail: 'The gas that one payee may have of the budget of today is spent.',
+  retryAfterSeconds: 600,
+}
+
+export function spent({ transfer }: CheckedRequest, payment: Payment | undefined): Settled {
+  const { reason, detail } = used(transfer)
+  return failed(reason, detail, payment?.transaction)
+}
+
+export function notSigned({ transfer }: CheckedRequest): Settled {
+  return failed(Refusals.signatureReason(transfer), 'the signature is not of the payer')
+}
+
+export function failed(reason: string, detail: string, transaction: Hex | '' = ''): Settled {
+  return { kind: 'failed', reason, detail, transaction }
+}

@@ -1,0 +1,260 @@
+import type { Address, Hex } from 'viem'
+import type { Payment } from '../../db/Payment'
+import { zero } from '../protocol/Address'
+import * as Crypto from '../protocol/Crypto'
+import * as Facilitation from '../protocol/Facilitation'
+import type * as Network from '../protocol/Network'
+import type { Fault } from '../protocol/Problem'
+import * as Sponsoring from '../protocol/Sponsoring'
+import * as Transfer from '../protocol/Transfer'
+import * as Refusals from '../settlement/refusals'
+import type { Settlement } from '../settlement/settlement'
+import { unwrap } from '../settlement/signature'
+import type { ApprovalSponsor } from '../settlement/sponsorship'
+import { lacksAllowance, reasonOf } from '../settlement/sponsorship'
+import * as Policy from './Policy'
+
+export type VerificationOptions = {
+  settlement: Settlement
+  /** Sends the approves that payers sign; undefined when there is no sponsor. */
+  sponsor: ApprovalSponsor | undefined
+  networks: readonly Network.Network[]
+  policy: Policy.Policy
+  now: () => number
+}
+
+/** A request, with what is known of it without a chain. */
+export type CheckedRequest = {
+  request: Facilitation.FacilitatorRequest
+  network: Network.Network
+  transfer: Transfer.Transfer
+  /** Whether the payer's key signed it under the domain of the requirements. The slowest check. */
+  isSigned: () => boolean
+  /** Whether that domain is the token's own. */
+  isOwnDomain: boolean
+  /** What the payer added so that Permit2 may transfer its token, or the fault in that. */
+  sponsored: Sponsoring.Sponsored | Fault
+  /** The stored payment of this money, if there is one. */
+  known: Payment | undefined
+  /** Of the caller, if the request has an API key. */
+  keyHash: Hex | undefined
+}
+
+/** Before it is known whether there is a payment of its money. */
+export type Unidentified = Omit<CheckedRequest, 'known'>
+
+export type Verification =
+  | { kind: 'good' }
+  | { kind: 'bad'; reason: string; detail: string }
+  | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }
+
+/** Reads a request. Faults are answered 400: `invalid_network` and those of `parse`. */
+export function open(
+  { sponsor, networks, now }: VerificationOptions,
+  body: Uint8Array,
+  keyHash: Hex | undefined,
+): Unidentified | Fault {
+  const parsed = Facilitation.parse(body)
+  if ('code' in parsed) return parsed
+  const { request, extensions } = parsed
+  const { requirements } = request
+  const network = networks.find(({ id }) => id === requirements.network)
+  if (network === undefined) {
+    return { code: 'invalid_network', detail: 'This facilitator does not settle on the network.' }
+  }
+  const signed = Facilitation.transferOf(request, network.chainId)
+  const sponsored = Sponsoring.read(extensions, signed, {
+    now: now(),
+    takesApprovals: sponsor !== undefined,
+  })
+  const permit2612 = 'code' in sponsored ? undefined : sponsored.permit2612
+  const transfer = { ...signed, ...(permit2612 && { permit2612 }) }
+  const eip712 = domainOf(request, network)
+  let signer: Address | undefined
+  const { name, version } = network.asset.eip712
+  return {
+    request,
+    network,
+    transfer,
+    isSigned() {
+      const digest = () => Transfer.digest(transfer, { eip712 })
+      signer ??= Crypto.recover(digest(), transfer.signature) ?? zero
+      return signer === transfer.payer
+    },
+    isOwnDomain:
+      transfer.method === 'permit2' || (eip712.name === name && eip712.version === version),
+    sponsored,
+    keyHash,
+  }
+}
+
+/** With the payment of its money as it is now. */
+export async function identify(
+  { settlement }: Pick<VerificationOptions, 'settlement'>,
+  subject: Unidentified,
+): Promise<CheckedRequest> {
+  const { transfer, network } = subject
+  const isKnowable = transfer.asset === network.asset.address
+  return { ...subject, known: isKnowable ? await settlement.find(transfer) : undefined }
+}
+
+/** The EIP-712 domain that the requirements name. */
+function domainOf({ requirements }: Facilitation.FacilitatorRequest, network: Network.Network) {
+  const { name, version } = requirements
+  if (name === undefined || version === undefined) return network.asset.eip712
+  return { name, version }
+}
+
+/** Refusals that precede the check of the signature, in the order of the reference facilitator. */
+export function refuseEarly(
+  options: VerificationOptions,
+  subject: CheckedRequest,
+): Fault | undefined {
+  const { request, known } = subject
+  const fault = Facilitation.checkScheme(request)
+  if (fault !== undefined) return fault
+  // A payment that was sent under an earlier configuration costs no more gas, and its money may
+  // have moved, so the policy does not apply to it.
+  const isSent = isTaken(known) && isSame(subject, known)
+  const refusal = isSent ? undefined : Policy.check(options.policy, request)
+  if (refusal !== undefined || request.parsed.method !== 'permit2') return refusal
+  return Facilitation.checkTerms(request, options.now(), isTaken(known))
+}
+
+/** Refusals that the reference facilitator reports only after a valid signature. */
+export function refuseLate(
+  { now }: VerificationOptions,
+  { request, known, sponsored }: CheckedRequest,
+): Fault | undefined {
+  if (request.parsed.method === 'eip3009') {
+    return Facilitation.checkTerms(request, now(), isTaken(known))
+  }
+  return !isTaken(known) && 'code' in sponsored ? sponsored : undefined
+}
+
+/** The money was sent or has arrived, so the validity period no longer matters. */
+function isTaken(known: Payment | undefined): known is Payment {
+  return known?.state === 'broadcast' || known?.state === 'confirmed'
+}
+
+/**
+ * Verifies a request with at most one call to a node, and none when the result is already known.
+ */
+export async function verifyRequest(
+  options: VerificationOptions,
+  subject: CheckedRequest,
+): Promise<Verification> {
+  const early = refuseEarly(options, subject)
+  if (early !== undefined) return bad(early)
+  const late = refuseLate(options, subject)
+  if (late !== undefined && subject.isSigned()) return bad(late)
+  const { known } = subject
+  // A reverted payment may be sent again under the same requirements. An expired one is verified
+  // again, because the chain also refuses it.
+  const isAgain = known?.state === 'reverted' && isSame(subject, known)
+  if (known === undefined || known.state === 'expired' || isAgain) {
+    return verifyOnChain(options, subject, late)
+  }
+  return verifyKnown(subject, known, late)
+}
+
+/** `late`: the refusal that applies if the signature is valid. */
+export async function verifyOnChain(
+  { settlement, sponsor }: VerificationOptions,
+  { request, network, transfer, sponsored }: CheckedRequest,
+  late: Fault | undefined,
+): Promise<Verification> {
+  if (!settlement.isReady(network.id)) {
+    const detail = 'The network cannot settle now; try again with the same credential.'
+    return { kind: 'unavailable', detail, retryAfterSeconds: 5 }
+  }
+  if (!settlement.hasBudget(network.id, 'facilitator')) {
+    const detail = 'The gas budget of today is spent.'
+    return { kind: 'unavailable', detail, retryAfterSeconds: 600 }
+  }
+  const verdict = await settlement.verify(transfer, domainOf(request, network))
+  if ('ok' in verdict) return late === undefined ? { kind: 'good' } : bad(late)
+  const approval = 'code' in sponsored ? undefined : sponsored.approval
+  if (late === undefined && approval && sponsor && lacksAllowance(verdict)) {
+    const checked = await sponsor.check(transfer, approval)
+    if (checked.kind !== 'refused') return checked
+    return { kind: 'bad', reason: reasonOf(checked.code), detail: checked.detail }
+  }
+  switch (verdict.kind) {
+    case 'refused':
+    case 'dead':
+    case 'reverted': {
+      const { reason } = verdict
+      if (late !== undefined && !Refusals.isUnsigned({ reason })) return bad(late)
+      const detail = verdict.kind === 'reverted' ? 'the transaction failed' : verdict.detail
+      return { kind: 'bad', reason, detail }
+    }
+    case 'unavailable':
+      return verdict
+    case 'pending':
+    case 'confirmed':
+      throw new Error('a verification does not settle')
+  }
+}
+
+/**
+ * Verifies a payment that is already stored. It is good as long as `settle` would still answer with
+ * success, so that a buyer whose settlement was pending is not asked for a second payment.
+ */
+export function verifyKnown(
+  subject: CheckedRequest,
+  known: Payment,
+  late: Fault | undefined,
+): Verification {
+  const isOurs = isGenuine(subject, known)
+  if (!isOurs && !subject.isSigned()) {
+    const reason = Refusals.signatureReason(subject.transfer)
+    return { kind: 'bad', reason, detail: 'the signature is not of the payer' }
+  }
+  if (late !== undefined) return bad(late)
+  const isUnspent = isTaken(known) && known.delivery === 'none'
+  if (isOurs && isUnspent && isSame(subject, known)) return { kind: 'good' }
+  return { kind: 'bad', ...used(known.transfer) }
+}
+
+/** The chain verified a contract's signature, so it must equal the signature that was verified. */
+export function isGenuine(
+  { isSigned, isOwnDomain, transfer }: CheckedRequest,
+  known: Payment,
+): boolean {
+  if (isOwnDomain && isSigned()) return true
+  return unwrap(transfer).signature === unwrap(known.transfer).signature
+}
+
+/**
+ * Whether this facilitator took the payment under the same requirements, for the same caller and
+ * with the same payload. The chain publishes what the buyer signed. So without comparing the
+ * payload, a reader of the chain could take the one success, or buy with it at the caller's
+ * resource server. A payment from before payloads were stored matches by the caller's API key, and
+ * never without a key.
+ */
+export function isSame({ request, keyHash }: CheckedRequest, { purpose }: Payment): boolean {
+  const { credentialHash } = purpose
+  const isPayload =
+    credentialHash === undefined ? keyHash !== undefined : credentialHash === request.credentialHash
+  return (
+    isPayload &&
+    purpose.product === 'facilitator' &&
+    purpose.fingerprint === request.requirements.fingerprint &&
+    purpose.route === routeOf(keyHash)
+  )
+}
+
+/** Route of a payment. It separates the payments of each caller with an API key. */
+export function routeOf(keyHash: Hex | undefined): string {
+  return keyHash === undefined ? '' : `key:${keyHash.slice(2, 18)}`
+}
+
+/** The refusal of a spent authorization. */
+export function used(transfer: Pick<Transfer.Transfer, 'method'>) {
+  return { reason: Refusals.usedReason(transfer), detail: 'the nonce of the authorization is used' }
+}
+
+function bad({ code, detail }: Fault): Verification {
+  return { kind: 'bad', reason: code, detail }
+}

@@ -1,0 +1,56 @@
+/** Answers that wait for buyers that do not read. */
+export type Stalls = {
+  /** `shed` is called once when the answer is given up for those of others. */
+  watch(shed: () => void): Stall
+}
+
+/** One answer. */
+export type Stall = {
+  /** Bytes wait for the buyer from now on. */
+  put(): void
+  /** The buyer has room again, or the answer has ended. */
+  taken(): void
+}
+
+export type StallsOptions = {
+  /** Most answers that wait for longer than `graceMs`. */
+  max: number
+  graceMs?: number
+}
+
+const checksOfGrace = 4
+
+/**
+ * Limits the answers that stand still. While its buyer does not read, the runtime holds about 2 MB
+ * of an answer that comes fast, and nothing makes it hold less: a buyer of many answers fills the
+ * memory long before each of them is too slow. Those that have waited longest are given up.
+ */
+export function createStalls({ max, graceMs = 1_000 }: StallsOptions): Stalls {
+  /** At which check each began to wait, in that order. Most waits are short: a chunk costs one entry. */
+  const waiting = new Map<() => void, number>()
+  let checks = 0
+  let timer: ReturnType<typeof setInterval> | undefined
+
+  /** Runs while too many wait, so that time before that does not count. */
+  const check = () => {
+    checks++
+    for (const [shed, since] of waiting) {
+      if (waiting.size <= max || checks - since <= checksOfGrace) break
+      waiting.delete(shed)
+      shed()
+    }
+    if (waiting.size > max) return
+    clearInterval(timer)
+    timer = undefined
+  }
+  return {
+    watch: (shed) => ({
+      put() {
+        waiting.delete(shed)
+        waiting.set(shed, checks)
+        if (waiting.size > max) timer ??= setInterval(check, graceMs / checksOfGrace)
+      },
+      taken: () => void waiting.delete(shed),
+    }),
+  }
+}

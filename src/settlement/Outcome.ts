@@ -1,0 +1,82 @@
+import type { RowsRefusal } from '../../db/Ledger'
+import type { Payment } from '../../db/Payment'
+
+/**
+ * How `settle` ends. Only `refused` and `dead` may be answered with a new challenge: in every other
+ * case money moved or may still move.
+ */
+export type Outcome =
+  /** `deliveryStarted`: in the commit of the confirmation, for this caller. */
+  | { kind: 'confirmed'; payment: Payment; deliveryStarted?: true }
+  /** Not confirmed in time; the work goes on. */
+  | { kind: 'pending'; payment: Payment }
+  /** Our transaction failed but the authorization may still pay: try again with the same credential. */
+  | { kind: 'reverted'; payment: Payment; reason: Reason }
+  /** Simulation failed; nothing was written or sent. */
+  | { kind: 'refused'; reason: Reason; detail: string }
+  /** The chain proves that this authorization did not and cannot pay. */
+  | { kind: 'dead'; payment: Payment | undefined; reason: Reason; detail: string }
+  /** The network cannot settle now; the credential is unspent. */
+  | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }
+
+/** A payment on its way through the stages, with what its request wants. */
+export type Underway = {
+  payment: Payment
+  /** For the log. */
+  requestId: string | undefined
+  deliverOnConfirm: DeliverOnConfirm | undefined
+}
+
+/** A request of the caller to start its delivery in the commit of the confirmation. */
+export type DeliverOnConfirm = {
+  /** Asked when the money has arrived, before it is written. */
+  isWanted: () => boolean
+  /** The caller still waits. */
+  isOpen: boolean
+  /** The commit that starts it; its caller waits for that, because it may have been started. Never rejects. */
+  commit: Promise<void> | undefined
+  /** It was done, for this caller. */
+  isStarted: boolean
+}
+
+/** What the last stage makes of a payment that was sent. */
+export type Ending =
+  | Outcome
+  /** Another payment of its batch, or another program with the relayer's key, may be to blame: send it alone. */
+  | { kind: 'resend'; member: Underway }
+
+/** x402 reason codes of the `exact` scheme that settlement itself can find. */
+export type Reason =
+  | 'invalid_exact_evm_signature'
+  | 'invalid_exact_evm_nonce_already_used'
+  | 'invalid_exact_evm_insufficient_balance'
+  | 'invalid_exact_evm_payload_authorization_valid_before'
+  | 'invalid_exact_evm_payload_authorization_valid_after'
+  | 'invalid_exact_evm_transaction_simulation_failed'
+  | 'invalid_exact_evm_transaction_failed'
+  | 'invalid_exact_evm_transfer_event_mismatch'
+  | 'invalid_exact_evm_eip3009_not_supported'
+  | 'invalid_exact_evm_token_name_mismatch'
+  | 'invalid_exact_evm_token_version_mismatch'
+  | 'eip6492_factory_not_allowed'
+  | 'invalid_permit2_signature'
+  | 'permit2_invalid_nonce'
+  | 'permit2_deadline_expired'
+  | 'permit2_not_yet_valid'
+  | 'permit2_insufficient_balance'
+  | 'permit2_allowance_required'
+  | 'permit2_proxy_not_deployed'
+  | 'permit2_simulation_failed'
+  /** Why a signed approve is not sponsored. */
+  | `erc20_approval_${string}`
+
+/** What a product wanted written with its payment was refused: nothing was written or sent. */
+export class RowsRefusedError extends Error {
+  override readonly name = 'RowsRefusedError'
+  readonly reason: RowsRefusal
+
+  constructor(reason: RowsRefusal) {
+    super(`the rows of the payment were refused: ${reason}`)
+    this.reason = reason
+  }
+}

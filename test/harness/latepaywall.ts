@@ -1,0 +1,209 @@
+import { createLedger } from '../../db/sqlite/ledger'
+import { account } from '../../src/demo/accounts'
+import { extract } from '../../src/paywall/extract'
+import type { Item } from '../../src/paywall/Item'
+import { createPaywall, type PaidRequest } from '../../src/paywall/paywall'
+import { createQuoter } from '../../src/paywall/quote'
+import { type Answers, createAnswers } from '../../src/paywall/store'
+import * as Problem from '../../src/protocol/Problem'
+import type { Settlement } from '../../src/settlement/settlement'
+import { payX402, type Required } from './buyer'
+import { payee, type Shop } from './shop'
+
+/**
+ * A paywall whose ledger is far away: every read answers some turns later, and a test can hold the
+ * next answer of a kind while other requests go on. Settlement, chain and database are the shop's.
+ */
+
+/** What the upstream answers to a forward. */
+export type Made = Awaited<ReturnType<PaidRequest['fulfil']>>
+
+/** An answer of the ledger that is held. */
+export type Held = {
+  /** Resolves when there is one: it was read and has not been given to the caller. */
+  arrives: Promise<void>
+  /** Gives it to the caller. */
+  open(): void
+}
+
+export type Answered = { status: number; code?: string; text?: string; isReplay: boolean }
+
+const networkId = 'eip155:8453'
+const secret = new Uint8Array(32).fill(7)
+
+export async function startLatePaywall(shop: Shop) {
+  const network = shop.config.networks.find(({ id }) => id === networkId)
+  if (network === undefined) throw new Error(`no ${networkId}`)
+  const gates = createGates()
+  const answers = await createAnswers(createLedger(shop.db).answers)
+  const settlement = lateSettlement(shop.app.settlement, gates)
+  const item = itemOf({ network, payTo: payee, amountAtomic: 5_000n })
+  const common = { challengeSecrets: [secret], realm: 'localhost', receiptKey: secret }
+  const quoter = createQuoter({
+    ...common,
+    whyNot: () => undefined,
+    takesApprovals: false,
+    gasSponsor: { url: '', networks: [] },
+    now: Date.now,
+    salt: () => 'abcdefghijklmno',
+  })
+  const late = {
+    hold: gates.hold,
+    /** Answers of a kind that have passed. */
+    passed: gates.passed,
+    /** Forwards to the upstream. */
+    forwards: 0,
+    upstream: (): Made | Promise<Made> => answerOf('goods'),
+    paywall: createPaywall({
+      ...common,
+      settlement,
+      answers: lateAnswers(answers, gates),
+      quoter,
+      sponsor: undefined,
+      settleWaitMs: 20_000,
+      now: Date.now,
+      log: () => undefined,
+    }),
+    /** Headers of a new credential of the demo account. */
+    async sign(): Promise<Record<string, string>> {
+      const response = late.paywall.ask(item, item.resource.url, 'ask', {})
+      const required: Required = JSON.parse(atob(response.headers.get('payment-required') ?? ''))
+      const options = { network: networkId, method: 'eip3009' } as const
+      return { 'payment-signature': await payX402(required, account(1).local(), options) }
+    },
+    /** The response to a request, or the problem. */
+    serve: (headers: Record<string, string>): Promise<Response> =>
+      late.paywall.serve(
+        requestOf(item, new Headers(headers), async () => {
+          late.forwards++
+          return late.upstream()
+        }),
+      ),
+    async buy(headers: Record<string, string>): Promise<Answered> {
+      try {
+        const response = await late.serve(headers)
+        const isReplay = response.headers.get('idempotency-replayed') === 'true'
+        const { status } = response
+        const text = await response.text()
+        return status === 402
+          ? { status, code: JSON.parse(text).code, isReplay }
+          : { status, text, isReplay }
+      } catch (error) {
+        if (!(error instanceof Problem.ProblemError)) throw error
+        return { status: error.status, code: error.code, isReplay: false }
+      }
+    },
+  }
+  return late
+}
+
+function requestOf(item: Item, headers: Headers, fulfil: PaidRequest['fulfil']): PaidRequest {
+  return {
+    method: 'GET',
+    resource: item.resource.url,
+    requestId: 'request',
+    signal: new AbortController().signal,
+    fulfil,
+    item,
+    path: '/m/late/item',
+    search: '',
+    headers,
+    presented: extract(headers),
+    body: new Uint8Array(),
+    invalidParams: [],
+    unavailable: () => undefined,
+    reserve: () => () => undefined,
+  }
+}
+
+/** A whole answer, or one that comes as a stream. */
+export function answerOf(body: string, isStream = false): Made {
+  const bytes = new TextEncoder().encode(body)
+  const stream = () =>
+    new ReadableStream<Uint8Array>({
+      start(controller) {
+        controller.enqueue(bytes)
+        controller.close()
+      },
+    })
+  const made = { delivered: true, status: 200, headers: new Headers() } as const
+  return { ...made, body: isStream ? stream() : bytes }
+}
+
+function itemOf(offer: Item['offers'][number]): Item {
+  const url = 'http://localhost/m/late/item'
+  return {
+    id: 'late:GET /item',
+    merchant: 'late',
+    route: '/item',
+    method: 'GET',
+    resource: { url, description: 'Late', mimeType: 'text/plain' },
+    offers: [offer],
+    mppOffers: [offer],
+    extensions: [],
+  }
+}
+
+type Gates = ReturnType<typeof createGates>
+
+function createGates() {
+  const waiting = new Map<string, { arrive(): void; opened: Promise<void> }>()
+  const counts = new Map<string, number>()
+  return {
+    passed: (kind: string): number => counts.get(kind) ?? 0,
+    /** Holds the next answer of this kind. */
+    hold(kind: string): Held {
+      const [arrival, opening] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
+      waiting.set(kind, { arrive: arrival.resolve, opened: opening.promise })
+      return { arrives: arrival.promise, open: opening.resolve }
+    },
+    async pass(kind: string): Promise<void> {
+      await turn()
+      const gate = waiting.get(kind)
+      waiting.delete(kind)
+      gate?.arrive()
+      await gate?.opened
+      counts.set(kind, (counts.get(kind) ?? 0) + 1)
+    },
+  }
+}
+
+function turn(): Promise<void> {
+  return new Promise((resolve) => setImmediate(resolve))
+}
+
+/** The same function, whose answers pass the gate of a kind. */
+function behind<A extends unknown[], T>(
+  gates: Gates,
+  kind: string,
+  ask: (...args: A) => Promise<T>,
+): (...args: A) => Promise<T> {
+  return async (...args) => {
+    await turn()
+    const answer = await ask(...args)
+    await gates.pass(kind)
+    return answer
+  }
+}
+
+function lateSettlement(real: Settlement, gates: Gates): Settlement {
+  return {
+    ...real,
+    find: behind(gates, 'find', real.find),
+    findById: behind(gates, 'findById', real.findById),
+    findByIdempotencyKey: behind(gates, 'findByIdempotencyKey', real.findByIdempotencyKey),
+    findByRedeemToken: behind(gates, 'findByRedeemToken', real.findByRedeemToken),
+    async markAnswered(id) {
+      await gates.pass('markAnswered')
+      return real.markAnswered(id)
+    },
+  }
+}
+
+function lateAnswers(real: Answers, gates: Gates): Answers {
+  return {
+    find: behind(gates, 'answers.find', real.find),
+    store: behind(gates, 'answers.store', real.store),
+    reserve: behind(gates, 'answers.reserve', real.reserve),
+  }
+}

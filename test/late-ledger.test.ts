@@ -1,0 +1,113 @@
+import { afterAll, beforeAll, beforeEach, expect, test } from 'bun:test'
+import { answerOf, type Made, startLatePaywall } from './harness/latepaywall'
+import { type Shop, startShop } from './harness/shop'
+import { until } from './harness/world'
+
+// A ledger that answers late: what other requests do meanwhile may cost nobody money or an answer.
+
+let shop: Shop
+let late: Awaited<ReturnType<typeof startLatePaywall>>
+beforeAll(async () => {
+  shop = await startShop()
+  late = await startLatePaywall(shop)
+})
+afterAll(() => shop.stop())
+beforeEach(() => {
+  late.forwards = 0
+  late.upstream = () => answerOf('goods')
+})
+
+let serial = 0
+const newKey = () => ({ 'idempotency-key': `late-${++serial}` })
+const statuses = (answers: readonly { status: number }[]) =>
+  answers.map(({ status }) => status).toSorted()
+const paymentsOf = (key: Record<string, string>) =>
+  shop.rows(`SELECT * FROM payments WHERE idempotency_key = '${key['idempotency-key']}'`)
+const newest = () => shop.rows('SELECT * FROM payments ORDER BY id DESC LIMIT 1')[0]
+/** Nothing of this paywall is under way but so many requests. */
+const untilOnly = (count: number) =>
+  until(`only ${count} are under way`, () => late.paywall.inFlight() === count)
+
+test('behavior: of many requests with one credential one is answered', async () => {
+  const credential = await late.sign()
+  const answers = await Promise.all(Array.from({ length: 8 }, () => late.buy(credential)))
+  expect(statuses(answers)).toEqual([200, ...Array(7).fill(409)])
+  expect(late.forwards).toBe(1)
+  await untilOnly(0)
+  expect((await late.buy(credential)).code).toBe('invalid-challenge')
+  expect(late.forwards).toBe(1)
+})
+
+test('behavior: of two credentials with one key one pays, and then the key brings its answer', async () => {
+  const key = newKey()
+  const credentials = await Promise.all([late.sign(), late.sign()])
+  const answers = await Promise.all(credentials.map((each) => late.buy({ ...each, ...key })))
+  expect(statuses(answers)).toEqual([200, 409])
+  await untilOnly(0)
+  for (const credential of credentials) {
+    const again = await late.buy({ ...credential, ...key })
+    expect(again).toEqual({ status: 200, text: 'goods', isReplay: true })
+  }
+  expect(paymentsOf(key)).toHaveLength(1)
+  expect(late.forwards).toBe(1)
+})
+
+test('behavior: an answer that is stored while a repeat looks for it is replayed', async () => {
+  const key = newKey()
+  const upstream = Promise.withResolvers<Made>()
+  late.upstream = () => upstream.promise
+  const first = late.buy({ ...(await late.sign()), ...key })
+  await until('it is forwarded', () => late.forwards === 1)
+  const search = late.hold('answers.find')
+  const repeat = late.buy({ ...(await late.sign()), ...key })
+  await search.arrives
+  upstream.resolve(answerOf('goods'))
+  expect((await first).status).toBe(200)
+  await untilOnly(1)
+  search.open()
+  expect(await repeat).toEqual({ status: 200, text: 'goods', isReplay: true })
+  expect(late.forwards).toBe(1)
+  expect(paymentsOf(key)).toHaveLength(1)
+})
+
+test('behavior: a credential is spent whose token was given out while its payment was read', async () => {
+  const credential = await late.sign()
+  late.upstream = () => ({
+    delivered: false,
+    upstreamStatus: 500,
+    code: 'upstream-failed',
+    detail: 'It failed.',
+  })
+  const mark = late.hold('markAnswered')
+  expect((await late.buy(credential)).status).toBe(502)
+  await mark.arrives
+  const read = late.hold('find')
+  const again = late.buy(credential)
+  await read.arrives
+  mark.open()
+  await until('the answer is marked', () => newest()?.answered === 1)
+  // Whatever follows the commit has run.
+  await new Promise((resolve) => setImmediate(resolve))
+  read.open()
+  expect(await again).toMatchObject({ status: 402, code: 'invalid-challenge' })
+  expect(late.forwards).toBe(1)
+})
+
+test('behavior: a buyer that leaves while its answer is stored has had it, once', async () => {
+  const key = newKey()
+  const credential = await late.sign()
+  late.upstream = () => answerOf('goods', true)
+  const before = late.passed('answers.store')
+  const store = late.hold('answers.store')
+  const reader = (await late.serve({ ...credential, ...key })).body?.getReader()
+  expect((await reader?.read())?.value).toEqual(new TextEncoder().encode('goods'))
+  await store.arrives
+  await reader?.cancel()
+  store.open()
+  await untilOnly(0)
+  expect(late.passed('answers.store')).toBe(before + 1)
+  expect(paymentsOf(key)).toMatchObject([{ delivery: 'delivered', truncated: 0, attempts: 1 }])
+  expect((await late.buy(credential)).code).toBe('invalid-challenge')
+  expect(await late.buy({ ...credential, ...key })).toMatchObject({ status: 200, isReplay: true })
+  expect(late.forwards).toBe(1)
+})

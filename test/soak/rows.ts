@@ -1,0 +1,75 @@
+import { Database } from 'bun:sqlite'
+
+/** The rows of the database, read from outside the program. */
+export type Rows = {
+  payments: readonly PaymentRow[]
+  transactions: readonly TransactionRow[]
+}
+
+export type PaymentRow = {
+  id: string
+  network: string
+  payer: string
+  nonce: string
+  amount_atomic: string
+  state: string
+  transaction_hash: string
+  log_index: number | null
+  delivery: string
+  attempts: number
+  answered: number
+  upstream_status: number | null
+}
+
+/**
+ * One row for each payment of a transaction; `payment_id` is null for a transaction without
+ * payments.
+ */
+export type TransactionRow = {
+  hash: string
+  network: string
+  relayer: string
+  nonce: number
+  kind: string
+  state: string
+  payment_id: string | null
+}
+
+export function readRows(file: string): Rows {
+  return query(file, (database) => ({
+    payments: database
+      .query<PaymentRow, []>(
+        `SELECT id, network, payer, nonce, amount_atomic, state, transaction_hash, log_index,
+           delivery, attempts, answered, upstream_status FROM payments ORDER BY id`,
+      )
+      .all(),
+    transactions: database
+      .query<TransactionRow, []>(
+        `SELECT hash, network, relayer, nonce, kind, state, payment_id FROM transactions
+           LEFT JOIN transaction_members ON transaction_hash = hash ORDER BY network, nonce`,
+      )
+      .all(),
+  }))
+}
+
+/** Number of payments and transactions that have not ended. */
+export function countUnfinished(file: string): { payments: number; transactions: number } {
+  return query(file, (database) => {
+    const count = (from: string) =>
+      database.query<{ n: number }, []>(`SELECT count(*) AS n FROM ${from}`).get()?.n ?? 0
+    return {
+      payments: count(`payments WHERE state IN ('broadcast', 'reverted')`),
+      transactions: count(`transactions WHERE state IN ('signed', 'sent')`),
+    }
+  })
+}
+
+function query<T>(file: string, read: (database: Database) => T): T {
+  const database = new Database(file, { readonly: true })
+  try {
+    database.run('PRAGMA busy_timeout = 5000')
+    return read(database)
+  } finally {
+    database.close()
+  }
+}

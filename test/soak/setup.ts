@@ -1,0 +1,119 @@
+import { encodeFunctionData, maxUint256, multicall3Abi, parseAbi } from 'viem'
+import { type PrivateKeyAccount, privateKeyToAccount } from 'viem/accounts'
+import type { NetworkConfig } from '../../src/config/Config'
+import { account } from '../../src/demo/accounts'
+import {
+  balanceOf,
+  type Chain,
+  execute,
+  mine,
+  multicall3Address,
+  prepareChain,
+  startChain,
+} from '../../src/demo/chains'
+import type * as Network from '../../src/protocol/Network'
+import * as Permit from '../../src/protocol/Permit'
+import { networkOf } from '../harness/settlement'
+import { createRandom } from './random'
+
+/** A chain with the network that it stands for. */
+export type Site = { id: Network.Id; network: NetworkConfig; chain: Chain }
+
+export type Payer = {
+  index: number
+  account: PrivateKeyAccount
+  /** Whether it may pay by Permit2 on 4663. */
+  hasApproved: boolean
+}
+
+/** The networks on which money moves. */
+export type Setup = {
+  sites: readonly Site[]
+  payers: readonly Payer[]
+  payee: `0x${string}`
+  stop(): Promise<void>
+}
+
+/** Each payer's tokens on each chain at the start, atomic. */
+export const mintedAtomic = 10_000_000_000n
+
+/** Accounts with public keys; two relayers, to test several. */
+export const relayers = [account(0), account(8)]
+
+const payerCount = 32
+const blockTimeMs = 200
+/** Deeper than any reorganisation of a test, so that the preparation stays. */
+const settledBlocks = 12
+
+const abi = parseAbi([
+  'function mint(address to, uint256 value)',
+  'function approve(address spender, uint256 value) returns (bool)',
+])
+
+/** Starts both chains with 200 ms blocks and 32 payers with tokens. A seed repeats the keys. */
+export async function startSetup(seed: string): Promise<Setup> {
+  const random = createRandom(`${seed} keys`)
+  const payee = privateKeyToAccount(random.bytes32()).address
+  const payers = Array.from({ length: payerCount }, (_, index) => ({
+    index,
+    account: privateKeyToAccount(random.bytes32()),
+    hasApproved: index % 2 === 0,
+  }))
+  const started = await Promise.allSettled(
+    (['usdg', 'usdc'] as const).map((manners) => startSite(manners, payers)),
+  )
+  const sites = started.flatMap((each) => (each.status === 'fulfilled' ? [each.value] : []))
+  const stop = async () => void (await Promise.all(sites.map(({ chain }) => chain.stop())))
+  const failed = started.find((each) => each.status === 'rejected')
+  if (failed === undefined) return { sites, payers, payee, stop }
+  await stop()
+  throw failed.reason
+}
+
+async function startSite(manners: 'usdg' | 'usdc', payers: readonly Payer[]): Promise<Site> {
+  const { chainId } = networkOf('http://localhost', manners)
+  const chain = await startChain({ chainId, blockTimeMs })
+  const network = networkOf(chain.url, manners)
+  try {
+    await prepareChain(chain, network)
+    await fund(chain, network, payers)
+    await mine(chain, settledBlocks)
+  } catch (error) {
+    await chain.stop()
+    throw error
+  }
+  return { id: network.id, network, chain }
+}
+
+async function fund(chain: Chain, { asset }: NetworkConfig, payers: readonly Payer[]) {
+  const mints = payers.map(({ account: { address } }) => ({
+    target: asset.address,
+    allowFailure: false,
+    callData: encodeFunctionData({ abi, functionName: 'mint', args: [address, mintedAtomic] }),
+  }))
+  const data = encodeFunctionData({ abi: multicall3Abi, functionName: 'aggregate3', args: [mints] })
+  await execute(chain, [{ from: account(9).address, to: multicall3Address, data, gas: 9_000_000n }])
+  const approve = encodeFunctionData({
+    abi,
+    functionName: 'approve',
+    args: [Permit.permit2Address, maxUint256],
+  })
+  const approving = payers.filter(({ hasApproved }) => hasApproved)
+  for (const { account: owner } of approving) {
+    await chain.rpc('anvil_setBalance', [owner.address, '0xde0b6b3a7640000'])
+    await chain.rpc('anvil_impersonateAccount', [owner.address])
+  }
+  await execute(
+    chain,
+    approving.map(({ account: owner }) => ({
+      from: owner.address,
+      to: asset.address,
+      data: approve,
+    })),
+  )
+}
+
+/** Token balance on a site, atomic. */
+export function tokensOf({ chain, network }: Site, holder: `0x${string}`): Promise<bigint> {
+  return balanceOf(chain, network.asset.address, holder)
+}

@@ -1,0 +1,104 @@
+import { expect, test } from 'bun:test'
+import type { Order } from '../db/Order'
+import { createDriver } from '../src/stock/driver'
+import { createWaiters } from '../src/stock/waiters'
+import { orderOf } from './harness/deskorders'
+import { createRandom } from './soak/random'
+
+// A ledger that answers late: no news of an order may be lost between a read and its answer.
+
+const made = orderOf(createRandom('late'))
+const base: Order = { ...made, paymentId: 'p1', settlementTx: `0x${'a'.repeat(64)}` }
+const { id } = base
+const forMinutes = 10 * 60_000
+
+/** Reads of one order. Each has what is true when it begins, and its answer comes when it is let. */
+function createReads() {
+  const held: (() => void)[] = []
+  const reads = {
+    state: 'settling' as Order['state'],
+    isHeld: true,
+    find(): Promise<Order | undefined> {
+      const order = { ...base, state: reads.state }
+      if (!reads.isHeld) return Promise.resolve(order)
+      return new Promise((resolve) => held.push(() => resolve(order)))
+    },
+    asked: () => held.length,
+    /** Gives the answer of the n-th read. */
+    answer: (index: number) => held[index]?.(),
+  }
+  return reads
+}
+
+const turn = () => new Promise((resolve) => setImmediate(resolve))
+
+test('behavior: a change that is told while the order is read wakes who waits for it', async () => {
+  const reads = createReads()
+  const waiters = createWaiters(reads.find)
+  const waiting = waiters.wait(id, ({ state }) => state === 'delivered', forMinutes)
+  expect(reads.asked()).toBe(1)
+  reads.state = 'delivered'
+  waiters.tell(id)
+  expect(reads.asked()).toBe(2)
+  // The older answer wakes nobody.
+  reads.answer(0)
+  await turn()
+  reads.answer(1)
+  expect((await waiting).state).toBe('delivered')
+})
+
+test('behavior: news that come while an order is read for its step make another step', async () => {
+  const reads = createReads()
+  const seen: Order['state'][] = []
+  const driver = createDriver({
+    find: reads.find,
+    async step({ state }) {
+      seen.push(state)
+      return 'wait'
+    },
+    toDrive: async () => [],
+    laterMs: forMinutes,
+    sweepMs: forMinutes,
+    log: () => undefined,
+  })
+  driver.start([id])
+  expect(reads.asked()).toBe(1)
+  reads.state = 'settled'
+  driver.drive(id)
+  expect(reads.asked()).toBe(1)
+  reads.isHeld = false
+  reads.answer(0)
+  await turn()
+  expect(seen).toEqual(['settling', 'settled'])
+  await driver.stop()
+})
+
+test('behavior: a stop waits for the look that is under way, and nothing is driven after it', async () => {
+  const look = Promise.withResolvers<readonly Order[]>()
+  let reads = 0
+  const driver = createDriver({
+    async find() {
+      reads++
+      return base
+    },
+    step: async () => 'wait',
+    toDrive: () => look.promise,
+    laterMs: forMinutes,
+    sweepMs: forMinutes,
+    log: () => undefined,
+  })
+  driver.start([])
+  let hasStopped = false
+  const stopped = driver.stop().then(() => {
+    hasStopped = true
+  })
+  await turn()
+  expect(hasStopped).toBe(false)
+  look.resolve([base])
+  await stopped
+  // What a start had still to read comes after the stop.
+  driver.start([id])
+  driver.drive(id)
+  await turn()
+  expect(reads).toBe(0)
+})
