@@ -86,10 +86,26 @@ async function unpaid(machine: Machine): Promise<Report.Row[]> {
       for (const isOurs of [true, false]) {
         await driveSockets({ url: urlOf(isOurs), status: 402, connections, seconds: 1.5 })
       }
-      const taken = await alternate((isOurs) =>
-        load.drive({ url: urlOf(isOurs), status: 402, connections, seconds }),
+      const taken = await alternate(async (isOurs) => {
+        const { pid } = isOurs ? ours : theirs
+        const before = machine.cpuSeconds(pid)
+        const url = urlOf(isOurs)
+        const perSecond = await load.drive({ url, status: 402, connections, seconds })
+        return { perSecond, cpu: (machine.cpuSeconds(pid) - before) / (perSecond * seconds) }
+      })
+      const what = `402 of GET ${path}`
+      found.push(
+        rate(
+          what,
+          pick(taken, ({ perSecond }) => perSecond),
+        ),
       )
-      found.push(rate(`402 of GET ${path}`, taken))
+      found.push(
+        processor(
+          what,
+          pick(taken, ({ cpu }) => cpu * 1000),
+        ),
+      )
     }
     return found
   } finally {
@@ -103,7 +119,7 @@ async function paid(machine: Machine): Promise<Report.Row[]> {
   for (const load of loads.filter(({ blockTimeMs }) => blockTimeMs === undefined)) {
     for (const protocol of ['mpp', 'x402'] as const) {
       process.stderr.write(`bench:against: ${load.name}, ${protocol} ...\n`)
-      found.push(await payments(machine, load, protocol))
+      found.push(...(await payments(machine, load, protocol)))
     }
   }
   return found
@@ -113,7 +129,7 @@ async function payments(
   machine: Machine,
   load: Load,
   protocol: Candidate['protocol'],
-): Promise<Report.Row> {
+): Promise<Report.Row[]> {
   const taken = await alternate(async (isOurs) => {
     const script = scriptOf(isOurs, join('paid', 'servers'), 'ours.ts')
     const candidate = { name: '', kind: 'ours', protocol, script, args: [] } as const
@@ -122,11 +138,20 @@ async function payments(
     return run
   })
   const what = `${load.name}, ${protocol}`
-  if (load.payers > 1) {
-    return rate(what, { ours: taken.ours.map(perSecond), theirs: taken.theirs.map(perSecond) })
-  }
-  const median = (run: (typeof taken.ours)[number]) => latency(run, 0.5)
-  return time(`${what}: median`, { ours: taken.ours.map(median), theirs: taken.theirs.map(median) })
+  const speed =
+    load.payers > 1
+      ? rate(what, pick(taken, perSecond))
+      : time(
+          `${what}: median`,
+          pick(taken, (run) => latency(run, 0.5)),
+        )
+  return [
+    speed,
+    processor(
+      what,
+      pick(taken, ({ cpuMs }) => cpuMs),
+    ),
+  ]
 }
 
 async function starts(machine: Machine): Promise<Report.Row[]> {
@@ -147,13 +172,15 @@ async function starts(machine: Machine): Promise<Report.Row[]> {
     const theirs = await programOf(other, 'theirs')
     for (const program of [ours, theirs]) await start(machine, program, directory)
     const taken = await alternate((isOurs) => start(machine, isOurs ? ours : theirs, directory))
-    const pick = (name: 'answerMs' | 'expectedMs') => ({
-      ours: taken.ours.map((each) => each[name]),
-      theirs: taken.theirs.map((each) => each[name]),
-    })
     return [
-      time('start to the first answer', pick('answerMs')),
-      time('start to the first 402', pick('expectedMs')),
+      time(
+        'start to the first answer',
+        pick(taken, ({ answerMs }) => answerMs),
+      ),
+      time(
+        'start to the first 402',
+        pick(taken, ({ expectedMs }) => expectedMs),
+      ),
     ]
   } finally {
     await Promise.all(chains.map((chain) => chain.stop()))
@@ -162,6 +189,19 @@ async function starts(machine: Machine): Promise<Report.Row[]> {
 }
 
 type Taken = { ours: readonly number[]; theirs: readonly number[] }
+
+function pick<T>(
+  { ours, theirs }: { ours: readonly T[]; theirs: readonly T[] },
+  value: (sample: T) => number,
+): Taken {
+  return { ours: ours.map(value), theirs: theirs.map(value) }
+}
+
+/** Other programs disturb this less than a time: ms of the server's processor for each. */
+function processor(what: string, taken: Taken): Report.Row {
+  const format = (value: number) => `${value.toFixed(3)} ms`
+  return Report.compare({ what: `${what}: CPU`, against: 'the other', ...taken, format })
+}
 
 function rate(what: string, taken: Taken): Report.Row {
   const format = (value: number) => `${value.toFixed(0)}/s`
