@@ -74,7 +74,7 @@ describe('a slow transfer', () => {
       const payments = shop.counts().payments ?? 0
       await setAutomine(chainOf(network), false)
       // Long enough for the second request to arrive while the first one waits.
-      await setSettleWait(shop, 1)
+      await setSettleWait(shop, 2)
       const first = fetch(item(), { headers: credential })
       await inPool(network, 1)
 

@@ -10,7 +10,7 @@ import { rpcUrlsOf, shippedConfig, shippedEnv, shippedText } from './shipped'
 
 const rounds = 9
 
-type Program = {
+export type Program = {
   file: string
   /** Environment and other input, for the directory in which it is started. */
   prepare: (cwd: string) => Record<string, string>
@@ -107,7 +107,7 @@ async function buildPrograms(
   return programs
 }
 
-async function start(machine: Machine, program: Program, directory: string): Promise<Start> {
+export async function start(machine: Machine, program: Program, directory: string): Promise<Start> {
   const { file, url, expected } = program
   const cwd = join(directory, crypto.randomUUID())
   mkdirSync(cwd)
@@ -153,7 +153,7 @@ function size(program: Program): string {
 }
 
 /** The shipped file with other RPC URLs and another port, line for line. */
-function localText(rpcUrls: Readonly<Record<string, string>>, port: number): string {
+export function localText(rpcUrls: Readonly<Record<string, string>>, port: number): string {
   let network = ''
   return shippedText()
     .split('\n')
@@ -166,7 +166,7 @@ function localText(rpcUrls: Readonly<Record<string, string>>, port: number): str
     .join('\n')
 }
 
-function freePort(): number {
+export function freePort(): number {
   const server = Bun.serve({ port: 0, hostname: '127.0.0.1', fetch: () => new Response() })
   const { port = 0 } = server
   server.stop(true)

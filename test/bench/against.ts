@@ -1,0 +1,214 @@
+// This checkout beside another one, in alternated rounds: 402s, payments and the start. It asserts nothing
+// about time.
+
+import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join, relative, resolve } from 'node:path'
+import { parseArgs } from 'node:util'
+import { build } from '../../src/build'
+import { startChains } from '../../src/demo/chains'
+import { freePort, localText, type Program, start } from './cold'
+import { driveSockets, findLoad } from './load'
+import { type Machine, prepareMachine } from './machine'
+import { type Candidate, type Load, loads } from './paid/candidates'
+import { sample } from './paid/sample'
+import { latency, perSecond } from './paid/tables'
+import * as Report from './Report'
+import { rpcUrlsOf, shippedConfig, shippedEnv } from './shipped'
+
+const usage = `bench:against DIRECTORY [--rounds 7] [--only 402|paid|start]
+  DIRECTORY  another checkout, with its packages installed
+`
+/** Seconds of one sample of 402s. */
+const seconds = 1
+const connections = 32
+const paths = ['/m/catjoke/joke', '/m/weather/forecast']
+
+const { values, positionals } = parseArgs({
+  allowPositionals: true,
+  options: { rounds: { type: 'string', default: '7' }, only: { type: 'string' } },
+})
+const other = resolve(positionals[0] ?? '')
+const rounds = Number(values.rounds)
+const parts = { '402': unpaid, paid, start: starts }
+const names = Object.keys(parts) as (keyof typeof parts)[]
+const chosen = names.filter((name) => values.only === undefined || values.only === name)
+const isKnown = positionals.length === 1 && existsSync(join(other, 'test', 'bench', 'servers'))
+if (!isKnown || !(rounds >= 1) || chosen.length === 0) {
+  process.stderr.write(usage)
+  process.exit(2)
+}
+
+const machine = prepareMachine()
+const rows: Report.Row[] = []
+for (const name of chosen) {
+  process.stderr.write(`bench:against: ${name} ...\n`)
+  rows.push(...(await parts[name](machine)))
+}
+const { repeated, kept } = machine.disturbances()
+const notes = [
+  `Bun ${Bun.version}, ${machine.description}; ${rounds} alternated rounds against ${other}.`,
+  `Samples taken again because of other programs: ${repeated}; kept although disturbed: ${kept}.`,
+]
+process.stdout.write(`\n${[...Report.format(rows), '', ...notes].join('\n')}\n`)
+process.exit(0)
+
+/** A value of both in each round, the order of the two alternated. */
+async function alternate<T>(
+  take: (isOurs: boolean) => Promise<T>,
+): Promise<{ ours: T[]; theirs: T[] }> {
+  const taken = { ours: [] as T[], theirs: [] as T[] }
+  for (let round = 0; round < rounds; round++) {
+    for (const isOurs of round % 2 === 0 ? [true, false] : [false, true]) {
+      const value = await machine.sample(() => take(isOurs))
+      ;(isOurs ? taken.ours : taken.theirs).push(value)
+    }
+  }
+  return taken
+}
+
+/** Path of a server script of either checkout, from a folder of this bench. */
+function scriptOf(isOurs: boolean, folder: string, script: string): string {
+  const path = join('test', 'bench', folder, script)
+  return isOurs ? script : relative(join(import.meta.dir, folder), join(other, path))
+}
+
+async function unpaid(machine: Machine): Promise<Report.Row[]> {
+  const load = findLoad()
+  const chains = await startChains(shippedConfig().networks)
+  const urls = [JSON.stringify(rpcUrlsOf(chains))]
+  const ours = await machine.serve(scriptOf(true, 'servers', 'ours.ts'), urls)
+  const theirs = await machine.serve(scriptOf(false, 'servers', 'ours.ts'), urls)
+  try {
+    const found: Report.Row[] = []
+    for (const path of paths) {
+      const urlOf = (isOurs: boolean) => (isOurs ? ours : theirs).url + path
+      for (const isOurs of [true, false]) {
+        await driveSockets({ url: urlOf(isOurs), status: 402, connections, seconds: 1.5 })
+      }
+      const taken = await alternate(async (isOurs) => {
+        const { pid } = isOurs ? ours : theirs
+        const before = machine.cpuSeconds(pid)
+        const url = urlOf(isOurs)
+        const perSecond = await load.drive({ url, status: 402, connections, seconds })
+        return { perSecond, cpu: (machine.cpuSeconds(pid) - before) / (perSecond * seconds) }
+      })
+      const what = `402 of GET ${path}`
+      found.push(
+        rate(
+          what,
+          pick(taken, ({ perSecond }) => perSecond),
+        ),
+      )
+      found.push(
+        processor(
+          what,
+          pick(taken, ({ cpu }) => cpu * 1000),
+        ),
+      )
+    }
+    return found
+  } finally {
+    await Promise.all([ours.stop(), theirs.stop()])
+    await Promise.all(chains.map((chain) => chain.stop()))
+  }
+}
+
+async function paid(machine: Machine): Promise<Report.Row[]> {
+  const found: Report.Row[] = []
+  for (const load of loads.filter(({ blockTimeMs }) => blockTimeMs === undefined)) {
+    for (const protocol of ['mpp', 'x402'] as const) {
+      process.stderr.write(`bench:against: ${load.name}, ${protocol} ...\n`)
+      found.push(...(await payments(machine, load, protocol)))
+    }
+  }
+  return found
+}
+
+async function payments(
+  machine: Machine,
+  load: Load,
+  protocol: Candidate['protocol'],
+): Promise<Report.Row[]> {
+  const taken = await alternate(async (isOurs) => {
+    const script = scriptOf(isOurs, join('paid', 'servers'), 'ours.ts')
+    const candidate = { name: '', kind: 'ours', protocol, script, args: [] } as const
+    const run = await sample(machine, candidate, load)
+    if (run.paid < run.tried) throw new Error(`${run.tried - run.paid} payments failed`)
+    return run
+  })
+  const what = `${load.name}, ${protocol}`
+  const speed =
+    load.payers > 1
+      ? rate(what, pick(taken, perSecond))
+      : time(
+          `${what}: median`,
+          pick(taken, (run) => latency(run, 0.5)),
+        )
+  return [
+    speed,
+    processor(
+      what,
+      pick(taken, ({ cpuMs }) => cpuMs),
+    ),
+  ]
+}
+
+async function starts(machine: Machine): Promise<Report.Row[]> {
+  const directory = mkdtempSync(join(tmpdir(), 'turnpike-bench-'))
+  const chains = await startChains(shippedConfig().networks)
+  try {
+    const port = freePort()
+    const programOf = async (root: string, name: string): Promise<Program> => {
+      const file = join(directory, name)
+      await build({ entry: join(root, 'src', 'main.ts'), outfile: file })
+      const prepare = (cwd: string) => {
+        writeFileSync(join(cwd, 'merchants.toml'), localText(rpcUrlsOf(chains), port))
+        return shippedEnv
+      }
+      return { file, prepare, url: `http://127.0.0.1:${port}/m/catjoke/joke`, expected: 402 }
+    }
+    const ours = await programOf(join(import.meta.dir, '..', '..'), 'ours')
+    const theirs = await programOf(other, 'theirs')
+    for (const program of [ours, theirs]) await start(machine, program, directory)
+    const taken = await alternate((isOurs) => start(machine, isOurs ? ours : theirs, directory))
+    return [
+      time(
+        'start to the first answer',
+        pick(taken, ({ answerMs }) => answerMs),
+      ),
+      time(
+        'start to the first 402',
+        pick(taken, ({ expectedMs }) => expectedMs),
+      ),
+    ]
+  } finally {
+    await Promise.all(chains.map((chain) => chain.stop()))
+    rmSync(directory, { recursive: true, force: true })
+  }
+}
+
+type Taken = { ours: readonly number[]; theirs: readonly number[] }
+
+function pick<T>(
+  { ours, theirs }: { ours: readonly T[]; theirs: readonly T[] },
+  value: (sample: T) => number,
+): Taken {
+  return { ours: ours.map(value), theirs: theirs.map(value) }
+}
+
+/** Other programs disturb this less than a time: ms of the server's processor for each. */
+function processor(what: string, taken: Taken): Report.Row {
+  const format = (value: number) => `${value.toFixed(3)} ms`
+  return Report.compare({ what: `${what}: CPU`, against: 'the other', ...taken, format })
+}
+
+function rate(what: string, taken: Taken): Report.Row {
+  const format = (value: number) => `${value.toFixed(0)}/s`
+  return Report.compare({ what, against: 'the other', ...taken, bound: { atLeast: 0.98 }, format })
+}
+
+function time(what: string, taken: Taken): Report.Row {
+  const format = (value: number) => `${value.toFixed(1)} ms`
+  return Report.compare({ what, against: 'the other', ...taken, bound: { atMost: 1.05 }, format })
+}
