@@ -41,10 +41,10 @@ beforeAll(async () => {
   shop = await startShop({ edit: (text) => text + merchant })
 })
 afterAll(() => shop.stop())
-beforeEach(() => {
+beforeEach(async () => {
   shop.upstream.script = undefined
   shop.upstream.requests.length = 0
-  expect(shop.app.reload(shop.config)).toEqual([])
+  expect(await shop.app.reload(shop.config)).toEqual([])
 })
 
 const chat = () => `${shop.url}/m/model/chat`
@@ -214,7 +214,7 @@ describe('a payment that is known', () => {
       const { redeem } = (await failed.json()) as { redeem?: { token: string } | string }
       expect(failed.status).toBe(502)
       shop.upstream.script = undefined
-      expect(shop.app.reload(dearer())).toEqual([])
+      expect(await shop.app.reload(dearer())).toEqual([])
       expect(await pricesOf(posting(small))).not.toEqual(new Set([ceilingOf(small)]))
       const token = typeof redeem === 'string' ? redeem : redeem?.token
       const header = failed.headers.get('payment-redeem') ?? token ?? ''
@@ -227,7 +227,7 @@ describe('a payment that is known', () => {
 
   test('error: a new payment of the price before is refused', async () => {
     const credential = await sign(chat(), { scheme: 'x402-eip3009', init: posting(small) })
-    expect(shop.app.reload(dearer())).toEqual([])
+    expect(await shop.app.reload(dearer())).toEqual([])
     const before = shop.counts()
     expect((await pay(credential, small)).status).toBe(402)
     expect(shop.counts()).toEqual(before)
