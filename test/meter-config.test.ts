@@ -223,7 +223,7 @@ describe('the header that names a charge', () => {
         `path = "/c"\npass_headers = ["${name}"]`,
       )
       expect(read(text).faults.map(({ message }) => message)).toEqual([
-        expect.stringContaining('never crosses'),
+        expect.stringContaining('is never forwarded'),
       ])
     }
   })
