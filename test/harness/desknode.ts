@@ -10,6 +10,7 @@ import * as Abi from '../../src/protocol/Abi'
 import type { Job, JobEnd } from '../../src/settlement/Job'
 import type { DeskMarket, DeskSettlement } from '../../src/stock/context'
 import type { SwapTerms } from '../../src/stock/market'
+import { refundId, swapId } from '../../src/stock/Order'
 import { type Chain, type ModelJob, newHash, sharesFor } from './deskchain'
 import { asset, deskAddress, encode, readSigned } from './deskorders'
 
@@ -79,13 +80,31 @@ function ordersOf(world: World, born: number): OrderLedger {
     find: far(orders.find),
     findByPayment: far(orders.findByPayment),
     open: far(orders.open),
-    toRecheck: far(orders.toRecheck),
+    toRecheck: far(() => toRecheck(world)),
     countOpen: far(orders.countOpen),
     history: far(orders.history),
     countRefunds: far(orders.countRefunds),
     countUnderWay: far(orders.countUnderWay),
     move: far(orders.move),
   }
+}
+
+/** The ledger's own answer reads the jobs of its database; those of the model are in memory. */
+async function toRecheck({ db, ledger, chain: { jobs } }: World): Promise<readonly string[]> {
+  const ended = db.sqlite
+    .query<{ id: string }, []>("SELECT id FROM orders WHERE state IN ('delivered', 'refunded')")
+    .all()
+  const found = await Promise.all(ended.map(({ id }) => ledger.orders.find(id)))
+  return found.flatMap((order) => {
+    if (order === undefined) return []
+    const swap = jobs.get(swapId(order))?.state
+    const refund = jobs.get(refundId(order))?.state
+    const isDoubtful =
+      order.state === 'delivered'
+        ? swap !== 'confirmed'
+        : swap === 'confirmed' || refund !== 'confirmed'
+    return isDoubtful ? [order.id] : []
+  })
 }
 
 function settlementOf(world: World, born: number): DeskSettlement {
