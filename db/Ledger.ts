@@ -51,7 +51,7 @@ export type KeyScope = { merchant: string; route: string; payer: Address; key: s
 export type PayerOfAsset = Pick<Money, 'network' | 'asset' | 'payer'>
 
 /** What was known when the request came in whose simulation passed. */
-export type Evidence = Pick<PaymentRow, 'receivedAt' | 'knownBlock'>
+export type Arrival = Pick<PaymentRow, 'receivedAt' | 'knownBlock'>
 
 /** Which Transfer log pays. */
 export type Assignment = { transaction: Hex; logIndex: number; blockNumber: bigint }
@@ -70,7 +70,7 @@ export type PaymentReads = {
   /** Whether a payment of the payer is confirmed. */
   hasPaid(payer: PayerOfAsset): Promise<boolean>
   /** Throws when there is no such payment. */
-  evidenceOf(id: string): Promise<Evidence>
+  arrivalOf(id: string): Promise<Arrival>
   /** Those that are `broadcast` or `reverted`. */
   unfinished(): Promise<readonly Payment[]>
   /** Those that are `broadcast`, by network. */
@@ -237,7 +237,7 @@ export type SettlingCommits = {
   /** One payment that this log pays. Throws when the log pays for another one. */
   confirm(id: string, assignment: Assignment, at: number): Promise<void>
   /** A payment that somebody else settled before it came. */
-  adopt(input: NewPayment): Promise<'stored' | 'known' | { refused: RowsRefusal }>
+  storeExternal(input: NewPayment): Promise<'stored' | 'known' | { refused: RowsRefusal }>
   /** `isUsed`: the chain has its nonce used, by something else. */
   expire(id: string, isUsed: boolean): Promise<void>
   /** Only what still hangs on one of these transactions. */

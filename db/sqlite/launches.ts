@@ -5,7 +5,7 @@ import { fromRow } from './payments'
 import { RefusedError } from './riders'
 import { isDuplicate, write } from './write'
 
-type Launches = Pick<SettlingCommits, 'launch' | 'launchJob' | 'adopt'>
+type Launches = Pick<SettlingCommits, 'launch' | 'launchJob' | 'storeExternal'>
 type Launch = Parameters<SettlingCommits['launch']>[0]
 
 /** What is written before bytes leave, or for a payment that somebody else has sent. */
@@ -26,7 +26,7 @@ export function createLaunches(parts: Parts): Launches {
       }
     },
     launchJob: (input) => launchJob(parts, input),
-    async adopt(input) {
+    async storeExternal(input) {
       try {
         write(db, () => void insert(parts, input))
         changes.payment(input.row.id)

@@ -3,7 +3,7 @@ import type { SQLiteUpdateSetSource } from 'drizzle-orm/sqlite-core'
 import type { Hex } from 'viem'
 import type * as Network from '../../src/protocol/Network'
 import type { Money, Transfer } from '../../src/protocol/Transfer'
-import type { Assignment, Evidence, KeyScope, PayerOfAsset } from '../Ledger'
+import type { Arrival, Assignment, KeyScope, PayerOfAsset } from '../Ledger'
 import { type Payment, type State, transitions } from '../Payment'
 import { type PaymentRow, payments } from '../schema'
 import type { Db } from './open'
@@ -55,7 +55,7 @@ function readPayments(db: Db) {
     /** Id of the payment that a Transfer log is assigned to. */
     logOwner: (network: Network.Id, hash: Hex, index: number): string | undefined =>
       byLog.get({ network, hash, index })?.id,
-    evidenceOf(id: string): Evidence {
+    arrivalOf(id: string): Arrival {
       const row = byId.get({ id })
       if (!row) throw new Error(`no payment ${id}`)
       return { receivedAt: row.receivedAt, knownBlock: row.knownBlock }

@@ -4,9 +4,9 @@ import type { Payment, Purpose } from '../../db/Payment'
 import type * as Problem from '../protocol/Problem'
 import type { Outcome } from '../settlement/Outcome'
 import type { Settlement } from '../settlement/settlement'
+import type { RequestClaim } from './claims'
 import type { Named, Presentation } from './credential'
 import type { Presented } from './extract'
-import type { Hold } from './hold'
 import type { Item } from './Item'
 import type { ChallengeDetails } from './quote'
 
@@ -37,7 +37,7 @@ export type Checkout<R> = {
   /** The buyer's `Idempotency-Key` or payment-identifier. */
   key: string | undefined
   /** The money and all else that the purchase holds; `fulfil` releases it. */
-  hold: Hold
+  claim: RequestClaim
 }
 
 type Confirmed = Extract<Outcome, { kind: 'confirmed' }>

@@ -2,12 +2,18 @@ import type { Payment, Protocol } from '../../db/Payment'
 import * as Crypto from '../protocol/Crypto'
 import type { Outcome } from '../settlement/Outcome'
 import type { Settlement } from '../settlement/settlement'
-import { createPaces, type PaceMin, type Paces } from './pace'
 import { createReceipts, type Receipts } from './receipts'
 import { createRecorder, type RecordEnd, type Recorder } from './recorder'
-import { createKept, createRests, type Envelope, type Rests, readWhole } from './rest'
+import {
+  createKept,
+  createRemainders,
+  type Envelope,
+  type Remainders,
+  readWhole,
+} from './remainder'
 import type { Answer, Answers } from './store'
 import { observed, type Reach } from './stream'
+import { createTransferRates, type TransferRateMin, type TransferRates } from './transfer-rate'
 import {
   brokenOff,
   createRedeeming,
@@ -55,7 +61,7 @@ export type DeliveryOptions = {
   challengeSecrets: readonly Uint8Array[]
   receiptKey: Uint8Array
   /** Of buyers that read a stream. */
-  paceMin?: Partial<PaceMin> | undefined
+  transferRateMin?: Partial<TransferRateMin> | undefined
   now: () => number
   log: (event: string, fields: Readonly<Record<string, unknown>>) => void
 }
@@ -80,7 +86,7 @@ export type Deliveries = {
   /** Whether a failed delivery of the payment was answered, with the token that redeems it. */
   wasAnswered(payment: Payment): Promise<boolean>
   inFlight(): number
-  /** Gives up the rests of answers that are read for keys; resolves when that is recorded. */
+  /** Gives up the remainders of answers that are read for keys; resolves when that is recorded. */
   stop(): Promise<void>
 }
 
@@ -88,8 +94,8 @@ type Context = {
   options: DeliveryOptions
   receipts: Receipts
   redeeming: ReturnType<typeof createRedeeming>
-  rests: Rests
-  paces: Paces
+  remainders: Remainders
+  rates: TransferRates
   /** Payments whose failed delivery was answered, which is not on the disk yet. */
   answering: Set<string>
   recorder: Recorder
@@ -118,13 +124,13 @@ export function createDeliveries(options: DeliveryOptions): Deliveries {
     options,
     receipts: createReceipts(issuer, now),
     redeeming,
-    rests: createRests(),
-    paces: createPaces(options.paceMin),
+    remainders: createRemainders(),
+    rates: createTransferRates(options.transferRateMin),
     answering: new Set(),
     recorder: createRecorder({ ...options, redeeming }),
     open: 0,
   }
-  const { receipts, rests, answering } = context
+  const { receipts, remainders, answering } = context
   return {
     expect: receipts.expect,
     async deliver(request, outcome, protocol, release) {
@@ -150,7 +156,7 @@ export function createDeliveries(options: DeliveryOptions): Deliveries {
     },
     inFlight: () => context.open,
     async stop() {
-      await rests.stop()
+      await remainders.stop()
       await context.recorder.idle()
     },
   }
@@ -215,8 +221,8 @@ async function deliver(context: Context, delivery: Delivery): Promise<Response> 
     finish: delivery.finish,
     onEnd,
     kept: createKept(keep),
-    storeRest: context.rests.store.bind(undefined, payment.transfer.payer),
-    watch: context.paces.watch,
+    storeRemainder: context.remainders.store.bind(undefined, payment.transfer.payer),
+    watch: context.rates.watch,
   }
   return new Response(observed(body, request.signal, observer), { status, headers })
 }
@@ -232,8 +238,8 @@ async function enclose(
   const { request, payment, record } = delivery
   const { signal } = request
   const kept = createKept(keep)
-  const storeRest = context.rests.store.bind(undefined, payment.transfer.payer)
-  const whole = await readWhole(body, { envelope, signal, kept, storeRest })
+  const storeRemainder = context.remainders.store.bind(undefined, payment.transfer.payer)
+  const whole = await readWhole(body, { envelope, signal, kept, storeRemainder })
   if (whole.kind === 'left') {
     await record(status, () => (whole.isStored ? 'complete' : 'nothing'))
     context.open--

@@ -40,16 +40,16 @@ export function withDeliveries(settlement: Settlement, registry: Registry): Sett
       attempts.inc()
       return settlement.beginDelivery(id)
     },
-    async endDelivery(id, told) {
-      if (typeof told !== 'function') {
-        await settlement.endDelivery(id, told)
-        count.inc({ outcome: outcomeOf(told) })
+    async endDelivery(id, given) {
+      if (typeof given !== 'function') {
+        await settlement.endDelivery(id, given)
+        count.inc({ outcome: outcomeOf(given) })
         return
       }
       // Decided at the write, so known after it.
       let result: Delivered | undefined
       await settlement.endDelivery(id, () => {
-        result = told()
+        result = given()
         return result
       })
       if (result !== undefined) count.inc({ outcome: outcomeOf(result) })

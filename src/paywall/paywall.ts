@@ -137,7 +137,7 @@ function createGatewayProduct(
     },
     async readmit(checkout, payment) {
       await assertUndelivered(checkout, payment, deliveries)
-      checkout.hold.add(checkout.sale.request.reserve())
+      checkout.claim.add(checkout.sale.request.reserve())
     },
     admit: (checkout) => admit(options, checkout),
     settling: ({ sale: { request }, presentation: { transfer } }, purpose) => ({
@@ -146,12 +146,12 @@ function createGatewayProduct(
       deliverOnConfirm: () =>
         !request.signal.aborted && !settlement.needsSecond({ transfer, purpose }),
     }),
-    async fulfil({ sale, presentation, hold }, outcome) {
+    async fulfil({ sale, presentation, claim }, outcome) {
       const { payment } = outcome
       if (settlement.needsSecond(payment) && !(await settlement.confirmTwice(payment))) {
         throw Denial.unpaid({ kind: 'pending', payment })
       }
-      return deliveries.deliver(sale.request, outcome, presentation.protocol, hold.release)
+      return deliveries.deliver(sale.request, outcome, presentation.protocol, claim.release)
     },
   }
 }
@@ -192,13 +192,13 @@ async function assertUndelivered(
 /** Takes room for the answer of a key, and a place at the upstream. */
 async function admit(
   { settlement, answers, now }: PaywallOptions,
-  { sale: { request }, presentation, key, hold }: Checkout<PaidRequest>,
+  { sale: { request }, presentation, key, claim }: Checkout<PaidRequest>,
 ): Promise<void> {
   const { transfer, bound } = presentation
   if (key !== undefined) {
     const free = await answers.reserve(transfer.payer, now())
     if (free === undefined) throw Denial.storeFull()
-    hold.add(free)
+    claim.add(free)
   }
   const state = request.unavailable()
   const isReady = settlement.isReady(transfer.network)
@@ -208,5 +208,5 @@ async function admit(
     if (bound) settlement.noteUnsettled(transfer)
     throw unavailable
   }
-  hold.add(request.reserve())
+  claim.add(request.reserve())
 }

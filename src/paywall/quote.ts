@@ -2,21 +2,21 @@ import * as Challenge from '../protocol/Challenge'
 import type * as Network from '../protocol/Network'
 import * as Problem from '../protocol/Problem'
 import type { Sale } from '../settlement/availability'
-import * as Denial from './Denial'
-import type { Item } from './Item'
 import {
+  type CompiledOffers,
+  type CompileOptions,
   compile,
   keptMs,
   type Page,
   pageFor,
   refusedPage,
-  type Sheet,
-  type SheetOptions,
   toBody,
   validForSeconds,
-} from './sheet'
+} from './compile'
+import * as Denial from './Denial'
+import type { Item } from './Item'
 
-export type QuoterOptions = SheetOptions & {
+export type QuoterOptions = CompileOptions & {
   /** Why a network is not offered for a price now, as the end of a sentence; undefined when it is. */
   whyNot: (network: Network.Id, sale: Sale) => string | undefined
   now: () => number
@@ -64,7 +64,7 @@ export function createQuoter(options: QuoterOptions): Quoter {
   const { now } = options
   const [secret] = options.challengeSecrets
   if (secret === undefined) throw new Error('no challenge secret')
-  const sheets = new WeakMap<Item, Sheet>()
+  const compiledByItem = new WeakMap<Item, CompiledOffers>()
   const expires = expiresSource()
 
   return {
@@ -72,10 +72,10 @@ export function createQuoter(options: QuoterOptions): Quoter {
       const at = now()
       const ready = readiness(item, options, at)
       if (ready === 0) return undefined
-      let sheet = sheets.get(item)
-      if (sheet === undefined || sheet.ready !== ready || !isFresh(sheet, at)) {
-        sheet = compile(item, { ready, madeAt: at }, secret, options)
-        sheets.set(item, sheet)
+      let compiled = compiledByItem.get(item)
+      if (compiled === undefined || compiled.ready !== ready || !isFresh(compiled, at)) {
+        compiled = compile(item, { ready, madeAt: at }, secret, options)
+        compiledByItem.set(item, compiled)
       }
       const fresh: Fresh = {
         salt: options.salt(),
@@ -84,11 +84,11 @@ export function createQuoter(options: QuoterOptions): Quoter {
         digest: details?.digest,
       }
       const refusal = details?.refusal
-      if (refusal !== undefined) return refuse(sheet, url, fresh, refusal)
-      const page = pageFor(sheet, url, details?.digest !== undefined)
+      if (refusal !== undefined) return refuse(compiled, url, fresh, refusal)
+      const page = pageFor(compiled, url, details?.digest !== undefined)
       const headers = freshen(page, fresh)
       // Creating a Response copies the headers, so that the page's can be used again.
-      return new Response(bodyOf(sheet, page, fresh, details), { status: 402, headers })
+      return new Response(bodyOf(compiled, page, fresh, details), { status: 402, headers })
     },
     whyNone(item) {
       const at = now()
@@ -135,14 +135,17 @@ function freshen({ headers, header, challenges, hasDigest }: Page, fresh: Fresh)
 }
 
 /** The body's `challenges`, when the header shortens or omits a challenge. */
-function leftOut(sheet: Sheet, { expires, salt, digest }: Fresh): Record<string, string>[] {
-  const all = Challenge.issue(sheet.challengesOf('full'), { expires, unique: salt, digest })
+function leftOut(
+  compiled: CompiledOffers,
+  { expires, salt, digest }: Fresh,
+): Record<string, string>[] {
+  const all = Challenge.issue(compiled.challengesOf('full'), { expires, unique: salt, digest })
   return Challenge.parseHeader(all)
 }
 
 /** Also when the clock was set back, which would promise the signed offers for too long. */
-function isFresh(sheet: Sheet, now: number): boolean {
-  const age = now - sheet.madeAt
+function isFresh(compiled: CompiledOffers, now: number): boolean {
+  const age = now - compiled.madeAt
   return age >= 0 && age < keptMs
 }
 
@@ -166,18 +169,23 @@ function whyNot(
 }
 
 /** The problem of a refused credential, whose header and body name the same error. */
-function refuse(sheet: Sheet, url: string, fresh: Fresh, refusal: CredentialRefusal): Response {
+function refuse(
+  compiled: CompiledOffers,
+  url: string,
+  fresh: Fresh,
+  refusal: CredentialRefusal,
+): Response {
   const { problem, headers: more = {} } = refusal
   const error = problem.reason ?? problem.code
   let moreBytes = 0
   for (const [name, value] of Object.entries(more)) moreBytes += name.length + value.length + 4
   const isX402 = more['payment-response'] !== undefined
   const hasDigest = fresh.digest !== undefined
-  const page = refusedPage(sheet, { url, hasDigest, error, moreBytes, isX402 })
+  const page = refusedPage(compiled, { url, hasDigest, error, moreBytes, isX402 })
   const body = {
-    ...toBody(sheet.required, url),
-    ...sheet.beside,
-    ...(page.isShort ? { challenges: leftOut(sheet, fresh) } : {}),
+    ...toBody(compiled.required, url),
+    ...compiled.beside,
+    ...(page.isShort ? { challenges: leftOut(compiled, fresh) } : {}),
     ...Problem.toJson(problem),
     error,
   }
@@ -187,14 +195,14 @@ function refuse(sheet: Sheet, url: string, fresh: Fresh, refusal: CredentialRefu
 
 /** The body; requests with the same content share one string. */
 function bodyOf(
-  sheet: Sheet,
+  compiled: CompiledOffers,
   page: Page,
   fresh: Fresh,
   details: ChallengeDetails | undefined,
 ): string {
   const isSame = details?.isBodiless === true && !page.isShort
   if (isSame && page.bodiless !== undefined) return page.bodiless
-  const more = page.isShort ? `,"challenges":${JSON.stringify(leftOut(sheet, fresh))}` : ''
+  const more = page.isShort ? `,"challenges":${JSON.stringify(leftOut(compiled, fresh))}` : ''
   const body = `${page.open}${more}${membersOf(details)}}`
   if (isSame) page.bodiless = body
   return body

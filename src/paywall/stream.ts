@@ -1,5 +1,5 @@
-import type { Pace, Paces } from './pace'
-import type { Kept, Reader, StoreRest } from './rest'
+import type { Kept, Reader, StoreRemainder } from './remainder'
+import type { TransferRate, TransferRates } from './transfer-rate'
 
 /** How much of an answer its buyer got. */
 export type Reach = 'complete' | 'truncated' | 'nothing'
@@ -9,10 +9,10 @@ export type Observer = {
   record: (decide: () => Reach) => Promise<void>
   finish: () => void
   kept: Kept
-  storeRest: StoreRest
+  storeRemainder: StoreRemainder
   /** Called once, before the end is sent. */
   onEnd: ((isCut: boolean) => void) | undefined
-  watch: Paces['watch']
+  watch: TransferRates['watch']
 }
 
 /**
@@ -31,7 +31,7 @@ export function observed(
   const reader = source.getReader()
   let cut = () => {}
   const progress = follow(reader, signal, observer, () => cut())
-  const { pace } = progress
+  const { rate } = progress
   return new ReadableStream<Uint8Array>({
     start(controller) {
       cut = () => {
@@ -40,7 +40,7 @@ export function observed(
       }
     },
     async pull(controller) {
-      pace.taken()
+      rate.taken()
       try {
         const { done, value } = await reader.read()
         if (progress.hasEnded()) return controller.error()
@@ -53,7 +53,7 @@ export function observed(
           return
         }
         controller.enqueue(value)
-        pace.put(value.byteLength)
+        rate.put(value.byteLength)
         progress.begin()
       } catch {
         progress.breakOff()
@@ -67,7 +67,7 @@ export function observed(
 
 type Progress = {
   /** How fast the buyer reads. */
-  pace: Pace
+  rate: TransferRate
   /** A chunk was passed on. */
   begin(): void
   /** The source has ended: stores what is to be stored, records that and finishes. */
@@ -84,10 +84,10 @@ type Progress = {
 function follow(
   reader: Reader,
   signal: AbortSignal,
-  { record, finish, kept, storeRest, onEnd, watch }: Observer,
+  { record, finish, kept, storeRemainder, onEnd, watch }: Observer,
   onSlow: () => void,
 ): Progress {
-  const pace = watch(onSlow)
+  const rate = watch(onSlow)
   let hasStarted = false
   let hasLeft = false
   let isComplete = false
@@ -97,7 +97,7 @@ function follow(
   /** Called once when the buyer's connection closes. */
   let letGo = (isCut: boolean) => {
     letGo = () => {}
-    pace.stop()
+    rate.stop()
     onEnd?.(isCut)
   }
   const end = (outcome: Reach) => {
@@ -117,7 +117,7 @@ function follow(
     // `complete` records it, when it is known whether the answer is stored.
     if (isComplete) return
     const got = reach()
-    const rest = storeRest(reader, kept)
+    const rest = storeRemainder(reader, kept)
     if (rest !== undefined) {
       void rest.then((isStored) => end(isStored ? 'complete' : got))
       return
@@ -128,7 +128,7 @@ function follow(
   signal.addEventListener('abort', leave)
   if (signal.aborted) leave()
   return {
-    pace,
+    rate,
     begin() {
       if (hasStarted) return
       hasStarted = true

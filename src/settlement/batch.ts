@@ -3,7 +3,14 @@ import { findEoas, isIdentified } from '../chain/code'
 import type { Context } from './context'
 import type { Simulation } from './examine'
 import * as Gas from './gas'
-import { createPromised, giveBack, type Payer, payerKey, payerOf, reserve } from './payers'
+import {
+  createReservedAmounts,
+  type Payer,
+  payerKey,
+  payerOf,
+  releaseReservation,
+  reserve,
+} from './payers'
 import * as Refusals from './refusals'
 import { pausedBy } from './relayer'
 import { simulate } from './simulate'
@@ -55,7 +62,7 @@ export async function dispatch(
     return []
   } finally {
     for (const { transfer, reservation } of batch) {
-      if (reservation) giveBack(context.payers, transfer, reservation)
+      if (reservation) releaseReservation(context.payers, transfer, reservation)
     }
     for (const each of batch) each.reservation = undefined
   }
@@ -135,7 +142,7 @@ async function accept(
 ): Promise<QueuedPayment[]> {
   const accepted: QueuedPayment[] = []
   /** The simulation has taken these from the balances of the later ones already. */
-  const own = createPromised()
+  const own = createReservedAmounts()
   for (const [index, queued] of batch.entries()) {
     const { transfer, signer } = queued
     // The payment may have waited long since it arrived.
@@ -154,7 +161,7 @@ async function accept(
     }
     note(queued, simulation, eoas)
     const payer = await payerOf(context.ledger.payments, transfer, queued.simulatedCode)
-    // From the checks to the reservation nothing waits: one balance is not promised twice.
+    // From the checks to the reservation nothing waits: one balance is not reserved twice.
     const balance = simulation.balanceAtomic + own.of(transfer)
     const refusal = refuse(context, chain, queued, { payer, balance })
     if (refusal) {
@@ -189,8 +196,8 @@ function refuse(
   { purpose, transfer }: QueuedPayment,
   { payer, balance }: { payer: Payer; balance: bigint },
 ): Refusals.PaymentRefusal | undefined {
-  const { promised, failures } = context.payers
-  if (promised.of(transfer) + transfer.amountAtomic > balance) return Refusals.underWay
+  const { reserved, failures } = context.payers
+  if (reserved.of(transfer) + transfer.amountAtomic > balance) return Refusals.underWay
   const waitSeconds = failures.waitSeconds(payer)
   if (waitSeconds > 0) return Refusals.lockedOut(waitSeconds)
   return isIdentified(payer.code) ? Gas.refuseCode(context, chain, purpose) : undefined

@@ -17,12 +17,12 @@ export type End =
   | { kind: 'stopped' }
 
 /** Looks at which our nonce must seem taken, and our hashes unknown, before that is believed. */
-const proofLooks = 3
+const proofPolls = 3
 const pollMaxMs = 2_000
 const resendMaxMs = 15_000
 
 /** What one drive remembers; its time starts at 0. */
-type Pace = {
+type Polling = {
   elapsedMs: number
   sendAtMs: number
   sends: number
@@ -42,7 +42,7 @@ type Pace = {
  */
 export async function drive(context: Uses, chain: ChainState, slot: Slot): Promise<End> {
   const replaceMs = chain.network.replaceAfterSeconds * 1000
-  const pace: Pace = {
+  const polling: Polling = {
     elapsedMs: 0,
     sendAtMs: 0,
     sends: 0,
@@ -53,67 +53,76 @@ export async function drive(context: Uses, chain: ChainState, slot: Slot): Promi
     takenAtMs: 0,
   }
   while (!context.progress.signal.aborted) {
-    let isDoubtful = pace.misses > 0
-    if (pace.elapsedMs >= pace.sendAtMs) {
-      const sent = await send(chain, newest(slot).raw, pace.sends === 0)
+    let isDoubtful = polling.misses > 0
+    if (polling.elapsedMs >= polling.sendAtMs) {
+      const sent = await send(chain, newest(slot).raw, polling.sends === 0)
       if (sent.receipt && isOf(slot, sent.receipt)) return included(chain, slot, sent.receipt)
       note(context, chain, slot, sent)
-      isDoubtful ||= pace.sends > 0 || sent.kind !== 'accepted' || sent.waited === true
-      planSends(pace, sent, context.policy)
+      isDoubtful ||= polling.sends > 0 || sent.kind !== 'accepted' || sent.waited === true
+      planSends(polling, sent, context.policy)
     }
     const seen = await inspect(chain, slot, isDoubtful)
     if (seen.receipt) return included(chain, slot, seen.receipt)
-    count(chain, pace, seen)
-    if (pace.misses >= proofLooks) {
-      if (isConsumed(context, chain, slot, { pace, top: seen.top })) return { kind: 'consumed' }
-      if (pace.misses === proofLooks) await passOver(chain, slot.relayer)
+    countTaken(chain, polling, seen)
+    if (polling.misses >= proofPolls) {
+      if (isConsumed(context, chain, slot, { polling, top: seen.top })) return { kind: 'consumed' }
+      if (polling.misses === proofPolls) await skipTakenNonce(chain, slot.relayer)
     }
-    if (pace.elapsedMs >= pace.replaceAtMs && pace.misses === 0) {
-      pace.replaceAtMs = pace.elapsedMs + replaceMs
-      if (await tryReplace(context, chain, slot)) pace.sendAtMs = pace.elapsedMs
+    if (polling.elapsedMs >= polling.replaceAtMs && polling.misses === 0) {
+      polling.replaceAtMs = polling.elapsedMs + replaceMs
+      if (await tryReplace(context, chain, slot)) polling.sendAtMs = polling.elapsedMs
     }
-    await rest(context, chain, pace)
+    await waitForBlock(context, chain, polling)
   }
   return { kind: 'stopped' }
 }
 
 /** When the bytes are sent again, and replaced. */
-function planSends(pace: Pace, sent: NodeReply, { resendMs }: Pick<Policy, 'resendMs'>): void {
+function planSends(
+  polling: Polling,
+  sent: NodeReply,
+  { resendMs }: Pick<Policy, 'resendMs'>,
+): void {
   // The node wants a higher tip, so bid its suggestion at once.
   if (sent.kind === 'rejected' && sent.isFee) {
-    pace.replaceAtMs = Math.min(pace.replaceAtMs, pace.elapsedMs)
+    polling.replaceAtMs = Math.min(polling.replaceAtMs, polling.elapsedMs)
   }
   if (sent.kind === 'early') {
-    pace.sendAtMs = pace.elapsedMs + 100
+    polling.sendAtMs = polling.elapsedMs + 100
     return
   }
   // Bytes that no node has taken are offered again soon: their buyer waits.
   const firstMs = sent.kind === 'accepted' ? resendMs : 250
-  pace.sendAtMs = pace.elapsedMs + Math.min(resendMaxMs, firstMs * 2 ** pace.sends)
-  pace.sends++
+  polling.sendAtMs = polling.elapsedMs + Math.min(resendMaxMs, firstMs * 2 ** polling.sends)
+  polling.sends++
 }
 
 /** Counts the looks in a row at which the nonce was taken. */
-function count({ head }: ChainState, pace: Pace, { isTaken, top }: Inspection): void {
+function countTaken({ head }: ChainState, polling: Polling, { isTaken, top }: Inspection): void {
   // The nonce is free again: what was passed over is wanted now.
-  if (isTaken === false && pace.misses > 0) {
-    pace.sendAtMs = pace.elapsedMs
-    pace.intervalMs = pollMs(head)
+  if (isTaken === false && polling.misses > 0) {
+    polling.sendAtMs = polling.elapsedMs
+    polling.intervalMs = pollMs(head)
   }
-  if (pace.misses === 0) pace.takenAtMs = pace.elapsedMs
-  if (isTaken !== undefined) pace.misses = isTaken ? pace.misses + 1 : 0
-  pace.takenAt = pace.misses === 0 ? undefined : (pace.takenAt ?? top)
+  if (polling.misses === 0) polling.takenAtMs = polling.elapsedMs
+  if (isTaken !== undefined) polling.misses = isTaken ? polling.misses + 1 : 0
+  polling.takenAt = polling.misses === 0 ? undefined : (polling.takenAt ?? top)
 }
 
-async function rest(context: Uses, { head, heads }: ChainState, pace: Pace): Promise<void> {
-  if (pace.misses > 0) pace.intervalMs = pace.misses > proofLooks ? head.blockTimeMs : pollMs(head)
-  const { intervalMs } = pace
+async function waitForBlock(
+  context: Uses,
+  { head, heads }: ChainState,
+  polling: Polling,
+): Promise<void> {
+  if (polling.misses > 0)
+    polling.intervalMs = polling.misses > proofPolls ? head.blockTimeMs : pollMs(head)
+  const { intervalMs } = polling
   const waitsFrom = context.now()
   const why = await heads.wait(intervalMs, context.progress.signal)
   // A clock that was set counts for no more than the wait itself.
   const waitedMs = Math.min(intervalMs, Math.max(0, context.now() - waitsFrom))
-  pace.elapsedMs += why === 'time' ? intervalMs : waitedMs
-  pace.intervalMs = Math.min(pollMaxMs, Math.ceil(intervalMs * 1.3))
+  polling.elapsedMs += why === 'time' ? intervalMs : waitedMs
+  polling.intervalMs = Math.min(pollMaxMs, Math.ceil(intervalMs * 1.3))
 }
 
 /**
@@ -126,16 +135,16 @@ function isConsumed(
   { policy }: Uses,
   { network }: ChainState,
   { job }: Slot,
-  { pace, top }: { pace: Pace; top: bigint | undefined },
+  { polling, top }: { polling: Polling; top: bigint | undefined },
 ): boolean {
   if (!job) return true
-  if (pace.elapsedMs - pace.takenAtMs < policy.jobProofMs) return false
-  if (pace.takenAt === undefined || top === undefined) return false
-  return top >= pace.takenAt + BigInt(Math.max(network.reorgDepth, network.confirmations - 1))
+  if (polling.elapsedMs - polling.takenAtMs < policy.jobProofMs) return false
+  if (polling.takenAt === undefined || top === undefined) return false
+  return top >= polling.takenAt + BigInt(Math.max(network.reorgDepth, network.confirmations - 1))
 }
 
 /** The relayer goes on above a nonce that another program used, while that is being made sure of. */
-async function passOver(chain: ChainState, relayer: Relayer): Promise<void> {
+async function skipTakenNonce(chain: ChainState, relayer: Relayer): Promise<void> {
   relayer.stuck = undefined
   relayer.refused = undefined
   await synchronize(chain, relayer)
@@ -171,10 +180,10 @@ function note(context: Uses, chain: ChainState, slot: Slot, sent: NodeReply): vo
   if (sent.kind === 'accepted') relayer.refused = undefined
   if (sent.kind !== 'rejected' || relayer.refused === sent.reason) return
   relayer.refused = sent.reason
-  tellPause(context, chain, slot, sent.reason)
+  logPause(context, chain, slot, sent.reason)
 }
 
-function tellPause(
+function logPause(
   { log }: Uses,
   { network, room }: ChainState,
   { relayer, nonce }: Slot,
@@ -231,7 +240,7 @@ async function replace(context: Uses, chain: ChainState, slot: Slot): Promise<bo
   if (maxFeeWei > network.feeCapWei || maxTipWei > maxFeeWei) {
     if (relayer.stuck === undefined) {
       relayer.stuck = 'a transaction stays out at the fee cap'
-      tellPause(context, chain, slot, relayer.stuck)
+      logPause(context, chain, slot, relayer.stuck)
     }
     return false
   }

@@ -4,7 +4,7 @@ import type { TransactionRow } from '../../db/schema'
 import { isIdentified } from '../chain/code'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
-import { type Blamed, findBlamed } from './blame'
+import { type Attributed, attributeFailure } from './attribution'
 import { drive } from './broadcast'
 import type { Context } from './context'
 import * as Gas from './gas'
@@ -30,7 +30,7 @@ export function launch(
   const { members } = slot
   const { payers, progress } = context
   if (members.length > 0) context.metrics.batched(chain.network.id, members.length)
-  const ways = members.map((member, index): Way => {
+  const slotMembers = members.map((member, index): SlotMember => {
     const { transfer } = member.payment
     const payer = { address: transfer.payer, code: 'unknown' as const, isNew: false }
     return { member, ...(reservations[index] ?? reserve(payers, transfer, payer)) }
@@ -40,17 +40,17 @@ export function launch(
     .catch((error: unknown) => context.log('settlement-fault', { nonce: slot.nonce, error }))
     .finally(() => progress.driving.delete(driving))
   progress.driving.add(driving)
-  return ways.map((way) => endOf(context, chain, slot, { ...way, work }))
+  return slotMembers.map((way) => endOf(context, chain, slot, { ...way, work }))
 }
 
 /** A member of a slot, its payer as it was before it paid, and what ends its being under way. */
-type Way = { member: Underway } & Reservation
+type SlotMember = { member: Underway } & Reservation
 
 /** A simulation that began before may still know the balance from before: its promise counts. */
 function releaseLater({ progress, payers }: Context, { members }: Slot): void {
   void Promise.allSettled(progress.simulating).then(() =>
     setImmediate(() => {
-      for (const { payment } of members) payers.promised.release(payment.transfer)
+      for (const { payment } of members) payers.reserved.release(payment.transfer)
     }),
   )
 }
@@ -59,7 +59,7 @@ async function endOf(
   context: Context,
   chain: ChainState,
   slot: Slot,
-  { member, payer, leave, work }: Way & { work: Promise<Conclusion> },
+  { member, payer, leave, work }: SlotMember & { work: Promise<Conclusion> },
 ): Promise<Ending> {
   const { id, transfer } = member.payment
   const { failures } = context.payers
@@ -72,7 +72,7 @@ async function endOf(
     end()
     throw error
   })
-  const { paid, unpaid, isConsumed, blamed } = conclusion
+  const { paid, unpaid, isConsumed, attributed } = conclusion
   const confirmed = paid.get(id)
   const reason = unpaid.get(id)
   if (confirmed || reason === undefined) {
@@ -81,8 +81,8 @@ async function endOf(
     return confirmed ? { kind: 'confirmed', payment: confirmed } : Resolve.current(context, { id })
   }
   const outcome = await Resolve.decide(context, member, reason)
-  if (blamed.has(id) && (outcome.kind === 'reverted' || outcome.kind === 'dead')) {
-    const code = blamed.get(id) ?? 'unknown'
+  if (attributed.has(id) && (outcome.kind === 'reverted' || outcome.kind === 'dead')) {
+    const code = attributed.get(id) ?? 'unknown'
     failures.record(await payerOf(context.ledger.payments, transfer, code))
     context.metrics.failed(chain.network.id)
   }
@@ -122,14 +122,14 @@ type Conclusion = {
   unpaid: ReadonlyMap<string, Reason>
   isConsumed: boolean
   /** The unpaid payments that cost gas by their payer's fault. */
-  blamed: Blamed
+  attributed: Attributed
 }
 
 const nothing: Conclusion = {
   paid: new Map(),
   unpaid: new Map(),
   isConsumed: false,
-  blamed: new Map(),
+  attributed: new Map(),
 }
 
 /** Drives the slot and writes its end. */
@@ -152,7 +152,7 @@ async function conclude(context: Context, chain: ChainState, slot: Slot): Promis
       relayer.open++
       continue
     }
-    Reorg.remember(chain, receipt)
+    Reorg.storeInclusion(chain, receipt)
     let recorded: Recorded
     try {
       recorded = await record(context, chain, slot, receipt)
@@ -163,8 +163,9 @@ async function conclude(context: Context, chain: ChainState, slot: Slot): Promis
     const payments = members.map(({ payment }) => payment)
     const failed = payments.filter(({ id }) => unpaid.has(id))
     const found = { included, receipt, members: payments, unpaid: failed, code }
-    const blamed = failed.length === 0 ? nothing.blamed : await findBlamed(context, chain, found)
-    return { paid, unpaid, isConsumed: false, blamed }
+    const attributed =
+      failed.length === 0 ? nothing.attributed : await attributeFailure(context, chain, found)
+    return { paid, unpaid, isConsumed: false, attributed }
   }
 }
 

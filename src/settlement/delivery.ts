@@ -58,7 +58,7 @@ export function createDeliveries({
 
   const writes: (() => void)[] = []
 
-  /** What is told when this turn of the event loop is over. All that a turn tells shares a commit. */
+  /** What is given when this turn of the event loop is over. All that a turn tells shares a commit. */
   function afterTurn(write: () => Promise<boolean>): Promise<boolean> {
     return new Promise((resolve, reject) => {
       writes.push(() => void write().then(resolve, reject))
@@ -71,12 +71,12 @@ export function createDeliveries({
   }
 
   /** A token must be on the disk before its buyer has it: while that cannot be, this rejects. */
-  function end(id: string, told: Delivered | (() => Delivered)): Promise<boolean> {
-    if (typeof told !== 'function' && !told.delivered) return deliveries.fail(id, told)
+  function end(id: string, given: Delivered | (() => Delivered)): Promise<boolean> {
+    if (typeof given !== 'function' && !given.delivered) return deliveries.fail(id, given)
     const write = (result: Delivered) =>
       result.delivered ? deliveries.deliver(id, result, now()) : deliveries.fail(id, result)
     return persist(() =>
-      typeof told === 'function' ? afterTurn(async () => write(told())) : write(told),
+      typeof given === 'function' ? afterTurn(async () => write(given())) : write(given),
     )
   }
 
@@ -86,8 +86,8 @@ export function createDeliveries({
       if (!payment) throw new Error(`payment ${id} is not to be delivered`)
       return payment
     },
-    async endDelivery(id, told) {
-      if (!(await end(id, told))) throw new Error(`no delivery of payment ${id} was started`)
+    async endDelivery(id, given) {
+      if (!(await end(id, given))) throw new Error(`no delivery of payment ${id} was started`)
     },
     async handOver(id) {
       try {

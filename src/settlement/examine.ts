@@ -112,7 +112,7 @@ function callsFor(
 }
 
 /** The answers to `callsFor`. */
-type Observation = Omit<Refusals.Facts, 'refusedByWallet' | 'eip712'> & {
+type CallReads = Omit<Refusals.Facts, 'refusedByWallet' | 'eip712'> & {
   code: AccountCode
   baseFeeWei: bigint | undefined
   isSettled: boolean
@@ -120,7 +120,7 @@ type Observation = Omit<Refusals.Facts, 'refusedByWallet' | 'eip712'> & {
   wallet: ReturnType<typeof judgeWallet> | undefined
 }
 
-function readAnswer(transfer: Transfer.Transfer, { code, results }: CallAnswer): Observation {
+function readAnswer(transfer: Transfer.Transfer, { code, results }: CallAnswer): CallReads {
   const isPermit = transfer.method === 'permit2'
   const [nonce, balance, timestamp, baseFeeWei, allowance] = results.map(EthCall.uintOf)
   const wallet = results[isPermit ? 7 : 5]
@@ -139,7 +139,7 @@ function readAnswer(transfer: Transfer.Transfer, { code, results }: CallAnswer):
 
 function judge(
   { transfer, code }: Candidate,
-  { isSettled, used, wallet }: Observation,
+  { isSettled, used, wallet }: CallReads,
   check: SignatureCheck | undefined,
 ): Exclude<Simulation, { kind: 'passes' }> | 'passes' | 'fails' {
   const passes = isSettled && used === false
@@ -159,7 +159,7 @@ function judge(
 function explain(
   chain: ChainState,
   { transfer, code, signer }: Candidate,
-  seen: Observation,
+  seen: CallReads,
   { now, check }: Asked,
 ): Simulation {
   const { wallet } = seen
@@ -184,7 +184,7 @@ async function confirm(
   chain: ChainState,
   from: Address | undefined,
   candidate: Candidate,
-  { balance, code, atSeconds }: Observation & { atSeconds: bigint | undefined },
+  { balance, code, atSeconds }: CallReads & { atSeconds: bigint | undefined },
 ): Promise<Simulation> {
   const { transfer, call } = candidate
   const balanceAtomic = balance ?? 0n
@@ -241,7 +241,7 @@ async function aggregateWithCode(
   } catch (error) {
     if (!(error instanceof RpcError)) throw error
     // Without an answer of the code read, only the payer's code can have burnt that much gas.
-    return withoutCode(EthCall.isSpentGas(error) ? { key: 'burning' } : 'unknown')
+    return withoutCode(EthCall.isSpentGas(error) ? { key: 'out-of-gas' } : 'unknown')
   }
   const split = splitCode(answer)
   const results = split && Multicall.parseResults(split.data, calls.length)

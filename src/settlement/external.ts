@@ -1,5 +1,5 @@
 import type { Hex } from 'viem'
-import type { Assignment, Evidence } from '../../db/Ledger'
+import type { Arrival, Assignment } from '../../db/Ledger'
 import type { Payment } from '../../db/Payment'
 import { type Node, RpcFault } from '../chain/client'
 import * as Clock from '../chain/clock'
@@ -102,15 +102,15 @@ export function counts(
   context: Clocks & Pick<Context, 'policy'>,
   chain: ChainState,
   { transfer, purpose }: Pick<Payment, 'transfer' | 'purpose'>,
-  { found, evidence }: { found: Found; evidence: Evidence | undefined },
+  { found, arrival }: { found: Found; arrival: Arrival | undefined },
 ): boolean {
   const { product, bound } = purpose
   if (product === 'desk') return true
   if (product === 'facilitator' && !context.policy.isOwnPayee(transfer.payee)) return false
   if (bound && context.policy.payoutExclusive()) return true
-  if (!evidence) return false
+  if (!arrival) return false
   const aheadMs = Math.min(aheadMaxMs, Clock.mayBeAheadMs(aheadOf(context, chain)))
-  return isAfter(found, evidence, evidence.receivedAt - clockToleranceMs - aheadMs)
+  return isAfter(found, arrival, arrival.receivedAt - clockToleranceMs - aheadMs)
 }
 
 /**
@@ -121,13 +121,13 @@ export function isSince(
   context: Clocks,
   chain: ChainState,
   found: Found,
-  evidence: Evidence,
+  arrival: Arrival,
 ): boolean {
   const provenMs = Math.max(0, skewOf(context, chain))
-  return isAfter(found, evidence, evidence.receivedAt + 1_000 - provenMs)
+  return isAfter(found, arrival, arrival.receivedAt + 1_000 - provenMs)
 }
 
-function isAfter(found: Found, { knownBlock }: Evidence, earliestMs: number): boolean {
+function isAfter(found: Found, { knownBlock }: Arrival, earliestMs: number): boolean {
   return found.blockNumber > knownBlock && found.timestamp >= BigInt(Math.floor(earliestMs / 1000))
 }
 

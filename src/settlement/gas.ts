@@ -15,7 +15,7 @@ const marginGas = 60_000n
 const deployGas = 1_000_000n
 /**
  * A product's budget of a day is cut into so many parts. Failed payments of payers with code may cost
- * one part, batches that burnt their gas in vain another.
+ * one part, batches that wasted their gas in vain another.
  */
 const budgetParts = 10n
 
@@ -24,7 +24,7 @@ type Clock = Pick<Context, 'now'>
 type Spending = Clock & { ledger: Pick<Context['ledger'], 'gas'> }
 
 /**
- * Gas limit of a payment that is sent alone: what is not used costs nothing, what is burnt is
+ * Gas limit of a payment that is sent alone: what is not used costs nothing, what is wasted is
  * bounded. `isContract`: allow the gas of a contract signature.
  */
 export function limitAlone(transfer: Call & { signature?: Hex }, isContract: boolean): bigint {
@@ -164,7 +164,7 @@ function spent(detail: string): PaymentRefusal {
 
 /**
  * Whether payments of a product may share transactions. An account without code can delegate to some
- * that burns all gas in the very block, which costs its owner next to nothing. Once batches have burnt
+ * that burns all gas in the very block, which costs its owner next to nothing. Once batches have wasted
  * their part of the budget so, payments leave alone for the rest of the day, where each burns its own
  * limit. In memory: a restart forgives.
  */
@@ -173,22 +173,22 @@ export function mayShare(
   { network, gas }: Pick<ChainState, 'network' | 'gas'>,
   product: Product,
 ): boolean {
-  const wei = gas.burnt.get(dayKey(product, now())) ?? 0n
+  const wei = gas.wasted.get(dayKey(product, now())) ?? 0n
   return wei === 0n || wei < network.gasPerDayWei[product] / budgetParts
 }
 
-/** Takes note of a batch that burnt its gas in vain. */
-export function addBurnt(
+/** Takes note of a batch that wasted its gas in vain. */
+export function addWasted(
   { now }: Clock,
-  { gas: { burnt } }: Pick<ChainState, 'gas'>,
+  { gas: { wasted } }: Pick<ChainState, 'gas'>,
   product: Product,
   wei: bigint,
 ): void {
   const key = dayKey(product, now())
-  const before = burnt.get(key) ?? 0n
+  const before = wasted.get(key) ?? 0n
   const today = key.slice(key.indexOf(' '))
-  for (const each of burnt.keys()) if (!each.endsWith(today)) burnt.delete(each)
-  burnt.set(key, before + wei)
+  for (const each of wasted.keys()) if (!each.endsWith(today)) wasted.delete(each)
+  wasted.set(key, before + wei)
 }
 
 function dayKey(product: Product, at: number): string {

@@ -67,9 +67,9 @@ async function findTrouble(context: Uses, chain: ChainState): Promise<string | u
     Promise.all(relayers.map(({ address }) => client.call('eth_getBalance', [address, 'latest']))),
     Promise.all(relayers.map((relayer) => readCount(chain, relayer, 'pending'))),
   ])
-  const heard = others.filter(isDefined)
+  const answers = others.filter(isDefined)
   // The number of other URLs that answer for this chain.
-  health.others = heard.length
+  health.others = answers.length
   if (!Receipt.isHex(chainId) || Number(chainId) !== network.chainId) {
     return `${client.hosts.join(', ')} is not chain ${network.chainId}`
   }
@@ -84,13 +84,13 @@ async function findTrouble(context: Uses, chain: ChainState): Promise<string | u
   }
   Clock.observe(chain.clock, newest, times)
   observeTime(head, newest.timestamp, chainNow(context, chain))
-  const said: Said[] = [{ tip, block: newest }, ...heard]
+  const said: OtherFees[] = [{ tip, block: newest }, ...answers]
   learnFees(head, {
     tips: said.flatMap((each) => (Receipt.isHex(each.tip) ? [BigInt(each.tip)] : [])),
     baseFees: said.flatMap(({ block }) => block?.baseFeeWei ?? []),
   })
   if (health.checks % rareEvery === 0 || !health.ready) {
-    const fault = await lookRarely(chain)
+    const fault = await checkRarely(chain)
     if (fault !== undefined) return fault
   }
   const { maxFeeWei } = fees(head, network.feeCapWei)
@@ -109,10 +109,10 @@ async function findTrouble(context: Uses, chain: ChainState): Promise<string | u
 }
 
 /** Fees as another node reports them, so that no single node decides what we pay. */
-type Said = { tip: unknown; block: Receipt.Block | undefined }
+type OtherFees = { tip: unknown; block: Receipt.Block | undefined }
 
 /** Undefined for one that does not answer for this chain. Never rejects. */
-async function askOther({ network }: ChainState, node: Node): Promise<Said | undefined> {
+async function askOther({ network }: ChainState, node: Node): Promise<OtherFees | undefined> {
   const ask = (method: string, params: readonly unknown[]) =>
     node.call(method, params, { timeoutMs: otherMs }).catch(() => undefined)
   const [chainId, tip, latest] = await Promise.all([
@@ -143,7 +143,7 @@ function assess(
   relayer.stuck = undefined
 }
 
-async function lookRarely(chain: ChainState): Promise<string | undefined> {
+async function checkRarely(chain: ChainState): Promise<string | undefined> {
   const { client, network } = chain
   const { asset } = network
   const contracts: [string, Address][] = [

@@ -2,8 +2,9 @@ import type { Rows } from '../../db/Ledger'
 import type { Payment, Purpose } from '../../db/Payment'
 import * as Crypto from '../protocol/Crypto'
 import type { Transfer } from '../protocol/Transfer'
-import { adopt, type Unsettled } from './adopt'
+import { acceptExternal, type Unsettled } from './accept-external'
 import { type Context, chainOf } from './context'
+import { needsSecond } from './cross-check'
 import * as Gas from './gas'
 import { type DeliverOnConfirm, type Outcome, RowsRefusedError, type Underway } from './Outcome'
 import { payerBefore } from './payers'
@@ -14,7 +15,6 @@ import * as Resolve from './resolve'
 import * as Signature from './signature'
 import type { Admission, ChainState, Signer } from './state'
 import { within } from './wait'
-import { needsSecond } from './witnesses'
 
 /** A payment that is asked for. */
 export type PaymentRequest = {
@@ -88,9 +88,9 @@ async function admit(
     case 'sent':
       return latest(context, result.payment)
     case 'known':
-      return meet(context, result.payment, request, waitMs)
+      return joinKnown(context, result.payment, request, waitMs)
     case 'used':
-      return meetUsed(context, chain, request, waitMs)
+      return handleUsedNonce(context, chain, request, waitMs)
     case 'unsigned': {
       const leftMs = Math.min(waitMs, Math.max(0, until - context.now()))
       return admit(context, { ...request, isKeySigned: false }, onConfirm, leftMs)
@@ -178,7 +178,7 @@ async function refusePayer(
   return code === 'contract' ? Gas.refuseCode(context, chain, purpose) : undefined
 }
 
-async function meetUsed(
+async function handleUsedNonce(
   context: Intake,
   chain: ChainState,
   request: PaymentRequest,
@@ -186,12 +186,12 @@ async function meetUsed(
 ): Promise<Outcome> {
   const { transfer } = request
   const written = await context.ledger.payments.find(transfer)
-  if (written) return meet(context, written, request, waitMs)
-  return adopt(context, chain, request, context.unsettled.find(transfer))
+  if (written) return joinKnown(context, written, request, waitMs)
+  return acceptExternal(context, chain, request, context.unsettled.find(transfer))
 }
 
 /** Money that is known already: the same purpose waits for it, another one comes too late. */
-export async function meet(
+export async function joinKnown(
   context: Context,
   known: Payment,
   { purpose, requestId }: Pick<PaymentRequest, 'purpose' | 'requestId'>,
@@ -224,12 +224,12 @@ export async function resume(
     return Resolve.current(context, payment)
   }
   const member: Underway = { payment, requestId, deliverOnConfirm: undefined }
-  const work = context.progress.running.get(id) ?? takeUp(context, member, transfer)
+  const work = context.progress.running.get(id) ?? resumeReverted(context, member, transfer)
   return (await within(work, waitMs)) ?? latest(context, payment)
 }
 
 /** The stored signature was valid; the one presented now may be another form of it. */
-function takeUp(
+function resumeReverted(
   context: Context,
   member: Underway,
   transfer: Transfer | undefined,

@@ -6,7 +6,7 @@ import type { Transfer } from '../protocol/Transfer'
 export type Payers = {
   failures: Failures
   signers: Signers
-  promised: Promised
+  reserved: ReservedAmounts
 }
 
 /** `now` is unix ms; `failuresMax`: failures that a payer has at once. */
@@ -14,7 +14,7 @@ export function createPayers(now: () => number, failuresMax?: number): Payers {
   return {
     failures: createFailures(now, failuresMax),
     signers: createSigners(now),
-    promised: createPromised(),
+    reserved: createReservedAmounts(),
   }
 }
 
@@ -75,27 +75,27 @@ export async function payerBefore(
   return { address: transfer.payer, code: 'unknown', isNew }
 }
 
-/** What a payer has promised with a payment that may be sent, and its place among those under way. */
+/** What a payer has reserved with a payment that may be sent, and its place among those under way. */
 export type Reservation = { payer: Payer; leave: () => void }
 
 /** Call it in the same turn of the event loop as the checks of balance and failures. */
 export function reserve(
-  { promised, failures }: Pick<Payers, 'promised' | 'failures'>,
+  { reserved, failures }: Pick<Payers, 'reserved' | 'failures'>,
   transfer: Transfer,
   payer: Payer,
 ): Reservation {
-  promised.add(transfer)
+  reserved.add(transfer)
   return { payer, leave: failures.begin(payer) }
 }
 
 /** For a payment that is not sent. */
-export function giveBack(
-  { promised }: Pick<Payers, 'promised'>,
+export function releaseReservation(
+  { reserved }: Pick<Payers, 'reserved'>,
   transfer: Transfer,
   { leave }: Reservation,
 ): void {
   leave()
-  promised.release(transfer)
+  reserved.release(transfer)
 }
 
 /** Most failures that new payers with the same code have together. */
@@ -110,7 +110,7 @@ const roomMin = 16
 const roomMax = 64
 
 export function createFailures(now: () => number, most = 5): Failures {
-  const debts = createDebts(now)
+  const debts = createFailureBuckets(now)
   const underWay = createCounts()
   const paid = new Map<string, number>()
   /** Payers that have paid, by their code. */
@@ -171,7 +171,7 @@ export function createFailures(now: () => number, most = 5): Failures {
 }
 
 /** Failures on record (GCRA), by address or by code. */
-function createDebts(now: () => number) {
+function createFailureBuckets(now: () => number) {
   /** When a bucket is full again. */
   const fullAt = new Map<string, number>()
 
@@ -182,7 +182,7 @@ function createDebts(now: () => number) {
   }
 
   /** Every entry cost a failed transaction: as many as fit are far below any gas budget. */
-  const forget = () => {
+  const dropExpired = () => {
     const time = now()
     for (const [key, at] of fullAt) if (at <= time) fullAt.delete(key)
     for (const [key] of fullAt) {
@@ -199,7 +199,7 @@ function createDebts(now: () => number) {
       // Last in the order of insertion: the oldest go first.
       fullAt.delete(key)
       fullAt.set(key, next)
-      if (fullAt.size > payersMax) forget()
+      if (fullAt.size > payersMax) dropExpired()
     },
   }
 }
@@ -280,15 +280,15 @@ function createSigners(now: () => number): Signers {
   }
 }
 
-/** Money on its way by payer, so that one balance is not promised twice. */
-export type Promised = {
+/** Money on its way by payer, so that one balance is not reserved twice. */
+export type ReservedAmounts = {
   /** Of the payer, atomic. */
   of(transfer: Transfer): bigint
   add(transfer: Transfer): void
   release(transfer: Transfer): void
 }
 
-export function createPromised(): Promised {
+export function createReservedAmounts(): ReservedAmounts {
   const amounts = new Map<string, bigint>()
   const of = (transfer: Transfer) => amounts.get(payerKey(transfer)) ?? 0n
   return {

@@ -41,12 +41,12 @@ export async function recover(context: Context, checked?: Checked): Promise<void
     // Another key's transactions can be sent and watched, but not replaced; its nonces are not ours.
     if (!relayer) work.push(watchUnowned(context, chain, rows))
     else if (!driven.get(relayer)?.has(first.transaction.nonce)) {
-      await takeUp(context, chain, relayer, rows)
+      await resumeSlot(context, chain, relayer, rows)
     }
   }
   const running = new Set(progress.running.keys())
   const unfinished = await ledger.payments.unfinished()
-  if (checked) forget(checked, unfinished)
+  if (checked) dropStale(checked, unfinished)
   for (const payment of unfinished) {
     if (!context.chains.has(payment.transfer.network) || running.has(payment.id)) continue
     if (progress.running.has(payment.id)) continue
@@ -73,7 +73,7 @@ function isDue(checked: Checked, { id, transfer }: Payment, now: number): boolea
   return true
 }
 
-function forget(checked: Checked, unfinished: readonly Payment[]): void {
+function dropStale(checked: Checked, unfinished: readonly Payment[]): void {
   if (checked.size === 0) return
   const ids = new Set(unfinished.map(({ id }) => id))
   for (const id of checked.keys()) if (!ids.has(id)) checked.delete(id)
@@ -96,7 +96,7 @@ function relayerOf({ relayers }: ChainState, address: string): Relayer | undefin
   return relayers.find((relayer) => relayer.address === address)
 }
 
-async function takeUp(
+async function resumeSlot(
   context: Context,
   chain: ChainState,
   relayer: Relayer,
@@ -104,7 +104,7 @@ async function takeUp(
 ): Promise<void> {
   const [first] = rows
   if (!first) return
-  if (first.job !== undefined) return takeUpJob(context, chain, relayer, first.job)
+  if (first.job !== undefined) return resumeJob(context, chain, relayer, first.job)
   const transactions = rows.map(({ transaction }) => transaction)
   const payments = await context.ledger.transactions.paymentsOf(transactions.map(hashOf))
   const members = payments.map(unattended)
@@ -126,7 +126,7 @@ async function takeUp(
  * With every transaction that was ever signed for it: one that was given up for its sibling may be
  * the one that is included after a reorganisation, and then the job has run.
  */
-async function takeUpJob(
+async function resumeJob(
   context: Context,
   chain: ChainState,
   relayer: Relayer,

@@ -7,11 +7,11 @@ import type { ChainState, Watch } from './state'
 type Uses = Pick<Context, 'ledger' | 'metrics' | 'log'>
 
 export function createWatch(): Watch {
-  return { seen: new Map(), from: undefined, lostRaw: new Map(), revivals: new Map() }
+  return { seen: new Map(), from: undefined, lostRaw: new Map(), restores: new Map() }
 }
 
 /** Keeps which block a transaction was included in, which saves reading it again. */
-export function remember(
+export function storeInclusion(
   chain: Pick<ChainState, 'watch'>,
   { blockNumber, blockHash, hash }: Receipt.Receipt,
 ): void {
@@ -79,7 +79,7 @@ async function readState(
     receipt?.blockNumber === block &&
     (known?.blockHash === undefined || known.blockHash === receipt.blockHash)
   if (receipt && isHere) {
-    remember(chain, receipt)
+    storeInclusion(chain, receipt)
     if (row.relayer === undefined) await keepRaw(chain, row.hash)
     return 'there'
   }
@@ -87,17 +87,17 @@ async function readState(
   if (receipt || hash !== undefined) return 'gone'
   // A node that lags has no such block yet: believed at the second look.
   const misses = (known?.misses ?? 0) + 1
-  const sight = known ?? { blockNumber: block, blockHash: undefined, raw: undefined }
-  seen.set(row.hash, { ...sight, misses })
+  const inclusion = known ?? { blockNumber: block, blockHash: undefined, raw: undefined }
+  seen.set(row.hash, { ...inclusion, misses })
   return misses < 2 ? 'unclear' : 'gone'
 }
 
 async function reopen(context: Uses, chain: ChainState, row: Included): Promise<void> {
   const { network, watch, head } = chain
   const { payments, job } = await context.ledger.settling.reopen(network.id, row.hash)
-  const sight = watch.seen.get(row.hash)
+  const inclusion = watch.seen.get(row.hash)
   watch.seen.delete(row.hash)
-  if (sight?.raw !== undefined) watch.lostRaw.set(row.hash, sight.raw)
+  if (inclusion?.raw !== undefined) watch.lostRaw.set(row.hash, inclusion.raw)
   const block = BigInt(row.blockNumber)
   if (head.number >= block) head.number = block - 1n
   context.metrics.reorged(network.id, payments.length)
@@ -119,11 +119,11 @@ async function reopen(context: Uses, chain: ChainState, row: Included): Promise<
 
 /** External bytes are not in our database, and a node forgets what it dropped. */
 async function keepRaw(chain: ChainState, hash: Hex): Promise<void> {
-  const sight = chain.watch.seen.get(hash)
-  if (!sight || sight.raw !== undefined) return
+  const inclusion = chain.watch.seen.get(hash)
+  if (!inclusion || inclusion.raw !== undefined) return
   try {
     const raw = await chain.client.call('eth_getRawTransactionByHash', [hash])
-    if (Receipt.isHex(raw) && raw.length > 2) sight.raw = raw
+    if (Receipt.isHex(raw) && raw.length > 2) inclusion.raw = raw
   } catch {
     // Then the authorization is settled by ourselves.
   }

@@ -2,6 +2,7 @@ import { storageCode } from '../../db/fault'
 import type { Assignment } from '../../db/Ledger'
 import type { Payment } from '../../db/Payment'
 import { about, type Context, chainOf } from './context'
+import * as CrossCheck from './cross-check'
 import { readMoney } from './ethcall'
 import * as External from './external'
 import type { Outcome, Reason, Underway } from './Outcome'
@@ -9,7 +10,6 @@ import { assertConfirmed } from './reads'
 import * as Refusals from './refusals'
 import type { ChainState } from './state'
 import { pause } from './wait'
-import * as Witnesses from './witnesses'
 
 type Uses = Pick<Context, 'ledger' | 'chains' | 'progress' | 'policy' | 'now' | 'monotonic' | 'log'>
 
@@ -23,7 +23,7 @@ const lagBlocks = 300n
  */
 const unseenSeconds = 86_400n
 /** After that a configured URL that does not answer at all keeps no payment open. */
-const silenceSeconds = 600n
+const unansweredSeconds = 600n
 
 /** Registers work on a payment, whose faults leave it to the next sweep. */
 export function track(
@@ -94,7 +94,7 @@ async function judge(context: Uses, subject: Subject, reason: Reason): Promise<O
   const others = await askOthers(context, chain, payment)
   if (others.kind === 'paid') return confirmExternal(context, subject, others.assignment)
   if (isHidden) return { kind: 'reverted', payment, reason }
-  if (others.kind === 'doubtful' && sinceSeconds <= patienceOf(others)) {
+  if (others.kind === 'doubtful' && sinceSeconds <= graceSecondsOf(others)) {
     return { kind: payment.state === 'broadcast' ? 'pending' : 'reverted', payment, reason }
   }
   return expire(context, subject, { isUsed: money.used, found: external?.found })
@@ -106,7 +106,7 @@ async function confirmOwn(
   chain: ChainState,
   payment: Payment,
 ): Promise<Outcome | undefined> {
-  const own = await Witnesses.findOwn(context, chain, payment)
+  const own = await CrossCheck.findOwn(context, chain, payment)
   if (!own) return undefined
   await assertConfirmed(context, chain, own.transaction)
   await context.ledger.settling.confirm(payment.id, own, context.now())
@@ -142,7 +142,7 @@ export async function endIfOver(context: Uses, payment: Payment): Promise<void> 
     const others = await askOthers(context, chain, payment)
     const sinceSeconds = money.timestamp - transfer.validBefore
     if (others.kind === 'paid') return
-    if (others.kind === 'doubtful' && sinceSeconds <= patienceOf(others)) return
+    if (others.kind === 'doubtful' && sinceSeconds <= graceSecondsOf(others)) return
     await context.ledger.settling.expire(id, false)
   } catch (error) {
     context.log('settlement-undecided', { ...about({ id }), error })
@@ -186,17 +186,17 @@ async function askOthers(
   context: Uses,
   chain: ChainState,
   payment: Payment,
-): Promise<Witnesses.Answer> {
-  return Witnesses.ask(context, chain, payment, await searchedFrom(context, payment))
+): Promise<CrossCheck.Answer> {
+  return CrossCheck.ask(context, chain, payment, await searchedFrom(context, payment))
 }
 
 /** For how long after its time a payment stays open because URLs do not agree, or do not answer. */
-function patienceOf({ isSilent }: { isSilent: boolean }): bigint {
-  return isSilent ? silenceSeconds : unseenSeconds
+function graceSecondsOf({ isSilent }: { isSilent: boolean }): bigint {
+  return isSilent ? unansweredSeconds : unseenSeconds
 }
 
 async function searchedFrom({ ledger }: Uses, { id }: Payment): Promise<bigint> {
-  const { knownBlock } = await ledger.payments.evidenceOf(id)
+  const { knownBlock } = await ledger.payments.arrivalOf(id)
   return knownBlock > lagBlocks ? knownBlock - lagBlocks : 0n
 }
 
@@ -228,7 +228,7 @@ function withExternal(outcome: Outcome, found: External.Found | undefined): Outc
 /** An external settlement, and whether it pays for this request. Throws when it cannot be known. */
 async function findExternal(context: Uses, chain: ChainState, payment: Payment) {
   const { transfer, purpose } = payment
-  const evidence = await context.ledger.payments.evidenceOf(payment.id)
+  const arrival = await context.ledger.payments.arrivalOf(payment.id)
   const fromBlock = await searchedFrom(context, payment)
   let found = await External.find(context, chain, transfer, { fromBlock })
   if (!found) {
@@ -238,12 +238,12 @@ async function findExternal(context: Uses, chain: ChainState, payment: Payment) 
   }
   // The desk gives back what it does not swap: its buyer's money must not be kept for being unreadable.
   if (!found && purpose.product === 'desk' && transfer.method === 'permit2') {
-    const above = evidence.knownBlock + 1n
+    const above = arrival.knownBlock + 1n
     const search = { fromBlock: above, isOursAlone: true }
     found = await External.find(context, chain, transfer, search)
   }
   if (!found) return undefined
-  const counts = External.counts(context, chain, payment, { found, evidence })
+  const counts = External.counts(context, chain, payment, { found, arrival })
   if (counts) await assertConfirmed(context, chain, found.transaction)
   return { found, counts }
 }

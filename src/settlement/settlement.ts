@@ -4,9 +4,10 @@ import type { Payment, Purpose } from '../../db/Payment'
 import type { Asset } from '../protocol/Asset'
 import * as Crypto from '../protocol/Crypto'
 import { type Money, moneyKey, type Transfer } from '../protocol/Transfer'
-import { createUnsettled } from './adopt'
+import { createUnsettled } from './accept-external'
 import { type Availability, createAvailability } from './availability'
 import { type Context, chainOf } from './context'
+import * as CrossCheck from './cross-check'
 import { createDeliveries, type Deliveries } from './delivery'
 import * as Intake from './intake'
 import { createJobRunner, type Jobs } from './jobs'
@@ -17,7 +18,6 @@ import * as Refusals from './refusals'
 import { type Background, createContext, type SettlementOptions, start } from './start'
 import { verify } from './verify'
 import { within } from './wait'
-import * as Witnesses from './witnesses'
 
 /*
  * The way of a payment. Each stage calls those below it, and answers with a value.
@@ -74,7 +74,7 @@ export type Payments = Pick<
    */
   confirmTwice(payment: Payment): Promise<boolean>
   /** What the nodes show of a confirmed payment now. Throws RpcFault or RpcError with one URL. */
-  sightOf(payment: Payment): Promise<Witnesses.Sight>
+  observationOf(payment: Payment): Promise<CrossCheck.Observation>
 }
 
 export type SettleOptions = {
@@ -163,7 +163,7 @@ function createPayments(context: Context, random: (length: number) => Uint8Array
       const about = { id, requestId, transfer, purpose, receivedAt, isKeySigned }
       const request = { ...about, rows, onSent, deliverOnConfirm }
       const outcome = await (known
-        ? Intake.meet(context, known, request, waitMs)
+        ? Intake.joinKnown(context, known, request, waitMs)
         : Intake.settle(intake, request, waitMs))
       if (outcome.kind === 'unavailable' && purpose.bound) {
         unsettled.note(transfer, { receivedAt, knownBlock })
@@ -178,9 +178,9 @@ function createPayments(context: Context, random: (length: number) => Uint8Array
     onPayment: context.events.payments.on,
     noteUnsettled: (transfer) =>
       unsettled.note(transfer, { receivedAt: now(), knownBlock: headOf(transfer) }),
-    needsSecond: (payment) => Witnesses.needsSecond(context, chainOfPayment(payment), payment),
-    confirmTwice: (payment) => Witnesses.confirm(context, chainOfPayment(payment), payment),
-    sightOf: (payment) => Witnesses.sightOf(context, chainOfPayment(payment), payment),
+    needsSecond: (payment) => CrossCheck.needsSecond(context, chainOfPayment(payment), payment),
+    confirmTwice: (payment) => CrossCheck.confirm(context, chainOfPayment(payment), payment),
+    observationOf: (payment) => CrossCheck.observationOf(context, chainOfPayment(payment), payment),
   }
 }
 

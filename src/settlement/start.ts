@@ -18,7 +18,7 @@ import { pump } from './queue'
 import * as Recover from './recover'
 import { createRelayer, isReady } from './relayer'
 import * as Reorg from './reorg'
-import { revive } from './revive'
+import { restore } from './restore'
 import type { ChainState, Relayer } from './state'
 
 /** Per attempt; a settlement waits longer than several of them. */
@@ -156,7 +156,7 @@ export function start(context: Context, checkMs: number): Background {
         const isReorganised = chain.health.ready && (await Reorg.check(context, chain))
         if (signal.aborted) return
         if (index === 0 || isReorganised) await sweep()
-        if (chain.health.ready && isRecovered) await revive(context, chain)
+        if (chain.health.ready && isRecovered) await restore(context, chain)
       } catch (error) {
         context.log('settlement-fault', { network: chain.network.id, error })
       }
@@ -243,7 +243,7 @@ function createChainState(network: NetworkConfig, options: ChainOptions): ChainS
       isProbing: false,
     },
     known: { codes: new Map(), eoas: new Map(), unshared: new Set() },
-    gas: { used: new Map(), lone: new Map(), burnt: new Map() },
+    gas: { used: new Map(), lone: new Map(), wasted: new Map() },
     factories: new Set(options.walletFactories?.flatMap((each) => parseAddress(each) ?? [])),
     watch: Reorg.createWatch(),
     room: createSignal(),

@@ -88,8 +88,8 @@ export type GasLearnt = {
   used: Map<string, bigint>
   /** Gas of the newest lone payment, by its method. */
   lone: Map<string, bigint>
-  /** Wei that batches have burnt in vain, by product and day. */
-  burnt: Map<string, bigint>
+  /** Wei that batches have wasted in vain, by product and day. */
+  wasted: Map<string, bigint>
 }
 
 export type Health = {
@@ -235,17 +235,17 @@ export type WaitingJob = {
  * is not remembered is read again.
  */
 export type Watch = {
-  seen: Map<Hex, Sighting>
+  seen: Map<Hex, WatchedInclusion>
   /** Lowest block whose transactions the next look must see; undefined before the first one. */
   from: bigint | undefined
   /** Bytes of external transactions that a reorganisation took away. */
   lostRaw: Map<Hex, Hex>
   /** Looks since then, by payment, and the newest block at the first of them. */
-  revivals: Map<string, { attempts: number; since: bigint }>
+  restores: Map<string, { attempts: number; since: bigint }>
 }
 
 /** Where one transaction was included. */
-export type Sighting = {
+export type WatchedInclusion = {
   blockNumber: bigint
   /** Undefined while the chain's answer to it is not understood. */
   blockHash: Hex | undefined

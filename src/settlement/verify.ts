@@ -11,17 +11,17 @@ import * as Signature from './signature'
 import { chainNow } from './state'
 
 /**
- * Signature, window and simulation in one call to a node; nothing is written or sent. `told`: the
- * signing domain that the payer was told, by default the token's own.
+ * Signature, window and simulation in one call to a node; nothing is written or sent. `given`: the
+ * signing domain that the payer was given, by default the token's own.
  */
 export async function verify(
   context: Pick<Context, 'chains' | 'now' | 'monotonic'>,
   transfer: Transfer,
-  told: Asset['eip712'] | undefined,
+  given: Asset['eip712'] | undefined,
 ): Promise<{ ok: true } | Outcome> {
   const chain = chainOf(context, transfer.network)
   const own = chain.network.asset.eip712
-  const eip712 = told ?? own
+  const eip712 = given ?? own
   const digest = digestOf(transfer, { eip712 })
   let signer: Address | undefined
   const isSigned = () => {

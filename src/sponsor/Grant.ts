@@ -159,17 +159,17 @@ export function capWei(sponsor: Sponsor, decimals: number): bigint {
 
 /**
  * The amount that an address lacks for an approve at the default fees of wallets, within the cap.
- * `too-dear`: the cap is too low for the approve to be included.
+ * `too-expensive`: the cap is too low for the approve to be included.
  */
 export function amountOf(
   balanceWei: bigint,
   price: Price,
   cap: bigint,
-): { kind: 'amount'; wei: bigint } | { kind: 'has-gas' } | { kind: 'too-dear' } {
+): { kind: 'amount'; wei: bigint } | { kind: 'has-gas' } | { kind: 'too-expensive' } {
   if (balanceWei >= enoughWei(price)) return { kind: 'has-gas' }
   const wanted = price.gas * bidWei(price) - balanceWei
   const wei = wanted < cap ? wanted : cap
-  return balanceWei + wei < leastWei(price) ? { kind: 'too-dear' } : { kind: 'amount', wei }
+  return balanceWei + wei < leastWei(price) ? { kind: 'too-expensive' } : { kind: 'amount', wei }
 }
 
 /**

@@ -16,7 +16,7 @@ export type Clients = {
   settle(addresses: Iterable<string>): void
   /** Counts one grant; false when there is no room, or too much is unused. */
   take(client: string, day: number, address: string): boolean
-  giveBack(client: string, day: number, address: string): void
+  releaseReservation(client: string, day: number, address: string): void
 }
 
 type Share = { count: number; unused: Set<string> }
@@ -68,7 +68,7 @@ export function createClients(): Clients {
       }
       return true
     },
-    giveBack(client, day, address) {
+    releaseReservation(client, day, address) {
       if (day !== today) return
       for (const [key] of both(client)) {
         const share = shares.get(key)

@@ -89,7 +89,7 @@ type Context = GrantingOptions & {
   underWay: Map<string, Promise<Result>>
   semaphore: Semaphore
   /** When it was last read, by the network of clients, whether grants are used. Unix ms. */
-  lookedAt: Map<string, number>
+  readAt: Map<string, number>
 }
 
 /** Gives native coin for one approve, once to an address. */
@@ -101,7 +101,7 @@ export function createGranting(options: GrantingOptions): Granting {
     clients: createClients(),
     underWay: new Map(),
     semaphore: createSemaphore(readingMax, waitingMax),
-    lookedAt: new Map(),
+    readAt: new Map(),
   }
   const refusals = meter.counter('sponsor_refusals_total', 'Grants refused.', ['reason'])
   return {
@@ -135,7 +135,7 @@ async function fund(
   )
   if (judging === undefined) return notReady('Too many requests are being looked at.', 1)
   const judged = await judging
-  if (judged.kind === 'too-dear') return notReady('Gas costs more than a grant may be.', 60)
+  if (judged.kind === 'too-expensive') return notReady('Gas costs more than a grant may be.', 60)
   if (judged.kind === 'refused') return refusedBy(judged)
   if (!clients.take(client, day, address)) return tooMany(now())
   const request = {
@@ -149,18 +149,18 @@ async function fund(
   const funded = await ledger.fund(request, { waitMs: context.waitMs() })
   // Only what was given counts against the client.
   if (funded.kind !== 'funded' && funded.kind !== 'pending') {
-    clients.giveBack(client, day, address)
+    clients.releaseReservation(client, day, address)
   }
   return resultOf(funded, asked, judged, now())
 }
 
 /** Reads once a second for each network of clients, so that many requests cost few calls. */
-function isNew({ lookedAt, now }: Context, key: string): boolean {
-  if (Math.abs(now() - (lookedAt.get(key) ?? 0)) < unusedMaxAgeMs) return false
-  lookedAt.delete(key)
-  lookedAt.set(key, now())
-  const [oldest] = lookedAt.keys()
-  if (lookedAt.size > lookedMax && oldest !== undefined) lookedAt.delete(oldest)
+function isNew({ readAt, now }: Context, key: string): boolean {
+  if (Math.abs(now() - (readAt.get(key) ?? 0)) < unusedMaxAgeMs) return false
+  readAt.delete(key)
+  readAt.set(key, now())
+  const [oldest] = readAt.keys()
+  if (readAt.size > lookedMax && oldest !== undefined) readAt.delete(oldest)
   return true
 }
 
@@ -193,7 +193,7 @@ async function again(
 ): Promise<Result> {
   const row = await ledger.find(network.id, address)
   if (row === undefined) throw new Error(`${address} has no grant`)
-  const { transaction, state } = await ledger.stands(row)
+  const { transaction, state } = await ledger.standingOf(row)
   const confirmed = state === 'confirmed'
   const members = { transaction, confirmed, ...(approve && { approve }) }
   return refuse('already-sponsored', known[state], members)
@@ -206,7 +206,7 @@ async function once(
   client: string,
   row: GrantRow,
 ): Promise<Result> {
-  const { state } = await context.ledger.stands(row)
+  const { state } = await context.ledger.standingOf(row)
   if (row.kind !== 'grant' || state !== 'confirmed') return again(context, asked)
   const result = await fund(context, asked, client, row)
   if (result.kind === 'granted' || result.code === 'settlement-pending') return result

@@ -54,7 +54,7 @@ export type Ledger = {
    */
   fund(request: GrantRequest, options: { waitMs: number }): Promise<Funded>
   /** How the transfer of a row stands. */
-  stands(row: GrantRow): Promise<Standing>
+  standingOf(row: GrantRow): Promise<Standing>
   /** Networks whose budget of today is spent. */
   spent(): Promise<readonly { network: Network.Id; reason: string }[]>
   /** What was given today. */
@@ -87,7 +87,7 @@ export function createLedger(options: LedgerOptions): Ledger {
     room: (network) => roomOf(options, network),
     tally: (network) => tallyOf(options, network),
     fund: (request, { waitMs }) => fund(options, request, waitMs),
-    async stands(row) {
+    async standingOf(row) {
       const job = await settlement.job(Grant.idOf(row.network, row.address))
       return {
         transaction: job?.transaction ?? row.transactionHash,

@@ -11,7 +11,7 @@ import type { Verdict } from './Verdict'
 /** What the desk needs of the settlement. */
 export type DeskSettlement = Pick<
   Settlement,
-  'desk' | 'run' | 'job' | 'onJob' | 'onPayment' | 'findById' | 'read' | 'rpc' | 'sightOf'
+  'desk' | 'run' | 'job' | 'onJob' | 'onPayment' | 'findById' | 'read' | 'rpc' | 'observationOf'
 >
 
 /** The market that the desk buys in. */
@@ -20,7 +20,7 @@ export type DeskMarket = {
    * What the pinned pool gives now, undefined when it takes no such amount, and whether everything
    * holds that must before money moves; of one block. Throws RpcFault when no node answers.
    */
-  see(token: StockToken, usdgAtomic: bigint, people: readonly Address[]): Promise<DeskQuote>
+  quote(token: StockToken, usdgAtomic: bigint, people: readonly Address[]): Promise<DeskQuote>
   /** The calls of an account that holds `usdgAtomic`; see `Market`. */
   swap: Market['swap']
 }
@@ -30,7 +30,7 @@ export type DeskQuote = { verdict: Verdict; sharesAtomic: bigint | undefined }
 /** The desk's view of a market: always the newest block. */
 export function viewOf(market: Pick<Market, 'snapshotOf' | 'judge' | 'swap'>): DeskMarket {
   return {
-    async see(token, usdgAtomic, people) {
+    async quote(token, usdgAtomic, people) {
       const snapshot = await market.snapshotOf(token, usdgAtomic, { people, fresh: true })
       return { verdict: market.judge(snapshot), sharesAtomic: snapshot.sharesAtomic }
     },
@@ -60,11 +60,11 @@ export type Context = {
    * Orders with a confirmed payment that too few nodes show: since when (unix ms), the time of the
    * next log event, and the number of contradictions in a row.
    */
-  unseen: Map<string, { since: number; tellAt: number; disputes: number }>
+  unseen: Map<string, { since: number; logAt: number; disputes: number }>
   /** Makes one move of an order, and tells of it. False: it was in another state. */
   move(move: OrderMove): Promise<boolean>
   /** Logs an order that was moved, and wakes the requests that wait for it. */
-  tell(order: Order): void
+  notify(order: Order): void
 }
 
 /** The listed token of an order, with what was pinned when it was taken. */

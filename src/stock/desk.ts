@@ -4,10 +4,10 @@ import type { HistoryQuery, OrderLedger } from '../../db/OrderLedger'
 import type { NetworkConfig, Stock } from '../config/Config'
 import type { Context, DeskMarket, DeskSettlement, Log } from './context'
 import { createDriver } from './driver'
-import { isOurs } from './evidence'
 import { idSince, refundId, swapId } from './Order'
+import { isOurs } from './onchain'
+import { createOrderWaits, type OrderWaits } from './order-waits'
 import { step } from './steps'
-import { createWaiters, type Waiters } from './waiters'
 
 /** The stock desk: takes orders and drives each to its end, whatever happens in between. */
 export type Desk = {
@@ -57,8 +57,8 @@ export function createDesk(options: DeskOptions): Desk {
   const { orders, settlement, log, sweepMs = 1_000, laterMs = 250 } = options
   const view = async (order: Order | undefined) => order && withNewest(settlement, order)
   const find = async (id: string) => view(await orders.find(id))
-  const waiters = createWaiters(find)
-  const context = createContext(options, waiters)
+  const waits = createOrderWaits(find)
+  const context = createContext(options, waits)
   const { drive, start, stop } = createDriver({
     find: orders.find,
     step: (order) => step(context, order),
@@ -92,7 +92,7 @@ export function createDesk(options: DeskOptions): Desk {
     open: orders.countOpen,
     held: async () => (await orders.open()).filter(({ state }) => state === 'held'),
     drive,
-    wait: waiters.wait,
+    wait: waits.wait,
     async recover() {
       const open = await orders.open()
       await warnOfOthers(context, open.filter(isToDrive))
@@ -115,23 +115,23 @@ function countsOf(open: readonly Order[]): ReadonlyMap<State, number> {
   return counts
 }
 
-function createContext(options: DeskOptions, waiters: Waiters): Context {
+function createContext(options: DeskOptions, waits: OrderWaits): Context {
   const { orders, settlement, market, stock, now, log } = options
   const { asset, reorgDepth, chainId } = options.network
-  const tell: Context['tell'] = ({ id, state, refundReason, heldReason }) => {
+  const notify: Context['notify'] = ({ id, state, refundReason, heldReason }) => {
     log('order', { order: id, state, refundReason, heldReason })
-    waiters.tell(id)
+    waits.notify(id)
   }
   return {
     ...{ orders, settlement, market, stock, asset, chainId, reorgDepth, now, log },
     endedAt: new Map(),
     logSpans: new Map(),
     unseen: new Map(),
-    tell,
+    notify,
     async move(move) {
       const order = await orders.move(move)
       if (order === undefined) return false
-      tell(order)
+      notify(order)
       return true
     },
   }

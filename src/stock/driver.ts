@@ -28,9 +28,9 @@ type State = {
   options: DriverOptions
   running: Map<string, Promise<void>>
   /** Orders with news about them while they run. */
-  woken: Set<string>
+  changed: Set<string>
   /** What happened before `start`. */
-  early: Set<string>
+  queued: Set<string>
   timers: Map<string, { timer: ReturnType<typeof setTimeout>; delayMs: number }>
   sweeping: ReturnType<typeof setInterval> | undefined
   /** The look for orders that is under way. */
@@ -47,8 +47,8 @@ export function createDriver(options: DriverOptions): Driver {
   const state: State = {
     options,
     running: new Map(),
-    woken: new Set(),
-    early: new Set(),
+    changed: new Set(),
+    queued: new Set(),
     timers: new Map(),
     sweeping: undefined,
     sweep: undefined,
@@ -60,7 +60,7 @@ export function createDriver(options: DriverOptions): Driver {
     start(ids) {
       if (state.isStopping) return
       state.isStarted = true
-      for (const id of new Set([...state.early, ...ids])) drive(state, id)
+      for (const id of new Set([...state.queued, ...ids])) drive(state, id)
       sweep(state)
       state.sweeping ??= setInterval(() => sweep(state), options.sweepMs)
     },
@@ -75,15 +75,15 @@ export function createDriver(options: DriverOptions): Driver {
 }
 
 function drive(state: State, id: string): void {
-  const { running, woken, timers } = state
+  const { running, changed, timers } = state
   if (state.isStopping) return
   if (!state.isStarted) {
-    state.early.add(id)
+    state.queued.add(id)
     return
   }
   if (running.has(id)) {
     // What is being decided may be older than the news.
-    woken.add(id)
+    changed.add(id)
     return
   }
   const scheduled = timers.get(id)
@@ -91,7 +91,7 @@ function drive(state: State, id: string): void {
   timers.delete(id)
   const work = run(state, id, scheduled?.delayMs ?? 0).finally(() => {
     running.delete(id)
-    if (woken.delete(id)) drive(state, id)
+    if (changed.delete(id)) drive(state, id)
   })
   running.set(id, work)
 }
@@ -126,13 +126,13 @@ function later(state: State, id: string, delayMs: number): void {
 
 /** Drives what nothing drives. One at a time: a ledger may answer later than the next one is due. */
 function sweep(state: State): void {
-  state.sweep ??= lookAround(state).finally(() => {
+  state.sweep ??= sweepOnce(state).finally(() => {
     state.sweep = undefined
   })
 }
 
 /** Never rejects. */
-async function lookAround(state: State): Promise<void> {
+async function sweepOnce(state: State): Promise<void> {
   const { running, timers, options } = state
   try {
     for (const { id } of await options.toDrive()) {

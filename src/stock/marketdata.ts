@@ -30,7 +30,7 @@ export type MarketDataOptions = {
 }
 
 /** All that is known of one token. */
-type Known = {
+type TokenData = {
   snapshot: Snapshot.Snapshot
   quoted: IssuerQuote | undefined
   listed: IssuerAsset | undefined
@@ -46,11 +46,11 @@ export function createMarketData(options: MarketDataOptions): MarketData {
   return {
     find: market.find,
     async quote(token) {
-      const known = await knowOne(options, token)
+      const known = await collectOne(options, token)
       return { ...nameOf(options, token), ...quoteOf(options, known), ...timesOf(options, [known]) }
     },
     async token(token) {
-      const known = await knowOne(options, token)
+      const known = await collectOne(options, token)
       return {
         ...nameOf(options, token),
         ...contractOf(options, known),
@@ -58,7 +58,7 @@ export function createMarketData(options: MarketDataOptions): MarketData {
       }
     },
     async stocks() {
-      const all = await knowAll(options)
+      const all = await collectAll(options)
       const stocks = all.map(({ snapshot, stats }) => ({
         symbol: snapshot.token.symbol,
         name: snapshot.token.name,
@@ -72,7 +72,7 @@ export function createMarketData(options: MarketDataOptions): MarketData {
       return { ...headOf(stock, asset), count: stocks.length, stocks, ...timesOf(options, all) }
     },
     async report() {
-      const all = await knowAll(options)
+      const all = await collectAll(options)
       const stocks = all.map((known) => ({
         ...nameOf(options, known.snapshot.token),
         ...quoteOf(options, known),
@@ -98,17 +98,17 @@ function usdg({ asset }: MarketDataOptions, atomic: bigint | undefined) {
   return atomic === undefined ? null : Amount.toDecimal(atomic, asset.decimals)
 }
 
-async function knowAll(options: MarketDataOptions): Promise<Known[]> {
+async function collectAll(options: MarketDataOptions): Promise<TokenData[]> {
   const snapshots = await options.market.snapshots()
   // One that cannot be read is told as such among the others.
   if (!snapshots.some(isReadable)) throw new RpcFault('no token can be read')
-  return Promise.all(snapshots.map((snapshot) => know(options, recent(options, snapshot))))
+  return Promise.all(snapshots.map((snapshot) => collect(options, recent(options, snapshot))))
 }
 
-async function knowOne(options: MarketDataOptions, token: StockToken): Promise<Known> {
+async function collectOne(options: MarketDataOptions, token: StockToken): Promise<TokenData> {
   const snapshot = await options.market.snapshot(token)
   if (!isReadable(snapshot)) throw new RpcFault('the token cannot be read')
-  return know(options, recent(options, snapshot))
+  return collect(options, recent(options, snapshot))
 }
 
 /** Refuses old data: a payment for live data must not buy that of an hour ago. */
@@ -118,7 +118,10 @@ function recent(options: MarketDataOptions, snapshot: Snapshot.Snapshot): Snapsh
   return snapshot
 }
 
-async function know(options: MarketDataOptions, snapshot: Snapshot.Snapshot): Promise<Known> {
+async function collect(
+  options: MarketDataOptions,
+  snapshot: Snapshot.Snapshot,
+): Promise<TokenData> {
   const [quoted, listed, stats] = await Promise.all([
     options.issuer?.quote(snapshot.token),
     options.issuer?.asset(snapshot.token),
@@ -136,7 +139,7 @@ function statusOf(options: MarketDataOptions, snapshot: Snapshot.Snapshot): stri
   return verdict.ok ? 'open' : verdict.code
 }
 
-function quoteOf(options: MarketDataOptions, { snapshot, quoted, stats }: Known) {
+function quoteOf(options: MarketDataOptions, { snapshot, quoted, stats }: TokenData) {
   const { token } = snapshot
   return {
     price: usdg(options, Snapshot.shownPriceAtomic(snapshot)),
@@ -171,7 +174,7 @@ function feedOf(options: MarketDataOptions, { token, feed, isOraclePaused }: Sna
   }
 }
 
-function contractOf(options: MarketDataOptions, { snapshot, listed, stats }: Known) {
+function contractOf(options: MarketDataOptions, { snapshot, listed, stats }: TokenData) {
   const { token, decimals, totalSupplyAtomic } = snapshot
   return {
     decimals: decimals ?? null,
@@ -192,7 +195,7 @@ function contractOf(options: MarketDataOptions, { snapshot, listed, stats }: Kno
 }
 
 /** How old it is: of each source the oldest that went into the answer, null if none did. */
-function timesOf(options: MarketDataOptions, all: readonly Known[]) {
+function timesOf(options: MarketDataOptions, all: readonly TokenData[]) {
   const [first] = all
   const readAt = Math.min(...all.map(({ snapshot }) => snapshot.readAt))
   return {

@@ -139,9 +139,9 @@ function createOrderProduct(parts: Parts): Product<PaidOrderRequest, Agreed> {
     admit: (checkout) => admit(parts, checkout),
     record: (checkout, agreed) => rowsOf(parts, checkout, agreed),
     refusalOf: problemOfRows,
-    async fulfil({ sale, by, hold }, { payment }) {
+    async fulfil({ sale, by, claim }, { payment }) {
       // The order is written: other requests with this credential may wait for it, too.
-      hold.release()
+      claim.release()
       // Looked up: the rows of this request are not written when the money was known before.
       const { id } = await orderOf(desk, payment)
       desk.drive(id)

@@ -15,7 +15,7 @@ import { pause } from './wait'
 type Uses = Pick<Context, 'ledger' | 'progress' | 'policy' | 'now' | 'monotonic' | 'log'>
 
 /** Whether the configured nodes show the transfer of a confirmed payment now. */
-export type Sight =
+export type Observation =
   /** One URL is configured and shows it, or two nodes show it and none denies it. */
   | 'shown'
   /** Too few nodes show it: they lag behind, do not answer, or the chain has lost it. */
@@ -56,7 +56,11 @@ export function needsSecond(
  * What the nodes show; waits a moment for a second one that is only a little behind the first. Throws
  * RpcFault or RpcError with one URL only, when that does not answer.
  */
-export async function sightOf(context: Uses, chain: ChainState, payment: Payment): Promise<Sight> {
+export async function observationOf(
+  context: Uses,
+  chain: ChainState,
+  payment: Payment,
+): Promise<Observation> {
   if (hasTwo(chain)) return wait(context, chain, payment, { ms: lagMs, disputes: 1 })
   return (await show(chain.client, payment)) ? 'shown' : 'unseen'
 }
@@ -71,9 +75,9 @@ export async function confirm(
   payment: Payment,
 ): Promise<boolean> {
   if (!hasTwo(chain)) return true
-  const sight = await wait(context, chain, payment, { ms: waitMs, disputes: disputesMax })
-  if (sight === 'shown') return true
-  context.log(sight === 'disputed' ? 'settlement-disputed' : 'settlement-unconfirmed', {
+  const observation = await wait(context, chain, payment, { ms: waitMs, disputes: disputesMax })
+  if (observation === 'shown') return true
+  context.log(observation === 'disputed' ? 'settlement-disputed' : 'settlement-unconfirmed', {
     ...about(payment),
     network: chain.network.id,
     transaction: payment.transaction,
@@ -88,14 +92,14 @@ async function wait(
   chain: ChainState,
   payment: Payment,
   limit: { ms: number; disputes: number },
-): Promise<Sight> {
+): Promise<Observation> {
   let disputes = 0
   for (let waitedMs = 0; ; ) {
-    const { sight, isSilent } = await compare(chain, payment)
-    disputes = sight === 'disputed' ? disputes + 1 : 0
+    const { observation, isSilent } = await compare(chain, payment)
+    disputes = observation === 'disputed' ? disputes + 1 : 0
     const isOver =
       waitedMs >= limit.ms || disputes >= limit.disputes || context.progress.signal.aborted
-    if (sight === 'shown' || isOver) return sight
+    if (observation === 'shown' || isOver) return observation
     const pauseMs = pollMs(chain.head) * (disputes > 0 ? 4 : 1)
     await pause(pauseMs, context.progress.signal)
     waitedMs += pauseMs + (isSilent ? answerMs : 0)
@@ -105,7 +109,7 @@ async function wait(
 async function compare(
   chain: ChainState,
   payment: Payment,
-): Promise<{ sight: Sight; isSilent: boolean }> {
+): Promise<{ observation: Observation; isSilent: boolean }> {
   const answers = await Promise.all(
     chain.client.nodes.map((node) =>
       show(node, payment, { timeoutMs: answerMs }).catch(() => 'silent' as const),
@@ -113,8 +117,8 @@ async function compare(
   )
   const count = (answer: unknown) => answers.filter((each) => each === answer).length
   const [shown, denied] = [count(true), count(false)]
-  const sight = shown > 0 && denied > 0 ? 'disputed' : shown > 1 ? 'shown' : 'unseen'
-  return { sight, isSilent: answers.includes('silent') }
+  const observation = shown > 0 && denied > 0 ? 'disputed' : shown > 1 ? 'shown' : 'unseen'
+  return { observation, isSilent: answers.includes('silent') }
 }
 
 /** Undefined: the node has no such receipt. Throws RpcFault or RpcError. */
@@ -179,8 +183,8 @@ async function askOne(
     return isOver ? { kind: 'over' } : { kind: 'doubtful', isSilent: false }
   }
   const found = await External.find(context, chain, transfer, { fromBlock, node })
-  const evidence = await context.ledger.payments.evidenceOf(payment.id)
-  if (!found || !External.counts(context, chain, payment, { found, evidence }))
+  const arrival = await context.ledger.payments.arrivalOf(payment.id)
+  if (!found || !External.counts(context, chain, payment, { found, arrival }))
     return { kind: 'over' }
   return settled(chain, node, found)
 }
@@ -215,7 +219,7 @@ export async function findOwn(
     const [found] = Token.findTransfers(receipt.logs, [payment.transfer])
     const logIndex = found?.find((each) => !taken.has(each))
     if (logIndex === undefined) continue
-    Reorg.remember(chain, receipt)
+    Reorg.storeInclusion(chain, receipt)
     return { transaction: hash, logIndex, blockNumber: receipt.blockNumber }
   }
   return undefined

@@ -1,4 +1,4 @@
-import type { Evidence, Rows } from '../../db/Ledger'
+import type { Arrival, Rows } from '../../db/Ledger'
 import type { Purpose } from '../../db/Payment'
 import { moneyKey, type Transfer } from '../protocol/Transfer'
 import { about, type Context } from './context'
@@ -16,22 +16,22 @@ import { rowOf } from './transaction'
  * them.
  */
 export type Unsettled = {
-  note(transfer: Transfer, evidence: Evidence): void
-  find(transfer: Transfer): Evidence | undefined
+  note(transfer: Transfer, arrival: Arrival): void
+  find(transfer: Transfer): Arrival | undefined
 }
 
 const unsettledMax = 10_000
 
 export function createUnsettled(max = unsettledMax): Unsettled {
-  const seen = new Map<string, Evidence>()
+  const seen = new Map<string, Arrival>()
   return {
-    note(transfer, evidence) {
+    note(transfer, arrival) {
       const key = keyOf(transfer)
       // Keep the first time: the credential was unspent then, or no later settlement is found.
       if (seen.has(key)) return
       const [oldest] = seen.keys()
       if (seen.size >= max && oldest !== undefined) seen.delete(oldest)
-      seen.set(key, evidence)
+      seen.set(key, arrival)
     },
     find: (transfer) => seen.get(keyOf(transfer)),
   }
@@ -55,22 +55,22 @@ type Asked = Parameters<typeof rowOf>[0] & {
  * credential was refused here before and settled since. It does not count when one of our own
  * accounts sent it: then another database has answered for it.
  */
-export async function adopt(
+export async function acceptExternal(
   context: Uses,
   chain: ChainState,
   asked: Asked,
-  before: Evidence | undefined,
+  before: Arrival | undefined,
 ): Promise<Outcome> {
   const { id, transfer, purpose } = asked
   const { ledger, now, log } = context
-  if (!mayAdopt(context, purpose, before)) return Refusals.refuseUsed(transfer)
+  if (!mayAccept(context, purpose, before)) return Refusals.refuseUsed(transfer)
   try {
     const found = await External.find(context, chain, transfer)
-    if (!found || !(await isAdoptable(context, chain, asked, { found, before }))) {
+    if (!found || !(await isAcceptable(context, chain, asked, { found, before }))) {
       return Refusals.refuseUsed(transfer)
     }
     await assertConfirmed(context, chain, found.transaction)
-    const adopted = await ledger.settling.adopt({
+    const accepted = await ledger.settling.storeExternal({
       row: {
         ...rowOf(asked, chain.head.number, now()),
         state: 'confirmed',
@@ -81,8 +81,8 @@ export async function adopt(
       },
       rows: asked.rows,
     })
-    if (adopted === 'known') return Refusals.refuseUsed(transfer)
-    if (adopted !== 'stored') throw new RowsRefusedError(adopted.refused)
+    if (accepted === 'known') return Refusals.refuseUsed(transfer)
+    if (accepted !== 'stored') throw new RowsRefusedError(accepted.refused)
     log('payment-settled-externally', { ...about(asked), transaction: found.transaction })
     return Resolve.current(context, { id })
   } catch (error) {
@@ -92,19 +92,19 @@ export async function adopt(
   }
 }
 
-function mayAdopt({ policy }: Uses, purpose: Purpose, before: Evidence | undefined): boolean {
+function mayAccept({ policy }: Uses, purpose: Purpose, before: Arrival | undefined): boolean {
   if (purpose.product === 'desk') return true
   return purpose.bound && (policy.payoutExclusive() || before !== undefined)
 }
 
-async function isAdoptable(
+async function isAcceptable(
   context: Uses,
   chain: ChainState,
   asked: Asked,
-  { found, before }: { found: External.Found; before: Evidence | undefined },
+  { found, before }: { found: External.Found; before: Arrival | undefined },
 ): Promise<boolean> {
   const isSince = before !== undefined && External.isSince(context, chain, found, before)
-  const counts = External.counts(context, chain, asked, { found, evidence: undefined })
+  const counts = External.counts(context, chain, asked, { found, arrival: undefined })
   if (!counts && !isSince) return false
   if (asked.purpose.product !== 'desk' && context.policy.payoutExclusive()) return true
   if (!(await External.isSentByUs(chain, found))) return true

@@ -7,7 +7,7 @@ export type Envelope = {
   /** Most bytes of an answer in the message; the rest is cut. */
   maxBytes: number
   /** Reserves memory for this many bytes until the message was sent; false when there is none. */
-  hold(bytes: number): boolean
+  reserve(bytes: number): boolean
   /** Resolves when it is known whether the client took the whole message. Never rejects. */
   taken: Promise<boolean>
 }
@@ -24,8 +24,8 @@ const readsPerPayerMax = 4
 /** Longest time that one may take; `idle_ms` of the merchant ends it earlier when nothing comes. */
 const readMaxMs = 5 * 60_000
 
-/** Reads the rests of answers whose buyers have left and have a key for them. */
-export type Rests = {
+/** Reads the all of answers whose buyers have left and have a key for them. */
+export type Remainders = {
   /**
    * Reads on to the end and stores the answer. Undefined when it is not to be stored or there is no
    * place; else false when it is not stored: the upstream broke it off or fell silent, it is too long
@@ -37,11 +37,11 @@ export type Rests = {
   stop(): Promise<void>
 }
 
-/** `Rests.store` for one payer: reads on when the buyer has left. */
-export type StoreRest = (reader: Reader, kept: Kept) => Promise<boolean> | undefined
+/** `Remainders.store` for one payer: reads on when the buyer has left. */
+export type StoreRemainder = (reader: Reader, kept: Kept) => Promise<boolean> | undefined
 
-/** Places for 32 rests, 4 of one payer. */
-export function createRests(): Rests {
+/** Places for 32 all, 4 of one payer. */
+export function createRemainders(): Remainders {
   const byPayer = new Map<string, number>()
   const running = new Map<() => void, Promise<boolean>>()
 
@@ -63,23 +63,23 @@ export function createRests(): Rests {
       const timer = setTimeout(end, readMaxMs)
       count(payer, 1)
       // A cancelled source ends like a complete one, so mark it as failed.
-      const rest = readRest(reader, kept, () => isOver).finally(() => {
+      const remainder = readRemainder(reader, kept, () => isOver).finally(() => {
         clearTimeout(timer)
         running.delete(end)
         count(payer, -1)
       })
-      running.set(end, rest)
-      return rest
+      running.set(end, remainder)
+      return remainder
     },
     async stop() {
-      const rests = [...running.values()]
+      const all = [...running.values()]
       for (const end of running.keys()) end()
-      await Promise.all(rests)
+      await Promise.all(all)
     },
   }
 }
 
-async function readRest(reader: Reader, kept: Kept, isOver: () => boolean): Promise<boolean> {
+async function readRemainder(reader: Reader, kept: Kept, isOver: () => boolean): Promise<boolean> {
   try {
     while (kept.isOpen()) {
       const { done, value } = await reader.read()
@@ -137,23 +137,23 @@ export type WholeOptions = {
   /** Fires when the buyer leaves. */
   signal: AbortSignal
   kept: Kept
-  storeRest: StoreRest
+  storeRemainder: StoreRemainder
 }
 
 /** Reads an answer that goes out in an envelope. A buyer that leaves ends it, unless the answer is to be stored. */
 export async function readWhole(
   source: Uint8Array | ReadableStream<Uint8Array>,
-  { envelope, signal, kept, storeRest }: WholeOptions,
+  { envelope, signal, kept, storeRemainder }: WholeOptions,
 ): Promise<Whole> {
   const reader = streamOf(source).getReader()
   const chunks: Uint8Array[] = []
   let size = 0
-  let rest: Promise<boolean> | undefined
+  let remainder: Promise<boolean> | undefined
   const leave = () => {
-    rest = storeRest(reader, kept)
-    if (rest === undefined) reader.cancel().catch(() => {})
+    remainder = storeRemainder(reader, kept)
+    if (remainder === undefined) reader.cancel().catch(() => {})
   }
-  const left = async (): Promise<Whole> => ({ kind: 'left', isStored: (await rest) === true })
+  const left = async (): Promise<Whole> => ({ kind: 'left', isStored: (await remainder) === true })
   signal.addEventListener('abort', leave)
   if (signal.aborted) leave()
   try {
@@ -170,7 +170,7 @@ export async function readWhole(
       const room = envelope.maxBytes - size
       size += value.byteLength
       const fits = value.byteLength > room ? value.subarray(0, room) : value
-      if (!envelope.hold(fits.byteLength)) break
+      if (!envelope.reserve(fits.byteLength)) break
       chunks.push(fits)
     }
     reader.cancel().catch(() => {})

@@ -1,7 +1,7 @@
 import type { Reclaim } from './reclaim'
 
 /** How fast buyers must take streams. */
-export type PaceMin = {
+export type TransferRateMin = {
   /** A buyer must take `bytes` in each period. */
   stepBytes: number
   stepMs: number
@@ -16,7 +16,7 @@ export type PaceMin = {
  * only after a good part of it was sent. A stalled stream costs 2 to 4 MB, which the runtime reads
  * ahead.
  */
-const paceMin: PaceMin = {
+const transferRateMin: TransferRateMin = {
   stepBytes: 1536 * 1024,
   stepMs: 96_000,
   stalledMax: 16,
@@ -24,7 +24,7 @@ const paceMin: PaceMin = {
 }
 
 /** The pace of one stream. */
-export type Pace = {
+export type TransferRate = {
   /** Bytes wait for the buyer from now on. */
   put(bytes: number): void
   /** The buyer has room again. */
@@ -32,9 +32,9 @@ export type Pace = {
   stop(): void
 }
 
-export type Paces = {
+export type TransferRates = {
   /** Calls `onSlow` once when the buyer of a stream is too slow. */
-  watch(onSlow: () => void): Pace
+  watch(onSlow: () => void): TransferRate
 }
 
 type Stream = {
@@ -54,8 +54,8 @@ const stillMin = 6
  * Only time in which bytes wait for the buyer counts, so that a slow upstream cuts no stream. A
  * timer checks, so that a step of the clock cuts no stream and a chunk costs no time.
  */
-export function createPaces(wanted: Partial<PaceMin> = {}): Paces {
-  const min = { ...paceMin, ...wanted }
+export function createTransferRates(wanted: Partial<TransferRateMin> = {}): TransferRates {
+  const min = { ...transferRateMin, ...wanted }
   const streams = new Set<Stream>()
   let timer: ReturnType<typeof setInterval> | undefined
 

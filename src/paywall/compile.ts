@@ -17,7 +17,7 @@ export const keptMs = 60_000
 /** Characters of a salt: a multiple of three, so that its base64 can be concatenated. */
 const saltLength = 15
 
-export type SheetOptions = {
+export type CompileOptions = {
   /** Host name of base_url, the MPP realm. */
   realm: string
   /** The first secret signs. */
@@ -30,7 +30,7 @@ export type SheetOptions = {
 }
 
 /** Everything of a 402 that is the same for a minute. */
-export type Sheet = {
+export type CompiledOffers = {
   /** Unix ms. Items expire at different times, because renewing all at once would block answers. */
   madeAt: number
   /** One bit per offer that can settle. */
@@ -85,10 +85,10 @@ export type Page = {
 /** `secret` signs the challenges. Throws when no offer is ready. */
 export function compile(
   item: Item,
-  { ready, madeAt }: Pick<Sheet, 'ready' | 'madeAt'>,
+  { ready, madeAt }: Pick<CompiledOffers, 'ready' | 'madeAt'>,
   secret: Uint8Array,
-  options: SheetOptions,
-): Sheet {
+  options: CompileOptions,
+): CompiledOffers {
   const offers = item.offers.filter((_, i) => (ready & (1 << i)) !== 0)
   const accepts = X402.accepts(offers)
   const validUntil = Math.floor(madeAt / 1000) + validForSeconds + keptMs / 1000
@@ -145,7 +145,7 @@ function compileChallenges(
   routeId: string,
   secret: Uint8Array,
   realm: string,
-): Sheet['challengesOf'] {
+): CompiledOffers['challengesOf'] {
   const made = new Map<Challenge.Detail, Challenge.Compiled>()
   return (detail, count = offers.length) => {
     const all = made.get(detail) ?? Challenge.compile({ realm, offers, routeId, secret, detail })
@@ -155,26 +155,26 @@ function compileChallenges(
 }
 
 /** The page for a URL, which is ASCII. */
-export function pageFor(sheet: Sheet, url: string, asksDigest: boolean): Page {
-  const { page, budget, plans } = sheet
+export function pageFor(compiled: CompiledOffers, url: string, asksDigest: boolean): Page {
+  const { page, budget, plans } = compiled
   if (page !== undefined && page.url === url && page.asksDigest === asksDigest) return page
-  const { error } = sheet.required
+  const { error } = compiled.required
   const ask = { url, hasDigest: asksDigest, error, moreBytes: 0, isX402: false }
   const choice = HeaderBudget.choose(budget, ask)
-  const plan = plans.get(choice.key) ?? planOf(sheet, choice, error)
+  const plan = plans.get(choice.key) ?? planOf(compiled, choice, error)
   plans.set(choice.key, plan)
-  sheet.page = pageOf(sheet, plan, choice, ask)
-  return sheet.page
+  compiled.page = pageOf(compiled, plan, choice, ask)
+  return compiled.page
 }
 
 /** The page for a refused credential, which differs from one to the next: nothing of it is kept. */
-export function refusedPage(sheet: Sheet, ask: HeaderBudget.Ask): Page {
-  const choice = HeaderBudget.choose(sheet.budget, ask)
-  return pageOf(sheet, planOf(sheet, choice, ask.error), choice, ask)
+export function refusedPage(compiled: CompiledOffers, ask: HeaderBudget.Ask): Page {
+  const choice = HeaderBudget.choose(compiled.budget, ask)
+  return pageOf(compiled, planOf(compiled, choice, ask.error), choice, ask)
 }
 
-function planOf(sheet: Sheet, choice: HeaderBudget.Choice, error: string): Plan {
-  const { required, budget } = sheet
+function planOf(compiled: CompiledOffers, choice: HeaderBudget.Choice, error: string): Plan {
+  const { required, budget } = compiled
   const head = HeaderBudget.headOf(budget, choice)
   const { url } = required.resource
   const payload = X402.paymentRequired({
@@ -183,16 +183,16 @@ function planOf(sheet: Sheet, choice: HeaderBudget.Choice, error: string): Plan 
     extensions: head.extensions,
     error,
   })
-  const isBare = head.detail === 'bare' && sheet.hasBoth
+  const isBare = head.detail === 'bare' && compiled.hasBoth
   return {
-    challenges: sheet.challengesOf(head.detail, head.challenges),
-    isShort: isBare || head.challenges < sheet.challengesOf('bare').terms.length,
+    challenges: compiled.challengesOf(head.detail, head.challenges),
+    isShort: isBare || head.challenges < compiled.challengesOf('bare').terms.length,
     json: cut(JSON.stringify(payload), required),
   }
 }
 
 function pageOf(
-  sheet: Sheet,
+  compiled: CompiledOffers,
   plan: Plan,
   choice: HeaderBudget.Choice,
   { url, hasDigest: asksDigest }: HeaderBudget.Ask,
@@ -202,7 +202,7 @@ function pageOf(
   const quoted = JSON.stringify(choice.url)
   // Groups of three bytes can be encoded separately, and JSON ignores the padding spaces.
   const before = aligned(json[0]) + aligned(quoted) + aligned(json[1].slice(0, -1), 1)
-  const body = sheet.body[0] + JSON.stringify(url) + sheet.body[1]
+  const body = compiled.body[0] + JSON.stringify(url) + compiled.body[1]
   return {
     url,
     asksDigest,

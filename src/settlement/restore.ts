@@ -13,7 +13,7 @@ import * as Resolve from './resolve'
 import type { ChainState } from './state'
 
 /** Looks at which external bytes may stay out before the authorization is settled by us. */
-const patience = 3
+const attemptsMax = 3
 
 /**
  * Payments that an external transaction had paid before a reorganisation took it away: we have no
@@ -21,12 +21,12 @@ const patience = 3
  * the authorization can still pay, it is settled by us. What is in doubt stays in `broadcast` for
  * `reorg_depth` blocks: what has not come back then is as final as what came. Returns at once.
  */
-export async function revive(context: Context, chain: ChainState): Promise<void> {
-  const { lostRaw, revivals } = chain.watch
+export async function restore(context: Context, chain: ChainState): Promise<void> {
+  const { lostRaw, restores } = chain.watch
   const ids = await context.ledger.payments.orphans(chain.network.id)
   if (ids.length === 0) {
     lostRaw.clear()
-    revivals.clear()
+    restores.clear()
     return
   }
   for (const id of ids) {
@@ -38,11 +38,11 @@ export async function revive(context: Context, chain: ChainState): Promise<void>
 
 async function drive(context: Context, chain: ChainState, payment: Payment): Promise<Outcome> {
   const { id, transaction } = payment
-  const before = chain.watch.revivals.get(id) ?? { attempts: 0, since: chain.head.number }
+  const before = chain.watch.restores.get(id) ?? { attempts: 0, since: chain.head.number }
   const { attempts, since } = { ...before, attempts: before.attempts + 1 }
-  chain.watch.revivals.set(id, { attempts, since })
+  chain.watch.restores.set(id, { attempts, since })
   if (await confirmAgain(context, chain, payment)) return Resolve.current(context, payment)
-  const isSent = attempts <= patience && (await sendAgain(chain, transaction))
+  const isSent = attempts <= attemptsMax && (await sendAgain(chain, transaction))
   const outcome = await Resolve.decide(
     context,
     unattended(payment),
@@ -83,7 +83,7 @@ async function confirmAgain(
   await assertConfirmed(context, chain, transaction)
   const assignment = { transaction, logIndex: log.index, blockNumber }
   await context.ledger.settling.confirm(id, assignment, context.now())
-  Reorg.remember(chain, receipt)
+  Reorg.storeInclusion(chain, receipt)
   return true
 }
 

@@ -14,14 +14,14 @@ type Options = {
 }
 
 /** Whether a request's credential is worth the room of its body; it proves nothing about money. */
-export type Recognise = (presented: Presented, item: Item) => Promise<boolean>
+export type IsPlausible = (presented: Presented, item: Item) => Promise<boolean>
 
 /**
  * Recognises, without a signature check or a node: a credential with a challenge of ours, an x402
  * payload that takes an offer of the item, and a redeem token that was given out. Without this any
  * header would put a body among those that are paid for.
  */
-export function createRecognise({ settlement, challengeSecrets, realm }: Options): Recognise {
+export function createPlausibility({ settlement, challengeSecrets, realm }: Options): IsPlausible {
   return async (presented, item) => {
     switch (presented.kind) {
       case 'mpp': {

@@ -33,7 +33,7 @@ export type Failed = {
  * Payments whose payer caused a failure, by id, with the code that is to blame. The code is `eoa`
  * where the money explains the failure: moving money must not block other wallets of the same code.
  */
-export type Blamed = ReadonlyMap<string, AccountCode>
+export type Attributed = ReadonlyMap<string, AccountCode>
 
 /**
  * Finds the payments whose payers caused a failure. In a lone transaction it is the payer. In a
@@ -41,11 +41,11 @@ export type Blamed = ReadonlyMap<string, AccountCode>
  * is used, because each passed a simulation just before. A member that failed although gas was left
  * is to blame, too. These payers never share a transaction again. Never rejects.
  */
-export async function findBlamed(
+export async function attributeFailure(
   context: Uses,
   chain: ChainState,
   failed: Failed,
-): Promise<Blamed> {
+): Promise<Attributed> {
   const { included, members, unpaid } = failed
   const [first] = unpaid
   // This service itself sends empty transactions, so no payer is to blame.
@@ -53,38 +53,38 @@ export async function findBlamed(
   const states = await readMembers(chain, failed, context.now())
   const codeOf = ({ id }: Payment): AccountCode => {
     const state = states.get(id)
-    if (state?.isMoney && !hasBurnt(failed)) return 'eoa'
+    if (state?.isMoney && !usedMostGas(failed)) return 'eoa'
     // Prefer it to what is there at the end of the block: a payer can take on the code of others
-    // behind the transaction, so that they are blamed.
+    // behind the transaction, so that they are attributed.
     return failed.code === 'unknown' ? (state?.code ?? 'unknown') : failed.code
   }
   if (members.length === 1) return new Map([[first.id, codeOf(first)]])
-  if (hasBurnt(failed)) {
+  if (usedMostGas(failed)) {
     // What the others paid for is not lost.
     const wei = (failed.receipt.spentWei * BigInt(unpaid.length)) / BigInt(members.length)
-    Gas.addBurnt(context, chain, first.purpose.product, wei)
+    Gas.addWasted(context, chain, first.purpose.product, wei)
   }
-  const isPayers = hadGas(chain, failed) && isOnesOwn(failed)
-  let blamed: readonly Payment[] = unpaid.filter(
+  const isPayers = hadGas(chain, failed) && isCausedByPayers(failed)
+  let attributed: readonly Payment[] = unpaid.filter(
     ({ id }) => isPayers || states.get(id)?.isChanged === true,
   )
-  if (blamed.length === 0) blamed = await findActive(chain, failed)
-  for (const { transfer } of blamed) keepApart(chain, transfer.payer)
+  if (attributed.length === 0) attributed = await findActive(chain, failed)
+  for (const { transfer } of attributed) excludeFromShared(chain, transfer.payer)
   context.log('batch-failed', {
     network: chain.network.id,
     transaction: failed.receipt.hash,
     unpaid: unpaid.length,
-    blamed: blamed.map(({ transfer }) => transfer.payer),
+    attributed: attributed.map(({ transfer }) => transfer.payer),
   })
-  return new Map(blamed.map((payment) => [payment.id, codeOf(payment)]))
+  return new Map(attributed.map((payment) => [payment.id, codeOf(payment)]))
 }
 
 /** Whether half of the limit was burnt: a failing transfer uses less, malicious code nearly all. */
-function hasBurnt({ included, receipt }: Failed): boolean {
+function usedMostGas({ included, receipt }: Failed): boolean {
   return receipt.gasUsed * 2n >= included.gasLimit
 }
 
-function keepApart({ known: { unshared } }: ChainState, payer: Address): void {
+function excludeFromShared({ known: { unshared } }: ChainState, payer: Address): void {
   unshared.delete(payer)
   unshared.add(payer)
   const [oldest] = unshared
@@ -102,7 +102,7 @@ function hadGas(chain: ChainState, { included, receipt, unpaid }: Failed): boole
 }
 
 /** Whether payers are to blame: when all members of several payers fail, the token refuses. */
-function isOnesOwn({ members, unpaid }: Failed): boolean {
+function isCausedByPayers({ members, unpaid }: Failed): boolean {
   if (unpaid.length < members.length) return true
   return new Set(unpaid.map(({ transfer }) => transfer.payer)).size === 1
 }

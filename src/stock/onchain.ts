@@ -87,7 +87,7 @@ export async function isNews(context: Context, order: Order): Promise<boolean> {
     case 'settlement-disputed': {
       const payment = await settlement.findById(order.paymentId)
       if (payment?.state !== 'confirmed') return payment !== undefined
-      return (await settlement.sightOf(payment)) === 'shown'
+      return (await settlement.observationOf(payment)) === 'shown'
     }
     case 'settlement-lost':
       return (await settlement.findById(order.paymentId))?.state !== 'expired'

@@ -3,15 +3,15 @@ import type { Money } from '../protocol/Transfer'
 import type { Settlement } from '../settlement/settlement'
 
 /** What one request holds in memory while it pays: its money, and what is given back with it. */
-export type Hold = {
-  /** `free` is called when the hold ends; at once if it has ended. */
+export type RequestClaim = {
+  /** `free` is called when the claim ends; at once if it has ended. */
   add(free: () => void): void
   /** Gives back everything, once, in the order in which it was added. */
   release(): void
 }
 
 /** Holds nothing yet. */
-export function createHold(): Hold {
+export function createClaim(): RequestClaim {
   let frees: (() => void)[] | undefined = []
   return {
     add(free) {
@@ -27,12 +27,15 @@ export function createHold(): Hold {
 }
 
 /** Takes money for one request, of whatever product. Undefined while another request holds it. */
-export function holdMoney(settlement: Pick<Settlement, 'claim'>, money: Money): Hold | undefined {
-  const claim = settlement.claim(money)
-  if (claim === undefined) return undefined
-  const hold = createHold()
-  hold.add(claim.release)
-  return hold
+export function claimMoney(
+  settlement: Pick<Settlement, 'claim'>,
+  money: Money,
+): RequestClaim | undefined {
+  const moneyClaim = settlement.claim(money)
+  if (moneyClaim === undefined) return undefined
+  const claim = createClaim()
+  claim.add(moneyClaim.release)
+  return claim
 }
 
 /** Where a buyer's own key counts, as a key for maps. No part of it contains a line feed. */
