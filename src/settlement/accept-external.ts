@@ -11,9 +11,9 @@ import type { ChainState } from './state'
 import { rowOf } from './transaction'
 
 /**
- * Credentials that came while we could not settle, with their times. An external settlement after
- * that time was unspent when its buyer came. Kept in memory only: another instance does not know
- * them.
+ * Credentials that arrived while no network could settle, with the time (unix ms). An external
+ * settlement after that time shows that the credential was unspent when it arrived. Kept in memory
+ * only, so other instances do not have them.
  */
 export type Unsettled = {
   note(transfer: Transfer, arrival: Arrival): void
@@ -27,7 +27,7 @@ export function createUnsettled(max = unsettledMax): Unsettled {
   return {
     note(transfer, arrival) {
       const key = keyOf(transfer)
-      // Keep the first time: the credential was unspent then, or no later settlement is found.
+      // Keep the first time. With a later one, an external settlement in between would not count.
       if (seen.has(key)) return
       const [oldest] = seen.keys()
       if (seen.size >= max && oldest !== undefined) seen.delete(oldest)
@@ -43,17 +43,17 @@ function keyOf(transfer: Transfer): string {
 
 type Uses = Pick<Context, 'ledger' | 'chains' | 'progress' | 'policy' | 'now' | 'monotonic' | 'log'>
 
-/** The payment as it was asked for. */
+/** The requested payment. */
 type Asked = Parameters<typeof rowOf>[0] & {
   rows: Rows | undefined
   requestId: string | undefined
 }
 
 /**
- * The nonce was used on the chain before we sent anything: a reader of the credential settled it.
- * This counts at the desk, whose account has the money; with exclusive payouts; and when the
- * credential was refused here before and settled since. It does not count when one of our own
- * accounts sent it: then another database has answered for it.
+ * Accepts an external settlement: a transaction of another sender used the nonce before we sent
+ * anything. It counts for orders of the desk, whose account has the money, and with exclusive
+ * payouts. It also counts when this service refused the credential before the settlement. It does
+ * not count when one of our accounts sent it, because another database has answered for it.
  */
 export async function acceptExternal(
   context: Uses,

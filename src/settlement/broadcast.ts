@@ -9,26 +9,28 @@ import type { ChainState, Relayer, Slot } from './state'
 
 type Uses = Pick<Context, 'ledger' | 'progress' | 'policy' | 'metrics' | 'now' | 'log'>
 
-/** How a nonce ends. */
+/** How an account nonce ends. */
 export type End =
   | { kind: 'included'; receipt: Receipt.Receipt }
   /** The chain has another transaction at this nonce: none of ours can be included. */
   | { kind: 'consumed' }
   | { kind: 'stopped' }
 
-/** Looks at which our nonce must seem taken, and our hashes unknown, before that is believed. */
+/**
+ * Polls in a row that must show our nonce as taken and our hashes as unknown before that counts.
+ */
 const proofPolls = 3
 const pollMaxMs = 2_000
 const resendMaxMs = 15_000
 
-/** What one drive remembers; its time starts at 0. */
+/** State of one `drive`; its time starts at 0. */
 type Polling = {
   elapsedMs: number
   sendAtMs: number
   sends: number
   replaceAtMs: number
   intervalMs: number
-  /** Looks in a row at which the nonce was taken. */
+  /** Polls in a row at which the nonce was taken. */
   misses: number
   /** Newest block at the first of them. */
   takenAt: bigint | undefined
@@ -36,9 +38,9 @@ type Polling = {
 }
 
 /**
- * Sends and watches until the nonce is decided. The same bytes are sent again and again, because a
- * node may forget them; when they stay out, they are replaced at the same nonce with higher fees,
- * and by an empty transaction once their payload can no longer succeed. Never rejects.
+ * Sends and polls until the nonce is decided. Sends the same bytes repeatedly, because a node may
+ * drop them. When they are not included, replaces them at the same nonce with higher fees, and with
+ * an empty transaction once their payload can no longer succeed. Never rejects.
  */
 export async function drive(context: Uses, chain: ChainState, slot: Slot): Promise<End> {
   const replaceMs = chain.network.replaceAfterSeconds * 1000
@@ -77,13 +79,13 @@ export async function drive(context: Uses, chain: ChainState, slot: Slot): Promi
   return { kind: 'stopped' }
 }
 
-/** When the bytes are sent again, and replaced. */
+/** Sets the times of the next send and of the replacement. */
 function planSends(
   polling: Polling,
   sent: NodeReply,
   { resendMs }: Pick<Policy, 'resendMs'>,
 ): void {
-  // The node wants a higher tip, so bid its suggestion at once.
+  // The node requires a higher tip, so bid its suggestion at once.
   if (sent.kind === 'rejected' && sent.isFee) {
     polling.replaceAtMs = Math.min(polling.replaceAtMs, polling.elapsedMs)
   }
@@ -91,15 +93,15 @@ function planSends(
     polling.sendAtMs = polling.elapsedMs + 100
     return
   }
-  // Bytes that no node has taken are offered again soon: their buyer waits.
+  // Bytes that no node has accepted are sent again soon, because their buyer waits.
   const firstMs = sent.kind === 'accepted' ? resendMs : 250
   polling.sendAtMs = polling.elapsedMs + Math.min(resendMaxMs, firstMs * 2 ** polling.sends)
   polling.sends++
 }
 
-/** Counts the looks in a row at which the nonce was taken. */
+/** Counts the polls in a row at which the nonce was taken. */
 function countTaken({ head }: ChainState, polling: Polling, { isTaken, top }: Inspection): void {
-  // The nonce is free again: what was passed over is wanted now.
+  // The nonce is free again, so the skipped transaction is needed now.
   if (isTaken === false && polling.misses > 0) {
     polling.sendAtMs = polling.elapsedMs
     polling.intervalMs = pollMs(head)
@@ -119,17 +121,17 @@ async function waitForBlock(
   const { intervalMs } = polling
   const waitsFrom = context.now()
   const why = await heads.wait(intervalMs, context.progress.signal)
-  // A clock that was set counts for no more than the wait itself.
+  // Count no more than the wait itself, in case the clock was set.
   const waitedMs = Math.min(intervalMs, Math.max(0, context.now() - waitsFrom))
   polling.elapsedMs += why === 'time' ? intervalMs : waitedMs
   polling.intervalMs = Math.min(pollMaxMs, Math.ceil(intervalMs * 1.3))
 }
 
 /**
- * Whether another transaction has the nonce for good. For a job it must be out of the reach of a
- * reorganisation. On a fast chain that is a matter of seconds, in which a provider's receipts may lag
- * behind its state: time must have passed, too (`jobProofMs`). What follows a job that did not run
- * (the refund for a swap) moves the same money: our bytes must never be included after that.
+ * Whether another transaction has the nonce finally. For a job, no reorganisation may reach it. On
+ * a fast chain that takes seconds, in which a provider's receipts may lag behind its state. So a
+ * minimum time must have passed, too (`jobProofMs`). What follows a job that did not run (the
+ * refund for a swap) moves the same money: our bytes must never be included after that.
  */
 function isConsumed(
   { policy }: Uses,
@@ -143,7 +145,7 @@ function isConsumed(
   return top >= polling.takenAt + BigInt(Math.max(network.reorgDepth, network.confirmations - 1))
 }
 
-/** The relayer goes on above a nonce that another program used, while that is being made sure of. */
+/** Moves the relayer past a nonce that another program used, while that is still being verified. */
 async function skipTakenNonce(chain: ChainState, relayer: Relayer): Promise<void> {
   relayer.stuck = undefined
   relayer.refused = undefined
@@ -169,7 +171,7 @@ function included({ head }: ChainState, slot: Slot, receipt: Receipt.Receipt): E
     const paid = slot.transactions.find(({ hash }) => hash === receipt.hash)
     const tip = paid?.maxTipWei ?? 0n
     const price = receipt.effectiveGasPriceWei
-    // Below the cap of the transaction the price is base fee and tip.
+    // Below the fee cap of the transaction the price is the base fee plus the tip.
     if (paid && price > tip && price < paid.maxFeeWei) head.baseFeeWei = price - tip
   }
   return { kind: 'included', receipt }
@@ -190,15 +192,15 @@ function logPause(
   reason: string | undefined,
 ): void {
   log('relayer-paused', { network: network.id, relayer: relayer.address, nonce, reason })
-  // What waits goes to the other relayers, or is told that there is none.
+  // Waiting payments go to other relayers, or are refused when there is none.
   room.emit()
 }
 
 type Inspection = { receipt?: Receipt.Receipt; isTaken?: boolean; top?: bigint }
 
 /**
- * Receipt of any of the slot's transactions; else whether the nonce is taken all the same. The count
- * is read first: a transaction of ours that is included in between has a receipt then.
+ * Receipt of any of the slot's transactions; else whether the nonce is taken. The count is read
+ * first, so a transaction of ours that is included in between has a receipt then.
  */
 async function inspect(chain: ChainState, slot: Slot, withCount: boolean): Promise<Inspection> {
   try {
@@ -215,7 +217,7 @@ async function inspect(chain: ChainState, slot: Slot, withCount: boolean): Promi
   }
 }
 
-/** A disk that cannot take the replacement must not end the watch over what was sent. */
+/** A disk that cannot store the replacement must not end the polling for what was sent. */
 async function tryReplace(context: Uses, chain: ChainState, slot: Slot): Promise<boolean> {
   try {
     return await slot.relayer.turn(() => replace(context, chain, slot))
@@ -226,8 +228,8 @@ async function tryReplace(context: Uses, chain: ChainState, slot: Slot): Promise
 }
 
 /**
- * Signs the slot again with at least an eighth more (nodes want a tenth). False at the fee cap, which
- * stops the relayer: all that it sends later waits behind this nonce.
+ * Signs the slot again with at least an eighth more, because nodes require a tenth. Returns false
+ * at the fee cap, which pauses the relayer: its later transactions all wait for this nonce.
  */
 async function replace(context: Uses, chain: ChainState, slot: Slot): Promise<boolean> {
   const { ledger, now } = context

@@ -17,9 +17,8 @@ import * as Resolve from './resolve'
 import type { ChainState, Relayer, Slot } from './state'
 
 /**
- * Drives a slot that is written and in its relayer to its end, and tells of each of its payments what
- * became of it. `reservations`: those of its members, in their order; where there are none, they are
- * made.
+ * Drives a slot that is written and occupied to its end, and reports the result of each payment.
+ * `reservations`: those of the members, in their order; made here when absent.
  */
 export function launch(
   context: Context,
@@ -43,10 +42,12 @@ export function launch(
   return slotMembers.map((way) => endOf(context, chain, slot, { ...way, work }))
 }
 
-/** A member of a slot, its payer as it was before it paid, and what ends its being under way. */
+/** A member of a slot with its reservation. */
 type SlotMember = { member: Underway } & Reservation
 
-/** A simulation that began before may still know the balance from before: its promise counts. */
+/**
+ * Releases after the running simulations, which may still read the balance from before the payment.
+ */
 function releaseLater({ progress, payers }: Context, { members }: Slot): void {
   void Promise.allSettled(progress.simulating).then(() =>
     setImmediate(() => {
@@ -86,7 +87,7 @@ async function endOf(
     failures.record(await payerOf(context.ledger.payments, transfer, code))
     context.metrics.failed(chain.network.id)
   }
-  // Release only after it is recorded, so that no further payment passes in between.
+  // Release only after the failure is recorded, so that no further payment passes in between.
   end()
   if (outcome.kind !== 'reverted') return outcome
   const isBatch = slot.transactions[0]?.kind === 'batch'
@@ -106,7 +107,7 @@ export function slotOf(
   return { relayer, nonce, transactions: [row], members, validBefore, code: 'unknown', job }
 }
 
-/** Unix seconds after which none of the payments can succeed; undefined for none. */
+/** Unix seconds after which none of the payments can succeed; undefined without such a limit. */
 export function lastOf(members: readonly Underway[]): bigint | undefined {
   let last: bigint | undefined
   for (const { payment } of members) {
@@ -116,12 +117,12 @@ export function lastOf(members: readonly Underway[]): bigint | undefined {
   return last
 }
 
-/** What the slot paid, and what it did not pay with why. */
+/** What the slot paid, and why it did not pay the rest. */
 type Conclusion = {
   paid: ReadonlyMap<string, Payment>
   unpaid: ReadonlyMap<string, Reason>
   isConsumed: boolean
-  /** The unpaid payments that cost gas by their payer's fault. */
+  /** The unpaid payments whose payer caused the failure, which cost gas. */
   attributed: Attributed
 }
 
@@ -132,13 +133,13 @@ const nothing: Conclusion = {
   attributed: new Map(),
 }
 
-/** Drives the slot and writes its end. */
+/** Drives the slot and records its end. */
 async function conclude(context: Context, chain: ChainState, slot: Slot): Promise<Conclusion> {
   const { relayer, members, code } = slot
   for (;;) {
     const end = await drive(context, chain, slot)
     if (end.kind === 'stopped') return nothing
-    // The relayer goes on while the end is confirmed and written.
+    // The relayer continues while the end is confirmed and written.
     relayer.open--
     if (end.kind === 'consumed') {
       const conclusion = await giveUp(context, chain, slot)
@@ -175,7 +176,7 @@ async function giveUp(
   slot: Slot,
 ): Promise<Conclusion> {
   const { relayer, nonce, members, job } = slot
-  // The transaction that stayed out at the fee cap is out of the way.
+  // The transaction that stayed out at the fee cap no longer blocks the relayer.
   relayer.stuck = undefined
   const hashes = slot.transactions.map(({ hash }) => hash)
   const ids = members.map(({ payment }) => payment.id)
@@ -234,7 +235,7 @@ async function record(
   return { paid, unpaid, included }
 }
 
-/** What the ledger keeps of a receipt. */
+/** The part of a receipt that the ledger stores. */
 export function inclusionOf(
   { now }: Pick<Context, 'now'>,
   { transactions, job }: Pick<Slot, 'transactions' | 'job'>,

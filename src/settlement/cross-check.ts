@@ -16,18 +16,18 @@ type Uses = Pick<Context, 'ledger' | 'progress' | 'policy' | 'now' | 'monotonic'
 
 /** Whether the configured nodes show the transfer of a confirmed payment now. */
 export type Observation =
-  /** One URL is configured and shows it, or two nodes show it and none denies it. */
+  /** One URL is configured and shows it, or two nodes show it and none contradicts. */
   | 'shown'
   /** Too few nodes show it: they lag behind, do not answer, or the chain has lost it. */
   | 'unseen'
   /** One node shows it, and another one has this transaction without the transfer. */
   | 'disputed'
 
-/** Longest wait of a buyer for a second node that lags behind the first one. */
+/** Longest wait of a buyer for a second node that lags behind the first one, ms. */
 const waitMs = 10_000
-/** Nodes of one chain are usually apart by less. */
+/** Usual lag between nodes of one chain, ms. */
 const lagMs = 1_500
-/** Longest wait for one answer, where there is another node. */
+/** Longest wait for one answer, where there is another node, ms. */
 const answerMs = 2_000
 /** Contradictions in a row that count as a dispute; a reorganisation can cause a single one. */
 export const disputesMax = 3
@@ -53,8 +53,8 @@ export function needsSecond(
 }
 
 /**
- * What the nodes show; waits a moment for a second one that is only a little behind the first. Throws
- * RpcFault or RpcError with one URL only, when that does not answer.
+ * What the nodes show. Waits briefly for a second node that is only a little behind the first.
+ * Throws RpcFault or RpcError when the only URL does not answer.
  */
 export async function observationOf(
   context: Uses,
@@ -67,7 +67,8 @@ export async function observationOf(
 
 /**
  * Whether a second node shows the transfer of a payment, too; waits for one that lags behind.
- * Without this check one lying node could give every answer away. True with one URL. Never rejects.
+ * Without this check one malicious node could release every answer unpaid. True with one URL. Never
+ * rejects.
  */
 export async function confirm(
   context: Uses,
@@ -133,19 +134,19 @@ async function show(
   return receipt.success && receipt.logs.some((log) => Token.isTransfer(log, transfer))
 }
 
-/** The verdict of the other URLs on a payment that is about to end unpaid. */
+/** The result of the other URLs for a payment that is about to end unpaid. */
 export type Answer =
   /** One of them shows the transfer. */
   | { kind: 'paid'; assignment: Assignment }
   /** All of them agree that it is over, or there is none. */
   | { kind: 'over' }
-  /** One sees it otherwise, or does not answer. */
+  /** One of them disagrees, or does not answer. */
   | { kind: 'doubtful'; isSilent: boolean }
 
 /**
- * Asks every other URL before a payment ends: the one in use may hide a receipt, because its index
- * lags or because it lies. `fromBlock`: first block to search for external settlements. Never
- * rejects.
+ * Calls every other URL before a payment ends. The one in use may hide a receipt, because its index
+ * lags or because it is malicious. `fromBlock`: first block to search for external settlements.
+ * Never rejects.
  */
 export async function ask(
   context: Uses,
@@ -189,7 +190,7 @@ async function askOne(
   return settled(chain, node, found)
 }
 
-/** One that is not deep enough yet keeps the payment open. */
+/** A settlement that is not deep enough yet keeps the payment open. */
 async function settled(
   { network }: ChainState,
   node: Node,
@@ -203,7 +204,7 @@ async function settled(
 }
 
 /**
- * A transaction of ours that paid after it was given up, as a node shows it. Throws RpcFault or
+ * A transaction of ours that paid after it was abandoned, as a node shows it. Throws RpcFault or
  * RpcError.
  */
 export async function findOwn(

@@ -1,12 +1,12 @@
 type Listener = (id: string) => void
 
-/** Changes of many things, told by id after the change is on the disk. */
+/** Notifications by id, emitted after the change is on the disk. */
 export type Events = {
-  /** Tells the listeners after the database transaction that it is called in. */
+  /** Notifies the listeners after the database transaction that it is called in. */
   emit(id: string): void
   on(listener: Listener): void
   /**
-   * Resolves to true when the id changes, to false after the time, `release`, or `end`. Begin to wait
+   * Resolves to true when the id changes, and to false after the time, `release` or `end`. Call it
    * before you read the state: a change between reading and waiting is lost.
    */
   wait(id: string, ms: number): Wait
@@ -16,7 +16,7 @@ export type Events = {
 
 export type Wait = { changed: Promise<boolean>; end(): void }
 
-/** Tells its listeners at once, in the caller's turn. */
+/** Notifies its listeners synchronously. */
 export type Signal = { emit(): void; on(listener: () => void): void }
 
 export function createSignal(): Signal {

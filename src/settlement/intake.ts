@@ -16,7 +16,7 @@ import * as Signature from './signature'
 import type { Admission, ChainState, Signer } from './state'
 import { within } from './wait'
 
-/** A payment that is asked for. */
+/** A requested payment. */
 export type PaymentRequest = {
   id: string
   requestId: string | undefined
@@ -26,14 +26,19 @@ export type PaymentRequest = {
   isKeySigned: KeySigned
   rows: Rows | undefined
   onSent: ((payment: Payment) => void) | undefined
-  /** Asked when the money has arrived; undefined: the delivery is not started with it. */
+  /**
+   * Called when the money has arrived; undefined: the delivery is not started with the
+   * confirmation.
+   */
   deliverOnConfirm: (() => boolean) | undefined
 }
 
-/** Whether the payer's own key signed; a function is asked when it must be known. Repeatable, no I/O. */
+/**
+ * Whether the payer's own key signed; a function is called when that is needed. Repeatable, no I/O.
+ */
 export type KeySigned = boolean | (() => boolean)
 
-/** Credentials that were shown before, beside the parts of settlement. */
+/** The parts of settlement, and the credentials that arrived while nothing could settle. */
 export type Intake = Context & { unsettled: Unsettled }
 
 /** Settles money that is not known yet. Rejects with RowsRefusedError. */
@@ -79,10 +84,10 @@ async function admit(
   if (outcome === undefined) {
     if (submitted.cancel()) return Refusals.busy
     if (onConfirm) onConfirm.isOpen = false
-    // A delivery that starts in the commit under way is this caller's.
+    // The running commit may start the delivery of this caller.
     await onConfirm?.commit
   }
-  // Too late to take it back: it is being simulated or has been written.
+  // It cannot be cancelled any more: it is being simulated or has been written.
   const result = outcome ?? (await admission)
   switch (result.kind) {
     case 'sent':
@@ -102,7 +107,7 @@ async function admit(
   }
 }
 
-/** The refusal that needs no simulation, or the place in the queue. */
+/** Returns a refusal that needs no simulation, or the place in the queue. */
 async function examineAndSubmit(
   context: Context,
   chain: ChainState,
@@ -117,7 +122,7 @@ async function examineAndSubmit(
   if (refusal) return refusal
   if (!isReady(chain)) return Refusals.unavailable(undefined)
   if (context.ledger.fault() !== undefined) return Refusals.unrecordable
-  // After the payment it would wait for a node that does not answer now.
+  // Without a second node the confirmed payment would wait, so refuse it before.
   if (needsSecond(context, chain, request) && chain.health.others === 0) return noSecond
   const spent = Gas.refuseBudget(context, chain, purpose)
   if (spent) return spent
@@ -140,7 +145,7 @@ async function examineAndSubmit(
   })
 }
 
-/** Recovers the signer, unless the simulation may judge the signature. */
+/** Recovers the signer, unless the simulation may verify the signature. */
 async function checkSigner(
   { payers, now }: Context,
   chain: ChainState,
@@ -190,7 +195,7 @@ async function handleUsedNonce(
   return acceptExternal(context, chain, request, context.unsettled.find(transfer))
 }
 
-/** Money that is known already: the same purpose waits for it, another one comes too late. */
+/** Money that is known already: the same purpose waits for it, another purpose is refused. */
 export async function joinKnown(
   context: Context,
   known: Payment,
@@ -208,7 +213,7 @@ export async function joinKnown(
   return resume(context, known, { transfer: known.transfer, requestId, waitMs })
 }
 
-/** Waits for what is under way; sends a reverted payment again. */
+/** Waits for the running settlement, or sends a reverted payment again. */
 export async function resume(
   context: Context,
   { id }: Payment,

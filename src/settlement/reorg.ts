@@ -10,7 +10,7 @@ export function createWatch(): Watch {
   return { seen: new Map(), from: undefined, lostRaw: new Map(), restores: new Map() }
 }
 
-/** Keeps which block a transaction was included in, which saves reading it again. */
+/** Stores the block of a transaction, which saves reading it again. */
 export function storeInclusion(
   chain: Pick<ChainState, 'watch'>,
   { blockNumber, blockHash, hash }: Receipt.Receipt,
@@ -19,10 +19,9 @@ export function storeInclusion(
 }
 
 /**
- * Looks whether the newest blocks, down to `reorg_depth`, still hold the transactions that payments
- * rest on. What a reorganisation took away goes back to `sent` and `broadcast`, to be driven again
- * with the same bytes; what was delivered stays delivered. True when something went back. Throws
- * RpcFault or RpcError.
+ * Checks that the newest blocks, down to `reorg_depth`, still contain the transactions of payments.
+ * What a reorganisation removed goes back to `sent` and `broadcast`, to be driven again with the
+ * same bytes. Deliveries stay. True when something went back. Throws RpcFault or RpcError.
  */
 export async function check(context: Uses, chain: ChainState): Promise<boolean> {
   const { watch, head, network } = chain
@@ -36,13 +35,13 @@ export async function check(context: Uses, chain: ChainState): Promise<boolean> 
   for (const sequence of sequencesOf(rows)) {
     for (const row of sequence) {
       const state = await readState(chain, row, canonical)
-      // Account nonces are included in their order: those below are there as well.
+      // Account nonces are included in order, so those below are included as well.
       if (state !== 'gone') break
       await reopen(context, chain, row)
       isChanged = true
     }
   }
-  // What was deep enough at this look was seen there, and need not be seen again.
+  // What was deep enough at this check need not be checked again.
   watch.from = lowest
   for (const [hash, { blockNumber }] of watch.seen) {
     if (blockNumber < lowest) watch.seen.delete(hash)
@@ -50,7 +49,7 @@ export async function check(context: Uses, chain: ChainState): Promise<boolean> 
   return isChanged
 }
 
-/** Rows of one relayer, newest nonce first; each external transaction stands alone. */
+/** Rows of one relayer, newest nonce first; each external transaction alone. */
 function sequencesOf(rows: readonly Included[]): Included[][] {
   const sequences = new Map<string, Included[]>()
   for (const row of rows) {
@@ -85,7 +84,7 @@ async function readState(
   }
   // In another block its logs have other numbers: it is recorded again.
   if (receipt || hash !== undefined) return 'gone'
-  // A node that lags has no such block yet: believed at the second look.
+  // A lagging node has no such block yet, so it counts at the second check.
   const misses = (known?.misses ?? 0) + 1
   const inclusion = known ?? { blockNumber: block, blockHash: undefined, raw: undefined }
   seen.set(row.hash, { ...inclusion, misses })
@@ -117,7 +116,7 @@ async function reopen(context: Uses, chain: ChainState, row: Included): Promise<
   }
 }
 
-/** External bytes are not in our database, and a node forgets what it dropped. */
+/** External bytes are not in our database, and a node drops what it evicted. */
 async function keepRaw(chain: ChainState, hash: Hex): Promise<void> {
   const inclusion = chain.watch.seen.get(hash)
   if (!inclusion || inclusion.raw !== undefined) return
@@ -125,7 +124,7 @@ async function keepRaw(chain: ChainState, hash: Hex): Promise<void> {
     const raw = await chain.client.call('eth_getRawTransactionByHash', [hash])
     if (Receipt.isHex(raw) && raw.length > 2) inclusion.raw = raw
   } catch {
-    // Then the authorization is settled by ourselves.
+    // Without the bytes, settlement sends the authorization itself.
   }
 }
 
@@ -134,7 +133,7 @@ async function readReceipt(chain: ChainState, hash: Hex): Promise<Receipt.Receip
   return receipt?.hash === hash ? receipt : undefined
 }
 
-/** Hash of the chain's block at a height, each asked for once; undefined above the newest block. */
+/** Hash of the chain's block at a height, read once each; undefined above the newest block. */
 function reader(chain: ChainState): (block: bigint) => Promise<Hex | undefined> {
   const known = new Map<bigint, Promise<Hex | undefined>>()
   return (block) => {

@@ -12,14 +12,14 @@ import * as Reorg from './reorg'
 import * as Resolve from './resolve'
 import type { ChainState } from './state'
 
-/** Looks at which external bytes may stay out before the authorization is settled by us. */
+/** Checks at which external bytes may stay out before we settle the authorization. */
 const attemptsMax = 3
 
 /**
- * Payments that an external transaction had paid before a reorganisation took it away: we have no
- * bytes of our own to send again. Its bytes are sent again where they are known; if they stay out and
- * the authorization can still pay, it is settled by us. What is in doubt stays in `broadcast` for
- * `reorg_depth` blocks: what has not come back then is as final as what came. Returns at once.
+ * Restores payments that an external transaction had paid before a reorganisation removed it. There
+ * are no bytes of ours to send again. Sends the external bytes again where they are known. If they
+ * stay out and the authorization can still pay, settles it. Undecided payments stay in `broadcast`
+ * for `reorg_depth` blocks. Returns at once.
  */
 export async function restore(context: Context, chain: ChainState): Promise<void> {
   const { lostRaw, restores } = chain.watch
@@ -54,7 +54,7 @@ async function drive(context: Context, chain: ChainState, payment: Payment): Pro
   if (money.used || money.timestamp > payment.transfer.validBefore) {
     context.log('payment-undecided', { payment: id, transaction })
     if (chain.head.number < since + BigInt(chain.network.reorgDepth)) return outcome
-    // Nothing of ours is under way: what used the nonce did not pay for this.
+    // Nothing of ours is open: what used the nonce did not pay for this.
     await context.ledger.settling.revert(id, [transaction])
     return Resolve.decide(context, unattended(payment), 'invalid_exact_evm_transaction_failed')
   }
@@ -96,7 +96,7 @@ async function sendAgain(chain: ChainState, hash: Hex): Promise<boolean> {
     await chain.client.call('eth_sendRawTransaction', [raw])
     return true
   } catch (error) {
-    // A node that knows them already says so; one that refuses them will again.
+    // A node that has the bytes reports that; one that refuses them will refuse again.
     return error instanceof RpcError && /known|already/i.test(error.message)
   }
 }
