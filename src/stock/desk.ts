@@ -9,32 +9,32 @@ import { isOurs } from './onchain'
 import { createOrderWaits, type OrderWaits } from './order-waits'
 import { step } from './steps'
 
-/** The stock desk: takes orders and drives each to its end, whatever happens in between. */
+/** The stock desk: takes orders and drives each to its end, across faults and restarts. */
 export type Desk = {
   /** The account that is paid, swaps and refunds. */
   address: Address
-  /** The order with the transactions that are under way for it now. */
+  /** The order with its current transactions. */
   find(id: string): Promise<Order | undefined>
   findByPayment(paymentId: string): Promise<Order | undefined>
-  /** Newest first; only what the chain knows. */
+  /** Newest first; only orders that are on the chain. */
   history(query: HistoryQuery): Promise<readonly Order[]>
   /** Orders of a payer since then (unix ms) that were refunded or will be. */
   refundsOf(payer: Address, since: number): Promise<number>
-  /** Orders of a payer that are at no end and not to be refunded. */
+  /** Orders of a payer that have not ended and are not to be refunded. */
   underWay(payer: Address): Promise<number>
-  /** How many orders are in each state that is no end. */
+  /** Number of orders in each state that is no end. */
   counts(): Promise<ReadonlyMap<State, number>>
-  /** How many orders are under way. */
+  /** Number of open orders. */
   open(): Promise<number>
   /** Orders that wait for an operator, oldest first. */
   held(): Promise<readonly Order[]>
-  /** Looks at an order now. Safe at any time. */
+  /** Drives an order now. Safe at any time. */
   drive(id: string): void
-  /** Resolves with the order as soon as it is as wanted, or as it is after the time. */
+  /** Resolves with the order as soon as `isWanted` accepts it, or after the time (ms). */
   wait(id: string, isWanted: (order: Order) => boolean, ms: number): Promise<Order>
-  /** Takes up what an earlier process left, and looks from now on for what nothing drives. */
+  /** Resumes what an earlier process left, and from now on finds orders that are not driven. */
   recover(): Promise<void>
-  /** Begins nothing new; resolves when no step runs. What is unfinished is in the database. */
+  /** Starts nothing new; resolves when no step runs. What is unfinished is in the database. */
   stop(): Promise<void>
 }
 
@@ -46,13 +46,16 @@ export type DeskOptions = {
   network: Pick<NetworkConfig, 'chainId' | 'asset' | 'reorgDepth'>
   now: () => number
   log: Log
-  /** Between two searches for orders that nothing drives, and for retries that operators requested. */
+  /**
+   * Ms between two searches for orders that are not driven, and for retries that operators
+   * requested.
+   */
   sweepMs?: number
-  /** First wait before a step is tried again; doubles up to thirty times that. */
+  /** First wait (ms) before a step is tried again; doubles up to thirty times that. */
   laterMs?: number | undefined
 }
 
-/** Makes the desk; nothing is driven before `recover`. */
+/** Creates the desk; it drives nothing before `recover`. */
 export function createDesk(options: DeskOptions): Desk {
   const { orders, settlement, log, sweepMs = 1_000, laterMs = 250 } = options
   const view = async (order: Order | undefined) => order && withNewest(settlement, order)
@@ -96,7 +99,7 @@ export function createDesk(options: DeskOptions): Desk {
     async recover() {
       const open = await orders.open()
       await warnOfOthers(context, open.filter(isToDrive))
-      // A process may die between the end of a transaction and what its order makes of it.
+      // A process may stop between the end of a transaction and the move of its order.
       const held = open.flatMap(({ id, state }) => (state === 'held' ? id : []))
       start([...(await orders.toRecheck()), ...held])
     },
@@ -104,7 +107,7 @@ export function createDesk(options: DeskOptions): Desk {
   }
 }
 
-/** What the desk has to do: an order that is held only when an operator asks to go on. */
+/** Whether the desk drives the order: a held one only when an operator requests it. */
 function isToDrive({ state, retryAt }: Order): boolean {
   return unfinished.includes(state) || retryAt !== undefined
 }
@@ -137,7 +140,7 @@ function createContext(options: DeskOptions, waits: OrderWaits): Context {
   }
 }
 
-/** Logs the orders whose money another desk has. */
+/** Logs the orders that were paid to another desk account. */
 async function warnOfOthers(context: Context, orders: readonly Order[]): Promise<void> {
   const { settlement, log } = context
   for (const order of orders) {
@@ -148,7 +151,7 @@ async function warnOfOthers(context: Context, orders: readonly Order[]): Promise
   }
 }
 
-/** The order with the newest transactions: fees may have been raised since one was written. */
+/** The order with its newest transactions: fees may have been raised since one was written. */
 async function withNewest(settlement: DeskSettlement, order: Order): Promise<Order> {
   const { state, swapTx, refundTx, settlementTx, paymentId } = order
   const newestOf = async (job: string) => (await settlement.job(job))?.transaction

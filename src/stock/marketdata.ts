@@ -9,8 +9,9 @@ import * as Snapshot from './Snapshot'
 import * as Verdict from './Verdict'
 
 /**
- * What is told of the listed tokens, as JSON. Amounts are decimal texts; what no source has is null.
- * Every method throws RpcFault when the chain has not answered for a minute, or has no such contracts.
+ * Data of the listed tokens, as JSON. Amounts are decimal texts; a value without a source is null.
+ * Every method throws RpcFault when the chain has not answered for a minute, or has no such
+ * contracts.
  */
 export type MarketData = {
   find(symbolOrAddress: string): StockToken | undefined
@@ -29,7 +30,7 @@ export type MarketDataOptions = {
   now: () => number
 }
 
-/** All that is known of one token. */
+/** The collected data of one token. */
 type TokenData = {
   snapshot: Snapshot.Snapshot
   quoted: IssuerQuote | undefined
@@ -39,7 +40,7 @@ type TokenData = {
 
 const snapshotMaxAgeMs = 60_000
 
-/** Reads the chain, and beside it the issuer and the explorer, each with its own cache. */
+/** Reads the chain, the issuer and the explorer, each with its own cache. */
 export function createMarketData(options: MarketDataOptions): MarketData {
   const { market, asset } = options
   const { stock } = market
@@ -100,7 +101,7 @@ function usdg({ asset }: MarketDataOptions, atomic: bigint | undefined) {
 
 async function collectAll(options: MarketDataOptions): Promise<TokenData[]> {
   const snapshots = await options.market.snapshots()
-  // One that cannot be read is told as such among the others.
+  // An unreadable token is marked as such among the others.
   if (!snapshots.some(isReadable)) throw new RpcFault('no token can be read')
   return Promise.all(snapshots.map((snapshot) => collect(options, recent(options, snapshot))))
 }
@@ -111,7 +112,7 @@ async function collectOne(options: MarketDataOptions, token: StockToken): Promis
   return collect(options, recent(options, snapshot))
 }
 
-/** Refuses old data: a payment for live data must not buy that of an hour ago. */
+/** Refuses old data, because the payment is for live data. */
 function recent(options: MarketDataOptions, snapshot: Snapshot.Snapshot): Snapshot.Snapshot {
   if (options.now() - snapshot.readAt > snapshotMaxAgeMs)
     throw new RpcFault('no answer for a minute')
@@ -194,7 +195,7 @@ function contractOf(options: MarketDataOptions, { snapshot, listed, stats }: Tok
   }
 }
 
-/** How old it is: of each source the oldest that went into the answer, null if none did. */
+/** Age of the data: of each source the oldest part of the answer, null without one. */
 function timesOf(options: MarketDataOptions, all: readonly TokenData[]) {
   const [first] = all
   const readAt = Math.min(...all.map(({ snapshot }) => snapshot.readAt))
@@ -235,7 +236,7 @@ function headOf(stock: Stock, asset: Asset) {
   return { network: stock.network, currency: 'USD', asset: asset.symbol }
 }
 
-/** Null unless every part is known: a sum of some would snapshot like the sum of all. */
+/** Null unless every part is known: a partial sum would look like the sum of all. */
 function sumOf(parts: readonly (string | null)[]): string | null {
   let cents = 0
   for (const part of parts) {

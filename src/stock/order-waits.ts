@@ -2,13 +2,13 @@ import type { Order } from '../../db/Order'
 
 /** Requests that wait for orders to change. */
 export type OrderWaits = {
-  /** An order has changed. */
+  /** Notifies that an order has changed. */
   notify(id: string): void
-  /** Resolves with the order as soon as it is as wanted, or as it is after the time. */
+  /** Resolves with the order as soon as `isWanted` accepts it, or after the time (ms). */
   wait(id: string, isWanted: (order: Order) => boolean, ms: number): Promise<Order>
 }
 
-/** `find` reads an order as it is now. */
+/** `find` reads the current order. */
 export function createOrderWaits(find: (id: string) => Promise<Order | undefined>): OrderWaits {
   const waits = new Map<string, Set<() => void>>()
   return {
@@ -38,7 +38,7 @@ export function createOrderWaits(find: (id: string) => Promise<Order | undefined
         }
         const check = () => void read(false)
         const timer = setTimeout(() => void read(true), ms)
-        // Registered before the first look: a change after it is told.
+        // Registered before the first read, so that a later change is not missed.
         waiting.add(check)
         check()
       }),
