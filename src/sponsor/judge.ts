@@ -11,7 +11,7 @@ export type Judged =
   | { kind: 'too-expensive' }
   | { kind: 'refused'; code: Code; detail: string; approve?: Grant.Approve | undefined }
 
-/** Judges an address that was never sponsored. Throws RpcFault or RpcError. */
+/** Decides on an address that was never sponsored. Throws RpcFault or RpcError. */
 export async function judge(
   settlement: SponsorSettlement,
   network: Sponsored,
@@ -30,8 +30,8 @@ export async function judge(
 }
 
 /**
- * The only top-up of a grant, or the reason against it, with the approve that the balance pays for
- * while the address has not approved. Throws RpcFault or RpcError.
+ * The only top-up of a grant, or the reason against it. While the address has not approved, the
+ * answer has the approve that the balance pays for. Throws RpcFault or RpcError.
  */
 export async function judgeAgain(
   settlement: SponsorSettlement,

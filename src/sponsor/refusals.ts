@@ -4,7 +4,7 @@ import * as Grant from './Grant'
 import type { Judged } from './judge'
 import type { Sponsored } from './ledger'
 
-/** A problem as a grant is refused with it. */
+/** The problem of a refused grant. */
 export type Refused = {
   code: Code
   detail: string
