@@ -2,15 +2,15 @@ import type { KeyScope } from '../../db/Ledger'
 import type { Money } from '../protocol/Transfer'
 import type { Settlement } from '../settlement/settlement'
 
-/** What one request holds in memory while it pays: its money, and what is given back with it. */
+/** The claims of one request while it pays: its money, and what is released with it. */
 export type RequestClaim = {
   /** `free` is called when the claim ends; at once if it has ended. */
   add(free: () => void): void
-  /** Gives back everything, once, in the order in which it was added. */
+  /** Releases everything, once, in the order in which it was added. */
   release(): void
 }
 
-/** Holds nothing yet. */
+/** Creates an empty claim. */
 export function createClaim(): RequestClaim {
   let frees: (() => void)[] | undefined = []
   return {
@@ -26,7 +26,7 @@ export function createClaim(): RequestClaim {
   }
 }
 
-/** Takes money for one request, of whatever product. Undefined while another request holds it. */
+/** Claims money for one request of any product. Undefined while another request has claimed it. */
 export function claimMoney(
   settlement: Pick<Settlement, 'claim'>,
   money: Money,
@@ -38,7 +38,7 @@ export function claimMoney(
   return claim
 }
 
-/** Where a buyer's own key counts, as a key for maps. No part of it contains a line feed. */
+/** The scope of a buyer's own key, as a key for maps. No part of it contains a line feed. */
 export function scopeKey({ merchant, route, payer, key }: KeyScope): string {
   return `${merchant}\n${route}\n${payer}\n${key}`
 }

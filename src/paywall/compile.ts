@@ -8,10 +8,10 @@ import * as Sponsoring from '../protocol/Sponsoring'
 import * as X402 from '../protocol/X402'
 import type { Item } from './Item'
 
-/** MPP challenges and x402 offers are valid this long (specification 8). */
+/** Seconds that MPP challenges and x402 offers are valid (specification 8). */
 export const validForSeconds = 300
 
-/** Signed offers are made again after this time: they may not be promised for longer than a reload honours. */
+/** Signed offers are made again after this time (ms), because a reload honours them only so long. */
 export const keptMs = 60_000
 
 /** Characters of a salt: a multiple of three, so that its base64 can be concatenated. */
@@ -23,22 +23,22 @@ export type CompileOptions = {
   /** The first secret signs. */
   challengeSecrets: readonly Uint8Array[]
   receiptKey: Uint8Array
-  /** A part of this service sends approves that payers signed. */
+  /** This service sends approves that payers signed. */
   takesApprovals: boolean
-  /** Where holders of the asset are given gas for an approve, and on which networks. */
+  /** Where holders of the asset get gas for an approve, and on which networks. */
   gasSponsor: { url: string; networks: readonly Network.Id[] }
 }
 
-/** Everything of a 402 that is the same for a minute. */
+/** All parts of a 402 that stay the same for a minute. */
 export type CompiledOffers = {
   /** Unix ms. Items expire at different times, because renewing all at once would block answers. */
   madeAt: number
   /** One bit per offer that can settle. */
   ready: number
   challengesOf: (detail: Challenge.Detail, count?: number) => Challenge.Compiled
-  /** Some asset is taken by EIP-3009 or Permit2. */
+  /** Some asset is accepted by EIP-3009 or Permit2. */
   hasBoth: boolean
-  /** With some salt. */
+  /** With an example salt. */
   required: X402.PaymentRequired
   /** Members that only the body has. */
   beside: { gasSponsor?: string }
@@ -56,7 +56,7 @@ export type CompiledOffers = {
 /** Parts that do not depend on the URL. */
 type Plan = {
   challenges: Challenge.Compiled
-  /** The body says what the header does not. */
+  /** The body contains what the header omits. */
   isShort: boolean
   /** JSON of `PAYMENT-REQUIRED` before the URL, between URL and salt, and after the salt. */
   json: readonly [before: string, between: string, after: string]
@@ -68,17 +68,15 @@ export type Page = {
   asksDigest: boolean
   challenges: Challenge.Compiled
   hasDigest: boolean
-  /** Some challenge is not in the header as it could be, and so it is in the body. */
+  /** Some challenge is shortened or missing in the header, so the body contains it. */
   isShort: boolean
   /** Base64 of `PAYMENT-REQUIRED` before and after the salt. */
   header: readonly [before: string, after: string]
   /** JSON of the body up to its closing brace. */
   open: string
-  /** The whole body for a request without one, once it was asked for. */
+  /** The whole body for a request without a body, after the first such request. */
   bodiless: string | undefined
-  /**
-   * Headers that all answers copy; each answer overwrites the values that must be fresh.
-   */
+  /** Headers that all answers copy; each answer overwrites the values that must be fresh. */
   headers: Headers
 }
 
@@ -139,7 +137,7 @@ export function compile(
 
 const anyExpiry = '2026-01-01T00:00:00Z'
 
-/** Challenges of the first so many offers, made when they are first asked for. */
+/** Challenges of the first offers, up to a count, compiled on first use. */
 function compileChallenges(
   offers: Item['mppOffers'],
   routeId: string,
@@ -167,7 +165,7 @@ export function pageFor(compiled: CompiledOffers, url: string, asksDigest: boole
   return compiled.page
 }
 
-/** The page for a refused credential, which differs from one to the next: nothing of it is kept. */
+/** The page for a refused credential. It is not cached, because it differs each time. */
 export function refusedPage(compiled: CompiledOffers, ask: HeaderBudget.Ask): Page {
   const choice = HeaderBudget.choose(compiled.budget, ask)
   return pageOf(compiled, planOf(compiled, choice, ask.error), choice, ask)
@@ -217,7 +215,7 @@ function pageOf(
 }
 
 /**
- * The complete payload for bodies, without the salt: with a salt no two answers could share a body,
+ * The complete payload for bodies, without the salt. With a salt no two answers could share a body,
  * and x402 clients read the header.
  */
 export function toBody(
@@ -228,7 +226,7 @@ export function toBody(
   return { ...required, resource: { ...resource, url }, extensions: X402.unsalted(extensions) }
 }
 
-/** Filled up with spaces to whole groups of base64, with room for so many characters behind. */
+/** Pads with spaces to whole groups of base64; `room` reserves that many characters after it. */
 function aligned(text: string, room = 0): string {
   const bytes = Buffer.byteLength(text) + room
   return text + '  '.slice(0, (3 - (bytes % 3)) % 3)
@@ -245,7 +243,7 @@ function cutUrl(json: string, { resource }: X402.PaymentRequired): readonly [str
   return [json.slice(0, at), json.slice(at + JSON.stringify(resource.url).length)]
 }
 
-/** The same without the salt, which comes last in it. */
+/** Cuts at the URL and at the salt, which comes last. */
 function cut(json: string, required: X402.PaymentRequired): Plan['json'] {
   const [before, rest] = cutUrl(json, required)
   const key = '"salt":"'
@@ -260,8 +258,8 @@ const commonHeaders = {
 }
 
 /**
- * Headers that the server writes itself, and the names of headers whose values the
- * header budget counts.
+ * Headers that the server writes itself, and the names of headers whose values the header budget
+ * counts.
  */
 const besideBytes = [
   'HTTP/1.1 402 Payment Required',

@@ -24,7 +24,10 @@ import {
   type Undelivered,
 } from './undelivered'
 
-/** Makes what was paid for, once per call. Never throws for a fault of the maker: that is data. */
+/**
+ * Makes the paid answer, once per call. Returns faults of the maker as data and never throws for
+ * them.
+ */
 export type Fulfilment = (payment: Payment) => Promise<Fulfilled>
 
 type Confirmed = Pick<Extract<Outcome, { kind: 'confirmed' }>, 'payment' | 'deliveryStarted'>
@@ -35,7 +38,7 @@ type Made = {
   delivered: true
   status: number
   headers: Headers
-  /** Bytes when the whole answer is known, else a stream. */
+  /** Bytes when the whole answer is available, else a stream. */
   body: Uint8Array | ReadableStream<Uint8Array>
   /** Called when the stream ends, before its end is sent. */
   onEnd?: (isCut: boolean) => void
@@ -48,9 +51,9 @@ export type DeliveryRequest = {
   /** Absolute URL of what is bought, for receipts. */
   resource: string
   requestId: string
-  /** Fires when the buyer leaves. */
+  /** Aborts when the buyer disconnects. */
   signal: AbortSignal
-  /** Passes the answer on inside a message; undefined when the response is sent as it is. */
+  /** Sends the answer inside a message; undefined when the response is sent as it is. */
   envelope?: Envelope | undefined
   fulfil: Fulfilment
 }
@@ -60,19 +63,19 @@ export type DeliveryOptions = {
   answers: Answers
   challengeSecrets: readonly Uint8Array[]
   receiptKey: Uint8Array
-  /** Of buyers that read a stream. */
+  /** Minimum transfer rate of buyers that read a stream. */
   transferRateMin?: Partial<TransferRateMin> | undefined
   now: () => number
   log: (event: string, fields: Readonly<Record<string, unknown>>) => void
 }
 
 export type Deliveries = {
-  /** Signs the receipt of a payment that is on its way, while there is nothing to do but wait for it. */
+  /** Signs the receipt of a payment in advance, while the payment is being confirmed. */
   expect(payment: Payment): void
   /**
-   * Forwards a confirmed, undelivered payment and answers. Calls `release` when the delivery state is
-   * recorded for good, which for a stream is at its end. Throws ProblemError, with the redeem token
-   * when the maker failed.
+   * Forwards a confirmed, undelivered payment and answers. Calls `release` when the delivery state
+   * is final, which for a stream is at its end. Throws ProblemError, with the redeem token when the
+   * maker failed.
    */
   deliver(
     request: DeliveryRequest,
@@ -83,10 +86,10 @@ export type Deliveries = {
   /** The stored answer of an idempotency key, marked as a replay. */
   replay(answer: Answer, payment: Payment, protocol: Protocol): Response
   findByToken(token: string): Promise<Payment | undefined>
-  /** Whether a failed delivery of the payment was answered, with the token that redeems it. */
+  /** Whether a failed delivery of the payment was answered with the token that redeems it. */
   wasAnswered(payment: Payment): Promise<boolean>
   inFlight(): number
-  /** Gives up the remainders of answers that are read for keys; resolves when that is recorded. */
+  /** Cancels the answers that are still read for keys; resolves when that is recorded. */
   stop(): Promise<void>
 }
 
@@ -96,17 +99,17 @@ type Context = {
   redeeming: ReturnType<typeof createRedeeming>
   remainders: Remainders
   rates: TransferRates
-  /** Payments whose failed delivery was answered, which is not on the disk yet. */
+  /** Payments whose failed delivery was answered, and not yet written to the disk. */
   answering: Set<string>
   recorder: Recorder
-  /** Deliveries under way. */
+  /** Number of running deliveries. */
   open: number
 }
 
-/** One delivery under way. */
+/** One running delivery. */
 type Delivery = {
   request: DeliveryRequest
-  /** With the attempt that is under way, and until when it may be redeemed. */
+  /** With the running attempt, and the end of the redemption time. */
   payment: Payment
   protocol: Protocol
   record: RecordEnd
@@ -162,7 +165,7 @@ export function createDeliveries(options: DeliveryOptions): Deliveries {
   }
 }
 
-/** Begins the next attempt, unless it was started with the confirmation. Throws ProblemError. */
+/** Starts the next attempt, unless it was started with the confirmation. Throws ProblemError. */
 async function begin(
   { options: { settlement, now }, redeeming }: Context,
   { signal }: DeliveryRequest,
@@ -182,7 +185,7 @@ async function begin(
     throw gone(payment, 'The time to redeem this payment is over.')
   }
   const started = deliveryStarted ? payment : await settlement.beginDelivery(payment.id)
-  // One time for what the buyer is told and what is stored.
+  // The stored time must equal the time in the answer.
   return { ...started, redeemUntil: redeeming.untilOf(started) }
 }
 
@@ -205,12 +208,12 @@ async function deliver(context: Context, delivery: Delivery): Promise<Response> 
   }
   const { body } = made
   if (body instanceof Uint8Array) {
-    // The answer is stored for the key: an abort does not count another delivery.
+    // The answer is stored for the key, so an abort does not count another delivery.
     const isStored = (await keep?.(body)) === true
     const isTaken = () => isStored || !request.signal.aborted
     return answer(context, delivery, { ...made, body }, () => {
-      // The answer is written in this turn of the event loop; recording it afterwards means that a
-      // crash in between can only repeat an answer, never lose one that was paid for.
+      // The answer is written in this turn of the event loop and recorded afterwards. A crash in
+      // between can repeat an answer, and never lose a paid one.
       return delivery.record(made.status, () => (isTaken() ? 'complete' : 'nothing'))
     })
   }
@@ -229,7 +232,7 @@ async function deliver(context: Context, delivery: Delivery): Promise<Response> 
 
 type Keep = ((body: Uint8Array) => Promise<boolean>) | undefined
 
-/** Reads an answer completely and passes it on inside a message. Throws ProblemError. */
+/** Reads a whole answer and sends it inside a message. Throws ProblemError. */
 async function enclose(
   context: Context,
   delivery: Delivery,
@@ -284,7 +287,7 @@ async function refuse(
   // The token must be on the disk before its buyer has it.
   const ended = redeeming.undelivered(payment, upstreamStatus)
   await options.settlement.endDelivery(payment.id, ended)
-  // After the answer is written: until then its buyer has no token, only the credential.
+  // Mark it after the answer is made: until then its buyer has only the credential, no token.
   answering.add(payment.id)
   const answered = request.envelope?.taken ?? Promise.resolve(true)
   void answered.then((isTaken) =>
@@ -298,8 +301,8 @@ async function refuse(
 }
 
 /**
- * Stores the answer under the buyer's key, without receipt: a replay brings its own. A fault costs
- * the replay, not the answer.
+ * Stores the answer under the buyer's key, without a receipt, because a replay adds its own. A
+ * fault costs the replay, not the answer.
  */
 function keeper(
   { options: { answers, now, log } }: Context,

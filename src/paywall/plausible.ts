@@ -13,13 +13,13 @@ type Options = {
   realm: string
 }
 
-/** Whether a request's credential is worth the room of its body; it proves nothing about money. */
+/** Whether a request's credential justifies memory for its body; no check of the money. */
 export type IsPlausible = (presented: Presented, item: Item) => Promise<boolean>
 
 /**
- * Recognises, without a signature check or a node: a credential with a challenge of ours, an x402
- * payload that takes an offer of the item, and a redeem token that was given out. Without this any
- * header would put a body among those that are paid for.
+ * Checks, without a signature check or a node, for a challenge of ours, an x402 payload that takes
+ * an offer of the item, or an issued redeem token. Otherwise any header would put a body among the
+ * paid ones.
  */
 export function createPlausibility({ settlement, challengeSecrets, realm }: Options): IsPlausible {
   return async (presented, item) => {

@@ -16,11 +16,11 @@ export type Observer = {
 }
 
 /**
- * Passes a stream on and records how far it got. A stream that goes on is recorded as complete at
- * its first chunk, so that a replay is refused from then on, and corrected when it is cut later. What
- * is to be stored is read to its end when the buyer has left.
- * `signal` fires when the buyer leaves: the server would still take a first chunk then. One that
- * stays and hardly reads would hold a connection to the upstream for ever: it is cut.
+ * Passes a stream on and records how much of it was delivered. A stream that continues is recorded
+ * as complete at its first chunk, so that a replay is refused from then on. The record is corrected
+ * when the stream is cut later. What is to be stored is read to its end when the buyer has left.
+ * `signal` fires when the buyer leaves: the server would still accept a first chunk then. A buyer
+ * that stays and hardly reads is cut, because it would keep an upstream connection open.
  */
 export function observed(
   source: ReadableStream<Uint8Array>,
@@ -57,7 +57,7 @@ export function observed(
         progress.begin()
       } catch {
         progress.breakOff()
-        // Without the error, which the server would print; the connection breaks all the same.
+        // Without the error, which the server would print; the connection is closed all the same.
         controller.error()
       }
     },
@@ -66,13 +66,13 @@ export function observed(
 }
 
 type Progress = {
-  /** How fast the buyer reads. */
+  /** The transfer rate of the buyer. */
   rate: TransferRate
   /** A chunk was passed on. */
   begin(): void
-  /** The source has ended: stores what is to be stored, records that and finishes. */
+  /** The source has ended: stores what is to be stored, records the end and finishes. */
   complete(): Promise<void>
-  /** The source broke off. */
+  /** The source aborted. */
   breakOff(): void
   /** The buyer has left. */
   leave(): void
@@ -80,7 +80,7 @@ type Progress = {
   hasLeft(): boolean
 }
 
-/** How far a stream has got. `onSlow` is called when the buyer hardly reads. */
+/** The progress of a stream. `onSlow` is called when the buyer hardly reads. */
 function follow(
   reader: Reader,
   signal: AbortSignal,
@@ -114,7 +114,7 @@ function follow(
     hasLeft = true
     letGo(true)
     signal.removeEventListener('abort', leave)
-    // `complete` records it, when it is known whether the answer is stored.
+    // `complete` records the end after storing the answer.
     if (isComplete) return
     const got = reach()
     const rest = storeRemainder(reader, kept)

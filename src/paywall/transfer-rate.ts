@@ -1,20 +1,20 @@
 import type { Reclaim } from './reclaim'
 
-/** How fast buyers must take streams. */
+/** The minimum transfer rate of streams. */
 export type TransferRateMin = {
-  /** A buyer must take `bytes` in each period. */
+  /** A buyer must take `stepBytes` in each period. */
   stepBytes: number
   stepMs: number
-  /** Most stalled streams; beyond it those that stalled first are cut. */
+  /** Most stalled streams; above it the streams that stalled first are cut. */
   stalledMax: number
-  /** Told of every stream that was cut. */
+  /** Called for every stream that was cut. */
   reclaim: Reclaim
 }
 
 /**
- * 16 KiB a second. A step is larger than the system's buffer of a connection, which reports room
- * only after a good part of it was sent. A stalled stream costs 2 to 4 MB, which the runtime reads
- * ahead.
+ * 16 KiB a second. A step is larger than the system's buffer of a connection, which accepts more
+ * only after a large part of it was sent. A stalled stream costs 2 to 4 MB, which the runtime reads
+ * in advance.
  */
 const transferRateMin: TransferRateMin = {
   stepBytes: 1536 * 1024,
@@ -23,11 +23,11 @@ const transferRateMin: TransferRateMin = {
   reclaim: { after() {} },
 }
 
-/** The pace of one stream. */
+/** The transfer rate of one stream. */
 export type TransferRate = {
   /** Bytes wait for the buyer from now on. */
   put(bytes: number): void
-  /** The buyer has room again. */
+  /** The buyer accepts bytes again. */
   taken(): void
   stop(): void
 }
@@ -52,7 +52,7 @@ const stillMin = 6
 
 /**
  * Only time in which bytes wait for the buyer counts, so that a slow upstream cuts no stream. A
- * timer checks, so that a step of the clock cuts no stream and a chunk costs no time.
+ * timer checks, so that a clock change cuts no stream and a chunk costs no time.
  */
 export function createTransferRates(wanted: Partial<TransferRateMin> = {}): TransferRates {
   const min = { ...transferRateMin, ...wanted }
