@@ -20,8 +20,8 @@ export class DatabaseLostError extends Error {
 }
 
 /**
- * Throws `DatabaseLostError` when the directory has been used and its database is empty or missing. An
- * empty ledger would take old credentials for new ones and would know of no order.
+ * Throws `DatabaseLostError` when the directory has been used and its database is empty or missing.
+ * With an empty ledger, old credentials would pass as new ones and orders would be lost.
  */
 export function assertNotLost(directory: string, file: string): void {
   const marker = join(directory, markerName)
@@ -41,7 +41,7 @@ function isEmpty(file: string): boolean {
   }
 }
 
-/** Notes that the directory has a database from now on. */
+/** Marks the directory as having a database. */
 export function markUsed(directory: string, now: number): void {
   const path = join(directory, markerName)
   if (existsSync(path)) return
