@@ -35,8 +35,8 @@ export type Purpose = {
   /** Absolute URL of the resource, for receipts. */
   resource: string
   /**
-   * The buyer's `Idempotency-Key` (or x402 payment-identifier), stored in the same insert as the
-   * payment and indexed with (merchant, route, payer), so that a repeat after a crash finds it.
+   * The buyer's `Idempotency-Key` (or x402 payment-identifier). Stored in the insert of the payment
+   * and indexed with (merchant, route, payer), so that a repeat after a crash finds it.
    */
   idempotencyKey: string | undefined
   /** Id of the MPP challenge that the credential answers. */

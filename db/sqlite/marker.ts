@@ -12,8 +12,8 @@ export class DatabaseLostError extends Error {
   constructor(file: string, marker: string) {
     super(
       `${file} is empty or missing, and ${basename(marker)} says that there was one: restore a ` +
-        `backup of it. Without it paid credentials are honoured again and orders are forgotten; ` +
-        `to begin anew all the same, remove ${marker} and challenge.secret`,
+        `backup of it. Without it paid credentials are accepted again and orders are lost; ` +
+        `to start with an empty database, remove ${marker} and challenge.secret`,
     )
     this.file = file
   }

@@ -45,9 +45,10 @@ export const databaseName = 'turnpike.sqlite'
 /**
  * Opens `turnpike.sqlite` in the data directory, which it creates when missing, locks the directory
  * and applies pending migrations. A commit is on the disk when it returns, except inside
- * `withoutSync`. Throws `DatabaseLockedError` while another process has the directory,
- * `MigrationError` when the database does not fit, `DatabaseFileError` when the file is damaged or
- * cannot be written, and `DatabaseLostError` when it is empty or missing where there was one.
+ * `withoutSync`. Throws `DatabaseLockedError` while another process has the directory. Throws
+ * `MigrationError` when the database does not fit. Throws `DatabaseFileError` when the file is
+ * damaged or cannot be written. Throws `DatabaseLostError` when it is empty or missing where there
+ * was one.
  */
 export function open(options: { dataDir: string; now: () => number }): Db {
   mkdirSync(options.dataDir, { recursive: true, mode: 0o700 })
@@ -124,7 +125,7 @@ export class DatabaseFileError extends Error {
   constructor(file: string, code: string, cause?: unknown) {
     const what = isDamage(code)
       ? `is damaged (${code}): restore a backup of it`
-      : `cannot be read and written (${code}): see to the disk and the permissions`
+      : `cannot be read and written (${code}): check the disk and the permissions`
     super(`${file} ${what}`, { cause })
     this.file = file
   }
