@@ -133,7 +133,7 @@ function tooManyOpen(): Problem.ProblemError {
 
 /** Throws when the pool gives less than the buyer's minimum. */
 function priceOf({ token, minimumAtomic }: Instrument.Terms, { sharesAtomic }: Snapshot) {
-  if (sharesAtomic === undefined) throw new Error('a snapshot without a quote was let through')
+  if (sharesAtomic === undefined) throw new Error('a snapshot without a quote was accepted')
   const floorAtomic = Instrument.floorOf(token, sharesAtomic, minimumAtomic)
   if (floorAtomic > sharesAtomic) {
     const shares = Amount.toDecimal(sharesAtomic, Instrument.shareDecimals)

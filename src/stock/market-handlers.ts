@@ -103,7 +103,7 @@ export function quoteOf(
   const { token, usdgAtomic, sharesAtomic, priceAtomic, decimals } = snapshot
   // A verdict permits no snapshot without them.
   if (sharesAtomic === undefined || priceAtomic === undefined || decimals === undefined) {
-    throw new Error('a snapshot without a quote was let through')
+    throw new Error('a snapshot without a quote was accepted')
   }
   const totalAtomic = Instrument.totalOf(market.stock, usdgAtomic)
   const minimumAtomic = Instrument.floorOf(token, sharesAtomic)

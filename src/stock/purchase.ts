@@ -75,7 +75,7 @@ export function createPurchase(options: PurchaseOptions): Purchase {
     const { presented } = incoming
     if (presented.kind === 'none') return ask(parts, incoming)
     if (presented.kind === 'redeem') {
-      throw Problem.of('invalid-redeem-token', 'Orders are not redeemed: look at the order.')
+      throw Problem.of('invalid-redeem-token', 'Orders are not redeemed: read the order instead.')
     }
     return checkouts.buy(saleOf(parts, { ...incoming, deadline: now() + options.waitMs() }))
   }
