@@ -295,7 +295,7 @@ async function guarded<T extends { kind: string }>(
 /** Not a temporary fault: the payer should choose another way now, and has lost nothing. */
 const spent = refuse(
   'erc20_approval_budget_spent',
-  'What is sponsored without a request today is spent; a grant may still be asked for.',
+  'The budget of today for signed approves is spent; a grant may still be requested.',
 )
 
 const unsponsored = 'erc20_approval_not_sponsored'

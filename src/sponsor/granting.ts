@@ -18,7 +18,7 @@ import {
   spent,
   tooMany,
   unsigned,
-  wasteful,
+  unusedGrant,
 } from './refusals'
 import { createSemaphore, type Semaphore } from './semaphore'
 
@@ -183,7 +183,7 @@ async function refuseEarly(
     const still = new Set(await idle(settlement, network, unused))
     clients.settle(unused.filter((each) => !still.has(each)))
   }
-  return clients.unused(client, day).some((each) => each !== address) ? wasteful : undefined
+  return clients.unused(client, day).some((each) => each !== address) ? unusedGrant : undefined
 }
 
 async function again(

@@ -23,7 +23,7 @@ export function refusedBy({
 }
 
 /** A refusal with a short Retry-After: it ends as soon as the earlier address has approved. */
-export const wasteful: GrantRefusal = {
+export const unusedGrant: GrantRefusal = {
   ...refuse('rate-limited', 'An address that was sponsored for this client has not approved yet.'),
   retryAfterSeconds: 2,
 }
