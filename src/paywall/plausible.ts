@@ -17,9 +17,9 @@ type Options = {
 export type IsPlausible = (presented: Presented, item: Item) => Promise<boolean>
 
 /**
- * Checks, without a signature check or a node, for a challenge of ours, an x402 payload that takes
- * an offer of the item, or an issued redeem token. Otherwise any header would put a body among the
- * paid ones.
+ * Accepts a challenge of ours, an x402 payload that takes an offer of the item, and an issued
+ * redeem token. Makes no signature check and no node call. Otherwise any header would put a body
+ * among the paid ones.
  */
 export function createPlausibility({ settlement, challengeSecrets, realm }: Options): IsPlausible {
   return async (presented, item) => {

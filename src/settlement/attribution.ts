@@ -38,8 +38,8 @@ export type Attributed = ReadonlyMap<string, AccountCode>
 /**
  * Attributes a failure to the payments whose payers caused it. In a lone transaction that is the
  * payer. In a batch it is a payer that has code now (EIP-7702), or one whose money, allowance or
- * nonce has changed, because each passed a simulation just before. A member that failed although
- * gas was left also counts. These payers never share a transaction again. Never rejects.
+ * nonce has changed: each passed a simulation just before. A member that failed although gas was
+ * left also counts. These payers never share a transaction again. Never rejects.
  */
 export async function attributeFailure(
   context: Uses,

@@ -39,8 +39,8 @@ type Polling = {
 
 /**
  * Sends and polls until the nonce is decided. Sends the same bytes repeatedly, because a node may
- * drop them. When they are not included, replaces them at the same nonce with higher fees, and with
- * an empty transaction once their payload can no longer succeed. Never rejects.
+ * drop them. When they are not included, replaces them at the same nonce with higher fees. When
+ * their payload can no longer succeed, replaces them with an empty transaction. Never rejects.
  */
 export async function drive(context: Uses, chain: ChainState, slot: Slot): Promise<End> {
   const replaceMs = chain.network.replaceAfterSeconds * 1000

@@ -25,9 +25,9 @@ export function createPayers(now: () => number, failuresMax?: number): Payers {
  */
 export type Failures = {
   /**
-   * Seconds until one more payment of the payer may be sent; 0 when it may now. A payer with a
-   * recorded failure, and one with code (which may fail at will), has at most as many payments open
-   * as it may still fail.
+   * Seconds until one more payment of the payer may be sent; 0 when it may now. Payers with a
+   * recorded failure, or with code (which may fail at will), are limited: they have at most as many
+   * open payments as they may still fail.
    */
   waitSeconds(payer: Payer): number
   /** How many more payments of an address may be open. */

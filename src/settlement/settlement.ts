@@ -61,9 +61,8 @@ export type Payments = Pick<
     options: { waitMs: number; requestId?: string },
   ): Promise<Outcome>
   /**
-   * Calls back with the id when the state of a payment has changed (confirmed, reverted, expired,
-   * back to broadcast), after the change is on the disk. May call without a change, so read the
-   * state.
+   * Calls back with the id after a change of a payment's state (confirmed, reverted, expired, back
+   * to broadcast) is on the disk. May call without a change, so read the state.
    */
   onPayment(listener: (id: string) => void): void
   /**
